@@ -1,0 +1,81 @@
+"""What the broker and the name server refuse, as exceptions.  Expected outcomes are values, not these.
+
+Each class carries the RocketMQ response code its callers get; `rpc_errors.py` maps it to a gRPC status.
+A message names the topic, file, offset or key concerned and what to do next.
+"""
+
+
+class RocketSimError(Exception):
+    """Anything refused.  `code` is RocketMQ's response code (message.proto, ResponseCode)."""
+
+    code = 1  # SYSTEM_ERROR
+
+
+# --- the caller's fault -------------------------------------------------------------------------------------------
+
+
+class MessageIllegal(RocketSimError):
+    """A message or frame breaks a rule; sending it again cannot help."""
+
+    code = 13
+
+
+class TopicNotExist(RocketSimError):
+    code = 17
+
+
+class NoPermission(RocketSimError):
+    code = 16
+
+
+class SubscriptionGroupNotExist(RocketSimError):
+    code = 26
+
+
+class SubscriptionParseFailed(RocketSimError):
+    code = 23
+
+
+class InvalidParameter(RocketSimError):
+    code = 29
+
+
+class NotFound(RocketSimError):
+    """Asked for something (a message, a queue) that is not there."""
+
+    code = 22
+
+
+# --- ours, or the world's -----------------------------------------------------------------------------------------
+
+
+class ServiceNotAvailable(RocketSimError):
+    """This broker takes no writes (or no such call) now: a slave, fenced, shutting down, disk full."""
+
+    code = 14
+
+
+class SystemBusy(RocketSimError):
+    code = 2
+
+
+class StaleEpoch(ServiceNotAvailable):
+    """The caller, or this broker, belongs to an epoch that a newer one has replaced."""
+
+
+class DiskFull(ServiceNotAvailable):
+    """The disk has no room; reads go on, and writes again when there is room, without a restart."""
+
+
+class StoreCorrupt(RocketSimError):
+    """Damage below the flushed offset: the broker stops and names the file and the offset."""
+
+
+class StoreLocked(RocketSimError):
+    """Another process has the store directory."""
+
+
+class ConfigError(RocketSimError):
+    """A configuration file, key or value is refused; names the file, the line and the nearest known key."""
+
+    code = 29

@@ -1,0 +1,61 @@
+"""The words the broker's parts share.  Plain values; knows neither gRPC nor generated code.
+
+A position is never a bare `offset`: a `commit_log_offset` (also `end_offset`, `ack_offset`, `confirm_offset`) is a byte
+position in the log, a `queue_offset` counts the messages of one queue.  Every end is exclusive.
+"""
+
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+
+
+class BrokerRole(Enum):
+    ASYNC_MASTER = "ASYNC_MASTER"
+    SYNC_MASTER = "SYNC_MASTER"
+    SLAVE = "SLAVE"
+
+
+class FlushDiskType(Enum):
+    ASYNC_FLUSH = "ASYNC_FLUSH"
+    SYNC_FLUSH = "SYNC_FLUSH"
+
+
+class PutStatus(IntEnum):
+    """RocketMQ's PutMessageStatus, as far as a stored message can have it (table D4); numbers as in broker.proto."""
+
+    PUT_OK = 0
+    FLUSH_DISK_TIMEOUT = 1
+    FLUSH_SLAVE_TIMEOUT = 2
+    SLAVE_NOT_AVAILABLE = 3
+
+
+class GetMessageStatus(IntEnum):
+    """RocketMQ's GetMessageStatus (table D3); numbers as in broker.proto."""
+
+    FOUND = 0
+    NO_MATCHED_MESSAGE = 1
+    MESSAGE_WAS_REMOVING = 2
+    OFFSET_FOUND_NULL = 3
+    OFFSET_OVERFLOW_BADLY = 4
+    OFFSET_OVERFLOW_ONE = 5
+    OFFSET_TOO_SMALL = 6
+    NO_MATCHED_LOGIC_QUEUE = 7
+    NO_MESSAGE_IN_QUEUE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class QueueAppend:
+    """`count` records of one queue got consecutive queue offsets from `first_queue_offset` on."""
+
+    queue_id: int
+    first_queue_offset: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What an append did.  `runs` are (commit_log_offset, count) of records that lie back to back, in frame order."""
+
+    queues: list[QueueAppend]
+    runs: list[tuple[int, int]]
+    end_offset: int
+    store_timestamp: int

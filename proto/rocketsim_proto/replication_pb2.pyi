@@ -1,0 +1,118 @@
+from rocketsim_proto import metadata_pb2 as _metadata_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Epoch(_message.Message):
+    __slots__ = ("epoch", "start_offset")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    start_offset: int
+    def __init__(self, epoch: _Optional[int] = ..., start_offset: _Optional[int] = ...) -> None: ...
+
+class Handshake(_message.Message):
+    __slots__ = ("cluster_name", "broker_name", "broker_id", "address", "epochs", "min_offset", "end_offset", "mapped_file_size_commit_log", "mapped_file_size_consume_queue", "tail_size", "tail_crc32")
+    CLUSTER_NAME_FIELD_NUMBER: _ClassVar[int]
+    BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAPPED_FILE_SIZE_COMMIT_LOG_FIELD_NUMBER: _ClassVar[int]
+    MAPPED_FILE_SIZE_CONSUME_QUEUE_FIELD_NUMBER: _ClassVar[int]
+    TAIL_SIZE_FIELD_NUMBER: _ClassVar[int]
+    TAIL_CRC32_FIELD_NUMBER: _ClassVar[int]
+    cluster_name: str
+    broker_name: str
+    broker_id: int
+    address: str
+    epochs: _containers.RepeatedCompositeFieldContainer[Epoch]
+    min_offset: int
+    end_offset: int
+    mapped_file_size_commit_log: int
+    mapped_file_size_consume_queue: int
+    tail_size: int
+    tail_crc32: int
+    def __init__(self, cluster_name: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., address: _Optional[str] = ..., epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., min_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., mapped_file_size_commit_log: _Optional[int] = ..., mapped_file_size_consume_queue: _Optional[int] = ..., tail_size: _Optional[int] = ..., tail_crc32: _Optional[int] = ...) -> None: ...
+
+class HandshakeReply(_message.Message):
+    __slots__ = ("epochs", "min_offset", "end_offset", "resume_offset", "refill", "refill_from", "sync_flush", "sync_master")
+    EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    RESUME_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    REFILL_FIELD_NUMBER: _ClassVar[int]
+    REFILL_FROM_FIELD_NUMBER: _ClassVar[int]
+    SYNC_FLUSH_FIELD_NUMBER: _ClassVar[int]
+    SYNC_MASTER_FIELD_NUMBER: _ClassVar[int]
+    epochs: _containers.RepeatedCompositeFieldContainer[Epoch]
+    min_offset: int
+    end_offset: int
+    resume_offset: int
+    refill: bool
+    refill_from: int
+    sync_flush: bool
+    sync_master: bool
+    def __init__(self, epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., min_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., resume_offset: _Optional[int] = ..., refill: _Optional[bool] = ..., refill_from: _Optional[int] = ..., sync_flush: _Optional[bool] = ..., sync_master: _Optional[bool] = ...) -> None: ...
+
+class LogData(_message.Message):
+    __slots__ = ("epoch", "commit_log_offset", "data", "crc32", "confirm_offset", "master_end_offset")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    CRC32_FIELD_NUMBER: _ClassVar[int]
+    CONFIRM_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MASTER_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    commit_log_offset: int
+    data: bytes
+    crc32: int
+    confirm_offset: int
+    master_end_offset: int
+    def __init__(self, epoch: _Optional[int] = ..., commit_log_offset: _Optional[int] = ..., data: _Optional[bytes] = ..., crc32: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., master_end_offset: _Optional[int] = ...) -> None: ...
+
+class Ack(_message.Message):
+    __slots__ = ("ack_offset", "epoch")
+    ACK_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ack_offset: int
+    epoch: int
+    def __init__(self, ack_offset: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class SlaveMessage(_message.Message):
+    __slots__ = ("handshake", "ack", "refill", "offsets")
+    HANDSHAKE_FIELD_NUMBER: _ClassVar[int]
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    REFILL_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    handshake: Handshake
+    ack: Ack
+    refill: LogData
+    offsets: _metadata_pb2.Metadata
+    def __init__(self, handshake: _Optional[_Union[Handshake, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., refill: _Optional[_Union[LogData, _Mapping]] = ..., offsets: _Optional[_Union[_metadata_pb2.Metadata, _Mapping]] = ...) -> None: ...
+
+class MasterMessage(_message.Message):
+    __slots__ = ("handshake", "log", "metadata")
+    HANDSHAKE_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    handshake: HandshakeReply
+    log: LogData
+    metadata: _metadata_pb2.Metadata
+    def __init__(self, handshake: _Optional[_Union[HandshakeReply, _Mapping]] = ..., log: _Optional[_Union[LogData, _Mapping]] = ..., metadata: _Optional[_Union[_metadata_pb2.Metadata, _Mapping]] = ...) -> None: ...
+
+class GetMetadataRequest(_message.Message):
+    __slots__ = ("broker_name", "broker_id", "epoch")
+    BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    broker_name: str
+    broker_id: int
+    epoch: int
+    def __init__(self, broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
