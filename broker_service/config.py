@@ -1,0 +1,382 @@
+"""What one process is told at its start: BrokerConfig and NamesrvConfig, loaded and validated once, then handed down.
+
+Field names are RocketMQ's keys in snake_case, defaults are RocketMQ's unless the comment beside one says why not.  Keys
+of our own are marked so in their description.  Durations are milliseconds and sizes bytes, as RocketMQ has them.
+"""
+
+# ruff: noqa: RUF009 -- `key` makes a dataclass field
+
+import dataclasses
+import logging
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from broker_service import rocketmq_keys
+from broker_service.errors import ConfigError
+from broker_service.model import BrokerRole, FlushDiskType
+from broker_service.properties import (
+    as_properties,
+    check_bounds,
+    did_you_mean,
+    expand_path,
+    fields_by_key,
+    key,
+    parse_fields,
+    read_settings,
+    settings_from,
+)
+
+__all__ = [
+    "RUNTIME_KEYS",
+    "BrokerConfig",
+    "NamesrvConfig",
+    "as_properties",
+    "load_broker_config",
+    "load_namesrv_config",
+    "with_updates",
+]
+
+logger = logging.getLogger(__name__)
+
+INT32_MAX = 2**31 - 1
+Config = TypeVar("Config", "BrokerConfig", "NamesrvConfig")
+DELAY_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """One broker process."""
+
+    # --- who it is -------------------------------------------------------------------------------------------------
+    broker_cluster_name: str = key("DefaultCluster", "the cluster's name, for lists only")
+    broker_name: str = key(socket.gethostname, "shared by a master and its slaves; the host's name by default")
+    broker_id: int = key(0, "0 is the master of its `brokerName`, slaves count from 1", low=0, high=INT32_MAX)
+    broker_role: BrokerRole = key(
+        BrokerRole.ASYNC_MASTER, "`ASYNC_MASTER`, `SYNC_MASTER` (a put waits for a slave) or `SLAVE`"
+    )
+    flush_disk_type: FlushDiskType = key(
+        FlushDiskType.ASYNC_FLUSH,
+        "`ASYNC_FLUSH` or `SYNC_FLUSH` (a put waits for the disk; a slave follows its master's setting)",
+    )
+
+    # --- where it is -----------------------------------------------------------------------------------------------
+    namesrv_addr: str = key("", "name servers, `host:port;host:port`; empty: none, clients cannot find this broker")
+    listen_port: int = key(10911, "the one port, for clients, slaves and operators; 0: any free one", low=0, high=65535)
+    # Loopback, because nothing is authenticated: opening it to a network must be somebody's decision.
+    bind_address: str = key("127.0.0.1", "the address listened on; loopback unless said otherwise")
+    broker_ip1: str = key("", "the address told to others, `bindAddress` by default", name="brokerIP1")
+    ha_master_address: str = key("", "a slave's master, `host:port`, instead of asking the name servers")
+    address_file: Path | None = key(
+        None, "own: written with `host:port` once the port is bound; default `<root>/rocketsim/address`"
+    )
+    metrics_port: int = key(0, "own: Prometheus metrics over HTTP on `bindAddress`; 0: off", low=0, high=65535)
+
+    # --- files -----------------------------------------------------------------------------------------------------
+    store_path_root_dir: Path = key(
+        lambda: expand_path("~/store"), "the store's directory, one per process; `~` is understood"
+    )
+    mapped_file_size_commit_log: int = key(
+        1 << 30, "size of a commit log file; master and slave must agree", low=1024, high=INT32_MAX
+    )
+    mapped_file_size_consume_queue: int = key(
+        6_000_000,
+        "size of a consume queue file, 20 a message; rounded up to a multiple of 20",
+        low=20,
+        high=INT32_MAX - 20,
+    )
+    message_index_enable: bool = key(True, "index message ids and keys, for queryMsgById and queryMsgByKey")
+    max_hash_slot_num: int = key(5_000_000, "hash slots of an index file", low=1, high=INT32_MAX)
+    max_index_num: int = key(20_000_000, "entries of an index file", low=2, high=INT32_MAX)
+    physical_memory: int = key(
+        0, "own: memory that the 40 % rule counts with; 0: the smaller of the machine's and the cgroup's", low=0
+    )
+
+    # --- what is kept ----------------------------------------------------------------------------------------------
+    file_reserved_time: int = key(
+        72, "hours that a commit log file is kept after its last write", low=0, high=INT32_MAX, runtime=True
+    )
+    delete_when: str = key("04", "hours of the day for deletion, `04` or `04;16`", runtime=True)
+    disk_max_used_space_ratio: int = key(
+        75, "disk use in percent from which expired files go at once", low=1, high=100, runtime=True
+    )
+    disk_space_clean_forcibly_ratio: int = key(
+        85, "disk use in percent from which the oldest files go even before their time", low=1, high=100, runtime=True
+    )
+    disk_space_warning_level_ratio: int = key(
+        90, "disk use in percent from which puts are refused", low=1, high=100, runtime=True
+    )
+
+    # --- flushing --------------------------------------------------------------------------------------------------
+    sync_flush_timeout: int = key(5_000, "longest wait of a put for the disk", low=1, high=INT32_MAX, runtime=True)
+    flush_interval_commit_log: int = key(
+        500, "between two flushes of the log with `ASYNC_FLUSH`", low=1, high=INT32_MAX
+    )
+    flush_commit_log_thorough_interval: int = key(
+        10_000, "longest time until everything written is flushed", low=1, high=INT32_MAX
+    )
+    flush_consume_queue_thorough_interval: int = key(
+        60_000, "between two flushes of queues and index, and of the checkpoint", low=1, high=INT32_MAX
+    )
+    flush_consumer_offset_interval: int = key(
+        5_000, "between two writes of `consumerOffset.json`", low=1, high=INT32_MAX
+    )
+    flush_delay_offset_interval: int = key(10_000, "between two writes of `delayOffset.json`", low=1, high=INT32_MAX)
+
+    # --- master and slave ------------------------------------------------------------------------------------------
+    slave_timeout: int = key(
+        3_000, "longest wait of a put for a slave with `SYNC_MASTER`", low=1, high=INT32_MAX, runtime=True
+    )
+    ha_slave_fallbehind_max: int = key(
+        256 << 20, "a slave further behind is not waited for (SLAVE_NOT_AVAILABLE)", low=0, high=2**62, runtime=True
+    )
+    ha_send_heartbeat_interval: int = key(
+        5_000, "between two signs of life on an idle replication stream", low=10, high=INT32_MAX
+    )
+    ha_housekeeping_interval: int = key(
+        20_000, "a silent replication stream is closed after this", low=100, high=INT32_MAX
+    )
+    # RocketMQ's 32 KiB suits its thread per connection; here every message on a stream has a price of its own.
+    ha_transfer_batch_size: int = key(1 << 20, "most log bytes in one message to a slave", low=1024, high=8 << 20)
+    sync_metadata_interval: int = key(
+        10_000, "own: between two snapshots of topics, groups and offsets to a slave", low=10, high=INT32_MAX
+    )
+    slave_wait_time_ms: int = key(
+        10_000,
+        "own: how long a restarted master waits for a slave that the name server knows before it takes writes alone",
+        low=0,
+        high=INT32_MAX,
+    )
+    register_name_server_period: int = key(
+        30_000, "between two registrations with the name servers", low=100, high=60_000
+    )
+
+    # --- pulling ---------------------------------------------------------------------------------------------------
+    slave_read_enable: bool = key(False, "suggest the slave to consumers that have fallen behind", runtime=True)
+    strict_slave_read: bool = key(
+        False, "own: a slave with `slaveReadEnable=false` refuses pulls instead of serving them", runtime=True
+    )
+    offset_check_in_slave: bool = key(False, "a slave corrects illegal offsets itself", runtime=True)
+    access_message_in_memory_max_ratio: int = key(
+        40, "percent of memory; further behind than that is slow", low=0, high=100, runtime=True
+    )
+    max_transfer_bytes_on_message_in_memory: int = key(
+        256 << 10, "most bytes of one pull, near the end", low=1, high=8 << 20, runtime=True
+    )
+    max_transfer_count_on_message_in_memory: int = key(
+        32, "most messages of one pull, near the end", low=1, high=65_536, runtime=True
+    )
+    max_transfer_bytes_on_message_in_disk: int = key(
+        64 << 10, "most bytes of one pull, far behind", low=1, high=8 << 20, runtime=True
+    )
+    max_transfer_count_on_message_in_disk: int = key(
+        8, "most messages of one pull, far behind", low=1, high=65_536, runtime=True
+    )
+    pull_range_max_frame_bytes: int = key(
+        4 << 20, "own: most record bytes in one frame of a ranged pull", low=1024, high=8 << 20
+    )
+    long_polling_enable: bool = key(True, "hold a pull until a message arrives", runtime=True)
+    short_polling_time_mills: int = key(
+        1_000, "how long it is held with `longPollingEnable=false`", low=0, high=60_000, runtime=True
+    )
+    max_long_polls: int = key(
+        10_000, "own: most pulls held at once; further ones are answered at once", low=0, high=INT32_MAX
+    )
+
+    # --- topics and messages ---------------------------------------------------------------------------------------
+    max_message_size: int = key(4 << 20, "longest message body", low=1, high=128 << 20, runtime=True)
+    message_delay_level: str = key(
+        "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h", "the delay levels, from level 1 on"
+    )
+    auto_create_topic_enable: bool = key(True, "the first message makes its topic", runtime=True)
+    default_topic_queue_nums: int = key(8, "queues of a topic made so", low=1, high=65_536, runtime=True)
+    auto_create_subscription_group: bool = key(True, "the first pull or commit makes its group", runtime=True)
+    broker_permission: int = key(6, "6: read and write, 4: read, 2: write", one_of=(2, 4, 6), runtime=True)
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        for name, value in (("brokerName", self.broker_name), ("brokerClusterName", self.broker_cluster_name)):
+            if not re.fullmatch(r"[%|a-zA-Z0-9_.-]{1,127}", value, re.ASCII):
+                raise ConfigError(f"{name}={value}: expected 1 to 127 letters, digits and %|_.- ")
+        if (self.broker_role is BrokerRole.SLAVE) != (self.broker_id > 0):
+            raise ConfigError(
+                f"brokerRole={self.broker_role.name} with brokerId={self.broker_id}: "
+                "a master has brokerId=0, a slave a higher one"
+            )
+        _check_addresses("namesrvAddr", self.namesrv_addr)
+        _check_addresses("haMasterAddress", self.ha_master_address)
+        if self.bind_address in ("0.0.0.0", "::", "[::]", "") and not self.broker_ip1:
+            raise ConfigError(
+                f"bindAddress={self.bind_address}: set brokerIP1 too, to the address that clients reach this broker at"
+            )
+        if not _hours(self.delete_when):
+            raise ConfigError(f"deleteWhen={self.delete_when}: expected hours from 00 to 23, as in 04 or 04;16")
+        if not _delays(self.message_delay_level):
+            raise ConfigError(f"messageDelayLevel={self.message_delay_level}: expected times such as 1s 30s 5m 2h 1d")
+        if 40 + 4 * self.max_hash_slot_num + 20 * self.max_index_num > INT32_MAX:
+            raise ConfigError(
+                f"maxHashSlotNum={self.max_hash_slot_num} with maxIndexNum={self.max_index_num}: "
+                "an index file would pass 2 GiB"
+            )
+        # As RocketMQ does it: a file holds whole entries.
+        object.__setattr__(self, "mapped_file_size_consume_queue", -(-self.mapped_file_size_consume_queue // 20) * 20)
+
+    @property
+    def name_servers(self) -> tuple[str, ...]:
+        return _addresses(self.namesrv_addr)
+
+    @property
+    def advertised_host(self) -> str:
+        return self.broker_ip1 or self.bind_address
+
+    @property
+    def delay_levels_ms(self) -> tuple[int, ...]:
+        """Level 1 is at index 0."""
+        return _delays(self.message_delay_level)
+
+    @property
+    def delete_hours(self) -> frozenset[int]:
+        return _hours(self.delete_when)
+
+    @property
+    def address_path(self) -> Path:
+        return self.address_file or self.store_path_root_dir / "rocketsim" / "address"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamesrvConfig:
+    """One name server process."""
+
+    listen_port: int = key(9876, "the port; 0: any free one", low=0, high=65535)
+    bind_address: str = key("127.0.0.1", "the address listened on; loopback unless said otherwise")
+    address_file: Path | None = key(None, "own: written with `host:port` once the port is bound; empty: nowhere")
+    broker_expire_time_ms: int = key(120_000, "own: a broker silent for this long is removed", low=10, high=INT32_MAX)
+    scan_not_active_broker_interval: int = key(5_000, "between two looks for silent brokers", low=10, high=INT32_MAX)
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+
+RUNTIME_KEYS = frozenset(name for name, field in fields_by_key(BrokerConfig).items() if field.metadata["runtime"])
+"""What updateBrokerConfig may change: a list of what is allowed, and never a path, an address or a role."""
+
+
+class Promise(NamedTuple):
+    """A RocketMQ key that may only have these values here, because another one asks for something we would not do."""
+
+    allowed: frozenset[str]
+    instead: str
+
+
+_NO = frozenset({"false"})
+_LOCKED_DOWN = "access control is not there yet, and a broker that ignores this key would be open"
+PROMISES = {
+    "aclEnable": Promise(_NO, _LOCKED_DOWN),
+    "authenticationEnabled": Promise(_NO, _LOCKED_DOWN),
+    "authorizationEnabled": Promise(_NO, _LOCKED_DOWN),
+    "useTLS": Promise(_NO, "TLS is not there yet, and a broker that ignores this key would talk in the clear"),
+    "allAckInSyncStateSet": Promise(_NO, "one slave in sync releases a put; use brokerRole=SYNC_MASTER"),
+    "inSyncReplicas": Promise(frozenset({"1", "2"}), "one slave in sync releases a put; use brokerRole=SYNC_MASTER"),
+    "minInSyncReplicas": Promise(frozenset({"1"}), "a put without a slave is stored and says SLAVE_NOT_AVAILABLE"),
+    "cleanFileForciblyEnable": Promise(
+        frozenset({"true"}), "set diskSpaceCleanForciblyRatio=100 to keep files until their time"
+    ),
+    "enableDLegerCommitLog": Promise(_NO, "DLedger's log is another format"),
+    "enableControllerMode": Promise(_NO, "masters are made by `admin promoteSlave`"),
+    "enableConsumeQueueExt": Promise(_NO, "the extended consume queue is another format"),
+    "storeType": Promise(frozenset({"default"}), "only the default store of files is there"),
+    "messageStorePlugIn": Promise(frozenset({""}), "there are no store plug-ins"),
+    "readOnlyCommitLogStorePaths": Promise(frozenset({""}), "the commit log has one directory"),
+    "enableControllerInNamesrv": Promise(_NO, "masters are made by `admin promoteSlave`"),
+}
+
+
+def load_broker_config(path: Path, overrides: Mapping[str, str] | None = None) -> BrokerConfig:
+    """The file, then `overrides` (by RocketMQ's keys).  Raises ConfigError with a line for everything that is wrong."""
+    return _load(BrokerConfig, rocketmq_keys.BROKER_KEYS, path, overrides or {})
+
+
+def load_namesrv_config(path: Path, overrides: Mapping[str, str] | None = None) -> NamesrvConfig:
+    return _load(NamesrvConfig, rocketmq_keys.NAMESRV_KEYS, path, overrides or {})
+
+
+def with_updates(config: BrokerConfig, values: Mapping[str, str]) -> BrokerConfig:
+    """The config with these run-time keys changed; all of them or, with a ConfigError, none."""
+    for name in values:
+        if name not in RUNTIME_KEYS:
+            reason = (
+                "cannot be changed while the broker runs" if name in fields_by_key(BrokerConfig) else "is not a key"
+            )
+            raise ConfigError(f"{name} {reason}{did_you_mean(name, RUNTIME_KEYS - {name})}")
+    return dataclasses.replace(config, **parse_fields(BrokerConfig, settings_from(values, "update").values()))
+
+
+def _load(config_class: type[Config], rocketmqs: frozenset[str], path: Path, overrides: Mapping[str, str]) -> Config:
+    settings = read_settings(path)
+    settings.update(settings_from(overrides, "override"))
+    fields = fields_by_key(config_class)
+    errors: list[str] = []
+    ignored: list[str] = []
+    for setting in settings.values():
+        if setting.key in fields:
+            continue
+        if setting.key == "storePathCommitLog":
+            root = settings["storePathRootDir"].value if "storePathRootDir" in settings else "~/store"
+            if expand_path(setting.value) != expand_path(root) / "commitlog":
+                errors.append(f"{setting.where}: storePathCommitLog must be storePathRootDir/commitlog; leave it out")
+            continue
+        if setting.key in PROMISES and setting.value not in PROMISES[setting.key].allowed:
+            errors.append(
+                f"{setting.where}: {setting.key}={setting.value} is not supported: {PROMISES[setting.key].instead}"
+            )
+        elif setting.key in rocketmqs:
+            ignored.append(setting.key)
+    try:
+        known = [setting for setting in settings.values() if setting.key in fields or setting.key not in rocketmqs]
+        values = parse_fields(config_class, known)
+    except ConfigError as error:
+        errors.append(str(error))
+    if errors:
+        raise ConfigError("\n".join(errors))
+    if ignored:
+        logger.warning("%s: keys of RocketMQ that do nothing here: %s", path, " ".join(ignored))
+    try:
+        return config_class(**values)
+    except ConfigError as error:
+        key_at_fault = str(error).partition("=")[0]
+        where = settings[key_at_fault].where if key_at_fault in settings else str(path)
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def _addresses(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(";") if part.strip())
+
+
+def _check_addresses(name: str, text: str) -> None:
+    for address in _addresses(text):
+        host, _, port = address.rpartition(":")
+        if (
+            not host
+            or re.search(r"[\s/,]", address)
+            or not re.fullmatch(r"[0-9]{1,5}", port, re.ASCII)
+            or not 0 < int(port) < 65536
+        ):
+            raise ConfigError(f"{name}={text}: {address} is not host:port (several are separated by ;)")
+
+
+def _hours(text: str) -> frozenset[int]:
+    """The hours of `04;16`; none when one is not an hour."""
+    parts = [part.strip() for part in text.split(";") if part.strip()]
+    if not all(re.fullmatch(r"[0-9]{1,2}", part, re.ASCII) and int(part) < 24 for part in parts):
+        return frozenset()
+    return frozenset(map(int, parts))
+
+
+def _delays(text: str) -> tuple[int, ...]:
+    """The milliseconds of `1s 5m`; none when one is not a time."""
+    if not all(re.fullmatch(r"[0-9]{1,9}[smhd]", part, re.ASCII) for part in text.split()):
+        return ()
+    return tuple(int(part[:-1]) * DELAY_UNITS_MS[part[-1]] for part in text.split())

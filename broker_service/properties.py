@@ -1,0 +1,181 @@
+"""A `.properties` file as a frozen dataclass: every key known, every value of its type, or an error with file and line.
+
+Knows nothing about brokers: what the keys are is said by the dataclass (`config.py`).
+"""
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import javaproperties
+
+from broker_service.errors import ConfigError
+
+
+def key(
+    default: Any,
+    doc: str,
+    *,
+    name: str = "",
+    low: int | None = None,
+    high: int | None = None,
+    one_of: tuple[int, ...] = (),
+    runtime: bool = False,
+) -> Any:
+    """A dataclass field that is a configuration key.
+
+    `doc` is its line in docs/operations.md.  `low`, `high` (inclusive) and `one_of` bound a number.  `runtime` keys may
+    be changed while the broker runs.  `name` is for a key that is not the field's name in camelCase.
+    """
+    metadata = {"doc": doc, "name": name, "low": low, "high": high, "one_of": one_of, "runtime": runtime}
+    if callable(default):
+        return dataclasses.field(default_factory=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def key_name(field: dataclasses.Field[Any]) -> str:
+    """RocketMQ's spelling of a field: `broker_id` -> `brokerId`."""
+    if field.metadata["name"]:
+        return str(field.metadata["name"])
+    return re.sub(r"_([a-z0-9])", lambda match: match[1].upper(), field.name)
+
+
+def fields_by_key(config_class: type) -> dict[str, dataclasses.Field[Any]]:
+    return {key_name(field): field for field in dataclasses.fields(config_class)}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Setting:
+    """One `key=value` and where it stands, for error messages: `broker-a.properties:12` or `the command line`."""
+
+    key: str
+    value: str
+    where: str
+
+
+def read_settings(path: Path) -> dict[str, Setting]:
+    """The keys of a file.  UTF-8, which for RocketMQ's own (ASCII) files is the same.  A key given twice is refused."""
+    try:
+        text = path.read_text("utf-8-sig")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    settings: dict[str, Setting] = {}
+    line = 1
+    try:
+        for element in javaproperties.parse(text):
+            if isinstance(element, javaproperties.KeyValue):
+                if element.key in settings:
+                    raise ConfigError(
+                        f"{path}:{line}: {element.key} is given again; {settings[element.key].where} has it"
+                    )
+                # Java keeps blanks at the end of a value, which nobody ever means.
+                settings[element.key] = Setting(element.key, element.value.strip(), f"{path}:{line}")
+            line += len(element.source.splitlines())
+    except javaproperties.InvalidUEscapeError as error:
+        raise ConfigError(f"{path}:{line}: {error}") from error
+    return settings
+
+
+def parse_fields(config_class: type, settings: Iterable[Setting]) -> dict[str, Any]:
+    """Field name -> value.  Raises one ConfigError with a line for every key that is unknown or badly set."""
+    fields = fields_by_key(config_class)
+    values: dict[str, Any] = {}
+    errors: list[str] = []
+    for setting in settings:
+        field = fields.get(setting.key)
+        if field is None:
+            errors.append(f"{setting.where}: unknown key {setting.key}{did_you_mean(setting.key, fields)}")
+            continue
+        try:
+            value = values[field.name] = parse_value(field, setting.value)
+            if expected := out_of_bounds(field, value):
+                raise ValueError(expected)
+        except ValueError as error:
+            errors.append(f"{setting.where}: {setting.key}={setting.value}: {error}")
+    if errors:
+        raise ConfigError("\n".join(errors))
+    return values
+
+
+def parse_value(field: dataclasses.Field[Any], text: str) -> Any:
+    """A value from its text, by the type of the field; ValueError says what was expected."""
+    kind = field.type
+    if kind is bool:
+        if text not in ("true", "false"):
+            raise ValueError("expected true or false")
+        return text == "true"
+    if kind is int:
+        # Not int() alone: it takes `1_000`, ` 7` and digits of other scripts.
+        if not re.fullmatch(r"-?[0-9]{1,19}", text, re.ASCII):
+            raise ValueError("expected a whole number")
+        return int(text)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        names = [member.name for member in kind]
+        if text not in names:
+            raise ValueError(f"expected one of {', '.join(names)}{did_you_mean(text, names)}")
+        return kind[text]
+    if "\0" in text:
+        raise ValueError("contains a NUL character")
+    if kind is str:
+        return text
+    if not text:  # Path | None
+        if kind is Path:
+            raise ValueError("expected a path")
+        return None
+    return expand_path(text)
+
+
+def expand_path(text: str) -> Path:
+    """`~` and RocketMQ's `${user.home}` are the user's home; a relative path starts at the working directory."""
+    return Path(text.replace("${user.home}", "~", 1)).expanduser().absolute()
+
+
+def check_bounds(config: Any) -> None:
+    """Called by a config's __post_init__, so that no way of making one skips the bounds of its numbers."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if expected := out_of_bounds(field, value):
+            raise ConfigError(f"{key_name(field)}={value}: {expected}")
+
+
+def out_of_bounds(field: dataclasses.Field[Any], value: Any) -> str:
+    """What was expected instead, or nothing when the value is within its bounds."""
+    low, high, one_of = field.metadata["low"], field.metadata["high"], field.metadata["one_of"]
+    if one_of and value not in one_of:
+        return f"expected one of {', '.join(map(str, one_of))}"
+    if low is not None and value < low:
+        return f"expected at least {low}" if high is None else f"expected {low} to {high}"
+    if high is not None and value > high:
+        return f"expected at most {high}" if low is None else f"expected {low} to {high}"
+    return ""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`; did you mean brokerName?` for the nearest known word, or nothing when none is near."""
+    by_lower = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
+    return f"; did you mean {by_lower[near[0]]}?" if near else ""
+
+
+def as_text(value: Any) -> str:
+    """A value as a properties file spells it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Enum):
+        return value.name
+    return "" if value is None else str(value)
+
+
+def as_properties(config: Any) -> dict[str, str]:
+    """Every key of a config with its present value."""
+    return {name: as_text(getattr(config, field.name)) for name, field in fields_by_key(type(config)).items()}
+
+
+def settings_from(values: Mapping[str, str], where: str) -> dict[str, Setting]:
+    return {name: Setting(name, value, where) for name, value in values.items()}
