@@ -1,0 +1,102 @@
+"""A gRPC server as every process here has one: its port, its limits, reflection and health, and where to find it.
+
+`start_server` does all of it; a process whose services must know their port first takes the steps one by one.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from broker_service.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+
+class Service(NamedTuple):
+    """One servicer and how gRPC generated code registers it."""
+
+    name: str  # with its package, as reflection and health say it: `rocketsim.NameServer`
+    add_to_server: Callable[[Any, grpc.aio.Server], Any]
+    servicer: Any
+
+
+async def start_server(
+    services: Iterable[Service],
+    *,
+    bind_address: str,
+    port: int,
+    address_file: Path | None,
+    max_message_bytes: int,
+) -> tuple[grpc.aio.Server, int]:
+    """A server that answers, and its port.  The caller stops it."""
+    server = build_server(max_message_bytes)
+    bound_port = bind(server, bind_address, port)
+    await add_services(server, services)
+    await server.start()
+    if address_file is not None:
+        write_address_file(address_file, bind_address, bound_port)
+    return server, bound_port
+
+
+def build_server(max_message_bytes: int) -> grpc.aio.Server:
+    """An unbound server.  gRPC's cap counts a message with its overhead, so callers add room to their own limits."""
+    return grpc.aio.server(
+        options=[
+            ("grpc.max_receive_message_length", max_message_bytes),
+            ("grpc.max_send_message_length", max_message_bytes),
+            # A second process on our port must fail, not share it.
+            ("grpc.so_reuseport", 0),
+            # A peer that died without a word, or whose host did, is noticed within half a minute.
+            ("grpc.keepalive_time_ms", 20_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.keepalive_permit_without_calls", 1),
+            # Clients do the same to us; their pings are no offence.
+            ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+            ("grpc.max_concurrent_streams", 10_000),
+        ]
+    )
+
+
+def bind(server: grpc.aio.Server, bind_address: str, port: int) -> int:
+    """The port that was got; `port` itself unless that is 0."""
+    try:
+        bound_port = server.add_insecure_port(host_port(bind_address, port))
+    except RuntimeError:
+        bound_port = 0
+    if bound_port == 0:
+        raise ConfigError(
+            f"listenPort={port}: cannot listen on {host_port(bind_address, port)}; "
+            "is another process using the port, and is bindAddress an address of this machine?"
+        )
+    return bound_port
+
+
+async def add_services(server: grpc.aio.Server, services: Iterable[Service]) -> None:
+    """The services, and beside them reflection (so that grpcurl can list and call) and the standard health service."""
+    health_servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    names = []
+    for service in services:
+        service.add_to_server(service.servicer, server)
+        names.append(service.name)
+    for name in (*names, health.OVERALL_HEALTH):
+        await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
+    reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+
+
+def write_address_file(path: Path, host: str, port: int) -> None:
+    """`host:port` for whoever started this process with port 0; complete as soon as it can be seen."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(path.name + ".tmp")
+    unfinished.write_text(host_port(host, port) + "\n")
+    os.replace(unfinished, path)
+
+
+def host_port(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
