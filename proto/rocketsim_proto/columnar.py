@@ -1,0 +1,416 @@
+"""Whole batches of records as columns, with numpy and Arrow: no Python per record.  Pure, no I/O, no clock.
+
+The byte picture of a record is in `record.py`, which is also the plain version of all this, one record at a time;
+both agree. Nothing read here is trusted: a length is checked before anything is reached through it.
+"""
+
+import struct
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rocketsim_proto import record
+from rocketsim_proto.compression import CompressionError, decompress
+from rocketsim_proto.encoding import body_crcs, encode
+from rocketsim_proto.java_hash import java_hash
+from rocketsim_proto.layout import HOST_FLAGS, layout_of
+from rocketsim_proto.properties import Properties, encode_property_columns
+from rocketsim_proto.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_SIZE, SYS_FLAG_COMPRESSED, RecordError
+from rocketsim_proto.slices import Bytes, Positions, as_bytes, binary_slices, fixed_binary, gather, windows
+from rocketsim_proto.unique_ids import UniqIds, hex_strings
+
+__all__ = ["RecordError", "Records", "UniqIds", "encode", "encode_property_columns", "java_hash"]
+
+_SIZE = struct.Struct(">I")
+_SIZE_AND_MAGIC = np.dtype([("size", ">u4"), ("magic", ">u4")])
+
+
+class Records:
+    """Whole records in one buffer, seen as columns.  Columns are made when first asked for, and kept.
+
+    `starts` are positions in `data`, in any order.  The columns before the body are there at once; whatever depends
+    on a length inside the record (bodies, topics, properties) first checks all of them, and raises RecordError.
+    """
+
+    def __init__(self, data: Bytes, starts: Positions, sizes: Positions) -> None:
+        self.data = data
+        self.starts = starts
+        self.sizes = sizes
+
+    @classmethod
+    def walk(cls, data: Any, count: int | None = None, sizes: Any = None) -> "Records":
+        """The records that fill `data` exactly, one behind the other.
+
+        `sizes`, if known, are a pull frame's (little-endian uint32 bytes) or an array; they are checked against the
+        records' own.  RecordError if they do not chain to exactly the end of the data, or are not `count`; a blank
+        record is one, too.
+        """
+        data = as_bytes(data)
+        if sizes is None:
+            sizes = _walk(data)
+        elif isinstance(sizes, (bytes, bytearray, memoryview)):
+            if memoryview(sizes).nbytes % 4:
+                raise RecordError(0, f"{memoryview(sizes).nbytes} bytes of record sizes, four each")
+            sizes = np.frombuffer(sizes, "<u4").astype(np.int64)
+        else:
+            sizes = np.asarray(sizes, np.int64)
+        starts = np.cumsum(sizes) - sizes
+        _check_chain(data, starts, sizes)
+        if count is not None and count != len(starts):
+            raise RecordError(0, f"{len(starts)} records, {count} announced")
+        return cls(data, starts, sizes)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, rows: "slice | npt.NDArray[Any]") -> "Records":
+        """Some of the records, by slice, index array or mask; over the same buffer."""
+        return Records(self.data, self.starts[rows], self.sizes[rows])
+
+    # --- fixed fields -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _heads(self) -> list[tuple[Any, npt.NDArray[np.void]]]:
+        """The fields before the body, as (rows, structured array) for each layout in the batch: usually one."""
+        heads = gather(self.data, self.starts, layout_of(0))
+        host_flags = heads["sys_flag"] & HOST_FLAGS
+        if not host_flags.any():
+            return [(slice(None), heads)]
+        parts: list[tuple[Any, npt.NDArray[np.void]]] = []
+        for flags in np.unique(host_flags).tolist():
+            form = layout_of(flags)
+            rows = np.flatnonzero(host_flags == flags)
+            small = rows[self.sizes[rows] < form.itemsize + MIN_SIZE - record.FIXED_SIZE_V4]
+            if len(small):
+                raise self._error(int(small[0]), "too small for its hosts")
+            parts.append((rows, gather(self.data, self.starts[rows], form)))
+        return parts
+
+    def _field(self, name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        if len(self._heads) == 1:
+            return self._heads[0][1][name].astype(dtype)
+        column = np.empty(len(self), dtype)
+        for rows, heads in self._heads:
+            column[rows] = heads[name]
+        return column
+
+    @cached_property
+    def magic(self) -> npt.NDArray[np.uint32]:
+        return self._field("magic", np.uint32)
+
+    @cached_property
+    def body_crc(self) -> npt.NDArray[np.uint32]:
+        return self._field("body_crc", np.uint32)
+
+    @cached_property
+    def queue_id(self) -> npt.NDArray[np.int32]:
+        return self._field("queue_id", np.int32)
+
+    @cached_property
+    def flag(self) -> npt.NDArray[np.int32]:
+        return self._field("flag", np.int32)
+
+    @cached_property
+    def queue_offset(self) -> Positions:
+        return self._field("queue_offset", np.int64)
+
+    @cached_property
+    def commit_log_offset(self) -> Positions:
+        return self._field("commit_log_offset", np.int64)
+
+    @cached_property
+    def sys_flag(self) -> npt.NDArray[np.int32]:
+        return self._field("sys_flag", np.int32)
+
+    @cached_property
+    def born_timestamp(self) -> Positions:
+        return self._field("born_timestamp", np.int64)
+
+    @cached_property
+    def store_timestamp(self) -> Positions:
+        return self._field("store_timestamp", np.int64)
+
+    @cached_property
+    def reconsume_times(self) -> npt.NDArray[np.int32]:
+        return self._field("reconsume_times", np.int32)
+
+    @cached_property
+    def prepared_transaction_offset(self) -> Positions:
+        return self._field("prepared_transaction_offset", np.int64)
+
+    # --- where body, topic and properties lie -------------------------------------------------------------------------
+
+    @cached_property
+    def _places(self) -> tuple[Positions, Positions, Positions, Positions, Positions, Positions]:
+        """(start, size) of body, topic and properties.  Checks magic and every length.
+
+        A bad length is replaced by 0 for the steps behind it, so that the first bad record of the batch is the one
+        named.
+        """
+        data, ends = self.data, self.starts + self.sizes
+        version_2 = self.magic == MESSAGE_MAGIC_V2
+        bad = ~(version_2 | (self.magic == MESSAGE_MAGIC))
+        width = 1 + version_2.astype(np.int64)
+        fixed = np.full(len(self), layout_of(0).itemsize, np.int64)
+        for rows, heads in self._heads:
+            fixed[rows] = heads.dtype.itemsize
+        body_starts, body_sizes = self.starts + fixed, self._field("body_size", np.int64)
+        over = (body_sizes < 0) | (body_starts + body_sizes + width + 2 > ends)
+        bad |= over
+        body_sizes[over] = 0
+        body_ends = body_starts + body_sizes
+        topic_starts = body_ends + width
+        bad |= topic_starts + 2 > ends  # only a version 2 record that is too small gets here
+        topic_sizes = data[body_ends].astype(np.int64)
+        if version_2.any():
+            low = data.take(body_ends + 1, mode="clip")
+            topic_sizes = np.where(version_2, topic_sizes << 8 | low, topic_sizes)
+        over = topic_starts + topic_sizes + 2 > ends
+        bad |= over
+        topic_sizes[over] = 0
+        at = np.minimum(topic_starts + topic_sizes, len(data) - 2)
+        properties_sizes = data[at].astype(np.int64) << 8 | data[at + 1]
+        properties_starts = at + 2
+        bad |= properties_starts + properties_sizes != ends
+        if bad.any():
+            raise self._error(int(bad.argmax()), "its lengths do not agree")
+        return body_starts, body_sizes, topic_starts, topic_sizes, properties_starts, properties_sizes
+
+    def _error(self, row: int, reason: str) -> RecordError:
+        """What is wrong with one record, in the words of the plain decoder."""
+        at = int(self.starts[row])
+        try:
+            record.decode(memoryview(self.data)[: at + int(self.sizes[row])], at)
+        except RecordError as error:
+            return error
+        except UnicodeDecodeError:
+            return RecordError(at, "a topic that is not UTF-8")
+        return RecordError(at, reason)
+
+    @property
+    def body_start(self) -> Positions:
+        return self._places[0]
+
+    @property
+    def body_size(self) -> Positions:
+        return self._places[1]
+
+    @property
+    def topic_start(self) -> Positions:
+        return self._places[2]
+
+    @property
+    def topic_size(self) -> Positions:
+        return self._places[3]
+
+    @property
+    def properties_start(self) -> Positions:
+        return self._places[4]
+
+    @property
+    def properties_size(self) -> Positions:
+        return self._places[5]
+
+    # --- checks -------------------------------------------------------------------------------------------------------
+
+    def check(self, *, crc: bool = True) -> None:
+        """Magic, every length, and the body's checksum; RecordError names the first bad record."""
+        starts, sizes = self.body_start, self.body_size
+        if crc:
+            wrong = body_crcs(self.data, starts, sizes) != self.body_crc
+            if wrong.any():
+                raise self._error(int(wrong.argmax()), "body CRC")
+
+    def check_topic(self, topic: str) -> None:
+        """All records carry exactly this topic, or RecordError."""
+        name = np.frombuffer(topic.encode(), np.uint8)
+        other = self.topic_size != len(name)
+        if not other.any() and len(name):
+            names = gather(self.data, self.topic_start, f"V{len(name)}").view(np.uint8).reshape(len(self), len(name))
+            other = (names != name).any(axis=1)
+        if other.any():
+            row = int(other.argmax())
+            found = self[row : row + 1]._strings(self.topic_start[row : row + 1], self.topic_size[row : row + 1])
+            raise RecordError(int(self.starts[row]), f"topic {found[0].as_py()!r}, {topic!r} expected")
+
+    # --- columns of variable size -------------------------------------------------------------------------------------
+
+    def topics(self) -> pa.StringArray:
+        return self._strings(self.topic_start, self.topic_size)
+
+    def _strings(self, starts: Positions, sizes: Positions) -> pa.StringArray:
+        array = binary_slices(self.data, starts, sizes)
+        try:
+            return array.cast(pa.string())
+        except pa.ArrowInvalid:
+            for row, piece in enumerate(array.to_pylist()):
+                try:
+                    piece.decode()
+                except UnicodeDecodeError:
+                    raise RecordError(int(self.starts[row]), "a topic that is not UTF-8") from None
+            raise
+
+    def bodies(self) -> pa.BinaryArray:
+        """As stored: still compressed where `sys_flag` says so."""
+        return binary_slices(self.data, self.body_start, self.body_size)
+
+    def bodies_uncompressed(self, max_size: int) -> pa.BinaryArray:
+        """As they were sent; RecordError for a body that does not unpack, or unpacks to more than `max_size`."""
+        packed = np.flatnonzero(self.sys_flag & SYS_FLAG_COMPRESSED)
+        if not len(packed):
+            return self.bodies()
+        unpacked = []
+        for row, start, size in zip(
+            packed.tolist(), self.body_start[packed].tolist(), self.body_size[packed].tolist(), strict=True
+        ):
+            try:
+                body = self.data[start : start + size].tobytes()
+                unpacked.append(decompress(body, int(self.sys_flag[row]), max_size))
+            except CompressionError as error:
+                raise RecordError(int(self.starts[row]), str(error)) from error
+        if len(packed) == len(self):
+            return pa.array(unpacked, pa.binary())
+        mask = np.zeros(len(self), np.bool_)
+        mask[packed] = True
+        return pc.replace_with_mask(self.bodies(), pa.array(mask), pa.array(unpacked, pa.binary()))
+
+    @cached_property
+    def _properties(self) -> Properties:
+        return Properties(self.data, self.properties_start, self.properties_size)
+
+    def property(self, name: str) -> pa.StringArray:
+        """One property as a column, null where a record does not have it."""
+        return self._properties.column(name)
+
+    def properties(self) -> pa.MapArray:
+        return self._properties.maps()
+
+    def born_hosts(self) -> pa.StringArray:
+        return self._hosts("born_host")
+
+    def store_hosts(self) -> pa.StringArray:
+        return self._hosts("store_host")
+
+    def _hosts(self, name: str) -> pa.StringArray:
+        """1.2.3.4:port or [::1]:port.  A batch has few hosts: each is formatted once."""
+        if len(self._heads) > 1:
+            return self._by_layout(lambda records: records._hosts(name))
+        hosts = np.ascontiguousarray(self._heads[0][1][name])
+        codes = fixed_binary(hosts.view(np.uint8), hosts.itemsize).dictionary_encode()
+        return pa.array([_host_text(host) for host in codes.dictionary.to_pylist()], pa.string()).take(codes.indices)
+
+    def _by_layout(self, column: Callable[["Records"], pa.StringArray]) -> pa.StringArray:
+        """A column made from records of one layout at a time."""
+        parts = [column(self[rows]) for rows, _ in self._heads]
+        order = np.concatenate([rows for rows, _ in self._heads])
+        return pa.concat_arrays(parts).take(pa.array(np.argsort(order)))
+
+    def message_ids(self) -> pa.StringArray:
+        """UNIQ_KEY, or the offset message id of a record without one."""
+        ids = self.property(record.PROPERTY_UNIQ_KEY)
+        missing = pc.fill_null(pc.equal(ids, ""), True).to_numpy(zero_copy_only=False)
+        if not missing.any():
+            return ids
+        return pc.replace_with_mask(ids, pa.array(missing), self[missing]._offset_ids())
+
+    def _offset_ids(self) -> pa.StringArray:
+        if len(self._heads) > 1:
+            return self._by_layout(Records._offset_ids)
+        heads = self._heads[0][1]
+        hosts = np.ascontiguousarray(heads["store_host"]).view(np.uint8).reshape(len(self), -1)
+        offsets = np.ascontiguousarray(heads["commit_log_offset"]).view(np.uint8).reshape(len(self), 8)
+        return hex_strings(np.hstack((hosts, offsets)))
+
+    def tags_codes(self) -> npt.NDArray[np.int64]:
+        """What the consume queue keeps: Java's hash of TAGS, 0 without."""
+        tags = self.property(record.PROPERTY_TAGS)
+        if tags.null_count == len(tags):
+            return np.zeros(len(self), np.int64)
+        codes = tags.dictionary_encode()
+        hashes = java_hash(codes.dictionary).astype(np.int64)
+        rows = pc.fill_null(codes.indices, 0).to_numpy()
+        return np.where(tags.is_null().to_numpy(zero_copy_only=False), 0, hashes[rows])
+
+    # --- the broker's side --------------------------------------------------------------------------------------------
+
+    def stamp(
+        self, queue_offsets: npt.ArrayLike, commit_log_offsets: npt.ArrayLike, store_timestamp: int, store_host: bytes
+    ) -> None:
+        """Write what only the broker knows into the records, in place: `data` must be writable."""
+        for rows, heads in self._heads:
+            room = heads.dtype["store_host"].itemsize
+            if room != len(store_host) and len(heads):
+                raise RecordError(int(self.starts[rows][0]), f"{room} bytes for a store host of {len(store_host)}")
+        queue_offsets = np.broadcast_to(np.asarray(queue_offsets, np.int64), len(self))
+        commit_log_offsets = np.broadcast_to(np.asarray(commit_log_offsets, np.int64), len(self))
+        for rows, heads in self._heads:
+            heads["queue_offset"] = queue_offsets[rows]
+            heads["commit_log_offset"] = commit_log_offsets[rows]
+            heads["store_timestamp"] = store_timestamp
+            heads["store_host"] = np.void(store_host)
+            width = heads.dtype.itemsize
+            windows(self.data, width)[self.starts[rows]] = heads.view(f"V{width}")
+        for column in ("queue_offset", "commit_log_offset", "store_timestamp"):
+            self.__dict__.pop(column, None)
+
+    def take_bytes(self) -> bytes:
+        """These records back to back."""
+        if len(self) and (self.starts[1:] == self.starts[:-1] + self.sizes[:-1]).all():
+            return self.data[self.starts[0] : self.starts[-1] + self.sizes[-1]].tobytes()
+        return b"" if not len(self) else binary_slices(self.data, self.starts, self.sizes).buffers()[2].to_pybytes()
+
+
+def _host_text(host: bytes) -> str:
+    address, port = record.decode_host(host)
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def _walk(data: Bytes) -> Positions:
+    """The sizes of records that chain to the end of the data."""
+    total = len(data)
+    if not total:
+        return np.empty(0, np.int64)
+    at = 0
+    first = int.from_bytes(data[:4].tobytes(), "big")
+    # A guess that is often right, and quickly refuted: one producer's records are all of the same size.
+    if first >= MIN_SIZE and total % first == 0:
+        found = np.ndarray(shape=(total // first,), dtype=">u4", buffer=data, strides=(first,))
+        if (found == first).all():
+            return np.full(len(found), first, np.int64)
+    sizes = []
+    unpack = _SIZE.unpack_from
+    view = memoryview(data)
+    end = total - MIN_SIZE
+    while at <= end:
+        (size,) = unpack(view, at)
+        if size < MIN_SIZE:
+            raise RecordError(at, f"size {size}, a record has at least {MIN_SIZE}")
+        sizes.append(size)
+        at += size
+    if at != total:
+        bad = at if at < total else at - sizes[-1]
+        raise RecordError(bad, f"{total - bad} bytes left do not hold a record")
+    return np.array(sizes, np.int64)
+
+
+def _check_chain(data: Bytes, starts: Positions, sizes: Positions) -> None:
+    """The sizes fill the data, and the record at each start has that size and a record's magic."""
+    short = sizes < MIN_SIZE
+    if short.any():
+        row = int(short.argmax())
+        raise RecordError(int(starts[row]), f"size {sizes[row]}, a record has at least {MIN_SIZE}")
+    total = int(sizes.sum())
+    if total != len(data):
+        raise RecordError(min(total, len(data)), f"sizes add up to {total} bytes, there are {len(data)}")
+    found = gather(data, starts, _SIZE_AND_MAGIC)
+    own, magic = found["size"], found["magic"]
+    bad = (own != sizes) | (magic != MESSAGE_MAGIC) & (magic != MESSAGE_MAGIC_V2)
+    if bad.any():
+        row = int(bad.argmax())
+        reason = f"magic {magic[row]:08x}" if own[row] == sizes[row] else f"size {own[row]}, {sizes[row]} announced"
+        raise RecordError(int(starts[row]), reason)

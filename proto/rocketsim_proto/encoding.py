@@ -1,0 +1,92 @@
+"""Encodes a whole batch of one topic into record bytes, with room for what only the broker knows.  Pure.
+
+The broker fills in queue offset, log offset, store timestamp and store host (`Records.stamp`); they are zero until
+then.
+"""
+
+import zlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rocketsim_proto.layout import layout
+from rocketsim_proto.record import (
+    MAX_PROPERTIES_SIZE,
+    MAX_TOPIC_SIZE,
+    MESSAGE_MAGIC,
+    SYS_FLAG_BORN_HOST_V6,
+    SYS_FLAG_STORE_HOST_V6,
+    RecordError,
+)
+from rocketsim_proto.slices import Bytes, Positions, binary_array, fixed_binary, flat
+
+CRC_MASK = 0x7FFFFFFF  # RocketMQ keeps CRC-32 without its top bit
+
+
+def body_crcs(data: Bytes, starts: Positions, sizes: Positions) -> npt.NDArray[np.uint32]:
+    """The checksum of each body.  The one loop over records in this package: zlib has no call for many."""
+    view = memoryview(data)
+    pieces = map(view.__getitem__, map(slice, starts.tolist(), (starts + sizes).tolist()))
+    return np.fromiter(map(zlib.crc32, pieces), np.uint32, len(starts)) & np.uint32(CRC_MASK)
+
+
+def encode(
+    topic: str,
+    queue_ids: npt.ArrayLike,
+    bodies: Any,
+    properties: Any,
+    *,
+    born_timestamp: npt.ArrayLike,
+    born_host: bytes,
+    store_host_v6: bool = False,
+    flags: npt.ArrayLike = 0,
+    sys_flags: npt.ArrayLike = 0,
+) -> tuple[bytes, npt.NDArray[np.uint32]]:
+    """The records back to back, and their sizes.
+
+    `bodies` and `properties` (encoded, see `encode_property_columns`) are binary arrays or lists of bytes, as many
+    of the one as of the other; what else is given is one value for all or an array.  RecordError, with the index of
+    the row as `at`, for a topic or properties beyond the limits of the format.
+    """
+    bodies, properties = binary_array(bodies), binary_array(properties)
+    if len(bodies) != len(properties):
+        raise ValueError(f"{len(bodies)} bodies, {len(properties)} properties")
+    name = topic.encode()
+    if not 1 <= len(name) <= MAX_TOPIC_SIZE:
+        raise RecordError(0, f"topic of {len(name)} bytes; 1 to {MAX_TOPIC_SIZE} are possible")
+    count = len(bodies)
+    data, bounds = flat(bodies)
+    body_sizes = np.diff(bounds)
+    properties_sizes = np.diff(flat(properties)[1])
+    if count and properties_sizes.max() > MAX_PROPERTIES_SIZE:
+        row = int(properties_sizes.argmax())
+        raise RecordError(row, f"properties of {properties_sizes[row]} bytes; {MAX_PROPERTIES_SIZE} at most")
+
+    form = layout(born_v6=len(born_host) == 20, store_v6=store_host_v6)
+    heads = np.zeros(count, form)
+    sizes = form.itemsize + body_sizes + 1 + len(name) + 2 + properties_sizes
+    host_flags = (SYS_FLAG_BORN_HOST_V6 if len(born_host) == 20 else 0) | (
+        SYS_FLAG_STORE_HOST_V6 if store_host_v6 else 0
+    )
+    heads["size"] = sizes
+    heads["magic"] = MESSAGE_MAGIC
+    heads["body_crc"] = body_crcs(data, bounds[:-1], body_sizes)
+    heads["queue_id"] = queue_ids
+    heads["flag"] = flags
+    heads["sys_flag"] = np.asarray(sys_flags) & ~(SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6) | host_flags
+    heads["born_timestamp"] = born_timestamp
+    heads["born_host"] = np.void(born_host)
+    heads["body_size"] = body_sizes
+
+    records = pc.binary_join_element_wise(
+        fixed_binary(heads.view(np.uint8), form.itemsize),
+        bodies,
+        bytes((len(name),)) + name,
+        fixed_binary(properties_sizes.astype(">u2").view(np.uint8), 2),
+        properties,
+        b"",
+    )
+    return flat(records)[0].tobytes(), sizes.astype(np.uint32)

@@ -1,0 +1,38 @@
+"""The fixed fields in front of a record's body as a numpy dtype; the byte picture is in `record.py`.  Pure."""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from rocketsim_proto.record import SYS_FLAG_BORN_HOST_V6, SYS_FLAG_STORE_HOST_V6
+
+HOST_FLAGS = SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6
+
+
+@cache
+def layout(*, born_v6: bool = False, store_v6: bool = False) -> np.dtype[Any]:
+    """88 bytes, 100 or 112; everything before the hosts lies at the same place in all four."""
+    return np.dtype(
+        [
+            ("size", ">u4"),
+            ("magic", ">u4"),
+            ("body_crc", ">u4"),
+            ("queue_id", ">i4"),
+            ("flag", ">i4"),
+            ("queue_offset", ">i8"),
+            ("commit_log_offset", ">i8"),
+            ("sys_flag", ">i4"),
+            ("born_timestamp", ">i8"),
+            ("born_host", "V20" if born_v6 else "V8"),
+            ("store_timestamp", ">i8"),
+            ("store_host", "V20" if store_v6 else "V8"),
+            ("reconsume_times", ">i4"),
+            ("prepared_transaction_offset", ">i8"),
+            ("body_size", ">i4"),
+        ]
+    )
+
+
+def layout_of(host_flags: int) -> np.dtype[Any]:
+    return layout(born_v6=bool(host_flags & SYS_FLAG_BORN_HOST_V6), store_v6=bool(host_flags & SYS_FLAG_STORE_HOST_V6))

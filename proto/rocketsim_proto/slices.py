@@ -1,0 +1,102 @@
+"""Gathers and scatters pieces of one buffer without Python per piece.  Pure: numpy and Arrow, knows no record.
+
+Two tricks carry all of it.  A "window" is an array with a stride of one byte, whose element i is the `itemsize`
+bytes from i on, so that fancy indexing with byte positions gathers (or scatters) fixed-size pieces at the speed of
+memcpy.  Pieces of any size are described as an Arrow `binary_view` array over the buffer, and the cast to `binary`
+copies them in C.
+"""
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Bytes = npt.NDArray[np.uint8]
+Positions = npt.NDArray[np.int64]
+
+# An Arrow view: | size 4 | first bytes 4 | buffer 4 | offset 4 |, or, up to 12 bytes, | size 4 | the bytes
+# themselves 12 |.
+_VIEW = np.dtype([("size", "<i4"), ("first", "<u4"), ("buffer", "<i4"), ("offset", "<i4")])
+_INLINE = 12
+MAX_BUFFER = 2**31 - 1  # Arrow counts in 32 bits here
+
+
+def as_bytes(data: object) -> Bytes:
+    """A flat uint8 view of any contiguous buffer; nothing is copied, a read-only buffer stays so."""
+    if isinstance(data, np.ndarray):
+        return data.reshape(-1).view(np.uint8)
+    return np.frombuffer(data, dtype=np.uint8)  # type: ignore[call-overload, no-any-return]
+
+
+def windows(data: Bytes, itemsize: int) -> npt.NDArray[np.void]:
+    """Element i is data[i : i + itemsize]; writing to elements writes to the buffer."""
+    count = max(len(data) - itemsize + 1, 0)
+    return np.ndarray(shape=(count,), dtype=f"V{itemsize}", buffer=data if count else bytes(itemsize), strides=(1,))
+
+
+def gather(data: Bytes, starts: Positions, dtype: npt.DTypeLike) -> npt.NDArray[np.void]:
+    """The fixed-size pieces at `starts`, which must lie wholly inside the buffer (IndexError)."""
+    dtype = np.dtype(dtype)
+    return windows(data, dtype.itemsize)[starts].view(dtype)
+
+
+def binary_slices(
+    data: Bytes, starts: Positions, sizes: Positions, valid: npt.NDArray[np.bool_] | None = None
+) -> pa.BinaryArray:
+    """data[start : start + size] of each pair, copied; null where not `valid`.  The caller has checked the bounds."""
+    count = len(starts)
+    if len(data) > MAX_BUFFER:
+        raise ValueError(f"a buffer of {len(data)} bytes; {MAX_BUFFER} at most")
+    if valid is not None:
+        sizes = np.where(valid, sizes, 0)
+    views = np.zeros(count, _VIEW)
+    views["size"] = sizes
+    views["offset"] = starts
+    short = np.flatnonzero(sizes <= _INLINE)
+    if len(short):
+        positions = starts[short, None] + np.arange(_INLINE)
+        inline = data.take(positions, mode="clip") if len(data) else np.zeros((len(short), _INLINE), np.uint8)
+        views.view(np.uint8).reshape(count, _VIEW.itemsize)[short, 4:] = inline
+    bitmap = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    array = pa.Array.from_buffers(pa.binary_view(), count, [bitmap, pa.py_buffer(views), pa.py_buffer(data)])
+    return array.cast(pa.binary())
+
+
+def flat(array: pa.Array) -> tuple[Bytes, Positions]:
+    """The bytes of a binary or string array back to back, and the count + 1 positions between its elements."""
+    _, offset_buffer, data_buffer = array.buffers()
+    if not len(array):
+        return np.empty(0, np.uint8), np.zeros(1, np.int64)
+    wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
+    offsets = np.frombuffer(offset_buffer, np.int64 if wide else np.int32)
+    offsets = offsets[array.offset : array.offset + len(array) + 1].astype(np.int64)
+    data = np.frombuffer(data_buffer, np.uint8) if data_buffer is not None else np.empty(0, np.uint8)
+    return data[offsets[0] : offsets[-1]], offsets - offsets[0]
+
+
+def strings(array: pa.BinaryArray) -> pa.StringArray:
+    """UTF-8, forgiving as RocketMQ's reader: what is not UTF-8 becomes U+FFFD."""
+    try:
+        return array.cast(pa.string())
+    except pa.ArrowInvalid:
+        pieces = [None if piece is None else piece.decode("utf-8", "replace") for piece in array.to_pylist()]
+        return pa.array(pieces, pa.string())
+
+
+def binary_array(values: object) -> pa.BinaryArray:
+    """A binary array of an Arrow array (any binary or string type, chunked or not) or a list of bytes, without
+    nulls."""
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    array = values if isinstance(values, pa.Array) else pa.array(values, pa.binary())
+    if array.type != pa.binary():
+        array = array.cast(pa.binary())
+    if array.null_count:
+        raise ValueError(f"{array.null_count} nulls among bytes that must be there")
+    return array
+
+
+def fixed_binary(pieces: Bytes, width: int) -> pa.BinaryArray:
+    """Pieces of `width` bytes each, back to back, as a binary array over the same memory."""
+    count = len(pieces) // width
+    offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(pieces)])

@@ -1,0 +1,84 @@
+"""RocketMQ's client-made message ids: UNIQ_KEY, the same across retries, made for whole batches at once.
+
+    0         4       6         10                           14          16
+    | IPv4 4  | pid 2 | random 4 | ms since the month began 4 | counter 2 |     as 32 upper-case hex digits
+
+The clock is an argument.  RocketMQ puts a class loader's hash where the random bytes are: they tell processes of
+one host apart.  The last six bytes are one number that only rises, running ahead of the clock when more than 65,536
+ids a millisecond are asked for; in a new month it would start over, so the random bytes are drawn anew.  They are
+after a fork, too.
+"""
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import numpy as np
+import pyarrow as pa
+
+from rocketsim_proto.slices import Bytes
+
+_DIGITS = np.array([f"{byte:02X}".encode() for byte in range(256)], dtype="S2").view(np.uint16)
+_WRAP = 1 << 48  # what six bytes can count
+
+
+def hex_strings(rows: Bytes) -> pa.StringArray:
+    """Each row of a (count, width) byte array as upper-case hex digits."""
+    count, width = rows.shape
+    offsets = (
+        np.arange(0, (count + 1) * 2 * width, 2 * width, dtype=np.int32) if width else np.zeros(count + 1, np.int32)
+    )
+    digits = np.ascontiguousarray(_DIGITS[rows])
+    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(digits)])
+
+
+def _month(now_ms: int) -> tuple[int, int]:
+    """When the month of `now_ms` began and when it ends, in ms; UTC."""
+    now = datetime.fromtimestamp(now_ms / 1000, UTC)
+    began = datetime(now.year, now.month, 1, tzinfo=UTC)
+    ends = datetime(now.year + now.month // 12, now.month % 12 + 1, 1, tzinfo=UTC)
+    return int(began.timestamp() * 1000), int(ends.timestamp() * 1000)
+
+
+class UniqIds:
+    """Makes ids for one producer process; any thread may call it."""
+
+    def __init__(self, address: bytes = b"\x7f\x00\x00\x01", random_bytes: Callable[[int], bytes] = os.urandom) -> None:
+        assert len(address) == 4, "an IPv4 address"
+        self._address = address
+        self._random_bytes = random_bytes
+        self._start_over()
+        start_over = weakref.WeakMethod(self._start_over)
+        os.register_at_fork(after_in_child=lambda: (alive := start_over()) and alive())
+
+    def next(self, count: int, now_ms: int) -> pa.StringArray:
+        prefix, first = self._reserve(count, now_ms)
+        rows = np.empty((count, 16), np.uint8)
+        rows[:, :10] = np.frombuffer(prefix, np.uint8)
+        rows[:, 10:] = np.arange(first, first + count).astype(">i8").view(np.uint8).reshape(count, 8)[:, 2:]
+        return hex_strings(rows)
+
+    def one(self, now_ms: int) -> str:
+        prefix, number = self._reserve(1, now_ms)
+        return (prefix + number.to_bytes(6, "big")).hex().upper()
+
+    def _reserve(self, count: int, now_ms: int) -> tuple[bytes, int]:
+        """A prefix and the first of `count` numbers that nobody else gets under it."""
+        with self._lock:
+            if now_ms >= self._month_ends or self._next + count > _WRAP:
+                self._month_began, self._month_ends = _month(now_ms)
+                pid = (os.getpid() & 0xFFFF).to_bytes(2, "big")
+                self._prefix = self._address + pid + self._random_bytes(4)
+                self._next = 0
+            first = max(self._next, (now_ms - self._month_began) << 16)
+            self._next = first + count
+            return self._prefix, first
+
+    def _start_over(self) -> None:
+        """At birth and in a forked child, whose copy of the lock may be held by a thread that is not there."""
+        self._lock = threading.Lock()
+        self._month_began = self._month_ends = 0
+        self._prefix = b""
+        self._next = 0
