@@ -1,0 +1,193 @@
+"""Who is there and which topics they have.  Pure: `now_ms` is an argument; no gRPC, no event loop, no generated code.
+
+    broker name ─┬─ newest epoch seen        (kept when the broker is gone: it is the fence)
+                 ├─ topics                   (its last master's; they outlive it while a slave can serve them)
+                 └─ broker id ─► Member      (address, epoch, end offset, the connection it came by, last seen)
+
+A member goes when its connection does, when it unregisters, or when it has been silent too long.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+MASTER_ID = 0
+PERM_READ, PERM_WRITE = 4, 2
+
+
+@dataclass(frozen=True, slots=True)
+class TopicQueues:
+    """What a route says of one topic on one broker name."""
+
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    cluster_name: str
+    broker_name: str
+    broker_id: int
+    address: str
+    epoch: int = 0
+    end_offset: int = 0
+    topics: Mapping[str, TopicQueues] = field(default_factory=dict)
+    broker_permission: int = PERM_READ | PERM_WRITE
+    writable: bool = True
+
+
+@dataclass(slots=True)
+class Member:
+    registration: Registration
+    connection: object  # whatever the shell tells its connections apart by
+    last_seen_ms: int
+
+    def __str__(self) -> str:
+        told = self.registration
+        return f"{told.broker_name} id {told.broker_id} at {told.address}, epoch {told.epoch}, end {told.end_offset}"
+
+
+@dataclass(slots=True)
+class BrokerSet:
+    """All brokers of one name."""
+
+    cluster_name: str = ""
+    newest_epoch: int = 0
+    topics: Mapping[str, TopicQueues] = field(default_factory=dict)
+    permission: int = PERM_READ | PERM_WRITE
+    write_wiped: bool = False
+    members: dict[int, Member] = field(default_factory=dict)
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether routes may say so: a master is here, takes writes, and no operator has wiped the permission."""
+        master = self.members.get(MASTER_ID)
+        return master is not None and master.registration.writable and not self.write_wiped
+
+    def queues_of(self, topic: str) -> TopicQueues | None:
+        queues = self.topics.get(topic)
+        if queues is None or not self.members:
+            return None
+        perm = queues.perm & (self.permission | 1)  # bit 0 is TBW102's "may be inherited"
+        return TopicQueues(
+            queues.read_queue_nums, queues.write_queue_nums, perm if self.is_writable else perm & ~PERM_WRITE
+        )
+
+
+class RouteTable:
+    def __init__(self, expire_ms: int = 120_000) -> None:
+        self._expire_ms = expire_ms
+        self._brokers: dict[str, BrokerSet] = {}
+
+    def register(self, told: Registration, connection: object, now_ms: int) -> str:
+        """Take a registration, the first of a connection or a later one.  Returns why not, or nothing.
+
+        Of several masters with one name the one with the higher epoch wins.  Two of one epoch, or two slaves with one
+        id, are two processes with one configuration: who came first stays while it is alive.
+        """
+        brokers = self._brokers.setdefault(told.broker_name, BrokerSet())
+        if told.broker_id == MASTER_ID and told.epoch < brokers.newest_epoch:
+            # It may have been registered itself until a newer one was heard of.
+            self._remove(told.broker_name, lambda member: member.connection is connection)
+            master = brokers.members.get(MASTER_ID)
+            where = f"its master is {master.registration.address}" if master else "its master is away"
+            return (
+                f"{told.broker_name} is at epoch {brokers.newest_epoch}, this master at {told.address} still at "
+                f"{told.epoch}; {where}"
+            )
+        present = brokers.members.get(told.broker_id)
+        if present is not None and present.registration.address != told.address:
+            newer_master = told.broker_id == MASTER_ID and told.epoch > present.registration.epoch
+            if not newer_master:
+                return (
+                    f"{told.broker_name} id {told.broker_id} is already registered at {present.registration.address}, "
+                    f"epoch {present.registration.epoch}; {told.address} must not have the same brokerName and brokerId"
+                )
+        # A promoted slave, or one that was given another id, leaves its former place.
+        self._remove(
+            told.broker_name,
+            lambda member: (
+                (member.connection is connection or member.registration.address == told.address)
+                and member.registration.broker_id != told.broker_id
+            ),
+        )
+        brokers.members[told.broker_id] = Member(told, connection, now_ms)
+        brokers.newest_epoch = max(brokers.newest_epoch, told.epoch)
+        if told.broker_id == MASTER_ID:
+            brokers.topics, brokers.permission = told.topics, told.broker_permission
+        if told.broker_id == MASTER_ID or not brokers.cluster_name:
+            brokers.cluster_name = told.cluster_name
+        return ""
+
+    def unregister(self, broker_name: str, connection: object) -> list[Member]:
+        return self._remove(broker_name, lambda member: member.connection is connection)
+
+    def connection_lost(self, connection: object) -> list[Member]:
+        """What came by this connection is gone, unless it has registered again by another one since."""
+        return self._remove_everywhere(lambda member: member.connection is connection)
+
+    def expire(self, now_ms: int) -> list[Member]:
+        return self._remove_everywhere(lambda member: now_ms - member.last_seen_ms >= self._expire_ms)
+
+    def members(self, broker_name: str) -> list[Registration]:
+        """All live brokers of a name, by id."""
+        brokers = self._brokers.get(broker_name)
+        return [brokers.members[broker_id].registration for broker_id in sorted(brokers.members)] if brokers else []
+
+    def newest_epoch(self, broker_name: str) -> int:
+        brokers = self._brokers.get(broker_name)
+        return brokers.newest_epoch if brokers else 0
+
+    def route(self, topic: str) -> dict[str, TopicQueues]:
+        """Broker name -> queues, of all that have the topic and somebody to serve it."""
+        return {name: queues for name, brokers in self.live().items() if (queues := brokers.queues_of(topic))}
+
+    def topics(self) -> list[str]:
+        return sorted({topic for brokers in self.live().values() for topic in brokers.topics})
+
+    def live(self) -> dict[str, BrokerSet]:
+        """The broker names with anybody there, in order."""
+        return {name: self._brokers[name] for name in sorted(self._brokers) if self._brokers[name].members}
+
+    def wipe_write_perm(self, broker_name: str) -> int:
+        """Producers stay away from this name from their next look at the route on.  Returns how many topics it has.
+
+        Holds until `add_write_perm`, whatever the broker registers, or until none of the name is left.
+        """
+        return self._set_write_wiped(broker_name, True)
+
+    def add_write_perm(self, broker_name: str) -> int:
+        return self._set_write_wiped(broker_name, False)
+
+    def _set_write_wiped(self, broker_name: str, wiped: bool) -> int:
+        brokers = self.live().get(broker_name)
+        if brokers is None:
+            return 0
+        brokers.write_wiped = wiped
+        return len(brokers.topics)
+
+    def _remove_everywhere(self, is_gone: Callable[[Member], bool]) -> list[Member]:
+        return [member for name in list(self._brokers) for member in self._remove(name, is_gone)]
+
+    def _remove(self, broker_name: str, is_gone: Callable[[Member], bool]) -> list[Member]:
+        brokers = self._brokers.get(broker_name)
+        if brokers is None:
+            return []
+        gone = [member for member in brokers.members.values() if is_gone(member)]
+        for member in gone:
+            del brokers.members[member.registration.broker_id]
+        if not brokers.members:
+            brokers.write_wiped = False
+        return gone
+
+    def __str__(self) -> str:
+        """`broker-a epoch=3 0@host:1 1@host:2 topics=4 | broker-b ...`"""
+        return " | ".join(
+            f"{name} epoch={brokers.newest_epoch} "
+            + " ".join(
+                f"{broker_id}@{member.registration.address}" for broker_id, member in sorted(brokers.members.items())
+            )
+            + f" topics={len(brokers.topics)}"
+            + (" write permission wiped" if brokers.write_wiped else "")
+            for name, brokers in self.live().items()
+        )

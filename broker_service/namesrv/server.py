@@ -1,0 +1,52 @@
+"""One name server process: its table, its port, and the look for silent brokers now and then."""
+
+import asyncio
+import logging
+import time
+
+from rocketsim_proto import namesrv_pb2, namesrv_pb2_grpc
+
+from broker_service.config import NamesrvConfig
+from broker_service.namesrv.route_table import RouteTable
+from broker_service.namesrv.servicer import NamesrvServicer
+from broker_service.server import Service, host_port, start_server
+
+logger = logging.getLogger(__name__)
+
+# A registration carries every topic of a broker, some 100 bytes each.
+MAX_MESSAGE_BYTES = 64 << 20
+GRACE_S = 1.0
+
+
+async def run_namesrv(config: NamesrvConfig, shutdown: asyncio.Event) -> None:
+    """Serves until `shutdown` is set."""
+    table = RouteTable(config.broker_expire_time_ms)
+    service = Service(
+        namesrv_pb2.DESCRIPTOR.services_by_name["NameServer"].full_name,
+        namesrv_pb2_grpc.add_NameServerServicer_to_server,
+        NamesrvServicer(table, monotonic_ms),
+    )
+    server, port = await start_server(
+        [service],
+        bind_address=config.bind_address,
+        port=config.listen_port,
+        address_file=config.address_file,
+        max_message_bytes=MAX_MESSAGE_BYTES,
+    )
+    logger.info("name server listening on %s", host_port(config.bind_address, port))
+    try:
+        while not shutdown.is_set():
+            for member in table.expire(monotonic_ms()):
+                logger.warning("%s is gone: silent for %d s", member, config.broker_expire_time_ms // 1000)
+            try:
+                async with asyncio.timeout(config.scan_not_active_broker_interval / 1000):
+                    await shutdown.wait()
+            except TimeoutError:
+                pass
+    finally:
+        await server.stop(GRACE_S)
+        logger.info("name server stopped")
+
+
+def monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

@@ -1,0 +1,197 @@
+"""proto <-> RouteTable, and which broker talks over which stream; decides nothing itself."""
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any, NoReturn
+
+import grpc
+from rocketsim_proto import namesrv_pb2, namesrv_pb2_grpc
+from rocketsim_proto.message_pb2 import ResponseCode
+
+from broker_service.namesrv.route_table import BrokerSet, Registration, RouteTable, TopicQueues
+
+logger = logging.getLogger(__name__)
+
+
+class NamesrvServicer(namesrv_pb2_grpc.NameServerServicer):
+    """`clock` gives milliseconds that never go back."""
+
+    def __init__(self, table: RouteTable, clock: Callable[[], int]) -> None:
+        self._table = table
+        self._clock = clock
+
+    async def RegisterBroker(
+        self,
+        request_iterator: AsyncIterator[namesrv_pb2.BrokerRegistration],
+        context: grpc.aio.ServicerContext[namesrv_pb2.BrokerRegistration, namesrv_pb2.RegistrationReply],
+    ) -> AsyncIterator[namesrv_pb2.RegistrationReply]:
+        """Answers each registration with all brokers of its name.  When the stream ends, however it does, they go."""
+        stream = RegistrationStream(context.peer())
+        try:
+            async for request in request_iterator:
+                if problem := what_is_wrong(request):
+                    await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, ResponseCode.INVALID_PARAMETER, problem)
+                yield self._answer(stream, request)
+        finally:
+            for member in self._table.connection_lost(stream):
+                logger.info("%s is gone: its connection from %s ended", member, stream.peer)
+
+    def _answer(
+        self, stream: "RegistrationStream", request: namesrv_pb2.BrokerRegistration
+    ) -> namesrv_pb2.RegistrationReply:
+        refused = ""
+        if request.unregister:
+            for member in self._table.unregister(request.broker_name, stream):
+                logger.info("%s unregistered", member)
+        else:
+            told = stream.registration_from(request)
+            refused = self._table.register(told, stream, self._clock())
+            if stream.is_news(told, refused):
+                log_registration(told, refused)
+        return namesrv_pb2.RegistrationReply(
+            members=[
+                namesrv_pb2.BrokerMember(
+                    broker_id=member.broker_id, address=member.address, epoch=member.epoch, end_offset=member.end_offset
+                )
+                for member in self._table.members(request.broker_name)
+            ],
+            refused=refused,
+            newest_epoch=self._table.newest_epoch(request.broker_name),
+        )
+
+    async def TopicRoute(
+        self,
+        request: namesrv_pb2.TopicRouteRequest,
+        context: grpc.aio.ServicerContext[namesrv_pb2.TopicRouteRequest, namesrv_pb2.TopicRouteResponse],
+    ) -> namesrv_pb2.TopicRouteResponse:
+        route = self._table.route(request.topic)
+        if not route:
+            problem = f"no broker has the topic {request.topic!r}, or none that has it is there"
+            await refuse(context, grpc.StatusCode.NOT_FOUND, ResponseCode.TOPIC_NOT_EXIST, problem)
+        live = self._table.live()
+        return namesrv_pb2.TopicRouteResponse(
+            queue_datas=[
+                namesrv_pb2.QueueData(
+                    broker_name=name,
+                    read_queue_nums=queues.read_queue_nums,
+                    write_queue_nums=queues.write_queue_nums,
+                    perm=queues.perm,
+                )
+                for name, queues in route.items()
+            ],
+            broker_datas=[broker_data(name, live[name]) for name in route],
+        )
+
+    async def TopicList(
+        self,
+        request: namesrv_pb2.TopicListRequest,
+        context: grpc.aio.ServicerContext[namesrv_pb2.TopicListRequest, namesrv_pb2.TopicListResponse],
+    ) -> namesrv_pb2.TopicListResponse:
+        return namesrv_pb2.TopicListResponse(topics=self._table.topics())
+
+    async def ClusterList(
+        self,
+        request: namesrv_pb2.ClusterListRequest,
+        context: grpc.aio.ServicerContext[namesrv_pb2.ClusterListRequest, namesrv_pb2.ClusterListResponse],
+    ) -> namesrv_pb2.ClusterListResponse:
+        return namesrv_pb2.ClusterListResponse(
+            brokers=[broker_data(name, brokers) for name, brokers in self._table.live().items()]
+        )
+
+    async def WipeWritePerm(
+        self,
+        request: namesrv_pb2.WritePermRequest,
+        context: grpc.aio.ServicerContext[namesrv_pb2.WritePermRequest, namesrv_pb2.WritePermResponse],
+    ) -> namesrv_pb2.WritePermResponse:
+        count = self._table.wipe_write_perm(request.broker_name)
+        logger.info("%s wiped the write permission of %s: %d topics", context.peer(), request.broker_name, count)
+        return namesrv_pb2.WritePermResponse(topic_count=count)
+
+    async def AddWritePerm(
+        self,
+        request: namesrv_pb2.WritePermRequest,
+        context: grpc.aio.ServicerContext[namesrv_pb2.WritePermRequest, namesrv_pb2.WritePermResponse],
+    ) -> namesrv_pb2.WritePermResponse:
+        count = self._table.add_write_perm(request.broker_name)
+        logger.info("%s gave %s its write permission back: %d topics", context.peer(), request.broker_name, count)
+        return namesrv_pb2.WritePermResponse(topic_count=count)
+
+
+class RegistrationStream:
+    """One broker's stream: the table's handle of the connection, and what the last message on it said."""
+
+    def __init__(self, peer: str) -> None:
+        self.peer = peer
+        self._topics_version: tuple[int, int, int] | None = None
+        self._topics: dict[str, TopicQueues] = {}
+        self._last_logged: tuple[object, ...] = ()
+
+    def registration_from(self, request: namesrv_pb2.BrokerRegistration) -> Registration:
+        version = request.topics_version
+        topics_version = (version.timestamp, version.counter, version.state_version)
+        if topics_version != self._topics_version:  # else the topics are those of the last message
+            self._topics = {
+                topic.topic_name: TopicQueues(topic.read_queue_nums, topic.write_queue_nums, topic.perm)
+                for topic in request.topics
+            }
+            self._topics_version = topics_version
+        return Registration(
+            cluster_name=request.cluster_name,
+            broker_name=request.broker_name,
+            broker_id=request.broker_id,
+            address=request.address,
+            epoch=request.epoch,
+            end_offset=request.end_offset,
+            topics=self._topics,
+            broker_permission=request.broker_permission,
+            writable=request.writable,
+        )
+
+    def is_news(self, told: Registration, refused: str) -> bool:
+        """Whether to log: one line when something other than the end offset changes, not one every 30 s."""
+        facts = (told.broker_name, told.broker_id, told.address, told.epoch, told.writable, len(told.topics), refused)
+        changed, self._last_logged = facts != self._last_logged, facts
+        return changed
+
+
+def log_registration(told: Registration, refused: str) -> None:
+    if refused:
+        logger.warning("registration refused: %s", refused)
+        return
+    logger.info(
+        "%s id %d at %s registered: epoch %d, %d topics%s",
+        told.broker_name,
+        told.broker_id,
+        told.address,
+        told.epoch,
+        len(told.topics),
+        "" if told.writable or told.broker_id else ", takes no writes yet",
+    )
+
+
+async def refuse(
+    context: grpc.aio.ServicerContext[Any, Any], status: grpc.StatusCode, code: ResponseCode, problem: str
+) -> NoReturn:
+    await context.abort(status, problem, (("rocketsim-code", str(int(code))),))
+
+
+def what_is_wrong(request: namesrv_pb2.BrokerRegistration) -> str:
+    if not request.broker_name:
+        return "a registration without broker_name"
+    if request.unregister:
+        return ""
+    host, _, port = request.address.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit():
+        return f"{request.broker_name} registers with address {request.address!r}, which is not host:port"
+    if request.broker_id < 0 or request.epoch < 0:
+        return f"{request.broker_name} registers with broker id {request.broker_id} and epoch {request.epoch}"
+    return ""
+
+
+def broker_data(name: str, brokers: BrokerSet) -> namesrv_pb2.BrokerData:
+    return namesrv_pb2.BrokerData(
+        cluster_name=brokers.cluster_name,
+        broker_name=name,
+        broker_addrs={broker_id: member.registration.address for broker_id, member in brokers.members.items()},
+        epoch=brokers.newest_epoch,
+    )
