@@ -1,0 +1,59 @@
+"""Which member of a broker name to ask: table D5, and the short memory of addresses that did not answer.  Pure: `now`
+is an argument."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rocketsim_client.route import MASTER_ID
+
+UNREACHABLE_FOR_S = 1.0
+SILENT_FOR_S = 10.0
+
+
+class Member(NamedTuple):
+    broker_id: int
+    address: str
+    is_slave: bool
+
+
+def find_broker_address(addresses: Mapping[int, str], broker_id: int, only_this: bool = False) -> Member | None:
+    """RocketMQ's findBrokerAddressInSubscribe: the exact id; else, for a slave, the next id; else the lowest there
+    is."""
+    if broker_id in addresses:
+        return Member(broker_id, addresses[broker_id], broker_id != MASTER_ID)
+    if broker_id != MASTER_ID and broker_id + 1 in addresses:
+        return Member(broker_id + 1, addresses[broker_id + 1], True)
+    if only_this or not addresses:
+        return None
+    lowest = min(addresses)
+    return Member(lowest, addresses[lowest], lowest != MASTER_ID)
+
+
+def candidates(addresses: Mapping[int, str], broker_id: int, bad: frozenset[str] = frozenset()) -> list[Member]:
+    """All members in the order to try them: D5's choice first, then the others by id; those known not to answer at
+    the end."""
+    chosen = find_broker_address(addresses, broker_id)
+    if chosen is None:
+        return []
+    others = [Member(i, addresses[i], i != MASTER_ID) for i in sorted(addresses) if i != chosen.broker_id]
+    return sorted([chosen, *others], key=lambda member: member.address in bad)
+
+
+@dataclass(slots=True)
+class BadAddresses:
+    """Addresses that failed a moment ago.  A refused connection is tried again soon, a silent one costs a whole
+    timeout each time."""
+
+    _until: dict[str, float] = field(default_factory=dict)
+
+    def failed(self, address: str, now: float, *, silent: bool) -> None:
+        self._until[address] = now + (SILENT_FOR_S if silent else UNREACHABLE_FOR_S)
+
+    def answered(self, address: str) -> None:
+        self._until.pop(address, None)
+
+    def now_bad(self, now: float) -> frozenset[str]:
+        if not self._until:
+            return frozenset()
+        return frozenset(address for address, until in self._until.copy().items() if until > now)

@@ -1,0 +1,137 @@
+"""Opens and keeps one gRPC channel an address, and turns gRPC's errors into the client's, here and nowhere else.
+
+Channels are opened at the first call, never at import: a channel that is open at a fork does not work in the child.
+After a fork the
+child therefore starts with none.
+"""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+
+from rocketsim_client import forks
+from rocketsim_client.errors import (
+    BrokerRefused,
+    BrokerUnavailable,
+    CallTimeout,
+    ClientClosed,
+    MessageIllegal,
+    RocketSimError,
+    StoreDamaged,
+    SystemBusy,
+    refusal,
+)
+
+CODE_METADATA = "rocketsim-code"
+MAX_ANSWER_BYTES = 64 << 20
+OPTIONS = (
+    # The process-wide pool would hand a forked child the parent's socket.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.max_receive_message_length", MAX_ANSWER_BYTES),
+    ("grpc.max_send_message_length", MAX_ANSWER_BYTES),
+    # gRPC's own back-off grows to two minutes; a broker that is back has to be noticed within a second.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.enable_http_proxy", 0),
+)
+
+# Destroying a channel inherited from the parent could wait for the parent's threads, so the child keeps them, unused.
+_inherited: list[Any] = []
+
+
+class Channels:
+    """Thread-safe.  `close` ends all calls that are under way."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._channels: dict[str, grpc.Channel] = {}
+        self._stubs: dict[tuple[str, type], Any] = {}
+        self._closed = False
+        forks.watch(self)
+
+    def call(self, address: str, stub_type: type, method: str, request: Any, timeout_s: float) -> Any:
+        """One unary call with a deadline."""
+        try:
+            return getattr(self._stub(address, stub_type), method)(request, timeout=max(timeout_s, 0.001))
+        except (grpc.RpcError, ValueError) as error:
+            raise self._translate(error, address, method, timeout_s) from error
+
+    def stream(self, address: str, stub_type: type, method: str, request: Any, timeout_s: float) -> Iterator[Any]:
+        """A server stream with a deadline for the whole of it.  Closing the generator cancels the call."""
+        try:
+            call = getattr(self._stub(address, stub_type), method)(request, timeout=max(timeout_s, 0.001))
+        except ValueError as error:
+            raise self._translate(error, address, method, timeout_s) from error
+        try:
+            yield from call
+        except grpc.RpcError as error:
+            raise self._translate(error, address, method, timeout_s) from error
+        finally:
+            call.cancel()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            channels, self._channels, self._stubs = list(self._channels.values()), {}, {}
+        for channel in channels:
+            channel.close()
+
+    def forget_parent(self) -> None:
+        _inherited.append((self._channels, self._stubs))
+        self._lock, self._channels, self._stubs = threading.Lock(), {}, {}
+
+    def _stub(self, address: str, stub_type: type) -> Any:
+        stub = self._stubs.get((address, stub_type))
+        if stub is None:
+            with self._lock:
+                if self._closed:
+                    raise ClientClosed("this client has been closed")
+                channel = self._channels.get(address)
+                if channel is None:
+                    channel = self._channels[address] = grpc.insecure_channel(address, options=OPTIONS)
+                stub = self._stubs.setdefault((address, stub_type), stub_type(channel))
+        return stub
+
+    def _translate(self, error: Exception, address: str, method: str, timeout_s: float) -> RocketSimError:
+        if self._closed:
+            return ClientClosed(f"{method}: this client was closed during the call")
+        if not isinstance(
+            error, grpc.RpcError
+        ):  # gRPC says ValueError for a request it cannot serialise or a closed channel.
+            return RocketSimError(f"{method} at {address}: {error}", address=address)
+        return translate(error, address, method, timeout_s)
+
+
+def translate(error: grpc.RpcError, address: str, method: str, timeout_s: float) -> RocketSimError:
+    """RocketMQ's code in the trailing metadata, if there is one, says it all; otherwise gRPC's status does."""
+    details = error.details() or ""
+    status = error.code()
+    code = _rocketmq_code(error)
+    if code is not None:
+        kind = StoreDamaged if status == grpc.StatusCode.DATA_LOSS else None
+        return kind(details, address=address, code=code) if kind else refusal(code, details, address)
+    where = f"{method} at {address}"
+    match status:
+        case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
+            return BrokerUnavailable(f"{where}: not reachable ({details})", address=address)
+        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            return CallTimeout(f"{where}: no answer within {timeout_s:.3g} s", address=address)
+        case grpc.StatusCode.RESOURCE_EXHAUSTED if "larger than max" in details:
+            return MessageIllegal(f"{where}: {details}", address=address)
+        case grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return SystemBusy(f"{where}: {details}", address=address)
+        case grpc.StatusCode.UNIMPLEMENTED:
+            return BrokerRefused(f"{where}: not a RocketSim server, or one without this call", address=address, code=3)
+        case _:
+            return BrokerRefused(f"{where}: {status.name} {details}", address=address)
+
+
+def _rocketmq_code(error: grpc.RpcError) -> int | None:
+    metadata: Any = error.trailing_metadata() or ()  # Pairs; the stubs do not know that they unpack.
+    for name, value in metadata:
+        if name == CODE_METADATA and str(value).lstrip("-").isdigit():
+            return int(value)
+    return None

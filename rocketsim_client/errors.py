@@ -1,0 +1,134 @@
+"""What the client refuses or could not do, sorted by fault.  Expected outcomes (a slave that is late, an empty queue)
+are values.
+
+Every class carries the RocketMQ response code it stands for; `BrokerRefused` carries the one the broker sent.
+"""
+
+
+class RocketSimError(Exception):
+    """Anything the client raises.  `code` is RocketMQ's response code, `address` who answered (empty: nobody)."""
+
+    code = 1  # SYSTEM_ERROR
+
+    def __init__(self, message: str, *, address: str = "", code: int | None = None) -> None:
+        super().__init__(message)
+        self.address = address
+        if code is not None:
+            self.code = code
+
+
+# --- the caller's fault -------------------------------------------------------------------------------------------
+
+
+class MessageIllegal(RocketSimError):
+    """A message breaks a rule; sending it again cannot help."""
+
+    code = 13
+
+
+class TopicNotExist(RocketSimError):
+    code = 17
+
+
+class NoPermission(RocketSimError):
+    code = 16
+
+
+class GroupNotExist(RocketSimError):
+    code = 26
+
+
+class ExpressionInvalid(RocketSimError):
+    """A subscription expression that cannot be parsed or is not supported."""
+
+    code = 23
+
+
+class InvalidParameter(RocketSimError):
+    code = 29
+
+
+class NotFound(RocketSimError):
+    """Asked for a message or queue that is not there."""
+
+    code = 22
+
+
+class ClientClosed(RocketSimError):
+    """The producer, consumer or cluster has been closed."""
+
+
+# --- the cluster's, or the world's --------------------------------------------------------------------------------
+
+
+class BrokerRefused(RocketSimError):
+    """A broker answered, and the answer is no.  `code` says why in RocketMQ's numbers."""
+
+
+class ServiceNotAvailable(BrokerRefused):
+    """That broker takes no writes now: a slave, fenced by a newer epoch, shutting down, disk full."""
+
+    code = 14
+
+
+class SystemBusy(BrokerRefused):
+    code = 2
+
+
+class StoreDamaged(BrokerRefused):
+    """The broker's store has a damaged file."""
+
+
+class Unreachable(RocketSimError):
+    """Nobody answered in time: the call may or may not have had its effect."""
+
+
+class BrokerUnavailable(Unreachable):
+    """The address could not be reached, or the connection broke during the call."""
+
+
+class CallTimeout(Unreachable):
+    """The deadline passed without an answer."""
+
+
+class NameServerUnavailable(Unreachable):
+    """None of the name servers answered."""
+
+
+class BrokerNotExist(RocketSimError):
+    """The route names no address for the broker."""
+
+
+class BadAnswer(RocketSimError):
+    """An answer that cannot be true: records that do not add up, another topic's records, a wrong count."""
+
+
+class SendFailed(RocketSimError):
+    """A message was not acknowledged by any broker within its timeout and retries.  `__cause__` is the last failure.
+
+    `maybe_stored` tells a definite failure from an unknown outcome: an attempt whose answer was lost may have been
+    stored.
+    """
+
+    def __init__(self, message: str, *, attempts: int, maybe_stored: bool, code: int | None = None) -> None:
+        super().__init__(message, code=code)
+        self.attempts = attempts
+        self.maybe_stored = maybe_stored
+
+
+_BY_CODE: dict[int, type[RocketSimError]] = {
+    2: SystemBusy,
+    13: MessageIllegal,
+    14: ServiceNotAvailable,
+    16: NoPermission,
+    17: TopicNotExist,
+    22: NotFound,
+    23: ExpressionInvalid,
+    26: GroupNotExist,
+    29: InvalidParameter,
+}
+
+
+def refusal(code: int, message: str, address: str) -> RocketSimError:
+    """The exception for a broker's or name server's refusal with RocketMQ's `code`."""
+    return _BY_CODE.get(code, BrokerRefused)(message, address=address, code=code)

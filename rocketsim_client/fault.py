@@ -1,0 +1,58 @@
+"""Which brokers a producer avoids after slow or failed sends: RocketMQ 4.9's MQFaultStrategy (table D8).  Pure: `now`
+is an argument.
+
+Only used with `send_latency_fault_enable`.
+"""
+
+from dataclasses import dataclass, field
+
+LATENCY_MAX_MS = (50, 100, 550, 1000, 2000, 3000, 15000)
+NOT_AVAILABLE_MS = (0, 0, 30000, 60000, 120000, 180000, 600000)
+ISOLATION_LATENCY_MS = 30000
+
+
+def not_available_ms(latency_ms: float) -> int:
+    """How long a broker that took `latency_ms` is avoided."""
+    for threshold, duration in zip(reversed(LATENCY_MAX_MS), reversed(NOT_AVAILABLE_MS), strict=True):
+        if latency_ms >= threshold:
+            return duration
+    return 0
+
+
+@dataclass(slots=True)
+class _FaultItem:
+    latency_ms: float
+    available_from: float  # seconds, on the caller's clock
+
+
+@dataclass(slots=True)
+class LatencyFaults:
+    _items: dict[str, _FaultItem] = field(default_factory=dict)
+    _turn: int = 0
+
+    def update(self, broker_name: str, latency_ms: float, now: float, *, isolation: bool = False) -> None:
+        """Note a finished send.  `isolation`: it failed, whatever time it took."""
+        duration = not_available_ms(ISOLATION_LATENCY_MS if isolation else latency_ms)
+        self._items[broker_name] = _FaultItem(latency_ms, now + duration / 1000)
+
+    def is_available(self, broker_name: str, now: float) -> bool:
+        item = self._items.get(broker_name)
+        return item is None or now >= item.available_from
+
+    def pick_one_at_least(self, now: float) -> str | None:
+        """All are avoided: one of the better half (sorted by availability, latency, when they come back), in turn."""
+        if not self._items:
+            return None
+        ranked = sorted(
+            self._items,
+            key=lambda name: (
+                now < self._items[name].available_from,
+                self._items[name].latency_ms,
+                self._items[name].available_from,
+            ),
+        )
+        self._turn += 1
+        return ranked[self._turn % max(1, len(ranked) // 2)]
+
+    def remove(self, broker_name: str) -> None:
+        self._items.pop(broker_name, None)

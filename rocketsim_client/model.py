@@ -1,0 +1,253 @@
+"""The words of the client's callers: messages, queues and results.  Plain values; knows neither gRPC nor generated
+code.
+
+A queue offset counts the messages of one queue; an offset to commit or to pull from is the next one to read.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import NamedTuple, overload
+
+from rocketsim_proto import record
+
+
+class SendStatus(IntEnum):
+    """RocketMQ's SendStatus (table D4).  All of them mean stored on the master; numbers as in broker.proto."""
+
+    SEND_OK = 0
+    FLUSH_DISK_TIMEOUT = 1
+    FLUSH_SLAVE_TIMEOUT = 2
+    SLAVE_NOT_AVAILABLE = 3
+
+
+class PullStatus(Enum):
+    """RocketMQ's PullStatus (table D3)."""
+
+    FOUND = "FOUND"
+    NO_NEW_MSG = "NO_NEW_MSG"
+    NO_MATCHED_MSG = "NO_MATCHED_MSG"
+    OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
+
+
+class GetMessageStatus(IntEnum):
+    """RocketMQ's GetMessageStatus (table D3), the broker's own reason; numbers as in broker.proto."""
+
+    FOUND = 0
+    NO_MATCHED_MESSAGE = 1
+    MESSAGE_WAS_REMOVING = 2
+    OFFSET_FOUND_NULL = 3
+    OFFSET_OVERFLOW_BADLY = 4
+    OFFSET_OVERFLOW_ONE = 5
+    OFFSET_TOO_SMALL = 6
+    NO_MATCHED_LOGIC_QUEUE = 7
+    NO_MESSAGE_IN_QUEUE = 8
+
+
+class MessageQueue(NamedTuple):
+    """One queue of a topic.  A topic's queues live on several broker names."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+class Message:
+    """A message to send.  `keys` may be several, separated by spaces or given as a list; `properties` are the
+    caller's own."""
+
+    __slots__ = ("body", "delay_level", "flag", "keys", "properties", "tags", "topic", "wait_store_msg_ok")
+
+    def __init__(
+        self,
+        topic: str,
+        body: bytes,
+        tags: str | None = None,
+        keys: str | Iterable[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        *,
+        flag: int = 0,
+        delay_level: int = 0,
+        wait_store_msg_ok: bool = True,
+    ) -> None:
+        self.topic = topic
+        self.body = body
+        self.tags = tags
+        self.keys = keys if keys is None or isinstance(keys, str) else " ".join(keys)
+        self.properties = properties
+        self.flag = flag
+        self.delay_level = delay_level
+        self.wait_store_msg_ok = wait_store_msg_ok
+
+    def __repr__(self) -> str:
+        return f"Message({self.topic!r}, {len(self.body)} bytes, tags={self.tags!r}, keys={self.keys!r})"
+
+
+class SendResult:
+    """What became of one message.  `status` other than SEND_OK is stored, but less safe than asked for."""
+
+    __slots__ = ("_commit_log_offset", "_store_host", "message_queue", "msg_id", "queue_offset", "send_status")
+
+    def __init__(
+        self,
+        send_status: SendStatus,
+        msg_id: str,
+        message_queue: MessageQueue,
+        queue_offset: int,
+        store_host: bytes = b"",
+        commit_log_offset: int = -1,
+    ) -> None:
+        self.send_status = send_status
+        self.msg_id = msg_id
+        self.message_queue = message_queue
+        self.queue_offset = queue_offset
+        self._store_host = store_host
+        self._commit_log_offset = commit_log_offset
+
+    @property
+    def offset_msg_id(self) -> str:
+        """RocketMQ's other id: where the message lies.  Empty when the broker did not say."""
+        if self._commit_log_offset < 0 or not self._store_host:
+            return ""
+        return record.offset_message_id(self._store_host, self._commit_log_offset)
+
+    def __repr__(self) -> str:
+        queue = self.message_queue
+        where = f"{queue.topic}/{queue.broker_name}/{queue.queue_id}@{self.queue_offset}"
+        return f"SendResult({self.send_status.name}, {self.msg_id}, {where})"
+
+
+class SendResults(Sequence[SendResult]):
+    """The results of a batch, one a message, made when looked at.  `send_status` is the worst of them."""
+
+    __slots__ = ("_message_ids", "_parts", "_starts")
+
+    def __init__(self, parts: Sequence["BatchPart"]) -> None:
+        self._parts = parts
+        self._starts = [0]
+        for part in parts:
+            self._starts.append(self._starts[-1] + len(part.msg_ids))
+
+    @property
+    def send_status(self) -> SendStatus:
+        return max((part.send_status for part in self._parts), default=SendStatus.SEND_OK)
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    @overload
+    def __getitem__(self, index: int) -> SendResult: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[SendResult]: ...
+    def __getitem__(self, index: int | slice) -> SendResult | list[SendResult]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        at = index + len(self) if index < 0 else index
+        if not 0 <= at < len(self):
+            raise IndexError(index)
+        part_index = next(i for i in range(len(self._parts)) if at < self._starts[i + 1])
+        return self._parts[part_index].result(at - self._starts[part_index])
+
+    def __repr__(self) -> str:
+        return f"SendResults({len(self)} messages, {self.send_status.name})"
+
+
+@dataclass(slots=True)
+class BatchPart:
+    """One acknowledged frame: per message its id, queue and offset as columns."""
+
+    send_status: SendStatus
+    topic: str
+    broker_name: str
+    msg_ids: Sequence[str]
+    queue_ids: Sequence[int]
+    queue_offsets: Sequence[int]
+    store_host: bytes = b""
+    commit_log_offsets: Sequence[int] = field(default_factory=list)
+
+    def result(self, index: int) -> SendResult:
+        queue = MessageQueue(self.topic, self.broker_name, int(self.queue_ids[index]))
+        log_offset = int(self.commit_log_offsets[index]) if len(self.commit_log_offsets) else -1
+        queue_offset = int(self.queue_offsets[index])
+        return SendResult(self.send_status, str(self.msg_ids[index]), queue, queue_offset, self.store_host, log_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueBounds:
+    """First offset and exclusive end of a queue.  `broker_id` says who answered: 0 is the master."""
+
+    min_offset: int
+    max_offset: int
+    last_store_timestamp: int = 0
+    size_bytes: int = 0
+    broker_id: int = 0
+    is_master: bool = True
+
+
+class QueueRange(NamedTuple):
+    """Messages [from_offset, until_offset) of one queue of a broker."""
+
+    topic: str
+    queue_id: int
+    from_offset: int
+    until_offset: int
+
+
+@dataclass(slots=True)
+class Segment:
+    """A piece of one range: the next `count` records of the frame.  `status` other than FOUND or NO_MATCHED_MESSAGE
+    ends its range
+    unfinished at `next_offset`."""
+
+    range_index: int
+    count: int
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    status: GetMessageStatus
+
+
+@dataclass(slots=True)
+class PullFrame:
+    """Records of one or many ranges as they lie in the log.  `sizes` is little-endian uint32, one a record (may be
+    empty)."""
+
+    records: bytes
+    sizes: bytes
+    segments: list[Segment]
+    suggest_which_broker_id: int
+    broker_id: int
+
+    @property
+    def count(self) -> int:
+        return sum(segment.count for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """Where a commit landed: `broker_ids` by broker name (0: the master), `offsets` that now stand, `failures` by
+    broker name."""
+
+    broker_ids: dict[str, int]
+    offsets: dict[MessageQueue, int]
+    failures: dict[str, Exception]
+
+
+@dataclass(slots=True)
+class ProducerStats:
+    """Messages, not calls.  `sent_again` counts messages that took part in another attempt after one whose answer was
+    lost or no."""
+
+    sent: int = 0
+    acknowledged: int = 0
+    sent_again: int = 0
+    failed: int = 0
+
+
+def by_broker(queues: Iterable[MessageQueue]) -> Iterator[tuple[str, str, list[MessageQueue]]]:
+    """(topic, broker name, its queues), each pair once."""
+    groups: dict[tuple[str, str], list[MessageQueue]] = {}
+    for queue in queues:
+        groups.setdefault((queue.topic, queue.broker_name), []).append(queue)
+    for (topic, broker_name), members in groups.items():
+        yield topic, broker_name, members

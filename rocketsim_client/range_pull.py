@@ -1,0 +1,47 @@
+"""How far a pull of ranges has come, so that it can go on at another broker.  Pure."""
+
+from collections.abc import Sequence
+
+from rocketsim_client.errors import BadAnswer
+from rocketsim_client.model import GetMessageStatus, PullFrame, QueueRange
+
+_GOES_ON = (GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE, GetMessageStatus.MESSAGE_WAS_REMOVING)
+
+
+class RangeProgress:
+    """The caller numbers its ranges once; each new stream carries only the open ones, from where they stand."""
+
+    def __init__(self, ranges: Sequence[QueueRange]) -> None:
+        self._ranges = list(ranges)
+        self._next = [piece.from_offset for piece in ranges]
+        self._open = [piece.from_offset < piece.until_offset for piece in ranges]
+        self._asked: list[int] = []
+        self._steps = 0
+
+    def open_ranges(self) -> list[QueueRange]:
+        """What to ask for now.  The next frames number their segments by this list."""
+        self._asked = [index for index, is_open in enumerate(self._open) if is_open]
+        return [self._ranges[index]._replace(from_offset=self._next[index]) for index in self._asked]
+
+    def total(self) -> int:
+        """Grows with every segment that says something new."""
+        return self._steps
+
+    def advance(self, frame: PullFrame) -> PullFrame:
+        """The frame with its segments numbered as the caller's ranges are."""
+        for segment in frame.segments:
+            index = self._asked[segment.range_index]
+            if segment.next_offset < self._next[index]:
+                piece = self._ranges[index]
+                raise BadAnswer(
+                    f"queue {piece.queue_id} of topic {piece.topic!r}: a broker went back from offset "
+                    f"{self._next[index]} to {segment.next_offset}"
+                )
+            ended = segment.status not in _GOES_ON
+            if segment.next_offset > self._next[index] or ended:
+                self._steps += 1
+            self._next[index] = segment.next_offset
+            if ended or segment.next_offset >= self._ranges[index].until_offset:
+                self._open[index] = False
+            segment.range_index = index
+        return frame

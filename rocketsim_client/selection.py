@@ -1,0 +1,50 @@
+"""Which queue a message goes to: in turn, by key, or away from a broker that just failed.  Pure: chance and time are
+arguments."""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rocketsim_client.fault import LatencyFaults
+from rocketsim_client.model import MessageQueue
+
+
+@dataclass(slots=True)
+class RoundRobin:
+    """One topic's turn.  `start` is random, so that many producers do not begin at the same queue."""
+
+    start: int = 0
+
+    def next(self, queues: Sequence[MessageQueue], avoid: frozenset[str] = frozenset()) -> MessageQueue:
+        """The next queue whose broker is not to be avoided; simply the next one if all are."""
+        for _ in range(len(queues)):
+            self.start += 1
+            queue = queues[self.start % len(queues)]
+            if queue.broker_name not in avoid:
+                return queue
+        self.start += 1
+        return queues[self.start % len(queues)]
+
+    def next_available(self, queues: Sequence[MessageQueue], faults: LatencyFaults, now: float) -> MessageQueue:
+        """RocketMQ 4.9's fault mode: the first queue of an available broker; else the best of the avoided ones; else
+        in turn."""
+        for _ in range(len(queues)):
+            self.start += 1
+            queue = queues[self.start % len(queues)]
+            if faults.is_available(queue.broker_name, now):
+                return queue
+        best = faults.pick_one_at_least(now)
+        of_best = [queue for queue in queues if queue.broker_name == best]
+        if of_best:
+            self.start += 1
+            return of_best[self.start % len(of_best)]
+        if best is not None:
+            faults.remove(best)
+        self.start += 1
+        return queues[self.start % len(queues)]
+
+
+def by_key(queues: Sequence[MessageQueue], key: str | bytes) -> MessageQueue:
+    """The same queue for the same key in every process and run: CRC-32, because Python salts hash()."""
+    data = key.encode() if isinstance(key, str) else key
+    return queues[zlib.crc32(data) % len(queues)]
