@@ -1,0 +1,22 @@
+"""What every test has: `async def` tests run on an event loop of their own."""
+
+import asyncio
+import inspect
+
+import pytest
+
+TEST_TIMEOUT_S = 120.0
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    wanted = inspect.signature(pyfuncitem.obj).parameters
+
+    async def run() -> None:
+        async with asyncio.timeout(TEST_TIMEOUT_S):
+            await pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in wanted})
+
+    asyncio.run(run())
+    return True

@@ -1,0 +1,203 @@
+"""The name server as brokers and clients meet it: over gRPC."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from rocketsim_proto import namesrv_pb2 as pb
+from rocketsim_proto.metadata_pb2 import DataVersion, TopicConfig
+from rocketsim_proto.namesrv_pb2_grpc import NameServerStub
+
+from broker_service.config import NamesrvConfig
+from broker_service.errors import ConfigError
+from broker_service.namesrv.server import run_namesrv
+from tests.support.polling import until
+
+
+@contextlib.asynccontextmanager
+async def name_server(tmp_path, **config) -> AsyncIterator[grpc.aio.Channel]:
+    shutdown = asyncio.Event()
+    address_file = tmp_path / "address"
+    running = asyncio.create_task(
+        run_namesrv(NamesrvConfig(listen_port=0, address_file=address_file, **config), shutdown)
+    )
+    await until(lambda: address_file.exists() or running.done(), "the name server to listen")
+    try:
+        async with grpc.aio.insecure_channel(address_file.read_text().strip()) as channel:
+            yield channel
+    finally:
+        shutdown.set()
+        await running
+
+
+def registration(broker_id=0, address="127.0.0.1:1", epoch=1, topics=("orders",), **more):
+    more.setdefault("broker_name", "broker-a")
+    more.setdefault("topics_version", DataVersion(timestamp=1, counter=len(topics)))
+    return pb.BrokerRegistration(
+        cluster_name="c",
+        broker_id=broker_id,
+        address=address,
+        epoch=epoch,
+        topics=[TopicConfig(topic_name=topic, read_queue_nums=4, write_queue_nums=3, perm=6) for topic in topics],
+        broker_permission=6,
+        writable=True,
+        **more,
+    )
+
+
+async def register(stream, message):
+    await stream.write(message)
+    return await stream.read()
+
+
+async def test_a_registration_is_answered_with_all_brokers_of_its_name(tmp_path):
+    async with name_server(tmp_path) as channel:
+        stub = NameServerStub(channel)
+        master, slave = stub.RegisterBroker(), stub.RegisterBroker()
+        await register(master, registration(end_offset=100))
+        reply = await register(slave, registration(1, "127.0.0.1:2", end_offset=80, topics=()))
+        assert [(m.broker_id, m.address, m.end_offset) for m in reply.members] == [
+            (0, "127.0.0.1:1", 100),
+            (1, "127.0.0.1:2", 80),
+        ]
+        assert (reply.refused, reply.newest_epoch) == ("", 1)
+
+
+async def test_a_route_has_queues_and_addresses(tmp_path):
+    async with name_server(tmp_path) as channel:
+        stub = NameServerStub(channel)
+        master = stub.RegisterBroker()
+        await register(master, registration())
+        route = await stub.TopicRoute(pb.TopicRouteRequest(topic="orders"))
+        assert list(route.queue_datas) == [
+            pb.QueueData(broker_name="broker-a", read_queue_nums=4, write_queue_nums=3, perm=6)
+        ]
+        assert list(route.broker_datas) == [
+            pb.BrokerData(cluster_name="c", broker_name="broker-a", broker_addrs={0: "127.0.0.1:1"}, epoch=1)
+        ]
+        assert (await stub.TopicList(pb.TopicListRequest())).topics == ["orders"]
+        assert (await stub.ClusterList(pb.ClusterListRequest())).brokers == route.broker_datas
+
+
+async def test_an_unknown_topic_is_not_found_with_rocketmqs_code(tmp_path):
+    async with name_server(tmp_path) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await NameServerStub(channel).TopicRoute(pb.TopicRouteRequest(topic="nowhere"))
+        assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+        assert "'nowhere'" in refused.value.details()
+        assert refused.value.trailing_metadata()["rocketsim-code"] == "17"
+
+
+@pytest.mark.parametrize("how", ["half-closed", "cancelled"])
+async def test_a_broker_is_gone_as_soon_as_its_stream_ends(tmp_path, how):
+    async with name_server(tmp_path) as channel:
+        stub = NameServerStub(channel)
+        master = stub.RegisterBroker()
+        await register(master, registration())
+        if how == "cancelled":
+            master.cancel()
+        else:
+            await master.done_writing()
+
+        async def brokers():
+            return (await stub.ClusterList(pb.ClusterListRequest())).brokers
+
+        async with asyncio.timeout(10):
+            while await brokers():
+                pass
+
+
+async def test_a_silent_broker_is_removed_although_its_stream_is_open(tmp_path):
+    async with name_server(tmp_path, broker_expire_time_ms=200, scan_not_active_broker_interval=10) as channel:
+        stub = NameServerStub(channel)
+        master = stub.RegisterBroker()
+        await register(master, registration())
+        async with asyncio.timeout(10):
+            while (await stub.ClusterList(pb.ClusterListRequest())).brokers:
+                pass
+        assert len((await register(master, registration())).members) == 1
+
+
+async def test_a_topic_that_was_added_is_routed_from_the_next_registration_on(tmp_path):
+    async with name_server(tmp_path) as channel:
+        stub = NameServerStub(channel)
+        master = stub.RegisterBroker()
+        await register(master, registration())
+        await register(master, registration(topics=("orders", "bills")))
+        assert (await stub.TopicList(pb.TopicListRequest())).topics == ["bills", "orders"]
+
+
+async def test_a_master_of_an_older_epoch_is_told_why_it_is_refused_and_by_whom(tmp_path):
+    async with name_server(tmp_path) as channel:
+        stub = NameServerStub(channel)
+        newer, older = stub.RegisterBroker(), stub.RegisterBroker()
+        await register(newer, registration(address="127.0.0.1:2", epoch=5))
+        reply = await register(older, registration(epoch=4))
+        assert "epoch 5" in reply.refused
+        assert reply.newest_epoch == 5
+        assert [member.address for member in reply.members] == ["127.0.0.1:2"]
+
+
+async def test_unregistering_leaves_the_stream_open(tmp_path):
+    async with name_server(tmp_path) as channel:
+        stub = NameServerStub(channel)
+        master = stub.RegisterBroker()
+        await register(master, registration())
+        reply = await register(master, pb.BrokerRegistration(broker_name="broker-a", unregister=True))
+        assert list(reply.members) == []
+        assert len((await register(master, registration())).members) == 1
+
+
+async def test_write_permission_is_wiped_and_added_and_the_topics_counted(tmp_path):
+    async with name_server(tmp_path) as channel:
+        stub = NameServerStub(channel)
+        master = stub.RegisterBroker()
+        await register(master, registration(topics=("orders", "bills")))
+        request = pb.WritePermRequest(broker_name="broker-a")
+        assert (await stub.WipeWritePerm(request)).topic_count == 2
+        assert (await stub.TopicRoute(pb.TopicRouteRequest(topic="orders"))).queue_datas[0].perm == 4
+        assert (await stub.AddWritePerm(request)).topic_count == 2
+        assert (await stub.TopicRoute(pb.TopicRouteRequest(topic="orders"))).queue_datas[0].perm == 6
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        ({"broker_name": ""}, "without broker_name"),
+        ({"address": "nowhere"}, "not host:port"),
+        ({"address": "host:٣"}, "not host:port"),
+        ({"broker_id": -1}, "broker id -1"),
+        ({"epoch": -1}, "epoch -1"),
+    ],
+)
+async def test_a_registration_that_makes_no_sense_is_refused(tmp_path, broken, says):
+    async with name_server(tmp_path) as channel:
+        stream = NameServerStub(channel).RegisterBroker()
+        await stream.write(registration(**broken))
+        with pytest.raises(grpc.aio.AioRpcError, match=says) as refused:
+            await stream.read()
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_reflection_and_health_know_the_service(tmp_path):
+    async with name_server(tmp_path) as channel:
+        for service in ("", "rocketsim.NameServer"):
+            request = health_pb2.HealthCheckRequest(service=service)
+            reply = await health_pb2_grpc.HealthStub(channel).Check(request)
+            assert reply.status == health_pb2.HealthCheckResponse.SERVING
+        stream = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo()
+        await stream.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+        listed = await stream.read()
+        assert "rocketsim.NameServer" in [service.name for service in listed.list_services_response.service]
+        await stream.done_writing()
+
+
+async def test_a_second_name_server_on_one_port_is_refused(tmp_path):
+    async with name_server(tmp_path):
+        port = int((tmp_path / "address").read_text().rpartition(":")[2])
+        with pytest.raises(ConfigError, match=f"listenPort={port}: cannot listen on 127.0.0.1:{port}"):
+            await run_namesrv(NamesrvConfig(listen_port=port), asyncio.Event())
