@@ -1,0 +1,211 @@
+"""`rocketsim demo`: live telemetry through two broker pairs into Spark, with a master killed on the way.
+
+The order of the parts matters: servers and producer are processes of their own, and Spark, which forks, starts before
+this process opens its first gRPC channel.
+"""
+
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rocketsim_cli.local_cluster import SMALL_FILES, LocalCluster, ServerProcess, pair_properties
+from rocketsim_cli.tables import console, show_json
+from rocketsim_cli.trouble import Trouble
+
+if TYPE_CHECKING:
+    from rocketsim_cli.demo_report import DemoReport
+    from rocketsim_cli.demo_screen import DemoState
+
+TOPIC = "telemetry"
+GROUP = "telemetry-windows"
+QUEUES_PER_BROKER = 4
+# The 2m-2s-sync files of a checkout; an installed package writes the same settings itself.
+CONF = Path(__file__).resolve().parent.parent / "conf" / "2m-2s-sync"
+PHASE_S = 25.0
+START_S = 90.0
+DRAIN_S = 90.0
+LOOK_EVERY_S = 0.25
+ASK_EVERY_S = 1.0
+
+
+def demo(
+    rate: Annotated[float, typer.Option(help="Messages a second.", min=1)] = 300.0,
+    seconds: Annotated[float, typer.Option(help="Length of each of the three phases.", min=5)] = PHASE_S,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The result as JSON on stdout; what happens on stderr.")
+    ] = False,
+) -> None:
+    """Two broker pairs, live telemetry, Spark, and a SIGKILL: about two minutes, then the account."""
+    from rocketsim_cli.demo_screen import open_screen, show_report
+
+    out = console(stderr=as_json)
+    screen = open_screen(out)
+    try:
+        with ExitStack() as parts:
+            folder = Path(parts.enter_context(tempfile.TemporaryDirectory(prefix="rocketsim-demo-")))
+            report = Demo(folder, rate, seconds, screen.event, screen.show, parts).run()
+    finally:
+        screen.close()
+    if as_json:
+        show_json(report.as_json())
+    else:
+        show_report(out, report)
+    raise typer.Exit(0 if report.ok else 1)
+
+
+def broker_files() -> list[dict[str, str]]:
+    """Two synchronous pairs: the files in conf/, with log files of a size for two minutes."""
+    import javaproperties
+
+    files = sorted(CONF.glob("broker-*.properties"))
+    if not files:
+        return [properties for pair in range(2) for properties in pair_properties(pair, sync=True)]
+    return [{**javaproperties.loads(file.read_text(encoding="utf-8")), **SMALL_FILES} for file in files]
+
+
+class Demo:
+    """The script of the demo; `parts` ends whatever it starts, in reverse, also when it is interrupted."""
+
+    def __init__(
+        self,
+        folder: Path,
+        rate: float,
+        phase_s: float,
+        tell: Callable[[str], None],
+        show: "Callable[[DemoState], None]",
+        parts: ExitStack,
+    ) -> None:
+        self._folder = folder
+        self._rate = rate
+        self._phase_s = phase_s
+        self._tell = tell
+        self._show = show
+        self._parts = parts
+        self._started = time.monotonic()
+        self._asked = 0.0
+
+    def run(self) -> "DemoReport":
+        self._start()
+        self._watch("the query starts", START_S, until=lambda: self._query.read() > 0)
+        self._watch("both pairs serve", self._phase_s)
+        victim = next(server for server in self._cluster.brokers if server.broker_id == 0)
+        self._outage(victim)
+        self._watch("both pairs serve again", self._phase_s)
+        return self._account(victim)
+
+    def _start(self) -> None:
+        from rocketsim_cli.demo_offsets import DemoOffsets
+        from rocketsim_cli.demo_producer import ProducerProcess
+        from rocketsim_cli.demo_query import TelemetryQuery, start_spark
+        from rocketsim_cli.readiness import open_admin
+
+        self._tell("starting a name server, two broker pairs and Spark")
+        self._cluster = self._parts.enter_context(LocalCluster(self._folder, broker_files()))
+        servers = Starting(lambda: self._cluster.start(self._tell))
+        spark = start_spark(self._folder)
+        self._parts.callback(spark.stop)
+        servers.wait()
+        admin = self._parts.enter_context(open_admin(self._cluster))
+        for server in self._cluster.brokers:
+            if server.broker_id == 0:
+                admin.update_topic(server.address, TOPIC, QUEUES_PER_BROKER)
+        self._offsets = DemoOffsets(admin, self._cluster.brokers, GROUP, TOPIC)
+        name_server = self._cluster.name_server
+        self._producer = self._parts.enter_context(ProducerProcess(name_server, TOPIC, self._rate, self._folder))
+        self._query = TelemetryQuery(spark, name_server, TOPIC, GROUP, self._folder / "checkpoint")
+        self._parts.callback(self._query.stop)
+        self._tell(f"Spark is up; {self._rate:.0f} readings a second are on their way")
+
+    def _outage(self, victim: ServerProcess) -> None:
+        """Kill a master and bring it back; the phase between is where the slave has to carry the pair."""
+        victim.kill()
+        self._tell(f"SIGKILL: {victim.name}, the master on {victim.address}, is gone")
+        served_before = self._query.served()[victim.broker_name, 1]
+        self._watch(f"{victim.name} is down", self._phase_s)
+        served = self._query.served()[victim.broker_name, 1] - served_before
+        self._tell(f"its slave served {served} messages meanwhile, and took the group's offsets")
+        victim.start()
+        victim.wait_until_listening()
+        self._tell(f"{victim.name} is back on {victim.address}")
+
+    def _account(self, victim: ServerProcess) -> "DemoReport":
+        from rocketsim_cli.demo_report import DemoReport
+
+        sent = self._producer.finish()
+        self._tell("the producer has stopped; the query reads what is left")
+        acknowledged = self._producer.acknowledged_ids()
+
+        def drained() -> bool:
+            return acknowledged <= set(self._query.ids()) and self._offsets.are_at_the_end()
+
+        in_time = self._watch("draining", DRAIN_S, until=drained)
+        return DemoReport.make(
+            sent=sent.sent,
+            statuses=sent.statuses,
+            sent_again=sent.sent_again,
+            read=self._query.read(),
+            acknowledged_ids=acknowledged,
+            counted_ids=self._query.ids(),
+            progress=self._offsets.progress(),
+            served=self._query.served(),
+            killed_broker=victim.broker_name,
+            trouble=() if in_time else [f"not everything was read and committed within {DRAIN_S:.0f} s"],
+        )
+
+    def _watch(self, phase: str, seconds: float, until: Callable[[], bool] = lambda: False) -> bool:
+        """Show what goes on until `until` holds (True) or the time is over (False)."""
+        from rocketsim_cli.demo_query import summarize
+        from rocketsim_cli.demo_screen import DemoState
+
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if failure := self._query.failure():
+                raise Trouble(f"the query has failed: {failure}")
+            if failure := self._producer.failure():
+                raise Trouble(f"the producer has failed: {failure}")
+            if time.monotonic() - self._asked > ASK_EVERY_S:
+                self._asked = time.monotonic()
+                self._offsets.ask()
+            self._show(
+                DemoState(
+                    elapsed_s=time.monotonic() - self._started,
+                    phase=phase,
+                    servers=[(server.name, server.address, server.is_running()) for server in self._cluster.brokers],
+                    producer=self._producer.newest(),
+                    read=self._query.read(),
+                    summaries=summarize(self._query.rows()),
+                    served=self._query.served(),
+                    progress=self._offsets.progress(),
+                )
+            )
+            if until():
+                return True
+            time.sleep(LOOK_EVERY_S)
+        return False
+
+
+class Starting:
+    """Something slow started in a thread; its failure is raised where it is waited for."""
+
+    def __init__(self, start: Callable[[], None]) -> None:
+        self._start = start
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._start()
+        except BaseException as error:
+            self._error = error
+
+    def wait(self) -> None:
+        self._thread.join()
+        if self._error is not None:
+            raise self._error

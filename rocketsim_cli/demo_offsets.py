@@ -1,0 +1,52 @@
+"""The group's committed offsets as every broker of the demo has them, asked of each of them alone."""
+
+from typing import TYPE_CHECKING
+
+from rocketsim_cli.demo_report import QueueProgress
+from rocketsim_cli.local_cluster import ServerProcess
+
+if TYPE_CHECKING:
+    from rocketsim_client import Admin
+
+
+class DemoOffsets:
+    """Keeps the newest answers; a broker that is down has none."""
+
+    def __init__(self, admin: "Admin", brokers: list[ServerProcess], group: str, topic: str) -> None:
+        self._admin = admin
+        self._brokers = brokers
+        self._group = group
+        self._topic = topic
+        # (broker name, queue) -> broker id -> (end offset, committed offset)
+        self._known: dict[tuple[str, int], dict[int, tuple[int, int]]] = {}
+
+    def ask(self) -> None:
+        from rocketsim_client.errors import RocketSimError
+
+        for broker in self._brokers:
+            for members in (members for (name, _), members in self._known.items() if name == broker.broker_name):
+                members.pop(broker.broker_id, None)
+            if not broker.is_running():
+                continue
+            try:
+                entries = self._admin.consumer_progress_of(broker.address, self._group, self._topic)
+            except RocketSimError:
+                continue  # It starts, or has just died: no answer is the answer.
+            for entry in entries:
+                members = self._known.setdefault((broker.broker_name, entry.queue_id), {})
+                members[broker.broker_id] = (entry.broker_offset, entry.consumer_offset)
+
+    def progress(self) -> list[QueueProgress]:
+        rows = []
+        for (broker_name, queue_id), members in sorted(self._known.items()):
+            ends = [end for end, _ in members.values()]
+            # -1: nothing committed yet, which for an empty queue is as good as its beginning.
+            committed = {broker_id: max(offset, 0) for broker_id, (_, offset) in members.items()}
+            rows.append(QueueProgress(broker_name, queue_id, max(ends, default=0), committed.get(0), committed.get(1)))
+        return rows
+
+    def are_at_the_end(self) -> bool:
+        """Every queue's end is committed, on master and slave alike, by answers of this moment."""
+        self.ask()
+        rows = self.progress()
+        return bool(rows) and all(row.on_master == row.on_slave == row.max_offset for row in rows)

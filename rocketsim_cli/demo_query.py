@@ -1,0 +1,177 @@
+"""The demo's streaming query: telemetry per window and kind, without duplicates, and which message went where.
+
+Starts Spark, which forks: nothing in this process may have opened a gRPC channel before.
+"""
+
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+WINDOW = "5 seconds"
+# Longer than the demo: nothing may be dropped as late, however long a pair's backlog has to wait for its slave.
+WATERMARK = "10 minutes"
+TRIGGER = "2 seconds"
+
+
+def start_spark(folder: Path) -> "SparkSession":
+    from pyspark.sql import SparkSession
+
+    spark = (
+        SparkSession.builder.appName("rocketsim demo")
+        .master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        # Every batch's progress is kept: the number of rows read is summed from them.
+        .config("spark.sql.streaming.numRecentProgressUpdates", "100000")
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRow:
+    """One row of the aggregation: a window and kind, as one broker served it."""
+
+    start: datetime
+    kind: str
+    unit: str
+    broker_name: str
+    broker_id: int
+    count: int
+    mean: float
+    peak: float
+    ids: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class KindSummary:
+    """A window and kind over all brokers, for the screen."""
+
+    start: datetime
+    kind: str
+    unit: str
+    count: int
+    mean: float
+    peak: float
+
+
+def summarize(rows: list[WindowRow]) -> list[KindSummary]:
+    """Newest window first, kinds in order."""
+    groups: dict[tuple[datetime, str], list[WindowRow]] = {}
+    for row in rows:
+        groups.setdefault((row.start, row.kind), []).append(row)
+    summaries = []
+    for (start, kind), members in groups.items():
+        count = sum(row.count for row in members)
+        mean = sum(row.mean * row.count for row in members) / count
+        summaries.append(KindSummary(start, kind, members[0].unit, count, mean, max(row.peak for row in members)))
+    return sorted(summaries, key=lambda summary: (-summary.start.timestamp(), summary.kind))
+
+
+def windowed(messages: "DataFrame") -> "DataFrame":
+    """The aggregation itself: what a user would write, and the ids of what went into each row, to prove it complete."""
+    from pyspark.sql import functions as F
+
+    text = F.col("body").cast("string")
+    readings = messages.select(
+        "msgId",
+        "bornTimestamp",
+        "brokerName",
+        "servedByBrokerId",
+        F.col("tags").alias("kind"),
+        F.get_json_object(text, "$.unit").alias("unit"),
+        F.get_json_object(text, "$.value").cast("double").alias("value"),
+    )
+    return (
+        readings.withWatermark("bornTimestamp", WATERMARK)
+        # A send whose answer was lost is sent again under the same id, perhaps to the other pair.
+        .dropDuplicatesWithinWatermark(["msgId"])
+        .groupBy(F.window("bornTimestamp", WINDOW), "kind", "unit", "brokerName", "servedByBrokerId")
+        .agg(
+            F.count("*").alias("count"),
+            F.avg("value").alias("mean"),
+            F.max("value").alias("peak"),
+            F.collect_list("msgId").alias("ids"),
+        )
+    )
+
+
+class TelemetryQuery:
+    """The running query and its newest result; `foreachBatch` fills it from a thread of Spark's."""
+
+    def __init__(self, spark: "SparkSession", name_server: str, topic: str, group: str, checkpoint: Path) -> None:
+        self._lock = threading.Lock()
+        self._rows: dict[tuple[datetime, str, str, int], WindowRow] = {}
+        messages = (
+            spark.readStream.format("rocketsim")
+            .option("nameServer", name_server)
+            .option("subscribe", topic)
+            .option("group", group)
+            .option("startingOffsets", "earliest")
+            .load()
+        )
+        self._query: StreamingQuery = (
+            windowed(messages)
+            .writeStream.outputMode("update")
+            .foreachBatch(self._keep)
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(processingTime=TRIGGER)
+            .start()
+        )
+
+    def _keep(self, updated: "DataFrame", batch_id: int) -> None:
+        rows = [
+            WindowRow(
+                row["window"]["start"],
+                row["kind"],
+                row["unit"],
+                row["brokerName"],
+                row["servedByBrokerId"],
+                row["count"],
+                row["mean"],
+                row["peak"],
+                row["ids"],
+            )
+            for row in updated.collect()
+        ]
+        with self._lock:
+            for row in rows:
+                self._rows[row.start, row.kind, row.broker_name, row.broker_id] = row
+
+    def rows(self) -> list[WindowRow]:
+        with self._lock:
+            return list(self._rows.values())
+
+    def ids(self) -> list[str]:
+        """Every message id in the aggregated windows, as often as it was counted."""
+        return [msg_id for row in self.rows() for msg_id in row.ids]
+
+    def served(self) -> Counter[tuple[str, int]]:
+        """Messages by (broker name, id of the broker that served them)."""
+        counts: Counter[tuple[str, int]] = Counter()
+        for row in self.rows():
+            counts[row.broker_name, row.broker_id] += row.count
+        return counts
+
+    def read(self) -> int:
+        """Rows that the source delivered, duplicates included."""
+        by_batch = {progress["batchId"]: progress["numInputRows"] for progress in self._query.recentProgress}
+        return sum(by_batch.values())
+
+    def failure(self) -> str | None:
+        error = self._query.exception()
+        return str(error) if error is not None else None
+
+    def stop(self) -> None:
+        self._query.stop()

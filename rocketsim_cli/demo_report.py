@@ -1,0 +1,141 @@
+"""What the demo has to show for itself.  Pure: takes what was sent, read and committed, and gives the verdict."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class QueueProgress:
+    """One queue at the end: its end offset, and what the group has committed on the master and on the slave."""
+
+    broker_name: str
+    queue_id: int
+    max_offset: int
+    on_master: int | None
+    on_slave: int | None
+
+    @property
+    def lag(self) -> int:
+        return self.max_offset - (self.on_master or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class DemoReport:
+    sent: int
+    statuses: Mapping[str, int]
+    sent_again: int
+    read: int
+    acknowledged_ids: frozenset[str]
+    counted_ids: Mapping[str, int]
+    progress: list[QueueProgress]
+    served: Mapping[tuple[str, int], int]
+    # Messages of the killed master's pair that its slave served while the master was away.
+    killed_broker: str
+    problems: list[str] = field(default_factory=list)
+
+    @classmethod
+    def make(
+        cls,
+        *,
+        sent: int,
+        statuses: Mapping[str, int],
+        sent_again: int,
+        read: int,
+        acknowledged_ids: Iterable[str],
+        counted_ids: Iterable[str],
+        progress: list[QueueProgress],
+        served: Mapping[tuple[str, int], int],
+        killed_broker: str,
+        trouble: Iterable[str] = (),
+    ) -> "DemoReport":
+        report = cls(
+            sent,
+            statuses,
+            sent_again,
+            read,
+            frozenset(acknowledged_ids),
+            Counter(counted_ids),
+            progress,
+            served,
+            killed_broker,
+        )
+        report.problems.extend([*trouble, *report._findings()])
+        return report
+
+    @property
+    def acknowledged(self) -> int:
+        return len(self.acknowledged_ids)
+
+    @property
+    def lost(self) -> int:
+        """Acknowledged messages whose id is in no window of the result."""
+        return len(self.acknowledged_ids - self.counted_ids.keys())
+
+    @property
+    def duplicates_dropped(self) -> int:
+        return self.read - sum(self.counted_ids.values())
+
+    @property
+    def duplicates(self) -> int:
+        """Messages that the result counts more than once."""
+        return sum(count - 1 for count in self.counted_ids.values())
+
+    @property
+    def lag(self) -> int:
+        return sum(queue.lag for queue in self.progress)
+
+    @property
+    def committed(self) -> int:
+        return sum(queue.on_master or 0 for queue in self.progress)
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def _findings(self) -> list[str]:
+        """Everything that is not as promised; empty when the demo has shown what it should."""
+        found = []
+        if not self.acknowledged:
+            found.append("no message was acknowledged")
+        if self.lost:
+            found.append(f"{self.lost} acknowledged messages were never read")
+        if self.duplicates:
+            found.append(f"{self.duplicates} messages were counted more than once")
+        if not self.progress:
+            found.append("the group has no committed offsets")
+        if self.lag:
+            found.append(f"the group is {self.lag} messages behind")
+        apart = [queue for queue in self.progress if queue.on_slave is not None and queue.on_slave != queue.on_master]
+        if apart:
+            found.append(f"{len(apart)} queues have different offsets on master and slave")
+        if not self.served.get((self.killed_broker, 1)):
+            found.append(f"the slave of {self.killed_broker} served nothing while its master was away")
+        return found
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "ok": self.ok,
+            "problems": self.problems,
+            "sent": self.sent,
+            "acknowledged": self.acknowledged,
+            "statuses": dict(self.statuses),
+            "sentAgain": self.sent_again,
+            "read": self.read,
+            "lost": self.lost,
+            "duplicatesDropped": self.duplicates_dropped,
+            "duplicates": self.duplicates,
+            "committed": self.committed,
+            "lag": self.lag,
+            "offsets": [
+                {
+                    "brokerName": queue.broker_name,
+                    "queueId": queue.queue_id,
+                    "maxOffset": queue.max_offset,
+                    "committedOnMaster": queue.on_master,
+                    "committedOnSlave": queue.on_slave,
+                }
+                for queue in self.progress
+            ],
+            "served": {f"{name}:{broker_id}": count for (name, broker_id), count in sorted(self.served.items())},
+        }

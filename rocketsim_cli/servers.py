@@ -1,0 +1,108 @@
+"""`rocketsim namesrv`, `rocketsim broker` and `rocketsim up`: the processes that serve."""
+
+import signal
+import tempfile
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rocketsim_cli.local_cluster import LocalCluster, pair_properties
+from rocketsim_cli.tables import console
+
+ConfigFile = Annotated[
+    Path, typer.Option("-c", "--config", help="A .properties file in RocketMQ's keys.", exists=True, dir_okay=False)
+]
+
+
+def namesrv(config: ConfigFile) -> None:
+    """Run a name server in the foreground."""
+    _serve("namesrv", config)
+
+
+def broker(config: ConfigFile) -> None:
+    """Run one broker, a master or a slave, in the foreground."""
+    _serve("broker", config)
+
+
+def _serve(command: str, config: Path) -> None:
+    from broker_service.__main__ import main as serve
+
+    raise typer.Exit(serve([command, "-c", str(config)]))
+
+
+def up(
+    pairs: Annotated[int, typer.Option(help="Master/slave pairs to start.", min=1, max=26)] = 1,
+    sync: Annotated[bool, typer.Option("--sync/--async", help="SYNC_MASTER or ASYNC_MASTER.")] = True,
+    folder: Annotated[
+        Path | None, typer.Option("--dir", help="Keep stores and logs here. Default: a folder that goes at the end.")
+    ] = None,
+    topic: Annotated[str, typer.Option(help="A topic to make at the start.")] = "TopicTest",
+) -> None:
+    """Run a name server and broker pairs on this machine until Ctrl-C."""
+    say = console().print
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    with ExitStack() as parts:
+        if folder is None:
+            folder = Path(parts.enter_context(tempfile.TemporaryDirectory(prefix="rocketsim-")))
+        brokers = [properties for pair in range(pairs) for properties in pair_properties(pair, sync=sync)]
+        cluster = parts.enter_context(LocalCluster(folder.absolute(), brokers))
+        cluster.start(say)
+        _make_topic(cluster, topic)
+        say(_welcome(cluster, topic), markup=False)
+        mourned: set[str] = set()
+        while not stop.wait(0.5):
+            for server in cluster.servers:
+                if not server.is_running() and server.name not in mourned:
+                    mourned.add(server.name)
+                    say(
+                        f"{server.name} has ended with status {server.exit_status()}: {server.last_words()} "
+                        f"(log: {server.log_file})",
+                        markup=False,
+                    )
+        say("stopping …")
+
+
+def _make_topic(cluster: LocalCluster, topic: str) -> None:
+    from rocketsim_cli.readiness import open_admin
+
+    with open_admin(cluster) as admin:
+        for server in cluster.brokers:
+            if server.broker_id == 0:
+                admin.update_topic(server.address, topic)
+
+
+def _welcome(cluster: LocalCluster, topic: str) -> str:
+    name_server = cluster.name_server
+    return f"""
+The cluster is up: name server {name_server}, logs and stores in {cluster.folder}. Ctrl-C ends it.
+
+  rocketsim produce -n {name_server} -t {topic} hello
+  rocketsim consume -n {name_server} -t {topic} -g people
+  rocketsim admin clusterList -n {name_server}
+
+Paste into pyspark, or a script:
+
+{snippet(name_server, topic)}"""
+
+
+def snippet(name_server: str, topic: str) -> str:
+    """PySpark that works as it stands, while the cluster runs."""
+    return f"""from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.master("local[2]").getOrCreate()
+messages = (
+    spark.readStream.format("rocketsim")
+    .option("nameServer", "{name_server}")
+    .option("subscribe", "{topic}")
+    .option("group", "spark")
+    .option("startingOffsets", "earliest")
+    .load()
+)
+texts = messages.selectExpr("brokerName", "queueId", "queueOffset", "cast(body AS string) AS text")
+texts.writeStream.format("console").start().awaitTermination()
+"""

@@ -1,0 +1,61 @@
+"""Answers for two readers: tables for people, JSON for scripts.  Decides nothing else."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+# Piped output is not cut at 80 columns: `grep` and `awk` want whole lines.
+PIPED_WIDTH = 400
+
+Row = Mapping[str, object]
+
+
+def console(*, stderr: bool = False) -> Console:
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, width=None if stream.isatty() else PIPED_WIDTH, highlight=False)
+
+
+def table(columns: Sequence[str], rows: Sequence[Row], *, title: str | None = None) -> Table:
+    """Numbers to the right, None as a dash; columns come in the order given, whatever the rows hold."""
+    made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for column in columns:
+        numeric = bool(rows) and all(isinstance(row.get(column), int | float | None) for row in rows)
+        made.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*(cell(row.get(column)) for column in columns))
+    return made
+
+
+def cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:.2f}"
+    return str(value)
+
+
+def show_rows(columns: Sequence[str], rows: Sequence[Row], *, as_json: bool, title: str | None = None) -> None:
+    """A table, or one JSON array of objects with the same names."""
+    if as_json:
+        show_json([{column: row.get(column) for column in columns} for row in rows])
+    else:
+        console().print(table(columns, rows, title=title))
+
+
+def show_values(values: Mapping[str, object], *, as_json: bool, separator: str = ": ") -> None:
+    """Sorted `key: value` lines, as mqadmin's brokerStatus prints them."""
+    if as_json:
+        show_json(dict(values))
+        return
+    for key in sorted(values):
+        print(f"{key}{separator}{cell(values[key])}")
+
+
+def show_json(value: object) -> None:
+    print(json.dumps(value, ensure_ascii=False, indent=2))

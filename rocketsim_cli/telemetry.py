@@ -1,0 +1,162 @@
+"""This machine's telemetry as messages: the demo's live input.
+
+`Telemetry` takes readings (psutil).  As a program (`python -m rocketsim_cli.telemetry`) it sends them until SIGTERM:
+in a process of its own, because Spark forks and a process with gRPC channels should not be forked.
+"""
+
+import argparse
+import itertools
+import json
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING
+
+import psutil
+
+if TYPE_CHECKING:
+    from rocketsim_client import SendResult
+
+REPORT_EVERY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One value of one thing, e.g. kind `cpu`, source `cpu0`, 12.5 percent."""
+
+    kind: str
+    source: str
+    unit: str
+    value: float
+
+    def body(self) -> bytes:
+        return json.dumps({"source": self.source, "unit": self.unit, "value": round(self.value, 3)}).encode()
+
+
+class Telemetry:
+    """Endless readings of every kind in turn; rates are taken between two readings of the same counter."""
+
+    def __init__(self) -> None:
+        self._counters: dict[str, tuple[float, float]] = {}
+        self._pids: Iterator[int] = iter(())
+
+    def readings(self) -> Iterator[Reading]:
+        for turn in itertools.count():
+            cores = psutil.cpu_percent(percpu=True)
+            core = turn % len(cores)
+            yield Reading("cpu", f"cpu{core}", "%", cores[core])
+            yield Reading("memory", "ram", "%", psutil.virtual_memory().percent)
+            disk = psutil.disk_io_counters()
+            yield self._rate("disk", "all disks", float(disk.read_bytes + disk.write_bytes) if disk else 0.0)
+            network = psutil.net_io_counters()
+            yield self._rate("network", "all interfaces", float(network.bytes_sent + network.bytes_recv))
+            yield self._process()
+
+    def _rate(self, kind: str, source: str, counted: float) -> Reading:
+        now = time.monotonic()
+        before, since = self._counters.get(kind, (counted, now))
+        self._counters[kind] = (counted, now)
+        return Reading(kind, source, "MB/s", (counted - before) / max(now - since, 1e-6) / 1e6)
+
+    def _process(self) -> Reading:
+        """Memory of one process, the next one each time; a process that has just ended is skipped."""
+        while True:
+            pid = next(self._pids, None)
+            if pid is None:
+                self._pids = iter(psutil.pids())
+                continue
+            try:
+                process = psutil.Process(pid)
+                return Reading("process", f"{pid} {process.name()}", "MB", process.memory_info().rss / 1e6)
+            except psutil.Error:
+                continue
+
+
+class Tally:
+    """What became of the sends.  Ids of stored messages go to a file as they come, so that a crash keeps them."""
+
+    def __init__(self, ids: IO[str]) -> None:
+        self._lock = threading.Lock()
+        self._ids = ids
+        self.sent = 0
+        self.unfinished = 0
+        self.statuses: Counter[str] = Counter()
+        self.brokers: Counter[str] = Counter()
+        self.last_error = ""
+
+    def began(self) -> None:
+        with self._lock:
+            self.sent += 1
+            self.unfinished += 1
+
+    def ended(self, future: "Future[SendResult]") -> None:
+        error = future.exception()
+        with self._lock:
+            self.unfinished -= 1
+            if error is not None:
+                self.statuses["FAILED"] += 1
+                self.last_error = str(error)
+                return
+            result = future.result()
+            self.statuses[result.send_status.name] += 1
+            self.brokers[result.message_queue.broker_name] += 1
+            self._ids.write(result.msg_id + "\n")
+
+    def report(self, sent_again: int) -> str:
+        with self._lock:
+            return json.dumps(
+                {
+                    "sent": self.sent,
+                    "unfinished": self.unfinished,
+                    "sentAgain": sent_again,
+                    "statuses": dict(self.statuses),
+                    "brokers": dict(self.brokers),
+                    "lastError": self.last_error,
+                }
+            )
+
+
+def send_telemetry(name_server: str, topic: str, rate: float, ids: IO[str], stop: threading.Event) -> None:
+    """Send `rate` readings a second until `stop`; prints a JSON report twice a second, the last when all is known."""
+    from rocketsim_client import Message, Producer
+
+    tally = Tally(ids)
+    with Producer(name_server=name_server, group="telemetry") as producer:
+        readings = Telemetry().readings()
+        started = reported = time.monotonic()
+        while not stop.is_set():
+            now = time.monotonic()
+            for _ in range(int((now - started) * rate) - tally.sent):
+                reading = next(readings)
+                message = Message(topic, reading.body(), tags=reading.kind, keys=reading.source.split()[0])
+                tally.began()
+                producer.send_async(message).add_done_callback(tally.ended)
+            if now - reported >= REPORT_EVERY_S:
+                reported = now
+                print(tally.report(producer.stats.sent_again), flush=True)
+            stop.wait(0.01)
+    ids.flush()
+    print(tally.report(producer.stats.sent_again), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m rocketsim_cli.telemetry")
+    parser.add_argument("--name-server", required=True)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--rate", type=float, required=True, help="messages a second")
+    parser.add_argument("--ids", required=True, help="file for the ids of stored messages, one a line")
+    arguments = parser.parse_args()
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    with open(arguments.ids, "w", encoding="ascii") as ids:
+        send_telemetry(arguments.name_server, arguments.topic, arguments.rate, ids, stop)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

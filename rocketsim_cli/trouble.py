@@ -1,0 +1,20 @@
+"""Expected trouble: what the command line says in one line instead of a traceback."""
+
+EXIT_TROUBLE = 1
+
+
+class Trouble(Exception):
+    """Something a person can put right; the message says what and how."""
+
+
+def explain(error: BaseException) -> str | None:
+    """The line to show for `error`, or None when it is a bug and deserves its traceback."""
+    # Imported here: only a command that has failed pays for them.
+    from broker_service.errors import RocketSimError as ServerError
+    from rocketsim_client.errors import RocketSimError as ClientError
+
+    if isinstance(error, Trouble | ServerError | ClientError):
+        return str(error) or type(error).__name__
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    return None

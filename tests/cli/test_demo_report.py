@@ -1,0 +1,55 @@
+"""The demo's verdict: each promise broken alone makes it say so."""
+
+from dataclasses import replace
+
+import pytest
+
+from rocketsim_cli.demo_report import DemoReport, QueueProgress
+
+
+def report(**changes: object) -> DemoReport:
+    facts: dict = {
+        "sent": 3,
+        "statuses": {"SEND_OK": 3},
+        "sent_again": 1,
+        "read": 4,
+        "acknowledged_ids": ["1", "2", "3"],
+        "counted_ids": ["1", "2", "3"],
+        "progress": [QueueProgress("broker-a", 0, 4, 4, 4)],
+        "served": {("broker-a", 0): 2, ("broker-a", 1): 1},
+        "killed_broker": "broker-a",
+    }
+    return DemoReport.make(**{**facts, **changes})
+
+
+def test_everything_as_promised_is_ok():
+    made = report()
+    assert made.ok
+    assert (made.lost, made.duplicates, made.duplicates_dropped, made.lag, made.committed) == (0, 0, 1, 0, 4)
+
+
+QUEUE = QueueProgress("broker-a", 0, 4, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        pytest.param({"counted_ids": ["1", "2"]}, "1 acknowledged messages were never read", id="lost"),
+        pytest.param({"counted_ids": ["1", "2", "3", "3"]}, "counted more than once", id="counted twice"),
+        pytest.param({"acknowledged_ids": []}, "no message was acknowledged", id="nothing acknowledged"),
+        pytest.param({"progress": []}, "no committed offsets", id="nothing committed"),
+        pytest.param({"progress": [replace(QUEUE, on_master=3, on_slave=3)]}, "1 messages behind", id="behind"),
+        pytest.param({"progress": [replace(QUEUE, on_slave=3)]}, "different offsets", id="slave apart"),
+        pytest.param({"served": {("broker-a", 0): 3}}, "slave of broker-a served nothing", id="slave never read"),
+        pytest.param({"trouble": ["too slow"]}, "too slow", id="trouble on the way"),
+    ],
+)
+def test_each_broken_promise_is_named(changes, problem):
+    made = report(**changes)
+    assert not made.ok
+    assert any(problem in line for line in made.problems)
+
+
+def test_one_lost_and_one_counted_twice_do_not_cancel_out():
+    made = report(counted_ids=["1", "2", "2"])
+    assert (made.lost, made.duplicates) == (1, 1)

@@ -1,0 +1,37 @@
+import sys
+
+import pytest
+
+from rocketsim_cli.local_cluster import LocalCluster, ServerProcess, pair_properties
+from rocketsim_cli.trouble import Trouble
+
+
+def test_a_pair_shares_its_name_and_differs_in_id_and_role():
+    master, slave = pair_properties(1, sync=True)
+    assert master["brokerName"] == slave["brokerName"] == "broker-b"
+    assert (master["brokerId"], master["brokerRole"]) == ("0", "SYNC_MASTER")
+    assert (slave["brokerId"], slave["brokerRole"]) == ("1", "SLAVE")
+
+
+def test_a_server_that_ends_at_its_start_is_reported_with_its_last_words(tmp_path, monkeypatch):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 'listenPort: no such port'\nexit 3\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    server = ServerProcess("broker-a", "broker", {"brokerName": "broker-a"}, tmp_path, tmp_path / "address")
+    server.start()
+    with pytest.raises(Trouble, match=r"broker-a ended while it started: listenPort: no such port"):
+        server.wait_until_listening()
+    server.wait_until_ended()
+
+
+def test_servers_are_gone_when_the_block_ends_with_an_error(tmp_path, monkeypatch):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexec sleep 600\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(KeyboardInterrupt), LocalCluster(tmp_path, []) as cluster:
+        cluster.namesrv.start()
+        assert cluster.namesrv.is_running()
+        raise KeyboardInterrupt
+    assert not cluster.namesrv.is_running()

@@ -1,0 +1,29 @@
+"""Real processes for every test here; all of them end with the test."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rocketsim_client.grpc_transport import GrpcTransport
+from tests.cluster.one_broker import OneBroker
+from tests.support.processes import Processes, ServerProcess
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    with Processes(tmp_path) as started:
+        yield started
+
+
+@pytest.fixture
+def namesrv(processes: Processes) -> ServerProcess:
+    return processes.start_namesrv()
+
+
+@pytest.fixture
+def alone() -> Iterator[Callable[[ServerProcess], OneBroker]]:
+    """`alone(process)`: that broker, asked directly."""
+    transport = GrpcTransport(["127.0.0.1:1"])
+    yield lambda process: OneBroker(process, transport)
+    transport.close()

@@ -1,0 +1,111 @@
+"""One broker asked alone, without any client's fallback: what a test knows of it comes from this one process."""
+
+import uuid
+from collections.abc import Mapping
+
+from rocketsim_proto import admin_pb2, record
+from rocketsim_proto.admin_pb2_grpc import AdminStub
+from rocketsim_proto.columnar import Records
+
+from rocketsim_client.grpc_transport import GrpcTransport
+from rocketsim_client.model import MessageQueue, QueueRange
+from rocketsim_client.transport import Acknowledged, Outgoing
+from tests.support.polling import wait_until
+from tests.support.processes import ServerProcess
+
+BORN_MS = 1_700_000_000_000
+
+
+class OneBroker:
+    def __init__(self, process: ServerProcess, transport: GrpcTransport) -> None:
+        self.process = process
+        self._transport = transport
+
+    @property
+    def address(self) -> str:
+        return self.process.address
+
+    def put(
+        self,
+        topic: str,
+        *bodies: bytes,
+        queue_id: int = 0,
+        timeout_s: float = 10.0,
+        epoch: int = 0,
+        **properties: str,
+    ) -> Acknowledged:
+        """One frame with these bodies; `properties` go to each of them (WAIT, DELAY, KEYS, TAGS)."""
+        encoded = [
+            record.encode_properties({**properties, record.PROPERTY_UNIQ_KEY: uuid.uuid4().hex.upper()}) for _ in bodies
+        ]
+        outgoing = Outgoing(topic, [queue_id] * len(bodies), list(bodies), encoded, born_timestamp=BORN_MS)
+        return self._transport.send(
+            self.address,
+            str(self.process.keys["brokerName"]),
+            outgoing,
+            group="tests",
+            epoch=epoch,
+            default_topic_queue_nums=4,
+            timeout_s=timeout_s,
+        )
+
+    def bounds(self, topic: str) -> dict[int, tuple[int, int]]:
+        answer = self._transport.queue_bounds(self.address, topic, [], 5.0)
+        return {queue_id: (bounds.min_offset, bounds.max_offset) for queue_id, bounds in answer.items()}
+
+    def messages(self, topic: str) -> dict[tuple[int, int], record.Record]:
+        """Every message it serves, by (queue id, queue offset)."""
+        found: dict[tuple[int, int], record.Record] = {}
+        for queue_id, (start, end) in self.bounds(topic).items():
+            at = start
+            while at < end:
+                ranges = [QueueRange(topic, queue_id, at, end)]
+                for frame in self._transport.pull_range(
+                    self.address, ranges, group="", expression="*", max_frame_bytes=1 << 20, timeout_s=30.0
+                ):
+                    for one in _decode(frame.records, frame.sizes):
+                        found[one.queue_id, one.queue_offset] = one
+                    at = max([at, *(segment.next_offset for segment in frame.segments)])
+                    assert frame.segments, "a frame without a segment says nothing about where it got to"
+        return found
+
+    def bodies(self, topic: str) -> list[bytes]:
+        return [one.body for _, one in sorted(self.messages(topic).items())]
+
+    def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        name = str(self.process.keys["brokerName"])
+        queues = {MessageQueue(topic, name, queue_id): offset for queue_id, offset in offsets.items()}
+        self._transport.commit_offsets(self.address, group, queues, 5.0)
+
+    def committed(self, group: str, topic: str, queue_id: int = 0) -> int:
+        queue = MessageQueue(topic, str(self.process.keys["brokerName"]), queue_id)
+        answer = self._transport.query_offsets(self.address, group, [queue], False, 5.0)
+        return next(
+            (offset for of_topic, of_queue, offset in answer.offsets if (of_topic, of_queue) == (topic, queue_id)), -1
+        )
+
+    def admin(self, method: str, request: object, timeout_s: float = 10.0):  # type: ignore[no-untyped-def]
+        return self._transport.channels.call(self.address, AdminStub, method, request, timeout_s)
+
+    def update_topic(self, topic: str, queues: int = 4) -> None:
+        config = {"topic_name": topic, "read_queue_nums": queues, "write_queue_nums": queues, "perm": 6}
+        self.admin("UpdateTopic", admin_pb2.UpdateTopicRequest(topic=config))
+
+    def ha_status(self) -> admin_pb2.HaStatusResponse:
+        return self.admin("HaStatus", admin_pb2.HaStatusRequest())
+
+    def wait_for_slaves(self, count: int = 1) -> "OneBroker":
+        """Until so many slaves have everything the master has."""
+
+        def look() -> bool:
+            status = self.ha_status()
+            return sum(slave.in_sync and slave.diff_bytes <= 0 for slave in status.slaves) >= count
+
+        wait_until(look, f"{count} slaves of {self.process.name} in sync", 30.0)
+        return self
+
+
+def _decode(data: bytes, sizes: bytes) -> list[record.Record]:
+    records = Records.walk(data, sizes=sizes or None)
+    records.check()
+    return [record.decode(data, int(start)) for start in records.starts]

@@ -1,0 +1,106 @@
+"""A storm of sends with outcomes kept as Jepsen keeps them: ok, failed, unknown.
+
+Failed is only what certainly did not happen; a lost answer is unknown, and may or may not be found later.
+"""
+
+import random
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+from rocketsim_client import Message, Producer
+from rocketsim_client.errors import RocketSimError, SendFailed, Unreachable
+from rocketsim_client.model import SendResult, SendStatus
+
+IN_FLIGHT = 2_000
+
+
+@dataclass(slots=True)
+class History:
+    """What the senders know.  Bodies are unique, so a body is the message's name."""
+
+    ok: dict[bytes, tuple[int, int]] = field(default_factory=dict)  # body -> (queue id, queue offset)
+    stored: dict[bytes, tuple[int, int]] = field(default_factory=dict)  # on the master, not surely on the slave
+    failed: set[bytes] = field(default_factory=set)
+    unknown: set[bytes] = field(default_factory=set)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __str__(self) -> str:
+        return f"{len(self.ok)} ok, {len(self.stored)} stored, {len(self.failed)} failed, {len(self.unknown)} unknown"
+
+    def add(self, body: bytes, result: SendResult) -> None:
+        place = (result.message_queue.queue_id, result.queue_offset)
+        with self.lock:
+            (self.ok if result.send_status == SendStatus.SEND_OK else self.stored)[body] = place
+
+    def add_failure(self, body: bytes, error: BaseException) -> None:
+        maybe = error.maybe_stored if isinstance(error, SendFailed) else isinstance(error, Unreachable)
+        with self.lock:
+            (self.unknown if maybe else self.failed).add(body)
+
+
+class SendStorm:
+    """Sends `rate` messages a second to one topic from a thread of its own until `stop`."""
+
+    def __init__(self, name_server: str, topic: str, rate: float, seed: int) -> None:
+        self.history = History()
+        self._topic = topic
+        self._rate = rate
+        self._chance = random.Random(seed)
+        self._producer = Producer(name_server=name_server, group="storm")
+        self._stop = threading.Event()
+        self._slots = threading.Semaphore(IN_FLIGHT)
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> "SendStorm":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
+    def stop(self) -> History:
+        self._stop.set()
+        self._thread.join()
+        self._producer.close()
+        return self.history
+
+    def _run(self) -> None:
+        started, sent = time.monotonic(), 0
+        while not self._stop.is_set():
+            for _ in range(int((time.monotonic() - started) * self._rate) - sent):
+                sent += 1
+                self._send(b"%08d " % sent + self._chance.randbytes(self._chance.randrange(10, 300)))
+            self._stop.wait(0.005)
+
+    def _send(self, body: bytes) -> None:
+        self._slots.acquire()
+
+        def ended(future) -> None:  # type: ignore[no-untyped-def]
+            self._slots.release()
+            error = future.exception()
+            if error is None:
+                self.history.add(body, future.result())
+            else:
+                self.history.add_failure(body, error)
+
+        try:
+            self._producer.send_async(Message(self._topic, body)).add_done_callback(ended)
+        except RocketSimError as error:
+            self._slots.release()
+            self.history.add_failure(body, error)
+
+
+def check(history: History, found: dict[tuple[int, int], bytes]) -> None:
+    """`found` is everything one broker serves, by (queue id, queue offset)."""
+    lost = [body[:8] for body, place in history.ok.items() if found.get(place) != body]
+    assert not lost, f"{len(lost)} acknowledged messages are not where they were acknowledged: {lost[:5]} ({history})"
+    read = Counter(found.values())
+    assert not history.failed & read.keys(), "a message that certainly failed was read"
+    # A message is there more than once only if it was sent again after a lost answer.
+    strangers = read.keys() - history.ok.keys() - history.stored.keys() - history.unknown
+    assert not strangers, f"{len(strangers)} messages were read that nobody sent"
+    for queue_id in {queue for queue, _ in found}:
+        offsets = sorted(offset for queue, offset in found if queue == queue_id)
+        assert offsets == list(range(offsets[0], offsets[0] + len(offsets))), f"queue {queue_id} has gaps"

@@ -1,0 +1,87 @@
+"""What an acknowledgement means in each of the four modes, and what becomes of it when the slave falls silent."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+
+import pytest
+
+from rocketsim_client.model import SendStatus
+from tests.support.polling import wait_until
+
+pytestmark = pytest.mark.cluster
+
+SLAVE_TIMEOUT_S = 1.0
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize("role", ["ASYNC_MASTER", "SYNC_MASTER"])
+def test_an_ok_means_what_the_mode_says(processes, namesrv, alone, role, flush):
+    master, slave = processes.start_pair("broker-a", namesrv, brokerRole=role, flushDiskType=flush)
+    alone(master).update_topic("T")
+    alone(master).wait_for_slaves()
+    for number in range(20):
+        assert alone(master).put("T", b"%d" % number).status == SendStatus.SEND_OK
+        if role == "SYNC_MASTER":
+            assert alone(slave).bodies("T")[-1:] == [b"%d" % number], "acknowledged, but not on the slave"
+        if flush == "SYNC_FLUSH":
+            status = alone(master).ha_status()
+            assert status.master_flush_offset == status.commit_log_max_offset, "acknowledged, but not flushed"
+    wait_until(lambda: len(alone(slave).bodies("T")) == 20, "the slave has everything")
+
+
+def test_an_asynchronous_master_does_not_wait_for_a_frozen_slave(processes, namesrv, alone):
+    master, slave = processes.start_pair("broker-a", namesrv, brokerRole="ASYNC_MASTER")
+    alone(master).update_topic("T")
+    alone(master).wait_for_slaves()
+    slave.freeze()
+    started = time.monotonic()
+    assert alone(master).put("T", b"now").status == SendStatus.SEND_OK
+    assert time.monotonic() - started < 1.0
+
+
+def test_a_frozen_slave_is_named_within_its_bound_and_ok_returns_with_it(processes, namesrv, alone):
+    keys = {
+        "slaveTimeout": int(SLAVE_TIMEOUT_S * 1000),
+        "haHousekeepingInterval": 4_000,
+        "haSendHeartbeatInterval": 500,
+    }
+    master, slave = processes.start_pair("broker-a", namesrv, brokerRole="SYNC_MASTER", **keys)
+    broker = alone(master)
+    broker.update_topic("T")
+    broker.wait_for_slaves()
+    assert broker.put("T", b"before").status == SendStatus.SEND_OK
+
+    slave.freeze()
+    # Side by side, not one after the other: ten puts wait as long as one.
+    started = time.monotonic()
+    with ThreadPoolExecutor(11) as threads:
+        waiting = [threads.submit(broker.put, "T", b"w%d" % number) for number in range(10)]
+        unhurried = threads.submit(broker.put, "T", b"does not wait", WAIT="false")
+        assert unhurried.result().status == SendStatus.SEND_OK
+        assert time.monotonic() - started < SLAVE_TIMEOUT_S, "a put that does not wait was held up by those that do"
+        assert {future.result().status for future in waiting} == {SendStatus.FLUSH_SLAVE_TIMEOUT}
+    assert SLAVE_TIMEOUT_S * 0.8 < time.monotonic() - started < SLAVE_TIMEOUT_S + 1.5
+
+    # A slave silent for haHousekeepingInterval is no slave: nobody waits for it any more.
+    numbers = count()
+    wait_until(
+        lambda: broker.put("T", b"n%d" % next(numbers)).status == SendStatus.SLAVE_NOT_AVAILABLE,
+        "the slave is given up",
+    )
+    started = time.monotonic()
+    assert broker.put("T", b"at once").status == SendStatus.SLAVE_NOT_AVAILABLE
+    assert time.monotonic() - started < SLAVE_TIMEOUT_S / 2
+
+    slave.thaw()
+    wait_until(lambda: broker.put("T", b"n%d" % next(numbers)).status == SendStatus.SEND_OK, "OK is back")
+    assert alone(slave).bodies("T") == broker.bodies("T"), "what was written meanwhile is there too"
+
+
+def test_without_any_slave_a_synchronous_master_says_so_at_once(processes, namesrv, alone):
+    master = processes.start_broker("broker-a", 0, namesrv, brokerRole="SYNC_MASTER")
+    alone(master).update_topic("T")
+    started = time.monotonic()
+    assert alone(master).put("T", b"alone").status == SendStatus.SLAVE_NOT_AVAILABLE
+    assert time.monotonic() - started < 1.0
+    assert alone(master).bodies("T") == [b"alone"], "stored all the same, and visible"

@@ -1,0 +1,50 @@
+"""Delay levels: delivered by the master, once, also when it is killed before or between deliveries."""
+
+import pytest
+
+from rocketsim_client.errors import RocketSimError
+from tests.support.polling import wait_until
+
+pytestmark = pytest.mark.cluster
+
+LEVELS = "1s 2s 3s"
+
+
+def test_delayed_messages_arrive_once_each_over_a_restart(processes, namesrv, alone):
+    master = processes.start_broker("broker-a", 0, namesrv, messageDelayLevel=LEVELS)
+    alone(master).update_topic("T")
+    sent = []
+    for level in (1, 2, 3):
+        for number in range(5):
+            sent.append(b"level %d number %d" % (level, number))
+            alone(master).put("T", sent[-1], queue_id=number % 4, DELAY=str(level))
+    assert alone(master).bodies("T") == [], "nothing before its time"
+    wait_until(lambda: len(alone(master).bodies("T")) >= 5, "the first level is delivered")
+    master.kill()
+    master.start()
+    wait_until(lambda: len(alone(master).bodies("T")) >= len(sent), "everything is delivered")
+    assert sorted(alone(master).bodies("T")) == sorted(sent), "nothing twice"
+    master.kill()
+    master.start()
+    alone(master).put("T", b"last", queue_id=0)
+    assert sorted(alone(master).bodies("T")) == sorted([*sent, b"last"]), "and nothing again"
+
+
+def test_the_slave_has_deliveries_too_but_makes_none(processes, namesrv, alone):
+    master, slave = processes.start_pair("broker-a", namesrv, messageDelayLevel=LEVELS)
+    alone(master).update_topic("T")
+    alone(master).wait_for_slaves()
+    alone(master).put("T", b"early", DELAY="1")
+    alone(master).put("T", b"late", DELAY="3")
+    wait_until(lambda: alone(slave).bodies("T") == [b"early"], "the first delivery reaches the slave")
+    master.kill()
+    assert alone(slave).bodies("T") == [b"early"]
+    master.start()
+    wait_until(lambda: alone(slave).bodies("T") == [b"early", b"late"], "the master goes on when it is back")
+
+
+def test_delayed_messages_are_refused_in_a_batch(processes, namesrv, alone):
+    master = processes.start_broker("broker-a", 0, namesrv, messageDelayLevel=LEVELS)
+    alone(master).update_topic("T")
+    with pytest.raises(RocketSimError):
+        alone(master).put("T", b"1", b"2", DELAY="1")

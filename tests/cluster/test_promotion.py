@@ -1,0 +1,83 @@
+"""promoteSlave: an operator's act, after which the old master has nothing to say."""
+
+import pytest
+from rocketsim_proto import admin_pb2
+
+from rocketsim_client.errors import RocketSimError
+from rocketsim_client.model import SendStatus
+from tests.support.polling import wait_until
+
+pytestmark = pytest.mark.cluster
+
+
+def promote(alone, slave, **fields):
+    request = admin_pb2.PromoteSlaveRequest(broker_name="broker-a", **fields)
+    return alone(slave).admin("PromoteSlave", request, 20.0)
+
+
+def test_a_promoted_slave_takes_writes_and_the_old_master_is_fenced(processes, namesrv, alone):
+    master, slave = processes.start_pair("broker-a", namesrv, brokerRole="SYNC_MASTER")
+    alone(master).update_topic("T")
+    alone(master).wait_for_slaves()
+    alone(master).put("T", b"before")
+    old_epoch = alone(master).ha_status().epoch
+    master.kill()
+
+    answer = promote(alone, slave)
+    assert answer.epoch > old_epoch
+    wait_until(lambda: alone(slave).ha_status().is_master, "the slave is master")
+    alone(slave).put("T", b"after")
+    assert alone(slave).bodies("T") == [b"before", b"after"]
+
+    master.launch()  # It may also refuse to go on; either way it takes no writes.
+    wait_until(lambda: master.address_path.exists() or not master.is_running(), "the old master is back")
+    with pytest.raises(RocketSimError):
+        alone(master).put("T", b"from the past")
+    assert alone(slave).bodies("T") == [b"before", b"after"]
+
+
+def test_an_old_master_with_a_tail_of_its_own_cannot_mix_it_in(processes, namesrv, alone):
+    master, slave = processes.start_pair("broker-a", namesrv, brokerRole="ASYNC_MASTER")
+    alone(master).update_topic("T")
+    alone(master).wait_for_slaves()
+    alone(master).put("T", b"shared")
+    alone(master).wait_for_slaves()
+    slave.freeze()
+    assert alone(master).put("T", b"only on the old master").status == SendStatus.SEND_OK
+    master.kill()
+    slave.thaw()
+    promote(alone, slave)
+    wait_until(lambda: alone(slave).ha_status().is_master, "the slave is master")
+    alone(slave).put("T", b"from the new master")
+
+    # Started as a slave of the new one, it cuts back to what both have, keeps what it cut, and says so.
+    master.start(brokerId=1, brokerRole="SLAVE")
+    wait_until(lambda: alone(master).bodies("T") == [b"shared", b"from the new master"], "the former master follows")
+    diverged = master.store / "rocketsim" / "diverged"
+    kept = b"".join(path.read_bytes() for path in diverged.rglob("*") if path.is_file())
+    assert b"only on the old master" in kept
+    assert "diverged" in master.log()
+
+
+def test_the_role_after_a_promotion_outlives_a_restart(processes, namesrv, alone):
+    master, slave = processes.start_pair("broker-a", namesrv)
+    alone(master).update_topic("T")
+    alone(master).wait_for_slaves()
+    master.kill()
+    epoch = promote(alone, slave).epoch
+    slave.kill()
+    slave.start()
+    wait_until(lambda: alone(slave).ha_status().is_master, "still master")
+    assert alone(slave).ha_status().epoch >= epoch
+    wait_until(lambda: alone(slave).put("T", b"x").queue_offsets is not None, "and takes writes")
+
+
+def test_promotion_is_refused_while_the_master_answers(processes, namesrv, alone):
+    master, slave = processes.start_pair("broker-a", namesrv)
+    alone(master).wait_for_slaves()
+    with pytest.raises(RocketSimError):
+        promote(alone, slave)
+    assert not alone(slave).ha_status().is_master
+    with pytest.raises(RocketSimError):
+        promote(alone, slave, expected_epoch=alone(master).ha_status().epoch + 7, force=True)
+    assert not alone(slave).ha_status().is_master

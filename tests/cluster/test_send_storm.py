@@ -1,0 +1,56 @@
+"""SYNC_MASTER, a storm of sends, and SIGKILL for the master in the middle of it: the slave alone has everything."""
+
+import os
+import random
+import time
+
+import pytest
+
+from tests.cluster.send_storm import SendStorm, check
+from tests.support.polling import wait_until
+
+pytestmark = pytest.mark.cluster
+
+SEED = int(os.environ.get("ROCKETSIM_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
+
+
+def storm(processes, namesrv, alone, *, kills: int, rate: float, acknowledged: int, flush: str) -> None:
+    print(f"seed {SEED} (ROCKETSIM_SEED)")
+    chance = random.Random(SEED)
+    keys = {"slaveWaitTimeMs": 5_000, "mappedFileSizeCommitLog": 4 << 20}
+    master, slave = processes.start_pair("broker-a", namesrv, brokerRole="SYNC_MASTER", flushDiskType=flush, **keys)
+    alone(master).update_topic("T")
+    alone(master).wait_for_slaves()
+    before: dict = {}
+    with SendStorm(namesrv.address, "T", rate, SEED) as sending:
+        history = sending.history
+        for round_number in range(kills):
+            goal = acknowledged * (round_number + 1) // kills
+            wait_until(lambda goal=goal: len(history.ok) >= goal, f"{goal} acknowledged; {history}", 300.0)
+            time.sleep(chance.random() * 0.3)  # Anywhere inside whatever is going on, which is the point.
+            master.kill()
+            with history.lock:
+                known = dict(history.ok)
+            found = {place: one.body for place, one in alone(slave).messages("T").items()}
+            lost = [body for body, place in known.items() if found.get(place) != body]
+            assert not lost, f"seed {SEED}, kill {round_number + 1}: {len(lost)} acknowledged are not on the slave"
+            assert before.items() <= found.items(), f"seed {SEED}: an offset has changed its message"
+            before = found
+            master.start()
+        wait_until(lambda: len(history.ok) > goal, "sends are acknowledged again")
+        sending.stop()
+    print(f"{kills} kills: {history}")
+    alone(master).wait_for_slaves()
+    for broker in (master, slave):
+        check(history, {place: one.body for place, one in alone(broker).messages("T").items()})
+    assert len(history.ok) >= acknowledged
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_everything_acknowledged_before_a_sigkill_is_on_the_slave_alone(processes, namesrv, alone, flush):
+    storm(processes, namesrv, alone, kills=2, rate=500, acknowledged=1_500, flush=flush)
+
+
+@pytest.mark.long
+def test_the_same_with_twelve_kills_and_a_hundred_thousand_acknowledged(processes, namesrv, alone):
+    storm(processes, namesrv, alone, kills=12, rate=1_200, acknowledged=100_000, flush="ASYNC_FLUSH")
