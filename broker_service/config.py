@@ -13,12 +13,13 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from broker_service import rocketmq_keys
 from broker_service.errors import ConfigError
 from broker_service.model import BrokerRole, FlushDiskType
 from broker_service.properties import (
+    Setting,
     as_properties,
     check_bounds,
     did_you_mean,
@@ -310,35 +311,28 @@ def with_updates(config: BrokerConfig, values: Mapping[str, str]) -> BrokerConfi
             reason = (
                 "cannot be changed while the broker runs" if name in fields_by_key(BrokerConfig) else "is not a key"
             )
-            raise ConfigError(f"{name} {reason}{did_you_mean(name, RUNTIME_KEYS - {name})}")
-    return dataclasses.replace(config, **parse_fields(BrokerConfig, settings_from(values, "update").values()))
+            raise ConfigError(f"{name} {reason}{did_you_mean(name, RUNTIME_KEYS)}")
+    parsed, errors = parse_fields(BrokerConfig, settings_from(values, "update").values())
+    if errors:
+        raise ConfigError("\n".join(errors))
+    return dataclasses.replace(config, **parsed)
 
 
 def _load(config_class: type[Config], rocketmqs: frozenset[str], path: Path, overrides: Mapping[str, str]) -> Config:
     settings = read_settings(path)
     settings.update(settings_from(overrides, "override"))
-    fields = fields_by_key(config_class)
+    values: dict[str, Any] = {}
     errors: list[str] = []
     ignored: list[str] = []
     for setting in settings.values():
-        if setting.key in fields:
-            continue
-        if setting.key == "storePathCommitLog":
-            root = settings["storePathRootDir"].value if "storePathRootDir" in settings else "~/store"
-            if expand_path(setting.value) != expand_path(root) / "commitlog":
-                errors.append(f"{setting.where}: storePathCommitLog must be storePathRootDir/commitlog; leave it out")
-            continue
-        if setting.key in PROMISES and setting.value not in PROMISES[setting.key].allowed:
-            errors.append(
-                f"{setting.where}: {setting.key}={setting.value} is not supported: {PROMISES[setting.key].instead}"
-            )
-        elif setting.key in rocketmqs:
+        if setting.key in fields_by_key(config_class) or setting.key not in rocketmqs:
+            parsed, wrong = parse_fields(config_class, [setting])
+            values |= parsed
+            errors += wrong
+        elif broken := broken_promise(setting, settings):
+            errors.append(f"{setting.where}: {setting.key}={setting.value} is not supported: {broken}")
+        else:
             ignored.append(setting.key)
-    try:
-        known = [setting for setting in settings.values() if setting.key in fields or setting.key not in rocketmqs]
-        values = parse_fields(config_class, known)
-    except ConfigError as error:
-        errors.append(str(error))
     if errors:
         raise ConfigError("\n".join(errors))
     if ignored:
@@ -346,9 +340,19 @@ def _load(config_class: type[Config], rocketmqs: frozenset[str], path: Path, ove
     try:
         return config_class(**values)
     except ConfigError as error:
-        key_at_fault = str(error).partition("=")[0]
-        where = settings[key_at_fault].where if key_at_fault in settings else str(path)
+        # Found only once all keys were read together; the message names those concerned.
+        where = next((setting.where for setting in settings.values() if f"{setting.key}=" in str(error)), str(path))
         raise ConfigError(f"{where}: {error}") from None
+
+
+def broken_promise(setting: Setting, settings: Mapping[str, Setting]) -> str:
+    """What to do instead, when a key of RocketMQ asks for something that would silently not be so."""
+    if setting.key == "storePathCommitLog":
+        root = settings["storePathRootDir"].value if "storePathRootDir" in settings else "~/store"
+        inside = expand_path(setting.value) == expand_path(root) / "commitlog"
+        return "" if inside else "it must be storePathRootDir/commitlog; leave it out"
+    promise = PROMISES.get(setting.key)
+    return promise.instead if promise and setting.value not in promise.allowed else ""
 
 
 def _addresses(text: str) -> tuple[str, ...]:

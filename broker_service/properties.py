@@ -82,8 +82,8 @@ def read_settings(path: Path) -> dict[str, Setting]:
     return settings
 
 
-def parse_fields(config_class: type, settings: Iterable[Setting]) -> dict[str, Any]:
-    """Field name -> value.  Raises one ConfigError with a line for every key that is unknown or badly set."""
+def parse_fields(config_class: type, settings: Iterable[Setting]) -> tuple[dict[str, Any], list[str]]:
+    """Field name -> value, and a line for every key that is unknown or badly set."""
     fields = fields_by_key(config_class)
     values: dict[str, Any] = {}
     errors: list[str] = []
@@ -98,9 +98,7 @@ def parse_fields(config_class: type, settings: Iterable[Setting]) -> dict[str, A
                 raise ValueError(expected)
         except ValueError as error:
             errors.append(f"{setting.where}: {setting.key}={setting.value}: {error}")
-    if errors:
-        raise ConfigError("\n".join(errors))
-    return values
+    return values, errors
 
 
 def parse_value(field: dataclasses.Field[Any], text: str) -> Any:
