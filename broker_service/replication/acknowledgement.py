@@ -1,0 +1,163 @@
+"""The futures that puts wait on, made and resolved in one class.  The one event loop calls everything here.
+
+`brokerRole` and `flushDiskType` say what an OK means; `put_waits` turns them into the two waits of a put, side by side.
+One flush or one ack ends every put it covers in one pass, and no put waits for another.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from broker_service.errors import SystemBusy
+from broker_service.model import PutStatus
+from broker_service.replication.pending_puts import NO_WAIT, PendingPut, PendingPuts, Wait
+from broker_service.replication.tracker import SlaveProgress, Tracker
+
+logger = logging.getLogger(__name__)
+
+# The part of the caller's time that is kept for the answer's way back.
+ANSWER_SHARE = 0.2
+ANSWER_MAX_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AckLevels:
+    """What a put waits for, and how long; replaced as a whole when the role or the configuration changes."""
+
+    sync_master: bool
+    sync_flush: bool
+    sync_flush_timeout_s: float = 5.0
+    slave_timeout_s: float = 3.0
+    max_pending: int = 10_000  # puts waiting at one time; more would be memory that a dead slave holds
+
+
+def put_waits(
+    levels: AckLevels, tracker: Tracker, flushed_offset: int, end_offset: int, now: float, timeout_s: float
+) -> tuple[Wait, Wait]:
+    """The (flush, replica) waits of a put that ends at `end_offset` and whose caller has `timeout_s` left.  Pure."""
+    usable_s = timeout_s - min(ANSWER_MAX_S, timeout_s * ANSWER_SHARE)
+    flush = replica = NO_WAIT
+    if levels.sync_flush and end_offset > flushed_offset:
+        flush = Wait(None, now + min(levels.sync_flush_timeout_s, usable_s))
+    if levels.sync_master and end_offset > tracker.confirm_offset:
+        replica = Wait(PutStatus.SLAVE_NOT_AVAILABLE)
+        if tracker.is_slave_available(end_offset):
+            replica = Wait(None, now + min(levels.slave_timeout_s, usable_s))
+    return flush, replica
+
+
+class Acknowledgements:
+    """Of the log it knows where it ends and up to where it is on disk.  `request_flush(offset)` asks for a flush that
+    covers the offset; `visible_changed` hears how far consumers may see (None: to the end)."""
+
+    def __init__(
+        self,
+        levels: AckLevels,
+        tracker: Tracker,
+        *,
+        end_offset: Callable[[], int],
+        flushed_offset: Callable[[], int],
+        request_flush: Callable[[int], None],
+        visible_changed: Callable[[int | None], None],
+    ) -> None:
+        self.levels = levels
+        self.tracker = tracker
+        self._end_offset = end_offset
+        self._flushed_offset = flushed_offset
+        self._request_flush = request_flush
+        self._visible_changed = visible_changed
+        self._visible: int | None = None
+        self._pending = PendingPuts()
+        self._futures: dict[PendingPut, asyncio.Future[PutStatus]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def confirm_offset(self) -> int:
+        return self.tracker.confirm_offset
+
+    def check_room(self) -> None:
+        """To be called before an append: raises SystemBusy while too many puts wait already."""
+        if len(self._pending) >= self.levels.max_pending:
+            raise SystemBusy(f"{len(self._pending)} puts wait for a disk or a slave already; send again in a moment")
+
+    async def wait(self, end_offset: int, timeout_s: float) -> PutStatus:
+        """How a put that has just been appended up to `end_offset` ended; ends before `timeout_s` is over."""
+        loop = asyncio.get_running_loop()
+        waits = put_waits(self.levels, self.tracker, self._flushed_offset(), end_offset, loop.time(), timeout_s)
+        put = self._pending.add(end_offset, *waits)
+        if put.flush.status is None:
+            self._request_flush(end_offset)
+        if put.status is not None:
+            return put.status
+        future: asyncio.Future[PutStatus] = loop.create_future()
+        self._futures[put] = future
+        self._arm()
+        try:
+            return await future
+        finally:
+            self._futures.pop(put, None)  # a late flush or ack finds nobody, and that is fine
+
+    def on_flushed(self, offset: int) -> None:
+        self._resolve(self._pending.on_flushed(offset))
+
+    def begin(self) -> None:
+        """This broker begins to take writes; whatever an earlier time as master had confirmed counts no more."""
+        self.tracker.begin(self._end_offset())
+        self._show()
+
+    def on_join(self, slave_id: int, address: str, slave_end: int) -> SlaveProgress:
+        slave = self.tracker.join(slave_id, address, slave_end, self._end_offset())
+        self._show()
+        return slave
+
+    def on_leave(self, slave: SlaveProgress) -> None:
+        """Puts that wait go on waiting: a slave that comes back in time still ends them well."""
+        self.tracker.leave(slave)
+        self._show()
+
+    def on_ack(self, slave: SlaveProgress, ack_offset: int) -> None:
+        """Raises AckRefused, having changed nothing, for an ack beyond the log's end."""
+        if self.tracker.ack(slave, ack_offset, self._end_offset()):
+            self._resolve(self._pending.on_confirmed(self.tracker.confirm_offset))
+        self._show()
+
+    def abandon(self) -> None:
+        """Nothing will come any more (shutdown): every waiting put ends with the status of its timeout."""
+        self._resolve(self._pending.expire(float("inf")))
+
+    def _resolve(self, puts: list[PendingPut]) -> None:
+        for put in puts:
+            future = self._futures.get(put)
+            if future is not None and not future.done():
+                future.set_result(_status(put))
+
+    def _arm(self) -> None:
+        deadline = self._pending.next_deadline()
+        if deadline is None or (self._timer is not None and self._timer.when() <= deadline):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(deadline, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        self._resolve(self._pending.expire(asyncio.get_running_loop().time()))
+        self._arm()
+        self._show()
+
+    def _show(self) -> None:
+        visible = self.tracker.visible_offset(self._end_offset()) if self.levels.sync_master else None
+        if visible != self._visible:
+            self._visible = visible
+            self._visible_changed(visible)
+
+    def __str__(self) -> str:
+        waiting = len(self._pending)
+        puts = f"{waiting} put{'' if waiting == 1 else 's'} waiting"
+        return f"{self.tracker.describe(self._end_offset())} | flushed={self._flushed_offset()} | {puts}"
+
+
+def _status(put: PendingPut) -> PutStatus:
+    assert put.status is not None
+    return put.status

@@ -1,0 +1,41 @@
+"""`rocketsim/epochs.json`: the epochs of this broker's log, on disk before the first byte of an epoch is written.
+
+There is no second copy to fall back to: an older list would make this broker believe in a past that others have left.
+"""
+
+import json
+from pathlib import Path
+
+from broker_service.errors import StoreCorrupt
+from broker_service.replication.epochs import Epoch, EpochList
+from broker_service.store.files import Files
+
+
+class EpochFile:
+    """`epochs` is what the file says.  A log that is older than its first list (a store of RocketMQ's) has epoch 0."""
+
+    def __init__(self, path: Path, log_end_offset: int, files: Files | None = None) -> None:
+        self._path = path
+        self._files = files or Files()
+        self.epochs = self._load(log_end_offset)
+
+    def _load(self, log_end_offset: int) -> EpochList:
+        try:
+            text = self._files.read(self._path)
+        except FileNotFoundError:
+            return EpochList.of((0, 0)) if log_end_offset else EpochList()
+        try:
+            entries = json.loads(text)["epochs"]
+            return EpochList(tuple(Epoch(int(entry["epoch"]), int(entry["startOffset"])) for entry in entries))
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreCorrupt(
+                f"{self._path} is damaged ({error}): without it nobody knows which part of the log is whose. "
+                "Copy it from the broker's peer, or wipe this store and let it be copied anew"
+            ) from error
+
+    def save(self, epochs: EpochList) -> None:
+        """On return the list is on disk; a crash before that leaves the old one."""
+        entries = [{"epoch": epoch.epoch, "startOffset": epoch.start_offset} for epoch in epochs.epochs]
+        self._files.make_directory(self._path.parent)
+        self._files.write_atomically(self._path, json.dumps({"epochs": entries}, indent=1).encode())
+        self.epochs = epochs

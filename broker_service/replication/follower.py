@@ -1,0 +1,181 @@
+"""A slave's side of one stream: what it tells its master, and what a message from the master does to its log.
+
+Does no I/O but the log's and the epoch file's, knows no event loop.  `slave.py` and the simulation drive it.
+The order of what is made durable is the point of this file: bytes are cut before newer epochs are adopted (else the cut
+bytes would pass for the new master's), and epochs are adopted before their first byte is stored.
+"""
+
+import zlib
+from pathlib import Path
+
+from rocketsim_proto import replication_pb2 as pb
+from rocketsim_proto.record import RecordError
+
+from broker_service.errors import StaleEpoch
+from broker_service.replication.catch_up import Cut
+from broker_service.replication.epoch_file import EpochFile
+from broker_service.replication.epochs import EpochList, common_prefix
+from broker_service.replication.handshake import TAIL_BYTES, Identity, epoch_list, epoch_messages, log_state
+from broker_service.replication.protocols import ReplicatedLog
+from broker_service.replication.refusals import Diverged, Mismatch, ProtocolViolation
+
+
+class Follower:
+    """One per stream.  After any exception the stream is over and the log is as whole as it was."""
+
+    def __init__(self, log: ReplicatedLog, epochs: EpochFile, identity: Identity, diverged: Path) -> None:
+        self.sync_flush = True  # until the master says otherwise
+        self.master_end_offset = 0
+        self._log = log
+        self._epochs = epochs
+        self._identity = identity
+        self._diverged = diverged
+        self._expected_offset: int | None = None  # where the next log bytes start; None before the handshake's reply
+        self._refill_offset = self._refill_until = 0
+
+    @property
+    def end_offset(self) -> int:
+        return self._log.end_offset
+
+    def handshake(self) -> pb.Handshake:
+        end = self._log.end_offset
+        tail_size, tail_crc32 = self._log.tail_crc_at(end, TAIL_BYTES)
+        return pb.Handshake(
+            cluster_name=self._identity.cluster_name,
+            broker_name=self._identity.broker_name,
+            broker_id=self._identity.broker_id,
+            address=self._identity.address,
+            epochs=epoch_messages(self._epochs.epochs),
+            min_offset=self._log.min_offset,
+            end_offset=end,
+            mapped_file_size_commit_log=self._identity.mapped_file_size_commit_log,
+            mapped_file_size_consume_queue=self._identity.mapped_file_size_consume_queue,
+            tail_size=tail_size,
+            tail_crc32=tail_crc32,
+        )
+
+    def welcome(self, reply: pb.HandshakeReply) -> Cut | None:
+        """Do what the master's answer asks for, if this log's own history says the same; else raise why not."""
+        if self._expected_offset is not None:
+            self._adopt(self._checked_epochs(reply))
+            return None
+        master = log_state(reply)
+        epochs = self._checked_epochs(reply)
+        end, resume = self._log.end_offset, reply.resume_offset
+        prefix = common_prefix(self._epochs.epochs, end, epochs, master.end_offset)
+        cut = None
+        if resume == end:
+            self._check_resume(reply, prefix)
+        elif resume > end or prefix is None or prefix < self._log.min_offset:
+            cut = self._start_over(resume, master.min_offset, prefix)
+        else:
+            cut = self._cut_back(reply, epochs, prefix)
+        self._adopt(epochs)
+        self.sync_flush = reply.sync_flush
+        self.master_end_offset = master.end_offset
+        self._expected_offset = resume
+        if reply.refill:
+            self._refill_offset, self._refill_until = reply.refill_from, end
+        return cut
+
+    def receive(self, frame: pb.LogData) -> None:
+        """Check and store log bytes; a heartbeat has none.  They may end inside of a record."""
+        expected = self._expected_offset
+        if expected is None or frame.commit_log_offset != expected:
+            raise ProtocolViolation(f"log bytes from {frame.commit_log_offset}, {expected} expected")
+        if frame.epoch < self._epochs.epochs.last:
+            raise StaleEpoch(f"log bytes of epoch {frame.epoch}; this broker is in epoch {self._epochs.epochs.last}")
+        if frame.epoch > self._epochs.epochs.last:
+            raise ProtocolViolation(f"log bytes of epoch {frame.epoch}, which was not announced")
+        if zlib.crc32(frame.data) != frame.crc32:
+            raise ProtocolViolation(f"log bytes from {expected} have a wrong CRC")
+        if frame.data:
+            try:
+                self._log.append_replicated(expected, frame.data)
+            except RecordError as error:
+                raise ProtocolViolation(f"log bytes from {expected}: {error}") from error
+        self._expected_offset = expected + len(frame.data)
+        self.master_end_offset = frame.master_end_offset
+
+    def next_refill(self, max_bytes: int) -> pb.LogData | None:
+        """The next piece of what the master lost; None when it has been sent all."""
+        if self._refill_offset >= self._refill_until:
+            return None
+        wanted = min(max_bytes, self._refill_until - self._refill_offset)
+        data = self._log.read_log(self._refill_offset, wanted)
+        frame = pb.LogData(
+            epoch=self._epochs.epochs.last,
+            commit_log_offset=self._refill_offset,
+            data=data,
+            crc32=zlib.crc32(data),
+            master_end_offset=self._log.end_offset,
+        )
+        self._refill_offset += len(data)
+        return frame
+
+    def ack(self, flushed_offset: int) -> pb.Ack:
+        """What may be acknowledged now: whole checked records, and of them what is on disk if the master syncs."""
+        end = self._log.end_offset
+        return pb.Ack(ack_offset=min(end, flushed_offset) if self.sync_flush else end, epoch=self._epochs.epochs.last)
+
+    def _checked_epochs(self, reply: pb.HandshakeReply) -> EpochList:
+        try:
+            epochs = epoch_list(reply.epochs)
+        except ValueError as error:
+            raise ProtocolViolation(f"the master's epochs cannot be: {error}") from error
+        if epochs.last < self._epochs.epochs.last:
+            raise StaleEpoch(
+                f"the master is in epoch {epochs.last}, this broker knows of epoch {self._epochs.epochs.last}: "
+                "it was replaced, and must follow the newer master"
+            )
+        return epochs
+
+    def _check_resume(self, reply: pb.HandshakeReply, prefix: int | None) -> None:
+        end = self._log.end_offset
+        joint = reply.refill_from if reply.refill else end
+        if self._log.min_offset < end and prefix != joint:
+            raise Mismatch(f"the master resumes at {end}, but the two histories are equal up to {prefix} only")
+        self._compare_tail(reply, joint)
+
+    def _cut_back(self, reply: pb.HandshakeReply, epochs: EpochList, prefix: int) -> Cut:
+        end, resume = self._log.end_offset, reply.resume_offset
+        if epochs.last == self._epochs.epochs.last or prefix != resume:
+            # Only a newer epoch can fork bytes off, and only where the histories part.
+            raise Mismatch(
+                f"the master asks to cut back from {end} to {resume}; the histories are equal up to {prefix}"
+            )
+        self._compare_tail(reply, resume)
+        self._log.truncate(resume, self._diverged)
+        return Cut(resume, end, self._log.end_offset, str(self._diverged))
+
+    def _start_over(self, resume: int, master_min: int, prefix: int | None) -> Cut | None:
+        first, end = self._log.min_offset, self._log.end_offset
+        if resume != master_min:
+            raise Mismatch(f"the master resumes at {resume}, this log is [{first}, {end}), equal up to {prefix}")
+        if first == end:
+            self._log.start_over(resume)
+            return None
+        if prefix is None:
+            raise Mismatch("no epoch in common with the master: the log of another broker? Wipe it to copy it anew")
+        kept_in = None
+        if prefix < end:
+            kept_in = str(self._diverged)
+            self._log.truncate(max(prefix, first), self._diverged)
+        self._log.start_over(resume)
+        return Cut(first, end, resume, kept_in)
+
+    def _compare_tail(self, reply: pb.HandshakeReply, joint: int) -> None:
+        tail_size, tail_crc32 = self._log.tail_crc_at(joint, min(reply.tail_size, TAIL_BYTES))
+        if tail_size == reply.tail_size and tail_crc32 != reply.tail_crc32:
+            raise Diverged(
+                f"the {tail_size} bytes before {joint} differ from the master's, in the same epoch; "
+                "keep both stores, find out which is right (rocketsim store verify), wipe the other"
+            )
+
+    def _adopt(self, epochs: EpochList) -> None:
+        if epochs != self._epochs.epochs:
+            self._epochs.save(epochs)
+
+    def __str__(self) -> str:
+        end = self._log.end_offset
+        return f"follower end={end} behind={max(0, self.master_end_offset - end)}B epoch={self._epochs.epochs.last}"

@@ -1,0 +1,262 @@
+"""The master's side of replication on the network: one stream per slave.  What is said on it, `transfer.py` decides."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+from rocketsim_proto import replication_pb2 as pb
+from rocketsim_proto.metadata_pb2 import Metadata
+from rocketsim_proto.replication_pb2_grpc import ReplicationServicer
+
+from broker_service.errors import RocketSimError, ServiceNotAvailable, StaleEpoch
+from broker_service.replication.acknowledgement import Acknowledgements
+from broker_service.replication.epoch_file import EpochFile
+from broker_service.replication.handshake import Identity
+from broker_service.replication.protocols import MasterBroker, ReplicatedLog
+from broker_service.replication.refusals import FellSilent, ProtocolViolation, Replaced, status_of
+from broker_service.replication.transfer import State, Transfer, TransferSettings
+
+logger = logging.getLogger(__name__)
+
+Context = grpc.aio.ServicerContext
+
+
+class ReplicationMaster(ReplicationServicer):  # type: ignore[misc]
+    """The Replication service.  A broker that is a slave serves it too, and refuses."""
+
+    def __init__(
+        self,
+        *,
+        log: ReplicatedLog,
+        epochs: EpochFile,
+        identity: Identity,
+        acks: Acknowledgements,
+        broker: MasterBroker,
+        settings: TransferSettings | None = None,
+    ) -> None:
+        self.log = log
+        self.epochs = epochs
+        self.identity = identity
+        self.acks = acks
+        self.broker = broker
+        self.settings = settings or TransferSettings()
+        # Held from a slave's handshake until this log has what that slave had more: the next one is judged by that.
+        self.greeting = asyncio.Lock()
+        self.streams: set[_SlaveStream] = set()
+
+    # --- for the broker -------------------------------------------------------------------------------------------
+
+    def begin_epoch(self) -> int:
+        """To be called before the first write after a promotion or an unclean start; returns the new epoch.
+
+        Raises ServiceNotAvailable while lost bytes are being fetched from a slave: they belong to the epoch before.
+        """
+        if self.is_refilling():
+            raise ServiceNotAvailable("the log's lost tail is being fetched from a slave")
+        self.log.flush()  # an epoch must not start beyond what a power loss leaves
+        epoch = self.epochs.epochs.next(self.identity.broker_id)
+        self.epochs.save(self.epochs.epochs.begin(epoch, self.log.end_offset))
+        self.acks.begin()
+        self._wake_all()
+        logger.info("epoch %d begins at %d", epoch, self.log.end_offset)
+        return epoch
+
+    def is_refilling(self) -> bool:
+        return any(stream.transfer.state is State.REFILL for stream in self.streams)
+
+    def on_append(self) -> None:
+        """The log has grown."""
+        self._wake_all()
+
+    def publish_metadata(self, change: Metadata) -> None:
+        """Every connected slave gets the change; one that is too slow for changes gets a snapshot instead."""
+        for stream in self.streams:
+            stream.transfer.offer_metadata(change)
+            stream.wake.set()
+
+    def disconnect(self, reason: str) -> None:
+        """End all streams: this broker is no master any more, or stops."""
+        for stream in self.streams:
+            stream.close(ServiceNotAvailable(reason))
+
+    def _wake_all(self) -> None:
+        for stream in self.streams:
+            stream.wake.set()
+
+    def __str__(self) -> str:
+        return str(self.acks)
+
+    # --- the service ----------------------------------------------------------------------------------------------
+
+    async def Replicate(self, requests: AsyncIterator[pb.SlaveMessage], context: Context[Any, Any]) -> None:
+        stream = _SlaveStream(self, requests, context)
+        self.streams.add(stream)
+        refusal: RocketSimError = ServiceNotAvailable("the slave closed the stream")
+        try:
+            await stream.run()
+        except* RocketSimError as group:
+            refusal = _first(group)
+        finally:
+            self.streams.discard(stream)
+            stream.transfer.leave()
+            logger.info("%s left: %s", stream.transfer.name, refusal)
+        if isinstance(refusal, StaleEpoch) and stream.newer_epoch > self.epochs.epochs.last:
+            self.broker.fenced(stream.newer_epoch, stream.transfer.name)
+        if not stream.ended:
+            await context.abort(status_of(refusal), str(refusal))
+
+    async def GetMetadata(self, request: pb.GetMetadataRequest, context: Context[Any, Any]) -> Metadata:
+        if request.broker_name != self.identity.broker_name:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"brokerName is {self.identity.broker_name} here, not {request.broker_name}",
+            )
+        if request.epoch > self.epochs.epochs.last:
+            self.broker.fenced(request.epoch, f"slave-{request.broker_id}")
+        if not self.broker.is_master():
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this broker is not a master")
+        return self.broker.metadata()
+
+
+class _SlaveStream:
+    """One connection: a receiver and a sender around a Transfer, and a watch over the time."""
+
+    def __init__(
+        self, master: ReplicationMaster, requests: AsyncIterator[pb.SlaveMessage], context: Context[Any, Any]
+    ) -> None:
+        self.transfer = Transfer(
+            master.log,
+            master.epochs,
+            master.identity,
+            master.acks,
+            master.settings,
+            sync_master=master.acks.levels.sync_master,
+            sync_flush=master.acks.levels.sync_flush,
+            now=_now(),
+        )
+        self.wake = asyncio.Event()
+        self.ended = False  # by the slave: then there is nothing to refuse
+        self.newer_epoch = 0
+        self.slave_id: int | None = None
+        self._master = master
+        self._requests = requests
+        self._context = context
+        self._closing = asyncio.Event()
+        self._close_reason: RocketSimError = ServiceNotAvailable("closed")
+
+    def close(self, reason: RocketSimError) -> None:
+        self._close_reason = reason
+        self._closing.set()
+
+    async def run(self) -> None:
+        """Until the slave ends the stream; raises a group of refusals otherwise."""
+        async with asyncio.TaskGroup() as group:
+            others = [group.create_task(self._send()), group.create_task(self._watch())]
+            await self._receive()
+            self.ended = True
+            for task in others:
+                task.cancel()
+
+    async def _receive(self) -> None:
+        message = await self._next()
+        if message is None:
+            return
+        if message.WhichOneof("kind") != "handshake":
+            raise ProtocolViolation(f"the first message is {message.WhichOneof('kind')}, not a handshake")
+        if not self._master.broker.is_master():
+            raise ServiceNotAvailable("this broker is not a master")
+        self._replace_older(message.handshake.broker_id)
+        async with self._master.greeting:
+            self._greet(message.handshake)
+            while self.transfer.state is State.REFILL:
+                message = await self._next()
+                if message is None:
+                    return
+                self._apply(message)
+        assert self.transfer.slave is not None
+        logger.info("%s", self.transfer)
+        self._master.broker.slave_joined(self.transfer.slave)
+        self.wake.set()
+        while (message := await self._next()) is not None:
+            self._apply(message)
+
+    def _greet(self, handshake: pb.Handshake) -> None:
+        self.newer_epoch = max((epoch.epoch for epoch in handshake.epochs), default=0)
+        plan = self.transfer.greet(handshake, takes_writes=self._master.broker.takes_writes())
+        logger.info("%s: %s", self.transfer.name, plan)
+        self.wake.set()
+
+    def _replace_older(self, slave_id: int) -> None:
+        self.slave_id = slave_id
+        for stream in self._master.streams:
+            if stream is not self and stream.slave_id == slave_id:
+                stream.close(Replaced(f"slave-{slave_id} has connected again"))
+
+    def _apply(self, message: pb.SlaveMessage) -> None:
+        match message.WhichOneof("kind"):
+            case "ack":
+                self.newer_epoch = message.ack.epoch
+                self.transfer.ack(message.ack)
+            case "refill":
+                self.transfer.refill(message.refill)
+            case "offsets":
+                self._accept_offsets(message.offsets)
+            case kind:
+                raise ProtocolViolation(f"{self.transfer.name}: {kind} in the middle of a stream")
+        self.wake.set()
+
+    def _accept_offsets(self, offsets: Metadata) -> None:
+        assert self.slave_id is not None
+        try:
+            self._master.broker.accept_offsets(self.slave_id, offsets)
+        except ValueError as error:
+            raise ProtocolViolation(f"{self.transfer.name}: offsets handed back make no sense: {error}") from error
+
+    async def _next(self) -> pb.SlaveMessage | None:
+        try:
+            message = await anext(self._requests)
+        except StopAsyncIteration:
+            return None
+        self.transfer.heard_at = _now()
+        return message
+
+    async def _send(self) -> None:
+        """The only writer of the stream."""
+        while True:
+            self.wake.clear()
+            if self.transfer.wants_snapshot:
+                self.transfer.give_snapshot(self._master.broker.metadata())
+            message = self.transfer.next_message(_now())
+            if message is not None:
+                await self._context.write(message)
+                continue
+            try:
+                async with asyncio.timeout_at(self.transfer.next_heartbeat()):
+                    await self.wake.wait()
+            except TimeoutError:
+                pass  # A heartbeat is due.
+
+    async def _watch(self) -> None:
+        housekeeping_s = self._master.settings.housekeeping_s
+        while (silent_until := self.transfer.heard_at + housekeeping_s) > _now():
+            try:
+                async with asyncio.timeout_at(silent_until):
+                    await self._closing.wait()
+            except TimeoutError:
+                continue  # Something may have been heard since.
+            raise self._close_reason
+        raise FellSilent(f"{self.transfer.name}: nothing heard for {housekeeping_s} s")
+
+
+def _first(group: BaseExceptionGroup[RocketSimError]) -> RocketSimError:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, RocketSimError)
+    return error
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

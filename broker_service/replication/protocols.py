@@ -1,0 +1,87 @@
+"""What replication needs of the store and of the broker, in its own words; they and the tests' fakes implement it.
+
+Everything here is called on the event loop's thread, and nothing may block on the network.
+"""
+
+from pathlib import Path
+from typing import Protocol
+
+from rocketsim_proto.metadata_pb2 import Metadata
+
+from broker_service.replication.catch_up import Cut
+from broker_service.replication.tracker import SlaveProgress
+
+
+class ReplicatedLog(Protocol):
+    """The commit log, as far as it is copied.  `MessageStore` is one."""
+
+    @property
+    def min_offset(self) -> int: ...
+
+    @property
+    def end_offset(self) -> int: ...
+
+    @property
+    def flushed_offset(self) -> int: ...
+
+    def read_log(self, commit_log_offset: int, max_bytes: int) -> bytes:
+        """Raw bytes from there on, never across a file, never beyond the end."""
+
+    def append_replicated(self, commit_log_offset: int, data: bytes) -> int:
+        """Store whole checked records, keep a last part of one aside, and return the end of what is stored.
+
+        `commit_log_offset` is the end, which forgets what was kept aside, or the end plus what is kept aside.
+        """
+
+    def tail_crc_at(self, commit_log_offset: int, size: int) -> tuple[int, int]:
+        """(size, CRC-32) of the last bytes before the offset; fewer where the log does not reach back so far."""
+
+    def truncate(self, offset: int, keep_in: Path | None) -> int:
+        """Cut back, so that nothing cut comes back after a crash at any point; a copy goes to `keep_in`."""
+
+    def start_over(self, offset: int) -> None:
+        """Throw the whole log and its queues away and be an empty log that begins and ends at `offset`."""
+
+    def flush(self) -> int:
+        """Return only when every byte up to the returned offset is on disk."""
+
+
+class MasterBroker(Protocol):
+    """The broker behind a ReplicationMaster."""
+
+    def is_master(self) -> bool:
+        """Whether slaves may follow this broker: configured or promoted as one, and not fenced."""
+
+    def takes_writes(self) -> bool:
+        """From then on the log may have bytes that no slave has, so nothing is refilled any more."""
+
+    def metadata(self) -> Metadata:
+        """All of it, `complete`, with the current epoch."""
+
+    def accept_offsets(self, slave_id: int, offsets: Metadata) -> None:
+        """Merge forward what a slave took while this master was away.  ValueError for what makes no sense."""
+
+    def fenced(self, epoch: int, by: str) -> None:
+        """A newer epoch exists: stop taking writes now, and for good."""
+
+    def slave_joined(self, slave: SlaveProgress) -> None:
+        """A slave has answered, and what it had beyond this log has been fetched."""
+
+    def visible_changed(self, visible_offset: int | None) -> None:
+        """Consumers see the log up to here (None: to its end): set the store's confirm offset, wake the long polls."""
+
+
+class SlaveBroker(Protocol):
+    """The broker behind a ReplicationSlave."""
+
+    def apply_metadata(self, metadata: Metadata) -> None:
+        """A snapshot (`complete`) or a change.  Offsets merge forward."""
+
+    def offsets_to_hand_back(self) -> Metadata | None:
+        """Offsets taken while there was no master.  Asked at every connect: keep them until the master has them."""
+
+    def replicated(self, visible_offset: int) -> None:
+        """Records up to here are stored as safely as the master asks: show them to consumers, wake the long polls."""
+
+    def log_cut(self, cut: Cut) -> None:
+        """The log was cut back or started over; offsets beyond its queues' ends are to be clamped."""

@@ -1,0 +1,234 @@
+"""The slave's side of replication on the network.  What it does with a message, `follower.py` decides."""
+
+import asyncio
+import logging
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import grpc
+from rocketsim_proto import replication_pb2 as pb
+from rocketsim_proto.replication_pb2_grpc import ReplicationStub
+
+from broker_service.errors import RocketSimError
+from broker_service.replication.epoch_file import EpochFile
+from broker_service.replication.flusher import Flusher
+from broker_service.replication.follower import Follower
+from broker_service.replication.handshake import Identity
+from broker_service.replication.protocols import ReplicatedLog, SlaveBroker
+from broker_service.replication.refusals import FellSilent, ProtocolViolation
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlaveSettings:
+    housekeeping_s: float = 20.0  # haHousekeepingInterval
+    metadata_interval_s: float = 10.0
+    metadata_timeout_s: float = 5.0
+    refill_frame_bytes: int = 1 << 20
+    retry_first_s: float = 0.2
+    retry_last_s: float = 5.0
+    message_max_bytes: int = 64 << 20  # a metadata snapshot is the largest message
+
+
+class ReplicationSlave:
+    def __init__(
+        self,
+        *,
+        log: ReplicatedLog,
+        epochs: EpochFile,
+        identity: Identity,
+        flusher: Flusher,
+        broker: SlaveBroker,
+        diverged: Path,
+        settings: SlaveSettings | None = None,
+        chance: random.Random | None = None,
+    ) -> None:
+        self._log = log
+        self._epochs = epochs
+        self._identity = identity
+        self._flusher = flusher
+        self._broker = broker
+        self._diverged = diverged
+        self._settings = settings or SlaveSettings()
+        self._chance = chance or random.Random()
+        self._stream: _MasterStream | None = None
+
+    async def follow(self, master_address: str) -> NoReturn:
+        """Be that master's slave until cancelled.  Once cancelled and awaited, nothing is appended any more."""
+        retry_s = self._settings.retry_first_s
+        trouble = ""
+        while True:
+            try:
+                await self._follow_once(master_address)
+            except* (RocketSimError, grpc.aio.AioRpcError) as group:
+                reason = _reason(group)
+            if self._stream is not None and self._stream.is_welcome:
+                retry_s, trouble = self._settings.retry_first_s, ""
+            self._stream = None
+            if reason != trouble:  # once, not at every try
+                logger.warning("master %s lost: %s; trying again", master_address, reason)
+                trouble = reason
+            await asyncio.sleep(retry_s * self._chance.uniform(0.8, 1.2))
+            retry_s = min(retry_s * 2, self._settings.retry_last_s)
+
+    def hand_back(self) -> None:
+        """There are offsets to hand back; without a stream they go at the next connect."""
+        if self._stream is not None:
+            self._stream.hand_back()
+
+    def is_following(self) -> bool:
+        return self._stream is not None and self._stream.is_welcome
+
+    async def _follow_once(self, master_address: str) -> NoReturn:
+        options = [("grpc.max_receive_message_length", self._settings.message_max_bytes)]
+        async with grpc.aio.insecure_channel(master_address, options=options) as channel:
+            follower = Follower(self._log, self._epochs, self._identity, self._diverged)
+            self._stream = _MasterStream(
+                master_address, ReplicationStub(channel), follower, self._flusher, self._broker, self._settings
+            )
+            await self._stream.run(self._metadata_request)
+        raise AssertionError("a stream ends by an exception")
+
+    def _metadata_request(self) -> pb.GetMetadataRequest:
+        return pb.GetMetadataRequest(
+            broker_name=self._identity.broker_name,
+            broker_id=self._identity.broker_id,
+            epoch=self._epochs.epochs.last,
+        )
+
+    def __str__(self) -> str:
+        return str(self._stream) if self._stream is not None else "no master"
+
+
+class _MasterStream:
+    """One connection: a receiver and a sender around a Follower, the metadata, and a watch over the time."""
+
+    def __init__(
+        self,
+        address: str,
+        stub: ReplicationStub,
+        follower: Follower,
+        flusher: Flusher,
+        broker: SlaveBroker,
+        settings: SlaveSettings,
+    ) -> None:
+        self.is_welcome = False
+        self._address = address
+        self._stub = stub
+        self._follower = follower
+        self._flusher = flusher
+        self._broker = broker
+        self._settings = settings
+        self._wake = asyncio.Event()
+        self._ack_due = False
+        self._hand_back_due = False
+        self._heard_at = _now()
+        self._welcomed = asyncio.Event()
+
+    def hand_back(self) -> None:
+        self._hand_back_due = True
+        self._wake.set()
+
+    async def run(self, metadata_request: Any) -> None:
+        call = self._stub.Replicate()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._send(call))
+                group.create_task(self._receive(call))
+                group.create_task(self._watch())
+                group.create_task(self._poll_metadata(metadata_request))
+        finally:
+            call.cancel()
+
+    async def _receive(self, call: Any) -> NoReturn:
+        async for message in call:
+            self._heard_at = _now()
+            match message.WhichOneof("kind"):
+                case "handshake":
+                    self._on_handshake(message.handshake)
+                case "log":
+                    self._follower.receive(message.log)
+                    self._ack_due = True
+                case "metadata":
+                    self._broker.apply_metadata(message.metadata)
+                case kind:
+                    raise ProtocolViolation(f"a message of kind {kind}")
+            self._wake.set()
+        raise grpc.aio.AioRpcError(
+            await call.code(), await call.initial_metadata(), await call.trailing_metadata(), await call.details()
+        )
+
+    def _on_handshake(self, reply: pb.HandshakeReply) -> None:
+        with self._flusher.halted():
+            cut = self._follower.welcome(reply)
+        if cut is not None:
+            logger.warning("master %s: %s", self._address, cut)
+            self._broker.log_cut(cut)
+        if not self.is_welcome:
+            logger.info("following %s: %s", self._address, self._follower)
+            self._hand_back_due = True
+        self.is_welcome = True
+        self._welcomed.set()
+        self._ack_due = True
+
+    async def _send(self, call: Any) -> NoReturn:
+        """The only writer of the stream."""
+        await call.write(pb.SlaveMessage(handshake=self._follower.handshake()))
+        await self._welcomed.wait()
+        while (refill := self._follower.next_refill(self._settings.refill_frame_bytes)) is not None:
+            await call.write(pb.SlaveMessage(refill=refill))
+        while True:
+            if self._hand_back_due:
+                self._hand_back_due = False
+                offsets = self._broker.offsets_to_hand_back()
+                if offsets is not None:
+                    await call.write(pb.SlaveMessage(offsets=offsets))
+            if self._ack_due:
+                self._ack_due = False
+                await self._send_ack(call)
+            elif not self._hand_back_due:
+                self._wake.clear()
+                await self._wake.wait()
+
+    async def _send_ack(self, call: Any) -> None:
+        """One flush serves all frames that came while the one before ran."""
+        if self._follower.sync_flush:
+            await self._flusher.wait(self._follower.end_offset)
+        ack = self._follower.ack(self._flusher.flushed_offset)
+        await call.write(pb.SlaveMessage(ack=ack))
+        self._broker.replicated(ack.ack_offset)
+
+    async def _poll_metadata(self, metadata_request: Any) -> NoReturn:
+        await self._welcomed.wait()
+        while True:
+            try:
+                metadata = await self._stub.GetMetadata(metadata_request(), timeout=self._settings.metadata_timeout_s)
+            except grpc.aio.AioRpcError as error:
+                logger.warning("metadata of master %s: %s %s", self._address, error.code().name, error.details())
+            else:
+                self._broker.apply_metadata(metadata)
+            await asyncio.sleep(self._settings.metadata_interval_s)
+
+    async def _watch(self) -> NoReturn:
+        while (silent_s := _now() - self._heard_at) < self._settings.housekeeping_s:
+            await asyncio.sleep(self._settings.housekeeping_s - silent_s)
+        raise FellSilent(f"nothing heard for {self._settings.housekeeping_s} s")
+
+    def __str__(self) -> str:
+        return f"{self._follower} master={self._address}"
+
+
+def _reason(group: BaseExceptionGroup[Exception]) -> str:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, grpc.aio.AioRpcError):
+        return f"{error.code().name} {error.details()}"
+    return str(error)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

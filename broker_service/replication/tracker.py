@@ -1,0 +1,96 @@
+"""Who has acknowledged what, and what that confirms.  Pure: no clock, no event loop, no sockets.
+
+A slave is *in sync* once it has acknowledged something on its present connection and is less than `fall_behind_max`
+bytes behind.  One slave confirms: the confirm offset is the furthest ack there ever was, and it never falls, because a
+slave that goes away keeps its bytes.
+"""
+
+from dataclasses import dataclass
+
+from broker_service.errors import RocketSimError
+
+
+class AckRefused(RocketSimError):
+    """An ack that cannot be true.  It changed nothing; the stream it came on is to be closed."""
+
+
+@dataclass(slots=True)
+class SlaveProgress:
+    """One connection of one slave.  `ack_offset` is None until its first ack: to have bytes is not to have synced."""
+
+    slave_id: int
+    connection: int
+    address: str
+    end_offset: int
+    ack_offset: int | None = None
+
+    def describe(self, master_end_offset: int) -> str:
+        behind = master_end_offset - (self.ack_offset or 0)
+        return f"slave-{self.slave_id} ack={self.ack_offset} behind={behind}B"
+
+
+class Tracker:
+    def __init__(self, fall_behind_max: int) -> None:
+        self.fall_behind_max = fall_behind_max
+        self.slaves: dict[int, SlaveProgress] = {}
+        self.confirm_offset = 0
+        self._shown_offset = 0  # what consumers may have seen already; what is visible never falls below it
+        self._connections = 0
+
+    def begin(self, master_end: int) -> None:
+        """A time as master begins: only what the slaves of now have counts as confirmed."""
+        self.confirm_offset = max((slave.ack_offset or 0 for slave in self.slaves.values()), default=0)
+        self._shown_offset = master_end
+
+    def join(self, slave_id: int, address: str, slave_end: int, master_end: int) -> SlaveProgress:
+        """A new connection of a slave; the newer replaces the older, whose acks count no more."""
+        if not self._in_sync(master_end):
+            self._shown_offset = max(self._shown_offset, master_end)
+        self._connections += 1
+        slave = SlaveProgress(slave_id, self._connections, address, slave_end)
+        self.slaves[slave_id] = slave
+        return slave
+
+    def leave(self, slave: SlaveProgress) -> None:
+        if self.is_current(slave):
+            del self.slaves[slave.slave_id]
+
+    def is_current(self, slave: SlaveProgress) -> bool:
+        return self.slaves.get(slave.slave_id) is slave
+
+    def ack(self, slave: SlaveProgress, ack_offset: int, master_end: int) -> bool:
+        """Record an ack; True if it moved the confirm offset.  Raises AckRefused for one beyond the master's end."""
+        if not 0 <= ack_offset <= master_end:
+            raise AckRefused(f"ack {ack_offset} is outside of this log, which ends at {master_end}")
+        if not self.is_current(slave):
+            return False
+        slave.ack_offset = max(ack_offset, slave.ack_offset or 0)
+        if ack_offset <= self.confirm_offset:
+            return False
+        self.confirm_offset = ack_offset
+        return True
+
+    def is_slave_available(self, end_offset: int) -> bool:
+        """D4's "slave OK?" for a put that ends at `end_offset`."""
+        return any(
+            slave.ack_offset is not None and end_offset - slave.ack_offset < self.fall_behind_max
+            for slave in self.slaves.values()
+        )
+
+    def visible_offset(self, master_end: int) -> int | None:
+        """What consumers of a SYNC_MASTER may see: up to here, or, while no slave is in sync, everything (None).
+
+        NB: what was visible stays visible, also when a slave that is behind comes into sync.
+        """
+        if not self._in_sync(master_end):
+            self._shown_offset = max(self._shown_offset, master_end)
+            return None
+        self._shown_offset = max(self._shown_offset, self.confirm_offset)
+        return self._shown_offset
+
+    def _in_sync(self, master_end: int) -> bool:
+        return self.is_slave_available(master_end)
+
+    def describe(self, master_end: int) -> str:
+        slaves = [self.slaves[slave_id].describe(master_end) for slave_id in sorted(self.slaves)]
+        return " | ".join([f"master end={master_end} confirm={self.confirm_offset}", *(slaves or ["no slave"])])

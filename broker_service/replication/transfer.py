@@ -1,0 +1,260 @@
+"""One slave's stream as its master sees it: what to send next, and what a message from the slave does.
+
+Does no I/O but the log's, knows no event loop; the clock is an argument.  `master.py` and the simulation drive it.
+
+    GREETING --handshake--> REFILL --the lost tail is here--> TRANSFER
+            '--------------nothing lost-----------------------^
+"""
+
+import zlib
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from rocketsim_proto import replication_pb2 as pb
+from rocketsim_proto.metadata_pb2 import Metadata
+from rocketsim_proto.record import RecordError
+
+from broker_service.errors import StaleEpoch
+from broker_service.replication import catch_up
+from broker_service.replication.catch_up import LogState, Plan, Step
+from broker_service.replication.epoch_file import EpochFile
+from broker_service.replication.handshake import TAIL_BYTES, Identity, epoch_messages, log_state
+from broker_service.replication.protocols import ReplicatedLog
+from broker_service.replication.refusals import Diverged, Mismatch, ProtocolViolation
+from broker_service.replication.tracker import AckRefused, SlaveProgress
+
+
+class State(Enum):
+    GREETING = "greeting"
+    REFILL = "refill"
+    TRANSFER = "transfer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferSettings:
+    frame_bytes: int = 1 << 20
+    # Bytes sent and not acknowledged.  An ack covers whole records only: this must exceed the largest one by far.
+    in_flight_bytes: int = 32 << 20
+    heartbeat_s: float = 5.0  # haSendHeartbeatInterval
+    housekeeping_s: float = 20.0  # haHousekeepingInterval
+    metadata_changes: int = 64  # kept for a slow slave; beyond that it gets one snapshot instead
+
+
+class Acks(Protocol):
+    """Where acks count: `Acknowledgements`."""
+
+    @property
+    def confirm_offset(self) -> int: ...
+
+    def on_join(self, slave_id: int, address: str, slave_end: int) -> SlaveProgress: ...
+
+    def on_ack(self, slave: SlaveProgress, ack_offset: int) -> None: ...
+
+    def on_leave(self, slave: SlaveProgress) -> None: ...
+
+
+class Transfer:
+    def __init__(
+        self,
+        log: ReplicatedLog,
+        epochs: EpochFile,
+        identity: Identity,
+        acks: Acks,
+        settings: TransferSettings,
+        *,
+        sync_master: bool,
+        sync_flush: bool,
+        now: float,
+    ) -> None:
+        self.state = State.GREETING
+        self.name = "a slave"
+        self.slave: SlaveProgress | None = None
+        self.sent_offset = 0
+        self.heard_at = now
+        self.wants_snapshot = False
+        self._log = log
+        self._epochs = epochs
+        self._identity = identity
+        self._acks = acks
+        self._settings = settings
+        self._sync_master = sync_master
+        self._sync_flush = sync_flush
+        self._sent_at = now
+        self._confirmed_offset = 0  # the log's bytes from here to `sent_offset` are in flight
+        self._refill_offset = self._refill_until = 0
+        self._handshake = pb.Handshake()
+        self._reply: pb.HandshakeReply | None = None
+        self._epoch_sent = 0
+        self._metadata: deque[Metadata] = deque()
+
+    # --- what the slave says --------------------------------------------------------------------------------------
+
+    def greet(self, handshake: pb.Handshake, *, takes_writes: bool) -> Plan:
+        """Decide how this slave catches up, or raise why it may not."""
+        self.name = f"slave-{handshake.broker_id} at {handshake.address}"
+        self._identity.check_slave(handshake)
+        master = LogState(self._epochs.epochs, self._log.min_offset, self._log.end_offset)
+        slave = log_state(handshake)
+        plan = catch_up.plan(master, slave, takes_writes=takes_writes)
+        if plan.step is Step.FENCE:
+            raise StaleEpoch(f"{self.name}: {plan.reason}")
+        if plan.step is Step.REFUSE:
+            raise Mismatch(f"{self.name}: {plan.reason}")
+        refill = plan.step is Step.REFILL
+        if plan.step is Step.RESUME:
+            self._compare_tail(handshake)
+        joint = master.end_offset if refill else plan.resume_offset
+        tail_size, tail_crc32 = self._log.tail_crc_at(joint, min(TAIL_BYTES, max(0, joint - slave.min_offset)))
+        self._handshake = handshake
+        self._reply = pb.HandshakeReply(
+            epochs=epoch_messages(master.epochs),
+            min_offset=master.min_offset,
+            end_offset=master.end_offset,
+            resume_offset=plan.resume_offset,
+            refill=refill,
+            refill_from=master.end_offset if refill else 0,
+            sync_flush=self._sync_flush,
+            sync_master=self._sync_master,
+            tail_size=tail_size,
+            tail_crc32=tail_crc32,
+        )
+        self._epoch_sent = master.epochs.last
+        self.sent_offset = self._confirmed_offset = plan.resume_offset
+        if refill:
+            self.state = State.REFILL
+            self._refill_offset, self._refill_until = master.end_offset, plan.resume_offset
+        else:
+            self._join()
+        return plan
+
+    def refill(self, frame: pb.LogData) -> None:
+        """The next piece of what this master lost.  With the last one the transfer begins."""
+        expected = self._refill_offset
+        if self.state is not State.REFILL or frame.commit_log_offset != expected or not frame.data:
+            raise ProtocolViolation(f"{self.name}: refill from {frame.commit_log_offset}, {expected} expected")
+        end = expected + len(frame.data)
+        if frame.epoch != self._epochs.epochs.last or end > self._refill_until:
+            raise ProtocolViolation(f"{self.name}: refill of epoch {frame.epoch} up to {end}, nobody asked for it")
+        if zlib.crc32(frame.data) != frame.crc32:
+            raise ProtocolViolation(f"{self.name}: refill from {expected} has a wrong CRC")
+        try:
+            stored = self._log.append_replicated(expected, frame.data)
+        except RecordError as error:
+            raise ProtocolViolation(f"{self.name}: refill from {expected}: {error}") from error
+        self._refill_offset = end
+        if end == self._refill_until:
+            if stored != end:
+                raise ProtocolViolation(f"{self.name}: refill ends at {end}, inside of a record")
+            self._join()
+
+    def ack(self, ack: pb.Ack) -> None:
+        """Raises StaleEpoch, AckRefused or ProtocolViolation; then the ack has not counted."""
+        if self.slave is None:
+            raise ProtocolViolation(f"{self.name}: an ack before anything was sent")
+        current = self._epochs.epochs.last
+        if ack.epoch > current:
+            raise StaleEpoch(f"{self.name}: acknowledges epoch {ack.epoch}, newer than this master's {current}")
+        if ack.epoch < current:
+            return  # It has not heard of this epoch yet, and will ack again when it has.
+        if ack.ack_offset > self.sent_offset:
+            raise AckRefused(
+                f"{self.name}: ack {ack.ack_offset}, but only {self.sent_offset} was sent and "
+                f"the log ends at {self._log.end_offset}"
+            )
+        self._acks.on_ack(self.slave, ack.ack_offset)
+        self._confirmed_offset = max(self._confirmed_offset, ack.ack_offset)
+
+    def leave(self) -> None:
+        if self.slave is not None:
+            self._acks.on_leave(self.slave)
+
+    # --- what the master says -------------------------------------------------------------------------------------
+
+    def offer_metadata(self, change: Metadata) -> None:
+        """To be sent soon.  A slave too slow for the changes gets a snapshot: see `wants_snapshot`."""
+        if self.state is not State.TRANSFER or self.wants_snapshot:
+            return
+        self._metadata.append(change)
+        if len(self._metadata) > self._settings.metadata_changes:
+            self._metadata.clear()
+            self.wants_snapshot = True
+
+    def give_snapshot(self, snapshot: Metadata) -> None:
+        self.wants_snapshot = False
+        self._metadata.append(snapshot)
+
+    def next_message(self, now: float) -> pb.MasterMessage | None:
+        """What to send now; None while there is nothing to say, or too much in flight."""
+        message = self._next(now)
+        if message is not None:
+            self._sent_at = now
+        return message
+
+    def next_heartbeat(self) -> float:
+        return self._sent_at + self._settings.heartbeat_s
+
+    def _next(self, now: float) -> pb.MasterMessage | None:
+        if self.state is State.GREETING and self._reply is None:
+            return None
+        if self._reply is not None:
+            reply, self._reply = self._reply, None
+            return pb.MasterMessage(handshake=reply)
+        if self.state is State.TRANSFER and self._epochs.epochs.last != self._epoch_sent:
+            self._epoch_sent = self._epochs.epochs.last
+            return pb.MasterMessage(handshake=self._epoch_news())
+        if self._metadata:
+            return pb.MasterMessage(metadata=self._metadata.popleft())
+        if self.state is State.TRANSFER and self._has_room() and self.sent_offset < self._log.end_offset:
+            return pb.MasterMessage(log=self._read())
+        if now >= self.next_heartbeat():
+            return pb.MasterMessage(log=self._log_data(b""))
+        return None
+
+    def _has_room(self) -> bool:
+        return self.sent_offset - self._confirmed_offset < self._settings.in_flight_bytes
+
+    def _read(self) -> pb.LogData:
+        if self.sent_offset < self._log.min_offset:
+            raise Mismatch(f"{self.name}: {self.sent_offset} is deleted by now; it has to start over")
+        frame = self._log_data(self._log.read_log(self.sent_offset, self._settings.frame_bytes))
+        self.sent_offset += len(frame.data)
+        return frame
+
+    def _log_data(self, data: bytes) -> pb.LogData:
+        return pb.LogData(
+            epoch=self._epoch_sent,
+            commit_log_offset=self.sent_offset,
+            data=data,
+            crc32=zlib.crc32(data),
+            confirm_offset=self._acks.confirm_offset,
+            master_end_offset=self._log.end_offset,
+        )
+
+    def _epoch_news(self) -> pb.HandshakeReply:
+        return pb.HandshakeReply(
+            epochs=epoch_messages(self._epochs.epochs),
+            min_offset=self._log.min_offset,
+            end_offset=self._log.end_offset,
+            resume_offset=self.sent_offset,
+            sync_flush=self._sync_flush,
+            sync_master=self._sync_master,
+        )
+
+    def _compare_tail(self, handshake: pb.Handshake) -> None:
+        size = min(handshake.tail_size, TAIL_BYTES)
+        tail_size, tail_crc32 = self._log.tail_crc_at(handshake.end_offset, size)
+        if tail_size == handshake.tail_size and tail_crc32 != handshake.tail_crc32:
+            raise Diverged(
+                f"{self.name}: the {tail_size} bytes before {handshake.end_offset} differ from this master's, in the "
+                "same epoch; keep both stores, find out which is right (rocketsim store verify), wipe the other"
+            )
+
+    def _join(self) -> None:
+        self.state = State.TRANSFER
+        self.slave = self._acks.on_join(self._handshake.broker_id, self._handshake.address, self.sent_offset)
+
+    def __str__(self) -> str:
+        in_flight = self.sent_offset - self._confirmed_offset
+        return f"{self.name} {self.state.name} sent={self.sent_offset} in_flight={in_flight}B"
