@@ -185,7 +185,7 @@ class Records:
         """What is wrong with one record, in the words of the plain decoder."""
         at = int(self.starts[row])
         try:
-            record.decode(memoryview(self.data)[: at + int(self.sizes[row])], at)
+            record.decode(self.data.data[: at + int(self.sizes[row])], at)
         except RecordError as error:
             return error
         except UnicodeDecodeError:
@@ -384,7 +384,7 @@ def _walk(data: Bytes) -> Positions:
             return np.full(len(found), first, np.int64)
     sizes = []
     unpack = _SIZE.unpack_from
-    view = memoryview(data)
+    view = data.data
     end = total - MIN_SIZE
     while at <= end:
         (size,) = unpack(view, at)

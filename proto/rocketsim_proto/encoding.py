@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from rocketsim_proto.layout import layout
+from rocketsim_proto.layout import HOST_FLAGS, layout
 from rocketsim_proto.record import (
     MAX_PROPERTIES_SIZE,
     MAX_TOPIC_SIZE,
@@ -28,7 +27,7 @@ CRC_MASK = 0x7FFFFFFF  # RocketMQ keeps CRC-32 without its top bit
 
 def body_crcs(data: Bytes, starts: Positions, sizes: Positions) -> npt.NDArray[np.uint32]:
     """The checksum of each body.  The one loop over records in this package: zlib has no call for many."""
-    view = memoryview(data)
+    view = data.data
     pieces = map(view.__getitem__, map(slice, starts.tolist(), (starts + sizes).tolist()))
     return np.fromiter(map(zlib.crc32, pieces), np.uint32, len(starts)) & np.uint32(CRC_MASK)
 
@@ -68,15 +67,14 @@ def encode(
     form = layout(born_v6=len(born_host) == 20, store_v6=store_host_v6)
     heads = np.zeros(count, form)
     sizes = form.itemsize + body_sizes + 1 + len(name) + 2 + properties_sizes
-    host_flags = (SYS_FLAG_BORN_HOST_V6 if len(born_host) == 20 else 0) | (
-        SYS_FLAG_STORE_HOST_V6 if store_host_v6 else 0
-    )
+    host_flags = SYS_FLAG_BORN_HOST_V6 if len(born_host) == 20 else 0
+    host_flags |= SYS_FLAG_STORE_HOST_V6 if store_host_v6 else 0
     heads["size"] = sizes
     heads["magic"] = MESSAGE_MAGIC
     heads["body_crc"] = body_crcs(data, bounds[:-1], body_sizes)
     heads["queue_id"] = queue_ids
     heads["flag"] = flags
-    heads["sys_flag"] = np.asarray(sys_flags) & ~(SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6) | host_flags
+    heads["sys_flag"] = np.asarray(sys_flags) & ~HOST_FLAGS | host_flags
     heads["born_timestamp"] = born_timestamp
     heads["born_host"] = np.void(born_host)
     heads["body_size"] = body_sizes

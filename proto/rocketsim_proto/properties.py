@@ -10,6 +10,7 @@ scan over the bytes finds all separators (`_Pieces`).
 
 from collections.abc import Mapping
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -109,10 +110,9 @@ def _matrix(data: Bytes, starts: Positions, sizes: Positions) -> _Matrix | None:
     frame = np.ones(size, np.bool_)
     for start, end in values:
         frame[start:end] = False
-    alike = (rows[:, frame] == first[frame]).all() and np.count_nonzero(rows == _PROPERTY_END) == len(starts) * len(
-        ends
-    )
-    return _Matrix(rows, names, values) if alike else None
+    if (rows[:, frame] != first[frame]).any() or np.count_nonzero(rows == _PROPERTY_END) != len(starts) * len(ends):
+        return None
+    return _Matrix(rows, names, values)
 
 
 def _repeated(rows: Bytes, widths: list[int]) -> pa.BinaryArray:
@@ -187,7 +187,7 @@ class _Pieces:
         name_list, value_list, bounds = names.to_pylist(), values.to_pylist(), offsets.tolist()
         rows = [
             list(dict(zip(name_list[start:end], value_list[start:end], strict=True)).items())
-            for start, end in zip(bounds[:-1], bounds[1:], strict=True)
+            for start, end in pairwise(bounds)
         ]
         return pa.array(rows, pa.map_(pa.string(), pa.string()))
 
@@ -211,7 +211,8 @@ def encode_property_columns(columns: Mapping[str, pa.Array], further: pa.Array |
         parts.append(_encode_maps(_one_array(further)))
     if not parts:
         raise ValueError("no property columns: their number of rows is unknown")
-    return pc.binary_join_element_wise(*parts, b"", null_handling="skip")
+    # Not null_handling="skip": Arrow then leaves out a row that has nothing but nulls.
+    return pc.binary_join_element_wise(*parts, b"", null_handling="replace", null_replacement="")
 
 
 def _encode_maps(maps: pa.MapArray) -> pa.BinaryArray:

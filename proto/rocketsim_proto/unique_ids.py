@@ -27,9 +27,7 @@ _WRAP = 1 << 48  # what six bytes can count
 def hex_strings(rows: Bytes) -> pa.StringArray:
     """Each row of a (count, width) byte array as upper-case hex digits."""
     count, width = rows.shape
-    offsets = (
-        np.arange(0, (count + 1) * 2 * width, 2 * width, dtype=np.int32) if width else np.zeros(count + 1, np.int32)
-    )
+    offsets = (np.arange(count + 1) * 2 * width).astype(np.int32)
     digits = np.ascontiguousarray(_DIGITS[rows])
     return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(digits)])
 
@@ -49,9 +47,12 @@ class UniqIds:
         assert len(address) == 4, "an IPv4 address"
         self._address = address
         self._random_bytes = random_bytes
-        self._start_over()
-        start_over = weakref.WeakMethod(self._start_over)
-        os.register_at_fork(after_in_child=lambda: (alive := start_over()) and alive())
+        self._lock = threading.Lock()
+        self._month_began = self._month_ends = 0
+        self._prefix = b""
+        self._next = 0
+        after_fork = weakref.WeakMethod(self._after_fork)
+        os.register_at_fork(after_in_child=lambda: (alive := after_fork()) and alive())
 
     def next(self, count: int, now_ms: int) -> pa.StringArray:
         prefix, first = self._reserve(count, now_ms)
@@ -76,9 +77,7 @@ class UniqIds:
             self._next = first + count
             return self._prefix, first
 
-    def _start_over(self) -> None:
-        """At birth and in a forked child, whose copy of the lock may be held by a thread that is not there."""
+    def _after_fork(self) -> None:
+        """In a forked child: another prefix, and another lock; the copied one may be held by a thread left behind."""
         self._lock = threading.Lock()
-        self._month_began = self._month_ends = 0
-        self._prefix = b""
-        self._next = 0
+        self._month_ends = 0

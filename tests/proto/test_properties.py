@@ -1,0 +1,103 @@
+"""Properties column-wise, against the plain reader and writer."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rocketsim_proto import record
+from rocketsim_proto.columnar import encode_property_columns
+from rocketsim_proto.properties import Properties
+
+from tests.support.records import odd_properties, property_pairs, values
+
+anything = property_pairs | odd_properties | st.binary(max_size=20)
+
+
+def split(rows: list[bytes]) -> Properties:
+    """The rows lie in one buffer with something between them, as they do in a log."""
+    sizes = np.array([len(row) for row in rows], np.int64)
+    starts = np.cumsum(sizes + 3) - sizes
+    return Properties(
+        np.frombuffer(b"".join(b"\x02\x01x" + row for row in rows) + b"TAGS\x01", np.uint8), starts, sizes
+    )
+
+
+def assert_agrees(rows: list[bytes]) -> None:
+    plain = [record.decode_properties(row) for row in rows]
+    properties = split(rows)
+    assert properties.maps().to_pylist() == [list(one.items()) for one in plain]
+    for name in ("TAGS", "KEYS", "", "ü", "TAG", "nowhere"):
+        assert properties.column(name).to_pylist() == [one.get(name) for one in plain]
+
+
+@given(st.lists(anything, max_size=8))
+def test_any_properties_are_read_as_the_plain_reader_reads_them(rows: list[bytes]) -> None:
+    assert_agrees(rows)
+
+
+@given(anything, st.integers(1, 4), st.lists(anything, max_size=2))
+def test_a_batch_of_one_shape_is_read_the_same_way(row: bytes, count: int, others: list[bytes]) -> None:
+    assert_agrees([row] * count)
+    assert_agrees([row] * count + others)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(b"TAGS\x01\x02\x02c\x02", id="a separator inside the value"),
+        pytest.param(b"TAGS\x01\x01bc\x02", id="a second name end inside the value"),
+        pytest.param(b"TAGT\x01abc\x02", id="another name of the same length"),
+        pytest.param(b"TAG\x01abcd\x02", id="another split of the same length"),
+        pytest.param(b"TAGS\x01abcd", id="no end"),
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"TAGS\x01\xed\xa0\x80\x02", id="half of a surrogate pair"),
+    ],
+)
+def test_a_record_that_looks_almost_like_the_first_is_read_for_what_it_is(other: bytes) -> None:
+    assert_agrees([b"TAGS\x01abc\x02", other, b"TAGS\x01def\x02"])
+
+
+def test_a_batch_with_more_names_than_can_be_told_apart_quickly_is_read_too() -> None:
+    assert_agrees([b"".join(b"n%d\x01v\x02" % n for n in range(100)), b"n1\x01a\x02n1\x01b\x02"])
+
+
+@given(
+    st.lists(st.tuples(st.none() | values, st.none() | values, st.none() | st.dictionaries(values, values, max_size=3)))
+)
+def test_encoded_columns_are_what_the_plain_writer_makes(rows: list) -> None:
+    tags, keys, further = zip(*rows, strict=True) if rows else ((), (), ())
+    maps = pa.array([None if m is None else list(m.items()) for m in further], pa.map_(pa.string(), pa.string()))
+    encoded = encode_property_columns({"TAGS": pa.array(tags, pa.string()), "KEYS": pa.array(keys, pa.string())}, maps)
+    plain = [
+        record.encode_properties(
+            [(name, value) for name, value in (("TAGS", tag), ("KEYS", key)) if value is not None]
+            + list((m or {}).items())
+        )
+        for tag, key, m in rows
+    ]
+    assert encoded.to_pylist() == plain
+
+
+def test_sliced_and_chunked_columns_are_encoded_from_where_they_begin() -> None:
+    tags = pa.array(["x", "a", None], pa.string())[1:]
+    maps = pa.array([[("no", "no")], [("p", "q")], None], pa.map_(pa.string(), pa.string()))[1:]
+    assert encode_property_columns({"TAGS": tags}, maps).to_pylist() == [b"TAGS\x01a\x02p\x01q\x02", b""]
+    chunked = pa.chunked_array([tags[:1], tags[1:]])
+    assert encode_property_columns({"TAGS": chunked}).to_pylist() == [b"TAGS\x01a\x02", b""]
+
+
+def test_a_null_in_a_map_is_a_property_that_is_not_there() -> None:
+    maps = pa.array([[("a", None), ("b", "c")]], pa.map_(pa.string(), pa.string()))
+    assert encode_property_columns({}, maps).to_pylist() == [b"b\x01c\x02"]
+
+
+@pytest.mark.parametrize("bad", ["a\x01b", "a\x02b"])
+def test_a_separator_in_a_name_or_value_is_refused(bad: str) -> None:
+    with pytest.raises(ValueError, match="TAGS"):
+        encode_property_columns({"TAGS": pa.array(["fine", bad])})
+    with pytest.raises(ValueError, match="name"):
+        encode_property_columns({bad: pa.array(["fine"])})
+    for pair in ((bad, "fine"), ("fine", bad)):
+        with pytest.raises(ValueError, match="separate"):
+            encode_property_columns({}, pa.array([[pair]], pa.map_(pa.string(), pa.string())))

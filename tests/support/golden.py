@@ -1,0 +1,32 @@
+"""The store that Apache RocketMQ 5.5.0 wrote, and the dump of what its own code reads from it."""
+
+import gzip
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+GOLDEN = Path(__file__).parents[1] / "data" / "golden"
+
+
+def golden_dump() -> list[dict[str, Any]]:
+    with gzip.open(GOLDEN / "clean.jsonl.gz", "rt", encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def unpack_golden(directory: Path) -> Path:
+    """Unpack the store into `directory`.  Its messages are dated 2026-11-20: switch retention off before opening it."""
+    with tarfile.open(GOLDEN / "clean.tar.xz") as archive:
+        archive.extractall(directory, filter="data")
+    return directory
+
+
+def golden_records() -> tuple[list[dict[str, Any]], bytes]:
+    """The dump's messages, and their record bytes back to back, without the blanks between them."""
+    dump = golden_dump()
+    with tarfile.open(GOLDEN / "clean.tar.xz") as archive:
+        names = sorted(name for name in archive.getnames() if "/commitlog/0" in f"/{name}")
+        log = b"".join(archive.extractfile(name).read() for name in names)  # type: ignore[union-attr]
+    messages = [line for line in dump if line["kind"] == "message"]
+    pieces = (log[line["commitLogOffset"] :][: line["storeSize"]] for line in messages)
+    return messages, b"".join(pieces)
