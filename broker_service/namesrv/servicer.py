@@ -2,12 +2,12 @@
 
 import logging
 from collections.abc import AsyncIterator, Callable
-from typing import Any, NoReturn
 
 import grpc
 from rocketsim_proto import namesrv_pb2, namesrv_pb2_grpc
-from rocketsim_proto.message_pb2 import ResponseCode
 
+from broker_service import rpc_errors
+from broker_service.errors import InvalidParameter, TopicNotExist
 from broker_service.namesrv.route_table import BrokerSet, Registration, RouteTable, TopicQueues
 
 logger = logging.getLogger(__name__)
@@ -24,14 +24,14 @@ class NamesrvServicer(namesrv_pb2_grpc.NameServerServicer):
         self,
         request_iterator: AsyncIterator[namesrv_pb2.BrokerRegistration],
         context: grpc.aio.ServicerContext[namesrv_pb2.BrokerRegistration, namesrv_pb2.RegistrationReply],
-    ) -> AsyncIterator[namesrv_pb2.RegistrationReply]:
+    ) -> None:
         """Answers each registration with all brokers of its name.  When the stream ends, however it does, they go."""
         stream = RegistrationStream(context.peer())
         try:
             async for request in request_iterator:
                 if problem := what_is_wrong(request):
-                    await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, ResponseCode.INVALID_PARAMETER, problem)
-                yield self._answer(stream, request)
+                    await rpc_errors.abort(context, InvalidParameter(problem))
+                await context.write(self._answer(stream, request))
         finally:
             for member in self._table.connection_lost(stream):
                 logger.info("%s is gone: its connection from %s ended", member, stream.peer)
@@ -67,7 +67,7 @@ class NamesrvServicer(namesrv_pb2_grpc.NameServerServicer):
         route = self._table.route(request.topic)
         if not route:
             problem = f"no broker has the topic {request.topic!r}, or none that has it is there"
-            await refuse(context, grpc.StatusCode.NOT_FOUND, ResponseCode.TOPIC_NOT_EXIST, problem)
+            await rpc_errors.abort(context, TopicNotExist(problem))
         live = self._table.live()
         return namesrv_pb2.TopicRouteResponse(
             queue_datas=[
@@ -167,12 +167,6 @@ def log_registration(told: Registration, refused: str) -> None:
         len(told.topics),
         "" if told.writable or told.broker_id else ", takes no writes yet",
     )
-
-
-async def refuse(
-    context: grpc.aio.ServicerContext[Any, Any], status: grpc.StatusCode, code: ResponseCode, problem: str
-) -> NoReturn:
-    await context.abort(status, problem, (("rocketsim-code", str(int(code))),))
 
 
 def what_is_wrong(request: namesrv_pb2.BrokerRegistration) -> str:
