@@ -58,6 +58,9 @@ class Flusher:
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
     async def close(self) -> None:
         """Flush what is there and end the thread."""
         with self._condition:

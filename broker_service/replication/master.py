@@ -13,6 +13,7 @@ from rocketsim_proto.replication_pb2_grpc import ReplicationServicer
 from broker_service.errors import RocketSimError, ServiceNotAvailable, StaleEpoch
 from broker_service.replication.acknowledgement import Acknowledgements
 from broker_service.replication.epoch_file import EpochFile
+from broker_service.replication.flusher import Flusher
 from broker_service.replication.handshake import Identity
 from broker_service.replication.protocols import MasterBroker, ReplicatedLog
 from broker_service.replication.refusals import FellSilent, ProtocolViolation, Replaced, status_of
@@ -23,7 +24,7 @@ logger = logging.getLogger(__name__)
 Context = grpc.aio.ServicerContext
 
 
-class ReplicationMaster(ReplicationServicer):  # type: ignore[misc]
+class ReplicationMaster(ReplicationServicer):
     """The Replication service.  A broker that is a slave serves it too, and refuses."""
 
     def __init__(
@@ -33,6 +34,7 @@ class ReplicationMaster(ReplicationServicer):  # type: ignore[misc]
         epochs: EpochFile,
         identity: Identity,
         acks: Acknowledgements,
+        flusher: Flusher,
         broker: MasterBroker,
         settings: TransferSettings | None = None,
     ) -> None:
@@ -40,6 +42,7 @@ class ReplicationMaster(ReplicationServicer):  # type: ignore[misc]
         self.epochs = epochs
         self.identity = identity
         self.acks = acks
+        self.flusher = flusher
         self.broker = broker
         self.settings = settings or TransferSettings()
         # Held from a slave's handshake until this log has what that slave had more: the next one is judged by that.
@@ -48,20 +51,19 @@ class ReplicationMaster(ReplicationServicer):  # type: ignore[misc]
 
     # --- for the broker -------------------------------------------------------------------------------------------
 
-    def begin_epoch(self) -> int:
-        """To be called before the first write after a promotion or an unclean start; returns the new epoch.
+    async def begin_epoch(self) -> int:
+        """To be awaited before the first write after a start or a promotion; returns the new epoch, which is on disk.
 
-        Raises ServiceNotAvailable while lost bytes are being fetched from a slave: they belong to the epoch before.
+        Bytes that are being fetched from a slave belong to the epoch before: it waits for them.
         """
-        if self.is_refilling():
-            raise ServiceNotAvailable("the log's lost tail is being fetched from a slave")
-        self.log.flush()  # an epoch must not start beyond what a power loss leaves
-        epoch = self.epochs.epochs.next(self.identity.broker_id)
-        self.epochs.save(self.epochs.epochs.begin(epoch, self.log.end_offset))
-        self.acks.begin()
-        self._wake_all()
-        logger.info("epoch %d begins at %d", epoch, self.log.end_offset)
-        return epoch
+        async with self.greeting:
+            await self.flusher.wait(self.log.end_offset)  # an epoch must not start beyond what a power loss leaves
+            epoch = self.epochs.epochs.next(self.identity.broker_id)
+            self.epochs.save(self.epochs.epochs.begin(epoch, self.log.end_offset))
+            self.acks.begin()
+            self._wake_all()
+            logger.info("epoch %d begins at %d", epoch, self.log.end_offset)
+            return epoch
 
     def is_refilling(self) -> bool:
         return any(stream.transfer.state is State.REFILL for stream in self.streams)
@@ -101,7 +103,7 @@ class ReplicationMaster(ReplicationServicer):  # type: ignore[misc]
         finally:
             self.streams.discard(stream)
             stream.transfer.leave()
-            logger.info("%s left: %s", stream.transfer.name, refusal)
+            logger.log(logging.INFO if stream.ended else logging.WARNING, "%s left: %s", stream.transfer.name, refusal)
         if isinstance(refusal, StaleEpoch) and stream.newer_epoch > self.epochs.epochs.last:
             self.broker.fenced(stream.newer_epoch, stream.transfer.name)
         if not stream.ended:

@@ -213,9 +213,12 @@ class _MasterStream:
             await asyncio.sleep(self._settings.metadata_interval_s)
 
     async def _watch(self) -> NoReturn:
-        while (silent_s := _now() - self._heard_at) < self._settings.housekeeping_s:
-            await asyncio.sleep(self._settings.housekeeping_s - silent_s)
-        raise FellSilent(f"nothing heard for {self._settings.housekeeping_s} s")
+        housekeeping_s = self._settings.housekeeping_s
+        while True:
+            silent_s = _now() - self._heard_at
+            if silent_s >= housekeeping_s:
+                raise FellSilent(f"nothing heard for {housekeeping_s} s")
+            await asyncio.sleep(housekeeping_s - silent_s)
 
     def __str__(self) -> str:
         return f"{self._follower} master={self._address}"

@@ -1,0 +1,198 @@
+"""A master and its slaves in one process, on real gRPC: the replication shells around any log."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+from rocketsim_proto.metadata_pb2 import Metadata
+from rocketsim_proto.replication_pb2_grpc import add_ReplicationServicer_to_server
+
+from broker_service.model import PutStatus
+from broker_service.replication.acknowledgement import AckLevels, Acknowledgements
+from broker_service.replication.catch_up import Cut
+from broker_service.replication.epoch_file import EpochFile
+from broker_service.replication.flusher import Flusher
+from broker_service.replication.handshake import Identity
+from broker_service.replication.master import ReplicationMaster
+from broker_service.replication.slave import ReplicationSlave, SlaveSettings
+from broker_service.replication.tracker import SlaveProgress, Tracker
+from broker_service.replication.transfer import TransferSettings
+
+logging.getLogger("grpc").setLevel(logging.ERROR)
+
+
+async def until(holds: Callable[[], Any], within_s: float = 10.0) -> None:
+    """Let the event loop run until `holds()`."""
+    async with asyncio.timeout(within_s):
+        while not holds():  # noqa: ASYNC110 - any condition will do, and no event tells of it
+            await asyncio.sleep(0.002)
+
+
+@dataclass
+class FakeBroker:
+    """Both protocols; remembers what it was told."""
+
+    master: bool = True
+    writes: bool = True
+    snapshot: Metadata = field(default_factory=lambda: Metadata(complete=True))
+    to_hand_back: Metadata | None = None
+    joined: list[int] = field(default_factory=list)
+    fences: list[int] = field(default_factory=list)
+    handed_back: list[Metadata] = field(default_factory=list)
+    applied: list[Metadata] = field(default_factory=list)
+    cuts: list[Cut] = field(default_factory=list)
+    visible: list[int | None] = field(default_factory=list)
+    replicated_to: int = 0
+
+    def is_master(self) -> bool:
+        return self.master
+
+    def takes_writes(self) -> bool:
+        return self.writes
+
+    def metadata(self) -> Metadata:
+        return self.snapshot
+
+    def accept_offsets(self, slave_id: int, offsets: Metadata) -> None:
+        if any(entry.offset < 0 for entry in offsets.consumer_offsets):
+            raise ValueError("a negative offset")
+        self.handed_back.append(offsets)
+
+    def fenced(self, epoch: int, by: str) -> None:
+        self.fences.append(epoch)
+        self.master = False
+
+    def slave_joined(self, slave: SlaveProgress) -> None:
+        self.joined.append(slave.slave_id)
+
+    def visible_changed(self, visible_offset: int | None) -> None:
+        self.visible.append(visible_offset)
+
+    def apply_metadata(self, metadata: Metadata) -> None:
+        self.applied.append(metadata)
+
+    def offsets_to_hand_back(self) -> Metadata | None:
+        return self.to_hand_back
+
+    def replicated(self, visible_offset: int) -> None:
+        self.replicated_to = visible_offset
+
+    def log_cut(self, cut: Cut) -> None:
+        self.cuts.append(cut)
+
+
+class Node:
+    """One broker's replication parts.  `follow` makes it a slave, `serve` a master."""
+
+    def __init__(
+        self,
+        log: Any,
+        directory: Path,
+        broker_id: int,
+        *,
+        levels: AckLevels | None = None,
+        transfer: TransferSettings | None = None,
+        slave: SlaveSettings | None = None,
+        fall_behind_max: int = 256 << 20,
+        flush_interval_s: float = 0.05,
+        broker_name: str = "broker-a",
+    ) -> None:
+        self.log = log
+        self.broker = FakeBroker()
+        self.failures: list[BaseException] = []
+        self.identity = Identity(
+            cluster_name="DefaultCluster",
+            broker_name=broker_name,
+            broker_id=broker_id,
+            address=f"127.0.0.1:{10911 + broker_id}",
+            mapped_file_size_commit_log=log.file_size if hasattr(log, "file_size") else 1 << 30,
+            mapped_file_size_consume_queue=6_000_000,
+        )
+        self.epochs = EpochFile(directory / "epochs.json", log.end_offset)
+        self.flusher = Flusher(
+            log, interval_s=flush_interval_s, on_flushed=self._on_flushed, on_failure=self.failures.append
+        )
+        self.acks = Acknowledgements(
+            levels or AckLevels(sync_master=True, sync_flush=False),
+            Tracker(fall_behind_max),
+            end_offset=lambda: log.end_offset,
+            flushed_offset=lambda: self.flusher.flushed_offset,
+            request_flush=self.flusher.request,
+            visible_changed=self.broker.visible_changed,
+        )
+        self.master = ReplicationMaster(
+            log=log,
+            epochs=self.epochs,
+            identity=self.identity,
+            acks=self.acks,
+            flusher=self.flusher,
+            broker=self.broker,
+            settings=transfer,
+        )
+        self.slave = ReplicationSlave(
+            log=log,
+            epochs=self.epochs,
+            identity=self.identity,
+            flusher=self.flusher,
+            broker=self.broker,
+            diverged=directory / "diverged",
+            settings=slave or SlaveSettings(retry_first_s=0.01, retry_last_s=0.05),
+        )
+        self.address = ""
+
+    def _on_flushed(self, offset: int) -> None:
+        self.acks.on_flushed(offset)
+
+    def put(self, *bodies: bytes) -> int:
+        end = self.log.append(*bodies)
+        self.master.on_append()
+        return end
+
+    async def put_and_wait(self, body: bytes = b"body", timeout_s: float = 5.0) -> PutStatus:
+        return await self.acks.wait(self.put(body), timeout_s)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["Node"]:
+        self.flusher.start()
+        try:
+            yield self
+        finally:
+            await self.flusher.close()
+
+    @asynccontextmanager
+    async def serving(self, *, begin: bool = True) -> AsyncIterator["Node"]:
+        async with self.running():
+            server = grpc.aio.server()
+            add_ReplicationServicer_to_server(self.master, server)
+            self.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+            await server.start()
+            if begin:
+                await self.master.begin_epoch()
+            try:
+                yield self
+            finally:
+                self.master.disconnect("the master stops")
+                await server.stop(1)
+
+    @asynccontextmanager
+    async def following(self, master: "Node") -> AsyncIterator["Node"]:
+        async with AsyncExitStack() as stack:
+            if not self.flusher.is_running():
+                await stack.enter_async_context(self.running())
+            task = asyncio.create_task(self.slave.follow(master.address))
+            try:
+                yield self
+            finally:
+                task.cancel()
+                try:
+                    await task
+                except asyncio.CancelledError:
+                    pass
+
+    def is_in_step_with(self, master: "Node") -> bool:
+        return bool(self.log.end_offset == master.log.end_offset)
