@@ -1,0 +1,130 @@
+"""Table D4's two waits, without a clock."""
+
+import pytest
+
+from broker_service.model import PutStatus
+from broker_service.replication.acknowledgement import AckLevels, put_waits
+from broker_service.replication.pending_puts import SLACK, PendingPuts, Wait
+from broker_service.replication.tracker import Tracker
+
+OK, DISK, SLAVE, NONE = PutStatus
+
+
+def flush(deadline=5.0):
+    return Wait(None, deadline)
+
+
+def replica(deadline=3.0):
+    return Wait(None, deadline)
+
+
+def test_a_put_ends_when_both_sides_are_decided_whatever_comes_first():
+    for first, second in (("on_flushed", "on_confirmed"), ("on_confirmed", "on_flushed")):
+        puts = PendingPuts()
+        put = puts.add(100, flush(), replica())
+        assert getattr(puts, first)(100) == [] and put.status is None
+        assert getattr(puts, second)(100) == [put] and put.status is OK
+        assert len(puts) == 0
+
+
+def test_one_ack_ends_every_put_it_covers_oldest_first():
+    puts = PendingPuts()
+    waiting = [puts.add(end, replica=replica()) for end in (300, 100, 200, 400)]
+    assert [put.end_offset for put in puts.on_confirmed(350)] == [100, 200, 300]
+    assert len(puts) == 1 and waiting[3].status is None
+
+
+def test_one_stuck_put_delays_no_other():
+    puts = PendingPuts()
+    stuck = puts.add(100, flush(5), replica(3))
+    later = puts.add(200, flush(9))
+    assert puts.on_flushed(200) == [later]
+    assert stuck.status is None
+    assert puts.expire(3) == [stuck] and stuck.status is SLAVE
+
+
+@pytest.mark.parametrize(
+    "flushed, confirmed, status",
+    [(False, False, SLAVE), (True, False, SLAVE), (False, True, DISK), (True, True, OK)],
+    ids=["both late: the replica's status wins", "slave late", "disk late", "both in time"],
+)
+def test_status_of_a_put_when_deadlines_pass(flushed, confirmed, status):
+    puts = PendingPuts()
+    put = puts.add(100, flush(), replica())
+    if flushed:
+        puts.on_flushed(100)
+    if confirmed:
+        puts.on_confirmed(100)
+    puts.expire(2.9)
+    assert (put.status is None) == (not (flushed and confirmed))
+    puts.expire(5)
+    assert put.status is status
+
+
+def test_a_late_ack_changes_no_status():
+    puts = PendingPuts()
+    put = puts.add(100, replica=replica())
+    puts.expire(3)
+    assert puts.on_confirmed(100) == [] and put.status is SLAVE
+
+
+def test_the_next_deadline_is_the_first_undecided_one():
+    puts = PendingPuts()
+    assert puts.next_deadline() is None
+    puts.add(100, flush(5), replica(3))
+    assert puts.next_deadline() == 3
+    puts.on_confirmed(100)
+    assert puts.next_deadline() == 5
+    puts.on_flushed(100)
+    assert puts.next_deadline() is None
+
+
+def test_puts_that_are_over_are_not_kept_for_ever():
+    puts = PendingPuts()
+    for end in range(10 * SLACK):
+        puts.add(end, replica=replica(deadline=end))
+        puts.expire(end)
+    assert len(puts) == 0
+    assert len(puts._replicas._by_end) <= 2 * SLACK
+
+
+LEVELS = {
+    (master, disk): AckLevels(sync_master=master, sync_flush=disk) for master in (False, True) for disk in (False, True)
+}
+
+
+def waits(levels, *, ack=None, flushed=0, end=1000, timeout=60.0):
+    tracker = Tracker(fall_behind_max=500)
+    if ack is not None:
+        tracker.ack(tracker.join(1, "host:1", 0, end), ack, end)
+    return put_waits(levels, tracker, flushed, end, 0.0, timeout)
+
+
+@pytest.mark.parametrize(
+    "mode, slave_ack, expected",
+    [
+        ((False, False), 900, (OK, OK)),
+        ((False, True), None, (None, OK)),
+        ((True, False), 900, (OK, None)),
+        ((True, False), None, (OK, NONE)),
+        ((True, False), 500, (OK, NONE)),
+        ((True, False), 501, (OK, None)),
+        ((True, False), 1000, (OK, OK)),
+        ((True, True), 900, (None, None)),
+        ((True, True), None, (None, NONE)),
+    ],
+)
+def test_what_each_mode_waits_for(mode, slave_ack, expected):
+    flush_wait, replica_wait = waits(LEVELS[mode], ack=slave_ack)
+    assert (flush_wait.status, replica_wait.status) == expected
+
+
+def test_flushed_already_is_not_waited_for():
+    assert waits(LEVELS[False, True], flushed=1000)[0].status is OK
+
+
+def test_the_waits_end_before_the_callers_deadline_does():
+    levels = LEVELS[True, True]
+    assert [wait.deadline for wait in waits(levels, ack=900, timeout=60)] == [5.0, 3.0]
+    assert [wait.deadline for wait in waits(levels, ack=900, timeout=1)] == [0.9, 0.9]
+    assert [wait.deadline for wait in waits(levels, ack=900, timeout=0.1)] == pytest.approx([0.08, 0.08])
