@@ -1,0 +1,149 @@
+"""Gathers messages into batches, one lane per broker, topic and kind, and says which batch may leave.  Pure: no lock,
+no clock.
+
+A lane's batch leaves when it is full, when its first message has waited for the linger, or at once when the lane has
+nothing under
+way and somebody is waiting for it (SYNC, ORDERED).  An ordered lane has one batch under way at a time, so that
+neither the network nor a
+retry can turn two messages of a key round.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Generic, NamedTuple, TypeVar
+
+E = TypeVar("E")
+
+
+class Kind(Enum):
+    SYNC = "SYNC"
+    ASYNC = "ASYNC"
+    ORDERED = "ORDERED"
+    ONEWAY = "ONEWAY"
+    ALONE = "ALONE"  # delayed messages: RocketMQ takes them in no batch
+    COLUMNS = "COLUMNS"  # a batch from the start
+
+
+LEAVES_WHEN_IDLE = frozenset({Kind.SYNC, Kind.ORDERED})
+
+
+class LaneKey(NamedTuple):
+    broker_name: str
+    topic: str
+    kind: Kind
+    wait_store_msg_ok: bool = True
+
+
+@dataclass(slots=True)
+class Lane(Generic[E]):
+    key: LaneKey
+    open: list[E] = field(default_factory=list)
+    open_bytes: int = 0
+    open_since: float = 0.0
+    full: deque[tuple[list[E], int]] = field(default_factory=deque)
+    in_flight: int = 0
+
+
+@dataclass(slots=True)
+class Batch(Generic[E]):
+    """What leaves together.  Give it back to `Accumulator.done` whatever became of it."""
+
+    lane: Lane[E]
+    entries: Sequence[E]
+    size_bytes: int
+
+
+class Accumulator(Generic[E]):
+    """`size_bytes` counts everything accepted and not done, in lanes and under way."""
+
+    def __init__(self, *, linger_s: float, batch_bytes: int, max_in_flight: int) -> None:
+        self.linger_s = linger_s
+        self.batch_bytes = batch_bytes
+        self.max_in_flight = max_in_flight
+        self.size_bytes = 0
+        self.closing = False
+        self._lanes: dict[LaneKey, Lane[E]] = {}
+
+    def __str__(self) -> str:
+        waiting = sum(len(lane.open) + sum(len(entries) for entries, _ in lane.full) for lane in self._lanes.values())
+        under_way = sum(lane.in_flight for lane in self._lanes.values())
+        return f"{waiting} waiting in {len(self._lanes)} lanes, {under_way} batches under way, {self.size_bytes} bytes"
+
+    def add(self, key: LaneKey, entry: E, size_bytes: int, now: float) -> bool:
+        """Accept an entry.  True if somebody has to look: a batch is ready, or a linger has begun."""
+        lane = self._lane(key)
+        self.size_bytes += size_bytes
+        if lane.open and lane.open_bytes + size_bytes > self.batch_bytes:
+            self._close_open(lane)
+        began = not lane.open
+        if began:
+            lane.open_since = now
+        lane.open.append(entry)
+        lane.open_bytes += size_bytes
+        if lane.open_bytes >= self.batch_bytes or key.kind in (Kind.ALONE, Kind.COLUMNS):
+            self._close_open(lane)
+            began = True
+        # A lane with all it may have under way is looked at by whoever finishes one of them.
+        return began and lane.in_flight < self._limit(lane)
+
+    def start_alone(self, key: LaneKey, entry: E, size_bytes: int) -> Batch[E] | None:
+        """A batch of just this entry if its lane is idle: the caller sends it at once, without waiting for another
+        thread."""
+        lane = self._lane(key)
+        if lane.open or lane.full or lane.in_flight:
+            return None
+        self.size_bytes += size_bytes
+        lane.in_flight = 1
+        return Batch(lane, [entry], size_bytes)
+
+    def take(self, now: float) -> Batch[E] | None:
+        """The next batch that may leave, oldest first within a lane."""
+        for lane in self._lanes.values():
+            if lane.in_flight >= self._limit(lane):
+                continue
+            if not lane.full and self._due(lane) <= now:
+                self._close_open(lane)
+            if lane.full:
+                entries, size_bytes = lane.full.popleft()
+                lane.in_flight += 1
+                return Batch(lane, entries, size_bytes)
+        return None
+
+    def due_in(self, now: float) -> float | None:
+        """Seconds until `take` may give something without a batch being done first; None: never."""
+        dues = [self._due(lane) for lane in self._lanes.values() if lane.open and lane.in_flight < self._limit(lane)]
+        return max(0.0, min(dues) - now) if dues else None
+
+    def done(self, batch: Batch[E]) -> None:
+        lane = batch.lane
+        lane.in_flight -= 1
+        self.size_bytes -= batch.size_bytes
+        assert lane.in_flight >= 0 and self.size_bytes >= 0
+        if not (lane.in_flight or lane.open or lane.full) and len(self._lanes) > 64:
+            del self._lanes[lane.key]  # Topics come and go.
+
+    def is_empty(self) -> bool:
+        return not any(lane.open or lane.full or lane.in_flight for lane in self._lanes.values())
+
+    def _lane(self, key: LaneKey) -> Lane[E]:
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = Lane(key)
+        return lane
+
+    def _close_open(self, lane: Lane[E]) -> None:
+        lane.full.append((lane.open, lane.open_bytes))
+        lane.open, lane.open_bytes = [], 0
+
+    def _limit(self, lane: Lane[E]) -> int:
+        return 1 if lane.key.kind is Kind.ORDERED else self.max_in_flight
+
+    def _due(self, lane: Lane[E]) -> float:
+        """When the open batch leaves though it is not full."""
+        if not lane.open:
+            return float("inf")
+        if self.closing or (lane.key.kind in LEAVES_WHEN_IDLE and not lane.in_flight):
+            return lane.open_since
+        return lane.open_since + self.linger_s

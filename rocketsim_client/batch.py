@@ -1,0 +1,166 @@
+"""A batch on its way: the messages, their ids for good, and the columns a transport sends.  Pure.
+
+A batch keeps its ids over all attempts and brokers; only the queues change when it moves.
+"""
+
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import lz4.frame
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import zstandard
+from rocketsim_proto import record
+from rocketsim_proto.columnar import encode_property_columns
+
+from rocketsim_client.model import Message, MessageQueue
+from rocketsim_client.transport import Outgoing
+
+COMPRESSION: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
+    "ZLIB": (0x300, lambda body: zlib.compress(body, 5)),  # RocketMQ's default type and level
+    "LZ4": (0x100, lz4.frame.compress),
+    "ZSTD": (0x200, lambda body: zstandard.ZstdCompressor().compress(body)),
+}
+
+
+class OutgoingBatch:
+    """Columns for one broker name.  `may_move`: another broker's queues are as good."""
+
+    def __init__(
+        self,
+        topic: str,
+        broker_name: str,
+        queue_ids: Any,
+        bodies: Any,
+        properties: Any,
+        msg_ids: Sequence[str] | pa.StringArray,
+        born_timestamp: int,
+        *,
+        flags: Any = 0,
+        sys_flags: Any = 0,
+        may_move: bool = True,
+    ) -> None:
+        self.topic = topic
+        self.broker_name = broker_name
+        self.queue_ids = queue_ids
+        self.bodies = bodies
+        self.properties = properties
+        self.msg_ids = msg_ids
+        self.born_timestamp = born_timestamp
+        self.flags = flags
+        self.sys_flags = sys_flags
+        self.may_move = may_move
+        self.one_queue = False  # A moved batch still goes to one queue, with consecutive offsets.
+
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+    def outgoing(self) -> Outgoing:
+        return Outgoing(
+            self.topic, self.queue_ids, self.bodies, self.properties, self.born_timestamp, self.flags, self.sys_flags
+        )
+
+    def move(self, queues: Sequence[MessageQueue]) -> None:
+        """To these queues, all of one broker, in equal parts."""
+        assert self.may_move and queues
+        self.broker_name = queues[0].broker_name
+        ids = [queue.queue_id for queue in queues]
+        self.queue_ids = spread(ids[:1] if self.one_queue else ids, len(self))
+
+    def piece(self, start: int, end: int) -> "OutgoingBatch":
+        def cut(values: Any) -> Any:
+            return values if isinstance(values, int) else values[start:end]
+
+        return OutgoingBatch(
+            self.topic,
+            self.broker_name,
+            cut(self.queue_ids),
+            self.bodies[start:end],
+            self.properties[start:end],
+            self.msg_ids[start:end],
+            self.born_timestamp,
+            flags=cut(self.flags),
+            sys_flags=cut(self.sys_flags),
+            may_move=self.may_move,
+        )
+
+
+def spread(queue_ids: Sequence[int], count: int) -> npt.NDArray[np.int32]:
+    """`count` rows over these queues, each queue's rows together: they will lie together in the log, and are read
+    faster."""
+    return np.asarray(queue_ids, np.int32)[np.arange(count) * len(queue_ids) // max(count, 1)]
+
+
+def of_messages(
+    messages: Sequence[Message],
+    queues: Sequence[MessageQueue],
+    msg_ids: Sequence[str],
+    born_timestamp: int,
+    *,
+    may_move: bool,
+    compress_over: int,
+    compression: str,
+    sharding_keys: Sequence[str | None] | None = None,
+) -> OutgoingBatch:
+    """Messages of one topic and one WAIT flag, for queues of one broker."""
+    bodies = [message.body for message in messages]
+    sys_flags: Any = 0
+    if max(map(len, bodies)) >= compress_over:
+        bodies, sys_flags = compressed(bodies, compress_over, compression)
+    flags = [message.flag for message in messages]
+    keys = sharding_keys or [None] * len(messages)
+    return OutgoingBatch(
+        messages[0].topic,
+        queues[0].broker_name,
+        [queue.queue_id for queue in queues],
+        bodies,
+        list(map(property_bytes, messages, msg_ids, keys)),
+        msg_ids,
+        born_timestamp,
+        flags=flags if any(flags) else 0,
+        sys_flags=sys_flags,
+        may_move=may_move,
+    )
+
+
+def compressed(bodies: list[bytes], over: int, compression: str) -> tuple[list[bytes], list[int]]:
+    """Bodies of at least `over` bytes compressed, and the system flags that say so."""
+    flag, compress = COMPRESSION[compression]
+    flags = [flag | record.SYS_FLAG_COMPRESSED if len(body) >= over else 0 for body in bodies]
+    return [compress(body) if mark else body for body, mark in zip(bodies, flags, strict=True)], flags
+
+
+def property_bytes(message: Message, msg_id: str, sharding_key: str | None = None) -> bytes:
+    """TAGS first, where a broker looks for it; then KEYS, the id, and what is rarer."""
+    text = f"UNIQ_KEY\x01{msg_id}\x02"
+    if message.keys:
+        text = f"KEYS\x01{message.keys}\x02{text}"
+    if message.tags:
+        text = f"TAGS\x01{message.tags}\x02{text}"
+    if sharding_key is not None:
+        text = f"{text}{record.PROPERTY_SHARDING_KEY}\x01{sharding_key}\x02"
+    if message.delay_level:
+        text = f"{text}DELAY\x01{message.delay_level}\x02"
+    if not message.wait_store_msg_ok:
+        text = f"{text}WAIT\x01false\x02"
+    data = text.encode()
+    return data + record.encode_properties(message.properties) if message.properties else data
+
+
+def column_properties(
+    msg_ids: pa.StringArray,
+    tags: pa.StringArray | None,
+    keys: pa.StringArray | None,
+    sharding_keys: pa.StringArray | None,
+    properties: pa.MapArray | None,
+) -> pa.BinaryArray:
+    columns = {
+        record.PROPERTY_TAGS: tags,
+        record.PROPERTY_KEYS: keys,
+        record.PROPERTY_UNIQ_KEY: msg_ids,
+        record.PROPERTY_SHARDING_KEY: sharding_keys,
+    }
+    present = {name: column for name, column in columns.items() if column is not None}
+    return encode_property_columns(present, properties)

@@ -1,0 +1,140 @@
+"""Arrow columns cut into batches for brokers and queues.  Pure; no Python object a row."""
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rocketsim_client.batch import OutgoingBatch, column_properties, compressed, spread
+from rocketsim_client.errors import MessageIllegal
+from rocketsim_client.model import MessageQueue
+from rocketsim_client.validation import OVERHEAD
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnPlan:
+    """`first`: which broker begins, any number."""
+
+    topic: str
+    batch_bytes: int
+    max_message_size: int
+    compress_over: int
+    compress_type: str
+    queues: Sequence[MessageQueue]
+    first: int
+    may_move: bool
+
+
+def plan_columns(
+    plan: ColumnPlan,
+    bodies: pa.Array,
+    tags: pa.Array | None,
+    keys: pa.Array | None,
+    properties: pa.Array | None,
+    sharding_keys: pa.Array | None,
+    msg_ids: pa.StringArray,
+    born_timestamp: int,
+) -> Iterator[tuple[OutgoingBatch, int]]:
+    """Batches and their sizes.  Without sharding keys, neighbouring batches go to different brokers, and each fills
+    all queues of its
+    broker in equal parts; with them, each row goes to the queue of its key."""
+    bodies = _one_array(bodies, pa.binary())
+    sizes = _sizes(plan, bodies)
+    texts = [None if column is None else _one_array(column, pa.string()) for column in (tags, keys, sharding_keys)]
+    try:
+        encoded = column_properties(msg_ids, texts[0], texts[1], texts[2], properties)
+    except ValueError as error:
+        raise MessageIllegal(f"topic {plan.topic!r}: {error}") from error
+    sys_flags: Any = 0
+    if len(sizes) and int(sizes.max()) >= plan.compress_over:
+        packed, flags = compressed(bodies.to_pylist(), plan.compress_over, plan.compress_type)
+        bodies, sys_flags = pa.array(packed, pa.binary()), np.asarray(flags, np.int32)
+        sizes = pc.binary_length(bodies).to_numpy()
+    record_sizes = sizes + pc.binary_length(encoded).to_numpy() + OVERHEAD + len(plan.topic)
+    whole = OutgoingBatch(
+        plan.topic,
+        "",
+        np.zeros(len(bodies), np.int32),
+        bodies,
+        encoded,
+        msg_ids,
+        born_timestamp,
+        sys_flags=sys_flags,
+        may_move=plan.may_move,
+    )
+    if texts[2] is not None:
+        yield from _by_key(plan, whole, msg_ids, record_sizes, texts[2])
+        return
+    names = sorted({queue.broker_name for queue in plan.queues})
+    for turn, (start, end) in enumerate(_cuts(record_sizes, plan.batch_bytes)):
+        name = names[(plan.first + turn) % len(names)]
+        piece = whole.piece(start, end)
+        piece.broker_name = name
+        piece.queue_ids = spread([queue.queue_id for queue in plan.queues if queue.broker_name == name], end - start)
+        yield piece, int(record_sizes[start:end].sum())
+
+
+def _by_key(
+    plan: ColumnPlan,
+    whole: OutgoingBatch,
+    msg_ids: pa.StringArray,
+    record_sizes: npt.NDArray[np.int64],
+    sharding_keys: pa.StringArray,
+) -> Iterator[tuple[OutgoingBatch, int]]:
+    """Rows without a key go with those of the empty key."""
+    codes = pc.dictionary_encode(pc.fill_null(sharding_keys, ""))
+    crcs = np.array([zlib.crc32(key.encode()) for key in codes.dictionary.to_pylist()], np.int64)
+    chosen = (crcs % len(plan.queues))[codes.indices.to_numpy()]
+    names = np.array([queue.broker_name for queue in plan.queues])
+    queue_ids = np.array([queue.queue_id for queue in plan.queues], np.int32)
+    for name in dict.fromkeys(names.tolist()):
+        rows = np.flatnonzero(names[chosen] == name)
+        for start, end in _cuts(record_sizes[rows], plan.batch_bytes):
+            mine = rows[start:end]
+            piece = OutgoingBatch(
+                plan.topic,
+                name,
+                queue_ids[chosen[mine]],
+                whole.bodies.take(pa.array(mine)),
+                whole.properties.take(pa.array(mine)),
+                msg_ids.take(pa.array(mine)),
+                whole.born_timestamp,
+                sys_flags=whole.sys_flags if isinstance(whole.sys_flags, int) else whole.sys_flags[mine],
+                may_move=False,
+            )
+            yield piece, int(record_sizes[mine].sum())
+
+
+def _sizes(plan: ColumnPlan, bodies: pa.BinaryArray) -> npt.NDArray[np.int64]:
+    if bodies.null_count:
+        raise MessageIllegal(f"topic {plan.topic!r}: a body is null")
+    sizes: npt.NDArray[np.int64] = pc.binary_length(bodies).to_numpy().astype(np.int64)
+    if int(sizes.min()) == 0:
+        raise MessageIllegal(f"topic {plan.topic!r}: the body of row {int(sizes.argmin())} is empty")
+    if int(sizes.max()) > plan.max_message_size:
+        row = int(sizes.argmax())
+        raise MessageIllegal(
+            f"topic {plan.topic!r}: the body of row {row} has {int(sizes[row])} bytes; {plan.max_message_size} at most"
+        )
+    return sizes
+
+
+def _cuts(sizes: npt.NDArray[np.int64], limit: int) -> Iterator[tuple[int, int]]:
+    """Row ranges of at most `limit` bytes each, at least one row."""
+    ends = np.cumsum(sizes)
+    start = 0
+    while start < len(sizes):
+        before = int(ends[start - 1]) if start else 0
+        end = max(start + 1, int(np.searchsorted(ends, before + limit, side="right")))
+        yield start, end
+        start = end
+
+
+def _one_array(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return array if array.type == kind else array.cast(kind)

@@ -1,0 +1,249 @@
+"""The pull consumer: the caller decides what to pull and when to commit.  Blocking; any thread may call it."""
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from rocketsim_proto.columnar import Records
+from rocketsim_proto.record import RecordError
+
+from rocketsim_client import validation
+from rocketsim_client.brokers import Member
+from rocketsim_client.cluster import Cluster
+from rocketsim_client.errors import BadAnswer, BrokerRefused, InvalidParameter
+from rocketsim_client.expression import TagExpression
+from rocketsim_client.message_view import Messages, no_messages
+from rocketsim_client.model import (
+    CommitResult,
+    GetMessageStatus,
+    MessageQueue,
+    PullFrame,
+    PullStatus,
+    QueueBounds,
+    QueueRange,
+)
+from rocketsim_client.suggestion import Suggestions
+from rocketsim_client.transport import PullAnswer, PullCall
+
+SUSPEND_S = 15.0  # RocketMQ's brokerSuspendMaxTimeMillis
+CALL_MARGIN_S = 3.0  # what a held call may take beyond its suspension
+
+_STATUS_BY_CODE = {
+    0: PullStatus.FOUND,
+    19: PullStatus.NO_NEW_MSG,
+    20: PullStatus.NO_MATCHED_MSG,
+    21: PullStatus.OFFSET_ILLEGAL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """`next_begin_offset` is where to pull next, whatever the status; `broker_id` says who answered (0: the master)."""
+
+    status: PullStatus
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    messages: Messages
+    broker_id: int
+    suggest_which_broker_id: int
+    get_message_status: GetMessageStatus
+
+
+class PullConsumer:
+    """Reads queues and keeps a group's offsets.  Offsets are the next ones to read."""
+
+    def __init__(
+        self,
+        name_server: str | Sequence[str] = "",
+        group: str = "DEFAULT_CONSUMER",
+        *,
+        timeout_ms: int = 3000,
+        poll_name_server_interval_ms: int = 30_000,
+        cluster: Cluster | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        validation.check_group(group)
+        self.group = group
+        self._owns_cluster = cluster is None
+        self._cluster = cluster or Cluster(
+            name_server, timeout_s=timeout_ms / 1000, poll_interval_s=poll_name_server_interval_ms / 1000
+        )
+        self._timeout_s = timeout_ms / 1000
+        self._clock = clock
+        self._suggestions = Suggestions()
+        self._closed = threading.Event()
+
+    def __enter__(self) -> "PullConsumer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends pulls that are held, too."""
+        self._closed.set()
+        if self._owns_cluster:
+            self._cluster.close()
+
+    @property
+    def cluster(self) -> Cluster:
+        return self._cluster
+
+    def message_queues(self, topic: str) -> list[MessageQueue]:
+        return self._cluster.queues(topic)
+
+    # --- pulling --------------------------------------------------------------------------------------------------
+
+    def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        max_msg_nums: int = 32,
+        expression: str | None = "*",
+        *,
+        suspend: bool | float = False,
+        timeout_s: float | None = None,
+        max_msg_bytes: int = 0,
+        commit_offset: int | None = None,
+    ) -> PullResult:
+        """One pull from the broker that was suggested last.  `suspend`: let the broker hold the call while there is
+        nothing to read, for
+        15 seconds or as many as given.  A broker that cannot be reached is left at once for another of its name."""
+        if offset < 0 or max_msg_nums < 1:
+            raise InvalidParameter(f"pull from offset {offset}, {max_msg_nums} messages: at least 0 and 1")
+        tags = TagExpression.parse(expression)
+        suspend_s = SUSPEND_S if suspend is True else float(suspend)
+        timeout = timeout_s if timeout_s is not None else (suspend_s + CALL_MARGIN_S if suspend_s else self._timeout_s)
+        call = PullCall(
+            group=self.group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=offset,
+            max_msg_nums=max_msg_nums,
+            max_msg_bytes=max_msg_bytes,
+            expression=tags.text,
+            suspend_timeout_ms=int(min(suspend_s, max(timeout - 0.5, 0)) * 1000),
+            commit_offset=commit_offset,
+        )
+        deadline = self._clock() + timeout
+
+        def ask(member: Member) -> PullAnswer:
+            return self._cluster.transport.pull(member.address, call, max(deadline - self._clock(), 0.1))
+
+        for last_try in (False, True):
+            pause = min(self._suggestions.pause_s(queue), max(deadline - self._clock(), 0))
+            if pause:
+                self._closed.wait(pause)
+            wanted = self._suggestions.broker_id(queue)
+            answer = self._cluster.ask(queue.topic, queue.broker_name, ask, broker_id=wanted)
+            progress = answer.code != 20 or answer.next_begin_offset != offset
+            self._suggestions.answered(queue, answer.suggest_which_broker_id, progress=progress)
+            if progress or last_try or self._clock() >= deadline:
+                break
+        return self._result(queue, answer, tags)
+
+    def _result(self, queue: MessageQueue, answer: PullAnswer, tags: TagExpression) -> PullResult:
+        status = _STATUS_BY_CODE.get(answer.code)
+        if status is None:
+            raise BrokerRefused(f"pull of {queue}: the broker answered with code {answer.code}", code=answer.code)
+        messages = no_messages(queue.broker_name)
+        if answer.count or answer.records:
+            messages = Messages(self._checked(queue, answer, tags), answer.records, queue.broker_name)
+            if status is PullStatus.FOUND and not messages:
+                status = PullStatus.NO_MATCHED_MSG  # Only tags with the same hash code, not the same tag.
+        return PullResult(
+            status,
+            answer.next_begin_offset,
+            answer.min_offset,
+            answer.max_offset,
+            messages,
+            answer.broker_id,
+            answer.suggest_which_broker_id,
+            answer.status,
+        )
+
+    @staticmethod
+    def _checked(queue: MessageQueue, answer: PullAnswer, tags: TagExpression) -> Records:
+        """The records of the answer, or BadAnswer: nothing of an answer that does not add up is given to the caller."""
+        try:
+            records = Records.walk(answer.records, answer.count, answer.sizes or None)
+            records.check()
+            records.check_topic(queue.topic)
+        except RecordError as error:
+            raise BadAnswer(
+                f"pull of {queue}: broker id {answer.broker_id} sent records that are not: {error}; pull again, "
+                "and check the broker's store with `rocketsim store verify` if it happens again"
+            ) from error
+        if (records.queue_id != queue.queue_id).any():
+            raise BadAnswer(f"pull of {queue}: broker id {answer.broker_id} sent records of another queue")
+        if tags.tags:
+            kept = [index for index, value in enumerate(records.property("TAGS").to_pylist()) if value in tags.tags]
+            if len(kept) < len(records):
+                return records[np.array(kept, np.int64)]
+        return records
+
+    def pull_range(
+        self,
+        broker_name: str,
+        ranges: Sequence[QueueRange],
+        *,
+        expression: str = "*",
+        broker_id_hint: int = 0,
+        max_frame_bytes: int = 1 << 20,
+    ) -> Iterator[PullFrame]:
+        """Ranges of one or many queues of a broker as a stream of large frames, for whole batches instead of
+        messages."""
+        return self._cluster.pull_range(
+            broker_name,
+            ranges,
+            broker_id_hint=broker_id_hint,
+            group=self.group,
+            expression=expression,
+            max_frame_bytes=max_frame_bytes,
+        )
+
+    # --- the group's offsets --------------------------------------------------------------------------------------
+
+    def committed(self, queue: MessageQueue) -> int:
+        """The next offset to read; -1 if the group has none."""
+        return self.committed_all([queue])[queue]
+
+    def committed_all(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
+        return self._cluster.committed(self.group, queues)
+
+    def commit(self, queue: MessageQueue, offset: int) -> int:
+        """Commit the next offset to read: to the master, to any broker of the name while it is gone, to the master
+        again when it is
+        back.  Returns what stands now: a lower offset changes nothing."""
+        return self.commit_all({queue: offset}).offsets[queue]
+
+    def commit_all(self, offsets: Mapping[MessageQueue, int]) -> CommitResult:
+        return self._cluster.commit(self.group, offsets)
+
+    # --- the queues' offsets --------------------------------------------------------------------------------------
+
+    def bounds(self, topic: str) -> dict[MessageQueue, QueueBounds]:
+        return self._cluster.bounds(topic)
+
+    def min_offset(self, queue: MessageQueue) -> int:
+        """The first offset that can be read; a slave's answer while there is no master."""
+        return self._bounds(queue).min_offset
+
+    def max_offset(self, queue: MessageQueue) -> int:
+        """One past the last offset."""
+        return self._bounds(queue).max_offset
+
+    def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The first offset stored at or after the timestamp; the end if nothing is that young."""
+        return self._cluster.search(queue.topic, {queue: timestamp_ms})[queue]
+
+    def _bounds(self, queue: MessageQueue) -> QueueBounds:
+        found = self._cluster.bounds(queue.topic, [queue])
+        if queue not in found:
+            raise InvalidParameter(
+                f"broker {queue.broker_name!r} has no queue {queue.queue_id} of topic {queue.topic!r}"
+            )
+        return found[queue]

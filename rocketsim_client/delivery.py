@@ -1,0 +1,224 @@
+"""Gets one batch acknowledged: attempts, other brokers, one total timeout.  Blocks its caller; knows nothing of
+threads or futures."""
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rocketsim_client.batch import OutgoingBatch
+from rocketsim_client.cluster import Cluster
+from rocketsim_client.errors import (
+    BrokerNotExist,
+    CallTimeout,
+    RocketSimError,
+    SendFailed,
+    TopicNotExist,
+    Unreachable,
+)
+from rocketsim_client.fault import LatencyFaults
+from rocketsim_client.model import BatchPart, MessageQueue, ProducerStats, SendStatus
+from rocketsim_client.retry import Budget, is_worth_retrying
+from rocketsim_client.route import DEFAULT_TOPIC, MASTER_ID, TopicRoute
+from rocketsim_client.selection import RoundRobin
+
+PAUSE_S = 0.05  # before the second attempt at one and the same broker; doubles
+NEW_TOPIC_FOR_S = 1.0  # how long the default topic's route stands in for a topic that is being made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryOptions:
+    group: str
+    default_topic_queue_nums: int
+    retry_another_broker_when_not_store_ok: bool
+    send_latency_fault_enable: bool
+
+
+@dataclass(slots=True)
+class _Publish:
+    route: TopicRoute
+    queues: list[MessageQueue]
+    turn: RoundRobin
+    until: float
+
+
+class Delivery:
+    """Thread-safe.  Counts what it does in `stats`."""
+
+    def __init__(
+        self, cluster: Cluster, options: DeliveryOptions, *, clock: Callable[[], float], chance: random.Random
+    ) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._clock = clock
+        self._chance = chance
+        self._faults = LatencyFaults()
+        self._publish: dict[str, _Publish] = {}
+        self._lock = threading.Lock()
+        self.stats = ProducerStats()
+
+    # --- where to -------------------------------------------------------------------------------------------------
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues the topic can be sent to now."""
+        return self._publish_info(topic).queues
+
+    def choose(self, topic: str) -> MessageQueue:
+        """The next queue in turn, past brokers that failed a moment ago (or are slow, with
+        `send_latency_fault_enable`)."""
+        publish = self._publish_info(topic)
+        if self._options.send_latency_fault_enable:
+            return publish.turn.next_available(publish.queues, self._faults, self._clock())
+        bad = self._cluster.bad_addresses()
+        return publish.turn.next(publish.queues, self._names_of(publish.route, bad) if bad else frozenset())
+
+    def _publish_info(self, topic: str) -> _Publish:
+        publish = self._publish.get(topic)
+        now = self._clock()
+        if publish is None or now >= publish.until:
+            publish = self._look_up(topic, publish, now)
+        return publish
+
+    def _look_up(self, topic: str, old: _Publish | None, now: float) -> _Publish:
+        until = now + NEW_TOPIC_FOR_S
+        try:
+            route = self._cluster.route(topic)
+        except TopicNotExist as missing:
+            try:
+                route = self._cluster.route(DEFAULT_TOPIC)
+            except TopicNotExist:
+                raise missing from None
+            route = route.for_new_topic(topic, self._options.default_topic_queue_nums)
+        queues = route.writable_queues()
+        if not queues:
+            refreshed = self._cluster.refresh_after_failure(topic)
+            queues = refreshed.writable_queues() if refreshed else []
+            if not queues:
+                raise BrokerNotExist(f"topic {topic!r} has no queue to write to: no live master with write permission")
+        turn = old.turn if old else RoundRobin(self._chance.randrange(1 << 16))
+        publish = self._publish[topic] = _Publish(route, queues, turn, until)
+        return publish
+
+    @staticmethod
+    def _names_of(route: TopicRoute, bad: frozenset[str]) -> frozenset[str]:
+        return frozenset(name for name, data in route.brokers.items() if data.addresses.get(MASTER_ID) in bad)
+
+    # --- there ----------------------------------------------------------------------------------------------------
+
+    def deliver(self, batch: OutgoingBatch, deadline: float, retries: int) -> BatchPart:
+        """Returns when a broker has acknowledged the whole batch; raises when the budget is used up or an error
+        cannot be cured by
+        trying again.  A lost answer makes duplicates possible, always under the same message ids."""
+        budget = Budget(deadline, retries)
+        failed_at: list[str] = []
+        failure: RocketSimError | None = None
+        weak: BatchPart | None = None
+        maybe_stored = False
+        while True:
+            began = self._clock()
+            budget.started()
+            if budget.attempts > 1:
+                self._count(sent_again=len(batch))
+            try:
+                part = self._attempt(batch, budget.remaining_s(began))
+            except RocketSimError as error:
+                failure = error
+                maybe_stored = maybe_stored or isinstance(error, Unreachable)
+                self._note(batch.broker_name, began, isolation=True)
+                self._cluster.refresh_after_failure(batch.topic)
+                self._publish.pop(batch.topic, None)
+                if not is_worth_retrying(error):
+                    raise
+            else:
+                self._note(batch.broker_name, began, isolation=False)
+                again = self._options.retry_another_broker_when_not_store_ok and batch.may_move
+                if part.send_status == SendStatus.SEND_OK or not again:
+                    return part
+                weak = weak or part
+            failed_at.append(batch.broker_name)
+            if not budget.may_try(self._clock()) or not self._prepare_again(batch, failed_at, budget):
+                break
+        if weak:
+            return weak
+        assert failure is not None
+        attempts = f"{budget.attempts} attempt{'s' if budget.attempts > 1 else ''} ({', '.join(failed_at)})"
+        raise SendFailed(
+            f"topic {batch.topic!r}: not acknowledged after {attempts}: {failure}",
+            attempts=budget.attempts,
+            maybe_stored=maybe_stored,
+            code=failure.code,
+        ) from failure
+
+    def _attempt(self, batch: OutgoingBatch, timeout_s: float) -> BatchPart:
+        cluster = self._cluster
+        route = self._publish_info(batch.topic).route
+        address = route.addresses(batch.broker_name).get(MASTER_ID)
+        if timeout_s <= 0:
+            raise CallTimeout(f"topic {batch.topic!r}: the send timeout passed before the message could leave")
+        if address is None:
+            raise _NoMaster(
+                f"broker {batch.broker_name!r} has no master in the route of topic {batch.topic!r}", code=14
+            )
+        try:
+            answer = cluster.transport.send(
+                address,
+                batch.broker_name,
+                batch.outgoing(),
+                group=self._options.group,
+                epoch=route.epoch(batch.broker_name),
+                default_topic_queue_nums=self._options.default_topic_queue_nums,
+                timeout_s=timeout_s,
+            )
+        except Unreachable as error:
+            cluster.failed(address, error)
+            raise
+        cluster.answered(address)
+        return BatchPart(
+            answer.status,
+            batch.topic,
+            batch.broker_name,
+            batch.msg_ids,
+            batch.queue_ids,
+            answer.queue_offsets,
+            answer.store_host,
+            answer.commit_log_offsets,
+        )
+
+    def _prepare_again(self, batch: OutgoingBatch, failed_at: list[str], budget: Budget) -> bool:
+        """Move the batch to a broker that has not failed it, or wait a little before the same one is asked again."""
+        if batch.may_move:
+            try:
+                queues = self.queues(batch.topic)
+            except RocketSimError:
+                return False
+            fresh = [queue for queue in queues if queue.broker_name not in failed_at]
+            other = fresh or [queue for queue in queues if queue.broker_name != batch.broker_name]
+            if other:
+                name = other[self._chance.randrange(len(other))].broker_name
+                batch.move([queue for queue in other if queue.broker_name == name])
+                if fresh:
+                    return True
+        pause = min(PAUSE_S * 2 ** (budget.attempts - 1), budget.remaining_s(self._clock()))
+        if pause > 0:
+            time.sleep(pause)
+        return budget.may_try(self._clock())
+
+    def _note(self, broker_name: str, began: float, *, isolation: bool) -> None:
+        if self._options.send_latency_fault_enable:
+            now = self._clock()
+            self._faults.update(broker_name, (now - began) * 1000, now, isolation=isolation)
+
+    def count(self, *, sent: int = 0, acknowledged: int = 0, failed: int = 0) -> None:
+        with self._lock:
+            self.stats.sent += sent
+            self.stats.acknowledged += acknowledged
+            self.stats.failed += failed
+
+    def _count(self, *, sent_again: int) -> None:
+        with self._lock:
+            self.stats.sent_again += sent_again
+
+
+class _NoMaster(RocketSimError):
+    """Worth another attempt elsewhere: SERVICE_NOT_AVAILABLE."""

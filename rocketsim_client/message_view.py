@@ -1,0 +1,157 @@
+"""Received messages, decoded when looked at.  Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import overload
+
+from rocketsim_proto import record
+from rocketsim_proto.columnar import Records
+from rocketsim_proto.compression import CompressionError, decompress
+from rocketsim_proto.record import Record, RecordError
+
+from rocketsim_client.errors import BadAnswer
+from rocketsim_client.model import MessageQueue
+
+MAX_UNPACKED_BYTES = 64 << 20
+
+
+class MessageView:
+    """One received message.  Only what is asked for is taken out of the record bytes."""
+
+    __slots__ = ("_data", "_properties", "_record", "_start", "_until", "broker_name")
+
+    def __init__(self, data: bytes, start: int, until: int, broker_name: str) -> None:
+        self._data = data
+        self._start = start
+        self._until = until
+        self.broker_name = broker_name
+        self._record: Record | None = None
+
+    @property
+    def record(self) -> Record:
+        """All fields as they are in the log."""
+        if self._record is None:
+            try:
+                self._record = record.decode(self._data, self._start, check_crc=False)
+            except (RecordError, UnicodeDecodeError) as error:
+                raise BadAnswer(f"a message of broker {self.broker_name} cannot be decoded: {error}") from error
+        return self._record
+
+    @property
+    def topic(self) -> str:
+        return self.record.topic
+
+    @property
+    def queue_id(self) -> int:
+        return self.record.queue_id
+
+    @property
+    def queue_offset(self) -> int:
+        return self.record.queue_offset
+
+    @property
+    def message_queue(self) -> MessageQueue:
+        return MessageQueue(self.record.topic, self.broker_name, self.record.queue_id)
+
+    @property
+    def body(self) -> bytes:
+        """As it was sent: unpacked if the producer compressed it."""
+        fields = self.record
+        if not fields.sys_flag & record.SYS_FLAG_COMPRESSED:
+            return fields.body
+        try:
+            return decompress(fields.body, fields.sys_flag, MAX_UNPACKED_BYTES)
+        except CompressionError as error:
+            raise BadAnswer(f"the body of message {self.msg_id} cannot be unpacked: {error}") from error
+
+    @property
+    def msg_id(self) -> str:
+        return self.record.message_id
+
+    @property
+    def offset_msg_id(self) -> str:
+        return record.offset_message_id(self.record.store_host, self.record.commit_log_offset)
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        return self.record.properties
+
+    @property
+    def tags(self) -> str | None:
+        return self.record.properties.get(record.PROPERTY_TAGS)
+
+    @property
+    def keys(self) -> str | None:
+        return self.record.properties.get(record.PROPERTY_KEYS)
+
+    @property
+    def sharding_key(self) -> str | None:
+        return self.record.properties.get(record.PROPERTY_SHARDING_KEY)
+
+    @property
+    def flag(self) -> int:
+        return self.record.flag
+
+    @property
+    def born_timestamp(self) -> int:
+        return self.record.born_timestamp
+
+    @property
+    def store_timestamp(self) -> int:
+        return self.record.store_timestamp
+
+    @property
+    def commit_log_offset(self) -> int:
+        return self.record.commit_log_offset
+
+    @property
+    def reconsume_times(self) -> int:
+        return self.record.reconsume_times
+
+    @property
+    def born_host(self) -> tuple[str, int]:
+        return record.decode_host(self.record.born_host)
+
+    @property
+    def store_host(self) -> tuple[str, int]:
+        return record.decode_host(self.record.store_host)
+
+    def __repr__(self) -> str:
+        where = f"{self.topic}/{self.broker_name}/{self.queue_id}@{self.queue_offset}"
+        return f"MessageView({where}, {self.msg_id}, {len(self.record.body)} bytes)"
+
+
+class Messages(Sequence[MessageView]):
+    """The messages of one pull, in queue order.  `records` are the same as columns."""
+
+    def __init__(self, records: Records, data: bytes, broker_name: str) -> None:
+        self.records = records
+        self._data = data
+        self._broker_name = broker_name
+
+    @cached_property
+    def _views(self) -> list[MessageView]:
+        starts = self.records.starts.tolist()
+        ends = (self.records.starts + self.records.sizes).tolist()
+        data, name = self._data, self._broker_name
+        return [MessageView(data, start, end, name) for start, end in zip(starts, ends, strict=True)]
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __iter__(self) -> Iterator[MessageView]:
+        return iter(self._views)
+
+    @overload
+    def __getitem__(self, index: int) -> MessageView: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[MessageView]: ...
+    def __getitem__(self, index: int | slice) -> MessageView | list[MessageView]:
+        return self._views[index]
+
+    def __repr__(self) -> str:
+        return f"Messages({len(self)} of broker {self._broker_name})"
+
+
+def no_messages(broker_name: str) -> Messages:
+    return Messages(Records.walk(b""), b"", broker_name)

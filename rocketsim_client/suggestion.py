@@ -1,0 +1,39 @@
+"""Which broker to pull a queue from next: the brokers' suggestions, kept per queue, and what to do when one leads
+nowhere.  Pure."""
+
+from dataclasses import dataclass, field
+
+from rocketsim_client.model import MessageQueue
+from rocketsim_client.route import MASTER_ID
+
+FIRST_PAUSE_S = 0.02
+LONGEST_PAUSE_S = 1.0
+
+
+@dataclass(slots=True)
+class Suggestions:
+    """RocketMQ's pullFromWhichNodeTable: default 0, updated by every answer, not cleared when a broker cannot be
+    reached.
+
+    Beyond RocketMQ: an answer PULL_RETRY_IMMEDIATELY that leaves the offset where it was (a slave behind a client
+    that was already
+    further) sends the next pull to the master, after a pause that doubles while it goes on like that.
+    """
+
+    _broker_ids: dict[MessageQueue, int] = field(default_factory=dict)
+    _stuck: dict[MessageQueue, int] = field(default_factory=dict)
+
+    def broker_id(self, queue: MessageQueue) -> int:
+        return MASTER_ID if queue in self._stuck else self._broker_ids.get(queue, MASTER_ID)
+
+    def answered(self, queue: MessageQueue, suggested: int, *, progress: bool) -> None:
+        self._broker_ids[queue] = suggested
+        if progress:
+            self._stuck.pop(queue, None)
+        else:
+            self._stuck[queue] = self._stuck.get(queue, 0) + 1
+
+    def pause_s(self, queue: MessageQueue) -> float:
+        """How long to wait before the next pull of this queue."""
+        times = self._stuck.get(queue, 0)
+        return min(FIRST_PAUSE_S * 2 ** (times - 1), LONGEST_PAUSE_S) if times else 0.0

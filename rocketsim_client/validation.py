@@ -1,0 +1,101 @@
+"""The rules a message has to keep, checked before anything is sent: MESSAGE_ILLEGAL with the reason.  Pure."""
+
+import re
+
+from rocketsim_proto import record
+
+from rocketsim_client.errors import MessageIllegal
+from rocketsim_client.model import Message
+
+MAX_DELAY_LEVEL = 18
+MAX_GROUP_SIZE = 255
+# What a record adds to body, topic and the caller's properties: the fixed fields and UNIQ_KEY.
+OVERHEAD = record.MIN_SIZE + len(record.PROPERTY_UNIQ_KEY) + 32 + 2
+
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+NOT_FOR_SENDING = frozenset(
+    {
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "TBW102",
+    }
+)
+# Names RocketMQ keeps for itself; what of them a caller may say has its own argument.
+RESERVED_PROPERTIES = frozenset(
+    "KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET BUYER_ID "
+    "ORIGIN_MESSAGE_ID TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG RECONSUME_TIME MSG_REGION TRACE_ON UNIQ_KEY "
+    "EXTEND_UNIQ_INFO MAX_RECONSUME_TIMES CONSUME_START_TIME INNER_NUM INNER_BASE CLUSTER "
+    "TIMER_DELIVER_MS TIMER_DELAY_SEC TIMER_DELAY_MS TRAN_PREPARED_QUEUE_OFFSET".split()
+)
+
+
+def check_topic(topic: str) -> None:
+    if not topic:
+        raise MessageIllegal("the topic is empty")
+    if len(topic.encode()) > record.MAX_TOPIC_SIZE:
+        raise MessageIllegal(f"topic of {len(topic.encode())} bytes; {record.MAX_TOPIC_SIZE} at most: {topic[:40]}…")
+    if not _NAME.fullmatch(topic):
+        raise MessageIllegal(f"topic {topic!r}: only letters, digits and %|_- are possible")
+
+
+def check_group(group: str) -> None:
+    if not group or len(group) > MAX_GROUP_SIZE or not _NAME.fullmatch(group):
+        raise MessageIllegal(f"group {group!r}: 1 to {MAX_GROUP_SIZE} letters, digits and %|_-")
+
+
+def check_topic_for_sending(topic: str) -> None:
+    check_topic(topic)
+    if topic in NOT_FOR_SENDING:
+        raise MessageIllegal(f"topic {topic!r} is RocketMQ's own; nobody sends to it")
+
+
+def has_separator(text: str) -> bool:
+    return record.NAME_END in text or record.PROPERTY_END in text
+
+
+def check(message: Message, max_message_size: int) -> int:
+    """The size of the message's record, near enough; MessageIllegal says what is wrong with it.  The topic is checked
+    elsewhere."""
+    body = message.body
+    if type(body) is not bytes:
+        raise MessageIllegal(f"topic {message.topic!r}: a body is bytes, not {type(body).__name__}")
+    if not body:
+        raise MessageIllegal(f"topic {message.topic!r}: the body is empty")
+    if len(body) > max_message_size:
+        raise MessageIllegal(f"topic {message.topic!r}: body of {len(body)} bytes; {max_message_size} at most")
+    size = OVERHEAD + len(body) + len(message.topic)
+    if message.tags is None and message.keys is None and message.properties is None:
+        return size
+    return size + _check_properties(message)
+
+
+def _check_properties(message: Message) -> int:
+    pairs = list((message.properties or {}).items())
+    for name, _ in pairs:
+        if name in RESERVED_PROPERTIES:
+            raise MessageIllegal(
+                f"property {name!r} is RocketMQ's own; tags, keys and delay level have their arguments"
+            )
+        if not isinstance(name, str) or not name:
+            raise MessageIllegal(f"property name {name!r}: a text that is not empty expected")
+    if message.tags is not None:
+        pairs.append((record.PROPERTY_TAGS, message.tags))
+    if message.keys is not None:
+        pairs.append((record.PROPERTY_KEYS, message.keys))
+    size = 0
+    for name, value in pairs:
+        if not isinstance(value, str):
+            raise MessageIllegal(f"property {name!r}: a text expected, not {type(value).__name__}")
+        text = name + value
+        if has_separator(text):
+            raise MessageIllegal(f"property {name!r} contains \\x01 or \\x02, which separate properties")
+        size += len(text) if text.isascii() else len(text.encode())
+        size += 2
+    most = record.MAX_PROPERTIES_SIZE - 128  # UNIQ_KEY, WAIT, DELAY and the broker's own have to fit, too.
+    if size > most:
+        raise MessageIllegal(f"topic {message.topic!r}: properties of {size} bytes; {most} at most")
+    return size
