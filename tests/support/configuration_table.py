@@ -1,0 +1,70 @@
+"""The tables of configuration keys in docs/operations.md, from the dataclasses themselves.
+
+`python -m tests.support.configuration_table` writes them into the document; a test compares.
+"""
+
+import dataclasses
+from enum import Enum
+from pathlib import Path
+
+from broker_service.config import PROMISES, BrokerConfig, NamesrvConfig
+from broker_service.properties import as_text, fields_by_key
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "operations.md"
+COMPUTED_DEFAULTS = {"brokerName": "the host's name", "storePathRootDir": "`~/store`"}
+
+
+def key_table(config_class: type) -> str:
+    lines = ["| key | values | default | at run time | what it is |", "|---|---|---|---|---|"]
+    for name, field in fields_by_key(config_class).items():
+        runtime = "yes" if field.metadata["runtime"] else ""
+        lines.append(f"| `{name}` | {values(field)} | {default(name, field)} | {runtime} | {field.metadata['doc']} |")
+    return "\n".join(lines) + "\n"
+
+
+def values(field: dataclasses.Field[object]) -> str:
+    low, high, one_of = field.metadata["low"], field.metadata["high"], field.metadata["one_of"]
+    if field.type is bool:
+        return "true, false"
+    if isinstance(field.type, type) and issubclass(field.type, Enum):
+        return "one of those"
+    if one_of:
+        return ", ".join(map(str, one_of))
+    if field.type is int:
+        return f"{low} to {high}" if high is not None else f"{low} or more"
+    return "path" if "Path" in str(field.type) else "text"
+
+
+def default(name: str, field: dataclasses.Field[object]) -> str:
+    if name in COMPUTED_DEFAULTS:
+        return COMPUTED_DEFAULTS[name]
+    text = as_text(field.default)
+    return f"`{text}`" if text else "empty"
+
+
+def refused_table() -> str:
+    lines = ["| key | only as | because |", "|---|---|---|"]
+    for name, promise in PROMISES.items():
+        allowed = " or ".join(f"`{value}`" if value else "empty" for value in sorted(promise.allowed))
+        lines.append(f"| `{name}` | {allowed} | {promise.instead} |")
+    return "\n".join(lines) + "\n"
+
+
+TABLES = {
+    "broker": lambda: key_table(BrokerConfig),
+    "namesrv": lambda: key_table(NamesrvConfig),
+    "refused": refused_table,
+}
+
+
+def with_tables(document: str) -> str:
+    """The document with each table between `<!-- NAME keys -->` and `<!-- end -->` made again."""
+    for name, table in TABLES.items():
+        start = document.index(f"<!-- {name} keys -->\n") + len(f"<!-- {name} keys -->\n")
+        end = document.index("<!-- end -->", start)
+        document = document[:start] + "\n" + table() + "\n" + document[end:]
+    return document
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(with_tables(DOCUMENT.read_text()))
