@@ -67,6 +67,10 @@ class DiskFull(ServiceNotAvailable):
     """The disk has no room; reads go on, and writes again when there is room, without a restart."""
 
 
+class FlushFailed(ServiceNotAvailable):
+    """A sync failed: what was written since the last one is in doubt, and this process never writes again."""
+
+
 class StoreCorrupt(RocketSimError):
     """Damage below the flushed offset: the broker stops and names the file and the offset."""
 

@@ -1,0 +1,177 @@
+"""Follows the chain of record sizes through log bytes: the one thing in a log that has to be walked.  Pure.
+
+A log is a chain because each record only says its own size.  Runs of equal size, the usual case, are taken in one step.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from rocketsim_proto.columnar import Records
+from rocketsim_proto.record import BLANK_MAGIC, BLANK_SIZE, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_SIZE, RecordError
+
+from broker_service.store.commit_log import CommitLog
+
+_SIZE_AND_MAGIC = struct.Struct(">II")
+_SIZE_MAGIC_DTYPE = np.dtype([("size", ">u4"), ("magic", ">u4")])
+_RUN = 16  # shorter runs of one size are not worth numpy's overhead
+_CHUNK = 8 << 20
+_SECTOR = 512
+
+
+class Stop(Enum):
+    END = "the data ends"  # behind a whole record, or inside the next one
+    BLANK = "a blank record"
+    NO_RECORD = "no record"
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Whole records lie from the start of the walk to `end`; there the walk stopped, before a record of `next_size`."""
+
+    sizes: npt.NDArray[np.int64]
+    end: int
+    stop: Stop
+    next_size: int
+
+
+def walk(data: Any, at: int, limit: int) -> Chain:
+    """The records from `at` on that end at or before `limit`.  Checks sizes and magic, nothing else."""
+    view = memoryview(data)
+    sizes: list[int] = []
+    runs: list[npt.NDArray[np.int64]] = []
+    unpack = _SIZE_AND_MAGIC.unpack_from
+    previous, same = 0, 0
+    while True:
+        if at + _SIZE_AND_MAGIC.size > limit:
+            stop, size = Stop.END, 0
+            break
+        size, magic = unpack(view, at)
+        if magic != MESSAGE_MAGIC and magic != MESSAGE_MAGIC_V2:
+            stop = Stop.BLANK if magic == BLANK_MAGIC and size >= BLANK_SIZE else Stop.NO_RECORD
+            break
+        if size < MIN_SIZE:
+            stop = Stop.NO_RECORD
+            break
+        if at + size > limit:
+            stop = Stop.END
+            break
+        sizes.append(size)
+        at += size
+        if size != previous:
+            previous, same = size, 1
+            continue
+        same += 1
+        if same >= _RUN:
+            same = 0
+            count = _run_of(view, at, limit, size)
+            if count:
+                runs += [np.array(sizes, np.int64), np.full(count, size, np.int64)]
+                sizes = []
+                at += count * size
+    tail = np.array(sizes, np.int64)
+    return Chain(np.concatenate([*runs, tail]) if runs else tail, at, stop, size)
+
+
+def _run_of(view: memoryview, at: int, limit: int, size: int) -> int:
+    """How many records of this size follow."""
+    count = (limit - at) // size
+    if not count:
+        return 0
+    heads = np.ndarray(shape=(count,), dtype=_SIZE_MAGIC_DTYPE, buffer=view, offset=at, strides=(size,))
+    same = (heads["size"] == size) & ((heads["magic"] == MESSAGE_MAGIC) | (heads["magic"] == MESSAGE_MAGIC_V2))
+    return count if same.all() else int(same.argmin())
+
+
+def sound(records: Records, offset: int, *, crc: bool, strict_from: int) -> tuple[int, str]:
+    """How many of these records, the first of which lies at `offset` of the log, are whole; and what is wrong behind them.
+
+    From `strict_from` on, sectors of zeros are looked for in topic and properties, which no checksum covers.
+    """
+    if not len(records):
+        return 0, ""
+    shift = offset - int(records.starts[0])
+    good, reason = len(records), ""
+    try:
+        records.check(crc=crc)
+    except RecordError as error:
+        good, reason = int(np.searchsorted(records.starts, error.at)), error.reason
+        records = records[:good]
+    elsewhere = records.commit_log_offset != records.starts + shift
+    if elsewhere.any():
+        good = int(elsewhere.argmax())
+        reason = f"a record that says it is at {int(records.commit_log_offset[good])}"
+        records = records[:good]
+    for row in range(int(np.searchsorted(records.starts, strict_from - shift)), good):
+        if _lost_sector(records, row, shift):
+            return row, "zeros in its topic or properties"
+    return good, reason
+
+
+def _lost_sector(records: Records, row: int, shift: int) -> bool:
+    """Whether the disk never got one of the sectors that hold the record's topic and properties."""
+    begin, size = int(records.topic_start[row]), int(records.topic_size[row])
+    end = int(records.starts[row] + records.sizes[row]) if records.properties_size[row] else begin + size
+    while begin < end:
+        stop = min(end, begin + _SECTOR - (begin + shift) % _SECTOR)
+        if not records.data[begin:stop].any():
+            return True
+        begin = stop
+    return False
+
+
+class LogScan:
+    """Reads the log from a record's start on, in chunks; afterwards `end_offset` and `reason` say where and why it ended.
+
+    Works on the files as they are, whatever the log's `end_offset` says.  Checksums are verified from `check_from` on.
+    """
+
+    def __init__(
+        self, log: CommitLog, offset: int, *, check_from: int, strict_from: int, stop_at: int | None = None
+    ) -> None:
+        self._log = log
+        self._check_from = check_from
+        self._strict_from = strict_from
+        self._stop_at = stop_at
+        self.end_offset = offset
+        self.reason = ""
+
+    def from_the_beginning(self) -> "LogScan":
+        """Another scan, of everything up to where this one ended, which has been checked."""
+        end = self.end_offset
+        return LogScan(self._log, self._log.min_offset, check_from=end, strict_from=end, stop_at=end)
+
+    def __iter__(self) -> Iterator[tuple[int, Records]]:
+        log, limit = self._log, self._stop_at if self._stop_at is not None else self._log.file_end
+        while not self.reason and self.end_offset < limit:
+            start = log.start_of(self.end_offset)
+            at = self.end_offset - start
+            view = log.view(start)
+            file_limit = min(log.file_size, limit - start)
+            chain = walk(view, at, min(at + _CHUNK, file_limit))
+            if not len(chain.sizes) and chain.stop is Stop.END and at + chain.next_size <= file_limit:
+                chain = walk(view, at, at + max(chain.next_size, _SIZE_AND_MAGIC.size))  # larger than a chunk
+            if len(chain.sizes):
+                data = np.frombuffer(view, np.uint8)[at : chain.end]
+                records = Records.walk(data, sizes=chain.sizes)
+                offset = self.end_offset
+                crc = offset + len(data) > self._check_from
+                good, self.reason = sound(records, offset, crc=crc, strict_from=self._strict_from)
+                if good:
+                    records = records[:good]
+                    self.end_offset += int(records.sizes.sum())
+                    yield offset, records
+            elif chain.stop is Stop.BLANK and at + chain.next_size == log.file_size:
+                self.end_offset = start + log.file_size
+            elif chain.stop is Stop.NO_RECORD and not any(view[at : at + _SIZE_AND_MAGIC.size]):
+                self.reason = "the log ends"
+            elif chain.stop is Stop.END and self._stop_at is not None:
+                break
+            else:
+                self.reason = f"{chain.stop.value} of size {chain.next_size}"
+        if not self.reason:
+            self.reason = "the log ends"

@@ -1,0 +1,47 @@
+"""RocketMQ's `checkpoint`: up to which store time, and which offset, everything is on disk.  An older one only makes recovery longer.
+
+    0             8             16           24                    32                 40
+    | log until   | queues until| index until| master flushed off. | confirm offset   | queues' log offset | zeros to 4096
+
+Big-endian longs; times in ms.  RocketMQ 4 has the first three.
+"""
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker_service.store.files import Files
+
+_LONGS = struct.Struct(">6q")
+FILE_SIZE = 4096
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    log_timestamp: int = 0
+    queues_timestamp: int = 0
+    index_timestamp: int = 0
+    master_flushed_offset: int = 0
+    confirm_offset: int = 0
+    queues_log_offset: int = 0  # every queue entry of a record before this is on disk
+
+    @classmethod
+    def load(cls, files: Files, path: Path) -> "Checkpoint":
+        """Zeros if it is missing or makes no sense: then recovery starts at the first file."""
+        try:
+            data = files.read(path)
+        except FileNotFoundError:
+            return cls()
+        values = _LONGS.unpack_from(data) if len(data) >= _LONGS.size else (-1,)
+        return cls() if min(values) < 0 else cls(*values)
+
+    def save(self, files: Files, path: Path) -> None:
+        values = _LONGS.pack(
+            self.log_timestamp,
+            self.queues_timestamp,
+            self.index_timestamp,
+            self.master_flushed_offset,
+            self.confirm_offset,
+            self.queues_log_offset,
+        )
+        files.write_atomically(path, values.ljust(FILE_SIZE, b"\0"))

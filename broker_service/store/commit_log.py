@@ -1,0 +1,223 @@
+"""The log: files of one size, named by the offset they start at, all topics in one order.
+
+It knows positions and bytes; what a record is, `chain.py` knows.  One thread writes; `sync` is for the flush thread and touches
+only what is named there.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from broker_service.errors import NotFound, StoreCorrupt
+from broker_service.store.files import Buffer, Files
+from broker_service.store.open_files import OpenFiles
+
+_CHUNK = 1 << 20
+
+
+def file_name(start: int) -> str:
+    return f"{start:020d}"
+
+
+class CommitLog:
+    """Invariants: `starts` has no gap; everything from `end_offset` to the end of the last file is zero (or in `_dirty`)."""
+
+    def __init__(self, files: Files, open_files: OpenFiles, directory: Path, file_size: int) -> None:
+        self.directory = directory
+        self.file_size = file_size
+        self.starts: list[int] = []
+        self.end_offset = 0
+        self._base = 0  # where the first file will start
+        self._files = files
+        self._open = open_files
+        # Handles of files that may hold bytes not yet on disk.  Only the writing thread changes it; it closes a handle only
+        # when `flushed` covers the file, so never one that `sync` is using.
+        self._writing: dict[int, int] = {}
+        self._created = 0
+        self._created_on_disk = 0
+        self._dirty: tuple[int, int] | None = None  # left by a failed write; must be zero before the next one
+
+    # --- files ----------------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Finds the files; refuses a gap and a file of another size.  `end_offset` is for recovery to find."""
+        self._files.make_directory(self.directory)
+        self.starts = [int(name) for name in self._files.names(self.directory) if name.isdigit()]
+        for previous, start in zip(self.starts, self.starts[1:], strict=False):
+            if start != previous + self.file_size:
+                raise StoreCorrupt(
+                    f"{self.directory}: a log file is missing between {file_name(previous)} and {file_name(start)} "
+                    f"(mappedFileSizeCommitLog={self.file_size}); bring it back, or copy the log from the other broker"
+                )
+        for start in self.starts:
+            size = self._files.size(self.path(start))
+            if size != self.file_size:
+                raise StoreCorrupt(
+                    f"{self.path(start)} has {size} bytes, mappedFileSizeCommitLog is {self.file_size}: "
+                    "correct the configuration, or restore the file"
+                )
+        self.end_offset = self._base = self.min_offset
+
+    def begin_at(self, offset: int) -> None:
+        """An empty log starts at this offset: that of a new slave whose master has deleted its first files."""
+        assert not self.starts and offset % self.file_size == 0, f"{self} cannot begin at {offset}"
+        self._base = self.end_offset = offset
+
+    @property
+    def min_offset(self) -> int:
+        return self.starts[0] if self.starts else self._base
+
+    @property
+    def file_end(self) -> int:
+        """Where the last file ends."""
+        return self.starts[-1] + self.file_size if self.starts else self._base
+
+    def path(self, start: int) -> Path:
+        return self.directory / file_name(start)
+
+    def start_of(self, offset: int) -> int:
+        return offset - offset % self.file_size
+
+    def delete_before(self, offset: int) -> list[Path]:
+        """Deletes the files that end at or before `offset`; never the one being written."""
+        deleted = []
+        while self.starts and self.starts[0] + self.file_size <= min(offset, self.start_of(self.end_offset)):
+            deleted.append(self._delete(self.starts[0]))
+        return deleted
+
+    def delete_after(self, offset: int) -> list[Path]:
+        """Deletes the files that start at or after `offset`, newest first, so that a crash leaves no gap."""
+        deleted = []
+        while self.starts and self.starts[-1] >= offset:
+            deleted.append(self._delete(self.starts[-1]))
+        if not self.starts:
+            self._base = self.end_offset = self.start_of(offset)
+        return deleted
+
+    def _delete(self, start: int) -> Path:
+        path = self.path(start)
+        self._files.remove(path)
+        self._open.forget(path)
+        self.starts.remove(start)
+        handle = self._writing.pop(start, None)
+        if handle is not None:
+            self._files.close(handle)
+        if not self.starts:
+            self._base = start + self.file_size
+        return path
+
+    # --- writing --------------------------------------------------------------------------------------------------
+
+    def write(self, pieces: Iterable[tuple[int, Buffer]]) -> None:
+        """Writes behind the end, each piece within one file.  Nothing counts until `end_offset` is set; after an error
+        (OSError) the caller calls `take_back`."""
+        self.clean()
+        for offset, data in pieces:
+            start = self.start_of(offset)
+            self._files.pwrite(self._write_handle(start), data, offset - start)
+
+    def take_back(self, end: int) -> None:
+        """Zeroes what a failed append may have left between the end and `end`: a stale record must never come alive."""
+        self._dirty = (self.end_offset, end)
+        try:
+            self.clean()
+        except OSError:
+            return  # The next write, or `clean`, tries again first.
+
+    def clean(self) -> None:
+        """Zeroes what a failed write left behind; OSError if the disk still refuses."""
+        if self._dirty is not None:
+            self.zero(*self._dirty)
+            self._dirty = None
+
+    def zero(self, offset: int, end: int) -> int:
+        """Fills with zeros to `end`, as far as there are files; returns the end of what was not zero before."""
+        not_zero = offset
+        while offset < min(end, self.file_end):
+            start = self.start_of(offset)
+            data_at = self._files.next_data(self._open.handle(self.path(start)), offset - start)
+            if data_at is None:
+                offset = start + self.file_size
+                continue
+            offset = max(offset, start + data_at)
+            stop = min(end, start + self.file_size, offset + _CHUNK)
+            if stop <= offset:
+                break
+            data = self._open.map(self.path(start))[offset - start : stop - start]
+            used = np.flatnonzero(np.frombuffer(data, np.uint8))
+            if len(used):
+                not_zero = offset + int(used[-1]) + 1
+                self._files.pwrite(self._write_handle(start), bytes(stop - offset), offset - start)
+            offset = stop
+        return not_zero
+
+    def _write_handle(self, start: int) -> int:
+        handle = self._writing.get(start)
+        if handle is not None:
+            return handle
+        path = self.path(start)
+        if start < self.file_end:
+            handle = self._files.open(path)
+        else:
+            assert start == self.file_end, f"{self}: a file at {start} would leave a gap"
+            handle = self._create(path)
+            self.starts.append(start)
+        self._writing[start] = handle
+        return handle
+
+    def _create(self, path: Path) -> int:
+        handle = self._files.open(path, create=True)
+        try:
+            self._files.preallocate(handle, self.file_size)
+        except OSError:
+            self._files.close(handle)
+            self._files.remove(path)
+            raise
+        self._created += 1
+        return handle
+
+    # --- flushing -------------------------------------------------------------------------------------------------
+
+    def hold(self, offset: int) -> None:
+        """Makes `sync` cover everything from `offset` on, after a recovery."""
+        for start in self.starts:
+            if start + self.file_size > offset and start < self.end_offset:
+                self._write_handle(start)
+        self._created += 1
+
+    def sync(self, flushed: int, end: int) -> None:
+        """The flush thread's: on return everything up to `end` is on disk, given that everything up to `flushed` was."""
+        created = self._created
+        for start, handle in tuple(self._writing.items()):
+            if start < end and start + self.file_size > flushed:
+                self._files.fdatasync(handle)
+        if created != self._created_on_disk:
+            self._files.sync_directory(self.directory)
+            self._created_on_disk = created
+
+    def release(self, flushed: int) -> None:
+        """Closes the handles of files that are on disk and full."""
+        for start in [start for start in self._writing if start + self.file_size <= min(flushed, self.end_offset)]:
+            self._files.close(self._writing.pop(start))
+
+    def close(self) -> None:
+        while self._writing:
+            self._files.close(self._writing.popitem()[1])
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes, never across a file, never beyond the end; NotFound outside the log."""
+        if not self.min_offset <= offset <= self.end_offset:
+            raise NotFound(f"log offset {offset} is outside the log: {self.min_offset} to {self.end_offset}")
+        start = self.start_of(offset)
+        size = min(size, start + self.file_size - offset, self.end_offset - offset)
+        return self._files.pread(self._open.handle(self.path(start)), size, offset - start) if size > 0 else b""
+
+    def view(self, start: int) -> memoryview:
+        """A whole file, read-only, as it is now and will be."""
+        return self._open.map(self.path(start))
+
+    def __str__(self) -> str:
+        return f"commit log {self.min_offset}..{self.end_offset} in {len(self.starts)} files"

@@ -1,0 +1,34 @@
+"""What a store is told once, when it is opened."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+# RocketMQ's 18 levels: 1s 5s 10s 30s 1m … 10m 20m 30m 1h 2h
+DELAY_LEVELS_MS = tuple(1000 * s for s in (1, 5, 10, 30, *range(60, 601, 60), 1200, 1800, 3600, 7200))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig:
+    """Names are RocketMQ's keys in snake_case; defaults are RocketMQ's."""
+
+    root: Path
+    mapped_file_size_commit_log: int = 1 << 30
+    mapped_file_size_consume_queue: int = 300_000 * 20  # bytes
+    max_hash_slot_num: int = 5_000_000
+    max_index_num: int = 20_000_000
+    message_index_enable: bool = True
+    file_reserved_time_h: int = 72
+    delete_when: str = "04"  # hours of the day, separated by ";"
+    disk_max_used_space_ratio: int = 75
+    disk_clean_forcibly_ratio: int = 85  # from here on also files that have not expired go
+    disk_warning_ratio: int = 90  # from here on no writes
+    access_message_in_memory_max_ratio: int = 40
+    physical_memory: int = 24 << 30  # what the ratio above is taken of; RocketMQ's value where it cannot find out
+    delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
+    flush_consume_queue_thorough_interval_ms: int = 60_000
+
+    def __post_init__(self) -> None:
+        if self.mapped_file_size_consume_queue % 20:
+            raise ValueError(
+                f"mapped_file_size_consume_queue={self.mapped_file_size_consume_queue}: a multiple of 20 is needed"
+            )

@@ -1,0 +1,299 @@
+"""One queue of one topic: queue offset -> where the record is, in files of 20-byte entries.
+
+    0                     8        12             20
+    | commit_log_offset 8 | size 4 | tags_code 8 |      big-endian, entry number = queue offset, zeros behind the last one
+
+Everything here can be made again from the log.  A first file that does not start with the queue's first entry is filled up with
+entries of size MAX_INT, as RocketMQ does; they are nobody's record.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from broker_service.store.commit_log import file_name
+from broker_service.store.files import Files
+from broker_service.store.open_files import OpenFiles
+
+ENTRY = np.dtype([("commit_log_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+ENTRY_SIZE = ENTRY.itemsize
+FILLER_SIZE = 2**31 - 1
+Entries = npt.NDArray[Any]
+NO_ENTRIES = np.empty(0, ENTRY)
+
+
+class ConsumeQueue:
+    """Invariants: min_offset <= max_offset; `log_end` is where the last entry's record ends (0 without entries)."""
+
+    def __init__(self, files: Files, open_files: OpenFiles, directory: Path, file_size: int, start_at: int = 0) -> None:
+        self.directory = directory
+        self.topic = directory.parent.name
+        self.queue_id = int(directory.name)
+        self.file_size = file_size
+        self.min_offset = self.max_offset = start_at
+        self.log_end = 0
+        self.unsynced: set[Path] = set()  # files written since the last thorough flush
+        self._files = files
+        self._open = open_files
+        self._starts: list[int] = []  # byte positions of the files
+
+    # --- loading --------------------------------------------------------------------------------------------------
+
+    def load(self, log_min: int, log_end: int, *, files_to_check: int | None) -> str | None:
+        """Finds the entries on disk.  Returns what is wrong with them, having kept the sound part before the damage.
+
+        The newest `files_to_check` files (None: all) are looked at entry by entry.
+        """
+        self._starts = [int(name) for name in self._files.names(self.directory) if name.isdigit()]
+        damage = self._check_files()
+        whole = self._starts if files_to_check is None else self._starts[-files_to_check:]
+        self.max_offset = self._starts[0] // ENTRY_SIZE if self._starts else self.max_offset
+        for start in self._starts:
+            if start in whole or start == self._starts[-1]:
+                entries = self._read_file(start)
+                count = _sound_entries(entries, log_end)
+                self.max_offset = start // ENTRY_SIZE + count
+                behind = entries[count:]
+                if behind["size"].any() or behind["commit_log_offset"].any():
+                    damage = damage or f"entry {self.max_offset} makes no sense"
+                if count < len(entries):
+                    if start != self._starts[-1]:
+                        damage = damage or f"entries end at {self.max_offset}, files go on"
+                    break
+        self._cut_files(self.max_offset)
+        if damage:
+            self._zero_behind_max()
+        self.min_offset = self.first_offset
+        self._remember_last()
+        self.trim(log_min, delete=False)
+        return damage
+
+    def _check_files(self) -> str | None:
+        """Drops files that cannot be used, and what comes behind them."""
+        for number, start in enumerate(self._starts):
+            path = self._path(start)
+            size = self._files.size(path)
+            gap = number and start != self._starts[number - 1] + self.file_size
+            if size == self.file_size and not gap and start % self.file_size == 0:
+                continue
+            for later in self._starts[number:]:
+                self._files.remove(self._path(later))
+            del self._starts[number:]
+            return f"a file is missing before {path}" if gap else f"{path} has {size} bytes, not {self.file_size}"
+        return None
+
+    def _remember_last(self) -> None:
+        last = self.read(self.max_offset - 1, 1) if self.max_offset > self.min_offset else NO_ENTRIES
+        filled = len(last) and last["size"][0] != FILLER_SIZE
+        self.log_end = int(last["commit_log_offset"][0]) + int(last["size"][0]) if filled else 0
+
+    # --- writing --------------------------------------------------------------------------------------------------
+
+    def put(self, queue_offset: int, entries: Entries) -> None:
+        """Writes entries at their place, over what may be there; OSError leaves min, max and `log_end` as they were."""
+        if self._starts and self.min_offset == self.max_offset != queue_offset:
+            self._cut_files(0)  # Nothing in it that anybody can read: it begins anew.
+            self._drop(self._starts.pop())
+        if not self._starts:
+            self._begin(queue_offset)
+        elif queue_offset > self.max_offset:
+            self._write(self.max_offset, _fillers(queue_offset - self.max_offset))
+        self._write(queue_offset, entries)
+        end = queue_offset + len(entries)
+        if end >= self.max_offset:
+            self.max_offset = end
+            self.log_end = int(entries["commit_log_offset"][-1]) + int(entries["size"][-1])
+
+    def put_if_different(self, queue_offset: int, entries: Entries) -> bool:
+        """As `put`, but leaves equal bytes alone; says whether something was written."""
+        if self._starts and queue_offset >= self.first_offset:
+            there = self._read_raw(queue_offset, len(entries))
+            if there == entries.tobytes():
+                if queue_offset + len(entries) > self.max_offset:
+                    self.max_offset = queue_offset + len(entries)
+                    self.log_end = int(entries["commit_log_offset"][-1]) + int(entries["size"][-1])
+                return False
+        self.put(queue_offset, entries)
+        return True
+
+    def _begin(self, queue_offset: int) -> None:
+        """The first file, filled up to the first entry as RocketMQ does."""
+        start = queue_offset * ENTRY_SIZE // self.file_size * self.file_size
+        self._write(start // ENTRY_SIZE, _fillers(queue_offset - start // ENTRY_SIZE))
+        self.min_offset = self.max_offset = queue_offset
+
+    def _write(self, queue_offset: int, entries: Entries) -> None:
+        data, at = memoryview(entries.tobytes()), queue_offset * ENTRY_SIZE
+        while len(data):
+            start = at - at % self.file_size
+            path = self._path(start)
+            if not self._starts or start > self._starts[-1]:
+                self._create(start)
+            size = min(len(data), start + self.file_size - at)
+            self.unsynced.add(path)
+            self._files.pwrite(self._open.handle(path), data[:size], at - start)
+            data, at = data[size:], at + size
+
+    def _create(self, start: int) -> None:
+        self._files.make_directory(self.directory)
+        path = self._path(start)
+        handle = self._files.open(path, create=True)
+        try:
+            self._files.resize(handle, self.file_size)
+        except OSError:
+            self._files.remove(path)
+            raise
+        finally:
+            self._files.close(handle)
+        self._starts.append(start)
+
+    def take_back(self, max_offset: int, log_end: int) -> None:
+        """Undoes puts of a failed append: zeroes what they left, as far as the disk lets us."""
+        self.max_offset, self.log_end = max_offset, log_end
+        self.min_offset = min(self.min_offset, max_offset)
+        try:
+            self._zero_behind_max()
+        except OSError:
+            return  # The next put to this queue writes over it; recovery cuts what points behind the log.
+
+    def _zero_behind_max(self) -> None:
+        at = self.max_offset * ENTRY_SIZE
+        for start in self._starts:
+            if start + self.file_size > at:
+                begin = max(at - start, 0)
+                rest = self._files.pread(self._open.handle(self._path(start)), self.file_size - begin, begin)
+                used = len(rest.rstrip(b"\0"))
+                if used:
+                    self.unsynced.add(self._path(start))
+                    self._files.pwrite(self._open.handle(self._path(start)), bytes(used), begin)
+
+    @property
+    def first_offset(self) -> int:
+        """The queue offset its first file starts with."""
+        return self._starts[0] // ENTRY_SIZE if self._starts else self.max_offset
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    def read(self, queue_offset: int, count: int) -> Entries:
+        """Up to `count` entries from `queue_offset`, which must be in [min, max]."""
+        count = min(count, self.max_offset - queue_offset)
+        return np.frombuffer(self._read_raw(queue_offset, count), ENTRY) if count > 0 else NO_ENTRIES
+
+    def file_end(self, queue_offset: int) -> int:
+        """The queue offset where the file that holds this one ends."""
+        at = queue_offset * ENTRY_SIZE
+        return (at - at % self.file_size + self.file_size) // ENTRY_SIZE
+
+    def max_at(self, confirm_offset: int | None) -> int:
+        """The end for readers who may see the log up to `confirm_offset` only."""
+        if confirm_offset is None or self.log_end <= confirm_offset:
+            return self.max_offset
+        return max(self.min_offset, self._first_behind(confirm_offset))
+
+    def _first_behind(self, log_offset: int) -> int:
+        """The first entry whose record ends behind `log_offset`; looks at the tail first, where it usually is."""
+        end, count = self.max_offset, 64
+        while end > self.min_offset:
+            begin = max(self.min_offset, end - count)
+            entries = self.read(begin, end - begin)
+            ends = entries["commit_log_offset"].astype(np.int64) + entries["size"]
+            ends[entries["size"] == FILLER_SIZE] = 0
+            inside = np.flatnonzero(ends <= log_offset)
+            if len(inside):
+                return begin + int(inside[-1]) + 1
+            end, count = begin, count * 8
+        return end
+
+    def _read_raw(self, queue_offset: int, count: int) -> bytes:
+        at, size = queue_offset * ENTRY_SIZE, count * ENTRY_SIZE
+        pieces = []
+        while size > 0:
+            start = at - at % self.file_size
+            if not self._starts or not self._starts[0] <= start <= self._starts[-1]:
+                break
+            piece = min(size, start + self.file_size - at)
+            pieces.append(self._files.pread(self._open.handle(self._path(start)), piece, at - start))
+            at, size = at + piece, size - piece
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _read_file(self, start: int) -> Entries:
+        data = self._files.pread(self._open.handle(self._path(start)), self.file_size, 0)
+        return np.frombuffer(data, ENTRY)
+
+    # --- following the log ----------------------------------------------------------------------------------------
+
+    def truncate(self, log_offset: int) -> bool:
+        """Forgets the entries of records that end behind `log_offset`; says whether there were any."""
+        if self.log_end <= log_offset:
+            return False
+        self.max_offset = self._first_behind(log_offset)
+        self._cut_files(self.max_offset)
+        self._zero_behind_max()
+        self._remember_last()
+        return True
+
+    def trim(self, log_min: int, *, delete: bool = True) -> list[Path]:
+        """Moves `min_offset` to the first entry whose record is still in the log, and deletes the files before it.
+
+        The last file stays: its name remembers the queue's offset, as with RocketMQ.
+        """
+        self.min_offset = self._first_from(log_min)
+        deleted = []
+        while delete and len(self._starts) > 1 and self._starts[0] + self.file_size <= self.min_offset * ENTRY_SIZE:
+            deleted.append(self._drop(self._starts.pop(0)))
+        return deleted
+
+    def _first_from(self, log_min: int) -> int:
+        """Binary search for the first entry of a record at or behind `log_min`; fillers count as before."""
+        low, high = self.min_offset, self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            entry = self.read(middle, 1)[0]
+            if entry["size"] == FILLER_SIZE or entry["commit_log_offset"] < log_min:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _cut_files(self, max_offset: int) -> None:
+        """Deletes the files behind the one where the next entry goes."""
+        while len(self._starts) > 1 and self._starts[-1] >= max_offset * ENTRY_SIZE:
+            self._drop(self._starts.pop())
+
+    def _drop(self, start: int) -> Path:
+        path = self._path(start)
+        self._open.forget(path)
+        self.unsynced.discard(path)
+        self._files.remove(path)
+        return path
+
+    def delete(self) -> None:
+        for start in self._starts:
+            self._open.forget(self._path(start))
+        self._starts.clear()
+        self.unsynced.clear()
+        self._files.remove_tree(self.directory)
+
+    def _path(self, start: int) -> Path:
+        return self.directory / file_name(start)
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.queue_id} {self.min_offset}..{self.max_offset}"
+
+
+def _fillers(count: int) -> Entries:
+    entries = np.zeros(count, ENTRY)
+    entries["size"] = FILLER_SIZE
+    return entries
+
+
+def _sound_entries(entries: Entries, log_end: int) -> int:
+    """How many entries from the start on can be true: positive sizes, records in order, none behind the log's end."""
+    offsets, sizes = entries["commit_log_offset"].astype(np.int64), entries["size"].astype(np.int64)
+    filler = (sizes == FILLER_SIZE) & (offsets == 0)
+    good = (sizes > 0) & (offsets >= 0) & (filler | (offsets + sizes <= log_end))
+    in_order = filler[:-1] | filler[1:] | (offsets[1:] >= offsets[:-1] + sizes[:-1])
+    good[1:] &= in_order
+    return len(entries) if good.all() else int(good.argmin())

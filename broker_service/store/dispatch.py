@@ -1,0 +1,102 @@
+"""From records to consume-queue entries.  Pure: what is written on the append path and what a rebuild writes is decided here once.
+
+As RocketMQ: prepared and rolled-back transactional records get no entry; a record of the delay topic keeps its delivery time
+where others keep the hash of their tags.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+from rocketsim_proto.columnar import Records
+from rocketsim_proto.record import PROPERTY_DELAY, SYS_FLAG_TRANSACTION_MASK
+
+from broker_service.store.consume_queue import ENTRY, Entries
+
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+PREPARED, ROLLED_BACK = 4, 12
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRun:
+    """Entries of one queue with consecutive queue offsets."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    entries: Entries
+
+
+def is_queued(sys_flag: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+    """Which records have a place in their queue."""
+    kind = sys_flag & SYS_FLAG_TRANSACTION_MASK
+    queued: npt.NDArray[np.bool_] = (kind != PREPARED) & (kind != ROLLED_BACK)
+    return queued
+
+
+def queue_runs(records: Records, delay_levels_ms: Sequence[int], topic: str | None = None) -> list[QueueRun]:
+    """The entries of these records, which are in log order and carry their offsets; `topic` if all are of one."""
+    queued = is_queued(records.sys_flag)
+    if not queued.all():
+        records = records[queued]
+    if not len(records):
+        return []
+    entries = np.empty(len(records), ENTRY)
+    entries["commit_log_offset"] = records.commit_log_offset
+    entries["size"] = records.sizes
+    runs = []
+    if topic is None:
+        names = records.topics().dictionary_encode()
+        codes = names.indices.to_numpy().astype(np.int64)
+        topics = names.dictionary.to_pylist()
+    else:
+        codes, topics = np.zeros(len(records), np.int64), [topic]
+    entries["tags_code"] = records.tags_codes()
+    if SCHEDULE_TOPIC in topics:
+        delayed = np.flatnonzero(codes == topics.index(SCHEDULE_TOPIC))
+        entries["tags_code"][delayed] = delivery_times(records[delayed], entries["tags_code"][delayed], delay_levels_ms)
+    for rows in _groups(codes << 32 | records.queue_id):
+        offsets = records.queue_offset[rows]
+        for first, last in _consecutive(offsets):
+            part = entries[rows][first:last]
+            code = int(codes[rows[first]])
+            runs.append(QueueRun(topics[code], int(records.queue_id[rows[first]]), int(offsets[first]), part))
+    return runs
+
+
+def queue_offsets(
+    queue_ids: npt.NDArray[np.int32], queued: npt.NDArray[np.bool_], next_offsets: dict[int, int]
+) -> npt.NDArray[np.int64]:
+    """The queue offset of each new record of a topic: the next of its queue, in order; 0 for one without a place."""
+    offsets = np.zeros(len(queue_ids), np.int64)
+    for rows in _groups(queue_ids.astype(np.int64)):
+        taking = rows[queued[rows]]
+        offsets[taking] = next_offsets[int(queue_ids[rows[0]])] + np.arange(len(taking))
+    return offsets
+
+
+def delivery_times(
+    records: Records, otherwise: npt.NDArray[np.int64], delay_levels_ms: Sequence[int]
+) -> npt.NDArray[np.int64]:
+    """Store time + the delay of the record's level; a level above the last one counts as the last; `otherwise` without one."""
+    levels = pc.fill_null(pc.cast(records.property(PROPERTY_DELAY), "int64"), 0).to_numpy()
+    delays = np.array([0, *delay_levels_ms], np.int64)
+    due: npt.NDArray[np.int64] = records.store_timestamp + delays[np.clip(levels, 0, len(delay_levels_ms))]
+    return np.where(levels > 0, due, otherwise)
+
+
+def _groups(keys: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
+    """The rows of each key, in order."""
+    if (keys == keys[0]).all():
+        yield np.arange(len(keys))
+        return
+    order = np.argsort(keys, kind="stable")
+    bounds = np.flatnonzero(np.diff(keys[order])) + 1
+    yield from np.split(order, bounds)
+
+
+def _consecutive(offsets: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    bounds = [0, *(np.flatnonzero(np.diff(offsets) != 1) + 1).tolist(), len(offsets)]
+    yield from zip(bounds, bounds[1:], strict=False)

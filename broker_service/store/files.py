@@ -1,0 +1,163 @@
+"""The seam to the disk: everything the store asks of a file system, and nothing it does not.
+
+`Files` is the real disk.  Tests put a disk in its place that tears, fills up, fails and loses power.  Methods raise OSError;
+`refusal` turns one into the error a caller of the store gets.
+"""
+
+import errno
+import fcntl
+import mmap
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker_service.errors import DiskFull, ServiceNotAvailable
+
+NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT))
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUsage:
+    total: int
+    free: int  # what an ordinary user may still write
+
+    @property
+    def used_percent(self) -> float:
+        return 100.0 * (self.total - self.free) / self.total if self.total else 0.0
+
+
+def refusal(error: OSError, doing: str) -> ServiceNotAvailable:
+    """The store's answer to a failed write: no room is DiskFull, anything else means that writes are not possible now."""
+    if error.errno in NO_ROOM:
+        return DiskFull(f"{doing}: no room on the disk ({error}); make room, writes go on by themselves")
+    return ServiceNotAvailable(f"{doing} failed: {error}; reads go on, writes are tried again")
+
+
+class Files:
+    """The real disk.  A handle is an int that `open` gave; writes go to a position, never to the end of a file."""
+
+    def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> int:
+        flags = os.O_RDONLY if read_only else os.O_RDWR
+        return os.open(path, flags | (os.O_CREAT if create else 0) | os.O_CLOEXEC, 0o644)
+
+    def close(self, handle: int) -> None:
+        os.close(handle)
+
+    def preallocate(self, handle: int, size: int) -> None:
+        """Gives the file its size and its blocks, so that later writes neither grow it nor find the disk full."""
+        os.posix_fallocate(handle, 0, size)
+
+    def resize(self, handle: int, size: int) -> None:
+        """Gives the file its size, without blocks: reads as zeros."""
+        os.ftruncate(handle, size)
+
+    def pwrite(self, handle: int, data: Buffer, offset: int) -> None:
+        """Writes all of `data`, or raises; what was written before the error stays."""
+        written = os.pwrite(handle, data, offset)
+        if written == len(data):
+            return
+        view = memoryview(data).cast("B")
+        while written < len(view):
+            written += os.pwrite(handle, view[written:], offset + written)
+
+    def pread(self, handle: int, size: int, offset: int) -> bytes:
+        """`size` bytes; fewer only where the file ends."""
+        data = os.pread(handle, size, offset)
+        if len(data) == size or not data:
+            return data
+        pieces = [data]
+        size -= len(data)
+        while size:
+            offset += len(data)
+            data = os.pread(handle, size, offset)
+            if not data:
+                break
+            pieces.append(data)
+            size -= len(data)
+        return b"".join(pieces)
+
+    def map(self, handle: int) -> memoryview:
+        """The whole file, read-only, showing later writes too.  It is unmapped when nobody refers to it any more."""
+        size = os.fstat(handle).st_size
+        return memoryview(mmap.mmap(handle, size, prot=mmap.PROT_READ)) if size else memoryview(b"")
+
+    def next_data(self, handle: int, offset: int) -> int | None:
+        """The first offset from here on that may hold anything but zeros; None if there is none."""
+        try:
+            return os.lseek(handle, offset, os.SEEK_DATA)
+        except OSError as error:
+            return None if error.errno == errno.ENXIO else offset
+
+    def fdatasync(self, handle: int) -> None:
+        """Returns only when every byte written to the file is on disk."""
+        os.fdatasync(handle)
+
+    def sync_directory(self, path: Path) -> None:
+        """Returns only when the names in the directory are on disk."""
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def size(self, path: Path) -> int:
+        return path.stat().st_size
+
+    def names(self, directory: Path) -> list[str]:
+        """What is in the directory, sorted; nothing if it is absent."""
+        try:
+            return sorted(os.listdir(directory))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def make_directory(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+
+    def remove(self, path: Path) -> None:
+        """Removes a file; it may be gone already."""
+        path.unlink(missing_ok=True)
+
+    def remove_tree(self, path: Path) -> None:
+        shutil.rmtree(path, ignore_errors=True)
+
+    def rename(self, source: Path, target: Path) -> None:
+        os.replace(source, target)
+
+    def read(self, path: Path) -> bytes:
+        return path.read_bytes()
+
+    def write_atomically(self, path: Path, data: bytes) -> None:
+        """After a crash at any point the file has either the old or the new content; on return the new one is on disk."""
+        fresh = path.with_name(path.name + ".tmp")
+        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            self.pwrite(handle, data, 0)
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        self.rename(fresh, path)
+        self.sync_directory(path.parent)
+
+    def disk_usage(self, path: Path) -> DiskUsage:
+        stat = os.statvfs(path)
+        return DiskUsage(total=stat.f_blocks * stat.f_frsize, free=stat.f_bavail * stat.f_frsize)
+
+    def lock(self, path: Path) -> int:
+        """A handle that holds the file's lock until it is closed; BlockingIOError if another one holds it.
+
+        The POSIX lock on the first byte is the one RocketMQ takes; it does not keep out a second store of this process, the
+        other one does.
+        """
+        handle = self.open(path, create=True)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError as error:
+            os.close(handle)
+            raise BlockingIOError(error.errno, "locked", str(path)) from error
+        return handle

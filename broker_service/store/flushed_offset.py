@@ -1,0 +1,72 @@
+"""Remembers, across restarts, up to where the log is known to be on disk: `rocketsim/flushed`.
+
+Two slots of a sector each, written in turn, so that a torn write leaves the other one:
+
+    0          8          16            24           32
+    | sequence | offset   | tail size   | tail CRC   | CRC of these four |
+
+The tail is that of the log at a clean stop (its last bytes before `offset`), and 0 at any other time: if it still matches, and
+nothing follows, the log need not be scanned.
+"""
+
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker_service.store.files import Files
+
+_SLOT = struct.Struct(">qqqqI")
+_SLOT_DISTANCE = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    offset: int
+    tail_size: int = 0
+    tail_crc: int = 0
+
+
+class FlushedOffset:
+    """Writes go to the page cache unless `sync` is asked for: after a power loss an older value only protects less."""
+
+    def __init__(self, files: Files, path: Path) -> None:
+        self._files = files
+        self._path = path
+        self._sequence = 0
+        self._handle: int | None = None
+
+    def load(self) -> Flushed | None:
+        """None if it was never written, or neither slot is whole."""
+        try:
+            data = self._files.read(self._path)
+        except FileNotFoundError:
+            return None
+        best = None
+        for at in (0, _SLOT_DISTANCE):
+            if len(data) < at + _SLOT.size:
+                continue
+            sequence, offset, tail_size, tail_crc, crc = _SLOT.unpack_from(data, at)
+            if crc == zlib.crc32(data[at : at + _SLOT.size - 4]) and sequence > self._sequence:
+                self._sequence, best = sequence, Flushed(offset, tail_size, tail_crc)
+        return best
+
+    def save(self, flushed: Flushed, *, sync: bool = False) -> None:
+        if self._handle is None:
+            fresh = not self._files.exists(self._path)
+            self._handle = self._files.open(self._path, create=True)
+            if fresh:
+                self._files.preallocate(self._handle, 2 * _SLOT_DISTANCE)
+                self._files.fdatasync(self._handle)
+                self._files.sync_directory(self._path.parent)
+        self._sequence += 1
+        values = struct.pack(">qqqq", self._sequence, flushed.offset, flushed.tail_size, flushed.tail_crc)
+        slot = values + struct.pack(">I", zlib.crc32(values))
+        self._files.pwrite(self._handle, slot, self._sequence % 2 * _SLOT_DISTANCE)
+        if sync:
+            self._files.fdatasync(self._handle)
+
+    def close(self) -> None:
+        if self._handle is not None:
+            self._files.close(self._handle)
+            self._handle = None

@@ -1,0 +1,82 @@
+"""A small JSON file that survives a crash: the broker's `config/*.json` and the store's own notes.
+
+RocketMQ writes integer keys without quotes, which is not JSON; both forms are read, the strict one is written (RocketMQ reads
+that too).  As with RocketMQ, the previous content stays beside it in FILE.bak.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from broker_service.errors import StoreCorrupt
+from broker_service.store.files import Files
+
+# A string is matched first and left alone, so that what looks like a key inside one is not touched.
+_STRING_OR_BARE_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(\s*:)', re.DOTALL)
+
+
+def loads(text: str) -> Any:
+    """JSON, also with unquoted integer keys; ValueError otherwise."""
+
+    def quoted(match: re.Match[str]) -> str:
+        return f'{match[1]}"{match[2]}"{match[3]}' if match[2] is not None else match[0]
+
+    return json.loads(_STRING_OR_BARE_KEY.sub(quoted, text))
+
+
+def dumps(value: Any) -> str:
+    """As RocketMQ lays its files out: tabs, names in order."""
+    return json.dumps(value, ensure_ascii=False, indent="\t", separators=(",", ":"), sort_keys=True)
+
+
+class JsonFile:
+    """One file with one JSON object in it."""
+
+    def __init__(self, path: Path, files: Files | None = None) -> None:
+        self.path = path
+        self.backup = path.with_name(path.name + ".bak")
+        self._files = files or Files()
+        self.note: str | None = None  # why the backup was read instead, for the log
+
+    def load(self) -> dict[str, Any] | None:
+        """The content, from the backup if the file is missing or damaged; None if neither was ever written."""
+        damage = []
+        for path in (self.path, self.backup):
+            try:
+                value = loads(self._files.read(path).decode())
+            except FileNotFoundError:
+                continue
+            except ValueError as error:
+                damage.append(f"{path} is not JSON: {error}")
+                continue
+            if isinstance(value, dict):
+                if path is self.backup:
+                    self.note = f"read {path} instead of {self.path} ({damage[0] if damage else 'missing'})"
+                return value
+            damage.append(f"{path} is not a JSON object")
+        if damage:
+            raise StoreCorrupt("; ".join(damage) + ": repair it, or move it away to start without it")
+        return None
+
+    def save(self, value: dict[str, Any]) -> None:
+        """On return the new content is on disk; a crash before that leaves the old or the new one."""
+        try:
+            previous = self._files.read(self.path)
+        except FileNotFoundError:
+            self._files.make_directory(self.path.parent)
+        else:
+            if _is_object(previous):  # never replace a good backup by a damaged file
+                self._files.write_atomically(self.backup, previous)
+        self._files.write_atomically(self.path, dumps(value).encode())
+
+    def remove(self) -> None:
+        self._files.remove(self.path)
+        self._files.remove(self.backup)
+
+
+def _is_object(data: bytes) -> bool:
+    try:
+        return isinstance(loads(data.decode()), dict)
+    except ValueError:
+        return False

@@ -1,0 +1,61 @@
+"""Handles and maps for reading, and handles of consume queues, opened when needed and bounded in number.
+
+Used by the event loop's thread alone: the flush thread opens what it syncs itself, so nothing here closes under its hands.
+"""
+
+from collections import OrderedDict
+from pathlib import Path
+
+from broker_service.store.files import Files
+
+
+class OpenFiles:
+    """The least recently used handle is closed when there are more than `handles`; so is the map, of `maps`."""
+
+    def __init__(self, files: Files, handles: int = 512, maps: int = 64) -> None:
+        self.files = files
+        self._handle_limit = handles
+        self._map_limit = maps
+        self._handles: OrderedDict[Path, int] = OrderedDict()
+        self._maps: OrderedDict[Path, memoryview] = OrderedDict()
+
+    def handle(self, path: Path) -> int:
+        """A handle of a file that exists; good until the next call."""
+        handle = self._handles.get(path)
+        if handle is not None:
+            self._handles.move_to_end(path)
+            return handle
+        try:
+            handle = self.files.open(path)
+        except PermissionError:
+            handle = self.files.open(path, read_only=True)
+        self._handles[path] = handle
+        if len(self._handles) > self._handle_limit:
+            self.files.close(self._handles.popitem(last=False)[1])
+        return handle
+
+    def map(self, path: Path) -> memoryview:
+        """The whole file, read-only; stays good for as long as the caller keeps it, also when the file is deleted."""
+        view = self._maps.get(path)
+        if view is not None:
+            self._maps.move_to_end(path)
+            return view
+        view = self._maps[path] = self.files.map(self.handle(path))
+        if len(self._maps) > self._map_limit:
+            self._maps.popitem(last=False)
+        return view
+
+    def forget(self, path: Path) -> None:
+        """To be called before a file is deleted or replaced."""
+        self._maps.pop(path, None)
+        handle = self._handles.pop(path, None)
+        if handle is not None:
+            self.files.close(handle)
+
+    def close(self) -> None:
+        self._maps.clear()
+        while self._handles:
+            self.files.close(self._handles.popitem()[1])
+
+    def __str__(self) -> str:
+        return f"open files: {len(self._handles)} handles, {len(self._maps)} maps"

@@ -1,0 +1,56 @@
+"""Decides where records go in the log.  Pure: sizes in, offsets out.
+
+A log file ends with a blank record, so a record fits only if it leaves the 8 bytes of a blank behind it, as RocketMQ has it:
+
+    | record | record | blank: size to the end of the file, blank magic | zeros |
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from rocketsim_proto.record import BLANK_SIZE
+
+from broker_service.errors import MessageIllegal
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Records `first` to `last` (exclusive) lie back to back from `commit_log_offset` on, in one file."""
+
+    commit_log_offset: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    offsets: np.ndarray  # int64, of each record
+    runs: list[Run]
+    blanks: list[tuple[int, int]]  # (commit_log_offset, size)
+    end_offset: int
+
+
+def place(end_offset: int, file_size: int, sizes: np.ndarray) -> Placement:
+    """Records of these sizes, appended at `end_offset`."""
+    ends = np.cumsum(sizes, dtype=np.int64)  # counted from the first record's start, as if there were no blanks
+    offsets = ends - sizes
+    runs: list[Run] = []
+    blanks: list[tuple[int, int]] = []
+    at, first, placed = end_offset, 0, 0
+    while first < len(ends):
+        room = file_size - at % file_size
+        last = int(np.searchsorted(ends, placed + room - BLANK_SIZE, side="right"))
+        if last > first:
+            runs.append(Run(at, first, last))
+            offsets[first:last] += at - placed
+            at += int(ends[last - 1]) - placed
+            placed = int(ends[last - 1])
+            first = last
+        elif room == file_size:
+            size = int(ends[first]) - placed
+            raise MessageIllegal(f"a record of {size} bytes does not fit into a log file of {file_size} bytes")
+        if first < len(ends):
+            left = file_size - at % file_size
+            blanks.append((at, left))
+            at += left
+    return Placement(offsets, runs, blanks, at)

@@ -1,0 +1,218 @@
+"""All consume queues, and what must be remembered of them across restarts.
+
+`rocketsim/queues.json` says, as of a log offset up to which everything is on disk, which offsets each queue has: what is less
+than that after a restart was damaged.  `rocketsim/queue_offsets.json` keeps the next queue offset of deleted topics, so that a
+topic made again goes on from there, and its old records stay out of the queues.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from broker_service.errors import StoreCorrupt
+from broker_service.store.consume_queue import ConsumeQueue
+from broker_service.store.dispatch import QueueRun
+from broker_service.store.files import Files
+from broker_service.store.json_file import JsonFile
+from broker_service.store.open_files import OpenFiles
+
+QueueKey = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSummary:
+    """Up to `log_offset` each queue has its entries on disk: (first offset of its files, next offset)."""
+
+    log_offset: int
+    bounds: Mapping[QueueKey, tuple[int, int]] = field(default_factory=dict)
+
+
+class QueueTable:
+    def __init__(self, files: Files, open_files: OpenFiles, root: Path, file_size: int) -> None:
+        self.directory = root / "consumequeue"
+        self.file_size = file_size
+        self._files = files
+        self._open = open_files
+        self._queues: dict[QueueKey, ConsumeQueue] = {}
+        self._floors: dict[QueueKey, int] = {}
+        self._floors_file = JsonFile(root / "rocketsim" / "queue_offsets.json", files)
+        self._summary_file = JsonFile(root / "rocketsim" / "queues.json", files)
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        return iter(self._queues.values())
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def keys(self) -> list[QueueKey]:
+        return list(self._queues)
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        return self._queues.get((topic, queue_id))
+
+    def get_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
+        key = topic, queue_id
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = self._queue(key)
+        return queue
+
+    def _queue(self, key: QueueKey) -> ConsumeQueue:
+        directory = self.directory / key[0] / str(key[1])
+        assert directory.parent.parent == self.directory and key[1] >= 0, f"{key} is no queue"
+        return ConsumeQueue(self._files, self._open, directory, self.file_size, self._floors.get(key, 0))
+
+    # --- from the log ---------------------------------------------------------------------------------------------
+
+    def put(self, run: QueueRun) -> bool:
+        """Makes a queue have these entries, if it does not; what a deleted topic left in the log stays out.
+
+        False, and nothing is written, if they do not join the entries that the queue has.
+        """
+        entries, offset = run.entries, run.queue_offset
+        skip = self._floors.get((run.topic, run.queue_id), 0) - offset
+        if skip >= len(entries):
+            return True
+        if skip > 0:
+            entries, offset = entries[skip:], offset + skip
+        queue = self.get_or_create(run.topic, run.queue_id)
+        empty = queue.min_offset == queue.max_offset
+        joined = empty or queue.first_offset <= offset <= queue.max_offset
+        if joined:
+            queue.put_if_different(offset, entries)
+        return joined
+
+    def append(self, queue: ConsumeQueue, run: QueueRun) -> None:
+        """The live path: entries of a record that was just appended."""
+        if run.queue_offset >= queue.max_offset:
+            queue.put(run.queue_offset, run.entries)
+        elif not self.put(run):
+            # A queue that lies before ours: only a slave whose topic was deleted at another moment gets here.
+            self.drop((run.topic, run.queue_id))
+            self.get_or_create(run.topic, run.queue_id).put(run.queue_offset, run.entries)
+
+    def truncate(self, log_offset: int) -> list[QueueKey]:
+        return [key for key, queue in self._queues.items() if queue.truncate(log_offset)]
+
+    def trim(self, log_min: int) -> list[Path]:
+        return [path for queue in self._queues.values() for path in queue.trim(log_min)]
+
+    # --- topics ---------------------------------------------------------------------------------------------------
+
+    def load_floors(self) -> None:
+        stored = (self._floors_file.load() or {}).get("deletedTopics", {})
+        self._floors = {
+            (topic, int(queue)): offset for topic, queues in stored.items() for queue, offset in queues.items()
+        }
+
+    def delete_topic(self, topic: str, floors: Mapping[int, int] | None = None) -> dict[int, int]:
+        """Deletes the topic's queues; returns where each goes on if it is made again (at least `floors`, the master's)."""
+        ends = {queue_id: queue.max_offset for (name, queue_id), queue in self._queues.items() if name == topic}
+        for queue_id, offset in (floors or {}).items():
+            ends[queue_id] = max(ends.get(queue_id, 0), offset)
+        for queue_id, end in ends.items():
+            self._floors[topic, queue_id] = max(end, self._floors.get((topic, queue_id), 0))
+        # On disk before the queues go: else a crash in between would bring the old records back.
+        self._floors_file.save({"deletedTopics": _by_topic(self._floors)})
+        for key in [key for key in self._queues if key[0] == topic]:
+            self._queues.pop(key).delete()
+        self._files.remove_tree(self.directory / topic)
+        return {queue_id: self._floors[topic, queue_id] for queue_id in ends}
+
+    # --- loading --------------------------------------------------------------------------------------------------
+
+    def load(self, log_min: int, log_end: int, summary: QueueSummary | None) -> dict[QueueKey, str]:
+        """Opens what is on disk and returns what is damaged beyond what the end of the log can mend; those are deleted."""
+        damaged: dict[QueueKey, str] = {}
+        for topic in self._files.names(self.directory):
+            for name in self._files.names(self.directory / topic):
+                if name.isdigit():
+                    key = topic, int(name)
+                    queue = self._queues[key] = self._queue(key)
+                    found = queue.load(log_min, log_end, files_to_check=3 if summary else None)
+                    if found and not summary:
+                        damaged[key] = found
+        for key, (first, end) in (summary.bounds if summary else {}).items():
+            if end <= self._floors.get(key, 0):
+                continue  # deleted since
+            known = self._queues.get(key)
+            if known is None:
+                damaged[key] = "it is missing"
+            elif known.max_offset < end:
+                damaged[key] = f"it ends at {known.max_offset} instead of {end}"
+            elif known.first_offset > first:
+                damaged[key] = f"it starts at {known.first_offset} instead of {first}"
+        for key in damaged:
+            self.drop(key)
+        return damaged
+
+    def drop(self, key: QueueKey) -> None:
+        """Deletes a queue's files, to be made again from the log."""
+        queue = self._queues.pop(key, None)
+        if queue is not None:
+            queue.delete()
+
+    def load_summary(self) -> QueueSummary | None:
+        try:
+            stored = self._summary_file.load()
+        except StoreCorrupt:
+            return None  # Nothing in it that the log does not know.
+        if stored is None:
+            return None
+        bounds = {
+            (topic, int(queue)): tuple(pair)
+            for topic, queues in stored["queues"].items()
+            for queue, pair in queues.items()
+        }
+        return QueueSummary(stored["commitLogOffset"], bounds)
+
+    def forget_summary(self) -> None:
+        self._summary_file.remove()
+
+    # --- the flush thread's side ----------------------------------------------------------------------------------
+
+    def take_unsynced(self, log_offset: int) -> "QueueSync":
+        """What has to be synced so that all queues are on disk up to `log_offset`."""
+        paths = [path for queue in self._queues.values() for path in queue.unsynced]
+        for queue in self._queues.values():
+            queue.unsynced = set()
+        bounds = {key: (queue.first_offset, queue.max_offset) for key, queue in self._queues.items()}
+        return QueueSync(self._files, paths, self.directory, self._summary_file, QueueSummary(log_offset, bounds))
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSync:
+    """A thorough flush of the queues, to be run by the flush thread, on handles of its own."""
+
+    files: Files
+    paths: list[Path]
+    directory: Path
+    summary_file: JsonFile
+    summary: QueueSummary
+
+    def run(self) -> None:
+        for path in self.paths:
+            try:
+                handle = self.files.open(path)
+            except FileNotFoundError:
+                continue  # Deleted with its topic, or expired.
+            try:
+                self.files.fdatasync(handle)
+            finally:
+                self.files.close(handle)
+        directories = {directory for path in self.paths for directory in (path.parent, path.parent.parent)}
+        for directory in sorted(directories | ({self.directory} if directories else set()), reverse=True):
+            try:
+                self.files.sync_directory(directory)
+            except FileNotFoundError:
+                continue
+        queues = _by_topic(dict(self.summary.bounds))
+        self.summary_file.save({"commitLogOffset": self.summary.log_offset, "queues": queues})
+
+
+def _by_topic(values: Mapping[QueueKey, Any]) -> dict[str, dict[str, Any]]:
+    topics: dict[str, dict[str, Any]] = {}
+    for (topic, queue_id), value in values.items():
+        topics.setdefault(topic, {})[str(queue_id)] = value
+    return topics

@@ -1,0 +1,203 @@
+"""Brings log and queues to one state after a start: finds the log's end, cuts what cannot be trusted, mends the queues.
+
+| what the store finds                          | where it looks                                                             |
+|-----------------------------------------------|----------------------------------------------------------------------------|
+| closed cleanly by us: `abort` absent, the log's tail as remembered | nowhere: the end is known                             |
+| closed cleanly by RocketMQ                    | the last file, and once all of the log for the queues                      |
+| not closed cleanly                            | from the file of the last thorough flush on; without one, everything       |
+| queues missing, behind or damaged             | the whole log's record heads                                               |
+
+Damage below the flushed offset is StoreCorrupt: acknowledged messages are gone, and starting over them would hide it.  Behind
+it the log is cut at the first bad record, filled with zeros and synced: stale records must not come alive again.
+"""
+
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rocketsim_proto.columnar import Records
+
+from broker_service.errors import StoreCorrupt
+from broker_service.store.chain import LogScan
+from broker_service.store.checkpoint import Checkpoint
+from broker_service.store.commit_log import CommitLog
+from broker_service.store.dispatch import queue_runs
+from broker_service.store.flushed_offset import Flushed
+from broker_service.store.queue_table import QueueKey, QueueSummary, QueueTable
+
+_CHECKPOINT_MARGIN_MS = 3000  # as RocketMQ
+TAIL_SIZE = 64 * 1024
+
+
+@dataclass(slots=True)
+class Recovery:
+    """What a start had to do.  `str()` is one line for the log."""
+
+    clean: bool
+    scanned_from: int | None = None
+    truncated_from: int | None = None  # where what was not zero before ended
+    truncated_to: int | None = None
+    reason: str = ""
+    rebuilt_queues: dict[QueueKey, str] = field(default_factory=dict)
+    shortened_queues: list[QueueKey] = field(default_factory=list)
+    deleted_files: list[Path] = field(default_factory=list)
+    index: str = ""
+
+    def __str__(self) -> str:
+        parts = ["closed cleanly" if self.clean else "was not closed cleanly"]
+        parts.append("nothing to scan" if self.scanned_from is None else f"log scanned from {self.scanned_from}")
+        if self.truncated_to is not None and self.truncated_from is not None:
+            size = self.truncated_from - self.truncated_to
+            parts.append(
+                f"log cut at {self.truncated_to}, {size} bytes above the flushed offset dropped ({self.reason})"
+            )
+        if self.deleted_files:
+            parts.append(f"log files behind the end deleted: {', '.join(path.name for path in self.deleted_files)}")
+        for (topic, queue_id), reason in self.rebuilt_queues.items():
+            parts.append(f"queue {topic}/{queue_id} made again from the log ({reason})")
+        for topic, queue_id in self.shortened_queues:
+            parts.append(f"queue {topic}/{queue_id} was ahead of the log and cut")
+        if self.index:
+            parts.append(self.index)
+        return "; ".join(parts)
+
+
+def recover(
+    log: CommitLog,
+    queues: QueueTable,
+    *,
+    clean: bool,
+    flushed: Flushed | None,
+    checkpoint: Checkpoint,
+    delay_levels_ms: Sequence[int],
+) -> Recovery:
+    """`log` has its files loaded and no end yet; afterwards its end is right, and everything up to it is on disk."""
+    done = Recovery(clean)
+    summary = queues.load_summary()
+    if summary is not None and summary.log_offset > log.file_end:
+        summary = None
+    known_end = _known_end(log, flushed) if clean else None
+    done.rebuilt_queues = queues.load(log.min_offset, known_end if known_end is not None else log.file_end, summary)
+    rebuild = bool(done.rebuilt_queues) or summary is None
+    check_from = known_end if known_end is not None else _check_from(log, clean, flushed, checkpoint, summary)
+    scan_from = check_from if summary is None else min(check_from, max(summary.log_offset, log.min_offset))
+    if rebuild:
+        scan_from = log.min_offset
+    if known_end is not None:
+        log.end_offset = known_end
+        if scan_from < known_end:
+            done.scanned_from = scan_from
+            scan = LogScan(log, scan_from, check_from=known_end, strict_from=known_end, stop_at=known_end)
+            _fill(queues, scan, delay_levels_ms, done)
+            _expect(log, scan, known_end)
+    else:
+        done.scanned_from = scan_from
+        flushed_to = max(flushed.offset if flushed else _presumably_flushed(log, clean), log.min_offset)
+        scan = LogScan(log, scan_from, check_from=check_from, strict_from=flushed_to if flushed else log.file_end)
+        _fill(queues, scan, delay_levels_ms, done)
+        _expect(log, scan, flushed_to)
+        _cut(log, scan, flushed_to, done)
+    done.shortened_queues = [key for key in queues.truncate(log.end_offset) if key not in done.rebuilt_queues]
+    queues.trim(log.min_offset)
+    return done
+
+
+def dispatch(queues: QueueTable, records: Records, delay_levels_ms: Sequence[int]) -> Iterable[QueueKey]:
+    """Gives the queues the entries of these records; returns those whose entries would not join what is there."""
+    return [(run.topic, run.queue_id) for run in queue_runs(records, delay_levels_ms) if not queues.put(run)]
+
+
+def tail_crc(log: CommitLog, end: int, size: int) -> tuple[int, int]:
+    """(size, CRC-32) of the last bytes before `end`, at most `size`, within the last file that has any."""
+    begin = max(end - size, log.start_of(max(end - 1, 0)), log.min_offset)
+    start = log.start_of(begin)
+    return end - begin, zlib.crc32(log.view(start)[begin - start : end - start]) if end > begin else 0
+
+
+def _fill(queues: QueueTable, scan: LogScan, delay_levels_ms: Sequence[int], done: Recovery) -> None:
+    """Scans and dispatches.  A queue with a gap is made again from the beginning of the log, in a second pass."""
+    gaps: set[QueueKey] = set()
+    for _, records in scan:
+        gaps.update(dispatch(queues, records, delay_levels_ms))
+    if not gaps:
+        return
+    for key in gaps:
+        queues.drop(key)
+        done.rebuilt_queues.setdefault(key, "entries were missing")
+    again = scan.from_the_beginning()
+    for _, records in again:
+        for run in queue_runs(records, delay_levels_ms):
+            if (run.topic, run.queue_id) in gaps:
+                queues.put(run)
+
+
+def _known_end(log: CommitLog, flushed: Flushed | None) -> int | None:
+    """The end as remembered by a clean stop, if the log still ends that way."""
+    if flushed is None or not log.min_offset <= flushed.offset <= log.file_end:
+        return None
+    end = flushed.offset
+    if end == log.min_offset:
+        return end if not log.starts or not any(log.view(log.starts[0])[:8]) else None
+    if not flushed.tail_size or tail_crc(log, end, flushed.tail_size) != (flushed.tail_size, flushed.tail_crc):
+        return None
+    if end == log.file_end:
+        return end
+    start = log.start_of(end)
+    return None if any(log.view(start)[end - start : end - start + 8]) else end
+
+
+def _check_from(
+    log: CommitLog, clean: bool, flushed: Flushed | None, checkpoint: Checkpoint, summary: QueueSummary | None
+) -> int:
+    """The start of the file from which on checksums are verified."""
+    if not log.starts:
+        return log.min_offset
+    if clean:
+        with_data = [start for start in log.starts if any(log.view(start)[:8])]
+        last = with_data[-1] if with_data else log.starts[0]
+        return min(last, max(log.start_of(flushed.offset), log.min_offset)) if flushed else last
+    if summary is not None:
+        sure = min(summary.log_offset, checkpoint.queues_log_offset)
+        if flushed:
+            sure = min(sure, flushed.offset)
+        return max(log.start_of(sure), log.min_offset)
+    until = min(checkpoint.log_timestamp, checkpoint.queues_timestamp) - _CHECKPOINT_MARGIN_MS
+    for start in reversed(log.starts):
+        first = next(iter(LogScan(log, start, check_from=start, strict_from=log.file_end)), None)
+        if first is not None and 0 < int(first[1].store_timestamp[0]) <= until:
+            return start
+    return log.starts[0]
+
+
+def _presumably_flushed(log: CommitLog, clean: bool) -> int:
+    """RocketMQ keeps no flushed offset, but after its clean stop all files before the last one with records are whole."""
+    if not clean:
+        return log.min_offset
+    with_data = [start for start in log.starts if any(log.view(start)[:8])]
+    return with_data[-1] if with_data else log.min_offset
+
+
+def _expect(log: CommitLog, scan: LogScan, flushed: int) -> None:
+    if scan.end_offset < flushed:
+        path = log.path(log.start_of(scan.end_offset))
+        raise StoreCorrupt(
+            f"{path} is damaged at log offset {scan.end_offset} ({scan.reason}), below the flushed offset {flushed}: "
+            "nothing was changed; restore the file or take the log of the other broker"
+        )
+
+
+def _cut(log: CommitLog, scan: LogScan, flushed: int, done: Recovery) -> None:
+    """Sets the log's end; zeroes and syncs what is behind it."""
+    end = scan.end_offset
+    behind = end if end % log.file_size == 0 else log.start_of(end) + log.file_size
+    used = [start for start in log.starts if start >= behind and any(log.view(start)[:8])]
+    done.deleted_files = log.delete_after(behind)
+    log.end_offset = end
+    not_zero = log.zero(end, log.file_end)
+    log.hold(min(flushed, end))
+    log.sync(min(flushed, end), max(log.file_end, end))
+    if used:
+        not_zero = max(not_zero, used[-1] + log.file_size)
+    if not_zero > end:
+        done.truncated_to, done.truncated_from, done.reason = end, not_zero, scan.reason
