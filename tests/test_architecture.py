@@ -1,0 +1,163 @@
+"""Which way the arrows point, and a few habits that only hold if somebody looks."""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# A package or module -> what it must never import, at the top or inside a function. A dotted name covers all below it.
+STAYS_OUT_OF = {
+    "broker_service": {"rocketsim_client", "rocketsim_source", "rocketsim_cli", "pyspark"},
+    "broker_service/store": {
+        *("asyncio", "grpc", "google", "javaproperties"),
+        *("broker_service.replication", "broker_service.broker", "broker_service.namesrv", "broker_service.admin"),
+        *("broker_service.app", "broker_service.config", "broker_service.server", "broker_service.rpc_errors"),
+    },
+    "broker_service/replication": {"broker_service.broker", "broker_service.admin", "broker_service.namesrv"},
+    "broker_service/replication/tracker.py": {"asyncio", "grpc", "time", "rocketsim_proto", "logging"},
+    "broker_service/replication/catch_up.py": {"asyncio", "grpc", "time", "rocketsim_proto", "logging"},
+    "broker_service/replication/epochs.py": {"asyncio", "grpc", "time", "rocketsim_proto", "logging"},
+    "broker_service/broker": {"broker_service.admin", "broker_service.namesrv"},
+    "broker_service/broker/suggestion.py": {"asyncio", "grpc", "time", "rocketsim_proto", "logging"},
+    "broker_service/broker/mastership.py": {"asyncio", "grpc", "time", "logging"},
+    "broker_service/namesrv": {"broker_service.store", "broker_service.replication", "broker_service.broker"},
+    "broker_service/namesrv/route_table.py": {"asyncio", "grpc", "time", "rocketsim_proto", "logging"},
+    "broker_service/model.py": {"asyncio", "grpc", "rocketsim_proto"},
+    "rocketsim_client": {"broker_service", "rocketsim_source", "rocketsim_cli", "pyspark", "asyncio"},
+    "rocketsim_client/route.py": {"grpc", "time", "threading"},
+    "rocketsim_client/retry.py": {"grpc", "time", "threading"},
+    "rocketsim_client/fault.py": {"grpc", "time", "threading"},
+    "rocketsim_client/accumulator.py": {"grpc", "time", "threading"},
+    "rocketsim_source": {"broker_service", "rocketsim_cli", "asyncio"},
+    "rocketsim_source/offsets.py": {"grpc"},
+    "proto/rocketsim_proto": {"broker_service", "rocketsim_client", "rocketsim_source", "rocketsim_cli", "pyspark"},
+    "pyspark_rocketsim.py": {"broker_service", "rocketsim_cli", "grpc"},
+}
+
+# Of the contract the store knows the records, not the calls.
+RECORD_MODULES = {
+    f"rocketsim_proto.{path.stem}" for path in (ROOT / "proto/rocketsim_proto").glob("*.py") if "_pb2" not in path.stem
+}
+
+
+def sources(where: str) -> list[Path]:
+    path = ROOT / where
+    found = [path] if path.is_file() else sorted(path.rglob("*.py"))
+    return [path for path in found if "_pb2" not in path.name]
+
+
+def imported_modules(path: Path) -> Iterator[str]:
+    """Every module a file imports, wherever in it; `from a import b` counts as a and a.b."""
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            package = path.relative_to(ROOT).parts[:-1]
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            module = ".".join(part for part in (base, node.module or "") if part)
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def is_within(module: str, forbidden: set[str]) -> bool:
+    return any(module == name or module.startswith(f"{name}.") for name in forbidden)
+
+
+@pytest.mark.parametrize("where", [where for where in STAYS_OUT_OF if (ROOT / where).exists()])
+def test_dependencies_point_one_way(where):
+    for path in sources(where):
+        wrong = [module for module in imported_modules(path) if is_within(module, STAYS_OUT_OF[where])]
+        assert not wrong, path
+
+
+def test_every_package_named_above_is_there():
+    """So that a rename does not quietly switch a rule off; modules may come and go."""
+    assert [where for where in STAYS_OUT_OF if not where.endswith(".py") and not sources(where)] == []
+
+
+def test_of_the_contract_the_store_knows_only_records():
+    for path in sources("broker_service/store"):
+        contract = {module for module in imported_modules(path) if module.startswith("rocketsim_proto.")}
+        assert all(is_within(module, RECORD_MODULES) for module in contract), path
+
+
+def test_records_are_known_without_grpc_or_generated_code():
+    for name in RECORD_MODULES:
+        path = ROOT / "proto" / (name.replace(".", "/") + ".py")
+        if path.exists():
+            wrong = [m for m in imported_modules(path) if is_within(m, {"grpc", "google", "asyncio"}) or "_pb2" in m]
+            assert not wrong, path
+
+
+def test_nobody_imports_the_composition_root_but_the_program_and_the_command_line():
+    for path in sources("broker_service"):
+        if path.name not in ("__main__.py", "app.py"):
+            assert not [m for m in imported_modules(path) if is_within(m, {"broker_service.app"})], path
+
+
+def sleeps_in(path: Path) -> Iterator[int]:
+    """Lines that sleep for a constant time: `sleep(0)` only gives way, a computed time is somebody's decision."""
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name == "sleep" and node.args[0].value:
+                yield node.lineno
+
+
+def test_no_test_sleeps_to_be_right():
+    """Time is moved, or something is waited for; the time between two looks belongs to the helpers in tests/support."""
+    tests = [path for path in sources("tests") if ROOT / "tests/support" not in path.parents]
+    assert [f"{path.relative_to(ROOT)}:{line}" for path in tests for line in sleeps_in(path)] == []
+
+
+def tracked_files() -> list[Path]:
+    """What the project consists of: what git tracks, or everything in an export."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
+    if listed.returncode == 0:
+        return [path for name in listed.stdout.decode().split("\0") if name and (path := ROOT / name).is_file()]
+    skipped = {
+        ".venv",
+        "__pycache__",
+        ".mypy_cache",
+        ".ruff_cache",
+        ".pytest_cache",
+        ".hypothesis",
+        "rocketsim.egg-info",
+    }
+    return [path for path in ROOT.rglob("*") if path.is_file() and not skipped & set(path.relative_to(ROOT).parts)]
+
+
+def test_no_file_names_the_machine_it_was_written_on():
+    somebodys_place = re.compile(rb"(?<![\w.$}])/(?:work|home/\w+|root|Users/\w+)/[\w.]+/")
+    for path in tracked_files():
+        if path != Path(__file__) and path.suffix not in {".xz", ".gz", ".bin"}:
+            found = somebodys_place.search(path.read_bytes())
+            assert not found, f"{path.relative_to(ROOT)}: {found and found[0].decode()}"
+
+
+def test_the_packages_that_setup_installs_are_all_there_are():
+    """`setup.py` names them one by one, so a new folder is easily forgotten."""
+    installed = set(re.findall(r'^ {8}"([\w.]+)",$', (ROOT / "setup.py").read_text().partition("package_dir")[0], re.M))
+    places = {"broker_service", "rocketsim_client", "rocketsim_source", "rocketsim_cli"}
+    there = {
+        ".".join(path.parent.relative_to(ROOT).parts) for place in places for path in (ROOT / place).rglob("*.py")
+    } | {"rocketsim_proto"}
+    assert installed == there
+
+
+def test_every_requirement_of_setup_is_pinned_for_ci():
+    pinned = {re.split("[=<>~ ]", line)[0].lower().replace("_", "-") for line in lines(ROOT / "requirements.txt")}
+    wanted = set(
+        re.findall(r'"([A-Za-z][\w-]*)(?:[<>=].*)?",', (ROOT / "setup.py").read_text().partition("install_requires")[2])
+    )
+    wanted -= {"connect", "dev"}
+    assert {name.lower() for name in wanted} <= pinned
+
+
+def lines(path: Path) -> list[str]:
+    return [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
