@@ -1,0 +1,214 @@
+"""`run` on machines that lack something: small stand-ins for python, java, apt and sudo in an otherwise bare PATH."""
+
+import os
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+RUN = Path(__file__).parents[1] / "run"
+TOOLS = "basename cat chmod cksum cmp cp dirname env head id ln mkdir mktemp mv rm sed sh".split()
+
+GOOD_PYTHON = """#!/bin/sh
+case "$*" in
+*" venv --clear "*)
+    mkdir -p .venv/bin
+    for name in python pip rocketsim; do cp "$0" .venv/bin/$name; done ;;
+esac
+echo "${0##*/} $*" >>"$CALLS"
+"""
+OLD_PYTHON = "#!/bin/sh\nexit 1\n"
+JAVA = "#!/bin/sh\necho 'openjdk version \"%s\" 2025-04-15' >&2\n"
+
+
+class Machine:
+    """A folder with a copy of the project's outside and a PATH of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.bin, self.project, self.calls_path = folder / "bin", folder / "project", folder / "calls"
+        self.bin.mkdir()
+        self.project.mkdir()
+        self.calls_path.touch()
+        shutil.copy(RUN, self.project / "run")
+        (self.project / "requirements.txt").write_text("grpcio==1\n")
+        (self.project / "setup.py").write_text("setup()\n")
+        for tool in TOOLS:
+            (self.bin / tool).symlink_to(shutil.which(tool) or "/bin/false")
+
+    def has(self, name: str, script: str) -> None:
+        path = self.bin / name
+        path.unlink(missing_ok=True)
+        path.write_text(script)
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+    def has_apt_that_installs(self, package: str, name: str, script: str) -> None:
+        """An apt-get whose `install PACKAGE` makes a program appear."""
+        shelf = self.bin.parent / f"shelf-{name}"
+        shelf.write_text(script)
+        shelf.chmod(0o755)
+        self.has("apt-cache", f'#!/bin/sh\n[ "$2" = {package} ]\n')
+        self.has(
+            "apt-get",
+            '#!/bin/sh\necho "apt-get $*" >>"$CALLS"\n'
+            f'case "$*" in *{package}*) cp {shelf} {self.bin}/{name} ;; esac\n',
+        )
+
+    def run(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        kept = {"PATH": str(self.bin), "CALLS": str(self.calls_path), "HOME": str(self.bin.parent)}
+        return subprocess.run(
+            [str(self.project / "run"), *words],
+            env=kept | environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    def calls(self) -> str:
+        return self.calls_path.read_text()
+
+
+@pytest.fixture
+def machine(tmp_path):
+    # The script also looks where packages put Java, so an installed one would be found.
+    text = RUN.read_text()
+    machine = Machine(tmp_path)
+    (machine.project / "run").write_text(text.replace("/usr/lib/jvm/", "/nowhere/"))
+    return machine
+
+
+def test_with_everything_there_it_makes_the_environment_and_does_the_word(machine):
+    machine.has("python3", GOOD_PYTHON)
+    machine.has("java", JAVA % "17.0.15")
+    done = machine.run("demo", "--quick")
+    assert done.returncode == 0, done.stderr
+    assert "python3 -m venv --clear .venv" in machine.calls()
+    assert "python -m pip install -q --disable-pip-version-check -r requirements.txt" in machine.calls()
+    assert machine.calls().endswith("rocketsim demo --quick\n")
+
+
+def test_the_second_time_it_installs_nothing_until_the_pins_change(machine):
+    machine.has("python3", GOOD_PYTHON)
+    machine.has("java", JAVA % "21")
+    assert machine.run("setup").returncode == 0
+    machine.calls_path.write_text("")
+    assert machine.run("setup").returncode == 0
+    assert "install" not in machine.calls()
+    (machine.project / "requirements.txt").write_text("grpcio==2\n")
+    assert machine.run("setup").returncode == 0
+    assert "pip install" in machine.calls()
+    assert "-m venv" not in machine.calls()
+
+
+def test_an_installation_that_fails_stops_everything_and_is_tried_again(machine):
+    machine.has("python3", GOOD_PYTHON.replace("echo", 'case "$*" in *requirements.txt*) exit 7 ;; esac\necho'))
+    machine.has("java", JAVA % "17")
+    assert machine.run("demo").returncode == 7
+    assert "rocketsim demo" not in machine.calls()
+    assert machine.run("demo").returncode == 7
+
+
+def test_without_python_and_apt_it_says_what_to_install(machine):
+    machine.has("java", JAVA % "17")
+    done = machine.run("setup")
+    assert done.returncode == 1
+    assert "Python 3.11 to 3.14 with its venv module is needed" in done.stderr
+    for command in (
+        "sudo apt-get install python3 python3-venv",
+        "dnf install",
+        "brew install python@3.12",
+        "PYTHON=/path",
+    ):
+        assert command in done.stderr
+
+
+def test_a_python_that_is_too_old_or_has_no_venv_does_not_do(machine):
+    machine.has("python3", OLD_PYTHON)
+    machine.has("java", JAVA % "17")
+    assert "Python 3.11 to 3.14" in machine.run("setup").stderr
+    machine.has("python3.12", GOOD_PYTHON)
+    assert machine.run("setup").returncode == 0
+    assert "python3.12 -m venv" in machine.calls()
+
+
+def test_the_python_that_is_asked_for_is_taken(machine):
+    machine.has("python3", GOOD_PYTHON)
+    machine.has("mine", GOOD_PYTHON)
+    machine.has("java", JAVA % "17")
+    assert machine.run("setup", PYTHON=str(machine.bin / "mine")).returncode == 0
+    assert "mine -m venv" in machine.calls()
+
+
+def test_as_root_with_apt_the_missing_python_is_installed(machine):
+    machine.has("id", "#!/bin/sh\necho 0\n")
+    machine.has("java", JAVA % "17")
+    machine.has_apt_that_installs("python3-venv", "python3", GOOD_PYTHON)
+    done = machine.run("setup")
+    assert done.returncode == 0, done.stderr
+    assert "apt-get install -y -q --no-install-recommends python3 python3-venv" in machine.calls()
+
+
+def test_with_an_older_python3_the_newer_package_is_installed_beside_it(machine):
+    machine.has("id", "#!/bin/sh\necho 0\n")
+    machine.has("python3", OLD_PYTHON)
+    machine.has("java", JAVA % "17")
+    machine.has_apt_that_installs("python3.11-venv", "python3.11", GOOD_PYTHON)
+    done = machine.run("setup")
+    assert done.returncode == 0, done.stderr
+    assert "python3.11 -m venv" in machine.calls()
+
+
+def test_with_sudo_and_apt_the_missing_java_is_installed(machine):
+    machine.has("id", "#!/bin/sh\necho 1000\n")
+    machine.has("sudo", '#!/bin/sh\necho "sudo $*" >>"$CALLS"\nexec "$@"\n')
+    machine.has("python3", GOOD_PYTHON)
+    machine.has_apt_that_installs("openjdk-17-jre-headless", "java", JAVA % "17")
+    done = machine.run("test")
+    assert done.returncode == 0, done.stderr
+    assert "sudo env DEBIAN_FRONTEND=noninteractive apt-get install" in machine.calls()
+    assert machine.calls().endswith("python -m pytest -m not long\n")
+
+
+@pytest.mark.parametrize("version", ["1.8.0_292", "11.0.2"])
+def test_an_old_java_does_not_do_and_without_root_or_sudo_it_says_what_to_install(machine, version):
+    machine.has("id", "#!/bin/sh\necho 1000\n")
+    machine.has("apt-get", "#!/bin/sh\nexit 1\n")
+    machine.has("python3", GOOD_PYTHON)
+    machine.has("java", JAVA % version)
+    done = machine.run("demo")
+    assert done.returncode == 1
+    assert "Java 17 or newer is needed" in done.stderr
+    assert "openjdk-17-jre-headless" in done.stderr
+    assert "rocketsim demo" not in machine.calls()
+
+
+def test_checking_needs_no_java(machine):
+    machine.has("python3", GOOD_PYTHON)
+    assert "Java" not in machine.run("check").stderr
+
+
+def test_long_tests_are_chosen_by_one_word_and_the_rest_goes_to_pytest(machine):
+    machine.has("python3", GOOD_PYTHON)
+    machine.has("java", JAVA % "17")
+    machine.run("test", "--long", "-x")
+    assert machine.calls().endswith("python -m pytest -m long -x\n")
+    machine.run("test", "tests/store", "-k", "a b")
+    assert machine.calls().endswith("python -m pytest -m not long tests/store -k a b\n")
+
+
+def test_an_unknown_word_lists_the_known_ones_and_changes_nothing(machine):
+    done = machine.run("tset")
+    assert done.returncode == 2
+    assert "./run test" in done.stderr
+    assert not (machine.project / ".venv").exists()
+
+
+def test_ci_and_run_are_clean_shell():
+    """Parsed by the strictest shell at hand, and by shellcheck where it is installed."""
+    for path, shell in ((RUN, "dash"), (RUN.parent / ".ci/run", "bash")):
+        assert os.access(path, os.X_OK)
+        subprocess.run([shutil.which(shell) or "sh", "-n", path], check=True)
+        if shutil.which("shellcheck"):
+            subprocess.run(["shellcheck", path], check=True)
