@@ -1,5 +1,7 @@
 """What an application imports: producer, pull consumer, admin, and their words."""
 
+from rocketsim_client.admin import Admin
+from rocketsim_client.admin_model import SubscriptionGroupConfig, TopicConfig
 from rocketsim_client.cluster import Cluster
 from rocketsim_client.consumer import PullConsumer, PullResult
 from rocketsim_client.errors import RocketSimError, SendFailed
@@ -16,6 +18,7 @@ from rocketsim_client.model import (
 from rocketsim_client.producer import Producer
 
 __all__ = [
+    "Admin",
     "Cluster",
     "Message",
     "MessageQueue",
@@ -30,4 +33,6 @@ __all__ = [
     "SendFailed",
     "SendResult",
     "SendStatus",
+    "SubscriptionGroupConfig",
+    "TopicConfig",
 ]

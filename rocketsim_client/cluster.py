@@ -194,6 +194,19 @@ class Cluster:
         wanted = f"broker id {broker_id} of " if only_this else ""
         raise BrokerNotExist(f"the route of topic {topic!r} has no address for {wanted}broker {broker_name!r}")
 
+    def ask_name(self, broker_name: str, call: Callable[[str], T]) -> T:
+        """`call(address)`'s answer from the master of a name, from another member when it does not answer.  For
+        operators: the members
+        are asked of the name server each time."""
+        members = {data.broker_name: data.addresses for data in self.members()}
+        failure: RocketSimError | None = None
+        for member in candidates(members.get(broker_name, {}), MASTER_ID):
+            try:
+                return call(member.address)
+            except Unreachable as error:
+                failure = error
+        raise failure or BrokerNotExist(f"the name server knows no broker {broker_name!r}")
+
     # --- offsets of queues ----------------------------------------------------------------------------------------
 
     def bounds(

@@ -1,0 +1,325 @@
+"""The operator's side: a method a mqadmin command, under its name in snake_case.
+
+Where mqadmin takes `-b` or `-c`, these take `broker_addr` or `cluster_name`; with neither, all clusters.  A command
+that changes something
+goes to masters (a slave learns it from its master), one that shows something to masters, or to a slave while a master
+is gone.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from rocketsim_client.admin_model import (
+    ClusterMember,
+    ConsumeProgress,
+    HaStatus,
+    Promotion,
+    ResetOffset,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    TopicStatus,
+)
+from rocketsim_client.channels import Channels
+from rocketsim_client.cluster import Cluster
+from rocketsim_client.errors import BrokerNotExist, InvalidParameter, NotFound, RocketSimError, TopicNotExist
+from rocketsim_client.grpc_admin import GrpcAdmin
+from rocketsim_client.grpc_transport import GrpcTransport
+from rocketsim_client.message_view import MessageView
+from rocketsim_client.model import MessageQueue
+from rocketsim_client.route import MASTER_ID, TopicRoute
+
+T = TypeVar("T")
+
+MAX_QUERY_MESSAGES = 64
+
+
+class Admin:
+    """Blocking; every call has a deadline of `timeout_ms` for each broker it asks."""
+
+    def __init__(self, name_server: str | Sequence[str], *, timeout_ms: int = 5000) -> None:
+        self._timeout_s = timeout_ms / 1000
+        self._cluster = Cluster(name_server, timeout_s=self._timeout_s)
+        assert isinstance(self._cluster.transport, GrpcTransport)
+        channels: Channels = self._cluster.transport.channels
+        self._brokers = GrpcAdmin(channels)
+
+    def __enter__(self) -> "Admin":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._cluster.close()
+
+    @property
+    def cluster(self) -> Cluster:
+        return self._cluster
+
+    # --- what the name server knows -------------------------------------------------------------------------------
+
+    def cluster_list(self, cluster_name: str | None = None) -> list[ClusterMember]:
+        """Every live broker, slaves included."""
+        return [
+            ClusterMember(data.cluster_name, data.broker_name, broker_id, address, data.epoch)
+            for data in self._cluster.members()
+            if cluster_name in (None, data.cluster_name)
+            for broker_id, address in sorted(data.addresses.items())
+        ]
+
+    def topic_list(self) -> list[str]:
+        return self._cluster.topics()
+
+    def topic_route(self, topic: str) -> TopicRoute:
+        return self._cluster.route(topic, fresh=True)
+
+    def wipe_write_perm(self, broker_name: str) -> dict[str, int]:
+        """Take the write permission of a broker's topics away at every name server: how many topics, by its address."""
+        return self._cluster.transport.write_perm(broker_name, False, self._timeout_s)
+
+    def add_write_perm(self, broker_name: str) -> dict[str, int]:
+        return self._cluster.transport.write_perm(broker_name, True, self._timeout_s)
+
+    # --- topics ---------------------------------------------------------------------------------------------------
+
+    def update_topic(
+        self,
+        topic: str,
+        *,
+        read_queue_nums: int = 8,
+        write_queue_nums: int = 8,
+        perm: int = 6,
+        order: bool = False,
+        attributes: Mapping[str, str] | None = None,
+        broker_addr: str | None = None,
+        cluster_name: str | None = None,
+    ) -> dict[str, TopicConfig]:
+        """Make the topic, or change it.  By broker address, what it is there now."""
+        config = TopicConfig(
+            topic_name=topic,
+            read_queue_nums=read_queue_nums,
+            write_queue_nums=write_queue_nums,
+            perm=perm,
+            order=order,
+            attributes=attributes or {},
+        )
+        masters = self._masters(broker_addr, cluster_name)
+        return {address: self._brokers.update_topic(address, config, self._timeout_s) for address in masters}
+
+    def delete_topic(self, topic: str, *, broker_addr: str | None = None, cluster_name: str | None = None) -> list[str]:
+        """The addresses of the brokers that had it, and have it no more."""
+        deleted = []
+        for address in self._masters(broker_addr, cluster_name):
+            try:
+                self._brokers.delete_topic(address, topic, self._timeout_s)
+                deleted.append(address)
+            except TopicNotExist:
+                continue
+        if not deleted:
+            raise TopicNotExist(f"no broker has topic {topic!r}")
+        return deleted
+
+    def topic_status(self, topic: str) -> list[TopicStatus]:
+        found: list[TopicStatus] = []
+        for name in sorted({data.broker_name for data in self.topic_route(topic).queues}):
+            found += self._ask(name, lambda at, name: self._brokers.topic_status(at, name, topic, self._timeout_s))
+        return found
+
+    def topic_configs(self, broker_addr: str) -> list[TopicConfig]:
+        """All topics of one broker."""
+        return self._brokers.list_topics(broker_addr, self._timeout_s)
+
+    # --- groups ---------------------------------------------------------------------------------------------------
+
+    def update_sub_group(
+        self, config: SubscriptionGroupConfig, *, broker_addr: str | None = None, cluster_name: str | None = None
+    ) -> dict[str, SubscriptionGroupConfig]:
+        masters = self._masters(broker_addr, cluster_name)
+        return {address: self._brokers.update_sub_group(address, config, self._timeout_s) for address in masters}
+
+    def delete_sub_group(
+        self,
+        group: str,
+        *,
+        remove_offset: bool = False,
+        broker_addr: str | None = None,
+        cluster_name: str | None = None,
+    ) -> list[str]:
+        masters = self._masters(broker_addr, cluster_name)
+        for address in masters:
+            self._brokers.delete_sub_group(address, group, remove_offset, self._timeout_s)
+        return masters
+
+    def sub_groups(self, broker_addr: str) -> list[SubscriptionGroupConfig]:
+        """All subscription groups of one broker."""
+        return self._brokers.list_sub_groups(broker_addr, self._timeout_s)
+
+    def consumer_progress(self, group: str | None = None, topic: str | None = None) -> list[ConsumeProgress]:
+        """Where groups are, queue by queue; a slave's figures (`broker_id`) for a name whose master is gone."""
+        found: list[ConsumeProgress] = []
+        for name in self._broker_names(None):
+            found += self._ask(
+                name,
+                lambda at, name: self._brokers.consumer_progress(at, name, group or "", topic or "", self._timeout_s),
+            )
+        return found
+
+    def reset_offset_by_time(
+        self,
+        group: str,
+        topic: str,
+        timestamp_ms: int,
+        *,
+        force: bool = True,
+        queue_ids: Iterable[int] = (),
+        broker_name: str | None = None,
+    ) -> list[ResetOffset]:
+        """Move a group to the first message stored at or after the timestamp; -1: to the end.  Without `force` only
+        backwards.  Only
+        masters do that."""
+        wanted = list(queue_ids)
+        route = self.topic_route(topic)
+        names = sorted({data.broker_name for data in route.queues if broker_name in (None, data.broker_name)})
+        if not names:
+            raise BrokerNotExist(f"topic {topic!r} is not on broker {broker_name!r}")
+        found: list[ResetOffset] = []
+        for name in names:
+            address = route.addresses(name).get(MASTER_ID)
+            if address is None:
+                done = f"; done on {', '.join(sorted({row.queue.broker_name for row in found}))}" if found else ""
+                raise BrokerNotExist(f"broker {name!r} has no master, which alone can reset offsets{done}")
+            found += self._brokers.reset_offset_by_time(
+                address, name, group, topic, timestamp_ms, wanted, force, self._timeout_s
+            )
+        return found
+
+    # --- brokers --------------------------------------------------------------------------------------------------
+
+    def ha_status(self, *, broker_addr: str | None = None, cluster_name: str | None = None) -> list[HaStatus]:
+        return [
+            self._brokers.ha_status(address, self._timeout_s) for address in self._members(broker_addr, cluster_name)
+        ]
+
+    def broker_status(
+        self, *, broker_addr: str | None = None, cluster_name: str | None = None
+    ) -> dict[str, dict[str, str]]:
+        members = self._members(broker_addr, cluster_name)
+        return {address: self._brokers.broker_status(address, self._timeout_s) for address in members}
+
+    def get_broker_config(
+        self, *, broker_addr: str | None = None, cluster_name: str | None = None
+    ) -> dict[str, dict[str, str]]:
+        members = self._members(broker_addr, cluster_name)
+        return {address: self._brokers.get_broker_config(address, self._timeout_s) for address in members}
+
+    def update_broker_config(
+        self, values: Mapping[str, str], *, broker_addr: str | None = None, cluster_name: str | None = None
+    ) -> dict[str, dict[str, str]]:
+        """Run-time keys only; by broker address, the values as they are now."""
+        members = self._members(broker_addr, cluster_name)
+        return {address: self._brokers.update_broker_config(address, values, self._timeout_s) for address in members}
+
+    def promote_slave(
+        self,
+        broker_addr: str,
+        *,
+        broker_name: str | None = None,
+        expected_epoch: int = 0,
+        broker_role: str = "ASYNC_MASTER",
+        force: bool = False,
+    ) -> Promotion:
+        """Make a slave the master of its name, with a new epoch.  Refused while the old master answers, unless
+        `force`."""
+        if broker_name is None:
+            named = [member for member in self.cluster_list() if member.address == broker_addr]
+            if not named:
+                raise InvalidParameter(f"the name server does not know {broker_addr}; give its broker name, too")
+            broker_name = named[0].broker_name
+        return self._brokers.promote_slave(
+            broker_addr, broker_name, expected_epoch, broker_role, force, self._timeout_s
+        )
+
+    # --- messages -------------------------------------------------------------------------------------------------
+
+    def query_msg_by_id(self, topic: str, msg_id: str) -> MessageView:
+        """Either id will do: the one the producer made, or the offset message id."""
+        failure: RocketSimError | None = None
+        for name in self._names_of(topic):
+            try:
+                found = self._ask(
+                    name,
+                    lambda at, name: self._brokers.query_msg_by_id(at, name, topic, msg_id, self._timeout_s),
+                )
+            except NotFound:
+                continue
+            except RocketSimError as error:
+                failure = error  # Another broker may have it.
+                continue
+            if found:
+                return found[0]
+        raise failure or NotFound(f"no broker has message {msg_id!r} of topic {topic!r}")
+
+    def query_msg_by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        max_num: int = 32,
+        begin_timestamp: int = 0,
+        end_timestamp: int | None = None,
+    ) -> list[MessageView]:
+        """Newest first, from all brokers of the topic; at most 64."""
+        if not 0 < max_num <= MAX_QUERY_MESSAGES:
+            raise InvalidParameter(f"max_num {max_num}: 1 to {MAX_QUERY_MESSAGES}")
+        end = end_timestamp if end_timestamp is not None else time.time_ns() // 1_000_000 + 1000
+        found: list[MessageView] = []
+        for name in self._names_of(topic):
+            found += self._ask(
+                name,
+                lambda at, name: self._brokers.query_msg_by_key(
+                    at, name, topic, key, max_num, begin_timestamp, end, self._timeout_s
+                ),
+            )
+        return sorted(found, key=lambda message: -message.store_timestamp)[:max_num]
+
+    def query_msg_by_offset(self, queue: MessageQueue, offset: int) -> MessageView:
+        found = self._ask(
+            queue.broker_name, lambda at, _: self._brokers.query_msg_by_offset(at, queue, offset, self._timeout_s)
+        )
+        if not found:
+            raise NotFound(f"{queue} has no message at offset {offset}")
+        return found[0]
+
+    # --- whom to ask ----------------------------------------------------------------------------------------------
+
+    def _members(self, broker_addr: str | None, cluster_name: str | None) -> list[str]:
+        if broker_addr:
+            return [broker_addr]
+        found = [member.address for member in self.cluster_list(cluster_name)]
+        if not found:
+            raise BrokerNotExist(
+                f"no broker of cluster {cluster_name!r} is known" if cluster_name else "no broker is known"
+            )
+        return found
+
+    def _masters(self, broker_addr: str | None, cluster_name: str | None) -> list[str]:
+        if broker_addr:
+            return [broker_addr]
+        members = self.cluster_list(cluster_name)
+        found = [member.address for member in members if member.broker_id == MASTER_ID]
+        if not found:
+            raise BrokerNotExist(
+                f"no master of cluster {cluster_name!r} is known" if cluster_name else "no master is known"
+            )
+        return found
+
+    def _broker_names(self, cluster_name: str | None) -> list[str]:
+        return sorted({member.broker_name for member in self.cluster_list(cluster_name)})
+
+    def _names_of(self, topic: str) -> list[str]:
+        return sorted({data.broker_name for data in self.topic_route(topic).queues})
+
+    def _ask(self, broker_name: str, call: Callable[[str, str], T]) -> T:
+        """`call(address, broker_name)`'s answer."""
+        return self._cluster.ask_name(broker_name, lambda address: call(address, broker_name))

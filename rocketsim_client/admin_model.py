@@ -1,0 +1,107 @@
+"""What operators see: topics, groups, progress, replication.  Plain values in mqadmin's words."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rocketsim_client.model import MessageQueue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    topic_name: str
+    read_queue_nums: int = 8
+    write_queue_nums: int = 8
+    perm: int = 6  # 4 read, 2 write
+    order: bool = False
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionGroupConfig:
+    """`broker_id` is whom consumers are sent to normally, `which_broker_when_consume_slowly` when they fall behind."""
+
+    group_name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    consume_message_orderly: bool = False
+    retry_queue_nums: int = 1
+    retry_max_times: int = 16
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+    consume_timeout_minute: int = 15
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMember:
+    """One broker process as the name server knows it."""
+
+    cluster_name: str
+    broker_name: str
+    broker_id: int
+    address: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStatus:
+    queue: MessageQueue
+    min_offset: int
+    max_offset: int
+    last_update_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeProgress:
+    """A group's place in one queue.  `broker_id` says whose figures these are: 0 is the master."""
+
+    group: str
+    queue: MessageQueue
+    broker_offset: int
+    consumer_offset: int
+    last_timestamp: int
+    broker_id: int
+
+    @property
+    def diff(self) -> int:
+        return self.broker_offset - self.consumer_offset
+
+
+@dataclass(frozen=True, slots=True)
+class ResetOffset:
+    queue: MessageQueue
+    offset: int
+    previous: int
+
+
+@dataclass(frozen=True, slots=True)
+class HaSlave:
+    address: str
+    broker_id: int
+    ack_offset: int
+    diff_bytes: int
+    in_sync: bool
+    transfer_bytes_per_second: int
+    transfer_from_where: int
+
+
+@dataclass(frozen=True, slots=True)
+class HaStatus:
+    address: str
+    is_master: bool
+    epoch: int
+    master_address: str
+    commit_log_max_offset: int
+    confirm_offset: int
+    master_flush_offset: int
+    slaves: Sequence[HaSlave]
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    address: str
+    epoch: int
+    start_offset: int

@@ -1,0 +1,246 @@
+"""The Admin service's calls: generated messages on one side, `admin_model` on the other, nothing else."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rocketsim_proto import admin_pb2 as pb
+from rocketsim_proto import metadata_pb2 as meta
+from rocketsim_proto.admin_pb2_grpc import AdminStub
+from rocketsim_proto.columnar import Records
+from rocketsim_proto.record import RecordError
+
+from rocketsim_client.admin_model import (
+    ConsumeProgress,
+    HaSlave,
+    HaStatus,
+    Promotion,
+    ResetOffset,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    TopicStatus,
+)
+from rocketsim_client.channels import Channels
+from rocketsim_client.errors import BadAnswer
+from rocketsim_client.message_view import Messages
+from rocketsim_client.model import MessageQueue
+
+
+class GrpcAdmin:
+    """Every call asks one broker, once.  `broker_name` only labels what it answers."""
+
+    def __init__(self, channels: Channels) -> None:
+        self._channels = channels
+
+    def _call(self, address: str, method: str, request: Any, timeout_s: float) -> Any:
+        return self._channels.call(address, AdminStub, method, request, timeout_s)
+
+    # --- topics ---------------------------------------------------------------------------------------------------
+
+    def update_topic(self, address: str, topic: TopicConfig, timeout_s: float) -> TopicConfig:
+        request = pb.UpdateTopicRequest(
+            topic=meta.TopicConfig(
+                topic_name=topic.topic_name,
+                read_queue_nums=topic.read_queue_nums,
+                write_queue_nums=topic.write_queue_nums,
+                perm=topic.perm,
+                order=topic.order,
+                attributes=dict(topic.attributes),
+            )
+        )
+        return _topic(self._call(address, "UpdateTopic", request, timeout_s).topic)
+
+    def delete_topic(self, address: str, topic: str, timeout_s: float) -> None:
+        self._call(address, "DeleteTopic", pb.DeleteTopicRequest(topic=topic), timeout_s)
+
+    def list_topics(self, address: str, timeout_s: float) -> list[TopicConfig]:
+        return [_topic(topic) for topic in self._call(address, "ListTopics", pb.ListTopicsRequest(), timeout_s).topics]
+
+    def topic_status(self, address: str, broker_name: str, topic: str, timeout_s: float) -> list[TopicStatus]:
+        answer = self._call(address, "TopicStatus", pb.TopicStatusRequest(topic=topic), timeout_s)
+        return [
+            TopicStatus(
+                MessageQueue(topic, broker_name, entry.queue_id),
+                entry.min_offset,
+                entry.max_offset,
+                entry.last_update_timestamp,
+            )
+            for entry in answer.entries
+        ]
+
+    # --- groups ---------------------------------------------------------------------------------------------------
+
+    def update_sub_group(
+        self, address: str, group: SubscriptionGroupConfig, timeout_s: float
+    ) -> SubscriptionGroupConfig:
+        request = pb.UpdateSubGroupRequest(
+            group=meta.SubscriptionGroupConfig(
+                group_name=group.group_name,
+                consume_enable=group.consume_enable,
+                consume_from_min_enable=group.consume_from_min_enable,
+                consume_broadcast_enable=group.consume_broadcast_enable,
+                consume_message_orderly=group.consume_message_orderly,
+                retry_queue_nums=group.retry_queue_nums,
+                retry_max_times=group.retry_max_times,
+                broker_id=group.broker_id,
+                which_broker_when_consume_slowly=group.which_broker_when_consume_slowly,
+                notify_consumer_ids_changed_enable=group.notify_consumer_ids_changed_enable,
+                consume_timeout_minute=group.consume_timeout_minute,
+                attributes=dict(group.attributes),
+            )
+        )
+        return _group(self._call(address, "UpdateSubGroup", request, timeout_s).group)
+
+    def delete_sub_group(self, address: str, group: str, remove_offset: bool, timeout_s: float) -> None:
+        request = pb.DeleteSubGroupRequest(group=group, remove_offset=remove_offset)
+        self._call(address, "DeleteSubGroup", request, timeout_s)
+
+    def list_sub_groups(self, address: str, timeout_s: float) -> list[SubscriptionGroupConfig]:
+        answer = self._call(address, "ListSubGroups", pb.ListSubGroupsRequest(), timeout_s)
+        return [_group(group) for group in answer.groups]
+
+    def consumer_progress(
+        self, address: str, broker_name: str, group: str, topic: str, timeout_s: float
+    ) -> list[ConsumeProgress]:
+        request = pb.ConsumerProgressRequest(group=group, topic=topic)
+        answer = self._call(address, "ConsumerProgress", request, timeout_s)
+        return [
+            ConsumeProgress(
+                entry.group,
+                MessageQueue(entry.topic, broker_name, entry.queue_id),
+                entry.broker_offset,
+                entry.consumer_offset,
+                entry.last_timestamp,
+                answer.broker_id,
+            )
+            for entry in answer.entries
+        ]
+
+    def reset_offset_by_time(
+        self,
+        address: str,
+        broker_name: str,
+        group: str,
+        topic: str,
+        timestamp_ms: int,
+        queue_ids: Sequence[int],
+        force: bool,
+        timeout_s: float,
+    ) -> list[ResetOffset]:
+        request = pb.ResetOffsetByTimeRequest(
+            group=group, topic=topic, timestamp=timestamp_ms, queue_ids=queue_ids, force=force
+        )
+        answer = self._call(address, "ResetOffsetByTime", request, timeout_s)
+        return [
+            ResetOffset(MessageQueue(topic, broker_name, entry.queue_id), entry.offset, entry.previous)
+            for entry in answer.entries
+        ]
+
+    # --- brokers --------------------------------------------------------------------------------------------------
+
+    def ha_status(self, address: str, timeout_s: float) -> HaStatus:
+        answer = self._call(address, "HaStatus", pb.HaStatusRequest(), timeout_s)
+        slaves = [
+            HaSlave(
+                slave.address,
+                slave.broker_id,
+                slave.ack_offset,
+                slave.diff_bytes,
+                slave.in_sync,
+                slave.transfer_bytes_per_second,
+                slave.transfer_from_where,
+            )
+            for slave in answer.slaves
+        ]
+        return HaStatus(
+            address,
+            answer.is_master,
+            answer.epoch,
+            answer.master_address,
+            answer.commit_log_max_offset,
+            answer.confirm_offset,
+            answer.master_flush_offset,
+            slaves,
+            answer.state,
+        )
+
+    def broker_status(self, address: str, timeout_s: float) -> dict[str, str]:
+        return dict(self._call(address, "BrokerStatus", pb.BrokerStatusRequest(), timeout_s).values)
+
+    def get_broker_config(self, address: str, timeout_s: float) -> dict[str, str]:
+        return dict(self._call(address, "GetBrokerConfig", pb.GetBrokerConfigRequest(), timeout_s).values)
+
+    def update_broker_config(self, address: str, values: Mapping[str, str], timeout_s: float) -> dict[str, str]:
+        request = pb.UpdateBrokerConfigRequest(values=dict(values))
+        return dict(self._call(address, "UpdateBrokerConfig", request, timeout_s).values)
+
+    def promote_slave(
+        self, address: str, broker_name: str, expected_epoch: int, broker_role: str, force: bool, timeout_s: float
+    ) -> Promotion:
+        request = pb.PromoteSlaveRequest(
+            broker_name=broker_name, expected_epoch=expected_epoch, broker_role=broker_role, force=force
+        )
+        answer = self._call(address, "PromoteSlave", request, timeout_s)
+        return Promotion(address, answer.epoch, answer.start_offset)
+
+    # --- messages -------------------------------------------------------------------------------------------------
+
+    def query_msg_by_id(self, address: str, broker_name: str, topic: str, msg_id: str, timeout_s: float) -> Messages:
+        request = pb.QueryMsgByIdRequest(topic=topic, message_id=msg_id)
+        return _messages(self._call(address, "QueryMsgById", request, timeout_s), broker_name)
+
+    def query_msg_by_key(
+        self,
+        address: str,
+        broker_name: str,
+        topic: str,
+        key: str,
+        max_num: int,
+        begin_timestamp: int,
+        end_timestamp: int,
+        timeout_s: float,
+    ) -> Messages:
+        request = pb.QueryMsgByKeyRequest(
+            topic=topic, key=key, max_num=max_num, begin_timestamp=begin_timestamp, end_timestamp=end_timestamp
+        )
+        return _messages(self._call(address, "QueryMsgByKey", request, timeout_s), broker_name)
+
+    def query_msg_by_offset(self, address: str, queue: MessageQueue, offset: int, timeout_s: float) -> Messages:
+        request = pb.QueryMsgByOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, offset=offset)
+        return _messages(self._call(address, "QueryMsgByOffset", request, timeout_s), queue.broker_name)
+
+
+def _topic(topic: meta.TopicConfig) -> TopicConfig:
+    return TopicConfig(
+        topic_name=topic.topic_name,
+        read_queue_nums=topic.read_queue_nums,
+        write_queue_nums=topic.write_queue_nums,
+        perm=topic.perm,
+        order=topic.order,
+        attributes=dict(topic.attributes),
+    )
+
+
+def _group(group: meta.SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+    return SubscriptionGroupConfig(
+        group_name=group.group_name,
+        consume_enable=group.consume_enable,
+        consume_from_min_enable=group.consume_from_min_enable,
+        consume_broadcast_enable=group.consume_broadcast_enable,
+        consume_message_orderly=group.consume_message_orderly,
+        retry_queue_nums=group.retry_queue_nums,
+        retry_max_times=group.retry_max_times,
+        broker_id=group.broker_id,
+        which_broker_when_consume_slowly=group.which_broker_when_consume_slowly,
+        notify_consumer_ids_changed_enable=group.notify_consumer_ids_changed_enable,
+        consume_timeout_minute=group.consume_timeout_minute,
+        attributes=dict(group.attributes),
+    )
+
+
+def _messages(answer: pb.QueryMsgResponse, broker_name: str) -> Messages:
+    try:
+        records = Records.walk(answer.records, answer.count)
+        records.check()
+    except RecordError as error:
+        raise BadAnswer(f"broker {broker_name!r} sent records that are not: {error}") from error
+    return Messages(records, answer.records, broker_name)
