@@ -316,11 +316,12 @@ class Records:
         missing = pc.fill_null(pc.equal(ids, ""), True).to_numpy(zero_copy_only=False)
         if not missing.any():
             return ids
-        return pc.replace_with_mask(ids, pa.array(missing), self[missing]._offset_ids())
+        return pc.replace_with_mask(ids, pa.array(missing), self[missing].offset_message_ids())
 
-    def _offset_ids(self) -> pa.StringArray:
+    def offset_message_ids(self) -> pa.StringArray:
+        """Store host and log offset in hex, as `record.offset_message_id`."""
         if len(self._heads) > 1:
-            return self._by_layout(Records._offset_ids)
+            return self._by_layout(Records.offset_message_ids)
         heads = self._heads[0][1]
         hosts = np.ascontiguousarray(heads["store_host"]).view(np.uint8).reshape(len(self), -1)
         offsets = np.ascontiguousarray(heads["commit_log_offset"]).view(np.uint8).reshape(len(self), 8)

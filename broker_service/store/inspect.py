@@ -1,0 +1,93 @@
+"""Looks into a store directory without a broker: `dump` says what is in it, `verify` what is wrong with it.
+
+Reads only, takes no lock, and works on RocketMQ's own stores; the lines of the dump are those that RocketMQ's own
+code was made to print of the golden store.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rocketsim_proto.columnar import Records
+
+from broker_service.store.consume_queue import ENTRY_SIZE
+from broker_service.store.offline import Blank, Damaged, Whole, committed_offsets, log_pieces, numbered_files, queues
+from broker_service.store.verification import Finding, Severity, verify
+
+__all__ = ["Finding", "Severity", "dump", "verify"]
+
+Line = dict[str, Any]
+
+
+def dump(directory: Path) -> Iterator[Line]:
+    """Records, blanks (and damaged stretches) in physical order, the queues, the log's bounds, committed offsets."""
+    files = numbered_files(directory / "commitlog")
+    log_min = log_max = int(files[0].name) if files else 0
+    for piece in log_pieces(directory):
+        if isinstance(piece, Whole):
+            yield from _messages(piece.records)
+            log_max = piece.offset + int(piece.records.sizes.sum())
+        elif isinstance(piece, Blank):
+            yield {"kind": "blank", "commitLogOffset": piece.offset, "storeSize": piece.size}
+            log_max = piece.offset + piece.size
+        elif isinstance(piece, Damaged):
+            yield {"kind": "damaged", "commitLogOffset": piece.offset, "storeSize": piece.size, "reason": piece.reason}
+            log_max = piece.offset + piece.size
+    for queue in queues(directory, log_min):
+        yield {
+            "kind": "queue",
+            "topic": queue.topic,
+            "queueId": queue.queue_id,
+            "cqType": "SimpleCQ",
+            "unitSize": ENTRY_SIZE,
+            "minOffset": queue.min_offset,
+            "maxOffset": queue.max_offset,
+            "entries": len(queue.entries),
+            "entriesSha1": hashlib.sha1(queue.entries.tobytes()).hexdigest(),
+        }
+    yield {"kind": "log", "minOffset": log_min, "maxOffset": log_max}
+    for one in committed_offsets(directory):
+        yield {
+            "kind": "offset",
+            "group": one.group,
+            "topic": one.topic,
+            "queueId": one.queue_id,
+            "offset": one.offset,
+        }
+
+
+def _messages(records: Records) -> Iterator[Line]:
+    """One line a record, with RocketMQ's names; `bodySha1` is of the stored, perhaps compressed body."""
+    columns = {
+        "topic": records.topics().to_pylist(),
+        "queueId": records.queue_id.tolist(),
+        "queueOffset": records.queue_offset.tolist(),
+        "commitLogOffset": records.commit_log_offset.tolist(),
+        "storeSize": records.sizes.tolist(),
+        "magic": [f"{magic:08x}" for magic in records.magic.tolist()],
+        "bodyCRC": records.body_crc.tolist(),
+        "flag": records.flag.tolist(),
+        "sysFlag": records.sys_flag.tolist(),
+        "bornTimestamp": records.born_timestamp.tolist(),
+        "bornHost": [_java_host(host) for host in records.born_hosts().to_pylist()],
+        "storeTimestamp": records.store_timestamp.tolist(),
+        "storeHost": [_java_host(host) for host in records.store_hosts().to_pylist()],
+        "reconsumeTimes": records.reconsume_times.tolist(),
+        "preparedTransactionOffset": records.prepared_transaction_offset.tolist(),
+        "offsetMsgId": records.offset_message_ids().to_pylist(),
+        "tags": records.property("TAGS").to_pylist(),
+        "keys": records.property("KEYS").to_pylist(),
+        "properties": [dict(sorted(pairs)) for pairs in records.properties().to_pylist()],
+        "propertiesLength": records.properties_size.tolist(),
+        "bodyLength": records.body_size.tolist(),
+        "bodySha1": [hashlib.sha1(body).hexdigest() for body in records.bodies().to_pylist()],
+    }
+    for values in zip(*columns.values(), strict=True):
+        yield {"kind": "message", **dict(zip(columns, values, strict=True))}
+
+
+def _java_host(host: str) -> str:
+    """RocketMQ's dump has an address as Java prints it, 127.0.0.1/10911."""
+    address, _, port = host.rpartition(":")
+    return f"{address.strip('[]')}/{port}"

@@ -1,0 +1,244 @@
+"""Says what is wrong with a store directory, and where: the log by itself, then everything that is made from it.
+
+Consume queues are compared with a replay of the log that shares nothing with the code that wrote them, entry by entry.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from enum import Enum
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from rocketsim_proto.columnar import Records
+
+from broker_service.store.consume_queue import ENTRY, FILLER_SIZE, Entries
+from broker_service.store.files import Files
+from broker_service.store.flushed_offset import FlushedOffset
+from broker_service.store.json_file import loads
+from broker_service.store.offline import (
+    Damaged,
+    OfflineQueue,
+    Tail,
+    Whole,
+    committed_offsets,
+    log_pieces,
+    numbered_files,
+    queues,
+)
+
+_DELAY_TOPIC = "SCHEDULE_TOPIC_XXXX"
+
+
+class Severity(Enum):
+    DAMAGE = "damage"  # something that was stored cannot be read
+    REPAIRABLE = "repairable"  # a broker makes it good when it starts: it cuts a torn tail and makes the queues again
+    WARNING = "warning"  # readable, but not what a broker would have written
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`offset` is a position in `file`, which is relative to the store's directory."""
+
+    severity: Severity
+    file: str
+    offset: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.severity.value}: {self.file} at {self.offset}: {self.what}"
+
+    def as_line(self) -> dict[str, Any]:
+        return {"kind": "finding", **asdict(self), "severity": self.severity.value}
+
+
+def verify(directory: Path) -> Iterator[Finding]:
+    """Nothing, for a store that is in order.  A running broker's may lag behind itself."""
+    yield from _Verification(directory).findings()
+
+
+class _Verification:
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        files = numbered_files(directory / "commitlog")
+        self._log_min = self._log_end = int(files[0].name) if files else 0
+        self._queues = {(queue.topic, queue.queue_id): queue for queue in queues(directory, self._log_min)}
+        self._replayed: dict[tuple[str, int], int] = {}  # queue -> where its next entry belongs
+        self._topics: set[str] = set()
+
+    def findings(self) -> Iterator[Finding]:
+        yield from self._log_files()
+        yield from self._log()
+        yield from self._queue_files()
+        yield from self._queue_ends()
+        yield from self._config()
+
+    def _finding(self, severity: Severity, path: Path, offset: int, what: str) -> Finding:
+        return Finding(severity, str(path.relative_to(self._directory)), offset, what)
+
+    # --- the log --------------------------------------------------------------------------------------------------
+
+    def _log_files(self) -> Iterator[Finding]:
+        files = numbered_files(self._directory / "commitlog")
+        for previous, path in pairwise(files):
+            size, expected = previous.stat().st_size, int(path.name) - int(previous.name)
+            if size < expected:
+                what = f"{size} bytes, and the next file starts {expected} bytes later: a file is missing or cut short"
+                yield self._finding(Severity.DAMAGE, previous, size, what)
+            elif size > expected:
+                yield self._finding(Severity.DAMAGE, previous, expected, f"runs into {path.name}")
+        if len(files) > 1 and files[-1].stat().st_size != files[0].stat().st_size:
+            what = f"{files[-1].stat().st_size} bytes, the files before it have {files[0].stat().st_size}"
+            yield self._finding(Severity.DAMAGE, files[-1], files[-1].stat().st_size, what)
+
+    def _log(self) -> Iterator[Finding]:
+        for piece in log_pieces(self._directory):
+            if isinstance(piece, Whole):
+                yield from self._replay(piece.records)
+            elif isinstance(piece, Damaged):
+                what = f"{piece.size} bytes of the log, from {piece.offset} on, hold no record: {piece.reason}"
+                yield self._finding(Severity.DAMAGE, piece.path, piece.offset - int(piece.path.name), what)
+            elif isinstance(piece, Tail):
+                self._log_end = piece.offset
+                yield from self._tail(piece)
+
+    def _tail(self, tail: Tail) -> Iterator[Finding]:
+        at = tail.offset - int(tail.path.name)
+        flushed = FlushedOffset(Files(), self._directory / "rocketsim" / "flushed").load()
+        if flushed is not None and flushed.offset > tail.offset:
+            what = f"the log ends at {tail.offset}, but was flushed up to {flushed.offset}: {tail.reason or 'zeros'}"
+            yield self._finding(Severity.DAMAGE, tail.path, at, what)
+        elif tail.reason:
+            what = f"behind the last whole record, which ends at {tail.offset} of the log, is no record: {tail.reason}"
+            yield self._finding(Severity.REPAIRABLE, tail.path, at, what)
+
+    # --- the queues -----------------------------------------------------------------------------------------------
+
+    def _replay(self, records: Records) -> Iterator[Finding]:
+        """Compares the entries that these records should have with those that are there."""
+        kind = records.sys_flag & 0xC
+        records = records[(kind == 0) | (kind == 8)]  # neither prepared nor rolled back
+        if not len(records):
+            return
+        names = records.topics().dictionary_encode()
+        codes, topics = names.indices.to_numpy().astype(np.int64), names.dictionary.to_pylist()
+        tags_codes = records.tags_codes()
+        keys = codes << 32 | records.queue_id
+        order = np.argsort(keys, kind="stable")
+        for rows in np.split(order, np.flatnonzero(np.diff(keys[order])) + 1):
+            topic, queue_id = topics[codes[rows[0]]], int(records.queue_id[rows[0]])
+            yield from self._compare(topic, queue_id, records[rows], tags_codes[rows])
+
+    def _compare(
+        self, topic: str, queue_id: int, records: Records, tags_codes: npt.NDArray[np.int64]
+    ) -> Iterator[Finding]:
+        queue = self._queues.get((topic, queue_id))
+        offsets = records.queue_offset
+        expected = self._replayed.get((topic, queue_id), int(offsets[0]))
+        steps = offsets - np.concatenate(([expected], offsets[:-1] + 1))
+        if steps.any():
+            row = int(np.flatnonzero(steps)[0])
+            path, at = self._log_place(int(records.commit_log_offset[row]))
+            what = f"{topic} queue {queue_id}: queue offset {offsets[row]}, {offsets[row] - steps[row]} comes next"
+            yield self._finding(Severity.DAMAGE, path, at, what)
+        self._replayed[topic, queue_id] = int(offsets.max()) + 1
+        if queue is None:
+            return
+        there = (offsets >= queue.min_offset) & (offsets < queue.max_offset)
+        entries = queue.entries[offsets[there] - queue.min_offset]
+        wrong = self._differ(entries, topic, records[there], tags_codes[there])
+        if wrong.any():
+            row = int(wrong.argmax())
+            path, at = queue.place(int(offsets[there][row]))
+            what = (
+                f"{int(wrong.sum())} entries from {offsets[there][row]} on are not those of the log's records; "
+                f"the first is {_describe(entries[row])}"
+            )
+            yield self._finding(Severity.REPAIRABLE, path, at, what)
+
+    def _differ(
+        self, entries: Entries, topic: str, records: Records, tags_codes: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.bool_]:
+        other_code = entries["tags_code"] != tags_codes
+        if topic == _DELAY_TOPIC:
+            # The delivery time, which depends on the levels that were configured then.
+            other_code &= entries["tags_code"] < records.store_timestamp
+        differ: npt.NDArray[np.bool_] = (
+            (entries["commit_log_offset"] != records.commit_log_offset)
+            | (entries["size"] != records.sizes)
+            | other_code
+        )
+        return differ
+
+    def _log_place(self, log_offset: int) -> tuple[Path, int]:
+        path = [path for path in numbered_files(self._directory / "commitlog") if int(path.name) <= log_offset][-1]
+        return path, log_offset - int(path.name)
+
+    def _queue_files(self) -> Iterator[Finding]:
+        for queue in self._queues.values():
+            for number, path in enumerate(queue.files):
+                start, size = queue.first_offset * ENTRY.itemsize + number * queue.file_size, path.stat().st_size
+                if int(path.name) != start:
+                    yield self._finding(Severity.REPAIRABLE, path, 0, f"a file is missing before this one, at {start}")
+                    break
+                if size != queue.file_size or size % ENTRY.itemsize:
+                    what = f"{size} bytes; the first file has {queue.file_size}, an entry {ENTRY.itemsize}"
+                    yield self._finding(Severity.REPAIRABLE, path, size, what)
+                    break
+
+    def _queue_ends(self) -> Iterator[Finding]:
+        consumequeue = self._directory / "consumequeue"
+        for (topic, queue_id), end in sorted(self._replayed.items()):
+            queue = self._queues.get((topic, queue_id))
+            if queue is None:
+                what = f"missing; the log has records up to queue offset {end}"
+                yield self._finding(Severity.REPAIRABLE, consumequeue / topic / str(queue_id), 0, what)
+            elif queue.max_offset < end:
+                what = f"ends at queue offset {queue.max_offset}, the log's records go on to {end}"
+                yield self._finding(Severity.REPAIRABLE, *queue.place(queue.max_offset), what)
+        for queue in self._queues.values():
+            yield from self._behind_the_log(queue)
+
+    def _behind_the_log(self, queue: OfflineQueue) -> Iterator[Finding]:
+        """Entries that point to where there is no record (any more)."""
+        end = self._replayed.get((queue.topic, queue.queue_id), queue.min_offset)
+        extra = queue.entries[max(end - queue.min_offset, 0) :]
+        extra = extra[extra["size"] != FILLER_SIZE]
+        if len(extra):
+            what = (
+                f"{len(extra)} entries behind the log's last record of this queue; the first is {_describe(extra[0])}"
+            )
+            yield self._finding(Severity.REPAIRABLE, *queue.place(end), what)
+
+    # --- config ---------------------------------------------------------------------------------------------------
+
+    def _config(self) -> Iterator[Finding]:
+        for path in sorted((self._directory / "config").glob("*.json")):
+            try:
+                loads(path.read_text(encoding="utf-8"))
+            except ValueError as error:
+                backup = path.with_name(path.name + ".bak")
+                severity = Severity.REPAIRABLE if backup.exists() else Severity.DAMAGE
+                yield self._finding(severity, path, 0, f"not JSON: {error}")
+        yield from self._offsets()
+
+    def _offsets(self) -> Iterator[Finding]:
+        path = self._directory / "config" / "consumerOffset.json"
+        try:
+            offsets = committed_offsets(self._directory)
+        except ValueError:
+            return  # already found
+        for one in offsets:
+            queue = self._queues.get((one.topic, one.queue_id))
+            end = self._replayed.get((one.topic, one.queue_id), queue.max_offset if queue else one.offset)
+            if one.offset > end:
+                what = (
+                    f"{one.group} has committed {one.offset} of {one.topic} queue {one.queue_id}, which ends at {end}"
+                )
+                yield self._finding(Severity.WARNING, path, 0, what)
+
+
+def _describe(entry: Any) -> str:
+    return f"({entry['commit_log_offset']}, {entry['size']}, {entry['tags_code']})"

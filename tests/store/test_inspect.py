@@ -1,0 +1,236 @@
+"""Looking into a store directory offline: what RocketMQ's code says is in it, and what is damaged and where."""
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rocketsim_proto import record
+from rocketsim_proto.record import Record
+
+from broker_service.store.inspect import Finding, Severity, dump, verify
+from tests.support.golden import golden_dump, unpack_golden
+
+FILE_SIZE = 1 << 20
+FIRST_LOG_FILE = "commitlog/00000000000000000000"
+LAST_LOG_FILE = "commitlog/00000000000004194304"
+END = 4739572  # of the golden log
+PLAIN = "consumequeue/golden_plain/0/00000000000000000000"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return unpack_golden(tmp_path)
+
+
+def without_offsets(directory: Path) -> list[dict]:
+    return [line for line in dump(directory) if line["kind"] != "offset"]
+
+
+def overwrite(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def found(store: Path) -> list[tuple[Severity, str, int]]:
+    return [(one.severity, one.file, one.offset) for one in verify(store)]
+
+
+def test_the_dump_of_the_golden_store_is_rocketmqs_line_by_line(store: Path) -> None:
+    assert [json.dumps(line) for line in without_offsets(store)] == [json.dumps(line) for line in golden_dump()]
+
+
+def test_committed_offsets_are_read_from_rocketmqs_file_with_its_bare_keys(store: Path) -> None:
+    offsets = [line for line in dump(store) if line["kind"] == "offset"]
+    assert offsets[3] == {
+        "kind": "offset",
+        "group": "golden_group",
+        "topic": "golden_plain",
+        "queueId": 0,
+        "offset": 10,
+    }
+    assert [line["offset"] for line in offsets if line["topic"] == "golden_plain"] == [10, 20, 100, 0]
+
+
+def test_nothing_is_wrong_with_the_golden_store(store: Path) -> None:
+    assert list(verify(store)) == []
+
+
+def test_looking_writes_nothing_and_takes_no_lock(store: Path) -> None:
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in store.rglob("*")}
+    assert list(dump(store)) and not list(verify(store))
+    assert {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in store.rglob("*")} == before
+
+
+def test_an_empty_directory_holds_an_empty_log(tmp_path: Path) -> None:
+    assert list(dump(tmp_path)) == [{"kind": "log", "minOffset": 0, "maxOffset": 0}]
+    assert list(verify(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        pytest.param(
+            lambda store: overwrite(store / FIRST_LOG_FILE, 346 + 90, b"?"),
+            [(Severity.DAMAGE, FIRST_LOG_FILE, 346)],
+            id="a byte of a body",
+        ),
+        pytest.param(
+            lambda store: overwrite(store / FIRST_LOG_FILE, 346, b"\xff\xff\xff\xff"),
+            [(Severity.DAMAGE, FIRST_LOG_FILE, 346)],
+            id="a size",
+        ),
+        pytest.param(
+            lambda store: overwrite(store / FIRST_LOG_FILE, 346 + 28, bytes(8)),
+            [(Severity.DAMAGE, FIRST_LOG_FILE, 346)],
+            id="a record that says it is another one",
+        ),
+        pytest.param(
+            lambda store: overwrite(store / FIRST_LOG_FILE, 300, bytes(46)),
+            [(Severity.DAMAGE, FIRST_LOG_FILE, 0)],
+            id="zeros in the properties",
+        ),
+        pytest.param(
+            lambda store: overwrite(store / LAST_LOG_FILE, END - 4 * FILE_SIZE, b"\0\0\1\0"),
+            [(Severity.REPAIRABLE, LAST_LOG_FILE, END - 4 * FILE_SIZE)],
+            id="the beginning of a record behind the end",
+        ),
+        pytest.param(
+            lambda store: overwrite(store / PLAIN, 100, b"\0\0\0\0\0\0\0\1"),
+            [(Severity.REPAIRABLE, PLAIN, 100)],
+            id="an entry that points elsewhere",
+        ),
+        pytest.param(
+            lambda store: overwrite(store / PLAIN, 112, bytes(8)),
+            [(Severity.REPAIRABLE, PLAIN, 100)],
+            id="an entry with another tags code",
+        ),
+        pytest.param(
+            lambda store: overwrite(store / PLAIN, 100, bytes(4000 - 100)),
+            [(Severity.REPAIRABLE, PLAIN, 100)],
+            id="a queue that ends too early",
+        ),
+        pytest.param(
+            lambda store: overwrite(store / PLAIN, 110 * 20, struct.pack(">qiq", 5_000_000, 100, 0)),
+            [(Severity.REPAIRABLE, PLAIN, 110 * 20)],
+            id="an entry of no record",
+        ),
+        pytest.param(
+            lambda store: (store / PLAIN).unlink(),
+            [(Severity.REPAIRABLE, "consumequeue/golden_plain/0", 0)],
+            id="a queue that lost its file",
+        ),
+        pytest.param(
+            lambda store: ((store / PLAIN).unlink(), (store / PLAIN).parent.rmdir()),
+            [(Severity.REPAIRABLE, "consumequeue/golden_plain/0", 0)],
+            id="no queue at all",
+        ),
+        pytest.param(
+            lambda store: (store / "config/topics.json").write_text('{"topicConfigTable":'),
+            [(Severity.REPAIRABLE, "config/topics.json", 0)],
+            id="a damaged configuration file with a backup",
+        ),
+        pytest.param(
+            lambda store: ((store / "config/topics.json").write_text("{"), (store / "config/topics.json.bak").unlink()),
+            [(Severity.DAMAGE, "config/topics.json", 0)],
+            id="a damaged configuration file without one",
+        ),
+    ],
+)
+def test_damage_is_named_with_its_file_and_place(
+    store: Path, damage: Callable[[Path], object], expected: list[tuple[Severity, str, int]]
+) -> None:
+    damage(store)
+    # A record that is gone from the log also leaves its queue with a hole, which is told behind it.
+    assert found(store)[: len(expected)] == expected
+
+
+def test_what_lies_behind_damage_is_still_dumped(store: Path) -> None:
+    overwrite(store / FIRST_LOG_FILE, 346 + 90, b"?")
+    lines = without_offsets(store)
+    assert lines[1]["kind"] == "damaged"
+    assert (lines[1]["commitLogOffset"], lines[1]["storeSize"]) == (346, golden_dump()[1]["storeSize"])
+    assert "CRC" in lines[1]["reason"]
+    assert lines[0:1] + lines[2:] == golden_dump()[0:1] + golden_dump()[2:]
+
+
+def test_a_magic_in_a_body_is_not_taken_for_a_record(store: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Behind damage, the next record is looked for; a body may well hold a whole record of another log."""
+    inner = record.encode(Record("t", b"copied from elsewhere", commit_log_offset=77, properties={"TAGS": "a"}))
+    first = record.encode(Record("t", inner, queue_offset=0, commit_log_offset=0))
+    second = record.encode(Record("t", b"second", queue_offset=1, commit_log_offset=len(first)))
+    directory = tmp_path_factory.mktemp("store")
+    (directory / "commitlog").mkdir()
+    damaged = bytearray((first + second).ljust(4096, b"\0"))
+    damaged[0:4] = b"\0\0\0\1"
+    (directory / "commitlog" / ("0" * 20)).write_bytes(damaged)
+    lines = [(line["kind"], line.get("commitLogOffset")) for line in dump(directory)]
+    assert lines == [("damaged", 0), ("message", len(first)), ("log", None)]
+
+
+def test_a_missing_log_file_is_damage(store: Path) -> None:
+    (store / "commitlog/00000000000002097152").unlink()
+    assert (Severity.DAMAGE, "commitlog/00000000000001048576", FILE_SIZE) in found(store)
+
+
+def test_a_log_file_that_was_cut_short_is_damage(store: Path) -> None:
+    with (store / "commitlog/00000000000002097152").open("r+b") as file:
+        file.truncate(FILE_SIZE - 4096)
+    assert (Severity.DAMAGE, "commitlog/00000000000002097152", FILE_SIZE - 4096) in found(store)
+
+
+def test_zeros_where_a_blank_should_be_are_damage(store: Path) -> None:
+    overwrite(store / FIRST_LOG_FILE, 649699, bytes(8))
+    assert found(store) == [(Severity.DAMAGE, FIRST_LOG_FILE, 649699)]
+
+
+def test_a_log_that_ends_before_its_flushed_offset_is_damage(store: Path) -> None:
+    from broker_service.store.files import Files
+    from broker_service.store.flushed_offset import Flushed, FlushedOffset
+
+    (store / "rocketsim").mkdir()
+    flushed = FlushedOffset(Files(), store / "rocketsim" / "flushed")
+    flushed.save(Flushed(END))
+    assert found(store) == []
+    flushed.save(Flushed(END + 1))
+    flushed.close()
+    assert found(store) == [(Severity.DAMAGE, LAST_LOG_FILE, END - 4 * FILE_SIZE)]
+
+
+def test_a_trimmed_store_is_in_order_and_its_queues_begin_where_the_log_does(store: Path) -> None:
+    """RocketMQ deletes the oldest log file, and leaves the queue files as they are."""
+    (store / FIRST_LOG_FILE).unlink()
+    lines = list(dump(store))
+    assert lines[-8] == {"kind": "log", "minOffset": FILE_SIZE, "maxOffset": END}
+    trimmed = {(line["topic"], line["queueId"]): line for line in lines if line["kind"] == "queue"}
+    whole = {(line["topic"], line["queueId"]): line for line in golden_dump() if line["kind"] == "queue"}
+    first = {}
+    for line in lines:
+        if line["kind"] == "message":
+            first.setdefault((line["topic"], line["queueId"]), line["queueOffset"])
+    for queue, line in trimmed.items():
+        assert line["maxOffset"] == whole[queue]["maxOffset"]
+        assert line["minOffset"] == first.get(queue, line["maxOffset"])
+    assert found(store) == []
+
+
+def test_an_offset_beyond_the_end_of_its_queue_is_worth_a_warning(store: Path) -> None:
+    path = store / "config" / "consumerOffset.json"
+    path.write_text('{"offsetTable":{"golden_plain@g":{0:110,1:111}}}')
+    (one,) = verify(store)
+    assert (one.severity, one.file) == (Severity.WARNING, "config/consumerOffset.json")
+    assert "g has committed 111 of golden_plain queue 1, which ends at 110" in str(one)
+
+
+def test_a_finding_reads_as_a_line_and_as_json() -> None:
+    one = Finding(Severity.DAMAGE, "commitlog/0", 5, "gone")
+    assert str(one) == "damage: commitlog/0 at 5: gone"
+    assert one.as_line() == {
+        "kind": "finding",
+        "severity": "damage",
+        "file": "commitlog/0",
+        "offset": 5,
+        "what": "gone",
+    }
