@@ -1,0 +1,81 @@
+"""The name server as a process of its own; and the helper that starts such processes, by the way."""
+
+import socket
+import subprocess
+import sys
+
+import grpc
+import pytest
+from rocketsim_proto import namesrv_pb2 as pb
+from rocketsim_proto.namesrv_pb2_grpc import NameServerStub
+
+from tests.support.polling import wait_until
+from tests.support.processes import ROOT, Processes
+
+
+@pytest.fixture
+def processes(tmp_path):
+    with Processes(tmp_path) as processes:
+        yield processes
+
+
+def brokers(server):
+    with grpc.insecure_channel(server.address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
+        return NameServerStub(channel).ClusterList(pb.ClusterListRequest(), timeout=10).brokers
+
+
+def test_sigterm_ends_it_cleanly_and_its_log_says_what_it_did(processes):
+    server = processes.start_namesrv()
+    assert list(brokers(server)) == []
+    assert server.stop() == 0
+    assert f"listening on {server.address}" in server.log()
+    assert "stopped" in server.log()
+
+
+def test_killed_and_started_again_it_answers_at_the_same_address(processes):
+    server = processes.start_namesrv()
+    address = server.address
+    server.kill()
+    with pytest.raises(grpc.RpcError):
+        brokers(server)
+    server.start()
+    assert server.address == address
+    assert list(brokers(server)) == []
+
+
+def test_a_second_one_on_its_port_is_refused_and_says_why(processes):
+    first = processes.start_namesrv()
+    second = processes.namesrv("second", listenPort=first.port).launch()
+    assert second.wait() != 0
+    assert f"listenPort={first.port}: cannot listen on" in second.log()
+    assert "Traceback" not in second.log()
+
+
+def test_a_bad_configuration_ends_it_with_the_file_and_line(processes):
+    server = processes.namesrv(listenPort="many").launch()
+    assert server.wait() != 0
+    assert f"{server.config_path}:1: listenPort=many: expected a whole number" in server.log()
+    assert "Traceback" not in server.log()
+
+
+def test_what_a_test_run_starts_does_not_outlive_it(tmp_path):
+    """Even when it is killed and can clean up nothing."""
+    program = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from tests.support.processes import Processes\n"
+        "server = Processes(Path(sys.argv[1])).start_namesrv()\n"
+        "print(server.address, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program, tmp_path], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    host, _, port = run.stdout.strip().rpartition(":")
+    assert host == "127.0.0.1", run.stderr
+
+    def is_closed():
+        with socket.socket() as probe:
+            return probe.connect_ex((host, int(port))) != 0
+
+    wait_until(is_closed, "the orphaned name server to end")
