@@ -32,7 +32,7 @@ class Machine:
         self.project.mkdir()
         self.calls_path.touch()
         shutil.copy(RUN, self.project / "run")
-        (self.project / "requirements.txt").write_text("grpcio==1\n")
+        (self.project / "requirements.txt").write_text("grpcio==1\nsetuptools==84\n")
         (self.project / "setup.py").write_text("setup()\n")
         for tool in TOOLS:
             (self.bin / tool).symlink_to(shutil.which(tool) or "/bin/false")
@@ -85,7 +85,8 @@ def test_with_everything_there_it_makes_the_environment_and_does_the_word(machin
     done = machine.run("demo", "--quick")
     assert done.returncode == 0, done.stderr
     assert "python3 -m venv --clear .venv" in machine.calls()
-    assert "python -m pip install -q --disable-pip-version-check -r requirements.txt" in machine.calls()
+    assert "python -m pip install -q --disable-pip-version-check setuptools==84\n" in machine.calls()
+    assert "--no-build-isolation -r requirements.txt\n" in machine.calls()
     assert machine.calls().endswith("rocketsim demo --quick\n")
 
 
