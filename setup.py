@@ -16,6 +16,7 @@ setup(
         "broker_service.replication",
         "broker_service.store",
         "rocketsim_cli",
+        "rocketsim_cli.admin",
         "rocketsim_client",
         "rocketsim_proto",
         "rocketsim_source",

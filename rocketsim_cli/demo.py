@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rocketsim_cli.local_cluster import SMALL_FILES, LocalCluster, ServerProcess, pair_properties
+from rocketsim_cli.local_cluster import LAPTOP, LocalCluster, ServerProcess, pair_properties
 from rocketsim_cli.tables import console, show_json
 from rocketsim_cli.trouble import Trouble
 
@@ -60,13 +60,14 @@ def demo(
 
 
 def broker_files() -> list[dict[str, str]]:
-    """Two synchronous pairs: the files in conf/, with log files of a size for two minutes."""
+    """Two synchronous pairs: the files in conf/, with files of a size for two minutes."""
     import javaproperties
 
-    files = sorted(CONF.glob("broker-*.properties"))
-    if not files:
-        return [properties for pair in range(2) for properties in pair_properties(pair, sync=True)]
-    return [{**javaproperties.loads(file.read_text(encoding="utf-8")), **SMALL_FILES} for file in files]
+    files = CONF.glob("broker-*.properties")
+    given = [{**javaproperties.loads(file.read_text(encoding="utf-8")), **LAPTOP} for file in files]
+    if not given:
+        given = [properties for pair in range(2) for properties in pair_properties(pair, sync=True)]
+    return sorted(given, key=lambda properties: (properties["brokerName"], properties["brokerId"]))
 
 
 class Demo:
@@ -114,8 +115,13 @@ class Demo:
         admin = self._parts.enter_context(open_admin(self._cluster))
         for server in self._cluster.brokers:
             if server.broker_id == 0:
-                admin.update_topic(server.address, TOPIC, QUEUES_PER_BROKER)
-        self._offsets = DemoOffsets(admin, self._cluster.brokers, GROUP, TOPIC)
+                admin.update_topic(
+                    TOPIC,
+                    read_queue_nums=QUEUES_PER_BROKER,
+                    write_queue_nums=QUEUES_PER_BROKER,
+                    broker_addr=server.address,
+                )
+        self._offsets = self._parts.enter_context(DemoOffsets(self._cluster.brokers, GROUP, TOPIC))
         name_server = self._cluster.name_server
         self._producer = self._parts.enter_context(ProducerProcess(name_server, TOPIC, self._rate, self._folder))
         self._query = TelemetryQuery(spark, name_server, TOPIC, GROUP, self._folder / "checkpoint")

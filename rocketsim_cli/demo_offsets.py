@@ -1,24 +1,36 @@
 """The group's committed offsets as every broker of the demo has them, asked of each of them alone."""
 
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import Self
 
 from rocketsim_cli.demo_report import QueueProgress
 from rocketsim_cli.local_cluster import ServerProcess
 
-if TYPE_CHECKING:
-    from rocketsim_client import Admin
+TIMEOUT_S = 2.0
 
 
 class DemoOffsets:
-    """Keeps the newest answers; a broker that is down has none."""
+    """Keeps the newest answers; a broker that is down has none.  A context: opens gRPC channels."""
 
-    def __init__(self, admin: "Admin", brokers: list[ServerProcess], group: str, topic: str) -> None:
-        self._admin = admin
+    def __init__(self, brokers: list[ServerProcess], group: str, topic: str) -> None:
+        from rocketsim_client.channels import Channels
+        from rocketsim_client.grpc_admin import GrpcAdmin
+
+        self._channels = Channels()
+        self._admin = GrpcAdmin(self._channels)
         self._brokers = brokers
         self._group = group
         self._topic = topic
         # (broker name, queue) -> broker id -> (end offset, committed offset)
         self._known: dict[tuple[str, int], dict[int, tuple[int, int]]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._channels.close()
 
     def ask(self) -> None:
         from rocketsim_client.errors import RocketSimError
@@ -29,11 +41,13 @@ class DemoOffsets:
             if not broker.is_running():
                 continue
             try:
-                entries = self._admin.consumer_progress_of(broker.address, self._group, self._topic)
+                entries = self._admin.consumer_progress(
+                    broker.address, broker.broker_name, self._group, self._topic, TIMEOUT_S
+                )
             except RocketSimError:
                 continue  # It starts, or has just died: no answer is the answer.
             for entry in entries:
-                members = self._known.setdefault((broker.broker_name, entry.queue_id), {})
+                members = self._known.setdefault((broker.broker_name, entry.queue.queue_id), {})
                 members[broker.broker_id] = (entry.broker_offset, entry.consumer_offset)
 
     def progress(self) -> list[QueueProgress]:

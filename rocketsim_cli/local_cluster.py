@@ -18,12 +18,16 @@ from rocketsim_cli.trouble import Trouble
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
 
-# RocketMQ preallocates 1 GiB of log and 400 MB of index per broker; a trial on a laptop should not.
-SMALL_FILES = {
-    "mappedFileSizeCommitLog": str(64 * 1024 * 1024),
+# RocketMQ preallocates 1 GiB of log and 400 MB of index per broker, and wants a tenth of the disk free: a trial on a
+# laptop should not.
+LAPTOP = {
+    "mappedFileSizeCommitLog": str(32 * 1024 * 1024),
     "mappedFileSizeConsumeQueue": str(50_000 * 20),
     "maxHashSlotNum": "100000",
     "maxIndexNum": "400000",
+    "diskMaxUsedSpaceRatio": "96",
+    "diskSpaceCleanForciblyRatio": "97",
+    "diskSpaceWarningLevelRatio": "98",
 }
 
 
@@ -35,7 +39,7 @@ def pair_properties(pair: int, *, sync: bool) -> list[dict[str, str]]:
         "brokerName": name,
         "flushDiskType": "ASYNC_FLUSH",
         "slaveReadEnable": "true",
-        **SMALL_FILES,
+        **LAPTOP,
     }
     master = {**shared, "brokerId": "0", "brokerRole": "SYNC_MASTER" if sync else "ASYNC_MASTER"}
     slave = {**shared, "brokerId": "1", "brokerRole": "SLAVE"}

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import typer
 
-from rocketsim_cli import demo, messages, servers, store
+from rocketsim_cli import consume, demo, produce, servers, store
 from rocketsim_cli.admin import commands as admin
 from rocketsim_cli.trouble import EXIT_TROUBLE, explain
 
@@ -22,8 +22,8 @@ app = typer.Typer(
 app.command()(servers.namesrv)
 app.command()(servers.broker)
 app.command()(servers.up)
-app.command()(messages.produce)
-app.command()(messages.consume)
+app.command()(produce.produce)
+app.command()(consume.consume)
 app.command()(demo.demo)
 app.add_typer(store.commands, name="store")
 app.add_typer(admin, name="admin")

@@ -28,7 +28,7 @@ def open_admin(cluster: LocalCluster) -> "Iterator[Admin]":
     with Admin(name_server=cluster.name_server) as admin:
         while True:
             try:
-                known = {address for broker in admin.cluster_list() for address in broker.addresses.values()}
+                known = {member.address for member in admin.cluster_list()}
             except RocketSimError as error:
                 known, reason = set(), str(error)
             else:

@@ -73,7 +73,7 @@ def _make_topic(cluster: LocalCluster, topic: str) -> None:
     with open_admin(cluster) as admin:
         for server in cluster.brokers:
             if server.broker_id == 0:
-                admin.update_topic(server.address, topic)
+                admin.update_topic(topic, read_queue_nums=4, write_queue_nums=4, broker_addr=server.address)
 
 
 def _welcome(cluster: LocalCluster, topic: str) -> str:

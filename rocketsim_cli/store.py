@@ -29,10 +29,15 @@ def verify(
     directory: StoreDirectory,
     as_json: Annotated[bool, typer.Option("--json", help="Findings as JSON lines.")] = False,
 ) -> None:
-    """Say what is damaged and where; the status is 1 when something is."""
-    from broker_service.store.inspect import verify
+    """Say what is damaged and where.  The status is 0 when there is nothing, or nothing worse than a warning."""
+    from broker_service.store.inspect import Severity, verify
 
-    findings = list(verify(directory))
-    for finding in findings:
-        print(finding)
-    raise typer.Exit(EXIT_TROUBLE if findings else 0)
+    findings = 0
+    harmed = False
+    for finding in verify(directory):
+        findings += 1
+        harmed = harmed or finding.severity is not Severity.WARNING
+        print(json.dumps(finding.as_line(), ensure_ascii=False) if as_json else finding, flush=True)
+    if not findings and not as_json:
+        print(f"{directory}: nothing wrong")
+    raise typer.Exit(EXIT_TROUBLE if harmed else 0)

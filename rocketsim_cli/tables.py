@@ -2,7 +2,8 @@
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 
 from rich import box
 from rich.console import Console
@@ -12,6 +13,7 @@ from rich.table import Table
 PIPED_WIDTH = 400
 
 Row = Mapping[str, object]
+Formats = Mapping[str, Callable[[object], str]]
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -19,15 +21,24 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, width=None if stream.isatty() else PIPED_WIDTH, highlight=False)
 
 
-def table(columns: Sequence[str], rows: Sequence[Row], *, title: str | None = None) -> Table:
+def table(
+    columns: Sequence[str], rows: Sequence[Row], *, title: str | None = None, formats: Formats | None = None
+) -> Table:
     """Numbers to the right, None as a dash; columns come in the order given, whatever the rows hold."""
     made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
     for column in columns:
         numeric = bool(rows) and all(isinstance(row.get(column), int | float | None) for row in rows)
         made.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        made.add_row(*(cell(row.get(column)) for column in columns))
+        made.add_row(*((formats or {}).get(column, cell)(row.get(column)) for column in columns))
     return made
+
+
+def when(ms: object) -> str:
+    """A timestamp in ms, in this machine's time zone; none at all as a dash."""
+    if not isinstance(ms, int) or ms <= 0:
+        return "-"
+    return datetime.fromtimestamp(ms / 1000).astimezone().isoformat(sep=" ", timespec="milliseconds")[:23]
 
 
 def cell(value: object) -> str:
@@ -40,12 +51,19 @@ def cell(value: object) -> str:
     return str(value)
 
 
-def show_rows(columns: Sequence[str], rows: Sequence[Row], *, as_json: bool, title: str | None = None) -> None:
-    """A table, or one JSON array of objects with the same names."""
+def show_rows(
+    columns: Sequence[str],
+    rows: Sequence[Row],
+    *,
+    as_json: bool,
+    title: str | None = None,
+    formats: Formats | None = None,
+) -> None:
+    """A table, or one JSON array of objects with the same names; `formats` are for people only."""
     if as_json:
         show_json([{column: row.get(column) for column in columns} for row in rows])
     else:
-        console().print(table(columns, rows, title=title))
+        console().print(table(columns, rows, title=title, formats=formats))
 
 
 def show_values(values: Mapping[str, object], *, as_json: bool, separator: str = ": ") -> None:

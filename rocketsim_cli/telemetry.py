@@ -8,7 +8,6 @@ import argparse
 import itertools
 import json
 import signal
-import sys
 import threading
 import time
 from collections import Counter
@@ -94,15 +93,20 @@ class Tally:
             self.sent += 1
             self.unfinished += 1
 
-    def ended(self, future: "Future[SendResult]") -> None:
-        error = future.exception()
+    def refused(self, error: Exception) -> None:
         with self._lock:
             self.unfinished -= 1
-            if error is not None:
-                self.statuses["FAILED"] += 1
-                self.last_error = str(error)
-                return
+            self.statuses["FAILED"] += 1
+            self.last_error = str(error)
+
+    def ended(self, future: "Future[SendResult]") -> None:
+        try:
             result = future.result()
+        except Exception as error:  # Whatever it is, it belongs in the account.
+            self.refused(error)
+            return
+        with self._lock:
+            self.unfinished -= 1
             self.statuses[result.send_status.name] += 1
             self.brokers[result.message_queue.broker_name] += 1
             self._ids.write(result.msg_id + "\n")
@@ -124,6 +128,7 @@ class Tally:
 def send_telemetry(name_server: str, topic: str, rate: float, ids: IO[str], stop: threading.Event) -> None:
     """Send `rate` readings a second until `stop`; prints a JSON report twice a second, the last when all is known."""
     from rocketsim_client import Message, Producer
+    from rocketsim_client.errors import RocketSimError
 
     tally = Tally(ids)
     with Producer(name_server=name_server, group="telemetry") as producer:
@@ -135,7 +140,10 @@ def send_telemetry(name_server: str, topic: str, rate: float, ids: IO[str], stop
                 reading = next(readings)
                 message = Message(topic, reading.body(), tags=reading.kind, keys=reading.source.split()[0])
                 tally.began()
-                producer.send_async(message).add_done_callback(tally.ended)
+                try:
+                    producer.send_async(message).add_done_callback(tally.ended)
+                except RocketSimError as error:
+                    tally.refused(error)
             if now - reported >= REPORT_EVERY_S:
                 reported = now
                 print(tally.report(producer.stats.sent_again), flush=True)
@@ -159,4 +167,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,4 +1,4 @@
-"""`rocketsim produce` and `rocketsim consume`: messages by hand and by pipe."""
+"""`rocketsim produce`: messages by hand and by pipe."""
 
 import json
 import sys
@@ -6,32 +6,19 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator
 from concurrent.futures import Future
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rocketsim_cli.options import NameServer, Topic
 from rocketsim_cli.tables import console
 from rocketsim_cli.trouble import Trouble
 
 if TYPE_CHECKING:
     from rocketsim_client import Message, Producer, SendResult
 
-NameServer = Annotated[
-    str, typer.Option("-n", "--name-server", envvar="NAMESRV_ADDR", help="host:port, several with ';'.")
-]
-Topic = Annotated[str, typer.Option("-t", "--topic")]
-
 # Sends on their way at once: enough to fill batches, few enough to stop soon after the first failure.
 IN_FLIGHT = 4096
-COMMIT_EVERY_S = 1.0
-IDLE_S = 0.2
-
-
-class Start(StrEnum):
-    EARLIEST = "earliest"
-    LATEST = "latest"
-    COMMITTED = "committed"
 
 
 def produce(
@@ -60,7 +47,9 @@ def produce(
     started = time.monotonic()
     statuses: Counter[str] = Counter()
     with Producer(name_server=name_server, group=group) as producer:
-        for result in _results(producer, messages(), rate):
+        # Who types wants to see each answer before the next line.
+        in_flight = 1 if not bodies and sys.stdin.isatty() else IN_FLIGHT
+        for result in _results(producer, messages(), rate, in_flight):
             statuses[result.send_status.name] += 1
             _show_sent(result, as_json, sum(statuses.values()))
     total = sum(statuses.values())
@@ -71,7 +60,9 @@ def produce(
         console(stderr=True).print(f"{total} messages in {time.monotonic() - started:.2f} s: {words}")
 
 
-def _results(producer: "Producer", messages: "Iterator[Message]", rate: float | None) -> "Iterator[SendResult]":
+def _results(
+    producer: "Producer", messages: "Iterator[Message]", rate: float | None, in_flight: int
+) -> "Iterator[SendResult]":
     """Send as fast as allowed and give the results in the order of the messages; the first failure ends it."""
     waiting: deque[Future[SendResult]] = deque()
     started = time.monotonic()
@@ -79,7 +70,7 @@ def _results(producer: "Producer", messages: "Iterator[Message]", rate: float | 
         if rate is not None:
             time.sleep(max(0.0, started + number / rate - time.monotonic()))
         waiting.append(producer.send_async(message))
-        while waiting and (waiting[0].done() or len(waiting) >= IN_FLIGHT):
+        while waiting and (waiting[0].done() or len(waiting) >= in_flight):
             yield waiting.popleft().result()
     while waiting:
         yield waiting.popleft().result()

@@ -1,0 +1,31 @@
+"""`rocketsim admin COMMAND`: mqadmin's commands under mqadmin's names, with its flags."""
+
+import typer
+
+from rocketsim_cli.admin import brokers, groups, messages, topics
+
+commands = typer.Typer(help="Ask and change a running cluster, in mqadmin's words.", no_args_is_help=True)
+
+for name, command in (
+    ("clusterList", brokers.cluster_list),
+    ("topicList", topics.topic_list),
+    ("updateTopic", topics.update_topic),
+    ("deleteTopic", topics.delete_topic),
+    ("topicRoute", topics.topic_route),
+    ("topicStatus", topics.topic_status),
+    ("updateSubGroup", groups.update_sub_group),
+    ("deleteSubGroup", groups.delete_sub_group),
+    ("consumerProgress", groups.consumer_progress),
+    ("resetOffsetByTime", groups.reset_offset_by_time),
+    ("haStatus", brokers.ha_status),
+    ("brokerStatus", brokers.broker_status),
+    ("getBrokerConfig", brokers.get_broker_config),
+    ("updateBrokerConfig", brokers.update_broker_config),
+    ("promoteSlave", brokers.promote_slave),
+    ("queryMsgById", messages.query_msg_by_id),
+    ("queryMsgByKey", messages.query_msg_by_key),
+    ("queryMsgByOffset", messages.query_msg_by_offset),
+    ("wipeWritePerm", brokers.wipe_write_perm),
+    ("addWritePerm", brokers.add_write_perm),
+):
+    commands.command(name)(command)

@@ -1,0 +1,157 @@
+"""Brokers: who is there, how they are, their settings, promotion and write permission."""
+
+from typing import Annotated
+
+import typer
+
+from rocketsim_cli.admin.session import facts, open_admin
+from rocketsim_cli.options import AsJson, BrokerAddr, ClusterName, NameServer, OptionalNameServer
+from rocketsim_cli.tables import cell, console, show_json, show_rows, show_values, table
+
+
+def cluster_list(name_server: NameServer, cluster: ClusterName = None, as_json: AsJson = False) -> None:
+    """Every live broker, slaves included, with what it says of itself."""
+    from rocketsim_client.errors import RocketSimError
+
+    rows = []
+    with open_admin(name_server) as admin:
+        for member in admin.cluster_list(cluster):
+            try:
+                status = admin.broker_status(broker_addr=member.address)[member.address]
+            except RocketSimError:
+                status = {}  # Registered, but it does not answer: the dashes say so.
+            rows.append({**facts(member), **{column: status.get(key) for column, key in STATUS_OF.items()}})
+    columns = ("clusterName", "brokerName", "brokerId", "address", "epoch", *STATUS_OF)
+    show_rows(columns, rows, as_json=as_json)
+
+
+# Column of clusterList -> key of brokerStatus.
+STATUS_OF = {
+    "inTPS": "putTps",
+    "outTPS": "getTransferredTps",
+    "hour": "earliestMessageHours",
+    "space": "commitLogDiskRatio",
+}
+
+
+def ha_status(
+    name_server: OptionalNameServer = None,
+    broker_addr: BrokerAddr = None,
+    cluster: ClusterName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Replication: who follows whom, how far, and in sync or not."""
+    with open_admin(name_server, broker_addr) as admin:
+        found = admin.ha_status(broker_addr=broker_addr, cluster_name=cluster)
+    if as_json:
+        show_json([{**facts(one), "slaves": [facts(slave) for slave in one.slaves]} for one in found])
+        return
+    for one in found:
+        role = "master" if one.is_master else f"slave of {one.master_address or 'nobody'}"
+        out = console()
+        out.print(f"{one.address} {role}, epoch {one.epoch}: {one.state}", markup=False)
+        out.print(
+            f"  log ends at {one.commit_log_max_offset}, flushed {one.master_flush_offset}, "
+            f"confirmed {one.confirm_offset}"
+        )
+        if one.slaves:
+            columns = ("brokerId", "address", "ackOffset", "diffBytes", "inSync", "transferBytesPerSecond")
+            out.print(table(columns, [facts(slave) for slave in one.slaves]))
+
+
+def broker_status(
+    name_server: OptionalNameServer = None,
+    broker_addr: BrokerAddr = None,
+    cluster: ClusterName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Everything a broker measures, as sorted lines."""
+    with open_admin(name_server, broker_addr) as admin:
+        found = admin.broker_status(broker_addr=broker_addr, cluster_name=cluster)
+    _show_by_address(found, as_json, separator=": ")
+
+
+def get_broker_config(
+    name_server: OptionalNameServer = None,
+    broker_addr: BrokerAddr = None,
+    cluster: ClusterName = None,
+    as_json: AsJson = False,
+) -> None:
+    """A broker's settings as they are now."""
+    with open_admin(name_server, broker_addr) as admin:
+        found = admin.get_broker_config(broker_addr=broker_addr, cluster_name=cluster)
+    _show_by_address(found, as_json, separator=" = ")
+
+
+def update_broker_config(
+    key: Annotated[str, typer.Option("-k", "--key", help="A key that can be changed at run time.")],
+    value: Annotated[str, typer.Option("-v", "--value")],
+    name_server: OptionalNameServer = None,
+    broker_addr: BrokerAddr = None,
+    cluster: ClusterName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change one setting of a running broker, until it restarts."""
+    with open_admin(name_server, broker_addr) as admin:
+        found = admin.update_broker_config({key: value}, broker_addr=broker_addr, cluster_name=cluster)
+    rows = [{"brokerAddr": address, "key": key, "value": values.get(key)} for address, values in found.items()]
+    show_rows(("brokerAddr", "key", "value"), rows, as_json=as_json)
+
+
+def _show_by_address(found: dict[str, dict[str, str]], as_json: bool, separator: str) -> None:
+    if as_json:
+        show_json(found)
+        return
+    for number, (address, values) in enumerate(found.items()):
+        if len(found) > 1:
+            print(f"{chr(10) if number else ''}{address}")
+        show_values(values, as_json=False, separator=separator)
+
+
+def promote_slave(
+    broker_addr: Annotated[str, typer.Option("-b", "--broker-addr", help="The slave, host:port.")],
+    name_server: NameServer,
+    sync: Annotated[bool, typer.Option("--sync/--async", help="Its role from now on.")] = False,
+    expected_epoch: Annotated[
+        int, typer.Option("--epoch", help="Refuse unless this is its epoch now; 0: whatever it is.")
+    ] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Although the master still answers.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a slave the master of its name, for good.  The old one is fenced when it comes back."""
+    with open_admin(name_server) as admin:
+        promotion = admin.promote_slave(
+            broker_addr,
+            expected_epoch=expected_epoch,
+            broker_role="SYNC_MASTER" if sync else "ASYNC_MASTER",
+            force=force,
+        )
+    if as_json:
+        show_json(facts(promotion))
+    else:
+        print(
+            f"{promotion.address} is the master now: epoch {promotion.epoch}, from offset {promotion.start_offset} on"
+        )
+
+
+def wipe_write_perm(
+    broker_name: Annotated[str, typer.Option("-b", "--broker-name")], name_server: NameServer, as_json: AsJson = False
+) -> None:
+    """Take a broker's topics out of the producers' routes, at every name server."""
+    with open_admin(name_server) as admin:
+        changed = admin.wipe_write_perm(broker_name)
+    _show_changed(changed, as_json)
+
+
+def add_write_perm(
+    broker_name: Annotated[str, typer.Option("-b", "--broker-name")], name_server: NameServer, as_json: AsJson = False
+) -> None:
+    """Give the write permission back."""
+    with open_admin(name_server) as admin:
+        changed = admin.add_write_perm(broker_name)
+    _show_changed(changed, as_json)
+
+
+def _show_changed(changed: dict[str, int], as_json: bool) -> None:
+    rows = [{"nameServer": address, "topics": count} for address, count in changed.items()]
+    show_rows(("nameServer", "topics"), rows, as_json=as_json, formats={"topics": lambda count: f"OK, {cell(count)}"})

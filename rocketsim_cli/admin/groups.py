@@ -1,0 +1,156 @@
+"""Consumer groups: settings, progress, resets."""
+
+from collections import defaultdict
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rocketsim_cli.admin.session import facts, open_admin
+from rocketsim_cli.admin.topics import _masters as masters
+from rocketsim_cli.options import (
+    AsJson,
+    BrokerAddr,
+    ClusterName,
+    Group,
+    NameServer,
+    OptionalGroup,
+    OptionalNameServer,
+    OptionalTopic,
+    Topic,
+    Truth,
+)
+from rocketsim_cli.tables import show_rows, when
+from rocketsim_cli.trouble import Trouble
+
+if TYPE_CHECKING:
+    from rocketsim_client import Admin, SubscriptionGroupConfig
+
+
+def update_sub_group(
+    group: Group,
+    name_server: OptionalNameServer = None,
+    broker_addr: BrokerAddr = None,
+    cluster: ClusterName = None,
+    consume_enable: Annotated[Truth | None, typer.Option("-s", "--consume-enable")] = None,
+    consume_from_min_enable: Annotated[Truth | None, typer.Option("-m", "--consume-from-min-enable")] = None,
+    consume_broadcast_enable: Annotated[Truth | None, typer.Option("-d", "--consume-broadcast-enable")] = None,
+    retry_queue_nums: Annotated[int | None, typer.Option("-q", "--retry-queue-nums", min=0)] = None,
+    retry_max_times: Annotated[int | None, typer.Option("-r", "--retry-max-times", min=-1)] = None,
+    broker_id: Annotated[
+        int | None, typer.Option("-i", "--broker-id", min=0, help="Whom its consumers are sent to normally.")
+    ] = None,
+    which_broker_when_consume_slowly: Annotated[
+        int | None,
+        typer.Option("-w", "--which-broker-when-consume-slowly", min=0, help="And when they have fallen behind."),
+    ] = None,
+    notify_consumer_ids_changed_enable: Annotated[
+        Truth | None, typer.Option("-a", "--notify-consumer-ids-changed-enable")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a group, or change it; what is not given stays as it is."""
+    given: dict[str, object] = {
+        "consume_enable": consume_enable,
+        "consume_from_min_enable": consume_from_min_enable,
+        "consume_broadcast_enable": consume_broadcast_enable,
+        "retry_queue_nums": retry_queue_nums,
+        "retry_max_times": retry_max_times,
+        "broker_id": broker_id,
+        "which_broker_when_consume_slowly": which_broker_when_consume_slowly,
+        "notify_consumer_ids_changed_enable": notify_consumer_ids_changed_enable,
+    }
+    changes = {
+        name: bool(value) if isinstance(value, Truth) else value for name, value in given.items() if value is not None
+    }
+    rows = []
+    with open_admin(name_server, broker_addr) as admin:
+        for address in masters(admin, broker_addr, cluster):
+            config = replace(_present(admin, address, group), **changes)  # type: ignore[arg-type]
+            done = admin.update_sub_group(config, broker_addr=address)
+            rows += [{"brokerAddr": at, **facts(one)} for at, one in done.items()]
+    columns = ("brokerAddr", "groupName", "consumeEnable", "brokerId", "whichBrokerWhenConsumeSlowly", "retryMaxTimes")
+    show_rows(columns, rows, as_json=as_json)
+
+
+def _present(admin: "Admin", address: str, group: str) -> "SubscriptionGroupConfig":
+    from rocketsim_client import SubscriptionGroupConfig
+
+    known = (config for config in admin.sub_groups(address) if config.group_name == group)
+    return next(known, SubscriptionGroupConfig(group_name=group))
+
+
+def delete_sub_group(
+    group: Group,
+    name_server: OptionalNameServer = None,
+    broker_addr: BrokerAddr = None,
+    cluster: ClusterName = None,
+    remove_offset: Annotated[
+        Truth, typer.Option("-r", "--remove-offset", help="Delete its committed offsets, too.")
+    ] = Truth.FALSE,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a group's settings, and its offsets with -r true."""
+    with open_admin(name_server, broker_addr) as admin:
+        addresses = admin.delete_sub_group(
+            group, remove_offset=bool(remove_offset), broker_addr=broker_addr, cluster_name=cluster
+        )
+    rows = [{"group": group, "deletedAt": address} for address in addresses]
+    show_rows(("group", "deletedAt"), rows, as_json=as_json)
+
+
+def consumer_progress(
+    name_server: NameServer, group: OptionalGroup = None, topic: OptionalTopic = None, as_json: AsJson = False
+) -> None:
+    """Where groups are and how far behind: queue by queue with -g, a line a group without."""
+    with open_admin(name_server) as admin:
+        progress = admin.consumer_progress(group, topic)
+    if group is None:
+        totals: dict[str, dict[str, int]] = defaultdict(lambda: {"queues": 0, "diff": 0})
+        for one in progress:
+            totals[one.group]["queues"] += 1
+            totals[one.group]["diff"] += one.diff
+        rows: list[dict[str, object]] = [{"group": name, **total} for name, total in sorted(totals.items())]
+        show_rows(("group", "queues", "diff"), rows, as_json=as_json)
+        return
+    if not progress:
+        raise Trouble(f"group {group} has committed nothing" + (f" for topic {topic}" if topic else ""))
+    rows = [{**facts(one), "diff": one.diff} for one in progress]
+    columns = ("topic", "brokerName", "queueId", "brokerOffset", "consumerOffset", "diff", "lastTimestamp", "brokerId")
+    show_rows(columns, rows, as_json=as_json, formats={"lastTimestamp": when})
+    if not as_json:
+        print(f"Diff Total: {sum(one.diff for one in progress)}")
+
+
+def reset_offset_by_time(
+    group: Group,
+    topic: Topic,
+    name_server: NameServer,
+    timestamp: Annotated[
+        str, typer.Option("-s", "--timestamp", help="ms, ISO date and time, yyyy-MM-dd#HH:mm:ss:SSS, or now (-1).")
+    ],
+    force: Annotated[
+        Truth, typer.Option("-f", "--force", help="false: only backwards, as mqadmin has it.")
+    ] = Truth.TRUE,
+    as_json: AsJson = False,
+) -> None:
+    """Move a group to the first message stored at or after a time, at once and for good."""
+    at = parse_timestamp(timestamp)
+    with open_admin(name_server) as admin:
+        rows = [facts(one) for one in admin.reset_offset_by_time(group, topic, at, force=bool(force))]
+    show_rows(("brokerName", "queueId", "previous", "offset"), rows, as_json=as_json)
+
+
+def parse_timestamp(text: str) -> int:
+    """ms since 1970; -1 for `now`, which is the end of each queue."""
+    if text in ("now", "-1"):
+        return -1
+    if text.isascii() and text.isdigit():
+        return int(text)
+    for parse in (datetime.fromisoformat, lambda given: datetime.strptime(given, "%Y-%m-%d#%H:%M:%S:%f")):
+        try:
+            return int(parse(text).timestamp() * 1000)
+        except ValueError:
+            continue
+    raise Trouble(f"-s {text}: expected ms since 1970, 2026-01-31T13:00:00, 2026-01-31#13:00:00:000, or now")

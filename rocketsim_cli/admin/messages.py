@@ -1,0 +1,73 @@
+"""Single messages: by id, by key, by place."""
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rocketsim_cli.admin.session import open_admin
+from rocketsim_cli.message_facts import message_facts
+from rocketsim_cli.options import AsJson, NameServer, Topic
+from rocketsim_cli.tables import cell, show_json, when
+from rocketsim_cli.trouble import Trouble
+
+if TYPE_CHECKING:
+    from rocketsim_client import MessageView
+
+
+def query_msg_by_id(
+    topic: Topic,
+    msg_id: Annotated[str, typer.Option("-i", "--msg-id", help="The producer's id, or the offset message id.")],
+    name_server: NameServer,
+    as_json: AsJson = False,
+) -> None:
+    """One message by its id."""
+    with open_admin(name_server) as admin:
+        _show([admin.query_msg_by_id(topic, msg_id)], as_json)
+
+
+def query_msg_by_key(
+    topic: Topic,
+    key: Annotated[str, typer.Option("-k", "--msg-key")],
+    name_server: NameServer,
+    max_num: Annotated[int, typer.Option("-m", "--max-num", min=1, max=64)] = 32,
+    begin: Annotated[int, typer.Option("-b", "--begin-timestamp", help="ms")] = 0,
+    end: Annotated[int | None, typer.Option("-e", "--end-timestamp", help="ms")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """The newest messages with a key."""
+    with open_admin(name_server) as admin:
+        found = admin.query_msg_by_key(topic, key, max_num=max_num, begin_timestamp=begin, end_timestamp=end)
+        if not found and not as_json:
+            raise Trouble(f"topic {topic} has no message with key {key!r}")
+        _show(found, as_json)
+
+
+def query_msg_by_offset(
+    topic: Topic,
+    broker_name: Annotated[str, typer.Option("-b", "--broker-name")],
+    queue_id: Annotated[int, typer.Option("-i", "--queue-id", min=0)],
+    offset: Annotated[int, typer.Option("-o", "--offset", min=0)],
+    name_server: NameServer,
+    as_json: AsJson = False,
+) -> None:
+    """The message at one place of one queue."""
+    from rocketsim_client import MessageQueue
+
+    with open_admin(name_server) as admin:
+        admin.topic_route(topic)
+        _show([admin.query_msg_by_offset(MessageQueue(topic, broker_name, queue_id), offset)], as_json)
+
+
+def _show(messages: "Sequence[MessageView]", as_json: bool) -> None:
+    found = [message_facts(message) for message in messages]
+    if as_json:
+        show_json(found)
+        return
+    for number, facts in enumerate(found):
+        if number:
+            print()
+        for name, value in facts.items():
+            print(f"{name + ':':<18}{when(value) if name.endswith('Timestamp') else cell(value)}")
+    sys.stdout.flush()

@@ -1,0 +1,40 @@
+"""An admin client for one command, and the names of its answers in JSON."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, is_dataclass
+from typing import TYPE_CHECKING
+
+from rocketsim_cli.trouble import Trouble
+
+if TYPE_CHECKING:
+    from rocketsim_client import Admin
+
+
+@contextmanager
+def open_admin(name_server: str | None, broker_addr: str | None = None) -> "Iterator[Admin]":
+    """Commands with `-b` talk to that broker alone and need no name server."""
+    from rocketsim_client import Admin
+
+    if not name_server and not broker_addr:
+        raise Trouble("no name server given: -n host:port, or NAMESRV_ADDR in the environment; or one broker with -b")
+    with Admin(name_server or broker_addr or "") as admin:
+        yield admin
+
+
+def facts(value: object) -> dict[str, object]:
+    """A dataclass with RocketMQ's names: camelCase, and a queue's parts beside the rest."""
+    assert is_dataclass(value) and not isinstance(value, type)
+    found: dict[str, object] = {}
+    for name, part in asdict(value).items():
+        if name == "queue":
+            queue = value.queue  # type: ignore[attr-defined]
+            found |= {"topic": queue.topic, "brokerName": queue.broker_name, "queueId": queue.queue_id}
+        else:
+            found[camel(name)] = part
+    return found
+
+
+def camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)

@@ -1,0 +1,144 @@
+"""Topics: list, make, change, delete, and where they are."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rocketsim_cli.admin.session import facts, open_admin
+from rocketsim_cli.options import AsJson, BrokerAddr, ClusterName, NameServer, OptionalNameServer, Topic, Truth
+from rocketsim_cli.tables import show_json, show_rows, when
+
+if TYPE_CHECKING:
+    from rocketsim_client import Admin, TopicConfig
+
+
+def topic_list(name_server: NameServer, cluster: ClusterName = None, as_json: AsJson = False) -> None:
+    """The names of all topics, of one cluster with -c."""
+    with open_admin(name_server) as admin:
+        names = sorted(admin.topic_list())
+        if cluster is not None:
+            members = {member.broker_name for member in admin.cluster_list(cluster)}
+            names = [name for name in names if members & set(admin.topic_route(name).brokers)]
+    show_rows(("topic",), [{"topic": name} for name in names], as_json=as_json)
+
+
+def update_topic(
+    topic: Topic,
+    name_server: OptionalNameServer = None,
+    broker_addr: BrokerAddr = None,
+    cluster: ClusterName = None,
+    read_queue_nums: Annotated[
+        int | None, typer.Option("-r", "--read-queue-nums", help="Queues to read from; 8 for a new topic.")
+    ] = None,
+    write_queue_nums: Annotated[
+        int | None, typer.Option("-w", "--write-queue-nums", help="Queues to write to; 8 for a new topic.")
+    ] = None,
+    perm: Annotated[int | None, typer.Option("-p", "--perm", help="2: write, 4: read, 6: both.")] = None,
+    order: Annotated[Truth | None, typer.Option("-o", "--order", help="An ordered topic.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a topic, or change it; what is not given stays as it is."""
+    rows = []
+    with open_admin(name_server, broker_addr) as admin:
+        for address in _masters(admin, broker_addr, cluster):
+            config = _present(admin, address, topic)
+            config = replace(
+                config,
+                read_queue_nums=config.read_queue_nums if read_queue_nums is None else read_queue_nums,
+                write_queue_nums=config.write_queue_nums if write_queue_nums is None else write_queue_nums,
+                perm=config.perm if perm is None else perm,
+                order=config.order if order is None else bool(order),
+            )
+            done = admin.update_topic(
+                topic,
+                read_queue_nums=config.read_queue_nums,
+                write_queue_nums=config.write_queue_nums,
+                perm=config.perm,
+                order=config.order,
+                attributes=config.attributes,
+                broker_addr=address,
+            )
+            rows += [{"brokerAddr": at, **facts(one)} for at, one in done.items()]
+    columns = ("brokerAddr", "topicName", "readQueueNums", "writeQueueNums", "perm", "order")
+    show_rows(columns, rows, as_json=as_json)
+
+
+def _masters(admin: "Admin", broker_addr: str | None, cluster: str | None) -> list[str]:
+    from rocketsim_client.errors import BrokerNotExist
+
+    if broker_addr:
+        return [broker_addr]
+    masters = [member.address for member in admin.cluster_list(cluster) if member.broker_id == 0]
+    if not masters:
+        raise BrokerNotExist(f"no master of {f'cluster {cluster!r}' if cluster else 'any cluster'} is known")
+    return masters
+
+
+def _present(admin: "Admin", address: str, topic: str) -> "TopicConfig":
+    from rocketsim_client import TopicConfig
+
+    known = (config for config in admin.topic_configs(address) if config.topic_name == topic)
+    return next(known, TopicConfig(topic_name=topic))
+
+
+def delete_topic(
+    topic: Topic,
+    name_server: OptionalNameServer = None,
+    broker_addr: BrokerAddr = None,
+    cluster: ClusterName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a topic with its queues.  Made again, its queue offsets go on where they were."""
+    with open_admin(name_server, broker_addr) as admin:
+        addresses = admin.delete_topic(topic, broker_addr=broker_addr, cluster_name=cluster)
+    show_rows(
+        ("topic", "deletedAt"), [{"topic": topic, "deletedAt": address} for address in addresses], as_json=as_json
+    )
+
+
+def topic_route(topic: Topic, name_server: NameServer, as_json: AsJson = False) -> None:
+    """Which brokers have the topic, at what addresses; as JSON in RocketMQ's shape."""
+    with open_admin(name_server) as admin:
+        route = admin.topic_route(topic)
+    if as_json:
+        queues = [
+            {
+                "brokerName": data.broker_name,
+                "readQueueNums": data.read_queue_nums,
+                "writeQueueNums": data.write_queue_nums,
+                "perm": data.perm,
+            }
+            for data in route.queues
+        ]
+        brokers = [
+            {
+                "cluster": data.cluster_name,
+                "brokerName": data.broker_name,
+                "brokerAddrs": {str(broker_id): address for broker_id, address in sorted(data.addresses.items())},
+                "epoch": data.epoch,
+            }
+            for data in route.brokers.values()
+        ]
+        show_json({"queueDatas": queues, "brokerDatas": brokers})
+        return
+    rows: list[dict[str, object]] = [
+        {
+            "cluster": route.brokers[data.broker_name].cluster_name if data.broker_name in route.brokers else None,
+            "brokerName": data.broker_name,
+            "addresses": ", ".join(f"{i}: {at}" for i, at in sorted(route.addresses(data.broker_name).items())),
+            "readQueueNums": data.read_queue_nums,
+            "writeQueueNums": data.write_queue_nums,
+            "perm": data.perm,
+        }
+        for data in route.queues
+    ]
+    show_rows(("cluster", "brokerName", "addresses", "readQueueNums", "writeQueueNums", "perm"), rows, as_json=False)
+
+
+def topic_status(topic: Topic, name_server: NameServer, as_json: AsJson = False) -> None:
+    """Smallest and end offset of every queue, and when it last grew."""
+    with open_admin(name_server) as admin:
+        rows = [facts(status) for status in admin.topic_status(topic)]
+    columns = ("brokerName", "queueId", "minOffset", "maxOffset", "lastUpdateTimestamp")
+    show_rows(columns, rows, as_json=as_json, formats={"lastUpdateTimestamp": when})

@@ -1,0 +1,138 @@
+"""`rocketsim consume`: a topic's messages, shown and committed."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rocketsim_cli.message_facts import message_facts, message_text
+from rocketsim_cli.options import NameServer, Topic
+from rocketsim_cli.trouble import Trouble
+
+if TYPE_CHECKING:
+    from rocketsim_client import MessageQueue, PullConsumer
+    from rocketsim_client.message_view import Messages, MessageView
+
+COMMIT_EVERY_S = 1.0
+IDLE_S = 0.2
+
+
+class Start(StrEnum):
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    COMMITTED = "committed"
+
+
+def consume(
+    name_server: NameServer,
+    topic: Topic,
+    group: Annotated[
+        str | None, typer.Option("-g", "--group", help="The consumer group; without one nothing is committed.")
+    ] = None,
+    start: Annotated[
+        Start | None, typer.Option("--from", help="Default: committed (or earliest) with a group, earliest without.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Wait for more until Ctrl-C.")] = False,
+    tags: Annotated[str, typer.Option("--tags", help="RocketMQ's expression: '*' or 'TagA || TagB'.")] = "*",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON line a message.")] = False,
+) -> None:
+    """Show messages and commit what was shown."""
+    from rocketsim_client import PullConsumer
+
+    if start is Start.COMMITTED and group is None:
+        raise Trouble("--from committed needs a group: -g NAME")
+    with PullConsumer(name_server=name_server, group=group or "rocketsim-consume") as consumer:
+        reader = Reader(consumer, topic, tags, commits=group is not None)
+        reader.start(start or (Start.COMMITTED if group else Start.EARLIEST))
+        show = _show_json if as_json else _show_text
+        try:
+            for message in reader.messages(follow=follow):
+                show(message)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.stdout.flush()
+            reader.commit()
+
+
+class Reader:
+    """All queues of a topic, one after the other, again and again; commits what its caller has taken."""
+
+    def __init__(self, consumer: "PullConsumer", topic: str, tags: str, *, commits: bool) -> None:
+        self._consumer = consumer
+        self._tags = tags
+        self._commits = commits
+        self._queues = consumer.message_queues(topic)
+        self._positions: dict[MessageQueue, int] = {}
+        self._committed: dict[MessageQueue, int] = {}
+        self._last_commit = time.monotonic()
+
+    def start(self, start: Start) -> None:
+        """Where nothing is committed, `committed` is the earliest."""
+        topic = self._queues[0].topic
+        bounds = self._consumer.bounds(topic)
+        committed = self._consumer.committed_all(self._queues) if start is Start.COMMITTED else {}
+        for queue in self._queues:
+            first, end = (bounds[queue].min_offset, bounds[queue].max_offset) if queue in bounds else (0, 0)
+            known = committed.get(queue, -1)
+            self._positions[queue] = end if start is Start.LATEST else known if known >= 0 else first
+        self._ends = {queue: bounds[queue].max_offset for queue in self._queues if queue in bounds}
+
+    def messages(self, *, follow: bool) -> "Iterator[MessageView]":
+        """Up to where the queues ended at the start, or for ever."""
+        from rocketsim_client.errors import Unreachable
+
+        while True:
+            found = 0
+            for queue in self._queues:
+                if not follow and self._positions[queue] >= self._ends.get(queue, 0):
+                    continue
+                try:
+                    messages, next_offset = self._pull(queue)
+                except Unreachable as error:
+                    if not follow:
+                        raise
+                    print(f"rocketsim: {error}; trying again", file=sys.stderr)
+                    time.sleep(1.0)
+                    continue
+                found += next_offset != self._positions[queue]
+                yield from messages
+                self._positions[queue] = next_offset
+            if time.monotonic() - self._last_commit >= COMMIT_EVERY_S:
+                self.commit()
+            if not follow and all(self._positions[queue] >= self._ends.get(queue, 0) for queue in self._queues):
+                return
+            if not found:
+                time.sleep(IDLE_S)
+
+    def _pull(self, queue: "MessageQueue") -> "tuple[Messages, int]":
+        from rocketsim_client import PullStatus
+
+        result = self._consumer.pull(queue, self._positions[queue], expression=self._tags)
+        if result.status is PullStatus.OFFSET_ILLEGAL:
+            print(
+                f"rocketsim: {queue.broker_name} queue {queue.queue_id} has no offset {self._positions[queue]} "
+                f"(it holds {result.min_offset} to {result.max_offset}); going on at {result.next_begin_offset}",
+                file=sys.stderr,
+            )
+        return result.messages, result.next_begin_offset
+
+    def commit(self) -> None:
+        self._last_commit = time.monotonic()
+        changed = {queue: at for queue, at in self._positions.items() if self._committed.get(queue) != at}
+        if self._commits and changed:
+            self._consumer.commit_all(changed)
+            self._committed.update(changed)
+
+
+def _show_json(message: "MessageView") -> None:
+    print(json.dumps(message_facts(message), ensure_ascii=False), flush=True)
+
+
+def _show_text(message: "MessageView") -> None:
+    where = f"{message.broker_name} queue {message.queue_id} offset {message.queue_offset}"
+    print(f"{where}\t{message.tags or '-'}\t{message_text(message)}", flush=True)

@@ -1,0 +1,33 @@
+"""One message as JSON: the same names wherever the command line shows one."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rocketsim_client import MessageView
+
+
+def message_facts(message: "MessageView") -> dict[str, object]:
+    return {
+        "msgId": message.msg_id,
+        "offsetMsgId": message.offset_msg_id,
+        "topic": message.topic,
+        "brokerName": message.broker_name,
+        "queueId": message.queue_id,
+        "queueOffset": message.queue_offset,
+        "commitLogOffset": message.commit_log_offset,
+        "tags": message.tags,
+        "keys": message.keys,
+        "flag": message.flag,
+        "reconsumeTimes": message.reconsume_times,
+        "bornTimestamp": message.born_timestamp,
+        "bornHost": "{}:{}".format(*message.born_host),
+        "storeTimestamp": message.store_timestamp,
+        "storeHost": "{}:{}".format(*message.store_host),
+        "properties": dict(message.properties),
+        "body": message_text(message),
+    }
+
+
+def message_text(message: "MessageView") -> str:
+    """The body for a terminal: bytes that are no text as \\xNN."""
+    return message.body.decode(errors="backslashreplace")

@@ -1,0 +1,30 @@
+"""Options that several commands share, with mqadmin's letters."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+NAME_SERVER_HELP = "The name server's host:port, several with ';'."
+
+NameServer = Annotated[str, typer.Option("-n", "--name-server", envvar="NAMESRV_ADDR", help=NAME_SERVER_HELP)]
+OptionalNameServer = Annotated[
+    str | None, typer.Option("-n", "--name-server", envvar="NAMESRV_ADDR", help=NAME_SERVER_HELP)
+]
+Topic = Annotated[str, typer.Option("-t", "--topic")]
+OptionalTopic = Annotated[str | None, typer.Option("-t", "--topic")]
+Group = Annotated[str, typer.Option("-g", "--group", help="The consumer group.")]
+OptionalGroup = Annotated[str | None, typer.Option("-g", "--group", help="The consumer group.")]
+BrokerAddr = Annotated[str | None, typer.Option("-b", "--broker-addr", help="One broker, host:port.")]
+ClusterName = Annotated[str | None, typer.Option("-c", "--cluster", help="All brokers of this cluster.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
+
+
+class Truth(StrEnum):
+    """mqadmin's switches take a word."""
+
+    TRUE = "true"
+    FALSE = "false"
+
+    def __bool__(self) -> bool:
+        return self is Truth.TRUE
