@@ -257,6 +257,7 @@ class Producer:
         keys: pa.Array | None = None,
         properties: pa.Array | None = None,
         sharding_keys: pa.Array | None = None,
+        msg_ids: pa.Array | None = None,
         queue: MessageQueue | None = None,
         timeout_s: float | None = None,
     ) -> SendResults:
@@ -264,10 +265,18 @@ class Producer:
         without a Python object
         for any of them.  Returns when all are acknowledged.  Results are in the order of the frames, which is that of
         the rows unless
-        there are sharding keys.  Rows with one sharding key keep their order."""
+        there are sharding keys.  Rows with one sharding key keep their order.  `msg_ids`: the rows' ids (UNIQ_KEY), for
+        a caller that may send the same rows again."""
         return self.wait_for(
             self.send_columns_async(
-                topic, bodies, tags=tags, keys=keys, properties=properties, sharding_keys=sharding_keys, queue=queue
+                topic,
+                bodies,
+                tags=tags,
+                keys=keys,
+                properties=properties,
+                sharding_keys=sharding_keys,
+                msg_ids=msg_ids,
+                queue=queue,
             ),
             timeout_s,
         )
@@ -281,6 +290,7 @@ class Producer:
         keys: pa.Array | None = None,
         properties: pa.Array | None = None,
         sharding_keys: pa.Array | None = None,
+        msg_ids: pa.Array | None = None,
         queue: MessageQueue | None = None,
     ) -> "list[Future[BatchPart]]":
         """As `send_columns`, but returns when all is accepted; a future for each frame, several under way."""
@@ -298,7 +308,8 @@ class Producer:
             may_move=queue is None and sharding_keys is None,
         )
         now_ms = time.time_ns() // 1_000_000
-        msg_ids = self._ids.next(len(bodies), now_ms)
+        if msg_ids is None:
+            msg_ids = self._ids.next(len(bodies), now_ms)
         futures = []
         for outgoing, size in plan_columns(plan, bodies, tags, keys, properties, sharding_keys, msg_ids, now_ms):
             future: Future[BatchPart] = Future()

@@ -1,0 +1,75 @@
+"""RocketSim as a batch: what there is between starting and ending offsets when Spark plans the read."""
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from rocketsim_source.cluster import BrokerCluster, ClientCluster
+from rocketsim_source.committer import now_ms
+from rocketsim_source.option_values import OptionError
+from rocketsim_source.options import SourceOptions
+from rocketsim_source.partition import QueueRangesPartition, plan_partitions
+from rocketsim_source.queue import Offsets
+from rocketsim_source.queue_watch import QueueWatch
+from rocketsim_source.splits import QueueRange
+from rocketsim_source.starts import Facts, end_offsets, start_offsets, wanted_ends, wanted_starts, within
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class RocketSimReader(DataSourceReader):
+    """Commits nothing: a batch may be run again, or only in part."""
+
+    def __init__(self, schema: StructType, options: SourceOptions) -> None:
+        self.schema = schema
+        self.options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self.options
+        cluster = ClientCluster.open(options.name_server, options.brokers, options.pull_timeout_ms / 1000)
+        try:
+            return plan_partitions(ranges(options, cluster), options, cluster, os.cpu_count() or 1)
+        finally:
+            cluster.close()
+
+    def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+        from rocketsim_source.partition_reader import read_partition
+
+        if not isinstance(partition, QueueRangesPartition):
+            return iter(())  # Spark's stand-in for a plan without partitions
+        return read_partition(partition, self.schema, self.options)
+
+
+def ranges(options: SourceOptions, cluster: BrokerCluster) -> list[QueueRange]:
+    watch = QueueWatch(cluster, options, now_ms)
+    queues = watch.discover(must_exist=True)
+    if not queues:
+        raise OptionError(f"no topic matches subscribePattern={options.subscribe_pattern}")
+    seen = watch.look(sorted(queues), must_answer=True)
+    starts_wanted = wanted_starts(options, seen.bounds, streaming=False)
+    ends_wanted = wanted_ends(options, seen.bounds)
+    committed: Offsets = {}
+    if asked := starts_wanted.needs_committed():
+        assert options.group is not None
+        committed, silent = cluster.committed(options.group, asked)
+        if silent:
+            raise ConnectionError(
+                f"the committed offsets of {', '.join(sorted(silent))} cannot be read: nobody answers"
+            )
+
+    starts = start_offsets(
+        starts_wanted, Facts(seen.bounds, committed, cluster.search(starts_wanted.timestamps)), options
+    )
+    ends = end_offsets(ends_wanted, Facts(seen.bounds, {}, cluster.search(ends_wanted.timestamps)))
+    planned = []
+    for queue, start in sorted(starts.items()):
+        bounds = seen.bounds[queue]
+        end = within(queue, ends.get(queue, bounds.max_offset), bounds, options.data_loss)
+        if start > end and queue in ends and options.starting_offsets is not None:
+            raise OptionError(f"{queue} would be read from {start} to {end}: it starts behind its end")
+        planned.append(QueueRange(queue, start, max(start, end)))
+    return planned

@@ -1,0 +1,137 @@
+"""What to commit to the group, and when.  Pure: the clock is an argument, and nobody is asked.
+
+The Spark checkpoint is the truth about what was processed.  The group's offsets follow it, so that lag tools see the
+query and a new checkpoint can start from them; therefore trouble with a commit is reported, and only ends the query if
+the options say so.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rocketsim_source.queue import Offsets, Queue
+
+RETRY_MS = 1000  # after a failure, and while a slave holds what belongs to its master
+
+
+class Conflict(NamedTuple):
+    """Somebody else committed further than this query did."""
+
+    queue: Queue
+    ours: int
+    theirs: int
+
+
+class CommitFailed(RuntimeError):
+    """Offsets could not be committed and commitFailurePolicy says that this ends the query."""
+
+
+class GroupConflict(RuntimeError):
+    """Another consumer commits the same group and groupConflictPolicy=fail."""
+
+
+@dataclass
+class CommitLedger:
+    """The offsets a group should have, and what its brokers are known to have.  Next to read, and forward only."""
+
+    reconcile_interval_ms: int
+    min_interval_ms: int = 0
+    wanted: Offsets = field(default_factory=dict)
+    starts: Offsets = field(default_factory=dict)  # for queues of which the group has nothing yet
+    stands: Offsets = field(default_factory=dict)  # what a broker last said
+    ours: Offsets = field(default_factory=dict)  # what this query last got through
+    on_slave: set[str] = field(default_factory=set)  # broker names whose last commit a slave took
+    failures: int = 0  # in a row
+    dirty: bool = False
+    last_round_ms: int | None = None
+    last_reconcile_ms: int | None = None
+
+    def want(self, offsets: Offsets) -> bool:
+        """Records before `offsets` are processed.  True if that is news."""
+        news = {queue: offset for queue, offset in offsets.items() if self.wanted.get(queue) != offset}
+        self.wanted.update(news)
+        self.dirty = self.dirty or bool(news)
+        return bool(news)
+
+    def want_start(self, offsets: Offsets) -> None:
+        """A new query starts here: makes the group known, where it has no offset of its own."""
+        self.starts.update(offsets)
+        self.dirty = True
+
+    def forget(self, queues: set[Queue]) -> None:
+        """Queues that are gone."""
+        for table in (self.wanted, self.starts, self.stands, self.ours):
+            for queue in queues & set(table):
+                del table[queue]
+
+    def queues(self) -> list[Queue]:
+        return sorted(self.wanted.keys() | self.starts.keys())
+
+    def due_in_ms(self, now_ms: int) -> int | None:
+        """How long until the next round; None: nothing to do until there is news."""
+        if self.last_round_ms is None:
+            return 0 if self.dirty else None
+        waits = []
+        if self.failures or self.on_slave:
+            waits.append(self.last_round_ms + max(RETRY_MS, self.min_interval_ms) - now_ms)
+        elif self.dirty:
+            waits.append(self.last_round_ms + self.min_interval_ms - now_ms)
+        if self.wanted and self.last_reconcile_ms is not None:
+            waits.append(self.last_reconcile_ms + self.reconcile_interval_ms - now_ms)
+        return max(0, min(waits)) if waits else None
+
+    def conflicts(self, fresh: Offsets) -> list[Conflict]:
+        """Where the broker is ahead of what this query got through.  Behind is a rollback, which the next commit
+        heals."""
+        return [
+            Conflict(queue, self.ours[queue], offset)
+            for queue, offset in sorted(fresh.items())
+            if queue in self.ours and offset > max(self.ours[queue], self.wanted.get(queue, 0))
+        ]
+
+    def saw(self, fresh: Offsets, asked: list[Queue]) -> None:
+        """What the brokers have, just asked; a queue that is absent has nothing."""
+        for queue in asked:
+            if queue in fresh:
+                self.stands[queue] = fresh[queue]
+            else:
+                self.stands.pop(queue, None)
+
+    def to_send(self, now_ms: int) -> Offsets:
+        """The offsets of this round; never one below what stands."""
+        send = {queue: offset for queue, offset in self.starts.items() if queue not in self.stands}
+        reconcile = self.last_reconcile_ms is None or now_ms - self.last_reconcile_ms >= self.reconcile_interval_ms
+        for queue, offset in self.wanted.items():
+            stands = self.stands.get(queue, -1)
+            if offset > stands or (offset == stands and (reconcile or queue.broker_name in self.on_slave)):
+                send[queue] = offset
+        return send
+
+    def done(self, sent: Offsets, stands: Mapping[Queue, int], taken_by: Mapping[str, int], now_ms: int) -> None:
+        """A round's outcome: what stands now, and which broker id took each broker name's part.  A name that is absent
+        failed.
+        """
+        reconciled = set(self.wanted) <= set(sent)
+        for queue, offset in sent.items():
+            if queue.broker_name in taken_by:
+                self.stands[queue] = max(stands.get(queue, offset), offset)
+                self.ours[queue] = offset
+                self.starts.pop(queue, None)
+        for broker_name, broker_id in taken_by.items():
+            (self.on_slave.add if broker_id != 0 else self.on_slave.discard)(broker_name)
+        failed = {queue.broker_name for queue in sent} - set(taken_by)
+        self.failures = self.failures + 1 if failed else 0
+        self.dirty = bool(failed)
+        self.last_round_ms = now_ms
+        if self.last_reconcile_ms is None or (reconciled and not failed):
+            self.last_reconcile_ms = now_ms
+
+    def failed(self, now_ms: int) -> None:
+        """A round that got nowhere."""
+        self.failures += 1
+        self.dirty = True
+        self.last_round_ms = now_ms
+
+    @property
+    def target(self) -> str:
+        return "slave" if self.on_slave else "master"

@@ -1,0 +1,178 @@
+"""The thread that commits: the newest offset wins, and a slow or dead broker never holds up a batch."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rocketsim_source.cluster import BrokerCluster
+from rocketsim_source.commits import CommitFailed, CommitLedger, GroupConflict
+from rocketsim_source.offsets import as_json
+from rocketsim_source.options import SourceOptions
+from rocketsim_source.queue import Offsets, Queue
+
+logger = logging.getLogger(__name__)
+
+
+def now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+class Committer:
+    """Started by the first offset it is given.  Its lock may be taken again by the signal handler of the thread that
+    holds it.
+    """
+
+    def __init__(self, cluster: BrokerCluster, options: SourceOptions, clock: Callable[[], int] = now_ms) -> None:
+        assert options.group is not None
+        self._cluster = cluster
+        self._group = options.group
+        self._options = options
+        self._clock = clock
+        self._ledger = CommitLedger(options.commit_reconcile_interval_ms, options.commit_min_interval_ms)
+        self._changed = threading.Condition(threading.RLock())
+        self._round = threading.RLock()  # one round at a time
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._hurry = False
+        self._fatal: Exception | None = None
+        self._warned: set[Queue] = set()
+
+    def start_at(self, offsets: Offsets) -> None:
+        """The start of a new query: committed where the group has nothing yet."""
+        with self._changed:
+            self._ledger.want_start(offsets)
+        self._news()
+
+    def processed(self, offsets: Offsets) -> None:
+        """Everything before `offsets` is processed.  Raises what the options say must end the query."""
+        with self._changed:
+            news = self._ledger.want(offsets)
+        if news:
+            self._news()
+        self.check()
+
+    def forget(self, queues: set[Queue]) -> None:
+        with self._changed:
+            self._ledger.forget(queues)
+
+    def check(self) -> None:
+        if self._fatal is not None:
+            raise self._fatal
+
+    def flush(self, timeout_s: float) -> bool:
+        """Commit what is wanted now, throttled or not; False if it was not done in time."""
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            self._hurry = True
+            self._start_thread()
+            self._changed.notify_all()
+            while self._ledger.dirty and time.monotonic() < deadline:
+                self._changed.wait(max(0.0, deadline - time.monotonic()))
+            return not self._ledger.dirty
+
+    def close(self, timeout_s: float) -> None:
+        if self._ledger.dirty:
+            self.flush(timeout_s)
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def status(self) -> dict[str, Any]:
+        """For the query's progress."""
+        with self._changed:
+            ledger = self._ledger
+            behind = sum(max(0, offset - ledger.stands.get(queue, 0)) for queue, offset in ledger.wanted.items())
+            return {
+                "behindCheckpoint": behind,
+                "committed": as_json(ledger.stands),
+                "failures": ledger.failures,
+                "name": self._group,
+                "target": ledger.target,
+            }
+
+    def _news(self) -> None:
+        if not self._options.commit_async:
+            self._run_round()
+        with self._changed:
+            self._start_thread()
+            self._changed.notify_all()
+
+    def _start_thread(self) -> None:
+        if self._thread is None and not self._closed:
+            self._thread = threading.Thread(target=self._run, name="rocketsim-committer", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._closed:
+                    wait_ms = self._ledger.due_in_ms(self._clock())
+                    if self._hurry and self._ledger.dirty:
+                        wait_ms = 0
+                    if wait_ms == 0:
+                        break
+                    self._changed.wait(None if wait_ms is None else wait_ms / 1000)
+                if self._closed:
+                    return
+                self._hurry = False
+            self._run_round()
+            with self._changed:
+                self._changed.notify_all()
+
+    def _run_round(self) -> None:
+        with self._round:
+            for _ in range(self._options.commit_retries + 1):
+                failure = self._attempt()
+                if failure is None:
+                    return
+                logger.warning("committing the offsets of group %s failed: %s", self._group, failure)
+            most = self._options.commit_failures_max
+            if 0 < most <= self._ledger.failures:
+                self._fatal = CommitFailed(f"offsets of group {self._group} could not be committed: {failure}")
+
+    def _attempt(self) -> Exception | None:
+        """One try; what went wrong is returned, because only the policy decides what it means."""
+        from rocketsim_client.errors import RocketSimError
+
+        try:
+            return self._commit()
+        except RocketSimError as error:
+            with self._changed:
+                self._ledger.failed(self._clock())
+            return error
+
+    def _commit(self) -> Exception | None:
+        options = self._options
+        timeout_s = options.commit_timeout_ms / 1000
+        if options.group_conflict_policy != "ignore":
+            with self._changed:
+                asked = self._ledger.queues()
+            fresh, silent = self._cluster.committed(self._group, asked)
+            self._look_for_conflicts(fresh)
+            with self._changed:
+                self._ledger.saw(fresh, [queue for queue in asked if queue.broker_name not in silent])
+        with self._changed:
+            self._ledger.dirty = False  # what is wanted from here on is the next round's
+            send = self._ledger.to_send(self._clock())
+        result = self._cluster.commit(self._group, send, options.commit_target, timeout_s)
+        with self._changed:
+            newer = self._ledger.dirty
+            self._ledger.done(send, result.offsets, result.broker_ids, self._clock())
+            self._ledger.dirty = self._ledger.dirty or newer
+        return next(iter(result.failures.values()), None)
+
+    def _look_for_conflicts(self, fresh: Offsets) -> None:
+        with self._changed:
+            found = self._ledger.conflicts(fresh)
+        if found and self._options.group_conflict_policy == "fail":
+            self._fatal = GroupConflict(
+                f"somebody else commits group {self._group}: {found[0].queue} stands at {found[0].theirs}, "
+                f"this query is at {found[0].ours}. Give each query a group of its own, or set "
+                "groupConflictPolicy=ignore."
+            )
+        for conflict in found:
+            if conflict.queue not in self._warned:
+                self._warned.add(conflict.queue)
+                logger.warning("somebody else commits group %s too: %s", self._group, conflict)

@@ -1,0 +1,71 @@
+"""What to do about records that should be there and are not.  Pure.
+
+trimmed     the queue's smallest offset has passed what was to be read: retention, or a deleted file
+truncated   the queue ends before what was already read: a broker restarted empty, or lost its tail
+deleted     topic or queue are gone
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rocketsim_source.option_values import OptionError, choice
+from rocketsim_source.queue import Queue
+
+FAIL = "fail"
+SKIP = "skip"
+EARLIEST = "earliest"
+
+TRIMMED = "trimmed"
+TRUNCATED = "truncated"
+DELETED = "deleted"
+KINDS = (TRIMMED, TRUNCATED, DELETED)
+
+
+class DataLossError(RuntimeError):
+    """Records that a query was to read are not there any more, and the options say that this has to fail."""
+
+    def __init__(self, kind: str, queue: Queue, what: str) -> None:
+        super().__init__(
+            f"{queue} {what}. If going on without these records is right, set dataLossAction={kind}=skip (go on at "
+            f"the nearest offset there is) or {kind}=earliest (go on at the queue's smallest), or failOnDataLoss=false "
+            "for all kinds."
+        )
+        self.kind = kind
+        self.queue = queue
+
+
+def data_loss_action(value: str) -> dict[str, str]:
+    """`skip` for every kind, or `trimmed=skip,truncated=fail`."""
+    action = choice(FAIL, SKIP, EARLIEST)
+    if "=" not in value:
+        word: str = action(value)
+        return dict.fromkeys(KINDS, word)
+    found: dict[str, str] = {}
+    for piece in value.split(","):
+        kind, _, what = piece.partition("=")
+        kind = choice(*KINDS)(kind)
+        if kind in found:
+            raise OptionError(f"names {kind} twice")
+        found[kind] = action(what)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class DataLossPolicy:
+    trimmed: str = FAIL
+    truncated: str = FAIL
+    deleted: str = FAIL
+
+    @classmethod
+    def of(cls, fail_on_data_loss: bool, actions: Mapping[str, str] | None) -> "DataLossPolicy":
+        return cls(**(dict.fromkeys(KINDS, FAIL if fail_on_data_loss else SKIP) | dict(actions or {})))
+
+    def action(self, kind: str) -> str:
+        found: str = getattr(self, kind)
+        return found
+
+    def allow(self, kind: str, queue: Queue, what: str) -> str:
+        """The action, skip or earliest; raises DataLossError where it is to fail."""
+        if self.action(kind) == FAIL:
+            raise DataLossError(kind, queue, what)
+        return self.action(kind)

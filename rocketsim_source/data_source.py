@@ -1,0 +1,67 @@
+"""RocketSim as a Spark data source: the name, and which class does what.
+
+Spark imports this module whenever it looks for data sources, so it imports nothing but Spark's own interface; the rest
+comes when used.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+
+class RocketSimDataSource(DataSource):
+    """`format("rocketsim")`: reads topics as streams or batches and writes to them.  docs/spark.md has all options and
+    columns.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "rocketsim"
+
+    def schema(self) -> "StructType":
+        from rocketsim_source.options import source_options
+        from rocketsim_source.schema import source_schema
+
+        # Whether it is for a stream is not known here; what is only wrong for one of them is refused by the reader.
+        return source_schema(source_options(self._given(), streaming=True))
+
+    def reader(self, schema: "StructType") -> "DataSourceReader":
+        from rocketsim_source.batch_reader import RocketSimReader
+        from rocketsim_source.options import source_options
+        from rocketsim_source.schema import check_schema
+
+        options = source_options(self._given(), streaming=False)
+        check_schema(schema, options)
+        return RocketSimReader(schema, options)
+
+    def streamReader(self, schema: "StructType") -> "DataSourceStreamReader":
+        from rocketsim_source.options import source_options
+        from rocketsim_source.schema import check_schema
+        from rocketsim_source.stream_reader import RocketSimStreamReader
+
+        options = source_options(self._given(), streaming=True)
+        check_schema(schema, options)
+        return RocketSimStreamReader(schema, options)
+
+    def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
+        from rocketsim_source.writer import RocketSimWriter, sink_plan
+
+        return RocketSimWriter(sink_plan(schema, self._given(), overwrite))
+
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> "DataSourceStreamWriter":
+        from rocketsim_source.writer import RocketSimStreamWriter, sink_plan
+
+        return RocketSimStreamWriter(sink_plan(schema, self._given(), overwrite))
+
+    def _given(self) -> Mapping[str, str]:
+        return dict(self.options)

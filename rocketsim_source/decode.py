@@ -1,0 +1,158 @@
+"""Records -> Arrow columns, only those that the query's schema names, without a Python object per row.  Pure, no I/O.
+
+A frame becomes one RecordBatch.  What is the same for a run of rows (topic, broker name) is repeated, not read;
+properties are only taken apart if a projected column is made from them.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+from rocketsim_proto.columnar import Records
+from rocketsim_proto.record import PROPERTY_KEYS, PROPERTY_SHARDING_KEY, PROPERTY_TAGS
+
+from rocketsim_source.options import SourceOptions
+from rocketsim_source.queue import Queue
+
+MAX_BODY_BYTES = 256 << 20  # of one message, once it is unpacked
+
+
+class Run(NamedTuple):
+    """The next `size` records of a frame belong to this queue."""
+
+    queue: Queue
+    size: int
+
+
+class Rows(NamedTuple):
+    """What columns are made from."""
+
+    records: Records
+    runs: Sequence[Run]
+    broker_id: int
+    broker_indexes: dict[str, int]
+
+
+def repeated(runs: Sequence[tuple[Any, int]], kind: pa.DataType) -> pa.Array:
+    """Each value as often as its run is long."""
+    values = [value for value, _ in runs]
+    if len(set(values)) == 1:
+        return pa.repeat(pa.scalar(values[0], kind), sum(count for _, count in runs))
+    rows = np.repeat(np.arange(len(runs)), [count for _, count in runs])
+    return pa.array(values, kind).take(pa.array(rows))
+
+
+def timestamps(ms: np.ndarray) -> pa.Array:
+    return pa.array(ms * 1000, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+
+
+def text_of(binary: pa.Array) -> pa.Array:
+    """Bytes as text; what is not UTF-8 gets the replacement character."""
+    try:
+        return binary.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([None if v is None else v.decode("utf-8", "replace") for v in binary.to_pylist()], pa.string())
+
+
+def properties_json(rows: Rows) -> pa.Array:
+    maps = rows.records.properties().to_pylist()
+    return pa.array([json.dumps(dict(pairs), ensure_ascii=False) for pairs in maps], pa.string())
+
+
+def headers(rows: Rows) -> pa.Array:
+    maps = rows.records.properties()
+    fields = [pa.field("key", pa.string()), pa.field("value", pa.binary())]
+    pairs = pa.StructArray.from_arrays([maps.keys, maps.items.cast(pa.binary())], fields=fields)
+    return pa.ListArray.from_arrays(maps.offsets, pairs)
+
+
+def partitions(rows: Rows) -> pa.Array:
+    """Kafka's partition number: the queue id, plus 10,000 for each broker name before this one."""
+    return repeated(
+        [(rows.broker_indexes.get(q.broker_name, 0) * 10_000 + q.queue_id, n) for q, n in rows.runs], pa.int32()
+    )
+
+
+def bodies(rows: Rows) -> pa.Array:
+    return rows.records.bodies_uncompressed(MAX_BODY_BYTES)
+
+
+Column = Callable[[Rows], pa.Array]
+
+COLUMNS: dict[str, Column] = {
+    "topic": lambda rows: repeated([(queue.topic, size) for queue, size in rows.runs], pa.string()),
+    "brokername": lambda rows: repeated([(queue.broker_name, size) for queue, size in rows.runs], pa.string()),
+    "queueid": lambda rows: repeated([(queue.queue_id, size) for queue, size in rows.runs], pa.int32()),
+    "queueoffset": lambda rows: pa.array(rows.records.queue_offset),
+    "msgid": lambda rows: rows.records.message_ids(),
+    "keys": lambda rows: rows.records.property(PROPERTY_KEYS),
+    "tags": lambda rows: rows.records.property(PROPERTY_TAGS),
+    "body": bodies,
+    "flag": lambda rows: pa.array(rows.records.flag),
+    "borntimestamp": lambda rows: timestamps(rows.records.born_timestamp),
+    "storetimestamp": lambda rows: timestamps(rows.records.store_timestamp),
+    "reconsumetimes": lambda rows: pa.array(rows.records.reconsume_times),
+    "messagegroup": lambda rows: rows.records.property(PROPERTY_SHARDING_KEY),
+    "properties": lambda rows: rows.records.properties(),
+    "bornhost": lambda rows: rows.records.born_hosts(),
+    "storehost": lambda rows: rows.records.store_hosts(),
+    "servedbybrokerid": lambda rows: repeated([(rows.broker_id, len(rows.records))], pa.int32()),
+    # Kafka's names
+    "key": lambda rows: rows.records.property(PROPERTY_KEYS).cast(pa.binary()),
+    "value": bodies,
+    "partition": partitions,
+    "offset": lambda rows: pa.array(rows.records.queue_offset),
+    "timestamp": lambda rows: timestamps(rows.records.born_timestamp),
+    "timestamptype": lambda rows: repeated([(0, len(rows.records))], pa.int32()),  # CreateTime
+    "headers": headers,
+}
+
+
+class Decoder:
+    """Frames of one task.  The Arrow schema is made once, because Spark compares it exactly."""
+
+    def __init__(self, schema: StructType, options: SourceOptions, broker_indexes: dict[str, int]) -> None:
+        self.arrow_schema = to_arrow_schema(schema, timezone="UTC")
+        self._columns = [column(field) for field in self.arrow_schema]
+        self._tags = pa.array(sorted(set(options.tags)), pa.string()) if options.filters else None
+        self._check_crcs = options.check_crcs
+        self._broker_indexes = broker_indexes
+
+    def batch(self, records: Records, runs: Sequence[Run], broker_id: int) -> pa.RecordBatch:
+        """RecordError if the records are not what they claim to be."""
+        if self._check_crcs:
+            records.check()
+        runs = [run for run in runs if run.size]
+        if self._tags is not None:
+            records, runs = self._filtered(records, runs, self._tags)
+        if not len(records):
+            return pa.RecordBatch.from_pylist([], self.arrow_schema)
+        rows = Rows(records, runs, broker_id, self._broker_indexes)
+        arrays = [make(rows) for make in self._columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
+
+    def _filtered(self, records: Records, runs: Sequence[Run], tags: pa.Array) -> tuple[Records, list[Run]]:
+        """The second look, by string: the broker compared hash codes only, and different tags may share one."""
+        keep = pc.is_in(records.property(PROPERTY_TAGS), value_set=tags).to_numpy(zero_copy_only=False)
+        if keep.all():
+            return records, list(runs)
+        edges = np.cumsum([0, *(run.size for run in runs)])
+        counts = [int(keep[start:end].sum()) for start, end in pairwise(edges)]
+        return records[keep], [Run(run.queue, count) for run, count in zip(runs, counts, strict=True) if count]
+
+
+def column(field: pa.Field) -> Column:
+    """How to make this column, in the form in which the schema has it."""
+    name = field.name.lower()
+    make = COLUMNS[name]
+    if name == "properties" and pa.types.is_string(field.type):
+        return properties_json
+    if name in ("body", "value", "key") and pa.types.is_string(field.type):
+        return lambda rows: text_of(make(rows))
+    return make

@@ -1,0 +1,79 @@
+"""How far a batch goes.  Pure: the clock and the turn are arguments."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rocketsim_source.queue import Queue
+
+
+def share(backlogs: Mapping[Queue, int], limit: int, turn: int = 0) -> dict[Queue, int]:
+    """How many records of each queue a batch of at most `limit` takes: proportional to the backlogs, at least one each.
+
+    The sum is exactly min(limit, all there is).  With more queues than `limit` allows records, `turn` (counted up from
+    batch to batch) moves on which queues are served, so that none starves.
+    """
+    waiting = sorted(queue for queue, backlog in backlogs.items() if backlog > 0)
+    if limit >= sum(backlogs[queue] for queue in waiting):
+        return {queue: backlogs[queue] for queue in waiting}
+    if limit <= len(waiting):
+        first = turn * limit % len(waiting)
+        return dict.fromkeys((waiting + waiting)[first : first + limit], 1)
+    # One each, and the rest by largest remainder over what is left.
+    rest = {queue: backlogs[queue] - 1 for queue in waiting}
+    spare, total = limit - len(waiting), sum(rest.values())
+    shares = {queue: 1 + spare * left // total for queue, left in rest.items()}
+    by_remainder = sorted(waiting, key=lambda queue: (-(spare * rest[queue] % total), queue))
+    for queue in by_remainder[: limit - sum(shares.values())]:
+        shares[queue] += 1
+    return shares
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of one trigger; None: no limit."""
+
+    max_offsets: int | None = None
+    max_offsets_per_queue: int | None = None
+    max_bytes: int | None = None
+
+    def apply(self, backlogs: Mapping[Queue, int], record_bytes: Mapping[Queue, float], turn: int) -> dict[Queue, int]:
+        """How many records of each queue to take.  `record_bytes` is the mean size of a queue's records, as far as it
+        is known.
+
+        The byte limit is soft, because sizes are means: it becomes the number of records that fit at the mean size of
+        this backlog, and a batch always holds at least one record.
+        """
+        taken = {queue: backlog for queue, backlog in backlogs.items() if backlog > 0}
+        if self.max_offsets_per_queue is not None:
+            taken = {queue: min(backlog, self.max_offsets_per_queue) for queue, backlog in taken.items()}
+        limit = sum(taken.values())
+        if self.max_offsets is not None:
+            limit = min(limit, self.max_offsets)
+        if self.max_bytes is not None and limit:
+            backlog_bytes = sum(count * record_bytes.get(queue, 0.0) for queue, count in taken.items())
+            if backlog_bytes > 0:
+                mean = backlog_bytes / sum(taken.values())
+                limit = max(1, min(limit, int(self.max_bytes / mean)))
+        return share(taken, limit, turn)
+
+
+class TriggerDelay:
+    """minOffsetsPerTrigger with maxTriggerDelay: a batch waits until it is worth its cost, but not for ever."""
+
+    def __init__(self, min_offsets: int | None, max_delay_ms: int) -> None:
+        self._min_offsets = min_offsets
+        self._max_delay_ms = max_delay_ms
+        self._last_ms: int | None = (
+            None  # when the last batch was let through; the first is not delayed, as in Kafka's source
+        )
+
+    def lets_through(self, count: int, now_ms: int) -> bool:
+        """Whether a batch of `count` new records may run now."""
+        if count == 0:
+            return False
+        enough = self._min_offsets is None or count >= self._min_offsets
+        due = self._last_ms is None or now_ms - self._last_ms >= self._max_delay_ms
+        if enough or due:
+            self._last_ms = now_ms
+            return True
+        return False

@@ -1,0 +1,217 @@
+"""What an option's text may be, and the table that knows every option by name.  Pure.
+
+Spark hands options over as strings under case-insensitive names.  Every refusal names the option, the text and what
+would do.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, TypeVar
+
+MAX_LONG = 2**63 - 1
+Parse = Callable[[str], Any]
+Options = TypeVar("Options")
+
+
+class OptionError(ValueError):
+    """The options are wrong: unknown, malformed, contradictory or not supported yet.  The user can mend it, trying
+    again cannot.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """How one field of an options class is written by users."""
+
+    name: str
+    parse: Parse
+    aliases: tuple[str, ...] = ()
+    # A value that is refused as "not supported yet": None if all are supported, else the texts that are.
+    only: tuple[str, ...] | None = None
+
+
+def option(name: str, parse: Parse, default: Any = None, *aliases: str) -> Any:
+    """A dataclass field that `read_options` fills from the option of that name."""
+    return field(default=default, metadata={"option": Option(name, parse, aliases)})
+
+
+def later(name: str, *only: str) -> Any:
+    """An option of the plan that is not built yet: only the texts that change nothing are taken."""
+    return field(default=None, metadata={"option": Option(name, text, (), tuple(value.lower() for value in only))})
+
+
+def read_options(kind: type[Options], given: Mapping[str, str], *, also: tuple[str, ...] = ()) -> Options:
+    """An instance of the dataclass `kind` from Spark's options.
+
+    An unknown name is an error that tells the nearest known one unless `strictOptions` is false.  Names in `also` are
+    known and left alone.
+    """
+    given = {name.lower(): value for name, value in given.items()}
+    values: dict[str, Any] = {}
+    known: list[str] = list(also)
+    for item in fields(kind):  # type: ignore[arg-type]
+        entry: Option | None = item.metadata.get("option")
+        if entry is None:
+            continue
+        names = (entry.name, *entry.aliases)
+        known += names
+        used = [name for name in names if name.lower() in given]
+        if len({given[name.lower()] for name in used}) > 1:
+            raise OptionError(f"options {' and '.join(used)} mean the same and contradict each other; give one of them")
+        if not used:
+            assert item.default is not MISSING, item.name
+            continue
+        text_given = given[used[0].lower()]
+        if entry.only is not None and text_given.strip().lower() not in entry.only:
+            raise OptionError(f"option {used[0]} = {text_given!r} is not supported yet; leave it out")
+        try:
+            values[item.name] = entry.parse(text_given)
+        except OptionError as error:
+            raise OptionError(f"option {used[0]} = {text_given!r}: {error}") from None
+    options = kind(**values)
+    if getattr(options, "strict", True):
+        refuse_unknown(given, known)
+    return options
+
+
+def refuse_unknown(given: Mapping[str, str], known: list[str]) -> None:
+    by_lower = {name.lower(): name for name in known}
+    for name in given:
+        if name in by_lower:
+            continue
+        if name.startswith(("tls.", "grpc.", "kafka.")):
+            raise OptionError(f"option {name} is not supported yet; leave it out")
+        near = difflib.get_close_matches(name, by_lower, n=1)
+        hint = f"did you mean {by_lower[near[0]]}?" if near else "see docs/spark.md for those there are"
+        raise OptionError(f"unknown option {name}; {hint} (strictOptions=false lets unknown options pass)")
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """A hint to end an error with; empty if nothing is near."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def text(value: str) -> str:
+    if not value.strip():
+        raise OptionError("must not be empty")
+    return value.strip()
+
+
+def boolean(value: str) -> bool:
+    word = value.strip().lower()
+    if word not in ("true", "false"):
+        raise OptionError("must be true or false")
+    return word == "true"
+
+
+def integer(minimum: int, maximum: int = MAX_LONG) -> Parse:
+    def parse(value: str) -> int:
+        if not re.fullmatch(r"[+-]?[0-9]{1,20}", value.strip()):
+            raise OptionError("must be a whole number")
+        number = int(value)
+        if not minimum <= number <= maximum:
+            raise OptionError(f"must be between {minimum} and {maximum}")
+        return number
+
+    return parse
+
+
+def choice(*words: str) -> Parse:
+    def parse(value: str) -> str:
+        for word in words:
+            if value.strip().lower() == word.lower():
+                return word
+        raise OptionError(f"must be one of {', '.join(words)}")
+
+    return parse
+
+
+def words(*known: str, separator: str = "+") -> Parse:
+    """Several of the known words, without order."""
+
+    def parse(value: str) -> frozenset[str]:
+        pick = choice(*known)
+        return frozenset(pick(word) for word in value.split(separator))
+
+    return parse
+
+
+MILLISECONDS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+BYTES = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
+
+
+def scaled(units: Mapping[str, int], minimum: int, example: str) -> Parse:
+    def parse(value: str) -> int:
+        match = re.fullmatch(r"([0-9]{1,19})\s*([a-z]*)", value.strip().lower())
+        if match is None or match[2] not in units:
+            raise OptionError(f"must be a whole number with or without a unit, such as {example}")
+        number = int(match[1]) * units[match[2]]
+        if not minimum <= number <= MAX_LONG:
+            raise OptionError(f"must be at least {minimum}")
+        return number
+
+    return parse
+
+
+def milliseconds(minimum: int = 0) -> Parse:
+    return scaled(MILLISECONDS, minimum, "500, 30s or 15m")
+
+
+def size_bytes(minimum: int = 1) -> Parse:
+    return scaled(BYTES, minimum, "65536, 64k or 4m")
+
+
+def names(value: str) -> tuple[str, ...]:
+    """A comma list; blanks around the names do not count."""
+    found = tuple(name.strip() for name in value.split(","))
+    if not all(found):
+        raise OptionError("must be names separated by commas")
+    if len(set(found)) != len(found):
+        raise OptionError("names one twice")
+    return found
+
+
+def pattern(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise OptionError(f"is not a regular expression: {error}") from None
+    return text(value)
+
+
+def addresses(value: str) -> tuple[str, ...]:
+    """host:port, several separated by `;` (as RocketMQ) or `,`."""
+    found = tuple(address.strip() for address in re.split("[;,]", value) if address.strip())
+    if not found:
+        raise OptionError("must be host:port, several separated by ';'")
+    for address in found:
+        check_address(address)
+    return found
+
+
+def check_address(address: str) -> None:
+    match = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^\s:;,\[\]/]+):([0-9]{1,5})", address)
+    if match is None or not 0 < int(match[2]) < 65536:
+        raise OptionError(f"{address!r} is not host:port")
+
+
+def static_brokers(value: str) -> dict[str, dict[int, str]]:
+    """`broker-a=0@host:port,1@host:port;broker-b=…`: broker name -> broker id -> address, a route that needs no name
+    server.
+    """
+    found: dict[str, dict[int, str]] = {}
+    for piece in filter(None, (piece.strip() for piece in value.split(";"))):
+        name, _, members = piece.partition("=")
+        for member in members.split(","):
+            match = re.fullmatch(r"\s*([0-9]{1,18})@(\S+)\s*", member)
+            if match is None or not name.strip():
+                raise OptionError("must be broker-a=0@host:port,1@host:port;broker-b=…")
+            check_address(match[2])
+            if found.setdefault(name.strip(), {}).setdefault(int(match[1]), match[2]) != match[2]:
+                raise OptionError(f"names broker {match[1]} of {name.strip()} twice")
+    if not found:
+        raise OptionError("must be broker-a=0@host:port,1@host:port;broker-b=…")
+    return found

@@ -1,0 +1,218 @@
+"""The source's options: Spark's strings -> one frozen value, checked as a whole.  Pure.
+
+Names are Kafka's where the meaning is Kafka's and RocketMQ's for what is RocketMQ's.  docs/spark.md explains each.
+"""
+
+# ruff: noqa: RUF009 -- `option` and `later` make dataclass fields
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rocketsim_source.data_loss import DataLossPolicy, data_loss_action
+from rocketsim_source.option_values import (
+    OptionError,
+    addresses,
+    boolean,
+    choice,
+    integer,
+    later,
+    milliseconds,
+    names,
+    option,
+    pattern,
+    read_options,
+    size_bytes,
+    static_brokers,
+    text,
+    words,
+)
+from rocketsim_source.positions import (
+    EARLIEST,
+    LATEST,
+    PerQueue,
+    Position,
+    assignment,
+    endings,
+    one_timestamp,
+    position,
+    positions,
+    timestamps,
+)
+from rocketsim_source.queue import Queue
+
+SINK_ONLY = ("sinkMode", "sendBatchSize", "sendTimeoutMs", "retryTimesWhenSendFailed", "maxInflight")
+# Spark itself adds these to the options of a table.
+FROM_SPARK = ("path", "paths", "serialization.format")
+
+
+def commit_failure_policy(value: str) -> int:
+    """How many failures in a row end the query; -1: none do."""
+    word = value.strip().lower()
+    match = re.fullmatch(r"failafter:([1-9][0-9]{0,8})", word)
+    if match:
+        return int(match[1])
+    if word not in ("warn", "fail"):
+        raise OptionError("must be warn, fail or failAfter:n with n at least 1")
+    return -1 if word == "warn" else 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions:
+    """What one query reads and how.  A field's comment says what is not plain from the option's name."""
+
+    name_server: tuple[str, ...] = option("nameServer", addresses, (), "namesrvAddr")
+    brokers: dict[str, dict[int, str]] | None = option("brokers", static_brokers)
+    topic: tuple[str, ...] = option("topic", lambda value: (text(value),), ())
+    subscribe: tuple[str, ...] = option("subscribe", names, ())
+    subscribe_pattern: str | None = option("subscribePattern", pattern)
+    assign: frozenset[Queue] | None = option("assign", assignment)
+    group: str | None = option("group", text, None, "consumerGroup", "kafka.group.id")
+
+    starting_offsets: PerQueue[Position] | None = option("startingOffsets", positions)
+    starting_timestamp: PerQueue[int] | None = option("startingTimestamp", one_timestamp)
+    starting_offsets_by_timestamp: PerQueue[int] | None = option("startingOffsetsByTimestamp", timestamps)
+    starting_offsets_by_timestamp_strategy: str = option(
+        "startingOffsetsByTimestampStrategy", choice("error", LATEST, EARLIEST), "error"
+    )
+    ending_offsets: PerQueue[Position] | None = option("endingOffsets", endings)
+    ending_timestamp: PerQueue[int] | None = option("endingTimestamp", one_timestamp)
+    ending_offsets_by_timestamp: PerQueue[int] | None = option("endingOffsetsByTimestamp", timestamps)
+    new_queue_offsets: Position = option("newQueueOffsets", position, (EARLIEST,))
+    initial_offset_anchor: bool = option("initialOffsetAnchor", boolean, True)
+    fail_on_data_loss: bool = option("failOnDataLoss", boolean, True)
+    data_loss_action: dict[str, str] | None = option("dataLossAction", data_loss_action)
+
+    max_offsets_per_trigger: int | None = option("maxOffsetsPerTrigger", integer(1), None, "maxRecordsPerTrigger")
+    min_offsets_per_trigger: int | None = option("minOffsetsPerTrigger", integer(1))
+    max_trigger_delay_ms: int = option("maxTriggerDelay", milliseconds(1), 900_000)
+    max_bytes_per_trigger: int | None = option("maxBytesPerTrigger", size_bytes())
+    max_offsets_per_queue: int | None = option("maxOffsetsPerQueue", integer(1))
+    min_partitions: int | None = option("minPartitions", integer(1, 1_000_000))
+    max_records_per_partition: int | None = option("maxRecordsPerPartition", integer(1))
+
+    sub_expression: str = option("subExpression", text, "*")
+    pull_batch_size: int | None = option(
+        "pullBatchSize", integer(1, 1 << 30)
+    )  # rows of one Arrow batch; None: a frame's
+    pull_timeout_ms: int = option("pullTimeoutMs", milliseconds(1), 3000)
+    pull_max_bytes: int = option("pullMaxBytes", size_bytes(1024), 1 << 20)
+    pull_retries: int = option("pullRetries", integer(0, 1000), 5)
+    pull_retry_backoff_ms: int = option("pullRetryBackoffMs", milliseconds(1), 100)
+    slave_behind_wait_ms: int = option(
+        "slaveBehindWaitMs", milliseconds(), 30_000
+    )  # for the master, once a slave lacks what was planned
+    read_from: str = option("readFrom", choice("suggested", "master", "slave", "masterOnly"), "suggested")
+    suggest_scope: frozenset[str] = option(
+        "suggestScope", words("task", "worker", "driver"), frozenset({"task", "worker"})
+    )
+    prefetch_pulls: int = option("prefetchPulls", integer(0, 64), 1)
+    check_crcs: bool = option("checkCrcs", boolean, False)
+    metadata_refresh_ms: int = option("metadataRefreshMs", milliseconds(), 1000)
+    idle_poll_ms: int = option("idlePollMs", milliseconds(), 200)
+    queue_discovery_interval_ms: int = option("queueDiscoveryIntervalMs", milliseconds(), 30_000)
+    broker_down_timeout_ms: int = option("brokerDownTimeoutMs", milliseconds(), 300_000)  # nothing at all answers
+
+    include_properties: bool = option("includeProperties", boolean, True)
+    include_hosts: bool = option("includeHosts", boolean, False)
+    include_headers: bool = option("includeHeaders", boolean, False)
+    properties_format: str = option("propertiesFormat", choice("map", "json"), "map")
+    body_format: str = option("bodyFormat", choice("binary", "string"), "binary")
+    columns: tuple[str, ...] | None = option("columns", names)
+    schema_profile: str = option("schemaProfile", choice("rocketmq", "kafka"), "rocketmq")
+    strict: bool = option("strictOptions", boolean, True)
+
+    commit_offsets: str = option("commitOffsets", choice("auto", "none", "onCommit", "onTrigger"), "auto")
+    commit_initial_offset: bool = option("commitInitialOffset", boolean, True)
+    commit_target: str = option("commitTarget", choice("masterFirst", "masterOnly", "both"), "masterFirst")
+    commit_reconcile_interval_ms: int = option("commitReconcileIntervalMs", milliseconds(1), 30_000)
+    commit_failures_max: int = option("commitFailurePolicy", commit_failure_policy, -1)
+    commit_timeout_ms: int = option("commitTimeoutMs", milliseconds(1), 3000)
+    commit_retries: int = option("commitRetries", integer(0, 1000), 1)
+    commit_async: bool = option("commitAsync", boolean, True)
+    commit_min_interval_ms: int = option("commitMinIntervalMs", milliseconds(), 0)
+    group_conflict_policy: str = option("groupConflictPolicy", choice("warn", "fail", "ignore"), "warn")
+
+    filter_type: str | None = later("filterType", "TAG")
+    view: str | None = later("view", "messages")
+    max_time_range_per_trigger: str | None = later("maxTimeRangePerTrigger")
+    align_queues_by_timestamp: str | None = later("alignQueuesByTimestamp", "false")
+    slow_queue_adjustment: str | None = later("slowQueueAdjustment", "false")
+    heartbeat_interval_ms: str | None = later("heartbeatIntervalMs", "0")
+    access_key: str | None = later("accessKey")
+    secret_key: str | None = later("secretKey")
+
+    def __post_init__(self) -> None:
+        one_of(
+            {"nameServer": self.name_server, "brokers": self.brokers},
+            "where the brokers are: nameServer=host:port, or brokers=broker-a=0@host:port,1@host:port",
+        )
+        one_of(
+            {
+                "topic": self.topic,
+                "subscribe": self.subscribe,
+                "subscribePattern": self.subscribe_pattern,
+                "assign": self.assign,
+            },
+            "what to read: topic, subscribe, subscribePattern or assign",
+        )
+        if self.subscribe_pattern and self.brokers:
+            raise OptionError("subscribePattern needs nameServer: only a name server knows all topics")
+        if self.commit_offsets in ("onCommit", "onTrigger") and self.group is None:
+            raise OptionError(f"commitOffsets={self.commit_offsets} needs group: whose offsets are to be committed?")
+        if self.group is None and self.uses_committed():
+            raise OptionError("a start at 'committed' needs group: whose committed offsets?")
+        if self.columns and self.schema_profile == "kafka" and self.include_hosts:
+            raise OptionError("includeHosts belongs to schemaProfile=rocketmq")
+        if self.include_headers and self.schema_profile != "kafka":
+            raise OptionError("includeHeaders belongs to schemaProfile=kafka; here the column is properties")
+        low, high = self.min_offsets_per_trigger, self.max_offsets_per_trigger
+        if low is not None and high is not None and low > high:
+            raise OptionError(f"minOffsetsPerTrigger={low} is above maxOffsetsPerTrigger={high}")
+
+    def uses_committed(self) -> bool:
+        chains = [self.new_queue_offsets]
+        chains += list(self.starting_offsets.entries.values()) if self.starting_offsets else []
+        return any("committed" in chain for chain in chains)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that are named; empty if a pattern finds them."""
+        if self.assign:
+            return tuple(sorted({queue.topic for queue in self.assign}))
+        return self.topic or self.subscribe
+
+    @property
+    def commits(self) -> bool:
+        return self.group is not None and self.commit_offsets != "none"
+
+    @property
+    def data_loss(self) -> DataLossPolicy:
+        return DataLossPolicy.of(self.fail_on_data_loss, self.data_loss_action)
+
+    @property
+    def filters(self) -> bool:
+        return self.sub_expression.strip() not in ("*", "")
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags of the expression; empty: all messages."""
+        return tuple(tag.strip() for tag in self.sub_expression.split("||")) if self.filters else ()
+
+
+def one_of(given: Mapping[str, object], what: str) -> None:
+    used = [name for name, value in given.items() if value]
+    if not used:
+        raise OptionError(f"an option has to say {what}")
+    if len(used) > 1:
+        raise OptionError(f"options {' and '.join(used)} exclude each other; give one of them")
+
+
+def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    options = read_options(SourceOptions, given, also=(*SINK_ONLY, *FROM_SPARK))
+    if not all(options.tags) and options.filters:
+        raise OptionError(f"option subExpression = {options.sub_expression!r}: must be * or tags separated by ||")
+    if not streaming:
+        for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger", "maxOffsetsPerQueue"):
+            if name.lower() in {key.lower() for key in given}:
+                raise OptionError(f"option {name} is for streams only; a batch ends at endingOffsets")
+    return options

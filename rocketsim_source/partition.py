@@ -1,0 +1,63 @@
+"""One Spark task's work as it travels to an executor: plain numbers and text, nothing alive."""
+
+from collections.abc import Sequence
+
+from pyspark.sql.datasource import InputPartition
+
+from rocketsim_source.cluster import BrokerCluster
+from rocketsim_source.options import SourceOptions
+from rocketsim_source.queue import Queue
+from rocketsim_source.splits import Parallelism, QueueRange
+
+
+class QueueRangesPartition(InputPartition):
+    """Ranges in the order in which they are read.
+
+    `hints` says which broker id to ask first for a queue (from a probe), `broker_indexes` numbers the broker names for
+    the `partition` column of Kafka's schema.
+    """
+
+    def __init__(
+        self,
+        ranges: Sequence[QueueRange],
+        hints: dict[Queue, int] | None = None,
+        broker_indexes: dict[str, int] | None = None,
+    ) -> None:
+        super().__init__(None)
+        self.ranges = list(ranges)
+        self.hints = hints or {}
+        self.broker_indexes = broker_indexes or {}
+
+    def __repr__(self) -> str:
+        return f"QueueRangesPartition({', '.join(f'{r.queue}[{r.from_offset},{r.until_offset})' for r in self.ranges)})"
+
+
+def plan_partitions(
+    ranges: Sequence[QueueRange], options: SourceOptions, cluster: BrokerCluster, cores: int
+) -> list[InputPartition]:
+    parallelism = Parallelism(cores, options.min_partitions, options.max_records_per_partition)
+    planned = parallelism.partitions(ranges)
+    hints = (
+        probe(planned, options, cluster)
+        if "driver" in options.suggest_scope and options.read_from == "suggested"
+        else {}
+    )
+    indexes = {name: index for index, name in enumerate(sorted({r.queue.broker_name for r in ranges}))}
+    return [
+        QueueRangesPartition(pieces, {r.queue: hints[r.queue] for r in pieces if r.queue in hints}, indexes)
+        for pieces in planned
+    ]
+
+
+def probe(planned: Sequence[Sequence[QueueRange]], options: SourceOptions, cluster: BrokerCluster) -> dict[Queue, int]:
+    """Ask the master of each broker name whom it suggests, once: for the queue that is furthest behind."""
+    furthest: dict[str, QueueRange] = {}
+    for queue_range in (piece for pieces in planned for piece in pieces):
+        name = queue_range.queue.broker_name
+        if name not in furthest or queue_range.from_offset < furthest[name].from_offset:
+            furthest[name] = queue_range
+    suggested = {
+        name: cluster.probe(queue_range.queue, queue_range.from_offset, options.group or "")
+        for name, queue_range in furthest.items()
+    }
+    return {piece.queue: suggested[piece.queue.broker_name] for pieces in planned for piece in pieces}

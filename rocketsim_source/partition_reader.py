@@ -1,0 +1,61 @@
+"""One task of a read, in an executor's Python worker: ranges -> Arrow batches.
+
+Workers are forked and used again, so the cluster (its channels and routes) and the broker hints are kept for the
+process and made after the fork.  Nothing relies on being closed: a stopped query leaves its generators where they are.
+"""
+
+import os
+from collections.abc import Iterator, MutableMapping
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from rocketsim_source.cluster import BrokerCluster, ClientCluster
+from rocketsim_source.decode import Decoder
+from rocketsim_source.options import SourceOptions
+from rocketsim_source.partition import QueueRangesPartition
+from rocketsim_source.queue import Queue
+from rocketsim_source.range_fetch import RangeFetch
+
+MAX_HINTS = 100_000
+
+_clusters: dict[tuple[object, ...], BrokerCluster] = {}
+_hints: dict[tuple[object, ...], dict[Queue, int]] = {}
+
+
+def worker_key(options: SourceOptions) -> tuple[object, ...]:
+    brokers = tuple(sorted((name, tuple(sorted(ids.items()))) for name, ids in (options.brokers or {}).items()))
+    return os.getpid(), options.name_server, brokers, options.pull_timeout_ms
+
+
+def worker_cluster(options: SourceOptions) -> BrokerCluster:
+    """This process's connection to the cluster that the options name."""
+    key = worker_key(options)
+    if key not in _clusters:
+        _clusters[key] = ClientCluster.open(options.name_server, options.brokers, options.pull_timeout_ms / 1000)
+    return _clusters[key]
+
+
+def worker_hints(options: SourceOptions, planned: dict[Queue, int]) -> MutableMapping[Queue, int]:
+    """Which broker to ask first: what the driver found out, then what this process learned, as `suggestScope` says."""
+    if "worker" not in options.suggest_scope:
+        return dict(planned)
+    known = _hints.setdefault(worker_key(options), {})
+    if len(known) > MAX_HINTS:
+        known.clear()
+    known.update(planned)
+    return known
+
+
+def read_partition(
+    partition: QueueRangesPartition, schema: StructType, options: SourceOptions
+) -> Iterator[pa.RecordBatch]:
+    decoder = Decoder(schema, options, partition.broker_indexes)
+    fetch = RangeFetch(worker_cluster(options), partition.ranges, worker_hints(options, partition.hints), options)
+    for fetched in fetch.frames():
+        batch = decoder.batch(fetched.records, fetched.runs, fetched.broker_id)
+        if not batch.num_rows:
+            continue
+        rows = options.pull_batch_size or batch.num_rows
+        for start in range(0, batch.num_rows, rows):
+            yield batch.slice(start, rows)

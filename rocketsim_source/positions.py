@@ -1,0 +1,183 @@
+"""Where to start and to end, as users write it: words, numbers and timestamps, in JSON at any level.  Pure.
+
+    "earliest"    "committed,latest"    {"T":"earliest"}    {"T":{"broker-a":-1}}    {"T":{"b":{"0":23,"*":"latest"}}}
+
+A position is a chain of candidates, the first that exists counts.  -2 is earliest and -1 latest, as in Kafka.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import product
+from typing import Any, Generic, TypeVar
+
+from rocketsim_source.option_values import MAX_LONG, OptionError
+from rocketsim_source.queue import Queue
+
+EARLIEST = "earliest"
+LATEST = "latest"
+COMMITTED = "committed"
+ANY = "*"
+
+Position = tuple[str | int, ...]
+Value = TypeVar("Value")
+Key = tuple[str, str, str]  # topic, broker name, queue id; ANY at a level that is not named
+
+
+@dataclass(frozen=True)
+class PerQueue(Generic[Value]):
+    """A value for each queue: the most specific entry that fits counts."""
+
+    entries: Mapping[Key, Value] = field(default_factory=dict)
+
+    def at(self, queue: Queue) -> Value | None:
+        for key in product((queue.topic, ANY), (queue.broker_name, ANY), (str(queue.queue_id), ANY)):
+            if key in self.entries:
+                return self.entries[key]
+        return None
+
+    def refuse_strangers(self, queues: Iterable[Queue], option: str) -> None:
+        """Whatever is named must exist: a misspelt topic would silently start elsewhere."""
+        known = {
+            key
+            for queue in queues
+            for key in product((queue.topic, ANY), (queue.broker_name, ANY), (str(queue.queue_id), ANY))
+        }
+        for key in self.entries:
+            if key not in known and key != (ANY, ANY, ANY):
+                place = " → ".join(key).removesuffix(f" → {ANY}").removesuffix(f" → {ANY}")
+                raise OptionError(f"option {option} names {place}, which is not among the queues that are read")
+
+
+def per_queue(value: str, leaf: Callable[[Any], Value]) -> PerQueue[Value]:
+    """The JSON form, or a bare word or number for all queues."""
+    written = strict_json(value) if value.lstrip().startswith("{") else value.strip()
+    entries: dict[Key, Value] = {}
+    read_level(written, (), leaf, entries)
+    return PerQueue(entries)
+
+
+def read_level(written: Any, path: tuple[str, ...], leaf: Callable[[Any], Value], entries: dict[Key, Value]) -> None:
+    if not isinstance(written, dict):
+        topic, broker_name, queue_id = (*path, ANY, ANY, ANY)[:3]
+        entries[topic, broker_name, queue_id] = leaf(written)
+        return
+    if len(path) == 3:
+        raise OptionError(f"is too deep at {' → '.join(path)}: topic, broker name, queue id, then a value")
+    if not written:
+        raise OptionError("has an empty object" + (f" at {' → '.join(path)}" if path else ""))
+    for name, below in written.items():
+        if len(path) == 2 and name != ANY:
+            name = str(queue_id_of(name, path))
+        read_level(below, (*path, name), leaf, entries)
+
+
+def queue_id_of(name: str, path: tuple[str, ...]) -> int:
+    if not (name.isascii() and name.isdigit()) or int(name) >= 2**31:
+        raise OptionError(f"has {name!r} at {' → '.join(path)} where a queue id has to be")
+    return int(name)
+
+
+def position(written: Any) -> Position:
+    """`earliest`, `latest`, `committed`, a fallback chain of them (`committed,earliest`), or a number."""
+    if isinstance(written, str) and written.lstrip("-").isdigit() and written.isascii():
+        written = int(written)
+    if isinstance(written, int) and not isinstance(written, bool):
+        if written == -2:
+            return (EARLIEST,)
+        if written == -1:
+            return (LATEST,)
+        if not 0 <= written <= MAX_LONG:
+            raise OptionError(f"has {written}: an offset is 0 or more, -1 (latest) or -2 (earliest)")
+        return (written,)
+    chain = tuple(word.strip().lower() for word in written.split(",")) if isinstance(written, str) else ()
+    if chain not in {(EARLIEST,), (LATEST,), (COMMITTED,), (COMMITTED, EARLIEST), (COMMITTED, LATEST)}:
+        raise OptionError(
+            f"has {written!r}; earliest, latest, committed, 'committed,earliest', 'committed,latest' or an offset go "
+            "there"
+        )
+    return chain
+
+
+def ending(written: Any) -> Position:
+    found = position(written)
+    if found[0] in (EARLIEST, COMMITTED):
+        raise OptionError(f"has {written!r}; latest or an offset go there")
+    return found
+
+
+def timestamp_ms(written: Any) -> int:
+    """Milliseconds since 1970, or ISO text (UTC unless it says otherwise)."""
+    if isinstance(written, str) and not (written.strip().isascii() and written.strip().isdigit()):
+        try:
+            moment = datetime.fromisoformat(written.strip())
+        except ValueError:
+            raise OptionError(
+                f"has {written!r}; milliseconds since 1970 or ISO text such as 2026-01-31T12:00:00Z go there"
+            ) from None
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        written = int(moment.timestamp() * 1000)
+    if isinstance(written, bool) or not isinstance(written, str | int) or not 0 <= int(written) <= MAX_LONG:
+        raise OptionError(f"has {written!r}; a timestamp is 0 ms or more")
+    return int(written)
+
+
+def positions(value: str) -> PerQueue[Position]:
+    return per_queue(value, position)
+
+
+def endings(value: str) -> PerQueue[Position]:
+    return per_queue(value, ending)
+
+
+def timestamps(value: str) -> PerQueue[int]:
+    if not value.lstrip().startswith("{"):
+        raise OptionError('must be JSON: {"topic":{"broker-a":{"0":1767225600000}}}')
+    return per_queue(value, timestamp_ms)
+
+
+def one_timestamp(value: str) -> PerQueue[int]:
+    return PerQueue({(ANY, ANY, ANY): timestamp_ms(value)})
+
+
+def assignment(value: str) -> frozenset[Queue]:
+    """`{"T":{"broker-a":[0,1]}}`."""
+    found = set()
+    topics = strict_json(value)
+    shape = OptionError('must be {"topic":{"broker-a":[0,1]}}')
+    for topic, brokers in (topics if isinstance(topics, dict) else {}).items():
+        if not isinstance(brokers, dict):
+            raise shape
+        for broker_name, queue_ids in brokers.items():
+            if not isinstance(queue_ids, list) or not queue_ids:
+                raise shape
+            for queue_id in queue_ids:
+                if isinstance(queue_id, bool) or not isinstance(queue_id, int) or not 0 <= queue_id < 2**31:
+                    raise OptionError(f"has {queue_id!r} at {topic} → {broker_name} where a queue id has to be")
+                found.add(Queue(topic, broker_name, queue_id))
+    if not found:
+        raise shape
+    return frozenset(found)
+
+
+def strict_json(value: str) -> Any:
+    """JSON as the standard has it: no NaN, no name twice, no fractions, no towers of brackets."""
+
+    def refuse(what: str) -> Any:
+        raise OptionError(f"has {what} where a whole number has to be")
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            raise OptionError("names something twice")
+        return found
+
+    try:
+        return json.loads(value, parse_constant=refuse, parse_float=refuse, object_pairs_hook=unique)
+    except RecursionError:
+        raise OptionError("is nested too deeply") from None
+    except OptionError:
+        raise
+    except ValueError as error:
+        raise OptionError(f"is not JSON: {error}") from None

@@ -1,0 +1,297 @@
+"""Fetches the ranges of one task, in their order, from whichever broker is right.
+
+Broker choice: a queue's hint, else the master; after each frame the broker that it suggests.  A broker that cannot be
+reached is left at once for another of its name.  A slave that does not have a record yet is behind, not proof of a
+loss: the master is asked, then waited for; only what the master says (or what stays so) is judged by the data loss
+policy.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, MutableMapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rocketsim_proto.columnar import RecordError, Records
+
+from rocketsim_client.errors import BadAnswer, NoPermission, RocketSimError, TopicNotExist, Unreachable
+from rocketsim_client.model import GetMessageStatus
+from rocketsim_source.cluster import BrokerCluster
+from rocketsim_source.data_loss import DELETED, TRIMMED, TRUNCATED
+from rocketsim_source.decode import Run
+from rocketsim_source.options import SourceOptions
+from rocketsim_source.prefetch import FrameLate, prefetched
+from rocketsim_source.queue import Queue
+from rocketsim_source.splits import QueueRange
+
+if TYPE_CHECKING:
+    from rocketsim_client.model import PullFrame, Segment
+
+logger = logging.getLogger(__name__)
+
+MASTER = 0
+TRUNCATION_GRACE_S = 3.0
+RETRY_MAX_S = 2.0
+NOT_ENOUGH = frozenset(
+    {
+        GetMessageStatus.OFFSET_OVERFLOW_BADLY,
+        GetMessageStatus.OFFSET_OVERFLOW_ONE,
+        GetMessageStatus.OFFSET_FOUND_NULL,
+        GetMessageStatus.NO_MESSAGE_IN_QUEUE,
+        GetMessageStatus.NO_MATCHED_LOGIC_QUEUE,
+    }
+)
+
+
+class SlaveBehind(RuntimeError):
+    """The master is away and its slave does not have what was planned while the master was there."""
+
+
+@dataclass(slots=True)
+class Fetched:
+    records: Records
+    runs: list[Run]
+    broker_id: int
+
+
+@dataclass(slots=True)
+class Stuck:
+    """A range that its broker ended early."""
+
+    index: int
+    segment: "Segment"
+    broker_id: int
+
+
+class RangeFetch:
+    def __init__(
+        self,
+        cluster: BrokerCluster,
+        ranges: list[QueueRange],
+        hints: MutableMapping[Queue, int],
+        options: SourceOptions,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._cluster = cluster
+        self._ranges = ranges
+        self._at = [queue_range.from_offset for queue_range in ranges]
+        self._hints = hints
+        self._options = options
+        self._clock = clock
+        self._sleep = sleep
+        self._failures = 0
+        self._waiting_since: dict[int, float] = {}
+
+    def frames(self) -> Iterator[Fetched]:
+        """All records of all ranges, in order; raises what a failed task should say."""
+        while (first := self._first_open()) is not None:
+            target = self._target(self._ranges[first].queue)
+            run = self._run(first, target)
+            try:
+                yield from self._stream(run, target)
+            except TopicNotExist as error:
+                self._deleted(run, error)
+            except (Unreachable, RecordError, BadAnswer) as error:
+                self._failed(error)
+            except NoPermission as error:
+                raise PermissionError(f"reading {self._ranges[first].queue} is not permitted: {error}") from error
+
+    # --- whom to ask --------------------------------------------------------------------------------------------------
+
+    def _target(self, queue: Queue) -> int:
+        match self._options.read_from:
+            case "slave":
+                slaves = sorted(i for i, usable in self._cluster.members(queue).items() if i != MASTER and usable)
+                return self._hints.get(queue, slaves[0] if slaves else MASTER)
+            case "suggested":
+                return self._hints.get(queue, MASTER)
+        return MASTER
+
+    def _follow(self, queue: Queue, suggested: int, answering: int) -> bool:
+        """Whether to go on at another broker for this queue."""
+        if self._options.read_from != "suggested":
+            return False
+        if suggested == answering:
+            self._hints[queue] = suggested
+            return False
+        if not self._cluster.members(queue).get(suggested, False):
+            return False  # not there, or it failed a moment ago: stay
+        self._hints[queue] = suggested
+        return True
+
+    # --- the ranges ---------------------------------------------------------------------------------------------------
+
+    def _first_open(self) -> int | None:
+        return next((i for i, piece in enumerate(self._ranges) if self._at[i] < piece.until_offset), None)
+
+    def _run(self, first: int, target: int) -> list[int]:
+        """The open ranges from the first on that one call to one broker can serve.  Order is kept, so that a task that
+        is repeated gives its rows in the same order.
+        """
+        broker_name = self._ranges[first].queue.broker_name
+        run = []
+        for index in range(first, len(self._ranges)):
+            queue, _, until = self._ranges[index]
+            if self._at[index] >= until:
+                continue
+            if queue.broker_name != broker_name or self._target(queue) != target:
+                break
+            run.append(index)
+        return run
+
+    def _stream(self, run: list[int], target: int) -> Iterator[Fetched]:
+        asked = [self._ranges[index]._replace(from_offset=self._at[index]) for index in run]
+        stream = self._cluster.pull(
+            asked,
+            broker_id=target,
+            only_this=self._options.read_from == "masterOnly",
+            group=self._options.group or "",
+            expression=self._options.sub_expression,
+            frame_bytes=self._options.pull_max_bytes,
+        )
+        last: PullFrame | None = None
+        try:
+            with prefetched(stream, self._options.prefetch_pulls, self._options.pull_timeout_ms / 1000) as frames:
+                for frame in frames:
+                    last = frame
+                    fetched, stuck = self._take(frame, run)
+                    if fetched is not None:
+                        yield fetched
+                    if stuck is not None:
+                        self._stuck(stuck)
+                        return
+                    # Judged by the queue that the next frame goes on with.
+                    open_now = next((i for i in run if self._at[i] < self._ranges[i].until_offset), None)
+                    if open_now is None:
+                        return
+                    touched = {self._ranges[run[segment.range_index]].queue for segment in frame.segments}
+                    moves = [
+                        self._follow(queue, frame.suggest_which_broker_id, frame.broker_id) for queue in sorted(touched)
+                    ]
+                    if any(moves) and self._target(self._ranges[open_now].queue) != frame.broker_id:
+                        return
+        except FrameLate:
+            answering = last.broker_id if last is not None else target
+            self._cluster.suspect(asked[0].queue, answering)
+            raise
+
+    def _take(self, frame: "PullFrame", run: list[int]) -> tuple[Fetched | None, Stuck | None]:
+        """Check a frame and move on.  Nothing of a frame that does not add up is given on."""
+        records = Records.walk(frame.records, frame.count, frame.sizes or None)
+        offsets, queue_ids = records.queue_offset, records.queue_id
+        moves: list[tuple[int, int]] = []
+        runs: list[Run] = []
+        stuck: Stuck | None = None
+        row = 0
+        at = dict(zip(run, (self._at[index] for index in run), strict=True))
+        for segment in frame.segments:
+            index = run[segment.range_index]
+            queue, _, until = self._ranges[index]
+            rows = slice(row, row + segment.count)
+            row += segment.count
+            self._check_rows(queue, queue_ids[rows], offsets[rows], at[index], min(until, segment.next_offset))
+            gap = segment.next_offset - at[index] - segment.count
+            if gap > 0 and not self._options.filters and segment.status == GetMessageStatus.MESSAGE_WAS_REMOVING:
+                self._lost(queue, at[index], segment.next_offset)
+            elif gap != 0 and not self._options.filters and segment.next_offset <= until:
+                if segment.status in (GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE):
+                    raise BadAnswer(f"{queue}: {segment.count} records from {at[index]} to {segment.next_offset}")
+            at[index] = max(at[index], min(segment.next_offset, until)) if self._goes_on(segment) else at[index]
+            moves.append((index, at[index]))
+            runs.append(Run(queue, segment.count))
+            if not self._goes_on(segment) and at[index] < until:
+                stuck = Stuck(index, segment, frame.broker_id)
+        for index, offset in moves:
+            if offset > self._at[index]:
+                self._failures = 0
+                self._waiting_since.pop(index, None)
+            self._at[index] = offset
+        fetched = Fetched(records, runs, frame.broker_id) if len(records) else None
+        return fetched, stuck
+
+    def _check_rows(self, queue: Queue, queue_ids: np.ndarray, offsets: np.ndarray, start: int, end: int) -> None:
+        if not len(offsets):
+            return
+        in_order = len(offsets) == 1 or bool((np.diff(offsets) > 0).all())
+        if not in_order or offsets[0] < start or offsets[-1] >= end or bool((queue_ids != queue.queue_id).any()):
+            raise BadAnswer(
+                f"records that are not {queue} from {start} to {end} in order: offsets {offsets[0]} to {offsets[-1]}"
+            )
+
+    @staticmethod
+    def _goes_on(segment: "Segment") -> bool:
+        return segment.status in (
+            GetMessageStatus.FOUND,
+            GetMessageStatus.NO_MATCHED_MESSAGE,
+            GetMessageStatus.MESSAGE_WAS_REMOVING,
+        )
+
+    # --- trouble ------------------------------------------------------------------------------------------------------
+
+    def _failed(self, error: Exception) -> None:
+        """Try again, each time after a longer pause, until the retries are used up without any progress."""
+        self._failures += 1
+        if self._failures > self._options.pull_retries:
+            raise error
+        pause = min(self._options.pull_retry_backoff_ms / 1000 * 2 ** (self._failures - 1), RETRY_MAX_S)
+        logger.warning("pull failed (%d of %d retries): %s", self._failures, self._options.pull_retries, error)
+        self._sleep(pause)
+
+    def _stuck(self, stuck: Stuck) -> None:
+        """A broker says that it has nothing there.  Decide what that means, and leave the range where it has to go
+        on."""
+        queue, _, until = self._ranges[stuck.index]
+        at, segment = self._at[stuck.index], stuck.segment
+        if stuck.broker_id != MASTER:
+            if self._members_master(queue) and self._hints.get(queue) != MASTER:
+                self._hints[queue] = MASTER  # the master knows better
+                return
+            self._hints[queue] = MASTER
+            if self._wait(stuck.index, self._options.slave_behind_wait_ms / 1000):
+                return
+            if segment.status != GetMessageStatus.OFFSET_TOO_SMALL:
+                raise SlaveBehind(
+                    f"{queue}: broker {stuck.broker_id} has records up to {segment.max_offset} and the master, which "
+                    f"has them up to {until}, did not answer for {self._options.slave_behind_wait_ms} ms "
+                    "(slaveBehindWaitMs)"
+                )
+        elif segment.status in NOT_ENOUGH and self._wait(stuck.index, TRUNCATION_GRACE_S):
+            return
+        self._waiting_since.pop(stuck.index, None)
+        if segment.status == GetMessageStatus.OFFSET_TOO_SMALL:
+            self._lost(queue, at, min(segment.min_offset, until))
+            self._at[stuck.index] = min(max(at, segment.min_offset), until)
+            return
+        kind = DELETED if segment.status == GetMessageStatus.NO_MATCHED_LOGIC_QUEUE else TRUNCATED
+        what = f"ends at {segment.max_offset}, but was planned to be read from {at} to {until} ({segment.status.name})"
+        self._options.data_loss.allow(kind, queue, what)
+        logger.warning("data loss allowed by the options: %s %s", queue, what)
+        self._at[stuck.index] = until
+
+    def _members_master(self, queue: Queue) -> bool:
+        return self._cluster.members(queue).get(MASTER, False)
+
+    def _wait(self, index: int, at_most_s: float) -> bool:
+        """True: waited a little, ask again.  False: that was long enough."""
+        since = self._waiting_since.setdefault(index, self._clock())
+        if self._clock() - since >= at_most_s:
+            return False
+        self._sleep(min(self._options.pull_retry_backoff_ms / 1000, RETRY_MAX_S))
+        return True
+
+    def _lost(self, queue: Queue, start: int, end: int) -> None:
+        what = f"lost its records {start} to {end - 1} before they were read (retention?)"
+        self._options.data_loss.allow(TRIMMED, queue, what)
+        logger.warning("data loss allowed by the options: %s %s", queue, what)
+
+    def _deleted(self, run: list[int], error: RocketSimError) -> None:
+        topic = self._ranges[run[0]].queue.topic
+        for index in run:
+            queue, _, until = self._ranges[index]
+            if queue.topic == topic:
+                self._options.data_loss.allow(DELETED, queue, f"is gone while it was read: {error}")
+                self._at[index] = until
+        logger.warning("data loss allowed by the options: topic %s is gone: %s", topic, error)

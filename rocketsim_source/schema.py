@@ -1,0 +1,120 @@
+"""The columns a query may have, and which of them it wants.  Needs Spark's types, nothing else of Spark.
+
+A user's `.schema("body binary, queueOffset bigint")` is the projection: only those columns are fetched out of the
+records.
+"""
+
+from collections.abc import Mapping
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from rocketsim_source.option_values import OptionError, nearest
+from rocketsim_source.options import SourceOptions
+
+HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+PROPERTIES = MapType(StringType(), StringType())
+
+ROCKETMQ: dict[str, DataType] = {
+    "topic": StringType(),
+    "brokerName": StringType(),
+    "queueId": IntegerType(),
+    "queueOffset": LongType(),
+    "msgId": StringType(),
+    "keys": StringType(),
+    "tags": StringType(),
+    "body": BinaryType(),
+    "flag": IntegerType(),
+    "bornTimestamp": TimestampType(),
+    "storeTimestamp": TimestampType(),
+    "reconsumeTimes": IntegerType(),
+    "messageGroup": StringType(),
+    "properties": PROPERTIES,
+    "bornHost": StringType(),
+    "storeHost": StringType(),
+    "servedByBrokerId": IntegerType(),
+}
+KAFKA: dict[str, DataType] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    "headers": HEADERS,
+}
+# Columns that come in a second form, which `.schema()` may ask for as well as the option.
+OTHER_FORMS: dict[str, tuple[DataType, ...]] = {
+    "body": (BinaryType(), StringType()),
+    "value": (BinaryType(), StringType()),
+    "key": (BinaryType(), StringType()),
+    "properties": (PROPERTIES, StringType()),
+}
+
+
+def source_schema(options: SourceOptions) -> StructType:
+    """The columns without a user's schema: those of the profile, or the ones that `columns` picks."""
+    known = profile(options)
+    if options.columns is not None:
+        every = all_columns(options)
+        picked = [known_name(name, every) for name in options.columns]
+        known = {name: every[name] for name in picked}
+    return StructType([StructField(name, kind) for name, kind in known.items()])
+
+
+def profile(options: SourceOptions) -> dict[str, DataType]:
+    """The profile's columns as the options shape them."""
+    left_out = set()
+    if not options.include_headers:
+        left_out.add("headers")
+    if not options.include_properties:
+        left_out.add("properties")
+    if not options.include_hosts:
+        left_out |= {"bornHost", "storeHost"}
+    return {name: kind for name, kind in all_columns(options).items() if name not in left_out}
+
+
+def all_columns(options: SourceOptions) -> dict[str, DataType]:
+    """Every column of the profile: one that is named outright needs no include option."""
+    columns = dict(KAFKA if options.schema_profile == "kafka" else ROCKETMQ)
+    if options.body_format == "string":
+        columns["value" if options.schema_profile == "kafka" else "body"] = StringType()
+    if options.properties_format == "json" and "properties" in columns:
+        columns["properties"] = StringType()
+    return columns
+
+
+def known_name(name: str, columns: Mapping[str, DataType]) -> str:
+    for known in columns:
+        if known.lower() == name.lower():
+            return known
+    raise OptionError(f"there is no column {name!r}{nearest(name, list(columns))} (columns: {', '.join(columns)})")
+
+
+def check_schema(schema: StructType, options: SourceOptions) -> None:
+    """A user's schema must name known columns, each with its own type and nullable, as Spark compares them exactly
+    later.
+    """
+    columns = all_columns(options)
+    if not schema.fields:
+        raise OptionError("the schema has no columns")
+    for field in schema.fields:
+        name = known_name(field.name, columns)
+        allowed = OTHER_FORMS.get(name, (columns[name],))
+        if field.dataType not in allowed:
+            forms = " or ".join(kind.simpleString() for kind in allowed)
+            raise OptionError(f"column {name} is {forms}, not {field.dataType.simpleString()}")
+    lowered = [field.name.lower() for field in schema.fields]
+    if len(set(lowered)) != len(lowered):
+        raise OptionError(f"the schema names a column twice: {', '.join(schema.fieldNames())}")

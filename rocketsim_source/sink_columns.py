@@ -1,0 +1,205 @@
+"""A DataFrame's columns -> the columns of messages.  Column-wise: no Python object per row.
+
+`body` (or `value`) is required; `topic`, `tags`, `keys` (`key`), `properties` (`headers`), `messageGroup` and
+`queueId` (`partition`) are taken if they are there.  What only a broker can say (offsets, timestamps, hosts) is
+ignored, so that what was read can be written.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+)
+
+from rocketsim_source.option_values import OptionError, nearest
+from rocketsim_source.schema import HEADERS, KAFKA, ROCKETMQ
+from rocketsim_source.sink_options import SinkOptions
+
+TEXT = (StringType(), BinaryType())
+NAMES: dict[str, str] = {
+    "body": "body",
+    "value": "body",
+    "topic": "topic",
+    "tags": "tags",
+    "keys": "keys",
+    "key": "keys",
+    "properties": "properties",
+    "headers": "properties",
+    "messagegroup": "message_group",
+    "queueid": "queue_id",
+    "partition": "queue_id",
+}
+
+
+@dataclass(frozen=True)
+class SinkColumns:
+    """Which column of the DataFrame each part of a message comes from; None: from none."""
+
+    body: int
+    topic: int | None = None
+    tags: int | None = None
+    keys: int | None = None
+    properties: int | None = None
+    message_group: int | None = None
+    queue_id: int | None = None
+
+    @classmethod
+    def of(cls, schema: StructType, options: SinkOptions) -> "SinkColumns":
+        """Raises OptionError for a DataFrame that cannot be written, before anything is."""
+        found: dict[str, int] = {}
+        ignored = {name.lower() for name in (*ROCKETMQ, *KAFKA)}
+        for index, field in enumerate(schema.fields):
+            lower = field.name.lower()
+            if lower == "delivertimestamp":
+                raise OptionError("column deliverTimestamp is not supported yet; leave it out")
+            part = NAMES.get(lower)
+            if part is None:
+                if options.strict and lower not in ignored:
+                    hint = nearest(
+                        field.name, ["body", "topic", "tags", "keys", "properties", "messageGroup", "queueId"]
+                    )
+                    raise OptionError(
+                        f"column {field.name} means nothing to the sink{hint} (strictOptions=false lets it pass)"
+                    )
+                continue
+            if part in found:
+                raise OptionError(f"columns {schema.fields[found[part]].name} and {field.name} mean the same; give one")
+            check_type(field.name, part, field.dataType)
+            found[part] = index
+        if "body" not in found:
+            raise OptionError(f"the sink needs a column body (or value); there are {', '.join(schema.fieldNames())}")
+        if options.topic is None and "topic" not in found:
+            raise OptionError("the sink needs the option topic or a column topic")
+        return cls(**found)
+
+
+def check_type(name: str, part: str, kind: DataType) -> None:
+    allowed: tuple[DataType, ...] = {
+        "properties": (MapType(StringType(), StringType()), HEADERS),
+        "queue_id": (IntegerType(), LongType(), ShortType()),
+    }.get(part, TEXT)
+    same = [kind.simpleString() == one.simpleString() for one in allowed]
+    if not any(same):
+        raise OptionError(
+            f"column {name} has to be {' or '.join(one.simpleString() for one in allowed)}, not {kind.simpleString()}"
+        )
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """Rows of one topic, and of one queue id if they name one."""
+
+    topic: str
+    queue_id: int | None
+    bodies: pa.Array
+    tags: pa.Array | None
+    keys: pa.Array | None
+    properties: pa.Array | None
+    message_groups: pa.Array | None
+    msg_ids: pa.Array | None
+
+
+def outgoing(
+    batch: pa.RecordBatch, columns: SinkColumns, topic: str | None, msg_ids: pa.Array | None
+) -> Iterator[Outgoing]:
+    """The batch's rows by topic and queue id, each part in the order of the rows."""
+
+    def column(index: int | None, kind: pa.DataType) -> pa.Array | None:
+        if index is None:
+            return None
+        array = batch.column(index)
+        return array if array.type == kind else array.cast(kind)
+
+    bodies = column(columns.body, pa.binary())
+    assert bodies is not None
+    if bodies.null_count:
+        raise ValueError(f"{bodies.null_count} rows have no body (null)")
+    text = pa.string()
+    whole = Outgoing(
+        topic or "",
+        None,
+        bodies,
+        column(columns.tags, text),
+        column(columns.keys, text),
+        user_properties(batch.column(columns.properties)) if columns.properties is not None else None,
+        column(columns.message_group, text),
+        msg_ids,
+    )
+    topics = None if topic is not None else column(columns.topic, text)
+    queue_ids = column(columns.queue_id, pa.int32())
+    if topics is not None and topics.null_count:
+        raise ValueError(f"{topics.null_count} rows have no topic (null), and there is no option topic")
+    for name, rows in parts(topics):
+        ids = queue_ids if queue_ids is None or rows is None else queue_ids.take(rows)
+        of_topic = taken(whole, rows)
+        for queue_id, of_queue in parts(ids):
+            piece = taken(of_topic, of_queue)
+            piece.topic = whole.topic if name is None else name
+            piece.queue_id = queue_id
+            yield piece
+
+
+def parts(values: pa.Array | None) -> Iterator[tuple[Any, pa.Array | None]]:
+    """(value, its rows): each distinct value once, in the order of its first row; rows
+    None: all.
+    """
+    if values is None:
+        yield None, None
+        return
+    codes = values.dictionary_encode(null_encoding="encode")
+    distinct = codes.dictionary.to_pylist()
+    if len(distinct) == 1:
+        yield distinct[0], None
+        return
+    indices = codes.indices.to_numpy(zero_copy_only=False)
+    for code, value in enumerate(distinct):
+        yield value, pa.array(np.flatnonzero(indices == code))
+
+
+def taken(whole: Outgoing, rows: pa.Array | None) -> Outgoing:
+    def take(array: pa.Array | None) -> pa.Array | None:
+        return array if array is None or rows is None else array.take(rows)
+
+    bodies = take(whole.bodies)
+    assert bodies is not None
+    return Outgoing(
+        whole.topic,
+        whole.queue_id,
+        bodies,
+        take(whole.tags),
+        take(whole.keys),
+        take(whole.properties),
+        take(whole.message_groups),
+        take(whole.msg_ids),
+    )
+
+
+def user_properties(column: pa.Array) -> pa.MapArray:
+    """A map column, or Kafka's headers, without the names that RocketMQ keeps for itself: what was read can be written
+    again.
+    """
+    from rocketsim_client.validation import RESERVED_PROPERTIES
+
+    if isinstance(column, pa.MapArray):
+        offsets, names, values = column.offsets.to_numpy(), column.keys, column.items
+    else:
+        offsets = column.offsets.to_numpy()
+        names, values = column.values.field("key"), column.values.field("value").cast(pa.string())
+    first, last = int(offsets[0]), int(offsets[-1])
+    names, values = names.slice(first, last - first), values.slice(first, last - first)
+    reserved = pa.array(sorted(RESERVED_PROPERTIES), pa.string())
+    keep = pc.and_(pc.invert(pc.is_in(names, value_set=reserved)), pc.and_(names.is_valid(), values.is_valid()))
+    kept_before = np.concatenate(([0], np.cumsum(keep.to_numpy(zero_copy_only=False)))).astype(np.int32)
+    return pa.MapArray.from_arrays(pa.array(kept_before[offsets - first]), names.filter(keep), values.filter(keep))

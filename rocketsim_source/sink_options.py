@@ -1,0 +1,66 @@
+"""The sink's options: Spark's strings -> one frozen value.  Pure."""
+
+# ruff: noqa: RUF009 -- `option` and `later` make dataclass fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from rocketsim_source.option_values import (
+    OptionError,
+    addresses,
+    boolean,
+    choice,
+    integer,
+    later,
+    milliseconds,
+    option,
+    read_options,
+    static_brokers,
+    text,
+)
+from rocketsim_source.options import FROM_SPARK, SourceOptions, one_of
+
+# Spark passes a stream's own options on to its sink.
+FROM_SPARK_STREAMS = (
+    "checkpointLocation",
+    "queryName",
+    "asyncProgressTrackingEnabled",
+    "asyncProgressTrackingCheckpointIntervalMs",
+    "_asyncProgressTrackingOverrideSinkSupportCheck",
+)
+
+
+def sink_mode(value: str) -> str:
+    if value.strip().lower() == "transactional":
+        raise OptionError("is not supported yet; idempotent gives exactly once after dropDuplicates('msgId')")
+    mode: str = choice("atLeastOnce", "idempotent")(value)
+    return mode
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkOptions:
+    name_server: tuple[str, ...] = option("nameServer", addresses, (), "namesrvAddr")
+    brokers: dict[str, dict[int, str]] | None = option("brokers", static_brokers)
+    topic: str | None = option("topic", text)
+    group: str = option("group", text, "rocketsim-spark-sink", "producerGroup")
+    mode: str = option("sinkMode", sink_mode, "atLeastOnce")
+    send_batch_size: int | None = option("sendBatchSize", integer(1, 1 << 30))  # rows; None: as Spark hands them over
+    send_timeout_ms: int = option("sendTimeoutMs", milliseconds(1), 3000, "sendMsgTimeout")
+    retries: int = option("retryTimesWhenSendFailed", integer(0, 1000), 5)
+    max_inflight: int = option("maxInflight", integer(1, 1024), 8)  # frames to one broker that wait for their answer
+    unsynced_send_policy: str = option("unsyncedSendPolicy", choice("warn", "fail"), "warn")
+    strict: bool = option("strictOptions", boolean, True)
+
+    access_key: str | None = later("accessKey")
+    secret_key: str | None = later("secretKey")
+
+    def __post_init__(self) -> None:
+        one_of(
+            {"nameServer": self.name_server, "brokers": self.brokers},
+            "where the brokers are: nameServer=host:port, or brokers=broker-a=0@host:port,1@host:port",
+        )
+
+
+def sink_options(given: Mapping[str, str]) -> SinkOptions:
+    """Options of the source are let pass, so that a table may be read and written."""
+    of_source = [item.metadata["option"].name for item in fields(SourceOptions)]
+    return read_options(SinkOptions, given, also=(*FROM_SPARK, *FROM_SPARK_STREAMS, *of_source))

@@ -1,0 +1,93 @@
+"""Ranges of queue offsets -> Spark partitions.  Pure.
+
+A Spark task costs about 30 ms whatever it does, so a partition holds ranges of one or many queues: small backlogs
+share a task, and 1,024 queues are not 1,024 tasks.  A queue is only split where `minPartitions` or
+`maxRecordsPerPartition` ask for it.
+"""
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from rocketsim_source.queue import Queue
+
+# What a task should have to do to be worth its start: 30 ms at one to two million records a second.
+RECORDS_WORTH_A_TASK = 50_000
+
+
+class QueueRange(NamedTuple):
+    """Records [from_offset, until_offset) of one queue."""
+
+    queue: Queue
+    from_offset: int
+    until_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    cores: int
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+
+    def partitions(self, ranges: Iterable[QueueRange]) -> list[list[QueueRange]]:
+        """Every record of `ranges` in exactly one partition, the largest partition first, a queue's ranges in order of
+        their offsets.
+        """
+        pieces = [queue_range for queue_range in ranges if count(queue_range) > 0]
+        records = sum(map(count, pieces))
+        if not pieces:
+            return []
+        if self.max_records_per_partition is not None:
+            pieces = [
+                piece for whole in pieces for piece in cut(whole, -(-count(whole) // self.max_records_per_partition))
+            ]
+        if self.min_partitions is not None and self.min_partitions > len(pieces):
+            pieces = split_up(pieces, self.min_partitions)
+        return pack(pieces, self._how_many(pieces, records), self.max_records_per_partition)
+
+    def _how_many(self, pieces: Sequence[QueueRange], records: int) -> int:
+        # Twice the cores evens out pieces of unequal size; more tasks would only cost more starts.
+        worthwhile = min(-(-records // RECORDS_WORTH_A_TASK), 2 * self.cores)
+        if self.max_records_per_partition is not None:
+            worthwhile = max(worthwhile, -(-records // self.max_records_per_partition))
+        return max(1, min(len(pieces), max(worthwhile, self.min_partitions or 0)))
+
+
+def count(queue_range: QueueRange) -> int:
+    return queue_range.until_offset - queue_range.from_offset
+
+
+def cut(whole: QueueRange, parts: int) -> list[QueueRange]:
+    """`parts` consecutive ranges of nearly the same length; fewer if there are not so many records."""
+    parts = max(1, min(parts, count(whole)))
+    edges = [whole.from_offset + count(whole) * part // parts for part in range(parts + 1)]
+    return [QueueRange(whole.queue, start, end) for start, end in pairwise(edges)]
+
+
+def split_up(pieces: Sequence[QueueRange], at_least: int) -> list[QueueRange]:
+    """At least that many pieces if there are as many records: always the piece whose parts are largest gets one more
+    part.
+    """
+    parts = [1] * len(pieces)
+    largest: list[tuple[float, int]] = [(-count(piece), index) for index, piece in enumerate(pieces)]
+    heapq.heapify(largest)
+    for _ in range(min(at_least, sum(map(count, pieces))) - len(pieces)):
+        _, index = heapq.heappop(largest)
+        parts[index] += 1
+        heapq.heappush(largest, (-count(pieces[index]) / parts[index], index))
+    return [piece for whole, number in zip(pieces, parts, strict=True) for piece in cut(whole, number)]
+
+
+def pack(pieces: Sequence[QueueRange], partitions: int, max_records: int | None) -> list[list[QueueRange]]:
+    """Largest first into the emptiest partition; one more partition where `max_records` would be exceeded."""
+    bins: list[tuple[int, int, list[QueueRange]]] = [(0, index, []) for index in range(partitions)]
+    for piece in sorted(pieces, key=lambda piece: (-count(piece), piece)):
+        filled, index, held = bins[0]
+        if max_records is not None and held and filled + count(piece) > max_records:
+            heapq.heappush(bins, (count(piece), len(bins), [piece]))
+            continue
+        held.append(piece)
+        heapq.heapreplace(bins, (filled + count(piece), index, held))
+    return [sorted(held) for filled, _, held in sorted(bins, key=lambda one: (-one[0], one[1])) if held]

@@ -1,0 +1,150 @@
+"""Where each queue starts and ends.  Pure: says what it has to know (`Need`), and decides once it is told (`Facts`).
+
+Precedence as in Kafka's source: startingTimestamp, then startingOffsetsByTimestamp, then startingOffsets; a queue that
+one of them does not name falls to the next, and at last to `latest` (streams) or `earliest` (batches).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from rocketsim_source.cluster import Bounds
+from rocketsim_source.data_loss import EARLIEST as REREAD
+from rocketsim_source.data_loss import TRIMMED, TRUNCATED, DataLossPolicy
+from rocketsim_source.option_values import OptionError
+from rocketsim_source.options import SourceOptions
+from rocketsim_source.positions import COMMITTED, EARLIEST, LATEST, Position
+from rocketsim_source.queue import Offsets, Queue
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the options say about each queue: a timestamp, or else a chain of candidates."""
+
+    positions: dict[Queue, Position]
+    timestamps: dict[Queue, int] = field(default_factory=dict)
+
+    def needs_committed(self) -> list[Queue]:
+        return [queue for queue, chain in self.positions.items() if COMMITTED in chain and queue not in self.timestamps]
+
+
+@dataclass(frozen=True)
+class Facts:
+    bounds: Mapping[Queue, Bounds]
+    committed: Offsets = field(default_factory=dict)  # a queue without a committed offset is absent
+    found: Offsets = field(
+        default_factory=dict
+    )  # first offset at or after the wanted timestamp; the end if there is none
+
+
+def wanted_starts(options: SourceOptions, queues: Iterable[Queue], *, streaming: bool) -> Wanted:
+    queues = list(queues)
+    default: Position = (LATEST,) if streaming else (EARLIEST,)
+    positions: dict[Queue, Position] = {}
+    times: dict[Queue, int] = {}
+    for name, given in (
+        ("startingTimestamp", options.starting_timestamp),
+        ("startingOffsetsByTimestamp", options.starting_offsets_by_timestamp),
+        ("startingOffsets", options.starting_offsets),
+    ):
+        if given is not None:
+            given.refuse_strangers(queues, name)
+    for queue in queues:
+        for by_time in (options.starting_timestamp, options.starting_offsets_by_timestamp):
+            timestamp = by_time.at(queue) if by_time is not None else None
+            if timestamp is not None:
+                times[queue] = timestamp
+                break
+        chain = options.starting_offsets.at(queue) if options.starting_offsets is not None else None
+        positions[queue] = chain if chain is not None else default
+    return Wanted(positions, times)
+
+
+def start_offsets(wanted: Wanted, facts: Facts, options: SourceOptions) -> Offsets:
+    """The first offset to read of each queue; within the queue's bounds, or the data loss policy has been asked."""
+    starts: Offsets = {}
+    for queue, chain in wanted.positions.items():
+        bounds = facts.bounds[queue]
+        if queue in wanted.timestamps:
+            starts[queue] = start_by_time(queue, wanted.timestamps[queue], facts, options)
+            continue
+        offset = first_candidate(queue, chain, bounds, facts.committed, options.group)
+        starts[queue] = within(queue, offset, bounds, options.data_loss)
+    return starts
+
+
+def start_by_time(queue: Queue, timestamp: int, facts: Facts, options: SourceOptions) -> int:
+    bounds, offset = facts.bounds[queue], facts.found[queue]
+    if offset < bounds.max_offset:
+        return max(offset, bounds.min_offset)
+    strategy = options.starting_offsets_by_timestamp_strategy
+    if strategy == "error":
+        raise OptionError(
+            f"{queue} has no message at or after timestamp {timestamp}; "
+            "startingOffsetsByTimestampStrategy=latest or =earliest would start there instead"
+        )
+    return bounds.max_offset if strategy == LATEST else bounds.min_offset
+
+
+def first_candidate(queue: Queue, chain: Position, bounds: Bounds, committed: Offsets, group: str | None) -> int:
+    for candidate in chain:
+        if candidate == EARLIEST:
+            return bounds.min_offset
+        if candidate == LATEST:
+            return bounds.max_offset
+        if isinstance(candidate, int):
+            return candidate
+        if queue in committed:
+            return committed[queue]
+    raise OptionError(
+        f"group {group} has no committed offset for {queue}; 'committed,earliest' or 'committed,latest' says where to "
+        "start then"
+    )
+
+
+def within(queue: Queue, offset: int, bounds: Bounds, policy: DataLossPolicy) -> int:
+    """`offset`, or where to go on if the queue does not reach there."""
+    if offset < bounds.min_offset:
+        policy.allow(TRIMMED, queue, f"should start at {offset}, but its smallest offset is {bounds.min_offset}")
+        return bounds.min_offset
+    if offset > bounds.max_offset:
+        action = policy.allow(TRUNCATED, queue, f"should start at {offset}, but it ends at {bounds.max_offset}")
+        return bounds.min_offset if action == REREAD else bounds.max_offset
+    return offset
+
+
+def wanted_ends(options: SourceOptions, queues: Iterable[Queue]) -> Wanted:
+    """Queues without an end are absent from both parts."""
+    queues = list(queues)
+    positions: dict[Queue, Position] = {}
+    times: dict[Queue, int] = {}
+    for name, given in (
+        ("endingTimestamp", options.ending_timestamp),
+        ("endingOffsetsByTimestamp", options.ending_offsets_by_timestamp),
+        ("endingOffsets", options.ending_offsets),
+    ):
+        if given is not None:
+            given.refuse_strangers(queues, name)
+    for queue in queues:
+        for by_time in (options.ending_timestamp, options.ending_offsets_by_timestamp):
+            timestamp = by_time.at(queue) if by_time is not None else None
+            if timestamp is not None:
+                times[queue] = timestamp
+                break
+        else:
+            chain = options.ending_offsets.at(queue) if options.ending_offsets is not None else None
+            if chain is not None:
+                positions[queue] = chain
+    return Wanted(positions, times)
+
+
+def end_offsets(wanted: Wanted, facts: Facts) -> Offsets:
+    """Where each queue ends; a queue without an end is absent.
+
+    A timestamp that no record has reached yet is no end either: the next record may still be older.  `latest` is none
+    in a stream.
+    """
+    ends = {queue: chain[0] for queue, chain in wanted.positions.items() if isinstance(chain[0], int)}
+    ends |= {
+        queue: facts.found[queue] for queue in wanted.timestamps if facts.found[queue] < facts.bounds[queue].max_offset
+    }
+    return ends

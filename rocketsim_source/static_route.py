@@ -1,0 +1,49 @@
+"""A route without a name server, from the option `brokers`: who the brokers are is given, which queues they have they
+are asked.
+"""
+
+from collections.abc import Mapping
+
+from rocketsim_client.errors import BrokerNotExist, NoPermission, RocketSimError, TopicNotExist
+from rocketsim_client.grpc_transport import GrpcTransport
+from rocketsim_client.route import PERM_READ, PERM_WRITE, BrokerData, QueueData, TopicRoute
+
+
+class StaticRoute(GrpcTransport):
+    def __init__(self, brokers: Mapping[str, Mapping[int, str]]) -> None:
+        super().__init__([])
+        self._brokers = {name: BrokerData("", name, dict(members)) for name, members in brokers.items()}
+        self._known: dict[tuple[str, str], int] = {}
+
+    def topic_route(self, topic: str, timeout_s: float) -> TopicRoute:
+        """Queues are counted anew each time; a broker name that is away keeps the queues it had."""
+        failure: RocketSimError | None = None
+        for name in self._brokers:
+            try:
+                self._known[topic, name] = self._count(topic, name, timeout_s)
+            except TopicNotExist:
+                self._known.pop((topic, name), None)
+            except RocketSimError as error:
+                failure = error
+        counts = {name: self._known[topic, name] for name in self._brokers if self._known.get((topic, name))}
+        if not counts:
+            raise failure or TopicNotExist(f"topic {topic!r}: none of the brokers {', '.join(self._brokers)} has it")
+        queues = tuple(QueueData(name, count, count, PERM_READ | PERM_WRITE) for name, count in counts.items())
+        return TopicRoute(topic, queues, {name: self._brokers[name] for name in counts})
+
+    def topic_list(self, timeout_s: float) -> list[str]:
+        raise NoPermission("without a name server there is no list of topics")
+
+    def cluster_list(self, timeout_s: float) -> list[BrokerData]:
+        return list(self._brokers.values())
+
+    def _count(self, topic: str, name: str, timeout_s: float) -> int:
+        failure: RocketSimError = BrokerNotExist(f"broker {name!r} has no address")
+        for _, address in sorted(self._brokers[name].addresses.items()):
+            try:
+                return max(self.queue_bounds(address, topic, [], timeout_s), default=-1) + 1
+            except TopicNotExist:
+                raise
+            except RocketSimError as error:
+                failure = error
+        raise failure

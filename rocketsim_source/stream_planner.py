@@ -1,0 +1,110 @@
+"""How far each batch of a stream goes.  Pure but for what it is told: bounds come in, the next offset comes out."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rocketsim_source.cluster import Bounds, Seen
+from rocketsim_source.data_loss import DELETED, EARLIEST, TRIMMED, TRUNCATED
+from rocketsim_source.limits import Limits, TriggerDelay
+from rocketsim_source.options import SourceOptions
+from rocketsim_source.queue import Offsets, Queue
+
+logger = logging.getLogger(__name__)
+
+
+def truncated(starts: Offsets, bounds: Mapping[Queue, Bounds]) -> list[Queue]:
+    """Queues that end before their start, as their master says.  A slave may just be behind."""
+    return [q for q, found in bounds.items() if q in starts and found.max_offset < starts[q] and found.from_master]
+
+
+@dataclass
+class StreamPlanner:
+    options: SourceOptions
+    delay: TriggerDelay
+    turn: int = 0
+    target: Offsets | None = None  # where availableNow ends, once it is known
+    _warned: set[tuple[str, Queue]] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, options: SourceOptions) -> "StreamPlanner":
+        return cls(options, TriggerDelay(options.min_offsets_per_trigger, options.max_trigger_delay_ms))
+
+    def next_offsets(
+        self, starts: Offsets, seen: Seen, added: Offsets, ends: Offsets, *, unlimited: bool, bounded: bool, now_ms: int
+    ) -> Offsets:
+        """The end of the next batch; equal to `starts` if there is to be none.
+
+        `added` are new queues with the offset they start at: the batch that first names them reads nothing of them, so
+        that the start of the next one is in the checkpoint.  `ends` are final; `unlimited` (Trigger.Once) ignores all
+        limits, `bounded` (AvailableNow) the minimum.
+        """
+        at = self.after_losses(starts, seen)
+        backlogs: dict[Queue, int] = {}
+        for queue, found in seen.bounds.items():
+            if queue in at:
+                end = min(found.max_offset, ends.get(queue, found.max_offset))
+                if self.target is not None:
+                    end = min(end, self.target.get(queue, at[queue]))
+                backlogs[queue] = max(0, end - at[queue])
+        total = sum(backlogs.values())
+        if unlimited:
+            taken: Mapping[Queue, int] = backlogs
+        elif bounded or self.delay.lets_through(total, now_ms):
+            taken = self._limits().apply(backlogs, record_bytes(seen.bounds), self.turn)
+        else:
+            taken = {}
+        if any(taken.values()):
+            self.turn += 1
+        elif not total and at != starts:
+            pass  # a loss that was allowed has to get into the checkpoint even without new records
+        elif not added:
+            return starts
+        return {queue: offset + taken.get(queue, 0) for queue, offset in at.items()} | added
+
+    def _limits(self) -> Limits:
+        options = self.options
+        return Limits(options.max_offsets_per_trigger, options.max_offsets_per_queue, options.max_bytes_per_trigger)
+
+    def after_losses(self, starts: Offsets, seen: Seen) -> Offsets:
+        """Where each queue goes on; raises DataLossError where the options say so."""
+        policy = self.options.data_loss
+        at = dict(starts)
+        for queue in sorted(seen.gone & starts.keys()):
+            what = f"is gone (topic or queue deleted); it was read up to {starts[queue]}"
+            policy.allow(DELETED, queue, what)
+            self._warn(DELETED, queue, what)
+            del at[queue]
+        for queue, found in seen.bounds.items():
+            start = starts.get(queue)
+            if start is None:
+                continue
+            if start < found.min_offset and found.from_master:
+                what = f"lost its records {start} to {found.min_offset - 1} before they were read (retention?)"
+                policy.allow(TRIMMED, queue, what)
+                self._warn(TRIMMED, queue, what)
+                at[queue] = found.min_offset
+        for queue in truncated(starts, seen.bounds):
+            found = seen.bounds[queue]
+            what = (
+                f"was read up to {starts[queue]}, but now ends at {found.max_offset} "
+                "(broker restarted empty, or lost its tail?)"
+            )
+            action = policy.allow(TRUNCATED, queue, what)
+            self._warn(TRUNCATED, queue, what)
+            at[queue] = found.min_offset if action == EARLIEST else found.max_offset
+        return at
+
+    def _warn(self, kind: str, queue: Queue, what: str) -> None:
+        if (kind, queue) not in self._warned:
+            self._warned.add((kind, queue))
+            logger.warning("data loss allowed by the options: %s %s", queue, what)
+
+
+def record_bytes(bounds: Mapping[Queue, Bounds]) -> dict[Queue, float]:
+    """The mean size of a queue's records, where the broker knows it."""
+    return {
+        queue: found.size_bytes / (found.max_offset - found.min_offset)
+        for queue, found in bounds.items()
+        if found.max_offset > found.min_offset and found.size_bytes > 0
+    }

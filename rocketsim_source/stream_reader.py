@@ -1,0 +1,275 @@
+"""RocketSim as a stream.  Spark calls the methods in camel case: offsets in its long-lived driver process, `read` in
+the executors.
+
+The reader is made in two processes and pickled from the second, so that making one does nothing, and everything that
+is alive (the cluster's channels, the committing thread) comes with the first call that needs it.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from rocketsim_source.cluster import BrokerCluster, ClientCluster, Seen
+from rocketsim_source.committer import Committer, now_ms
+from rocketsim_source.data_loss import EARLIEST, TRUNCATED
+from rocketsim_source.offsets import StreamOffset
+from rocketsim_source.options import SourceOptions
+from rocketsim_source.partition import QueueRangesPartition, plan_partitions
+from rocketsim_source.progress import LagClock, report
+from rocketsim_source.queue import Offsets, Queue
+from rocketsim_source.queue_watch import QueueWatch
+from rocketsim_source.splits import QueueRange
+from rocketsim_source.starts import Facts, Wanted, end_offsets, start_offsets, wanted_ends, wanted_starts
+from rocketsim_source.stream_planner import StreamPlanner, truncated
+from rocketsim_source.termination import flush_on_sigterm
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+NO_LIMIT = 2**62  # as the default limit it tells Trigger.Once apart: only that asks for ReadAllAvailable
+TRUNCATION_GRACE_S = 3.0  # a master's visible end may step back for a moment when a slave comes into sync
+BOUNDED_WAIT_S = 10.0  # how long availableNow waits for a broker name of which nobody answers
+POLL_S = 0.01
+POLL_MAX_S = 0.05
+
+
+class RocketSimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, schema: StructType, options: SourceOptions) -> None:
+        self.schema = schema
+        self.options = options
+        self._driver: _Driver | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"schema": self.schema, "options": self.options, "_driver": None}
+
+    @property
+    def driver(self) -> "_Driver":
+        if self._driver is None:
+            options = self.options
+            cluster = ClientCluster.open(options.name_server, options.brokers, options.pull_timeout_ms / 1000)
+            self._driver = _Driver(options, cluster)
+            flush_on_sigterm(self._driver.close)
+        return self._driver
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self.options.max_offsets_per_trigger or NO_LIMIT)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        # Only noted: the target is looked up by latestOffset, after the replay of a batch that was not finished.
+        self.driver.available_now = True
+
+    def initialOffset(self) -> dict[str, Any]:
+        return self.driver.initial_offset().json()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        end = self.driver.latest_offset(StreamOffset.of(start), unlimited=isinstance(limit, ReadAllAvailable))
+        return end.json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return self.driver.report()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return self.driver.partitions(StreamOffset.of(start), StreamOffset.of(end))
+
+    def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+        from rocketsim_source.partition_reader import read_partition
+
+        assert isinstance(partition, QueueRangesPartition)
+        return read_partition(partition, self.schema, self.options)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self.driver.batch_committed(StreamOffset.of(end))
+
+    def stop(self) -> None:
+        if self._driver is not None:
+            self._driver.close()
+
+
+class _Driver:
+    """What lives in the driver's process as long as the query runs."""
+
+    def __init__(self, options: SourceOptions, cluster: BrokerCluster) -> None:
+        self.options = options
+        self.available_now = False
+        self._cluster = cluster
+        self._watch = QueueWatch(cluster, options, now_ms)
+        self._planner = StreamPlanner.of(options)
+        self._committer = Committer(cluster, options) if options.commits else None
+        self._initial: StreamOffset | None = None
+        self._asked_before = False
+        self._seen = Seen()
+        self._position: Offsets = {}
+        self._lag_clock = LagClock()
+        self._ends: Offsets = {}
+        self._open_ends: Wanted | None = None
+        self._known: set[Queue] = set()
+
+    # --- where to start -----------------------------------------------------------------------------------------------
+
+    def initial_offset(self) -> StreamOffset:
+        """The same at every call of one run: Spark asks twice."""
+        if self._initial is None:
+            queues = self._watch.discover(must_exist=True)
+            starts = self._resolve(wanted_starts(self.options, queues, streaming=True))
+            self._initial = StreamOffset(starts)
+            if self._committer and self.options.commit_initial_offset:
+                self._committer.start_at(starts)
+        return self._initial
+
+    def _resolve(self, wanted: Wanted) -> Offsets:
+        seen = self._watch.look(wanted.positions, must_answer=True)
+        wanted = Wanted(
+            {queue: chain for queue, chain in wanted.positions.items() if queue in seen.bounds}, wanted.timestamps
+        )
+        return start_offsets(wanted, self._facts(wanted, seen), self.options)
+
+    def _facts(self, wanted: Wanted, seen: Seen) -> Facts:
+        found = self._cluster.search(wanted.timestamps)
+        committed: Offsets = {}
+        if asked := wanted.needs_committed():
+            assert self.options.group is not None
+            committed, silent = self._cluster.committed(self.options.group, asked)
+            if silent:
+                raise ConnectionError(
+                    f"the committed offsets of {', '.join(sorted(silent))} cannot be read: nobody answers"
+                )
+        return Facts(seen.bounds, committed, found)
+
+    # --- how far to go ------------------------------------------------------------------------------------------------
+
+    def latest_offset(self, start: StreamOffset, *, unlimited: bool) -> StreamOffset:
+        first, self._asked_before = not self._asked_before, True
+        is_initial = self._initial is not None and start.offsets == self._initial.offsets
+        self._position = dict(start.offsets)
+        if first and is_initial and not start.anchor and self.options.initial_offset_anchor and not unlimited:
+            return StreamOffset(start.offsets, anchor=True)
+        if not is_initial:
+            self._processed(start, "onTrigger")
+        deadline = time.monotonic() + self.options.idle_poll_ms / 1000
+        pause = POLL_S
+        while True:
+            end = self._plan(start, unlimited)
+            left = deadline - time.monotonic()
+            if end != start.offsets:
+                self._position = dict(end)
+                return StreamOffset(end)
+            if self.available_now or unlimited or left <= 0:
+                return start
+            # An idle query would ask ninety times a second; a new record is still seen within this pause.
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, POLL_MAX_S)
+
+    def _plan(self, start: StreamOffset, unlimited: bool) -> Offsets:
+        queues = self._watch.discover()
+        seen = self._look(start.offsets, queues)
+        if self.available_now and self._planner.target is None:
+            self._planner.target = {queue: found.max_offset for queue, found in seen.bounds.items()}
+        new = {queue for queue in seen.bounds if queue not in start.offsets}
+        if self._planner.target is not None:
+            new &= self._planner.target.keys()
+        added = self._added(new, seen)
+        end = self._planner.next_offsets(
+            start.offsets,
+            seen,
+            added,
+            self._final_ends(seen),
+            unlimited=unlimited,
+            bounded=self.available_now,
+            now_ms=now_ms(),
+        )
+        if self._committer and (dropped := start.offsets.keys() - end.keys()):
+            self._committer.forget(set(dropped))
+        return end
+
+    def _look(self, starts: Offsets, queues: set[Queue]) -> Seen:
+        """Bounds of all queues.  A queue that seems truncated is asked again until that is certain."""
+        begun = time.monotonic()
+        while True:
+            waited = time.monotonic() - begun
+            # A bounded run that left out a broker which does not answer would end as if it had read everything.
+            seen = self._watch.look(
+                sorted(starts.keys() | queues), must_answer=self.available_now and waited >= BOUNDED_WAIT_S
+            )
+            unsure = truncated(starts, seen.bounds) and waited < TRUNCATION_GRACE_S
+            if not unsure and not (self.available_now and seen.silent):
+                break
+            time.sleep(POLL_MAX_S)
+        self._seen = seen
+        now = now_ms()
+        for queue, found in seen.bounds.items():
+            self._lag_clock.observe(queue, found.max_offset, now)
+        return seen
+
+    def _added(self, new: set[Queue], seen: Seen) -> Offsets:
+        if not new:
+            return {}
+        wanted = Wanted(dict.fromkeys(sorted(new), self.options.new_queue_offsets))
+        return start_offsets(wanted, self._facts(wanted, seen), self.options)
+
+    def _final_ends(self, seen: Seen) -> Offsets:
+        """Ends from the options.  Those by timestamp are only known once a record has passed it, and are then fixed."""
+        wanted = wanted_ends(self.options, seen.bounds)
+        open_ends = {queue: ms for queue, ms in wanted.timestamps.items() if queue not in self._ends}
+        found = self._cluster.search(open_ends)
+        self._ends |= end_offsets(Wanted(wanted.positions, open_ends), Facts(seen.bounds, {}, found))
+        return self._ends
+
+    # --- what to read -------------------------------------------------------------------------------------------------
+
+    def partitions(self, start: StreamOffset, end: StreamOffset) -> list[InputPartition]:
+        """A plan from offsets alone, so that a replayed batch reads the same; only an allowed data loss looks at the
+        brokers.
+        """
+        if end.anchor:
+            return []
+        ranges = [
+            QueueRange(queue, self._from(queue, start.offsets[queue], until), until)
+            for queue, until in end.offsets.items()
+            if queue in start.offsets  # else it is new, and starts there
+        ]
+        return plan_partitions(ranges, self.options, self._cluster, os.cpu_count() or 1)
+
+    def _from(self, queue: Queue, start: int, until: int) -> int:
+        if start <= until:
+            return start
+        what = (
+            f"should be read from {start} to {until}: its end went back, or this is the first batch of a query whose "
+            "start moved on before the batch was finished (initialOffsetAnchor=true prevents that)"
+        )
+        if self.options.data_loss.allow(TRUNCATED, queue, what) != EARLIEST:
+            return until
+        found = self._watch.look([queue], must_answer=True).bounds.get(queue)
+        return min(until, found.min_offset if found else until)
+
+    # --- committing, progress, the end --------------------------------------------------------------------------------
+
+    def batch_committed(self, end: StreamOffset) -> None:
+        self._processed(end, "onCommit")
+
+    def _processed(self, offset: StreamOffset, when: str) -> None:
+        if self._committer is None:
+            return
+        # Nothing was read before an anchor: a group that has an offset of its own keeps it.
+        if self.options.commit_offsets in ("auto", when) and not offset.anchor:
+            self._committer.processed(offset.offsets)
+        self._committer.check()
+
+    def report(self) -> dict[str, Any] | None:
+        if not self._seen.bounds and not self._seen.silent:
+            return None
+        now = now_ms()
+        waits = [self._lag_clock.waiting_ms(queue, self._position.get(queue, 0), now) for queue in self._seen.bounds]
+        group = self._committer.status() if self._committer else None
+        return report(self._seen.bounds, self._position, max(waits, default=0), group, self._seen.silent)
+
+    def close(self) -> None:
+        if self._committer is not None:
+            self._committer.close(self.options.commit_timeout_ms / 1000)

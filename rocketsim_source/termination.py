@@ -1,0 +1,34 @@
+"""The end of Spark's stream runner: `query.stop()` sends it SIGTERM (twice) and never calls the reader's stop()."""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
+
+
+def is_stream_runner() -> bool:
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    return spec is not None and spec.name == RUNNER
+
+
+def flush_on_sigterm(flush: Callable[[], None]) -> None:
+    """Run `flush` at SIGTERM, then end as before.  Does nothing outside Spark's runner: other processes' signals are
+    not ours.
+    """
+    if not is_stream_runner() or threading.current_thread() is not threading.main_thread():
+        return
+
+    def on_sigterm(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the second one must not cut the flush short
+        try:
+            flush()
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, on_sigterm)

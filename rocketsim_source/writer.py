@@ -1,0 +1,207 @@
+"""RocketSim as a sink: Arrow batches -> messages, every one of them acknowledged before a task is done.
+
+    atLeastOnce   a task that is repeated sends its rows again, under new message ids
+    idempotent    a row's message id is made of query, batch, partition and its place in it, so that a repeated task
+                  sends the same ids and dropDuplicates("msgId") gives exactly once; that needs the same rows in the same
+                  order, which a replayed batch has
+"""
+
+import logging
+import os
+import uuid
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from rocketsim_source.option_values import OptionError
+from rocketsim_source.sink_columns import Outgoing, SinkColumns, outgoing
+from rocketsim_source.sink_options import SinkOptions, sink_options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rocketsim_client.producer import Producer
+
+logger = logging.getLogger(__name__)
+
+QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
+
+_producers: dict[tuple[object, ...], "Producer"] = {}
+
+
+@dataclass(frozen=True)
+class SinkPlan:
+    """What travels to the executors.  `job` is one for all tasks of a batch write, and for their repetitions."""
+
+    options: SinkOptions
+    columns: SinkColumns
+    job: str
+
+
+def sink_plan(schema: StructType, given: Mapping[str, str], overwrite: bool) -> SinkPlan:
+    if overwrite:
+        raise OptionError("messages can only be added: use mode append (outputMode append or update for a stream)")
+    options = sink_options(given)
+    return SinkPlan(options, SinkColumns.of(schema, options), uuid.uuid4().hex)
+
+
+class Sent(WriterCommitMessage):
+    """One task's rows, by what their brokers said: SEND_OK, or stored but not as safe as asked for."""
+
+    def __init__(self, statuses: dict[str, int]) -> None:
+        self.statuses = statuses
+
+    @property
+    def rows(self) -> int:
+        return sum(self.statuses.values())
+
+
+class RocketSimWriter(DataSourceArrowWriter):
+    def __init__(self, plan: SinkPlan) -> None:
+        self.plan = plan
+
+    def write(self, iterator: Iterator["pa.RecordBatch"]) -> WriterCommitMessage:
+        return write_rows(self.plan, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        report(self.plan, messages, f"job {self.plan.job}")
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        logger.warning("job %s was aborted; messages that were sent already stay", self.plan.job)
+
+
+class RocketSimStreamWriter(DataSourceStreamArrowWriter):
+    def __init__(self, plan: SinkPlan) -> None:
+        self.plan = plan
+
+    def write(self, iterator: Iterator["pa.RecordBatch"]) -> WriterCommitMessage:
+        return write_rows(self.plan, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        report(self.plan, messages, f"batch {batchId}")
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        logger.warning("batch %d was aborted; messages that were sent already stay, a retry sends them again", batchId)
+
+
+def report(plan: SinkPlan, messages: list[WriterCommitMessage | None], what: str) -> None:
+    statuses: Counter[str] = Counter()
+    for message in messages:
+        if isinstance(message, Sent):
+            statuses.update(message.statuses)
+    weaker = {status: rows for status, rows in statuses.items() if status != "SEND_OK"}
+    if weaker:
+        logger.warning("%s: stored, but less safely than the brokers are set to: %s", what, weaker)
+
+
+def write_rows(plan: SinkPlan, batches: Iterator["pa.RecordBatch"]) -> Sent:
+    """Returns when a broker has acknowledged every row; raises if one could not be sent, and the task fails."""
+    sender = Sender(plan, worker_producer(plan.options), row_id_prefix(plan))
+    for batch in batches:
+        rows = plan.options.send_batch_size or max(1, batch.num_rows)
+        for start in range(0, batch.num_rows, rows):
+            sender.send(batch.slice(start, rows))
+    return sender.finish()
+
+
+def row_id_prefix(plan: SinkPlan) -> str | None:
+    """`queryId-batchId-partition-`, the same whenever this task is repeated; None: not asked for."""
+    if plan.options.mode != "idempotent":
+        return None
+    context = TaskContext.get()
+    assert context is not None
+    query_id, batch_id = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
+    whole = f"{query_id}-{batch_id}" if query_id and batch_id else plan.job
+    return f"{whole}-{context.partitionId()}-"
+
+
+def worker_producer(options: SinkOptions) -> "Producer":
+    """This worker's producer, made after the fork and kept: its channels and routes serve the next task too.  It is
+    never closed, and holds nothing back: a task waits for all of its acknowledgements.
+    """
+    from rocketsim_client.producer import Producer
+    from rocketsim_source.cluster import ClientCluster
+
+    brokers = tuple(sorted((name, tuple(sorted(ids.items()))) for name, ids in (options.brokers or {}).items()))
+    key = (os.getpid(), options.name_server, brokers, options.group, options.send_timeout_ms, options.retries)
+    if key not in _producers:
+        cluster = ClientCluster.open(options.name_server, options.brokers, options.send_timeout_ms / 1000)
+        _producers[key] = Producer(
+            group=options.group,
+            cluster=cluster.client,
+            send_msg_timeout_ms=options.send_timeout_ms,
+            retry_times_when_send_failed=options.retries,
+            retry_times_when_send_async_failed=options.retries,
+            max_in_flight=options.max_inflight,
+        )
+    return _producers[key]
+
+
+class Sender:
+    """One task's rows on their way."""
+
+    def __init__(self, plan: SinkPlan, producer: "Producer", id_prefix: str | None) -> None:
+        self._plan = plan
+        self._producer = producer
+        self._id_prefix = id_prefix
+        self._rows = 0
+        self._turn = 0
+        self._waiting: deque[Any] = deque()
+        self._statuses: Counter[str] = Counter()
+
+    def send(self, batch: "pa.RecordBatch") -> None:
+        for piece in outgoing(batch, self._plan.columns, self._plan.options.topic, self._ids(batch.num_rows)):
+            self._waiting.extend(
+                self._producer.send_columns_async(
+                    piece.topic,
+                    piece.bodies,
+                    tags=piece.tags,
+                    keys=piece.keys,
+                    properties=piece.properties,
+                    sharding_keys=piece.message_groups,
+                    msg_ids=piece.msg_ids,
+                    queue=self._queue(piece),
+                )
+            )
+        # Each broker has its own limit in flight; this one only bounds what waits in memory.
+        while len(self._waiting) > 4 * self._plan.options.max_inflight:
+            self._settle()
+
+    def finish(self) -> Sent:
+        while self._waiting:
+            self._settle()
+        return Sent(dict(self._statuses))
+
+    def _settle(self) -> None:
+        part = self._waiting.popleft().result()
+        status = part.send_status.name
+        self._statuses[status] += len(part.msg_ids)
+        if status != "SEND_OK" and self._plan.options.unsynced_send_policy == "fail":
+            raise RuntimeError(f"{len(part.msg_ids)} messages were stored with {status} (unsyncedSendPolicy=fail)")
+
+    def _ids(self, rows: int) -> "pa.Array | None":
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if self._id_prefix is None:
+            return None
+        numbers = pa.array(np.arange(self._rows, self._rows + rows)).cast(pa.string())
+        self._rows += rows
+        return pc.binary_join_element_wise(self._id_prefix, numbers, "")
+
+    def _queue(self, piece: Outgoing) -> Any:
+        """The queue with the wanted id, of the broker names in turn: column queueId says nothing about the broker."""
+        if piece.queue_id is None:
+            return None
+        queues = [q for q in self._producer.publish_queues(piece.topic) if q.queue_id == piece.queue_id]
+        if not queues:
+            raise ValueError(f"topic {piece.topic} has no writable queue {piece.queue_id} (column queueId)")
+        self._turn += 1
+        return queues[self._turn % len(queues)]
