@@ -77,8 +77,11 @@ def bind(server: grpc.aio.Server, bind_address: str, port: int) -> int:
     return bound_port
 
 
-async def add_services(server: grpc.aio.Server, services: Iterable[Service]) -> None:
-    """The services, and beside them reflection (so that grpcurl can list and call) and the standard health service."""
+async def add_services(server: grpc.aio.Server, services: Iterable[Service]) -> health.aio.HealthServicer:
+    """The services, and beside them reflection (so that grpcurl can list and call) and the standard health service.
+
+    Returns the latter, for who wants to say NOT_SERVING before it stops.
+    """
     health_servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     names = []
@@ -88,6 +91,7 @@ async def add_services(server: grpc.aio.Server, services: Iterable[Service]) -> 
     for name in (*names, health.OVERALL_HEALTH):
         await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
     reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    return health_servicer
 
 
 def write_address_file(path: Path, host: str, port: int) -> None:

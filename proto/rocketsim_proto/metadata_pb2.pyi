@@ -103,7 +103,7 @@ class DelayOffset(_message.Message):
     def __init__(self, delay_level: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class Metadata(_message.Message):
-    __slots__ = ("topics_version", "topics", "groups_version", "groups", "consumer_offsets", "delay_offsets", "deleted_topics", "deleted_groups", "complete", "epoch")
+    __slots__ = ("topics_version", "topics", "groups_version", "groups", "consumer_offsets", "delay_offsets", "deleted_topics", "deleted_groups", "complete", "epoch", "end_offset")
     TOPICS_VERSION_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     GROUPS_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -114,6 +114,7 @@ class Metadata(_message.Message):
     DELETED_GROUPS_FIELD_NUMBER: _ClassVar[int]
     COMPLETE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     topics_version: DataVersion
     topics: _containers.RepeatedCompositeFieldContainer[TopicConfig]
     groups_version: DataVersion
@@ -124,4 +125,5 @@ class Metadata(_message.Message):
     deleted_groups: _containers.RepeatedScalarFieldContainer[str]
     complete: bool
     epoch: int
-    def __init__(self, topics_version: _Optional[_Union[DataVersion, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[TopicConfig, _Mapping]]] = ..., groups_version: _Optional[_Union[DataVersion, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[SubscriptionGroupConfig, _Mapping]]] = ..., consumer_offsets: _Optional[_Iterable[_Union[ConsumerOffset, _Mapping]]] = ..., delay_offsets: _Optional[_Iterable[_Union[DelayOffset, _Mapping]]] = ..., deleted_topics: _Optional[_Iterable[str]] = ..., deleted_groups: _Optional[_Iterable[str]] = ..., complete: _Optional[bool] = ..., epoch: _Optional[int] = ...) -> None: ...
+    end_offset: int
+    def __init__(self, topics_version: _Optional[_Union[DataVersion, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[TopicConfig, _Mapping]]] = ..., groups_version: _Optional[_Union[DataVersion, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[SubscriptionGroupConfig, _Mapping]]] = ..., consumer_offsets: _Optional[_Iterable[_Union[ConsumerOffset, _Mapping]]] = ..., delay_offsets: _Optional[_Iterable[_Union[DelayOffset, _Mapping]]] = ..., deleted_topics: _Optional[_Iterable[str]] = ..., deleted_groups: _Optional[_Iterable[str]] = ..., complete: _Optional[bool] = ..., epoch: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,64 @@
+"""`python -m broker_service broker|namesrv -c FILE [KEY=VALUE …]`: argv -> config -> app.  The only reader of argv and signals."""
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+from broker_service.app import run_broker, run_namesrv
+from broker_service.config import load_broker_config, load_namesrv_config
+from broker_service.errors import RocketSimError
+
+logger = logging.getLogger(__name__)
+
+Config = TypeVar("Config")
+INTERRUPTED = 130
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m broker_service", description="A RocketSim server process.")
+    parser.add_argument("kind", choices=("broker", "namesrv"))
+    parser.add_argument("-c", "--config", required=True, type=Path, help="a .properties file in RocketMQ's keys")
+    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="override a key of the file")
+    arguments = parser.parse_args(argv)
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr
+    )
+    logging.captureWarnings(True)
+    overrides = dict(setting.partition("=")[::2] for setting in arguments.settings)
+    try:
+        if arguments.kind == "broker":
+            asyncio.run(until_signal(load_broker_config(arguments.config, overrides), run_broker))
+        else:
+            asyncio.run(until_signal(load_namesrv_config(arguments.config, overrides), run_namesrv))
+    except RocketSimError as error:
+        # An operator is to read one line, not a traceback.
+        logger.critical("%s", error)
+        return 1
+    return 0
+
+
+async def until_signal(config: Config, run: Callable[[Config, asyncio.Event], Awaitable[None]]) -> None:
+    """Run until the first SIGTERM or SIGINT, which asks for a clean end; the second one ends the process at once."""
+    shutdown = asyncio.Event()
+
+    def on_signal(number: int) -> None:
+        if shutdown.is_set():
+            logger.warning("%s again: exiting at once", signal.Signals(number).name)
+            os._exit(INTERRUPTED)
+        logger.info("%s: stopping", signal.Signals(number).name)
+        shutdown.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+    await run(config, shutdown)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""Composition root: builds the parts of a process, starts them, and stops them in reverse."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from google.protobuf.internal import api_implementation
+from rocketsim_proto.record import encode_host
+
+from broker_service.broker.node import BrokerNode
+from broker_service.config import BrokerConfig, NamesrvConfig
+from broker_service.errors import ConfigError
+from broker_service.namesrv.server import run_namesrv as serve_names
+from broker_service.server import bind, build_server, host_port, write_address_file
+
+logger = logging.getLogger(__name__)
+
+FRAME_ROOM = 8 << 20  # a frame beside the longest message
+
+
+async def run_broker(config: BrokerConfig, shutdown: asyncio.Event) -> None:
+    """A broker process, until `shutdown` is set."""
+    async with broker(config) as node:
+        await node.run_until(shutdown)
+
+
+async def run_namesrv(config: NamesrvConfig, shutdown: asyncio.Event) -> None:
+    """A name server process, until `shutdown` is set."""
+    check_protobuf()
+    await serve_names(config, shutdown)
+
+
+@asynccontextmanager
+async def broker(config: BrokerConfig) -> AsyncIterator[BrokerNode]:
+    """A broker that serves; it stops cleanly when the context is left."""
+    check_protobuf()
+    # The store first: a second process on one directory must hear that, and not that the port is taken.
+    node = BrokerNode.open(config)
+    try:
+        server = build_server(max(2 * FRAME_ROOM, config.max_message_size + FRAME_ROOM))
+        port = bind(server, config.bind_address, config.listen_port)
+        await node.start(
+            server, host_port(config.advertised_host, port), encode_host(ip_of(config.advertised_host), port)
+        )
+    except BaseException:
+        node.store.close()
+        raise
+    try:
+        write_address_file(config.address_path, config.advertised_host, port)
+        logger.info(
+            "broker %s id %d listening on %s",
+            config.broker_name,
+            node.broker.broker_id,
+            host_port(config.bind_address, port),
+        )
+        yield node
+    finally:
+        await node.stop()
+
+
+def ip_of(host: str) -> str:
+    """Records keep an address, not a name."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ConfigError(f"brokerIP1={host}: {error}") from error
+    return str(sorted(found)[0][4][0])
+
+
+def check_protobuf() -> None:
+    """The pure-Python protobuf is slow, and its recursion is not bounded."""
+    implementation = api_implementation.Type()
+    if implementation != "upb":
+        raise ConfigError(f"protobuf runs as {implementation!r}, not upb: install its binary wheel for this Python")

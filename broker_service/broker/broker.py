@@ -1,0 +1,167 @@
+"""Broker: the parts of one broker and the few things that concern all of them: who it is, its configuration, what consumers see.
+
+What is done with the parts is elsewhere: `put.py`, `pull.py`, `commits.py`, `queue_lookup.py`, `schedule.py`.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from broker_service.broker.consumer_offsets import ConsumerOffsetTable
+from broker_service.broker.groups import SubscriptionGroupTable
+from broker_service.broker.long_polling import LongPolling
+from broker_service.broker.mastership import Mastership
+from broker_service.broker.peers import Peers
+from broker_service.broker.topics import TopicTable
+from broker_service.config import BrokerConfig, with_updates
+from broker_service.errors import ServiceNotAvailable
+from broker_service.model import BrokerRole, FlushDiskType
+from broker_service.replication.acknowledgement import AckLevels, Acknowledgements
+from broker_service.store.message_store import MessageStore
+
+logger = logging.getLogger(__name__)
+
+Queue = tuple[str, int]
+
+
+class Broker:
+    """One event loop owns it.  `config.broker_role` and `broker_id` are those of now, not those of the file."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: SubscriptionGroupTable,
+        offsets: ConsumerOffsetTable,
+        mastership: Mastership,
+        acknowledgements: Acknowledgements,
+        log_epoch: Callable[[], int],
+        store_host: bytes,
+        clock: Callable[[], float],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.config = config
+        self.store = store
+        self.topics = topics
+        self.groups = groups
+        self.offsets = offsets
+        self.mastership = mastership
+        self.acknowledgements = acknowledgements
+        self.peers = Peers()
+        self.long_polling = LongPolling(config.max_long_polls)
+        self._log_epoch = log_epoch
+        self.store_host = store_host
+        self.clock = clock  # seconds that never go back
+        self.now_ms = now_ms
+        self.stopping = False
+        self.failure: str | None = None  # why the disk is not trusted any more
+        self.config_changed: list[Callable[[BrokerConfig], None]] = []
+        self.arrived: list[Callable[[Iterable[Queue]], None]] = [self.long_polling.arrived]
+        self.log_grew: Callable[[], None] = _nobody  # the slaves are to be sent what was appended
+        self._unseen: deque[tuple[int, list[Queue]]] = deque()  # (end offset, queues) of what consumers may not see yet
+
+    # --- who it is --------------------------------------------------------------------------------------------------
+
+    @property
+    def is_slave(self) -> bool:
+        return not self.mastership.is_master
+
+    @property
+    def broker_id(self) -> int:
+        return self.config.broker_id
+
+    @property
+    def epoch(self) -> int:
+        """A slave's is that of the log it copies."""
+        return self._log_epoch() if self.is_slave else self.mastership.epoch
+
+    def waits_for(self) -> str | None:
+        """What this master waits for before it takes writes."""
+        return self.mastership.waits_for(self.store.end_offset, self.peers.slaves(), self.clock())
+
+    def check_writable(self, client_epoch: int = 0) -> None:
+        """Raises unless a client may write to the log now."""
+        if self.stopping:
+            raise ServiceNotAvailable("this broker is stopping; send to another one")
+        waits_for = self.waits_for() if not self.is_slave else None
+        self.mastership.check_writable(client_epoch, waits_for)
+        if self.failure:
+            raise ServiceNotAvailable(f"{self.failure}; reads go on, writes need a restart")
+
+    @property
+    def takes_clients_writes(self) -> bool:
+        """What the name server is told, so that producers stay away."""
+        try:
+            self.check_writable()
+        except ServiceNotAvailable:
+            return False
+        return self.store.why_not_writable() is None
+
+    # --- its configuration ------------------------------------------------------------------------------------------
+
+    def update_config(self, values: Mapping[str, str]) -> None:
+        """Run-time keys only; all of them or, with a ConfigError, none.  A restart reads the file again."""
+        self.become(with_updates(self.config, values))
+        for key, value in values.items():
+            logger.info("configuration: %s=%s until the next restart", key, value)
+
+    def change_role(self, role: BrokerRole, broker_id: int) -> None:
+        self.become(replace(self.config, broker_role=role, broker_id=broker_id))
+
+    def become(self, config: BrokerConfig) -> None:
+        self.config = config
+        self.acknowledgements.levels = ack_levels(config)
+        self.acknowledgements.tracker.fall_behind_max = config.ha_slave_fallbehind_max
+        for listener in self.config_changed:
+            listener(config)
+
+    def queue_end(self, topic: str, queue_id: int) -> int:
+        """Where the queue ends, whether consumers see it or not."""
+        confirmed, self.store.confirm_offset = self.store.confirm_offset, None
+        try:
+            return self.store.queue_bounds(topic, queue_id)[1]
+        finally:
+            self.store.confirm_offset = confirmed
+
+    # --- what consumers see -----------------------------------------------------------------------------------------
+
+    def appended(self, queues: Iterable[Queue], end_offset: int) -> None:
+        """Records of these queues were appended, up to `end_offset`: send them to the slaves, wake who waits.
+
+        Who waits is woken once the records may be seen.
+        """
+        self.log_grew()
+        visible = self.store.confirm_offset
+        if visible is None or visible >= end_offset:
+            self._wake(queues)
+        else:
+            self._unseen.append((end_offset, list(queues)))
+
+    def visible_changed(self, visible_offset: int | None) -> None:
+        """Consumers see the log up to here (None: to its end)."""
+        self.store.confirm_offset = visible_offset
+        while self._unseen and (visible_offset is None or self._unseen[0][0] <= visible_offset):
+            self._wake(self._unseen.popleft()[1])
+
+    def _wake(self, queues: Iterable[Queue]) -> None:
+        for listener in self.arrived:
+            listener(queues)
+
+    def __str__(self) -> str:
+        return f"{self.config.broker_name} id {self.broker_id} {self.mastership} end={self.store.end_offset}"
+
+
+def _nobody() -> None:
+    """A broker without slaves."""
+
+
+def ack_levels(config: BrokerConfig) -> AckLevels:
+    return AckLevels(
+        sync_master=config.broker_role is BrokerRole.SYNC_MASTER,
+        sync_flush=config.flush_disk_type is FlushDiskType.SYNC_FLUSH,
+        sync_flush_timeout_s=config.sync_flush_timeout / 1000,
+        slave_timeout_s=config.slave_timeout / 1000,
+    )

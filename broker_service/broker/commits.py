@@ -1,0 +1,115 @@
+"""Commits: how consumers tell how far they have read, and ask for it (tables D6 and D7)."""
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from broker_service.broker.broker import Broker
+from broker_service.broker.groups import SubscriptionGroup
+from broker_service.errors import InvalidParameter
+from broker_service.model import GetMessageStatus
+
+logger = logging.getLogger(__name__)
+
+NOT_FOUND = -1
+
+
+@dataclass(frozen=True, slots=True)
+class CommitEntry:
+    topic: str
+    queue_id: int
+    offset: int  # the next one to read
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    topic: str
+    queue_id: int
+    offset: int  # -1: QUERY_NOT_FOUND
+    generation: int = 0
+
+
+class Commits:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def group(self, name: str) -> SubscriptionGroup:
+        """The group of a consumer, made if that is allowed here."""
+        broker = self._broker
+        return broker.groups.consuming(
+            name,
+            auto_create=broker.config.auto_create_subscription_group,
+            may_change=not broker.is_slave,
+            now_ms=broker.now_ms(),
+        )
+
+    def commit(self, group: str, entries: Sequence[CommitEntry]) -> list[int]:
+        """What now stands, in the order of the entries; refused as a whole.
+
+        A slave takes commits too (table D6: the master may be gone) and hands them to the master.
+        """
+        self.group(group)
+        self._refuse_if_fenced()
+        for entry in entries:
+            self._check(entry)
+        by_topic: dict[str, dict[int, int]] = {}
+        for entry in entries:
+            queues = by_topic.setdefault(entry.topic, {})
+            queues[entry.queue_id] = max(entry.offset, queues.get(entry.queue_id, 0))
+        standing = {topic: self._broker.offsets.commit(group, topic, queues) for topic, queues in by_topic.items()}
+        return [standing[entry.topic][entry.queue_id] for entry in entries]
+
+    def commit_on_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """The pull is what the consumer came for: an offset that cannot be committed does not spoil it."""
+        try:
+            self.commit(group, [CommitEntry(topic, queue_id, offset)])
+        except InvalidParameter as error:
+            logger.warning("commit on pull ignored: %s", error)
+
+    def query(self, group: str, queues: Iterable[tuple[str, int]], *, zero_for_new_group: bool) -> list[Committed]:
+        """The group's offsets for these queues; for all it has, if none is named."""
+        offsets = self._broker.offsets
+        queues = list(queues)
+        if not queues:
+            return sorted(
+                (Committed(topic, queue_id, *reversed(entry)) for topic, queue_id, entry in offsets.of_group(group)),
+                key=lambda entry: (entry.topic, entry.queue_id),
+            )
+        answers = []
+        for topic, queue_id in queues:
+            entry = offsets.get(group, topic, queue_id)
+            offset = entry.offset
+            if offset < 0:
+                offset = 0 if zero_for_new_group and self._starts_at_zero(topic, queue_id) else NOT_FOUND
+            answers.append(Committed(topic, queue_id, offset, entry.generation))
+        return answers
+
+    def _starts_at_zero(self, topic: str, queue_id: int) -> bool:
+        """Table D7: the queue's first message is still there and, by the 40 % rule, in memory; also an empty or absent queue."""
+        min_offset, max_offset = self._broker.store.queue_bounds(topic, queue_id)
+        if min_offset > 0:
+            return False
+        if max_offset == 0:
+            return True
+        first = self._broker.store.get_message(topic, queue_id, 0, 1, 1, None, correct_offset=False)
+        return first.status is not GetMessageStatus.FOUND or not first.suggest_pull_from_slave
+
+    def _check(self, entry: CommitEntry) -> None:
+        topic = self._broker.topics.existing(entry.topic)
+        queue_nums = max(topic.read_queue_nums, topic.write_queue_nums)
+        if not 0 <= entry.queue_id < queue_nums:
+            raise InvalidParameter(f"queue {entry.queue_id} of topic {entry.topic}, which has {queue_nums} queues")
+        if entry.offset < 0:
+            raise InvalidParameter(f"offset {entry.offset} for queue {entry.queue_id} of {entry.topic} is negative")
+        if self._broker.is_slave:
+            return  # It may lag: the master has the last word.
+        end = self._broker.queue_end(entry.topic, entry.queue_id)
+        if entry.offset > end:
+            raise InvalidParameter(
+                f"offset {entry.offset} is beyond the end {end} of queue {entry.queue_id} of {entry.topic}"
+            )
+
+    def _refuse_if_fenced(self) -> None:
+        mastership = self._broker.mastership
+        if mastership.fenced_by:
+            mastership.check_writable()

@@ -1,0 +1,167 @@
+"""Named entries in one of RocketMQ's `config/*.json`, with a DataVersion that rises with every change.
+
+What topics and subscription groups have in common.  Changes are on disk when a method returns.  Fields that RocketMQ has
+and we do not know are kept as they are.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from broker_service.errors import StoreCorrupt
+
+MAX_TOMBSTONES = 10_000
+
+
+class JsonStore(Protocol):
+    """Where a table is kept; `store.json_file.JsonFile` is one."""
+
+    def load(self) -> dict[str, Any] | None:
+        """None when there is no file yet."""
+
+    def save(self, value: dict[str, Any]) -> None:
+        """Returns only when the new content is on disk; a crash leaves the old content or the new."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataVersion:
+    """Which state of a table this is; two brokers with equal versions have equal tables."""
+
+    timestamp: int = 0
+    counter: int = 0
+    state_version: int = 0
+
+    def next(self, now_ms: int) -> "DataVersion":
+        return DataVersion(now_ms, self.counter + 1, self.state_version)
+
+    def to_json(self) -> dict[str, int]:
+        return {"counter": self.counter, "stateVersion": self.state_version, "timestamp": self.timestamp}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "DataVersion":
+        return cls(int(value.get("timestamp", 0)), int(value.get("counter", 0)), int(value.get("stateVersion", 0)))
+
+
+class Named(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def name(self) -> str: ...
+
+
+Entry = TypeVar("Entry", bound=Named)
+
+
+class ConfigTable(Generic[Entry]):
+    """Subclasses say what an entry is and under which key of the file the entries are."""
+
+    entry_class: ClassVar[type[Any]]
+    table_key: ClassVar[str]
+
+    def __init__(self, file: JsonStore, tombstones_file: JsonStore) -> None:
+        self._file = file
+        self._tombstones_file = tombstones_file
+        self._other: dict[str, Any] = {}  # what else the file holds
+        self._unknown: dict[str, dict[str, Any]] = {}  # an entry's fields that we do not know
+        self.entries: dict[str, Entry] = {}
+        self.version = DataVersion()
+        self.tombstones: dict[str, int] = {}  # deleted name -> when, so that a slave that was away hears of it
+        self.changed: list[Callable[[str], None]] = []  # called with the name after each change of the local table
+        self._load()
+
+    def get(self, name: str) -> Entry | None:
+        return self.entries.get(name)
+
+    def put(self, entry: Entry, now_ms: int) -> None:
+        """Make or replace; an entry equal to the one that is there changes nothing."""
+        if self.entries.get(entry.name) == entry:
+            return
+        self._store({**self.entries, entry.name: entry}, self.version.next(now_ms), entry.name)
+
+    def delete(self, name: str, now_ms: int) -> bool:
+        """False if there was none."""
+        if name not in self.entries:
+            return False
+        self._bury({name: now_ms})
+        self._store({key: entry for key, entry in self.entries.items() if key != name}, self.version.next(now_ms), name)
+        return True
+
+    def adopt(
+        self, version: DataVersion, entries: Iterable[Entry], deleted: Iterable[str], *, complete: bool
+    ) -> set[str]:
+        """Become what the master has: a snapshot (`complete`) or a change.  Returns the names that were changed or removed."""
+        mastered = {entry.name: entry for entry in entries}
+        gone = {name for name in deleted if name in self.entries and name not in mastered}
+        if complete:
+            gone |= self.entries.keys() - mastered.keys()
+        changed = {name for name, entry in mastered.items() if self.entries.get(name) != entry} | gone
+        if not changed and version == self.version:
+            return set()
+        if gone:
+            self._bury(dict.fromkeys(gone, version.timestamp))
+        table = {name: entry for name, entry in self.entries.items() if name not in gone} | mastered
+        self._store(table, version, *changed)
+        return changed
+
+    def _store(self, entries: dict[str, Entry], version: DataVersion, *names: str) -> None:
+        # The file first: a change that could not be written has not happened.
+        table = {name: {**self._unknown.get(name, {}), **to_json(entry)} for name, entry in sorted(entries.items())}
+        self._file.save({**self._other, "dataVersion": version.to_json(), self.table_key: table})
+        self.entries, self.version = entries, version
+        for name in names:
+            if name not in entries:
+                self._unknown.pop(name, None)
+        for listener in self.changed:
+            for name in names:
+                listener(name)
+
+    def _bury(self, names: Mapping[str, int]) -> None:
+        newest = sorted({**self.tombstones, **names}.items(), key=lambda item: item[1])[-MAX_TOMBSTONES:]
+        self._tombstones_file.save({"deleted": dict(newest)})
+        self.tombstones = dict(newest)
+
+    def deleted(self) -> list[str]:
+        """Names deleted at some time that do not exist now."""
+        return [name for name in self.tombstones if name not in self.entries]
+
+    def _load(self) -> None:
+        buried = self._tombstones_file.load() or {}
+        self.tombstones = {str(name): int(when) for name, when in buried.get("deleted", {}).items()}
+        content = dict(self._file.load() or {})
+        try:
+            self.version = DataVersion.from_json(content.pop("dataVersion", None) or {})
+            for name, value in (content.pop(self.table_key, None) or {}).items():
+                entry = from_json(self.entry_class, value)
+                if entry.name != name:
+                    raise ValueError(f"{name} holds the entry of {entry.name!r}")
+                self.entries[name] = entry
+                known = to_json(entry)
+                self._unknown[name] = {key: field for key, field in value.items() if key not in known}
+        except (TypeError, ValueError, AttributeError) as error:
+            raise StoreCorrupt(f"{self._file}: {error}; correct it or put its .bak in its place") from error
+        self._other = content
+
+
+def camel_case(name: str) -> str:
+    return re.sub(r"_([a-z0-9])", lambda match: match[1].upper(), name)
+
+
+def to_json(entry: Named) -> dict[str, Any]:
+    values = {field.name: getattr(entry, field.name) for field in dataclasses.fields(entry)}  # type: ignore[arg-type]
+    return {camel_case(name): dict(value) if isinstance(value, dict) else value for name, value in values.items()}
+
+
+def from_json(entry_class: type[Any], value: Mapping[str, Any]) -> Any:
+    """RocketMQ leaves fields out and writes null for some: both mean the default."""
+    arguments = {}
+    for field in dataclasses.fields(entry_class):
+        given = value.get(camel_case(field.name))
+        if given is None:
+            continue
+        expected = {"int": int, "str": str, "bool": bool}.get(str(getattr(field.type, "__name__", field.type)), dict)
+        if not isinstance(given, expected) or (expected is int and isinstance(given, bool)):
+            raise ValueError(f"{camel_case(field.name)} is {given!r}, not {expected.__name__}")
+        arguments[field.name] = given
+    return entry_class(**arguments)

@@ -1,0 +1,243 @@
+"""ConsumerOffsetTable: how far each group has read each queue.
+
+An entry is (generation, offset), compared in that order, and only ever rises: that is the whole merge rule between a master
+and its slaves, in both directions.  A reset, the deletion of a topic or group and a clamping raise the generation, which
+is how an offset may go back.  `config/consumerOffset.json` is RocketMQ's; generations are in a file of ours beside it, and
+what was committed since both were written is in the journal.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from broker_service.broker.config_table import DataVersion, JsonStore
+from broker_service.broker.offset_journal import NO_OFFSET, OffsetEntry, OffsetJournal
+from broker_service.errors import StoreCorrupt
+
+logger = logging.getLogger(__name__)
+
+Queues = dict[int, OffsetEntry]
+Change = tuple[str, str, Mapping[int, OffsetEntry]]  # group, topic, queues
+NEVER = OffsetEntry(0, NO_OFFSET)
+
+
+class ConsumerOffsetTable:
+    """Every change is journaled before the method returns; nothing here waits for the disk but `Compaction.run`."""
+
+    def __init__(self, file: JsonStore, generations_file: JsonStore, journal: OffsetJournal) -> None:
+        self._file = file
+        self._generations_file = generations_file
+        self._journal = journal
+        self._table: dict[tuple[str, str], Queues] = {}
+        self._other: dict[str, Any] = {}  # RocketMQ's other fields: groupTopicMap, pullOffsetTable
+        self._version = DataVersion()
+        self._told: set[tuple[str, str, int]] = set()  # whose lower commits have been logged
+        self.unshared: set[tuple[str, str, int]] = set()  # committed here and not yet seen at the master
+        self.changed: list[Callable[[Change], None]] = []
+        self._load()
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def get(self, group: str, topic: str, queue_id: int) -> OffsetEntry:
+        """`NEVER`, or an entry with offset -1, where nothing is committed."""
+        return self._table.get((group, topic), {}).get(queue_id, NEVER)
+
+    def of_group(self, group: str) -> Iterator[tuple[str, int, OffsetEntry]]:
+        """(topic, queue id, entry) of everything the group has committed."""
+        for (owner, topic), queues in self._table.items():
+            if owner == group:
+                yield from ((topic, queue_id, entry) for queue_id, entry in queues.items() if entry.offset >= 0)
+
+    def groups_of(self, topic: str) -> list[str]:
+        return [group for group, name in self._table if name == topic]
+
+    def groups(self) -> list[str]:
+        return sorted({group for group, _ in self._table})
+
+    def everything(self) -> Iterator[Change]:
+        """Deleted entries too: they must win over what somebody else may still have."""
+        return ((group, topic, dict(queues)) for (group, topic), queues in self._table.items())
+
+    def to_hand_back(self) -> Iterator[Change]:
+        """What was committed here and the master has not been seen to have."""
+        for group, topic, queue_id in sorted(self.unshared):
+            yield group, topic, {queue_id: self.get(group, topic, queue_id)}
+
+    # --- changing ---------------------------------------------------------------------------------------------------
+
+    def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
+        """What now stands.  A lower offset than the committed one is no error and changes nothing."""
+        queues = self._table.get((group, topic), {})
+        risen: Queues = {}
+        standing: dict[int, int] = {}
+        for queue_id, offset in offsets.items():
+            current = queues.get(queue_id, NEVER)
+            if offset > current.offset:
+                risen[queue_id] = OffsetEntry(current.generation, offset)
+                self._told.discard((group, topic, queue_id))
+            elif offset < current.offset and (group, topic, queue_id) not in self._told:
+                self._told.add((group, topic, queue_id))
+                logger.warning(
+                    "group %s commits %d for queue %d of %s, which stands at %d: ignored (said once; resetOffsetByTime goes back)",
+                    group,
+                    offset,
+                    queue_id,
+                    topic,
+                    current.offset,
+                )
+            standing[queue_id] = max(offset, current.offset)
+        self._set(group, topic, risen)
+        self.unshared.update((group, topic, queue_id) for queue_id in risen)
+        return standing
+
+    def reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Move the offsets there, back or forth: a new generation of each."""
+        entries = {
+            queue_id: OffsetEntry(self.get(group, topic, queue_id).generation + 1, offset)
+            for queue_id, offset in offsets.items()
+        }
+        self._set(group, topic, entries)
+
+    def delete_topic(self, topic: str) -> None:
+        for group in self.groups_of(topic):
+            self.reset(group, topic, dict.fromkeys(self._table[group, topic], NO_OFFSET))
+
+    def delete_group(self, group: str) -> None:
+        for topic in [name for owner, name in self._table if owner == group]:
+            self.reset(group, topic, dict.fromkeys(self._table[group, topic], NO_OFFSET))
+
+    def clamp(self, end_of: Callable[[str, int], int], *, new_generation: bool) -> list[str]:
+        """After the log was cut: nothing may stand beyond the end of its queue.  Returns a line for each that did.
+
+        A slave clamps without a new generation: only a master's word makes an offset go back.
+        """
+        lines = []
+        for (group, topic), queues in self._table.items():
+            beyond = {queue_id: end_of(topic, queue_id) for queue_id, entry in queues.items() if entry.offset > 0}
+            beyond = {queue_id: end for queue_id, end in beyond.items() if end < queues[queue_id].offset}
+            lines += [f"{group} {topic}:{queue} from {queues[queue].offset} to {end}" for queue, end in beyond.items()]
+            if beyond and new_generation:
+                self.reset(group, topic, beyond)
+            elif beyond:
+                self._set(
+                    group, topic, {queue: OffsetEntry(queues[queue].generation, end) for queue, end in beyond.items()}
+                )
+        return lines
+
+    def merge(self, changes: Iterable[Change]) -> int:
+        """Merge forward what another broker of this name has; returns how many entries rose."""
+        risen_count = 0
+        for group, topic, entries in changes:
+            queues = self._table.get((group, topic), {})
+            risen = {queue_id: entry for queue_id, entry in entries.items() if entry > queues.get(queue_id, NEVER)}
+            self._set(group, topic, risen)
+            risen_count += len(risen)
+        return risen_count
+
+    def merge_from_master(self, changes: Iterable[Change]) -> int:
+        """As `merge`, and what the master has at least as far needs not be handed back to it."""
+        changes = list(changes)
+        risen_count = self.merge(changes)
+        for group, topic, entries in changes:
+            for queue_id, entry in entries.items():
+                if entry >= self.get(group, topic, queue_id):
+                    self.unshared.discard((group, topic, queue_id))
+        return risen_count
+
+    def _set(self, group: str, topic: str, entries: Queues) -> None:
+        if not entries:
+            return
+        self._journal.append(group, topic, entries)
+        self._table.setdefault((group, topic), {}).update(entries)
+        for listener in self.changed:
+            listener((group, topic, entries))
+
+    # --- the files --------------------------------------------------------------------------------------------------
+
+    def compaction(self, now_ms: int) -> "Compaction | None":
+        """The writing of both files, to be run on any thread; None when nothing has changed since the last one."""
+        if self._journal.is_empty:
+            return None
+        number = self._journal.rotate()
+        self._version = self._version.next(now_ms)
+        offsets: dict[str, dict[str, int]] = {}
+        generations: dict[str, dict[str, list[int]]] = {}
+        for (group, topic), queues in sorted(self._table.items()):
+            key = f"{topic}@{group}"
+            ordered = sorted(queues.items())
+            if committed := {str(queue): entry.offset for queue, entry in ordered if entry.offset >= 0}:
+                offsets[key] = committed
+            if raised := {str(queue): list(entry) for queue, entry in ordered if entry.generation}:
+                generations[key] = raised
+        other = dict(self._other)
+        if "groupTopicMap" in other:
+            other["groupTopicMap"] = self._group_topics(other["groupTopicMap"])
+        content = {**other, "dataVersion": self._version.to_json(), "offsetTable": offsets}
+        return Compaction(
+            self._file, content, self._generations_file, {"generations": generations}, self._journal, number
+        )
+
+    def close(self, now_ms: int) -> None:
+        compaction = self.compaction(now_ms)
+        if compaction:
+            compaction.run()
+        self._journal.close()
+
+    def _group_topics(self, known: Mapping[str, Any]) -> dict[str, list[str]]:
+        topics = {group: set(names) for group, names in known.items()}
+        for group, topic in self._table:
+            topics.setdefault(group, set()).add(topic)
+        return {group: sorted(names) for group, names in sorted(topics.items())}
+
+    def _load(self) -> None:
+        content = dict(self._file.load() or {})
+        generations = (self._generations_file.load() or {}).get("generations", {})
+        try:
+            self._version = DataVersion.from_json(content.pop("dataVersion", None) or {})
+            for key, queues in (content.pop("offsetTable", None) or {}).items():
+                self._put(key, {int(queue): OffsetEntry(0, int(offset)) for queue, offset in queues.items()})
+            for key, raised in generations.items():
+                self._put(key, {int(queue): self._raised(key, int(queue), *pair) for queue, pair in raised.items()})
+        except (TypeError, ValueError, AttributeError) as error:
+            raise StoreCorrupt(f"{self._file}: {error}; correct it or put its .bak in its place") from error
+        self._other = content
+        for group, topic, entries in self._journal.replay():
+            table = self._table.setdefault((group, topic), {})
+            table.update({queue: entry for queue, entry in entries.items() if entry > table.get(queue, NEVER)})
+        self.unshared = {
+            (group, topic, queue)
+            for (group, topic), entries in self._table.items()
+            for queue, entry in entries.items()
+            if entry.offset >= 0
+        }
+
+    def _put(self, key: str, queues: Queues) -> None:
+        topic, at, group = key.partition("@")
+        if not at:
+            raise ValueError(f"key {key!r} is not topic@group")
+        self._table.setdefault((group, topic), {}).update(queues)
+
+    def _raised(self, key: str, queue_id: int, generation: int, offset: int) -> OffsetEntry:
+        # The JSON file is written first, so its offset is of this generation or a newer one; then the journal has that one.
+        topic, _, group = key.partition("@")
+        written = self.get(group, topic, queue_id).offset
+        return OffsetEntry(generation, written if written >= 0 and offset >= 0 else offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """The table at one moment, on its way to its two files."""
+
+    file: JsonStore
+    content: dict[str, Any]
+    generations_file: JsonStore
+    generations: dict[str, Any]
+    journal: OffsetJournal
+    journal_number: int
+
+    def run(self) -> None:
+        """Blocks.  Until it has returned, the journal still has everything."""
+        self.file.save(self.content)
+        self.generations_file.save(self.generations)
+        self.journal.drop(self.journal_number)

@@ -1,0 +1,187 @@
+"""Delivery: hands delayed messages to their topics when their time has come, on a master that takes writes.
+
+On a slave it only keeps what the master says, for the day that this broker is promoted.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from rocketsim_proto import record
+from rocketsim_proto.columnar import Records
+
+from broker_service.broker.broker import Broker, Queue
+from broker_service.broker.config_table import DataVersion, JsonStore
+from broker_service.broker.mastership import Standing
+from broker_service.broker.names import SCHEDULE_TOPIC
+from broker_service.broker.schedule import DelayPosition, delivery, told_by_log
+from broker_service.errors import RocketSimError, ServiceNotAvailable
+from broker_service.model import GetMessageStatus
+
+logger = logging.getLogger(__name__)
+
+BATCH = 32
+LONGEST_SLEEP_S = 1.0
+AFTER_TROUBLE_S = 10.0  # RocketMQ's delay after an exception
+
+
+class Delivery:
+    """`delay_file` is RocketMQ's `delayOffset.json`, `position_file` ours, which also says for which log that was true."""
+
+    def __init__(self, broker: Broker, delay_file: JsonStore, position_file: JsonStore) -> None:
+        self._broker = broker
+        self._delay_file = delay_file
+        self._position_file = position_file
+        self._heard: DelayPosition | None = None  # the master's word, for a log that we may not have yet
+        self._position = self._load()
+        self._version = DataVersion()
+        self._saved: DelayPosition | None = None
+        self._offsets: dict[int, int] = {}
+        self._running = False
+        self._arrival = asyncio.Event()
+        broker.arrived.append(self._arrived)
+
+    def position(self) -> DelayPosition:
+        """True for this broker's log as it is now, or as it was then."""
+        if self._running:
+            return DelayPosition(self._broker.store.end_offset, dict(self._offsets))
+        self._adopt()
+        return self._position
+
+    def hear(self, position: DelayPosition) -> None:
+        """What the master has delivered, in a log that ends there."""
+        self._adopt()
+        self._heard = position
+
+    def log_cut(self, end_offset: int) -> None:
+        """What was known of the bytes behind is not true any more: the log will be asked, from its beginning."""
+        self._heard = None
+        if self._position.log_offset > end_offset:
+            self._position = DelayPosition()
+
+    def _adopt(self) -> None:
+        heard = self._heard
+        if heard is not None and heard.log_offset <= self._broker.store.end_offset:
+            self._position, self._heard = heard, None
+
+    # --- delivering -------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until cancelled; to be started when the broker takes writes."""
+        self._adopt()
+        position = self._position
+        for position in told_by_log(position, self._broker.store):
+            await asyncio.sleep(0)
+        self._offsets = dict(position.offsets)
+        self._running = True
+        try:
+            while self._broker.mastership.standing is Standing.WRITABLE:
+                self._arrival.clear()
+                try:
+                    sleep_s = await self._deliver_due()
+                except RocketSimError as error:
+                    logger.warning("delayed messages wait: %s", error)
+                    await asyncio.sleep(AFTER_TROUBLE_S)
+                    continue
+                try:
+                    async with asyncio.timeout(sleep_s):
+                        await self._arrival.wait()
+                except TimeoutError:
+                    pass
+        finally:
+            self._position = self.position()
+            self._running = False
+
+    async def _deliver_due(self) -> float:
+        """Deliver what is due on every level; how long nothing more will be."""
+        sleep_s = LONGEST_SLEEP_S
+        for level, delay_ms in enumerate(self._broker.config.delay_levels_ms, start=1):
+            while True:
+                delivered, next_s = self._deliver_batch(level, delay_ms)
+                if not delivered:
+                    break
+                await asyncio.sleep(0)
+            sleep_s = min(sleep_s, next_s)
+        return max(0.001, sleep_s)
+
+    def _deliver_batch(self, level: int, delay_ms: int) -> tuple[int, float]:
+        """How many of the level's next messages were delivered, and in how many seconds the one after them is due."""
+        broker = self._broker
+        offset = self._offsets.get(level, 0)
+        min_offset, max_offset = broker.store.queue_bounds(SCHEDULE_TOPIC, level - 1)
+        if max_offset == 0:
+            return 0, LONGEST_SLEEP_S
+        # As RocketMQ: a position outside of the queue is moved into it.
+        offset = self._offsets[level] = min(max(offset, min_offset), max_offset)
+        found = broker.store.get_message(SCHEDULE_TOPIC, level - 1, offset, BATCH, 1 << 20, None)
+        if found.status is not GetMessageStatus.FOUND:
+            if found.next_begin_offset > offset:
+                self._offsets[level] = found.next_begin_offset  # what was there has expired
+            return 0, LONGEST_SLEEP_S
+        delivered = 0
+        for at in Records.walk(found.records, sizes=found.sizes).starts.tolist():
+            delayed = record.decode(found.records, at, check_crc=False)
+            due_in_ms = delayed.store_timestamp + delay_ms - broker.now_ms()
+            if due_in_ms > 0:
+                return delivered, due_in_ms / 1000
+            self._deliver(delayed, level, self._offsets[level])
+            delivered += 1
+        return delivered, 0.0
+
+    def _deliver(self, delayed: record.Record, level: int, schedule_offset: int) -> None:
+        """Append and advance are one step: whatever the log has, the offsets have."""
+        broker = self._broker
+        if reason := broker.failure or broker.store.why_not_writable():
+            raise ServiceNotAvailable(reason)
+        try:
+            message = delivery(delayed, level, schedule_offset)
+            topic = broker.topics.get(message.topic)
+            if topic is None:
+                raise ValueError(f"topic {message.topic} does not exist any more")
+            # The topic may have fewer queues now.
+            message.queue_id %= max(1, topic.write_queue_nums)
+            appended = broker.store.append_one(message, broker.now_ms(), broker.store_host)
+        except ValueError as error:
+            logger.warning("delayed message %d of level %d is dropped: %s", schedule_offset, level, error)
+        else:
+            broker.appended([(message.topic, message.queue_id)], appended.end_offset)
+        self._offsets[level] = schedule_offset + 1
+
+    def _arrived(self, queues: Iterable[Queue]) -> None:
+        if any(topic == SCHEDULE_TOPIC for topic, _ in queues):
+            self._arrival.set()
+
+    # --- the files --------------------------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Both files, if anything has changed since the last time.  Nothing depends on how often this is called."""
+        position = self.position()
+        if self._saved is not None and position.offsets == self._saved.offsets and not position.offsets:
+            return
+        if position == self._saved:
+            return
+        table = {str(level): offset for level, offset in sorted(position.offsets.items())}
+        self._position_file.save({"commitLogOffset": position.log_offset, "offsets": table})
+        if self._saved is None or position.offsets != self._saved.offsets:
+            self._version = self._version.next(self._broker.now_ms())
+            self._delay_file.save({"dataVersion": self._version.to_json(), "offsetTable": table})
+        self._saved = position
+
+    def _load(self) -> DelayPosition:
+        rocketmqs = _table((self._delay_file.load() or {}).get("offsetTable"))
+        ours = self._position_file.load()
+        if ours is None:
+            return DelayPosition(0, rocketmqs)
+        log_offset = int(ours["commitLogOffset"])
+        if log_offset > self._broker.store.end_offset:
+            return DelayPosition()  # The log has lost what this was true of.
+        offsets = _table(ours["offsets"])
+        # RocketMQ may have had the directory since.
+        return DelayPosition(
+            log_offset,
+            {level: max(offset, offsets.get(level, 0)) for level, offset in {**offsets, **rocketmqs}.items()},
+        )
+
+
+def _table(value: object) -> dict[int, int]:
+    return {int(level): int(offset) for level, offset in value.items()} if isinstance(value, dict) else {}

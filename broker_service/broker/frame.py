@@ -1,0 +1,134 @@
+"""What a send frame must be before it is appended: refused as a whole, or good as a whole.  Pure.
+
+Everything the log takes from a client is checked here, because what is in the log is copied and served as it is.
+"""
+
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+from rocketsim_proto.columnar import RecordError, Records
+from rocketsim_proto.record import (
+    BLANK_SIZE,
+    MAX_PROPERTIES_SIZE,
+    PROPERTY_DELAY,
+    PROPERTY_WAIT,
+    SYS_FLAG_BORN_HOST_V6,
+    SYS_FLAG_COMPRESSED,
+    SYS_FLAG_COMPRESSION_TYPE,
+    SYS_FLAG_MULTI_TAGS,
+    SYS_FLAG_STORE_HOST_V6,
+)
+
+from broker_service.errors import MessageIllegal
+
+# A delivered delayed message says where it comes from; recovery counts on these, so clients may not set them.
+PROPERTY_DELIVERED_LEVEL = "__DELAY_LEVEL"
+PROPERTY_DELIVERED_OFFSET = "__DELAY_OFFSET"
+
+_CLIENT_SYS_FLAGS = (
+    SYS_FLAG_COMPRESSED
+    | SYS_FLAG_COMPRESSION_TYPE
+    | SYS_FLAG_MULTI_TAGS
+    | SYS_FLAG_BORN_HOST_V6
+    | SYS_FLAG_STORE_HOST_V6
+)
+# Kinds of message that would be stored as something else than they are meant to be.
+_UNSUPPORTED = {
+    "TRAN_MSG": "transactional messages are not supported",
+    "TIMER_DELIVER_MS": "messages with a delivery time are not supported; use a delay level",
+    "TIMER_DELAY_SEC": "messages with a delivery time are not supported; use a delay level",
+    "TIMER_DELAY_MS": "messages with a delivery time are not supported; use a delay level",
+    PROPERTY_DELIVERED_LEVEL: "the property belongs to the broker",
+    PROPERTY_DELIVERED_OFFSET: "the property belongs to the broker",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameLimits:
+    max_message_size: int  # of a body
+    log_file_size: int
+    store_host_size: int  # 8 or 20: the broker's own address has to fit into the records
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Checked records of one topic.  `delay_level` and `waits` are properties of a single message."""
+
+    records: Records
+    delay_level: int = 0
+    waits: bool = True
+
+
+def check_frame(topic: str, data: bytes, count: int, crc32: int, limits: FrameLimits) -> Frame:
+    """The frame's records, over a writable copy of `data`; MessageIllegal says what is wrong and with which message."""
+    if count <= 0 or not data:
+        raise MessageIllegal("a frame without a message")
+    if zlib.crc32(data) != crc32:
+        raise MessageIllegal("the frame's CRC-32 does not fit its bytes: they were damaged on the way; send it again")
+    try:
+        records = Records.walk(bytearray(data), count)
+        records.check()
+        records.check_topic(topic)
+        _check_sizes(records, limits)
+        _check_flags(records, limits)
+        for name, reason in _UNSUPPORTED.items():
+            if _has(records, data, name):
+                raise MessageIllegal(f"property {name}: {reason}")
+        return Frame(records, _delay_level(records, data), _waits(records, data))
+    except RecordError as error:
+        raise MessageIllegal(f"the frame for topic {topic} is refused: {error}") from error
+
+
+def _check_sizes(records: Records, limits: FrameLimits) -> None:
+    for what, sizes, most in (
+        ("a body", records.body_size, limits.max_message_size),
+        ("properties", records.properties_size, MAX_PROPERTIES_SIZE),
+        ("a record", records.sizes, limits.log_file_size - BLANK_SIZE),
+    ):
+        worst = int(sizes.argmax())
+        if sizes[worst] > most:
+            raise MessageIllegal(f"message {worst} of the frame has {what} of {sizes[worst]} bytes; {most} at most")
+
+
+def _check_flags(records: Records, limits: FrameLimits) -> None:
+    flags = records.sys_flag
+    strange = flags & ~np.int32(_CLIENT_SYS_FLAGS) != 0
+    if strange.any():
+        row = int(strange.argmax())
+        raise MessageIllegal(
+            f"message {row} of the frame has system flag {int(flags[row]):#x}: not for a client to set"
+        )
+    needed = SYS_FLAG_STORE_HOST_V6 if limits.store_host_size == 20 else 0
+    wrong = flags & SYS_FLAG_STORE_HOST_V6 != needed
+    if wrong.any():
+        raise MessageIllegal(
+            f"message {int(wrong.argmax())} of the frame has no room for this broker's address: "
+            f"the store host must be {limits.store_host_size} bytes"
+        )
+
+
+def _has(records: Records, data: bytes, name: str) -> bool:
+    """Whether any record has the property.  Looks into the properties only if the name is anywhere in the bytes."""
+    return f"{name}\x01".encode() in data and records.property(name).null_count < len(records)
+
+
+def _delay_level(records: Records, data: bytes) -> int:
+    if not _has(records, data, PROPERTY_DELAY):
+        return 0
+    levels = [_level(value) for value in records.property(PROPERTY_DELAY).drop_null().to_pylist()]
+    if len(records) > 1 and any(levels):
+        raise MessageIllegal("delayed messages cannot be sent in a batch; send each by itself")
+    return levels[0]
+
+
+def _level(value: str) -> int:
+    if not (value.isascii() and value.lstrip("-").isdigit()):
+        raise MessageIllegal(f"property {PROPERTY_DELAY}={value[:20]!r}: a delay level is a number")
+    return max(0, int(value[:9]))
+
+
+def _waits(records: Records, data: bytes) -> bool:
+    if len(records) > 1 or not _has(records, data, PROPERTY_WAIT):
+        return True
+    return str(records.property(PROPERTY_WAIT)[0].as_py()).lower() != "false"

@@ -1,0 +1,184 @@
+"""Leadership: acts on what `mastership.py` decides.  Opens a master's log for writes, follows a slave's master, promotes.
+
+One task does both, so a broker is never a master and somebody's slave at once.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from broker_service.broker.broker import Broker
+from broker_service.broker.config_table import JsonStore
+from broker_service.broker.mastership import Standing
+from broker_service.errors import InvalidParameter, ServiceNotAvailable, StaleEpoch
+from broker_service.model import BrokerRole
+
+logger = logging.getLogger(__name__)
+
+LOOK_AGAIN_S = 0.1
+MASTER_ID = 0
+
+
+class Follows(Protocol):
+    """A slave's task; `ReplicationSlave` is one."""
+
+    async def follow(self, master_address: str) -> Any: ...
+
+    def is_following(self) -> bool: ...
+
+
+class Leadership:
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        follower: Follows,
+        begin_epoch: Callable[[], Awaitable[int]],
+        continue_epoch: Callable[[], None],
+        refresh_peers: Callable[[], Awaitable[None]],
+        opened: Callable[[], None],
+        role_file: JsonStore,
+    ) -> None:
+        self._broker = broker
+        self._follower = follower
+        self._begin_epoch = begin_epoch
+        self._continue_epoch = continue_epoch
+        self._refresh_peers = refresh_peers
+        self._opened = opened
+        self._role_file = role_file
+        self._poke = asyncio.Event()
+        self._lock = asyncio.Lock()  # a promotion and an opening do not overlap
+        self._following: asyncio.Task[Any] | None = None
+        self._followed = ""
+
+    def poke(self) -> None:
+        """A fact has changed: a name server or slave has answered, the master has another address."""
+        self._poke.set()
+
+    @property
+    def master_address(self) -> str:
+        """The master this slave follows; its own configuration's before a name server's word."""
+        if self._broker.config.ha_master_address:
+            return self._broker.config.ha_master_address
+        master = self._broker.peers.master()
+        return master.address if master else self._followed
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        told = ""
+        try:
+            while True:
+                async with self._lock:
+                    if self._broker.mastership.standing is Standing.SLAVE:
+                        await self._follow(self.master_address)
+                    elif self._broker.mastership.standing is Standing.WAITING:
+                        waits_for = self._broker.waits_for()
+                        if waits_for is None:
+                            await self._open()
+                        elif waits_for != told:
+                            told = waits_for
+                            logger.info("no writes yet: %s", waits_for)
+                await self._pause()
+        finally:
+            await self._stop_following()
+
+    async def _pause(self) -> None:
+        waiting = self._broker.mastership.standing is Standing.WAITING
+        watched = {asyncio.ensure_future(self._poke.wait())}
+        try:
+            following = {self._following} if self._following is not None else set()
+            await asyncio.wait(
+                watched | following,
+                timeout=LOOK_AGAIN_S if waiting else None,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if self._following is not None and self._following.done():
+                self._following.result()  # A follower never ends but by a fault of ours: let it be seen.
+        finally:
+            for task in watched:
+                task.cancel()
+        self._poke.clear()
+
+    async def _open(self) -> None:
+        """Take writes from now on; what was committed beyond the end of what is left of the log comes back first."""
+        broker = self._broker
+        if broker.mastership.begins_epoch:
+            epoch = await self._begin_epoch()
+        else:
+            self._continue_epoch()
+            epoch = broker.mastership.epoch
+        if broker.mastership.standing is not Standing.WAITING:
+            return  # fenced meanwhile
+        for line in broker.offsets.clamp(broker.queue_end, new_generation=True):
+            logger.warning("consumer offset beyond the end of its queue: %s", line)
+        broker.mastership.opened(epoch)
+        logger.info("this master takes writes: %s", broker)
+        self._opened()
+
+    async def _follow(self, address: str) -> None:
+        if address == self._followed and self._following is not None:
+            return
+        await self._stop_following()
+        if address:
+            self._followed = address
+            logger.info("slave of the master at %s", address)
+            self._following = asyncio.create_task(self._follower.follow(address), name="follow")
+
+    async def _stop_following(self) -> None:
+        following, self._following = self._following, None
+        if following is not None:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+    # --- promotion --------------------------------------------------------------------------------------------------
+
+    async def promote(self, broker_name: str, expected_epoch: int, role: BrokerRole, *, force: bool) -> tuple[int, int]:
+        """Make this slave the master of its name: (the new epoch, where it starts).  An operator's act, and fenced.
+
+        The epoch is on disk first and the role next, then writes are taken: a crash between leaves a slave with an epoch
+        that no other broker has, which is harmless.
+        """
+        broker = self._broker
+        if broker_name != broker.config.broker_name:
+            raise InvalidParameter(f"this is broker {broker.config.broker_name}, not {broker_name!r}")
+        if role is BrokerRole.SLAVE:
+            raise InvalidParameter("promote to ASYNC_MASTER or SYNC_MASTER")
+        await self._refresh_peers()
+        async with self._lock:
+            self._check_promotion(expected_epoch, force)
+            await self._stop_following()
+            start_offset = broker.store.end_offset
+            epoch = await self._begin_epoch()
+            self._role_file.save({"brokerRole": role.value, "brokerId": MASTER_ID, "epoch": epoch})
+            for line in broker.offsets.clamp(broker.queue_end, new_generation=True):
+                logger.warning("consumer offset beyond the end of its queue: %s", line)
+            broker.mastership.promoted(role, epoch)
+            broker.change_role(role, MASTER_ID)
+            broker.visible_changed(None)  # what the former master had not confirmed is ours now
+        logger.warning("promoted: %s of %s with epoch %d from %d on", role.name, broker_name, epoch, start_offset)
+        self._opened()
+        self.poke()
+        return epoch, start_offset
+
+    def _check_promotion(self, expected_epoch: int, force: bool) -> None:
+        broker = self._broker
+        if not broker.is_slave:
+            raise InvalidParameter(f"this broker is a master already: {broker}")
+        if broker.stopping:
+            raise ServiceNotAvailable("this broker is stopping")
+        known = max(broker.epoch, broker.peers.newest_epoch)
+        if expected_epoch and expected_epoch != known:
+            raise StaleEpoch(
+                f"the epoch is {known} now, not {expected_epoch}: somebody else may have promoted a broker"
+            )
+        if force:
+            return
+        if self._follower.is_following():
+            raise InvalidParameter(
+                f"the master at {self._followed} still answers; stop it first, or force the promotion"
+            )
+        if master := broker.peers.master():
+            raise InvalidParameter(
+                f"a name server still knows a live master at {master.address}; stop it first, or force the promotion"
+            )

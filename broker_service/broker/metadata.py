@@ -1,0 +1,219 @@
+"""Topics, groups and offsets as they travel between a master and its slaves: a snapshot, a change, and their merging."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from typing import Any
+
+from rocketsim_proto import metadata_pb2
+
+from broker_service.broker.broker import Broker
+from broker_service.broker.config_table import DataVersion
+from broker_service.broker.consumer_offsets import Change
+from broker_service.broker.groups import SubscriptionGroup
+from broker_service.broker.names import check_group_name, check_topic_name
+from broker_service.broker.offset_journal import NO_OFFSET, OffsetEntry
+from broker_service.broker.schedule import DelayPosition
+from broker_service.broker.topics import TopicConfig
+from broker_service.errors import RocketSimError
+
+logger = logging.getLogger(__name__)
+
+
+class MetadataExchange:
+    """One broker's side.  `delays` tells how far delayed messages are delivered here, `take_delays` what the master says."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        delays: Callable[[], DelayPosition],
+        take_delays: Callable[[DelayPosition], None],
+    ) -> None:
+        self._broker = broker
+        self._delays = delays
+        self._take_delays = take_delays
+        self._changed_topics: set[str] = set()
+        self._changed_groups: set[str] = set()
+        self._changed_offsets: dict[tuple[str, str], set[int]] = {}
+        broker.topics.changed.append(self._changed_topics.add)
+        broker.groups.changed.append(self._changed_groups.add)
+        broker.offsets.changed.append(self._offsets_changed)
+
+    # --- the master's side ------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> metadata_pb2.Metadata:
+        broker = self._broker
+        position = self._delays()
+        return metadata_pb2.Metadata(
+            topics_version=version_to_proto(broker.topics.version),
+            topics=[topic_to_proto(topic) for topic in broker.topics.entries.values()],
+            groups_version=version_to_proto(broker.groups.version),
+            groups=[group_to_proto(group) for group in broker.groups.entries.values()],
+            consumer_offsets=offsets_to_proto(broker.offsets.everything()),
+            delay_offsets=[
+                metadata_pb2.DelayOffset(delay_level=level, offset=offset) for level, offset in position.offsets.items()
+            ],
+            deleted_topics=broker.topics.deleted(),
+            deleted_groups=broker.groups.deleted(),
+            complete=True,
+            epoch=broker.epoch,
+            end_offset=position.log_offset,
+        )
+
+    def take_changes(self) -> metadata_pb2.Metadata | None:
+        """What has changed since the last call; None if nothing has."""
+        if not (self._changed_topics or self._changed_groups or self._changed_offsets):
+            return None
+        broker = self._broker
+        topics, groups, offsets = self._changed_topics.copy(), self._changed_groups.copy(), self._changed_offsets
+        self._changed_topics.clear()
+        self._changed_groups.clear()
+        self._changed_offsets = {}
+        return metadata_pb2.Metadata(
+            topics_version=version_to_proto(broker.topics.version),
+            topics=[topic_to_proto(topic) for name in sorted(topics) if (topic := broker.topics.get(name))],
+            groups_version=version_to_proto(broker.groups.version),
+            groups=[group_to_proto(group) for name in sorted(groups) if (group := broker.groups.get(name))],
+            consumer_offsets=offsets_to_proto(
+                (group, topic, {queue: broker.offsets.get(group, topic, queue) for queue in sorted(queues)})
+                for (group, topic), queues in offsets.items()
+            ),
+            deleted_topics=[name for name in sorted(topics) if name not in broker.topics.entries],
+            deleted_groups=[name for name in sorted(groups) if name not in broker.groups.entries],
+            epoch=broker.epoch,
+        )
+
+    def accept_offsets(self, slave_id: int, metadata: metadata_pb2.Metadata) -> None:
+        """Merge forward what a slave took while this master was away, as far as the queues here reach; ValueError for garbage.
+
+        A tail that a newer epoch forked off may have been read there: its offsets end where the queue ends here.
+        """
+        end_of = self._broker.queue_end
+        changes = []
+        for group, topic, queues in offsets_from_proto(metadata.consumer_offsets):
+            if topic not in self._broker.topics.entries:
+                continue  # deleted here since
+            within = {
+                queue: OffsetEntry(entry.generation, min(entry.offset, end_of(topic, queue)))
+                for queue, entry in queues.items()
+            }
+            changes.append((group, topic, within))
+        if risen := self._broker.offsets.merge(changes):
+            logger.info("%d consumer offsets taken over from slave %d", risen, slave_id)
+
+    # --- the slave's side -------------------------------------------------------------------------------------------
+
+    def apply(self, metadata: metadata_pb2.Metadata) -> None:
+        """A snapshot or a change from the master.  Offsets merge forward; topics and groups become the master's."""
+        broker = self._broker
+        buried = set(metadata.deleted_topics)
+        topics = broker.topics.adopt(
+            version_from_proto(metadata.topics_version),
+            [topic_from_proto(topic) for topic in metadata.topics],
+            buried,
+            complete=metadata.complete,
+        )
+        groups = broker.groups.adopt(
+            version_from_proto(metadata.groups_version),
+            [group_from_proto(group) for group in metadata.groups],
+            metadata.deleted_groups,
+            complete=metadata.complete,
+        )
+        for name in sorted(topics & buried):
+            # Only a tombstone deletes queues: a snapshot without the topic may come from a master that lost its file.
+            broker.store.delete_topic(name)
+        if topics or groups:
+            logger.info(
+                "taken over from the master: topics %s, groups %s", sorted(topics) or "-", sorted(groups) or "-"
+            )
+        broker.offsets.merge_from_master(offsets_from_proto(metadata.consumer_offsets))
+        if metadata.complete:
+            delays = {item.delay_level: item.offset for item in metadata.delay_offsets}
+            self._take_delays(DelayPosition(metadata.end_offset, delays))
+        self.forget_changes()
+
+    def offsets_to_hand_back(self) -> metadata_pb2.Metadata | None:
+        offsets = offsets_to_proto(self._broker.offsets.to_hand_back())
+        return metadata_pb2.Metadata(consumer_offsets=offsets) if offsets else None
+
+    def forget_changes(self) -> None:
+        """A slave has nobody to tell them to."""
+        self._changed_topics.clear()
+        self._changed_groups.clear()
+        self._changed_offsets = {}
+
+    def _offsets_changed(self, change: Change) -> None:
+        group, topic, queues = change
+        self._changed_offsets.setdefault((group, topic), set()).update(queues)
+
+
+def version_to_proto(version: DataVersion) -> metadata_pb2.DataVersion:
+    return metadata_pb2.DataVersion(
+        timestamp=version.timestamp, counter=version.counter, state_version=version.state_version
+    )
+
+
+def version_from_proto(version: metadata_pb2.DataVersion) -> DataVersion:
+    return DataVersion(version.timestamp, version.counter, version.state_version)
+
+
+def topic_to_proto(topic: TopicConfig) -> metadata_pb2.TopicConfig:
+    return metadata_pb2.TopicConfig(**_values(topic))
+
+
+def topic_from_proto(topic: metadata_pb2.TopicConfig) -> TopicConfig:
+    _check(check_topic_name, topic.topic_name)
+    return TopicConfig(**_fields_of(TopicConfig, topic))
+
+
+def group_to_proto(group: SubscriptionGroup) -> metadata_pb2.SubscriptionGroupConfig:
+    return metadata_pb2.SubscriptionGroupConfig(**_values(group))
+
+
+def group_from_proto(group: metadata_pb2.SubscriptionGroupConfig) -> SubscriptionGroup:
+    _check(check_group_name, group.group_name)
+    return SubscriptionGroup(**_fields_of(SubscriptionGroup, group))
+
+
+def offsets_to_proto(changes: Iterable[Change]) -> list[metadata_pb2.ConsumerOffset]:
+    return [
+        metadata_pb2.ConsumerOffset(
+            group=group, topic=topic, queue_id=queue_id, generation=entry.generation, offset=entry.offset
+        )
+        for group, topic, queues in changes
+        for queue_id, entry in queues.items()
+    ]
+
+
+def offsets_from_proto(offsets: Iterable[metadata_pb2.ConsumerOffset]) -> list[Change]:
+    """ValueError for what no broker would send."""
+    changes: dict[tuple[str, str], dict[int, OffsetEntry]] = {}
+    for item in offsets:
+        if (item.group, item.topic) not in changes:
+            _check(check_group_name, item.group)
+            _check(check_topic_name, item.topic)
+        if item.generation < 0 or item.offset < NO_OFFSET or item.queue_id < 0:
+            raise ValueError(f"consumer offset {item.offset} of generation {item.generation}, queue {item.queue_id}")
+        queues = changes.setdefault((item.group, item.topic), {})
+        queues[item.queue_id] = OffsetEntry(item.generation, item.offset)
+    return [(group, topic, queues) for (group, topic), queues in changes.items()]
+
+
+def _values(entry: TopicConfig | SubscriptionGroup) -> dict[str, Any]:
+    return {field.name: getattr(entry, field.name) for field in fields(entry)}
+
+
+def _fields_of(entry_class: type[Any], message: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for field in fields(entry_class):
+        value = getattr(message, field.name)
+        values[field.name] = dict(value) if isinstance(value, Mapping) else value
+    return values
+
+
+def _check(rule: Callable[[str], None], name: str) -> None:
+    try:
+        rule(name)
+    except RocketSimError as error:
+        raise ValueError(str(error)) from error

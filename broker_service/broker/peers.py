@@ -1,0 +1,49 @@
+"""Who else has this broker's name, as the name servers say.  Pure.
+
+Name servers share nothing, so each one's last answer is kept by itself; one that is lost takes nothing away.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+MASTER_ID = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    broker_id: int
+    address: str
+    epoch: int
+    end_offset: int
+
+
+class Peers:
+    """The live brokers of one name; without the asking one, if it says its own address."""
+
+    def __init__(self) -> None:
+        self._answers: dict[str, tuple[Member, ...]] = {}
+        self.newest_epoch = 0
+
+    def answered(self, name_server: str, members: Iterable[Member], newest_epoch: int, own_address: str) -> None:
+        self._answers[name_server] = tuple(member for member in members if member.address != own_address)
+        self.newest_epoch = max(self.newest_epoch, newest_epoch)
+
+    @property
+    def have_answered(self) -> bool:
+        return bool(self._answers)
+
+    def slaves(self) -> dict[int, int]:
+        """Broker id and end offset of every live slave; the furthest of what different name servers know."""
+        slaves: dict[int, int] = {}
+        for member in self._members():
+            if member.broker_id != MASTER_ID:
+                slaves[member.broker_id] = max(member.end_offset, slaves.get(member.broker_id, 0))
+        return slaves
+
+    def master(self) -> Member | None:
+        """The master of the newest epoch."""
+        masters = [member for member in self._members() if member.broker_id == MASTER_ID]
+        return max(masters, key=lambda member: member.epoch, default=None)
+
+    def _members(self) -> Iterable[Member]:
+        return (member for members in self._answers.values() for member in members)

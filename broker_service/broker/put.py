@@ -1,0 +1,130 @@
+"""PutPath: what a frame goes through from the client to its acknowledgement."""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from rocketsim_proto import record
+from rocketsim_proto.columnar import Records
+from rocketsim_proto.record import PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC
+
+from broker_service.broker.broker import Broker
+from broker_service.broker.frame import Frame, FrameLimits, check_frame
+from broker_service.broker.names import SCHEDULE_TOPIC
+from broker_service.broker.topics import TopicConfig
+from broker_service.errors import DiskFull, InvalidParameter, MessageIllegal, TopicNotExist
+from broker_service.model import Appended, PutStatus
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """A client's frame.  `timeout_s` is what is left of the caller's time."""
+
+    topic: str
+    records: bytes
+    count: int
+    crc32: int
+    epoch: int = 0
+    broker_name: str = ""
+    default_queue_nums: int = 0
+    timeout_s: float
+
+
+class PutPath:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.messages = 0  # since the start, for brokerStatus and metrics
+        self.bytes = 0
+        self._pending = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def put(self, send: Send) -> tuple[Appended, PutStatus]:
+        """Append the frame as a whole and wait until it is as safe as the mode promises, or its time is over.
+
+        Everything up to the append is one step of the event loop: two frames never interleave.
+        """
+        frame = self._checked(send)
+        self._broker.acknowledgements.check_room()
+        appended = self._append(send.topic, frame)
+        self.messages += send.count
+        self.bytes += len(send.records)
+        if not frame.waits:
+            return appended, PutStatus.PUT_OK
+        self._pending += 1
+        self._idle.clear()
+        try:
+            return appended, await self._broker.acknowledgements.wait(appended.end_offset, send.timeout_s)
+        finally:
+            self._pending -= 1
+            if not self._pending:
+                self._idle.set()
+
+    async def drained(self) -> None:
+        """Every put has its answer."""
+        await self._idle.wait()
+
+    def _checked(self, send: Send) -> Frame:
+        broker = self._broker
+        if send.broker_name and send.broker_name != broker.config.broker_name:
+            raise InvalidParameter(
+                f"this is broker {broker.config.broker_name}, not {send.broker_name}; ask for the route"
+            )
+        broker.check_writable(send.epoch)
+        if reason := broker.store.why_not_writable():
+            raise DiskFull(reason)
+        topic = broker.topics.writable(send.topic, broker.config.broker_permission)
+        limits = FrameLimits(
+            max_message_size=broker.config.max_message_size,
+            log_file_size=broker.config.mapped_file_size_commit_log,
+            store_host_size=len(broker.store_host),
+        )
+        frame = check_frame(send.topic, send.records, send.count, send.crc32, limits)
+        # Only a frame that is good in itself makes a topic.
+        self._check_queues(topic or self._created(send), frame.records)
+        return frame
+
+    def _created(self, send: Send) -> TopicConfig:
+        config = self._broker.config
+        if not config.auto_create_topic_enable:
+            raise TopicNotExist(
+                f"topic {send.topic} does not exist and autoCreateTopicEnable is false; create it with `rocketsim admin updateTopic`"
+            )
+        topic = self._broker.topics.auto_create(
+            send.topic, send.default_queue_nums, config.default_topic_queue_nums, self._broker.now_ms()
+        )
+        logger.info("topic %s made with %d queues by its first message", topic.name, topic.write_queue_nums)
+        return topic
+
+    def _check_queues(self, topic: TopicConfig, records: Records) -> None:
+        for queue_id in (int(records.queue_id.min()), int(records.queue_id.max())):
+            if not 0 <= queue_id < topic.write_queue_nums:
+                raise MessageIllegal(
+                    f"queue {queue_id} of topic {topic.name}, which has {topic.write_queue_nums} write queues"
+                )
+
+    def _append(self, topic: str, frame: Frame) -> Appended:
+        broker = self._broker
+        if frame.delay_level:
+            return self._append_delayed(frame)
+        appended = broker.store.append(frame.records, topic, broker.now_ms(), broker.store_host)
+        broker.appended([(topic, queue.queue_id) for queue in appended.queues], appended.end_offset)
+        return appended
+
+    def _append_delayed(self, frame: Frame) -> Appended:
+        """To wait in the schedule topic; its real topic and queue become properties, as in RocketMQ."""
+        broker = self._broker
+        message = record.decode(frame.records.data.data, check_crc=False)
+        level = min(frame.delay_level, len(broker.config.delay_levels_ms))
+        message.properties[PROPERTY_REAL_TOPIC] = message.topic
+        message.properties[PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)
+        message.properties[record.PROPERTY_DELAY] = str(level)
+        message.topic, message.queue_id = SCHEDULE_TOPIC, level - 1
+        try:
+            appended = broker.store.append_one(message, broker.now_ms(), broker.store_host)
+        except record.RecordError as error:
+            raise MessageIllegal(f"the message cannot be delayed: {error}") from error
+        broker.appended([(SCHEDULE_TOPIC, level - 1)], appended.end_offset)
+        return appended

@@ -1,0 +1,61 @@
+"""QueueLookup: where queues begin and end, and which offset a time has.  Works on slaves as on masters."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rocketsim_proto.columnar import Records
+
+from broker_service.broker.broker import Broker
+from broker_service.broker.topics import TopicConfig
+from broker_service.errors import InvalidParameter
+
+SAMPLE_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    last_store_timestamp: int = 0
+    size_bytes: int = 0  # an estimate
+
+
+class QueueLookup:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def bounds(self, topic_name: str, queue_ids: Iterable[int]) -> list[Bounds]:
+        """Every queue of the topic, if none is named."""
+        topic = self._broker.topics.existing(topic_name)
+        wanted = list(queue_ids) or range(max(topic.read_queue_nums, topic.write_queue_nums))
+        return [self._bounds(topic, queue_id) for queue_id in wanted]
+
+    def search(self, topic_name: str, queues: Iterable[tuple[int, int]]) -> list[int]:
+        """For each (queue id, timestamp) the first offset stored at or after it; the end where nothing is that young."""
+        topic = self._broker.topics.existing(topic_name)
+        offsets = []
+        for queue_id, timestamp in queues:
+            self._check(topic, queue_id)
+            offsets.append(self._broker.store.search_offset_by_time(topic_name, queue_id, timestamp))
+        return offsets
+
+    def _bounds(self, topic: TopicConfig, queue_id: int) -> Bounds:
+        self._check(topic, queue_id)
+        store = self._broker.store
+        min_offset, max_offset = store.queue_bounds(topic.name, queue_id)
+        if max_offset <= min_offset:
+            return Bounds(queue_id, min_offset, max_offset)
+        newest = store.read_range(topic.name, queue_id, max_offset - 1, max_offset, SAMPLE_BYTES, None)
+        if not newest.count:
+            return Bounds(queue_id, min_offset, max_offset)
+        record = Records.walk(newest.records)
+        size = int(record.sizes[-1])
+        return Bounds(
+            queue_id, min_offset, max_offset, int(record.store_timestamp[-1]), size * (max_offset - min_offset)
+        )
+
+    def _check(self, topic: TopicConfig, queue_id: int) -> None:
+        queue_nums = max(topic.read_queue_nums, topic.write_queue_nums)
+        if not 0 <= queue_id < queue_nums:
+            raise InvalidParameter(f"queue {queue_id} of topic {topic.name}, which has {queue_nums} queues")

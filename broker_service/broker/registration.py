@@ -1,0 +1,143 @@
+"""Registration: one stream to each name server, on which this broker says who it is and hears who else has its name.
+
+Name servers share nothing, so each has a task of its own; one that is lost is tried again, and changes nothing meanwhile.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import grpc
+from rocketsim_proto import namesrv_pb2, namesrv_pb2_grpc
+
+logger = logging.getLogger(__name__)
+
+ANSWER_WITHIN_S = 6.0  # RocketMQ's timeout of a registration
+RETRY_S = (0.2, 0.5, 1.0, 2.0, 5.0)
+REFUSED_RETRY_S = 1.0
+UNREGISTER_WITHIN_S = 1.0
+
+Describe = Callable[[], namesrv_pb2.BrokerRegistration]
+Answered = Callable[[str, namesrv_pb2.RegistrationReply], None]
+Stream = grpc.aio.StreamStreamCall[namesrv_pb2.BrokerRegistration, namesrv_pb2.RegistrationReply]
+
+
+class Registration:
+    """Registers every `period_s` and at once when `changed` is called.  `describe` says what, `answered` hears the reply."""
+
+    def __init__(
+        self, name_servers: tuple[str, ...], *, period_s: float, describe: Describe, answered: Answered
+    ) -> None:
+        self._links = [_Link(address, period_s, describe, answered) for address in name_servers]
+
+    async def run(self) -> None:
+        """Until cancelled; `unregister` first says good-bye."""
+        async with asyncio.TaskGroup() as tasks:
+            for link in self._links:
+                tasks.create_task(link.run(), name=f"register-{link.address}")
+
+    def changed(self) -> None:
+        for link in self._links:
+            link.wanted.set()
+
+    async def refresh(self, within_s: float) -> None:
+        """Register now; returns when every name server that can be reached has answered, or the time is over."""
+        before = [(link, link.answers) for link in self._links if link.connected]
+        self.changed()
+        try:
+            async with asyncio.timeout(within_s):
+                for link, answers in before:
+                    await link.answered_since(answers)
+        except TimeoutError:
+            pass
+
+    async def unregister(self) -> None:
+        """Say that this broker goes; consumers and producers hear of it at once."""
+        for link in self._links:
+            link.leaving = True
+        await self.refresh(UNREGISTER_WITHIN_S)
+
+
+class _Link:
+    """The stream to one name server."""
+
+    def __init__(self, address: str, period_s: float, describe: Describe, answered: Answered) -> None:
+        self.address = address
+        self.wanted = asyncio.Event()
+        self.leaving = False
+        self.connected = False
+        self.answers = 0
+        self._period_s = period_s
+        self._describe = describe
+        self._answered = answered
+        self._refused = False
+        self._news = asyncio.Condition()  # an answer, or the end of the stream
+        self._failures = 0
+
+    async def run(self) -> None:
+        while not self.leaving:
+            try:
+                await self._talk()
+                reason = "it closed the stream"
+            except grpc.aio.AioRpcError as error:
+                reason = error.details() or error.code().name
+            except TimeoutError:
+                reason = f"no answer within {ANSWER_WITHIN_S:g} s"
+            if self._failures == 0 and not self.leaving:
+                logger.warning("name server %s is lost: %s; tried again until it is back", self.address, reason)
+            self.connected = False
+            async with self._news:
+                self._news.notify_all()
+            delay_s = RETRY_S[min(self._failures, len(RETRY_S) - 1)]
+            self._failures += 1
+            await asyncio.sleep(delay_s)
+
+    async def answered_since(self, answers: int) -> None:
+        async with self._news:
+            await self._news.wait_for(lambda: self.answers > answers or not self.connected)
+
+    async def _talk(self) -> None:
+        """One connection, until it breaks: reading goes on beside writing, so that a break is noticed at once."""
+        options = [("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 5_000)]
+        async with grpc.aio.insecure_channel(self.address, options=options) as channel:
+            stream = namesrv_pb2_grpc.NameServerStub(channel).RegisterBroker()
+            reading = asyncio.create_task(self._read(stream))
+            try:
+                while not reading.done():
+                    answers = self.answers
+                    self.wanted.clear()
+                    registration = self._describe()
+                    registration.unregister = self.leaving
+                    await stream.write(registration)
+                    await self._wait(reading, self.answered_since(answers), ANSWER_WITHIN_S)
+                    if self.answers == answers and not reading.done():
+                        raise TimeoutError
+                    if self.leaving:
+                        return
+                    await self._wait(reading, self.wanted.wait(), REFUSED_RETRY_S if self._refused else self._period_s)
+                await reading
+            finally:
+                reading.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
+
+    async def _read(self, stream: Stream) -> None:
+        async for reply in stream:
+            if self._failures:
+                logger.info("name server %s is back", self.address)
+            self._failures = 0
+            self.connected = True
+            self.answers += 1
+            self._refused = bool(reply.refused)
+            self._answered(self.address, reply)
+            async with self._news:
+                self._news.notify_all()
+
+    async def _wait(self, reading: "asyncio.Task[None]", event: Coroutine[Any, Any, object], timeout_s: float) -> None:
+        """For the event, the end of the stream or the time, whichever is first."""
+        waiting = asyncio.create_task(event)
+        try:
+            await asyncio.wait((reading, waiting), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)

@@ -1,0 +1,89 @@
+"""ReplicationLink: what replication asks of the broker, on either side (`replication/protocols.py`)."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from rocketsim_proto.metadata_pb2 import Metadata
+
+from broker_service.broker.broker import Broker
+from broker_service.broker.delivery import Delivery
+from broker_service.broker.mastership import Standing
+from broker_service.broker.metadata import MetadataExchange
+from broker_service.replication.catch_up import Cut
+from broker_service.replication.tracker import SlaveProgress
+
+logger = logging.getLogger(__name__)
+
+# A slave looks for whom an arrival may wake at most this often.
+WAKE_EVERY_S = 0.002
+
+
+class ReplicationLink:
+    """`poke` tells Leadership that a fact has changed."""
+
+    def __init__(
+        self, broker: Broker, metadata: MetadataExchange, delivery: Delivery, poke: Callable[[], None]
+    ) -> None:
+        self._broker = broker
+        self._metadata = metadata
+        self._delivery = delivery
+        self._poke = poke
+        self._waking: asyncio.TimerHandle | None = None
+
+    # --- a master's -------------------------------------------------------------------------------------------------
+
+    def is_master(self) -> bool:
+        mastership = self._broker.mastership
+        return mastership.is_master and mastership.standing is not Standing.FENCED
+
+    def takes_writes(self) -> bool:
+        return self._broker.mastership.standing is Standing.WRITABLE
+
+    def metadata(self) -> Metadata:
+        return self._metadata.snapshot()
+
+    def accept_offsets(self, slave_id: int, offsets: Metadata) -> None:
+        self._metadata.accept_offsets(slave_id, offsets)
+
+    def fenced(self, epoch: int, by: str) -> None:
+        if self._broker.mastership.newer_epoch(epoch, by):
+            logger.error(
+                "FENCED by %s: no more writes here. Restart this broker with brokerRole=SLAVE and a brokerId of its own "
+                "to follow the new master; what only this log has will be kept aside",
+                self._broker.mastership.fenced_by,
+            )
+            self._poke()
+
+    def slave_joined(self, slave: SlaveProgress) -> None:
+        self._broker.mastership.slave_joined(slave.slave_id, self._broker.clock())
+        self._poke()
+
+    def visible_changed(self, visible_offset: int | None) -> None:
+        self._broker.visible_changed(visible_offset)
+
+    # --- a slave's --------------------------------------------------------------------------------------------------
+
+    def apply_metadata(self, metadata: Metadata) -> None:
+        self._metadata.apply(metadata)
+
+    def offsets_to_hand_back(self) -> Metadata | None:
+        return self._metadata.offsets_to_hand_back()
+
+    def replicated(self, visible_offset: int) -> None:
+        """Records up to here are stored as safely as the master asks."""
+        self._broker.visible_changed(visible_offset)
+        if self._waking is None:
+            self._waking = asyncio.get_running_loop().call_later(WAKE_EVERY_S, self._wake)
+
+    def log_cut(self, cut: Cut) -> None:
+        logger.warning("%s", cut)
+        self._broker.visible_changed(cut.end_offset)
+        self._delivery.log_cut(cut.end_offset)
+        for line in self._broker.offsets.clamp(self._broker.queue_end, new_generation=False):
+            logger.warning("consumer offset beyond the end of its queue: %s", line)
+
+    def _wake(self) -> None:
+        self._waking = None
+        store = self._broker.store
+        self._broker.long_polling.arrived_somewhere(lambda topic, queue_id: store.queue_bounds(topic, queue_id)[1])

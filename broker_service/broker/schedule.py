@@ -1,0 +1,117 @@
+"""Delayed messages: where they wait, and how far each level is delivered.  Pure: the log is read through a small Protocol.
+
+A delayed message waits in queue level-1 of SCHEDULE_TOPIC_XXXX until its time.  Delivered, it is a new record of its real
+topic that carries its level and schedule offset: how far a level is delivered can always be told from the log itself, so no
+crash delivers a message twice or never.  A `DelayPosition` only saves reading the log from its beginning.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rocketsim_proto import record
+from rocketsim_proto.columnar import Records
+from rocketsim_proto.record import (
+    BLANK,
+    BLANK_MAGIC,
+    PROPERTY_DELAY,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    Record,
+)
+
+from broker_service.broker.frame import PROPERTY_DELIVERED_LEVEL, PROPERTY_DELIVERED_OFFSET
+
+READ_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class DelayPosition:
+    """The next schedule offset of each level, as told by the log before `log_offset`."""
+
+    log_offset: int = 0
+    offsets: Mapping[int, int] = field(default_factory=dict)
+
+    def advanced(self, log_offset: int, delivered: Iterable[tuple[int, int]]) -> "DelayPosition":
+        """With these (level, schedule offset) delivered before `log_offset`."""
+        offsets = dict(self.offsets)
+        for level, schedule_offset in delivered:
+            offsets[level] = max(offsets.get(level, 0), schedule_offset + 1)
+        return DelayPosition(log_offset, offsets)
+
+
+class Log(Protocol):
+    @property
+    def min_offset(self) -> int: ...
+
+    @property
+    def end_offset(self) -> int: ...
+
+    def read_log(self, commit_log_offset: int, max_bytes: int) -> bytes: ...
+
+
+def told_by_log(position: DelayPosition, log: Log) -> Iterator[DelayPosition]:
+    """The position further and further on, up to the log's end: what was delivered since has left its mark there."""
+    at = max(position.log_offset, log.min_offset)
+    while at < log.end_offset:
+        data = log.read_log(at, READ_BYTES)
+        whole, is_blank = _whole_records(data)
+        if is_blank:
+            at += BLANK.unpack_from(data)[0]
+            continue
+        if not whole:
+            # One record that is longer than a read.
+            whole = int.from_bytes(data[:4], "big")
+            if whole <= len(data):
+                raise record.RecordError(at, "no record in the log")
+            data = log.read_log(at, whole)
+        at += whole
+        position = position.advanced(at, _marks(data[:whole]))
+        yield position
+
+
+def _whole_records(data: bytes) -> tuple[int, bool]:
+    """How many bytes from the start on are whole records, and whether a blank record comes first."""
+    at = 0
+    while at + BLANK.size <= len(data):
+        size, magic = BLANK.unpack_from(data, at)
+        if magic == BLANK_MAGIC:
+            return at, at == 0
+        if size < record.MIN_SIZE or at + size > len(data):
+            break
+        at += size
+    return at, False
+
+
+def _marks(data: bytes) -> list[tuple[int, int]]:
+    """(level, schedule offset) of the delivered messages among these records."""
+    if f"{PROPERTY_DELIVERED_OFFSET}\x01".encode() not in data:
+        return []
+    records = Records.walk(data)
+    levels = records.property(PROPERTY_DELIVERED_LEVEL).to_pylist()
+    offsets = records.property(PROPERTY_DELIVERED_OFFSET).to_pylist()
+    return [(int(level), int(offset)) for level, offset in zip(levels, offsets, strict=True) if level and offset]
+
+
+def delivery(delayed: Record, level: int, schedule_offset: int) -> Record:
+    """The record that a delayed message becomes, in its real topic and queue."""
+    properties = dict(delayed.properties)
+    topic = properties.get(PROPERTY_REAL_TOPIC, "")
+    queue_id = properties.get(PROPERTY_REAL_QUEUE_ID, "")
+    if not topic or not queue_id.isdigit():
+        raise ValueError(f"it does not say where it belongs: topic {topic!r}, queue {queue_id!r}")
+    properties.pop(PROPERTY_DELAY, None)
+    properties[PROPERTY_DELIVERED_LEVEL] = str(level)
+    properties[PROPERTY_DELIVERED_OFFSET] = str(schedule_offset)
+    return Record(
+        topic=topic,
+        body=delayed.body,
+        queue_id=int(queue_id),
+        flag=delayed.flag,
+        sys_flag=delayed.sys_flag,
+        born_timestamp=delayed.born_timestamp,
+        born_host=delayed.born_host,
+        store_host=delayed.store_host,
+        reconsume_times=delayed.reconsume_times,
+        properties=properties,
+    )

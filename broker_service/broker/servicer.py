@@ -1,0 +1,179 @@
+"""proto <-> Broker for producers and consumers; decides nothing itself."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+from rocketsim_proto import broker_pb2 as pb
+from rocketsim_proto import broker_pb2_grpc
+
+from broker_service.broker.broker import Broker
+from broker_service.broker.commits import CommitEntry, Commits
+from broker_service.broker.pull import Pull, PullPath, Range
+from broker_service.broker.put import PutPath, Send
+from broker_service.broker.queue_lookup import QueueLookup
+from broker_service.rpc_errors import maps_errors, maps_stream_errors
+
+Context = grpc.aio.ServicerContext
+
+# For a caller that set no deadline: longer than any wait of ours.
+NO_DEADLINE_S = 60.0
+# What is left of the caller's time for the way back: a hold ends by our answer, never by his deadline.
+ANSWER_S = 0.5
+ANSWER_SHARE = 0.1
+
+
+class BrokerServicer(broker_pb2_grpc.BrokerServicer):
+    def __init__(self, broker: Broker, puts: PutPath, pulls: PullPath, commits: Commits, queues: QueueLookup) -> None:
+        self._broker = broker
+        self._puts = puts
+        self._pulls = pulls
+        self._commits = commits
+        self._queues = queues
+
+    @maps_errors
+    async def Send(self, request: pb.SendRequest, context: Context[Any, Any]) -> pb.SendResponse:
+        appended, status = await self._puts.put(
+            Send(
+                topic=request.topic,
+                records=request.records,
+                count=request.count,
+                crc32=request.crc32,
+                epoch=request.epoch,
+                broker_name=request.broker_name,
+                default_queue_nums=request.default_topic_queue_nums,
+                timeout_s=time_left_s(context),
+            )
+        )
+        return pb.SendResponse(
+            status=int(status),
+            queues=[
+                pb.SendResponse.QueueAppend(
+                    queue_id=queue.queue_id, first_queue_offset=queue.first_queue_offset, count=queue.count
+                )
+                for queue in appended.queues
+            ],
+            runs=[pb.SendResponse.LogRun(commit_log_offset=offset, count=count) for offset, count in appended.runs],
+            store_timestamp=appended.store_timestamp,
+            store_host=self._broker.store_host,
+            epoch=self._broker.epoch,
+        )
+
+    @maps_errors
+    async def Pull(self, request: pb.PullRequest, context: Context[Any, Any]) -> pb.PullResponse:
+        left_s = time_left_s(context)
+        hold_s = left_s - min(ANSWER_S, left_s * ANSWER_SHARE)
+        pulled = await self._pulls.pull(
+            Pull(
+                group=request.consumer_group,
+                topic=request.topic,
+                queue_id=request.queue_id,
+                queue_offset=request.queue_offset,
+                max_msg_nums=request.max_msg_nums,
+                max_msg_bytes=request.max_msg_bytes,
+                sub_expression=request.sub_expression,
+                expression_type=request.expression_type,
+                suspend_s=min(request.suspend_timeout_ms / 1000, hold_s),
+                commit_offset=request.commit_offset if request.HasField("commit_offset") else None,
+            )
+        )
+        return pb.PullResponse(
+            code=int(pulled.code),
+            status=int(pulled.status),
+            next_begin_offset=pulled.next_begin_offset,
+            min_offset=pulled.min_offset,
+            max_offset=pulled.max_offset,
+            suggest_which_broker_id=pulled.suggested_broker_id,
+            broker_id=self._broker.broker_id,
+            count=pulled.count,
+            records=pulled.records,
+            sizes=pulled.sizes,
+            epoch=self._broker.epoch,
+        )
+
+    @maps_stream_errors
+    async def PullRange(self, request: pb.PullRangeRequest, context: Context[Any, Any]) -> AsyncIterator[pb.PullFrame]:
+        ranges = [Range(item.topic, item.queue_id, item.from_offset, item.until_offset) for item in request.ranges]
+        frames = self._pulls.pull_range(
+            request.consumer_group, ranges, request.sub_expression, request.expression_type, request.max_frame_bytes
+        )
+        async for frame in frames:
+            yield pb.PullFrame(
+                records=frame.records,
+                sizes=frame.sizes,
+                segments=[
+                    pb.PullFrame.Segment(
+                        range_index=segment.range_index,
+                        count=segment.count,
+                        next_offset=segment.next_offset,
+                        min_offset=segment.min_offset,
+                        max_offset=segment.max_offset,
+                        status=int(segment.status),
+                    )
+                    for segment in frame.segments
+                ],
+                suggest_which_broker_id=frame.suggested_broker_id,
+                broker_id=self._broker.broker_id,
+                epoch=self._broker.epoch,
+            )
+
+    @maps_errors
+    async def CommitOffsets(
+        self, request: pb.CommitOffsetsRequest, context: Context[Any, Any]
+    ) -> pb.CommitOffsetsResponse:
+        entries = [CommitEntry(entry.topic, entry.queue_id, entry.offset) for entry in request.entries]
+        return pb.CommitOffsetsResponse(
+            offsets=self._commits.commit(request.consumer_group, entries),
+            broker_id=self._broker.broker_id,
+            epoch=self._broker.epoch,
+        )
+
+    @maps_errors
+    async def QueryOffsets(
+        self, request: pb.QueryOffsetsRequest, context: Context[Any, Any]
+    ) -> pb.QueryOffsetsResponse:
+        found = self._commits.query(
+            request.consumer_group,
+            [(queue.topic, queue.queue_id) for queue in request.queues],
+            zero_for_new_group=request.zero_for_new_group,
+        )
+        return pb.QueryOffsetsResponse(
+            entries=[
+                pb.QueryOffsetsResponse.Entry(
+                    topic=entry.topic, queue_id=entry.queue_id, offset=entry.offset, generation=entry.generation
+                )
+                for entry in found
+            ],
+            broker_id=self._broker.broker_id,
+            epoch=self._broker.epoch,
+        )
+
+    @maps_errors
+    async def QueueBounds(self, request: pb.QueueBoundsRequest, context: Context[Any, Any]) -> pb.QueueBoundsResponse:
+        return pb.QueueBoundsResponse(
+            entries=[
+                pb.QueueBoundsResponse.Entry(
+                    queue_id=bounds.queue_id,
+                    min_offset=bounds.min_offset,
+                    max_offset=bounds.max_offset,
+                    last_store_timestamp=bounds.last_store_timestamp,
+                    size_bytes=bounds.size_bytes,
+                )
+                for bounds in self._queues.bounds(request.topic, request.queue_ids)
+            ],
+            broker_id=self._broker.broker_id,
+            epoch=self._broker.epoch,
+            is_master=not self._broker.is_slave,
+        )
+
+    @maps_errors
+    async def SearchOffsets(
+        self, request: pb.SearchOffsetsRequest, context: Context[Any, Any]
+    ) -> pb.SearchOffsetsResponse:
+        offsets = self._queues.search(request.topic, [(entry.queue_id, entry.timestamp) for entry in request.entries])
+        return pb.SearchOffsetsResponse(offsets=offsets, broker_id=self._broker.broker_id)
+
+
+def time_left_s(context: Context[Any, Any]) -> float:
+    left_s = context.time_remaining()
+    return NO_DEADLINE_S if left_s is None else min(max(0.0, left_s), NO_DEADLINE_S)

@@ -1,0 +1,28 @@
+"""A TAG subscription as a consumer writes it: `*`, or `TagA || TagB`.  Pure."""
+
+from rocketsim_proto.record import tags_code
+
+from broker_service.errors import InvalidParameter, SubscriptionParseFailed
+
+
+class FilterNotSupported(InvalidParameter):
+    """RocketMQ answers SYSTEM_ERROR without `enablePropertyFilter`."""
+
+    code = 1
+
+
+def tags_codes_of(sub_expression: str, expression_type: str = "TAG") -> frozenset[int] | None:
+    """The hashes of the tags that are wanted; None for all messages.
+
+    The consumer compares the tags themselves once more: different tags may have one hash.
+    """
+    if expression_type not in ("", "TAG"):
+        raise FilterNotSupported(f"this broker does not filter by {expression_type}; use expression type TAG")
+    if sub_expression.strip() in ("", "*"):
+        return None
+    tags = [tag.strip() for tag in sub_expression.split("||") if tag.strip()]  # as RocketMQ, forgiving of `TagA ||`
+    if not tags:
+        raise SubscriptionParseFailed(f"subscription {sub_expression!r} names no tag; write TagA || TagB, or *")
+    if "*" in tags:
+        raise SubscriptionParseFailed(f"subscription {sub_expression!r}: * stands alone")
+    return frozenset(map(tags_code, tags))

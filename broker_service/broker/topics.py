@@ -1,0 +1,112 @@
+"""TopicTable: the topics of this broker, their queue counts and permissions, in RocketMQ's `config/topics.json`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from broker_service.broker.config_table import ConfigTable, JsonStore
+from broker_service.broker.names import (
+    DEFAULT_TOPIC,
+    SCHEDULE_TOPIC,
+    check_topic_name,
+    is_system_topic,
+    refuse_system_topic,
+)
+from broker_service.errors import InvalidParameter, MessageIllegal, NoPermission, TopicNotExist
+
+PERM_INHERIT = 1
+PERM_WRITE = 2
+PERM_READ = 4
+MAX_QUEUE_NUMS = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    topic_name: str = ""
+    read_queue_nums: int = 8
+    write_queue_nums: int = 8
+    perm: int = PERM_READ | PERM_WRITE
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.topic_name
+
+
+class TopicTable(ConfigTable[TopicConfig]):
+    entry_class = TopicConfig
+    table_key = "topicConfigTable"
+
+    def __init__(self, file: JsonStore, tombstones_file: JsonStore) -> None:
+        super().__init__(file, tombstones_file)
+
+    def add_system_topics(self, default_queue_nums: int, delay_levels: int) -> None:
+        """In memory only, as in RocketMQ: they enter the file with the first change."""
+        perm = PERM_READ | PERM_WRITE | PERM_INHERIT
+        for topic in (
+            TopicConfig(DEFAULT_TOPIC, default_queue_nums, default_queue_nums, perm),
+            TopicConfig(SCHEDULE_TOPIC, delay_levels, delay_levels),
+        ):
+            self.entries.setdefault(topic.name, topic)
+
+    def readable(self, name: str, broker_permission: int) -> TopicConfig:
+        """The topic, for somebody who wants to read it; raises what table 1d says, in its order."""
+        topic = self.existing(name)
+        if not topic.perm & broker_permission & PERM_READ:
+            raise NoPermission(f"topic {name} cannot be read: {_why(topic, broker_permission)}")
+        return topic
+
+    def existing(self, name: str) -> TopicConfig:
+        topic = self.entries.get(name)
+        if topic is None:
+            raise TopicNotExist(f"topic {name!r} does not exist here; create it with `rocketsim admin updateTopic`")
+        return topic
+
+    def writable(self, name: str, broker_permission: int) -> TopicConfig | None:
+        """The topic, for a client that sends to it; None if there is none, which the caller may make."""
+        check_topic_name(name)
+        refuse_system_topic(name)
+        topic = self.entries.get(name)
+        if not broker_permission & PERM_WRITE or (topic is not None and not topic.perm & PERM_WRITE):
+            raise NoPermission(f"topic {name} cannot be written: {_why(topic, broker_permission)}")
+        return topic
+
+    def auto_create(self, name: str, asked_queue_nums: int, default_queue_nums: int, now_ms: int) -> TopicConfig:
+        """The topic that its first message makes: as many queues as asked for, but no more than the broker's default."""
+        queue_nums = min(asked_queue_nums, default_queue_nums) if asked_queue_nums > 0 else default_queue_nums
+        topic = TopicConfig(name, queue_nums, queue_nums)
+        self.put(topic, now_ms)
+        return topic
+
+    def update(self, topic: TopicConfig, now_ms: int) -> TopicConfig:
+        """What an operator asks for; all of it checked before anything changes."""
+        check_topic_name(topic.name)
+        refuse_system_topic(topic.name)
+        for what, nums in (("readQueueNums", topic.read_queue_nums), ("writeQueueNums", topic.write_queue_nums)):
+            if not 1 <= nums <= MAX_QUEUE_NUMS:
+                raise InvalidParameter(f"topic {topic.name}: {what}={nums}; 1 to {MAX_QUEUE_NUMS}")
+        if topic.perm not in (PERM_WRITE, PERM_READ, PERM_READ | PERM_WRITE):
+            raise InvalidParameter(f"topic {topic.name}: perm={topic.perm}; 2 write, 4 read, 6 both")
+        self.put(topic, now_ms)
+        return topic
+
+    def remove(self, name: str, now_ms: int) -> None:
+        refuse_system_topic(name)
+        if not self.delete(name, now_ms):
+            raise TopicNotExist(f"topic {name!r} does not exist here")
+
+    def of_users(self) -> list[str]:
+        return [name for name in self.entries if not is_system_topic(name)]
+
+    def check_queue(self, topic: TopicConfig, queue_id: int) -> None:
+        if not 0 <= queue_id < topic.write_queue_nums:
+            raise MessageIllegal(
+                f"queue {queue_id} of topic {topic.name}: it has {topic.write_queue_nums} write queues"
+            )
+
+
+def _why(topic: TopicConfig | None, broker_permission: int) -> str:
+    mine = f"its perm is {topic.perm}, " if topic else ""
+    return f"{mine}brokerPermission is {broker_permission}"

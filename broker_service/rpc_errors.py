@@ -1,0 +1,78 @@
+"""Our exceptions -> gRPC status, in one table.  RocketMQ's response code travels beside it as trailing metadata.
+
+What may go well on another broker or later is FAILED_PRECONDITION, not UNAVAILABLE: that is what gRPC says of a dead process.
+"""
+
+import functools
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+
+from broker_service import errors
+
+logger = logging.getLogger(__name__)
+
+CODE_KEY = "rocketsim-code"
+
+# The most particular class first: the first that fits counts.
+_STATUS_OF: list[tuple[type[errors.RocketSimError], grpc.StatusCode]] = [
+    (errors.ServiceNotAvailable, grpc.StatusCode.FAILED_PRECONDITION),
+    (errors.MessageIllegal, grpc.StatusCode.INVALID_ARGUMENT),
+    (errors.SubscriptionParseFailed, grpc.StatusCode.INVALID_ARGUMENT),
+    (errors.InvalidParameter, grpc.StatusCode.INVALID_ARGUMENT),
+    (errors.ConfigError, grpc.StatusCode.INVALID_ARGUMENT),
+    (errors.TopicNotExist, grpc.StatusCode.NOT_FOUND),
+    (errors.SubscriptionGroupNotExist, grpc.StatusCode.NOT_FOUND),
+    (errors.NotFound, grpc.StatusCode.NOT_FOUND),
+    (errors.NoPermission, grpc.StatusCode.PERMISSION_DENIED),
+    (errors.SystemBusy, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (errors.StoreCorrupt, grpc.StatusCode.DATA_LOSS),
+]
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+
+def status_of(error: errors.RocketSimError) -> grpc.StatusCode:
+    return next((status for kind, status in _STATUS_OF if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
+
+
+async def abort(context: grpc.aio.ServicerContext[Any, Any], error: errors.RocketSimError) -> NoReturn:
+    if status_of(error) in (grpc.StatusCode.INTERNAL, grpc.StatusCode.DATA_LOSS):
+        logger.error("a call of %s failed: %s", context.peer(), error)
+    await context.abort(status_of(error), str(error), ((CODE_KEY, str(error.code)),))
+
+
+def maps_errors(
+    method: Callable[[Any, Request, grpc.aio.ServicerContext[Any, Any]], Awaitable[Response]],
+) -> Callable[[Any, Request, grpc.aio.ServicerContext[Any, Any]], Awaitable[Response]]:
+    """For a unary method of a servicer."""
+
+    @functools.wraps(method)
+    async def mapped(self: Any, request: Request, context: grpc.aio.ServicerContext[Any, Any]) -> Response:
+        try:
+            return await method(self, request, context)
+        except errors.RocketSimError as error:
+            await abort(context, error)
+
+    return mapped
+
+
+def maps_stream_errors(
+    method: Callable[[Any, Request, grpc.aio.ServicerContext[Any, Any]], AsyncIterator[Response]],
+) -> Callable[[Any, Request, grpc.aio.ServicerContext[Any, Any]], AsyncIterator[Response]]:
+    """For a method that answers with a stream."""
+
+    @functools.wraps(method)
+    async def mapped(
+        self: Any, request: Request, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[Response]:
+        try:
+            async for response in method(self, request, context):
+                yield response
+        except errors.RocketSimError as error:
+            await abort(context, error)
+
+    return mapped
