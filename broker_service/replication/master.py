@@ -21,6 +21,8 @@ from broker_service.replication.transfer import State, Transfer, TransferSetting
 
 logger = logging.getLogger(__name__)
 
+LAST_WRITE_S = 2.0  # for a write to end, when its stream is to be closed
+
 Context = grpc.aio.ServicerContext
 
 
@@ -95,19 +97,21 @@ class ReplicationMaster(ReplicationServicer):
     async def Replicate(self, requests: AsyncIterator[pb.SlaveMessage], context: Context[Any, Any]) -> None:
         stream = _SlaveStream(self, requests, context)
         self.streams.add(stream)
-        refusal: RocketSimError = ServiceNotAvailable("the slave closed the stream")
         try:
             await stream.run()
-        except* RocketSimError as group:
-            refusal = _first(group)
+        except RocketSimError as refusal:
+            logger.warning("stream of %s closed: %s", stream.transfer.name, refusal)
+            if isinstance(refusal, StaleEpoch) and stream.newer_epoch > self.epochs.epochs.last:
+                self.broker.fenced(stream.newer_epoch, stream.transfer.name)
+            await context.abort(status_of(refusal), str(refusal))
+        except asyncio.CancelledError:
+            logger.warning("%s lost", stream.transfer.name)
+            raise
+        else:
+            logger.info("%s left", stream.transfer.name)
         finally:
             self.streams.discard(stream)
             stream.transfer.leave()
-            logger.log(logging.INFO if stream.ended else logging.WARNING, "%s left: %s", stream.transfer.name, refusal)
-        if isinstance(refusal, StaleEpoch) and stream.newer_epoch > self.epochs.epochs.last:
-            self.broker.fenced(stream.newer_epoch, stream.transfer.name)
-        if not stream.ended:
-            await context.abort(status_of(refusal), str(refusal))
 
     async def GetMetadata(self, request: pb.GetMetadataRequest, context: Context[Any, Any]) -> Metadata:
         if request.broker_name != self.identity.broker_name:
@@ -139,12 +143,12 @@ class _SlaveStream:
             now=_now(),
         )
         self.wake = asyncio.Event()
-        self.ended = False  # by the slave: then there is nothing to refuse
         self.newer_epoch = 0
         self.slave_id: int | None = None
         self._master = master
         self._requests = requests
         self._context = context
+        self._stopped = False
         self._closing = asyncio.Event()
         self._close_reason: RocketSimError = ServiceNotAvailable("closed")
 
@@ -153,13 +157,21 @@ class _SlaveStream:
         self._closing.set()
 
     async def run(self) -> None:
-        """Until the slave ends the stream; raises a group of refusals otherwise."""
-        async with asyncio.TaskGroup() as group:
-            others = [group.create_task(self._send()), group.create_task(self._watch())]
-            await self._receive()
-            self.ended = True
-            for task in others:
+        """Until the slave ends the stream, or a RocketSimError says why it may not go on."""
+        sender = asyncio.create_task(self._send())
+        tasks = [sender, asyncio.create_task(self._receive()), asyncio.create_task(self._watch())]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            # A write must not be cut short: gRPC could not send a status behind it.
+            self._stopped = True
+            self.wake.set()
+            await asyncio.wait([sender], timeout=LAST_WRITE_S)
+        finally:
+            for task in tasks:
                 task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in done:
+            task.result()
 
     async def _receive(self) -> None:
         message = await self._next()
@@ -226,7 +238,7 @@ class _SlaveStream:
 
     async def _send(self) -> None:
         """The only writer of the stream."""
-        while True:
+        while not self._stopped:
             self.wake.clear()
             if self.transfer.wants_snapshot:
                 self.transfer.give_snapshot(self._master.broker.metadata())
@@ -250,14 +262,6 @@ class _SlaveStream:
                 continue  # Something may have been heard since.
             raise self._close_reason
         raise FellSilent(f"{self.transfer.name}: nothing heard for {housekeeping_s} s")
-
-
-def _first(group: BaseExceptionGroup[RocketSimError]) -> RocketSimError:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, RocketSimError)
-    return error
 
 
 def _now() -> float:

@@ -176,16 +176,16 @@ class _MasterStream:
 
     async def _send(self, call: Any) -> NoReturn:
         """The only writer of the stream."""
-        await call.write(pb.SlaveMessage(handshake=self._follower.handshake()))
+        await _write(call, pb.SlaveMessage(handshake=self._follower.handshake()))
         await self._welcomed.wait()
         while (refill := self._follower.next_refill(self._settings.refill_frame_bytes)) is not None:
-            await call.write(pb.SlaveMessage(refill=refill))
+            await _write(call, pb.SlaveMessage(refill=refill))
         while True:
             if self._hand_back_due:
                 self._hand_back_due = False
                 offsets = self._broker.offsets_to_hand_back()
                 if offsets is not None:
-                    await call.write(pb.SlaveMessage(offsets=offsets))
+                    await _write(call, pb.SlaveMessage(offsets=offsets))
             if self._ack_due:
                 self._ack_due = False
                 await self._send_ack(call)
@@ -198,7 +198,7 @@ class _MasterStream:
         if self._follower.sync_flush:
             await self._flusher.wait(self._follower.end_offset)
         ack = self._follower.ack(self._flusher.flushed_offset)
-        await call.write(pb.SlaveMessage(ack=ack))
+        await _write(call, pb.SlaveMessage(ack=ack))
         self._broker.replicated(ack.ack_offset)
 
     async def _poll_metadata(self, metadata_request: Any) -> NoReturn:
@@ -222,6 +222,13 @@ class _MasterStream:
 
     def __str__(self) -> str:
         return f"{self._follower} master={self._address}"
+
+
+async def _write(call: Any, message: pb.SlaveMessage) -> None:
+    try:
+        await call.write(message)
+    except asyncio.InvalidStateError:
+        pass  # The stream has ended; the receiver is told why.
 
 
 def _reason(group: BaseExceptionGroup[Exception]) -> str:

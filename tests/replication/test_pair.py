@@ -1,21 +1,537 @@
 """A master and its slaves on real gRPC, with logs in memory."""
 
 import asyncio
+import functools
+import logging
+import zlib
+
+import grpc
+import pytest
+from rocketsim_proto import replication_pb2 as pb
+from rocketsim_proto.metadata_pb2 import ConsumerOffset, Metadata, TopicConfig
+from rocketsim_proto.replication_pb2_grpc import ReplicationStub
 
 from broker_service.model import PutStatus
-from tests.support.memory_log import MemoryLog
+from broker_service.replication.acknowledgement import AckLevels
+from broker_service.replication.epochs import EpochList
+from broker_service.replication.slave import SlaveSettings
+from broker_service.replication.transfer import TransferSettings
+from tests.support.memory_log import MemoryLog, record
 from tests.support.pair import Node, until
 
+QUICK = SlaveSettings(retry_first_s=0.01, retry_last_s=0.05, metadata_interval_s=0.02)
 
-def test_a_new_slave_gets_the_whole_log_and_a_put_waits_for_it(tmp_path):
-    async def scenario():
-        master, slave = Node(MemoryLog(), tmp_path / "m", 0), Node(MemoryLog(), tmp_path / "s", 1)
-        async with master.serving():
-            master.put(*[b"x" * 1000 for _ in range(5000)])
+
+def scenario(test):
+    """Runs an async test to its end on a fresh loop."""
+
+    @functools.wraps(test)
+    def run(tmp_path, **kwargs):
+        asyncio.run(test(tmp_path, **kwargs))
+
+    return run
+
+
+def in_step(master, *slaves):
+    return lambda: all(slave.log.data == master.log.data for slave in slaves)
+
+
+@scenario
+async def test_a_new_slave_gets_the_whole_log_and_a_put_waits_for_it(tmp_path):
+    master, slave = Node(MemoryLog(), tmp_path / "m", 0), Node(MemoryLog(), tmp_path / "s", 1)
+    async with master.serving():
+        master.put(*[b"x" * 1000 for _ in range(5000)])
+        async with slave.following(master):
+            await until(lambda: master.acks.tracker.confirm_offset == master.log.end_offset)
+            assert await master.put_and_wait() is PutStatus.PUT_OK
+            assert slave.log.data == master.log.data
+            assert slave.epochs.epochs == master.epochs.epochs
+            assert master.broker.joined == [1]
+
+
+@scenario
+async def test_a_new_slave_of_a_trimmed_master_starts_at_the_masters_minimum(tmp_path):
+    master = Node(MemoryLog(record(b"kept") * 9, min_offset=4096), tmp_path / "m", 0)
+    slave = Node(MemoryLog(), tmp_path / "s", 1)
+    async with master.serving(), slave.following(master):
+        await until(in_step(master, slave))
+        assert slave.log.min_offset == 4096
+
+
+@scenario
+async def test_a_slave_that_reconnects_resumes_at_its_end(tmp_path):
+    master, slave = Node(MemoryLog(), tmp_path / "m", 0), Node(MemoryLog(), tmp_path / "s", 1)
+    async with master.serving(), slave.running():
+        master.put(b"first")
+        async with slave.following(master):
+            await until(in_step(master, slave))
+        await until(lambda: not master.acks.tracker.slaves)
+        assert await master.put_and_wait(b"alone") is PutStatus.SLAVE_NOT_AVAILABLE
+        received = []
+        append = slave.log.append_replicated
+        slave.log.append_replicated = lambda offset, data: received.append(offset) or append(offset, data)
+        async with slave.following(master):
+            await until(in_step(master, slave))
+            await until(lambda: master.acks.tracker.is_slave_available(master.log.end_offset))
+            assert await master.put_and_wait(b"again") is PutStatus.PUT_OK
+        assert received[0] == len(record(b"first"))
+        assert slave.broker.cuts == []
+
+
+@scenario
+async def test_several_slaves_follow_and_one_of_them_is_enough(tmp_path):
+    master = Node(MemoryLog(), tmp_path / "m", 0)
+    slaves = [Node(MemoryLog(), tmp_path / f"s{i}", i) for i in (1, 2, 3)]
+    async with master.serving(), slaves[0].following(master), slaves[1].following(master):
+        async with slaves[2].following(master):
+            master.put(b"one")
+            await until(in_step(master, *slaves))
+            await until(lambda: len(master.acks.tracker.slaves) == 3)
+        assert await master.put_and_wait(b"two") is PutStatus.PUT_OK
+        await until(in_step(master, *slaves[:2]))
+
+
+@scenario
+async def test_frames_split_records_anywhere(tmp_path):
+    master = Node(MemoryLog(), tmp_path / "m", 0, transfer=TransferSettings(frame_bytes=7))
+    slave = Node(MemoryLog(), tmp_path / "s", 1)
+    async with master.serving(), slave.following(master):
+        master.put(*[b"0123456789" * 3] * 20)
+        await until(in_step(master, slave))
+        assert await master.put_and_wait() is PutStatus.PUT_OK
+
+
+# --- acknowledgement ----------------------------------------------------------------------------------------------
+
+
+@scenario
+async def test_without_a_slave_a_put_is_told_at_once(tmp_path):
+    master = Node(MemoryLog(), tmp_path / "m", 0)
+    async with master.serving():
+        async with asyncio.timeout(0.5):
+            assert await master.put_and_wait() is PutStatus.SLAVE_NOT_AVAILABLE
+
+
+@scenario
+async def test_a_slave_that_does_not_ack_ends_a_put_within_its_bound_and_ok_comes_back_with_it(tmp_path):
+    levels = AckLevels(sync_master=True, sync_flush=False, slave_timeout_s=0.1)
+    master, slave = Node(MemoryLog(), tmp_path / "m", 0, levels=levels), Node(MemoryLog(), tmp_path / "s", 1)
+    async with master.serving(), slave.following(master):
+        await until(lambda: master.acks.tracker.is_slave_available(0))
+        stuck = asyncio.Event()
+        send_ack = slave.slave._stream._send_ack
+
+        async def late(call):
+            await stuck.wait()
+            await send_ack(call)
+
+        slave.slave._stream._send_ack = late
+        late_ones = [asyncio.create_task(master.put_and_wait()) for _ in range(50)]
+        assert set(await asyncio.gather(*late_ones)) == {PutStatus.FLUSH_SLAVE_TIMEOUT}
+        stuck.set()
+        await until(lambda: master.acks.confirm_offset == master.log.end_offset)
+        assert await master.put_and_wait() is PutStatus.PUT_OK
+
+
+@scenario
+async def test_with_sync_flush_a_slave_acks_only_what_it_has_synced(tmp_path):
+    levels = AckLevels(sync_master=True, sync_flush=True, slave_timeout_s=0.1)
+    master = Node(MemoryLog(), tmp_path / "m", 0, levels=levels)
+    slave = Node(MemoryLog(), tmp_path / "s", 1, flush_interval_s=60)
+    async with master.serving(), slave.following(master):
+        await until(lambda: master.acks.tracker.is_slave_available(0))
+        assert await master.put_and_wait() is PutStatus.PUT_OK
+        assert slave.log.flushed_offset == slave.log.end_offset
+        slave.log.fail_flush = OSError(5, "no disk")
+        assert await master.put_and_wait() is PutStatus.FLUSH_SLAVE_TIMEOUT
+        assert slave.log.end_offset == master.log.end_offset > master.acks.confirm_offset
+        assert [str(failure) for failure in slave.failures] == ["[Errno 5] no disk"]
+
+
+@scenario
+async def test_a_flush_that_fails_is_reported_once_and_never_tried_again(tmp_path):
+    levels = AckLevels(sync_master=False, sync_flush=True, sync_flush_timeout_s=0.1)
+    master = Node(MemoryLog(), tmp_path / "m", 0, levels=levels, flush_interval_s=0.01)
+    async with master.serving():
+        assert await master.put_and_wait() is PutStatus.PUT_OK
+        master.log.fail_flush = OSError(5, "no disk")
+        assert await master.put_and_wait() is PutStatus.FLUSH_DISK_TIMEOUT
+        master.log.fail_flush = None
+        assert await master.put_and_wait() is PutStatus.FLUSH_DISK_TIMEOUT
+        assert len(master.failures) == 1 and not master.flusher.is_running()
+
+
+@scenario
+async def test_one_flush_serves_many_puts(tmp_path):
+    levels = AckLevels(sync_master=False, sync_flush=True)
+    master = Node(MemoryLog(), tmp_path / "m", 0, levels=levels, flush_interval_s=60)
+    async with master.serving():
+        before = master.log.flushes
+        puts = [asyncio.create_task(master.put_and_wait()) for _ in range(200)]
+        assert set(await asyncio.gather(*puts)) == {PutStatus.PUT_OK}
+        assert master.log.flushes - before <= 5
+
+
+@scenario
+async def test_consumers_see_up_to_the_confirm_offset_while_a_slave_is_in_sync(tmp_path):
+    master, slave = Node(MemoryLog(), tmp_path / "m", 0), Node(MemoryLog(), tmp_path / "s", 1)
+    async with master.serving():
+        async with slave.following(master):
+            await until(lambda: master.acks.tracker.is_slave_available(0))
+            await master.put_and_wait()
+            await until(lambda: master.broker.visible[-1:] == [master.log.end_offset])
+        await until(lambda: master.broker.visible[-1] is None)
+
+
+# --- what a restart finds -----------------------------------------------------------------------------------------
+
+
+@scenario
+async def test_a_tail_that_a_newer_epoch_forked_off_is_cut_kept_and_reported(tmp_path, caplog):
+    common, lost = record(b"common"), record(b"only the slave has this")
+    master, slave = Node(MemoryLog(common), tmp_path / "m", 0), Node(MemoryLog(common + lost), tmp_path / "s", 1)
+    master.epochs.save(EpochList.of((100, 0)))
+    slave.epochs.save(EpochList.of((100, 0)))
+    async with master.serving():
+        master.put(b"new")
+        async with slave.following(master):
+            await until(in_step(master, slave))
+            assert slave.log.cut == [lost]
+            assert slave.epochs.epochs == master.epochs.epochs
+            assert [(cut.from_offset, cut.until_offset) for cut in slave.broker.cuts] == [(10, 37)]
+    assert [line for line in caplog.messages if "cut [10, 37), kept in" in line]
+
+
+@scenario
+async def test_a_master_that_lost_its_tail_refills_from_its_slave_before_a_new_epoch_begins(tmp_path):
+    whole = b"".join(record(bytes([i]) * 100) for i in range(200))
+    kept = 104 * 50
+    master = Node(MemoryLog(whole[:kept]), tmp_path / "m", 0)
+    slave = Node(MemoryLog(whole), tmp_path / "s", 1, slave=SlaveSettings(retry_first_s=0.01, refill_frame_bytes=333))
+    for node in (master, slave):
+        node.epochs.save(EpochList.of((100, 0)))
+    master.broker.writes = False
+    async with master.serving(begin=False), slave.following(master):
+        await until(lambda: master.broker.joined)
+        assert await master.master.begin_epoch() == 200
+        master.broker.writes = True
+        assert str(master.epochs.epochs) == f"100@0 200@{len(whole)}"
+        master.put(b"new")
+        await until(in_step(master, slave))
+        await until(lambda: slave.epochs.epochs == master.epochs.epochs)
+        assert slave.log.cut == []
+        await until(lambda: master.acks.confirm_offset == master.log.end_offset)
+
+
+@scenario
+async def test_an_epoch_does_not_begin_while_lost_bytes_are_being_fetched(tmp_path):
+    master = Node(MemoryLog(record(b"a")), tmp_path / "m", 0)
+    master.epochs.save(EpochList.of((100, 0)))
+    master.broker.writes = False
+    async with master.serving(begin=False):
+        async with slave_by_hand(master) as call:
+            lost = record(b"lost")
+            await call.write(hello(master, end_offset=5 + len(lost), epochs=[(100, 0)]))
+            reply = (await call.read()).handshake
+            assert reply.refill and (reply.refill_from, reply.resume_offset) == (5, 13)
+            begins = asyncio.create_task(master.master.begin_epoch())
+            await call.write(pb.SlaveMessage(refill=log_data(5, lost[:3])))
+            await until(lambda: master.log._aside == lost[:3])
+            assert not begins.done() and master.master.is_refilling()
+            await call.write(pb.SlaveMessage(refill=log_data(8, lost[3:])))
+            await begins
+            assert str(master.epochs.epochs) == "100@0 200@13"
+
+
+@scenario
+async def test_a_slave_of_a_newer_epoch_fences_an_older_master(tmp_path):
+    log = record(b"common")
+    master, slave = Node(MemoryLog(log), tmp_path / "m", 0), Node(MemoryLog(log), tmp_path / "s", 1)
+    slave.epochs.save(EpochList.of((100, 0), (901, 10)))
+    async with master.serving(), slave.following(master):
+        await until(lambda: master.broker.fences == [901])
+        assert slave.log.data == log and not slave.slave.is_following()
+
+
+@scenario
+async def test_equal_offsets_with_different_bytes_are_noticed(tmp_path, caplog):
+    master, slave = (
+        Node(MemoryLog(record(b"one")), tmp_path / "m", 0),
+        Node(MemoryLog(record(b"two")), tmp_path / "s", 1),
+    )
+    for node in (master, slave):
+        node.epochs.save(EpochList.of((100, 0)))
+    async with master.serving(begin=False), slave.following(master):
+        await until(lambda: [line for line in caplog.messages if "differ from this master's" in line])
+        assert slave.log.data == record(b"two") and not master.acks.tracker.slaves
+
+
+# --- a slave that misbehaves --------------------------------------------------------------------------------------
+
+
+class slave_by_hand:
+    """A stream to the master with nobody but the test at its other end."""
+
+    def __init__(self, master):
+        self.channel = grpc.aio.insecure_channel(master.address)
+
+    async def __aenter__(self):
+        self.call = ReplicationStub(self.channel).Replicate()
+        return self.call
+
+    async def __aexit__(self, *_):
+        self.call.cancel()
+        await self.channel.close()
+
+
+async def ended(call):
+    """The status a stream ended with; it comes behind everything that was sent before."""
+    async with asyncio.timeout(5):
+        try:
+            while await call.read() is not grpc.aio.EOF:
+                pass
+        except grpc.aio.AioRpcError:
+            pass
+        return await call.code()
+
+
+def hello(master, *, epochs=(), **fields):
+    known = dict(
+        cluster_name="DefaultCluster",
+        broker_name="broker-a",
+        broker_id=1,
+        address="by-hand:1",
+        mapped_file_size_commit_log=master.log.file_size,
+        mapped_file_size_consume_queue=6_000_000,
+        epochs=[pb.Epoch(epoch=epoch, start_offset=start) for epoch, start in epochs],
+    )
+    return pb.SlaveMessage(handshake=pb.Handshake(**{**known, **fields}))
+
+
+def log_data(offset, data, *, epoch=100, crc32=None):
+    return pb.LogData(
+        epoch=epoch, commit_log_offset=offset, data=data, crc32=zlib.crc32(data) if crc32 is None else crc32
+    )
+
+
+def ack(offset, epoch=100):
+    return pb.SlaveMessage(ack=pb.Ack(ack_offset=offset, epoch=epoch))
+
+
+STATUS = grpc.StatusCode
+
+
+@pytest.mark.parametrize(
+    "messages, status, details",
+    [
+        pytest.param([ack(0)], STATUS.INVALID_ARGUMENT, "first message is ack", id="ack first"),
+        pytest.param([pb.SlaveMessage()], STATUS.INVALID_ARGUMENT, "first message is None", id="empty message"),
+        pytest.param([{"cluster_name": "Other"}], STATUS.FAILED_PRECONDITION, "brokerClusterName", id="cluster"),
+        pytest.param([{"broker_name": "broker-b"}], STATUS.FAILED_PRECONDITION, "brokerName", id="broker name"),
+        pytest.param([{"broker_id": 0}], STATUS.FAILED_PRECONDITION, "brokerId 0", id="the master's own id"),
+        pytest.param([{"broker_id": -7}], STATUS.FAILED_PRECONDITION, "brokerId -7", id="negative id"),
+        pytest.param(
+            [{"mapped_file_size_commit_log": 5}],
+            STATUS.FAILED_PRECONDITION,
+            "mappedFileSizeCommitLog",
+            id="log file size",
+        ),
+        pytest.param(
+            [{"mapped_file_size_consume_queue": 20}],
+            STATUS.FAILED_PRECONDITION,
+            "mappedFileSizeConsumeQueue",
+            id="queue file size",
+        ),
+        pytest.param([{"end_offset": -1}], STATUS.INVALID_ARGUMENT, "cannot be", id="negative end"),
+        pytest.param([{"min_offset": 9, "end_offset": 3}], STATUS.INVALID_ARGUMENT, "cannot be", id="end before start"),
+        pytest.param(
+            [{"epochs": [(200, 0), (100, 0)]}], STATUS.INVALID_ARGUMENT, "cannot be", id="epochs out of order"
+        ),
+        pytest.param(
+            [{"epochs": [(77, 0)], "end_offset": 10}], STATUS.FAILED_PRECONDITION, "no epoch in common", id="stranger"
+        ),
+        pytest.param([{}, ack(1 << 40)], STATUS.OUT_OF_RANGE, "the log ends at 0", id="ack beyond the end"),
+        pytest.param([{}, ack(-1)], STATUS.OUT_OF_RANGE, "outside of this log", id="negative ack"),
+        pytest.param([{}, ack(0, epoch=999)], STATUS.FAILED_PRECONDITION, "newer than", id="ack of a newer epoch"),
+        pytest.param(
+            [{}, pb.SlaveMessage(refill=log_data(0, b"junk"))], STATUS.INVALID_ARGUMENT, "refill", id="refill unasked"
+        ),
+        pytest.param([{}, {}], STATUS.INVALID_ARGUMENT, "in the middle of a stream", id="handshake twice"),
+        pytest.param(
+            [{}, pb.SlaveMessage(offsets=Metadata(consumer_offsets=[ConsumerOffset(offset=-1)]))],
+            STATUS.INVALID_ARGUMENT,
+            "make no sense",
+            id="negative offset handed back",
+        ),
+    ],
+)
+@scenario
+async def test_garbage_closes_the_stream_with_a_clear_status_and_one_line(tmp_path, caplog, messages, status, details):
+    caplog.set_level(logging.WARNING, "broker_service")
+    master = Node(MemoryLog(), tmp_path / "m", 0)
+    async with master.serving():
+        async with slave_by_hand(master) as call:
+            for message in messages:
+                await call.write(hello(master, **message) if isinstance(message, dict) else message)
+            assert await ended(call) is status
+            assert details in await call.details()
+        assert len(caplog.messages) == 1 and details in caplog.messages[0]
+        assert master.acks.confirm_offset == 0 and not master.acks.tracker.slaves
+        if status is not STATUS.FAILED_PRECONDITION or "newer" not in details:
+            slave = Node(MemoryLog(), tmp_path / "s", 1)
+            master.put(b"alive")
             async with slave.following(master):
-                await until(lambda: master.acks.tracker.confirm_offset == master.log.end_offset)
-                assert await master.put_and_wait() is PutStatus.PUT_OK
-                assert slave.log.data == master.log.data
-                assert slave.epochs.epochs == master.epochs.epochs
+                await until(in_step(master, slave))
 
-    asyncio.run(scenario())
+
+@pytest.mark.parametrize(
+    "frame, details",
+    [
+        pytest.param(log_data(5, b"12345678", crc32=1), "wrong CRC", id="wrong CRC"),
+        pytest.param(log_data(0, b"12345678"), "5 expected", id="wrong offset"),
+        pytest.param(log_data(5, b"12345678", epoch=7), "nobody asked", id="wrong epoch"),
+        pytest.param(log_data(5, b"123456789"), "nobody asked", id="too much"),
+        pytest.param(log_data(5, b"\0" * 8), "no valid record", id="no record"),
+        pytest.param(log_data(5, b""), "expected", id="nothing"),
+        pytest.param(log_data(5, record(b"12")[:5] + b"\0\0\0"), "inside of a record", id="ends inside of a record"),
+    ],
+)
+@scenario
+async def test_a_bad_refill_is_refused_and_leaves_the_log_as_it_was(tmp_path, frame, details):
+    master = Node(MemoryLog(record(b"a")), tmp_path / "m", 0)
+    master.epochs.save(EpochList.of((100, 0)))
+    master.broker.writes = False
+    if details == "inside of a record":
+        frame = log_data(5, (99).to_bytes(4, "big") + b"1234")
+    async with master.serving(begin=False), slave_by_hand(master) as call:
+        await call.write(hello(master, end_offset=13, epochs=[(100, 0)]))
+        await call.write(pb.SlaveMessage(refill=frame))
+        assert await ended(call) is STATUS.INVALID_ARGUMENT
+        assert details in await call.details()
+        assert master.log.data == record(b"a") and not master.broker.joined
+        assert await master.master.begin_epoch() == 200  # the lost tail stays lost, the master is not
+
+
+@scenario
+async def test_an_ack_before_its_bytes_were_sent_never_counts(tmp_path):
+    """The regression of RocketMQ #3015: a bogus ack must not make later puts OK without a copy."""
+    master = Node(MemoryLog(), tmp_path / "m", 0, transfer=TransferSettings(in_flight_bytes=10))
+    async with master.serving(), slave_by_hand(master) as call:
+        end = master.put(*[b"x" * 20] * 5)
+        await call.write(hello(master))
+        await call.write(ack(end))
+        assert await ended(call) is STATUS.OUT_OF_RANGE
+        assert master.acks.confirm_offset == 0
+        assert await master.put_and_wait() is PutStatus.SLAVE_NOT_AVAILABLE
+
+
+@scenario
+async def test_an_ack_of_an_older_epoch_does_not_count(tmp_path):
+    master = Node(MemoryLog(), tmp_path / "m", 0)
+    async with master.serving(), slave_by_hand(master) as call:
+        await call.write(hello(master))
+        assert (await call.read()).handshake.epochs[-1].epoch == 100
+        end = master.put(b"body")
+        assert (await call.read()).log.data == record(b"body")
+        await master.master.begin_epoch()
+        await call.write(ack(end, epoch=100))
+        assert (await call.read()).handshake.epochs[-1].epoch == 200
+        await call.write(pb.SlaveMessage(offsets=Metadata()))  # what came before it has been read then
+        await until(lambda: master.broker.handed_back)
+        assert master.acks.confirm_offset == 0
+        await call.write(ack(end, epoch=200))
+        await until(lambda: master.acks.confirm_offset == end)
+
+
+@scenario
+async def test_a_slave_that_does_not_ack_gets_a_bounded_number_of_bytes(tmp_path):
+    settings = TransferSettings(frame_bytes=1000, in_flight_bytes=4000, heartbeat_s=0.05)
+    master = Node(MemoryLog(), tmp_path / "m", 0, transfer=settings)
+    async with master.serving(), slave_by_hand(master) as call:
+        master.put(*[b"x" * 996] * 100)
+        await call.write(hello(master))
+        await call.read()
+        sent = 0
+        while data := (await call.read()).log.data:  # until a heartbeat shows that nothing more comes
+            sent += len(data)
+        assert sent == 4000
+        await call.write(ack(3000))
+        while data := (await call.read()).log.data:
+            sent += len(data)
+        assert sent == 7000
+
+
+@scenario
+async def test_a_second_connection_of_a_slave_replaces_the_first(tmp_path):
+    master = Node(MemoryLog(), tmp_path / "m", 0)
+    async with master.serving(), slave_by_hand(master) as older, slave_by_hand(master) as newer:
+        await older.write(hello(master))
+        await older.read()
+        await newer.write(hello(master))
+        await newer.read()
+        assert await ended(older) is STATUS.ABORTED
+        assert "has connected again" in await older.details()
+        assert list(master.acks.tracker.slaves) == [1]
+
+
+@scenario
+async def test_a_slave_that_fell_silent_is_dropped_and_one_that_acks_heartbeats_is_not(tmp_path):
+    settings = TransferSettings(heartbeat_s=0.05, housekeeping_s=0.3)
+    master, slave = Node(MemoryLog(), tmp_path / "m", 0, transfer=settings), Node(MemoryLog(), tmp_path / "s", 2)
+    async with master.serving(), slave.following(master), slave_by_hand(master) as silent:
+        await silent.write(hello(master))
+        assert await ended(silent) is STATUS.DEADLINE_EXCEEDED
+        assert "nothing heard" in await silent.details()
+        assert list(master.acks.tracker.slaves) == [2]
+
+
+@scenario
+async def test_a_slave_leaves_a_master_that_fell_silent(tmp_path, caplog):
+    master = Node(MemoryLog(), tmp_path / "m", 0, transfer=TransferSettings(heartbeat_s=60))
+    slave = Node(MemoryLog(), tmp_path / "s", 1, slave=SlaveSettings(housekeeping_s=0.1, retry_first_s=0.01))
+    async with master.serving(), slave.following(master):
+        await until(lambda: len(master.broker.joined) >= 2)
+    assert [line for line in caplog.messages if "lost: nothing heard" in line]
+
+
+@scenario
+async def test_a_broker_that_is_no_master_refuses_slaves(tmp_path):
+    node = Node(MemoryLog(), tmp_path / "m", 1)
+    node.broker.master = False
+    async with node.serving(begin=False), slave_by_hand(node) as call:
+        await call.write(hello(node, broker_id=2))
+        assert await ended(call) is STATUS.UNAVAILABLE
+        with pytest.raises(grpc.aio.AioRpcError, match="not a master"):
+            await ReplicationStub(grpc.aio.insecure_channel(node.address)).GetMetadata(
+                pb.GetMetadataRequest(broker_name="broker-a", broker_id=2)
+            )
+
+
+# --- metadata -----------------------------------------------------------------------------------------------------
+
+
+@scenario
+async def test_metadata_comes_as_snapshots_and_changes_and_offsets_are_handed_back(tmp_path):
+    master, slave = Node(MemoryLog(), tmp_path / "m", 0), Node(MemoryLog(), tmp_path / "s", 1, slave=QUICK)
+    slave.broker.to_hand_back = Metadata(consumer_offsets=[ConsumerOffset(group="g", topic="t", offset=7)])
+    async with master.serving(), slave.following(master):
+        await until(lambda: len([one for one in slave.broker.applied if one.complete]) >= 2)
+        await until(lambda: master.broker.handed_back == [slave.broker.to_hand_back])
+        change = Metadata(topics=[TopicConfig(topic_name="new")])
+        master.master.publish_metadata(change)
+        await until(lambda: change in slave.broker.applied)
+        slave.slave.hand_back()
+        await until(lambda: len(master.broker.handed_back) == 2)
+
+
+@scenario
+async def test_a_slave_too_slow_for_changes_gets_one_snapshot(tmp_path):
+    master = Node(MemoryLog(), tmp_path / "m", 0, transfer=TransferSettings(metadata_changes=3))
+    async with master.serving(), slave_by_hand(master) as call:
+        await call.write(hello(master))
+        await call.read()
+        for counter in range(10):
+            master.master.publish_metadata(Metadata(epoch=counter))
+        assert (await call.read()).metadata.complete
+        master.master.publish_metadata(Metadata(epoch=99))
+        assert (await call.read()).metadata.epoch == 99
