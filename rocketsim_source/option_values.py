@@ -11,6 +11,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, TypeVar
 
 MAX_LONG = 2**63 - 1
+MAX_SHOWN = 300  # characters of a value that an error repeats
 Parse = Callable[[str], Any]
 Options = TypeVar("Options")
 
@@ -69,7 +70,8 @@ def read_options(kind: type[Options], given: Mapping[str, str], *, also: tuple[s
         try:
             values[item.name] = entry.parse(text_given)
         except OptionError as error:
-            raise OptionError(f"option {used[0]} = {text_given!r}: {error}") from None
+            shown = text_given if len(text_given) <= MAX_SHOWN else text_given[:MAX_SHOWN] + "…"
+            raise OptionError(f"option {used[0]} = {shown!r}: {error}") from None
     options = kind(**values)
     if getattr(options, "strict", True):
         refuse_unknown(given, known)

@@ -2,8 +2,8 @@
 
     atLeastOnce   a task that is repeated sends its rows again, under new message ids
     idempotent    a row's message id is made of query, batch, partition and its place in it, so that a repeated task
-                  sends the same ids and dropDuplicates("msgId") gives exactly once; that needs the same rows in the same
-                  order, which a replayed batch has
+                  sends the same ids and dropDuplicates("msgId") gives exactly once; that needs the same rows in the
+                  same order, which a replayed batch has
 """
 
 import logging

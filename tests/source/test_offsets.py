@@ -1,0 +1,60 @@
+"""Offsets as Spark keeps them: one JSON text for one state."""
+
+import json
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocketsim_source.offsets import OffsetError, StreamOffset
+from rocketsim_source.queue import Queue
+
+names = st.text(min_size=1, max_size=6)
+queues = st.builds(Queue, names, names, st.integers(0, 2**31 - 1))
+offsets = st.dictionaries(queues, st.integers(0, 2**63 - 1), max_size=12)
+
+
+def test_the_offset_is_the_documented_json() -> None:
+    offset = StreamOffset({Queue("TopicA", "broker-a", 0): 123})
+    assert json.dumps(offset.json()) == '{"q": {"TopicA": {"broker-a": {"0": 123}}}, "v": 1}'
+    assert StreamOffset(offset.offsets, anchor=True).json()["anchor"] == 1
+
+
+@given(offsets, st.booleans(), st.randoms(use_true_random=False))
+def test_the_text_does_not_depend_on_the_order_of_the_queues(
+    found: dict[Queue, int], anchor: bool, chance: random.Random
+) -> None:
+    shuffled = list(found.items())
+    chance.shuffle(shuffled)
+    text = json.dumps(StreamOffset(dict(shuffled), anchor).json())
+    assert text == json.dumps(StreamOffset(found, anchor).json(), sort_keys=True)
+
+
+@given(offsets, st.booleans())
+def test_what_is_written_reads_back_equal(found: dict[Queue, int], anchor: bool) -> None:
+    offset = StreamOffset(found, anchor)
+    assert StreamOffset.of(json.loads(json.dumps(offset.json()))) == offset
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        None,
+        5,
+        {},
+        {"v": 2, "q": {}},
+        {"v": 1},
+        {"v": 1, "q": []},
+        {"v": 1, "q": {"T": 5}},
+        {"v": 1, "q": {"T": {"b": {"0": "7"}}}},
+        {"v": 1, "q": {"T": {"b": {"0": -1}}}},
+        {"v": 1, "q": {"T": {"b": {"0": 1.5}}}},
+        {"v": 1, "q": {"T": {"b": {"0": True}}}},
+        {"v": 1, "q": {"T": {"b": {"zero": 1}}}},
+        {"v": 1, "q": {}, "extra": 1},
+    ],
+)
+def test_an_edited_checkpoint_is_refused(written: object) -> None:
+    with pytest.raises(OffsetError):
+        StreamOffset.of(written)

@@ -1,0 +1,237 @@
+"""The option grammar: what is taken, and what a refusal says."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocketsim_source.option_values import OptionError
+from rocketsim_source.options import SourceOptions, source_options
+from rocketsim_source.positions import PerQueue, assignment, positions
+from rocketsim_source.queue import Queue
+from rocketsim_source.sink_options import sink_options
+
+BASE = {"nameServer": "localhost:9876", "topic": "T"}
+
+
+def options(*, streaming: bool = True, without: tuple[str, ...] = (), **given: str) -> SourceOptions:
+    named = {name.replace("__", "."): value for name, value in given.items()}
+    return source_options({k: v for k, v in (BASE | named).items() if k not in without}, streaming=streaming)
+
+
+def test_option_names_do_not_depend_on_case() -> None:
+    found = source_options({"NAMESERVER": "h:1", "tOpIc": "T", "StartingOffsets": "Earliest"}, streaming=True)
+    assert found.topic == ("T",)
+    assert found.starting_offsets is not None
+    assert found.starting_offsets.at(Queue("T", "b", 0)) == ("earliest",)
+
+
+@pytest.mark.parametrize(
+    ("given_options", "field", "value"),
+    [
+        ({"nameServer": " a:1 ; b:2 "}, "name_server", ("a:1", "b:2")),
+        ({"nameServer": "[::1]:9876"}, "name_server", ("[::1]:9876",)),
+        ({"maxTriggerDelay": "15m"}, "max_trigger_delay_ms", 900_000),
+        ({"maxTriggerDelay": "250"}, "max_trigger_delay_ms", 250),
+        ({"maxBytesPerTrigger": "4m"}, "max_bytes_per_trigger", 4 << 20),
+        ({"maxRecordsPerTrigger": "7"}, "max_offsets_per_trigger", 7),
+        ({"failOnDataLoss": "FALSE"}, "fail_on_data_loss", False),
+        ({"dataLossAction": "skip"}, "data_loss_action", dict.fromkeys(("trimmed", "truncated", "deleted"), "skip")),
+        ({"dataLossAction": "trimmed=skip,deleted=fail"}, "data_loss_action", {"trimmed": "skip", "deleted": "fail"}),
+        ({"suggestScope": "task+driver"}, "suggest_scope", frozenset({"task", "driver"})),
+        ({"commitFailurePolicy": "warn"}, "commit_failures_max", -1),
+        ({"commitFailurePolicy": "fail"}, "commit_failures_max", 1),
+        ({"commitFailurePolicy": "failAfter:3"}, "commit_failures_max", 3),
+        ({"consumerGroup": "g"}, "group", "g"),
+        ({"kafka__group__id": "g"}, "group", "g"),
+        ({"filterType": "tag", "view": "Messages", "alignQueuesByTimestamp": "false"}, "group", None),
+        ({"subExpression": "A || B"}, "tags", ("A", "B")),
+        ({"subExpression": "*"}, "tags", ()),
+    ],
+)
+def test_values_are_read_as_written(given_options: dict[str, str], field: str, value: object) -> None:
+    assert getattr(options(**given_options), field) == value
+
+
+def test_static_brokers_name_every_member_of_a_pair() -> None:
+    found = options(without=("nameServer",), brokers="broker-a=0@h:1,1@h:2;broker-b=0@[::1]:3")
+    assert found.brokers == {"broker-a": {0: "h:1", 1: "h:2"}, "broker-b": {0: "[::1]:3"}}
+
+
+@pytest.mark.parametrize(
+    ("given_options", "says"),
+    [
+        ({"maxOffsetPerTrigger": "1"}, "did you mean maxOffsetsPerTrigger?"),
+        ({"startngOffsets": "latest"}, "did you mean startingOffsets?"),
+        ({"nameServer": ""}, "host:port"),
+        ({"nameServer": "somewhere"}, "'somewhere' is not host:port"),
+        ({"nameServer": "h:0"}, "not host:port"),
+        ({"nameServer": "h:70000"}, "not host:port"),
+        ({"brokers": "broker-a=0@h:1"}, "nameServer and brokers exclude each other"),
+        ({"subscribe": "U"}, "topic and subscribe exclude each other"),
+        ({"assign": '{"T":{"b":[0]}}'}, "topic and assign exclude each other"),
+        ({"group": "a", "consumerGroup": "b"}, "mean the same and contradict"),
+        ({"maxOffsetsPerTrigger": "0"}, "between 1 and"),
+        ({"maxOffsetsPerTrigger": "-1"}, "between 1 and"),
+        ({"maxOffsetsPerTrigger": "1e18"}, "whole number"),
+        ({"maxOffsetsPerTrigger": "abc"}, "whole number"),
+        ({"maxOffsetsPerTrigger": "9223372036854775808"}, "between 1 and"),
+        ({"maxOffsetsPerTrigger": "１２"}, "whole number"),
+        ({"failOnDataLoss": "yes"}, "must be true or false"),
+        ({"readFrom": "nobody"}, "must be one of suggested, master, slave, masterOnly"),
+        ({"maxTriggerDelay": "5 parsecs"}, "such as 500, 30s or 15m"),
+        ({"commitFailurePolicy": "failAfter:0"}, "failAfter:n"),
+        ({"commitOffsets": "onTrigger"}, "needs group"),
+        ({"startingOffsets": "committed"}, "needs group"),
+        ({"newQueueOffsets": "committed,earliest"}, "needs group"),
+        ({"startingOffsets": "soon"}, "'soon'"),
+        ({"startingOffsets": "latest,earliest"}, "'latest,earliest'"),
+        ({"startingOffsets": "{"}, "is not JSON"),
+        ({"startingOffsets": '{"T":{"b":{"0":1}},"T":{"b":{"0":2}}}'}, "names something twice"),
+        ({"startingOffsets": '{"T":{"b":{"0":-3}}}'}, "-3"),
+        ({"startingOffsets": '{"T":{"b":{"0":1.5}}}'}, "whole number"),
+        ({"startingOffsets": '{"T":{"b":{"0":NaN}}}'}, "whole number"),
+        ({"startingOffsets": '{"T":{"b":{"0":{"x":1}}}}'}, "too deep"),
+        ({"startingOffsets": '{"T":{"b":{"first":1}}}'}, "queue id"),
+        ({"startingOffsets": '{"T":' * 100_000}, "nested too deeply"),
+        ({"endingOffsets": "earliest"}, "latest or an offset"),
+        ({"startingTimestamp": "yesterday"}, "ISO text"),
+        ({"startingOffsetsByTimestamp": "5"}, "must be JSON"),
+        ({"dataLossAction": "lost=skip"}, "must be one of trimmed, truncated, deleted"),
+        ({"dataLossAction": "trimmed=skip,trimmed=fail"}, "names trimmed twice"),
+        ({"subExpression": "A ||"}, "tags separated by ||"),
+        ({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, "above maxOffsetsPerTrigger"),
+        ({"includeHeaders": "true"}, "schemaProfile=kafka"),
+        ({"subscribePattern": "T.*"}, "topic and subscribePattern exclude"),
+        # for later
+        ({"filterType": "SQL92"}, "not supported yet"),
+        ({"alignQueuesByTimestamp": "true"}, "not supported yet"),
+        ({"maxTimeRangePerTrigger": "1h"}, "not supported yet"),
+        ({"slowQueueAdjustment": "true"}, "not supported yet"),
+        ({"view": "lag"}, "not supported yet"),
+        ({"tls__ca": "file"}, "not supported yet"),
+        ({"accessKey": "k"}, "not supported yet"),
+        ({"secretKey": "k"}, "not supported yet"),
+        ({"heartbeatIntervalMs": "30000"}, "not supported yet"),
+    ],
+)
+def test_a_refusal_says_what_is_wrong(given_options: dict[str, str], says: str) -> None:
+    with pytest.raises(OptionError) as refusal:
+        options(**given_options)
+    assert says in str(refusal.value)
+
+
+def test_a_pattern_that_is_none_is_refused() -> None:
+    with pytest.raises(OptionError, match="not a regular expression"):
+        options(without=("topic",), subscribePattern="[")
+
+
+def test_something_has_to_say_what_to_read_and_where() -> None:
+    with pytest.raises(OptionError, match="topic, subscribe, subscribePattern or assign"):
+        options(without=("topic",))
+    with pytest.raises(OptionError, match="nameServer=host:port"):
+        options(without=("nameServer",))
+
+
+def test_unknown_options_pass_only_when_asked_for() -> None:
+    with pytest.raises(OptionError, match="unknown option"):
+        options(colour="blue")
+    assert options(colour="blue", strictOptions="false").topic == ("T",)
+
+
+def test_limits_are_for_streams() -> None:
+    assert options(maxOffsetsPerTrigger="5").max_offsets_per_trigger == 5
+    with pytest.raises(OptionError, match="for streams only"):
+        options(streaming=False, maxOffsetsPerTrigger="5")
+
+
+@pytest.mark.parametrize(
+    ("written", "queue", "found"),
+    [
+        ("earliest", Queue("T", "a", 0), ("earliest",)),
+        ("-1", Queue("T", "a", 0), ("latest",)),
+        ("17", Queue("T", "a", 0), (17,)),
+        ("committed, latest", Queue("T", "a", 0), ("committed", "latest")),
+        ('{"T":"earliest"}', Queue("T", "a", 3), ("earliest",)),
+        ('{"T":"earliest"}', Queue("U", "a", 3), None),
+        ('{"T":{"a":-2}}', Queue("T", "a", 3), ("earliest",)),
+        ('{"T":{"a":{"3":23,"4":"committed,earliest"}}}', Queue("T", "a", 3), (23,)),
+        ('{"T":{"a":{"3":23,"*":"latest"}}}', Queue("T", "a", 9), ("latest",)),
+        ('{"T":{"a":{"3":23},"*":5}}', Queue("T", "b", 0), (5,)),
+        ('{"T":{"a":{"3":23},"*":5}}', Queue("T", "a", 0), (5,)),
+        ('{"*":7,"T":{"a":{"3":23}}}', Queue("U", "z", 1), (7,)),
+        ('{"T":{"a":{"03":23}}}', Queue("T", "a", 3), (23,)),
+    ],
+)
+def test_positions_apply_at_any_level_the_most_specific_first(written: str, queue: Queue, found: object) -> None:
+    assert positions(written).at(queue) == found
+
+
+def test_what_is_named_has_to_exist() -> None:
+    there = [Queue("T", "a", 0), Queue("T", "a", 1)]
+    positions('{"T":{"a":{"1":5}}}').refuse_strangers(there, "startingOffsets")
+    for written in ('{"T":{"a":{"2":5}}}', '{"T":{"b":5}}', '{"t":5}'):
+        with pytest.raises(OptionError, match="not among the queues"):
+            positions(written).refuse_strangers(there, "startingOffsets")
+
+
+def test_timestamps_are_milliseconds_or_iso_text() -> None:
+    found = options(startingOffsetsByTimestamp='{"T":{"a":{"0":1500,"1":"1970-01-01T00:00:02Z","*":"1970-01-01T00:00:03"}}}')
+    assert found.starting_offsets_by_timestamp is not None
+    assert [found.starting_offsets_by_timestamp.at(Queue("T", "a", q)) for q in (0, 1, 2)] == [1500, 2000, 3000]
+
+
+def test_assign_lists_queue_ids() -> None:
+    assert assignment('{"T":{"a":[0,1],"b":[0]}}') == {Queue("T", "a", 0), Queue("T", "a", 1), Queue("T", "b", 0)}
+    for wrong in ("{}", "[]", '{"T":[0]}', '{"T":{"a":[]}}', '{"T":{"a":[-1]}}', '{"T":{"a":[true]}}', '{"T":{"a":["0"]}}'):
+        with pytest.raises(OptionError):
+            assignment(wrong)
+
+
+names = st.text("abcXYZ-_%", min_size=1, max_size=8)
+leaves = st.one_of(st.integers(-2, 2**63 - 1), st.sampled_from(["earliest", "latest", "committed", "committed,earliest"]))
+queue_maps = st.dictionaries(names, st.dictionaries(names, st.dictionaries(st.integers(0, 2**31 - 1).map(str), leaves, min_size=1), min_size=1), min_size=1)
+
+
+@given(queue_maps)
+def test_every_queue_gets_what_was_written_for_it(written: dict[str, dict[str, dict[str, object]]]) -> None:
+    found = positions(json.dumps(written))
+    words = {-2: ("earliest",), -1: ("latest",)}
+    for topic, brokers in written.items():
+        for broker_name, queues in brokers.items():
+            for queue_id, leaf in queues.items():
+                expected = tuple(leaf.split(",")) if isinstance(leaf, str) else words.get(leaf, (leaf,))  # type: ignore[call-overload]
+                assert found.at(Queue(topic, broker_name, int(queue_id))) == expected
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_read_or_refused_and_never_anything_else(text: str) -> None:
+    for name in ("startingOffsets", "endingOffsets", "startingTimestamp", "assign", "maxTriggerDelay", "dataLossAction", "brokers"):
+        try:
+            found = source_options(BASE | {name: text, "group": "g"}, streaming=True)
+        except OptionError:
+            continue
+        assert isinstance(found, SourceOptions)
+
+
+@given(st.recursive(st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)), lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=3)), max_leaves=8))
+def test_any_json_is_read_or_refused(value: object) -> None:
+    try:
+        assert isinstance(positions(json.dumps(value)), PerQueue)
+    except OptionError:
+        pass
+
+
+def test_the_sink_refuses_what_it_cannot_do() -> None:
+    assert sink_options({"nameServer": "h:1", "topic": "T", "checkpointLocation": "/c"}).mode == "atLeastOnce"
+    assert sink_options({"nameServer": "h:1", "sinkMode": "IDEMPOTENT"}).mode == "idempotent"
+    for wrong, says in (
+        ({"sinkMode": "transactional"}, "not supported yet"),
+        ({"sinkMode": "exactlyOnce"}, "must be one of atLeastOnce, idempotent"),
+        ({"sendBatchSiz": "5"}, "did you mean sendBatchSize?"),
+        ({"maxInflight": "0"}, "between 1 and"),
+    ):
+        with pytest.raises(OptionError) as refusal:
+            sink_options({"nameServer": "h:1"} | wrong)
+        assert says in str(refusal.value)
