@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+from rocketsim_proto.record import HEAD_SIZE, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, SYS_FLAG_BORN_HOST_V6
 
 from broker_service.errors import NotFound, StoreCorrupt
 from broker_service.store.files import Buffer, Files
@@ -18,6 +19,13 @@ _CHUNK = 1 << 20
 
 def file_name(start: int) -> str:
     return f"{start:020d}"
+
+
+def store_timestamp_at(view: memoryview, at: int) -> int:
+    """The store time of the record at a position."""
+    sys_flag = int.from_bytes(view[at + 36 : at + 40], "big")
+    at += HEAD_SIZE + (20 if sys_flag & SYS_FLAG_BORN_HOST_V6 else 8)
+    return int.from_bytes(view[at : at + 8], "big")
 
 
 class CommitLog:
@@ -91,8 +99,6 @@ class CommitLog:
         deleted = []
         while self.starts and self.starts[-1] >= offset:
             deleted.append(self._delete(self.starts[-1]))
-        if not self.starts:
-            self._base = self.end_offset = self.start_of(offset)
         return deleted
 
     def _delete(self, start: int) -> Path:
@@ -104,7 +110,7 @@ class CommitLog:
         if handle is not None:
             self._files.close(handle)
         if not self.starts:
-            self._base = start + self.file_size
+            self._base = start
         return path
 
     # --- writing --------------------------------------------------------------------------------------------------
@@ -130,6 +136,35 @@ class CommitLog:
         if self._dirty is not None:
             self.zero(*self._dirty)
             self._dirty = None
+
+    def touch(self) -> None:
+        """Writes a zero behind the end, to see whether the disk takes writes; OSError if not."""
+        if self.end_offset < self.file_end:
+            start = self.start_of(self.end_offset)
+            self._files.pwrite(self._write_handle(start), b"\0", self.end_offset - start)
+
+    def cut(self, offset: int) -> int:
+        """Makes `offset` the end; what was behind it is gone from the disk on return.  Returns where that ended."""
+        if offset <= self.min_offset:
+            not_zero = self.zero(self.min_offset, self.file_end)
+            self.delete_after(self.min_offset)
+            self._base = self.end_offset = self.start_of(offset)
+            self._files.sync_directory(self.directory)
+            return not_zero
+        behind = offset if offset % self.file_size == 0 else self.start_of(offset) + self.file_size
+        self.end_offset = offset
+        self.delete_after(behind)
+        not_zero = self.zero(offset, self.file_end)
+        self.hold(offset)
+        self.sync(0, max(offset, self.file_end))
+        return not_zero
+
+    def first_timestamp(self, start: int) -> int | None:
+        """The store time of the first record of a file; None if it has none."""
+        view = self.view(start)
+        if int.from_bytes(view[4:8], "big") not in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2):
+            return None
+        return store_timestamp_at(view, 0)
 
     def zero(self, offset: int, end: int) -> int:
         """Fills with zeros to `end`, as far as there are files; returns the end of what was not zero before."""
@@ -182,7 +217,7 @@ class CommitLog:
     def hold(self, offset: int) -> None:
         """Makes `sync` cover everything from `offset` on, after a recovery."""
         for start in self.starts:
-            if start + self.file_size > offset and start < self.end_offset:
+            if start + self.file_size > offset:
                 self._write_handle(start)
         self._created += 1
 

@@ -1,37 +1,37 @@
 """MessageStore: the store as the broker sees it.
 
 One thread (the event loop's) calls everything but `flush`, which one flush thread calls.  No asyncio and no clock here: `now_ms`
-is an argument.  The order of an append is log, queues, end offset: nothing counts before the last step, and a step that fails
-is taken back.
+is an argument.  The parts: `writer.py` appends, `durability.py` syncs, `pull.py` reads, `recovery.py` starts, `index.py` finds.
 """
 
 import os
-import threading
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 from rocketsim_proto import record as record_format
 from rocketsim_proto.columnar import Records
-from rocketsim_proto.record import BLANK, BLANK_MAGIC, BLANK_SIZE, Record, RecordError
+from rocketsim_proto.record import BLANK, BLANK_SIZE, PROPERTY_KEYS, PROPERTY_UNIQ_KEY, Record, RecordError
 
-from broker_service.errors import FlushFailed, NotFound, ServiceNotAvailable, StoreCorrupt, StoreLocked
-from broker_service.model import Appended, QueueAppend
-from broker_service.store.chain import Stop, sound, walk
-from broker_service.store.checkpoint import Checkpoint
-from broker_service.store.commit_log import CommitLog
+from broker_service.errors import NotFound, StoreLocked
+from broker_service.model import Appended
+from broker_service.store.commit_log import CommitLog, file_name
 from broker_service.store.config import StoreConfig
-from broker_service.store.consume_queue import ConsumeQueue
-from broker_service.store.dispatch import QueueRun, is_queued, queue_offsets, queue_runs
-from broker_service.store.files import Buffer, Files, refusal
-from broker_service.store.flushed_offset import Flushed, FlushedOffset
+from broker_service.store.durability import Durability, ThoroughFlush
+from broker_service.store.files import Files
+from broker_service.store.flushed_offset import Flushed
+from broker_service.store.index import Index
 from broker_service.store.open_files import OpenFiles
-from broker_service.store.placement import place
 from broker_service.store.pull import GetMessageResult, RangeResult, Reader, TagsCodes
-from broker_service.store.queue_table import QueueSync, QueueTable
+from broker_service.store.queue_table import QueueTable
 from broker_service.store.recovery import TAIL_SIZE, Recovery, recover, tail_crc
+from broker_service.store.retention import expired_files
+from broker_service.store.writer import Writer
 
-_FULL_RANGE = 2**63 - 1
+__all__ = ["GetMessageResult", "MessageStore", "RangeResult", "StoreConfig"]
+
+_INDEX_BYTES_A_TICK = 4 << 20
+_INDEX_MAX_BEHIND = 16 << 20  # from here on appends pull the index along
+_PROBE_INTERVAL_MS = 1000
+_CHUNK = 1 << 20
 
 
 class MessageStore:
@@ -41,26 +41,21 @@ class MessageStore:
         root = config.root
         self.config = config
         self.recovery = Recovery(clean=True)
-        self.confirm_offset: int | None = None
+        self.confirm_offset: int | None = None  # readers see what ends at or before it; None: everything
         self._files = files
         self._open_files = OpenFiles(files)
         self._log = CommitLog(files, self._open_files, root / "commitlog", config.mapped_file_size_commit_log)
         self._queues = QueueTable(files, self._open_files, root, config.mapped_file_size_consume_queue)
+        slots, entries = config.max_hash_slot_num, config.max_index_num
+        self._index = Index(files, self._open_files, root, self._log, slots, entries)
+        self._durability = Durability(files, root, self._log)
+        self._writer = Writer(files, config, self._log, self._queues, self._durability, self._on_appended)
         memory = config.physical_memory * config.access_message_in_memory_max_ratio // 100
         self._reader = Reader(self._log, memory)
-        self._partial = b""  # the beginning of a replicated record whose rest has not come
-        self._last_timestamp = 0  # of the newest record
-        self._trouble: str | None = None  # why writes fail now; may pass
-        self._fatal: str | None = None  # why this store never writes again
+        self._now_ms = 0  # of the last call that said; names index files
         self._next_probe_ms = 0
         self._next_thorough_ms = 0
-        # Shared with the flush thread.  The lock is held for a whole flush; the loop takes it for a truncation only.
-        self._flush_lock = threading.Lock()
-        self._flushed = 0
-        self._flushed_file = FlushedOffset(files, root / "rocketsim" / "flushed")
-        self._checkpoint = Checkpoint()
-        self._thorough: tuple[QueueSync, int, int] | None = None  # with log offset and timestamp
-        self._lock_handle = -1
+        self._lock_handle: int | None = None
 
     # --- opening and closing --------------------------------------------------------------------------------------
 
@@ -70,6 +65,7 @@ class MessageStore:
         files = files or Files()
         for directory in ("commitlog", "consumequeue", "index", "config", "rocketsim"):
             files.make_directory(config.root / directory)
+        files.sync_directory(config.root)
         store = cls(config, files)
         store._lock()
         try:
@@ -80,65 +76,66 @@ class MessageStore:
         return store
 
     def _lock(self) -> None:
-        path = self._path("lock")
+        path, abort = self._path("lock"), self._path("abort")
         try:
             self._lock_handle = self._files.lock(path)
         except BlockingIOError as error:
-            holder = "another process"
-            if self._files.exists(self._path("abort")):
-                pid = self._files.read(self._path("abort")).decode(errors="replace").strip()
-                holder = f"process {pid}" if pid else holder
+            pid = self._files.read(abort).decode(errors="replace").strip() if self._files.exists(abort) else ""
             raise StoreLocked(
-                f"{self.config.root} is in use by {holder} (it holds {path}): stop that broker, or set another storePathRootDir"
+                f"{self.config.root} is in use by {f'process {pid}' if pid else 'another process'}, which holds {path}: "
+                "stop that broker, or set another storePathRootDir"
             ) from error
         self._files.pwrite(self._lock_handle, b"lock", 0)
 
     def _recover(self, now_ms: int) -> None:
+        self._now_ms = now_ms
         abort = self._path("abort")
         clean = not self._files.exists(abort)
         self._log.load()
         self._queues.load_floors()
-        flushed = self._flushed_file.load()
-        self._checkpoint = Checkpoint.load(self._files, self._path("checkpoint"))
+        flushed = self._durability.load()
         self.recovery = recover(
             self._log,
             self._queues,
             clean=clean,
             flushed=flushed,
-            checkpoint=self._checkpoint,
+            checkpoint=self._durability.checkpoint,
             delay_levels_ms=self.config.delay_levels_ms,
         )
         self._files.write_atomically(abort, str(os.getpid()).encode())
-        self._flushed = self._log.end_offset
-        self._flushed_file.save(Flushed(self._flushed), sync=True)
-        self._last_timestamp = self._checkpoint.log_timestamp
+        self._durability.set_flushed(Flushed(self.end_offset))
+        if self.config.message_index_enable:
+            self.recovery.index = self._index.load(clean=clean)
         self._next_thorough_ms = now_ms + self.config.flush_consume_queue_thorough_interval_ms
 
     def close(self) -> None:
         """Flushes everything and marks the store as closed cleanly, unless a write or flush failed for good."""
         try:
-            if self._fatal is None:
+            if self._durability.fatal is None:
                 self._close_cleanly()
         finally:
             self._release()
 
     def _close_cleanly(self) -> None:
         self._log.clean()
+        self._work_on_index(_INDEX_MAX_BEHIND)
+        while self._durability.is_requested:
+            self.flush()
         self._request_thorough()
         self.flush()
-        size, crc = tail_crc(self._log, self.end_offset, TAIL_SIZE)
-        self._flushed_file.save(Flushed(self.end_offset, size, crc), sync=True)
+        size, crc = self.tail_crc(TAIL_SIZE)
+        self._durability.set_flushed(Flushed(self.end_offset, size, crc))
         self._files.remove(self._path("abort"))
         self._files.sync_directory(self.config.root)
 
     def _release(self) -> None:
+        self._durability.fatal = self._durability.fatal or "the store is closed"
         self._log.close()
-        self._flushed_file.close()
+        self._durability.close()
         self._open_files.close()
-        if self._lock_handle >= 0:
+        if self._lock_handle is not None:
             self._files.close(self._lock_handle)
-            self._lock_handle = -1
-        self._fatal = self._fatal or "the store is closed"
+            self._lock_handle = None
 
     def _path(self, name: str) -> Path:
         return self.config.root / name
@@ -155,172 +152,156 @@ class MessageStore:
 
     @property
     def flushed_offset(self) -> int:
-        return self._flushed
+        return self._durability.flushed
+
+    @property
+    def partial_size(self) -> int:
+        """Bytes kept aside of a replicated record that is not complete."""
+        return len(self._writer.partial)
+
+    @property
+    def index_behind(self) -> int:
+        """Bytes of log that are not indexed yet."""
+        return self._index.behind if self.config.message_index_enable else 0
 
     @property
     def writable(self) -> bool:
         return self.why_not_writable() is None
 
     def why_not_writable(self) -> str | None:
-        return self._fatal or self._trouble
+        return self._durability.fatal or self._writer.disk_too_full or self._writer.trouble
 
     def __str__(self) -> str:
         state = self.why_not_writable() or "writable"
         return f"{self._log} flushed={self.flushed_offset} queues={len(self._queues)} {state}"
 
-    # --- appending ------------------------------------------------------------------------------------------------
+    # --- writing --------------------------------------------------------------------------------------------------
 
     def append(self, records: Records, topic: str, now_ms: int, store_host: bytes) -> Appended:
-        """Stamps offsets, time and host into checked records of one topic (`data` must be writable) and appends them."""
-        self._refuse_if_fatal()
-        placement = place(self.end_offset, self._log.file_size, records.sizes)
-        queues = {int(queue): self._queues.get_or_create(topic, int(queue)) for queue in np.unique(records.queue_id)}
-        next_offsets = {queue_id: queue.max_offset for queue_id, queue in queues.items()}
-        queued = is_queued(records.sys_flag)
-        offsets = queue_offsets(records.queue_id, queued, next_offsets)
-        records.stamp(offsets, placement.offsets, now_ms, store_host)
-        pieces: list[tuple[int, Buffer]] = []
-        for run in placement.runs:
-            pieces.append((run.commit_log_offset, _bytes_of(records[run.first : run.last])))
-        pieces += [(at, BLANK.pack(size, BLANK_MAGIC)) for at, size in placement.blanks]
-        pieces.sort(key=lambda piece: piece[0])  # a file is made when the one before it is complete
-        self._store(pieces, placement.end_offset, queue_runs(records, self.config.delay_levels_ms, topic))
-        self._last_timestamp = now_ms
-        appends = [
-            QueueAppend(queue_id, first, queues[queue_id].max_offset - first)
-            for queue_id, first in next_offsets.items()
-        ]
-        runs = [(run.commit_log_offset, run.last - run.first) for run in placement.runs]
-        return Appended(appends, runs, placement.end_offset, now_ms)
+        """Stamps offsets, time and host into checked records of one topic (`data` must be writable) and appends them.
+
+        DiskFull or ServiceNotAvailable if the disk refuses, with nothing of them left behind.
+        """
+        self._now_ms = now_ms
+        return self._writer.append(records, topic, now_ms, store_host)
 
     def append_one(self, record: Record, now_ms: int, store_host: bytes) -> Appended:
-        """The per-record path: what the broker itself writes (delayed messages and their delivery)."""
+        """The per-record path: what the broker itself writes, delayed messages and their delivery."""
         record.store_host = store_host
-        return self.append(Records.walk(bytearray(record_format.encode(record))), record.topic, now_ms, store_host)
+        records = Records.walk(bytearray(record_format.encode(record)))
+        return self.append(records, record.topic, now_ms, store_host)
 
     def append_replicated(self, commit_log_offset: int, data: bytes) -> int:
-        """Appends the master's log as it is, at exactly our end (plus what is kept aside of a partial record).
+        """Appends the master's log as it is, checked; returns the end of the last whole record that is stored.
 
-        Every whole record is checked; RecordError for one that is not, with all before it stored and nothing of it.  The rest
-        of a record may come with the next call.  Returns the end of the last whole record or blank that is stored.
+        The rest of a partial record comes with the next call, whose offset counts on from this one's bytes.  RecordError for
+        a record that is not whole: all before it is stored, nothing of it.
         """
-        self._refuse_if_fatal()
-        if not self._log.starts and self.end_offset == 0 and commit_log_offset and not self._partial:
-            if commit_log_offset % self._log.file_size:
-                raise StoreCorrupt(
-                    f"an empty log cannot begin at {commit_log_offset}: no multiple of {self._log.file_size}"
-                )
-            self._log.begin_at(commit_log_offset)
-        expected = self.end_offset + len(self._partial)
-        if commit_log_offset == self.end_offset:
-            self._partial = b""
-        elif commit_log_offset != expected:
-            raise StoreCorrupt(f"log bytes from {commit_log_offset} on do not join this log, which goes to {expected}")
-        data = self._partial + data if self._partial else data
-        self._partial = b""
-        at = 0
-        while at < len(data):
-            room = self._log.file_size - self.end_offset % self._log.file_size
-            chain = walk(data, at, min(len(data), at + room))
-            if len(chain.sizes):
-                self._append_checked(np.frombuffer(data, np.uint8)[at : chain.end], chain.sizes, at)
-                room -= chain.end - at
-                at = chain.end
-            if chain.stop is Stop.BLANK and chain.next_size == room:
-                if len(data) - at < room:
-                    break
-                self._store([(self.end_offset, memoryview(data)[at : at + room])], self.end_offset + room, [])
-                at += room
-            elif chain.stop is Stop.END and chain.next_size <= room - BLANK_SIZE:
-                break
-            else:
-                raise RecordError(at, f"{chain.stop.value} of size {chain.next_size}, {room} bytes left in the file")
-        self._partial = bytes(memoryview(data)[at:])
-        return self.end_offset
+        return self._writer.append_replicated(commit_log_offset, data)
 
-    def _append_checked(self, data: npt.NDArray[np.uint8], sizes: npt.NDArray[np.int64], at: int) -> None:
-        records = Records.walk(data, sizes=sizes)
-        good, reason = sound(records, self.end_offset, crc=True, strict_from=_FULL_RANGE)
-        bad_at = at + int(records.starts[good]) if good < len(records) else -1
-        if good:
-            records = records[:good]
-            end = self.end_offset + int(records.sizes.sum())
-            self._store([(self.end_offset, _bytes_of(records))], end, queue_runs(records, self.config.delay_levels_ms))
-            self._last_timestamp = int(records.store_timestamp[-1])
-        if bad_at >= 0:
-            raise RecordError(bad_at, reason)
+    def _on_appended(self, offset: int, records: Records) -> None:
+        if self.config.message_index_enable:
+            self._index.offer(offset, records)
+            if self._index.behind > _INDEX_MAX_BEHIND:
+                self._index.work(2 * int(records.sizes.sum()), self._now_ms)
 
-    def _store(self, pieces: list[tuple[int, Buffer]], end: int, runs: list[QueueRun]) -> None:
-        """Log, queues, end offset; all or nothing."""
-        touched: list[tuple[ConsumeQueue, int, int]] = []
+    def truncate(self, offset: int, keep_in: Path | None) -> int:
+        """Cuts the log back to `offset`, a record's start; returns how many bytes went.
+
+        They are copied to a file in `keep_in` first.  The new end is durable before anything is zeroed, and zeros are before
+        anything is appended, so that a crash leaves the old log, the new one, or something between that ends early.
+        """
+        with self._durability.lock:
+            self._durability.refuse_if_fatal()
+            end = self.end_offset
+            if offset >= end:
+                return 0
+            if keep_in is not None:
+                self._keep(max(offset, self.min_offset), end, keep_in)
+            self._writer.partial = b""
+            self._queues.forget_summary()
+            self._durability.set_flushed(Flushed(min(offset, self.flushed_offset)))
+            self._log.cut(offset)
+            self._queues.truncate(self.end_offset)
+            if self.config.message_index_enable:
+                self._index.truncate(self.end_offset)
+        self._request_thorough()
+        return end - self.end_offset
+
+    def _keep(self, offset: int, end: int, directory: Path) -> None:
+        """Copies log bytes to a file of their own, named by their offset."""
+        self._files.make_directory(directory)
+        handle = self._files.open(directory / file_name(offset), create=True)
         try:
-            self._log.write(pieces)
-            for run in runs:
-                queue = self._queues.get_or_create(run.topic, run.queue_id)
-                touched.append((queue, queue.max_offset, queue.log_end))
-                self._queues.append(queue, run)
-        except OSError as error:
-            self._log.take_back(end)
-            for queue, max_offset, log_end in reversed(touched):
-                queue.take_back(max_offset, log_end)
-            refused = refusal(error, f"writing to {self.config.root}")
-            self._trouble = str(refused)
-            raise refused from error
-        self._trouble = None
-        self._log.end_offset = end
+            at = offset
+            while at < end:
+                data = self._log.read(at, _CHUNK)
+                self._files.pwrite(handle, data, at - offset)
+                at += len(data)
+            self._files.fdatasync(handle)
+        finally:
+            self._files.close(handle)
+        self._files.sync_directory(directory)
 
-    def _refuse_if_fatal(self) -> None:
-        if self._fatal is not None:
-            raise ServiceNotAvailable(self._fatal)
+    def delete_topic(self, topic: str, floors: dict[int, int] | None = None) -> dict[int, int]:
+        """Deletes the topic's queues; its records stay in the log until they expire.
 
-    # --- flushing -------------------------------------------------------------------------------------------------
+        Returns, per queue, the offset where it goes on if the topic is made again; a slave passes the master's as `floors`.
+        """
+        self._durability.refuse_if_fatal()
+        return self._queues.delete_topic(topic, floors)
+
+    # --- flushing and periodic work -------------------------------------------------------------------------------
 
     def flush(self) -> int:
-        """The flush thread's: on return everything appended before the call is on disk.  Returns up to where.
+        """The flush thread's: on return everything appended before the call is on disk; returns up to where.
 
-        A failed sync is final: the kernel may have dropped the pages, so a second try would lie.
+        FlushFailed, once and for all, if the disk refuses.
         """
-        with self._flush_lock:
-            self._refuse_if_fatal()
-            end, timestamp = self._log.end_offset, self._last_timestamp
-            thorough, self._thorough = self._thorough, None
-            try:
-                if end > self._flushed:
-                    self._log.sync(self._flushed, end)
-                    self._flushed_file.save(Flushed(end), sync=thorough is not None)
-                    self._flushed = end
-                    self._checkpoint.log_timestamp = timestamp
-                if thorough is not None:
-                    self._flush_thoroughly(*thorough)
-            except OSError as error:
-                self._fatal = (
-                    f"flushing {self.config.root} failed ({error}): what was written is in doubt, restart the broker"
-                )
-                raise FlushFailed(self._fatal) from error
-            return end
-
-    def _flush_thoroughly(self, queues: QueueSync, log_offset: int, timestamp: int) -> None:
-        queues.run()
-        self._checkpoint.queues_log_offset = log_offset
-        self._checkpoint.queues_timestamp = timestamp
-        self._checkpoint.save(self._files, self._path("checkpoint"))
+        return self._durability.flush()
 
     def _request_thorough(self) -> None:
-        """The next flush also syncs queues and index and moves the checkpoint: recovery starts there."""
-        with self._flush_lock:
-            if self._thorough is None:
-                end = self.end_offset
-                self._thorough = (self._queues.take_unsynced(end), end, self._last_timestamp)
+        """The next flush also syncs queues and index: recovery need not look before this point then."""
+        end = self.end_offset
+        paths, timestamp = self._index.take_unsynced()
+        queues = self._queues.take_unsynced(end)
+        self._durability.request(ThoroughFlush(queues, paths, timestamp, end, self._durability.last_timestamp))
 
     def tick(self, now_ms: int) -> None:
-        """Small periodic work; called every 100 ms or so."""
-        if self._fatal is not None:
+        """Small periodic work on the loop; called every 100 ms or so."""
+        self._now_ms = now_ms
+        if self._durability.fatal is not None:
             return
-        self._log.release(self._flushed)
-        if now_ms >= self._next_thorough_ms and self._flush_lock.acquire(blocking=False):
-            self._flush_lock.release()
+        self._log.release(self.flushed_offset)
+        self._work_on_index(_INDEX_BYTES_A_TICK)
+        if self._writer.trouble is not None and now_ms >= self._next_probe_ms:
+            self._next_probe_ms = now_ms + _PROBE_INTERVAL_MS
+            self._writer.probe()
+        if now_ms >= self._next_thorough_ms and not self._durability.is_requested:
             self._next_thorough_ms = now_ms + self.config.flush_consume_queue_thorough_interval_ms
             self._request_thorough()
+
+    def _work_on_index(self, max_bytes: int) -> None:
+        if self.config.message_index_enable:
+            self._index.work(max_bytes, self._now_ms)
+
+    def delete_expired(self, now_ms: int) -> list[str]:
+        """Deletes what retention lets go; one line per deleted file.  Also notices when the disk is too full for writes."""
+        used = self._files.disk_usage(self.config.root).used_percent
+        limit = self.config.disk_warning_ratio
+        self._writer.disk_too_full = (
+            f"the disk of {self.config.root} is {used:.0f} % full, above {limit} % no writes are taken: make room"
+            if used > limit
+            else None
+        )
+        log = self._log
+        count = expired_files([log.first_timestamp(start) for start in log.starts[1:]], now_ms, used, self.config)
+        deleted = log.delete_before(min(log.starts[count], self.flushed_offset)) if count else []
+        if not deleted:
+            return []
+        deleted += self._queues.trim(log.min_offset) + self._index.trim(log.min_offset)
+        self._next_thorough_ms = now_ms  # the remembered queue bounds have changed
+        return [f"deleted {path} (disk {used:.0f} % full, log starts at {log.min_offset} now)" for path in deleted]
 
     # --- reading --------------------------------------------------------------------------------------------------
 
@@ -330,8 +311,6 @@ class MessageStore:
 
     def read_record(self, commit_log_offset: int) -> bytes:
         """One whole record; NotFound if none starts there."""
-        if not self.min_offset <= commit_log_offset < self.end_offset:
-            raise NotFound(f"log offset {commit_log_offset} is outside the log: {self.min_offset} to {self.end_offset}")
         head = self._log.read(commit_log_offset, BLANK_SIZE)
         size = BLANK.unpack(head)[0] if len(head) == BLANK_SIZE else 0
         data = self._log.read(commit_log_offset, size)
@@ -399,6 +378,25 @@ class MessageStore:
                 high = middle
         return low
 
+    def query_index(self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int) -> list[int]:
+        """Log offsets of records stored in [begin_ms, end_ms] with this key or UNIQ_KEY, newest first."""
+        self._work_on_index(_INDEX_MAX_BEHIND)
+        found: list[int] = []
+        for offset, about in self._index.find(topic, key) if self.config.message_index_enable else []:
+            if len(found) == max_num:
+                break
+            if about > end_ms or about + 1000 < begin_ms:  # the index keeps seconds
+                continue
+            try:
+                record = record_format.decode(self.read_record(offset))
+            except NotFound:
+                continue  # Expired.
+            keys = {record.properties.get(PROPERTY_UNIQ_KEY), *record.properties.get(PROPERTY_KEYS, "").split(" ")}
+            if record.topic == topic and key in keys and begin_ms <= record.store_timestamp <= end_ms:
+                if offset not in found:
+                    found.append(offset)
+        return found
+
     def tail_crc(self, size: int) -> tuple[int, int]:
         """(size, CRC-32) of the last bytes of the log, at most `size`, within one file."""
         return tail_crc(self._log, self.end_offset, size)
@@ -408,18 +406,3 @@ class MessageStore:
         if not self.min_offset <= offset <= self.end_offset:
             raise NotFound(f"log offset {offset} is outside the log: {self.min_offset} to {self.end_offset}")
         return tail_crc(self._log, offset, size)
-
-    # --- topics ---------------------------------------------------------------------------------------------------
-
-    def delete_topic(self, topic: str, floors: dict[int, int] | None = None) -> dict[int, int]:
-        """Deletes the topic's queues; its records stay in the log until they expire.  Returns, per queue, the offset where it
-        goes on if the topic is made again; a slave passes the master's as `floors`."""
-        self._refuse_if_fatal()
-        return self._queues.delete_topic(topic, floors)
-
-
-def _bytes_of(records: Records) -> memoryview:
-    """The bytes of records; without a copy where they lie back to back."""
-    if (records.starts[1:] == records.starts[:-1] + records.sizes[:-1]).all():
-        return memoryview(records.data.data)[int(records.starts[0]) : int(records.starts[-1] + records.sizes[-1])]
-    return memoryview(records.take_bytes())

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from rocketsim_proto.columnar import RecordError, Records
-from rocketsim_proto.record import HEAD_SIZE, SYS_FLAG_BORN_HOST_V6
 
 from broker_service.errors import StoreCorrupt
 from broker_service.model import GetMessageStatus
-from broker_service.store.commit_log import CommitLog
+from broker_service.store.commit_log import CommitLog, store_timestamp_at
 from broker_service.store.consume_queue import ENTRY_SIZE, FILLER_SIZE, NO_ENTRIES, ConsumeQueue, Entries
 from broker_service.store.gather import gather
 
@@ -188,10 +187,7 @@ class Reader:
         if offset < self.log.min_offset or entry["size"] == FILLER_SIZE:
             return 0
         start = self.log.start_of(offset)
-        view, at = self.log.view(start), offset - start
-        sys_flag = int.from_bytes(view[at + 36 : at + 40], "big")
-        at += HEAD_SIZE + (20 if sys_flag & SYS_FLAG_BORN_HOST_V6 else 8)
-        return int.from_bytes(view[at : at + 8], "big")
+        return store_timestamp_at(self.log.view(start), offset - start)
 
     def _records(self, queue: ConsumeQueue, queue_offsets: Positions, entries: Entries) -> bytes:
         """The records' bytes; never others than those the queue stands for, should its files be damaged."""

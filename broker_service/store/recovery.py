@@ -192,11 +192,9 @@ def _cut(log: CommitLog, scan: LogScan, flushed: int, done: Recovery) -> None:
     end = scan.end_offset
     behind = end if end % log.file_size == 0 else log.start_of(end) + log.file_size
     used = [start for start in log.starts if start >= behind and any(log.view(start)[:8])]
-    done.deleted_files = log.delete_after(behind)
-    log.end_offset = end
-    not_zero = log.zero(end, log.file_end)
+    done.deleted_files = [log.path(start) for start in log.starts if start >= behind]
     log.hold(min(flushed, end))
-    log.sync(min(flushed, end), max(log.file_end, end))
+    not_zero = log.cut(end)
     if used:
         not_zero = max(not_zero, used[-1] + log.file_size)
     if not_zero > end:

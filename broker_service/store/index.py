@@ -1,0 +1,235 @@
+"""The index files of a store: built behind the appends, in batches, from the log.
+
+Whatever happened to it, the index can be made again from the log; it never holds up an append.  `position` is the log offset up
+to which it goes.
+"""
+
+from collections import deque
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+from rocketsim_proto.columnar import Records
+
+from broker_service.errors import StoreCorrupt
+from broker_service.store.chain import LogScan
+from broker_service.store.commit_log import CommitLog
+from broker_service.store.files import Files
+from broker_service.store.index_file import IndexFile
+from broker_service.store.index_keys import IndexKeys, index_keys, key_hash
+from broker_service.store.json_file import JsonFile
+from broker_service.store.open_files import OpenFiles
+
+_MAX_WAITING = 16 << 20  # bytes of appended records kept at hand; what is beyond that is read from the log again
+_NAME = "%Y%m%d%H%M%S"
+
+
+class Index:
+    def __init__(
+        self, files: Files, open_files: OpenFiles, root: Path, log: CommitLog, slot_count: int, entry_limit: int
+    ) -> None:
+        self.directory = root / "index"
+        self.position = 0
+        self.trouble: str | None = None  # why it does not go on; it is tried again
+        self._files = files
+        self._open = open_files
+        self._log = log
+        self._slot_count = slot_count
+        self._entry_limit = entry_limit
+        self._index_files: list[IndexFile] = []
+        self._names_file = JsonFile(root / "rocketsim" / "index.json", files)
+        self._entries_done = 0  # of the record at `position`: its others went into a file that is full
+        self._waiting: deque[tuple[int, Records]] = deque()
+        self._waiting_bytes = 0
+
+    # --- loading --------------------------------------------------------------------------------------------------
+
+    def load(self, *, clean: bool) -> str:
+        """Opens the files, drops those that cannot be right; returns a line about it.  What is missing is built by `work`."""
+        names = [name for name in self._files.names(self.directory) if name.isdigit()]
+        expected = self._expected_names()
+        dropped = ""
+        for name in [*names] if expected is None else sorted({*names, *expected}):
+            file = IndexFile(self._files, self._open, self.directory / name, self._slot_count, self._entry_limit)
+            if name not in names:
+                dropped = dropped or f"index file {name} is missing"
+            elif not dropped:
+                wrong = file.load() or (None if clean or name != names[-1] else file.repair())
+                dropped = f"index file {name} is damaged: {wrong}" if wrong else ""
+            if dropped:
+                file.delete()
+            else:
+                self._index_files.append(file)
+        self.position, self._entries_done = self._log.min_offset, 0
+        self.truncate(self._log.end_offset)
+        if not dropped and self._index_files and not self._is_record(self._index_files[-1].header.last_offset):
+            dropped = "the index is not that of this log"
+            self._drop_from(0)
+        self._resume()
+        if names != [file.path.name for file in self._index_files] or expected is None:
+            self._save_names()
+        behind = self._log.end_offset - self.position
+        return f"{dropped}: it is made again from log offset {self.position}, {behind} bytes" if dropped else ""
+
+    def _expected_names(self) -> set[str] | None:
+        try:
+            stored = self._names_file.load()
+        except StoreCorrupt:
+            return None
+        return None if stored is None else set(stored["files"])
+
+    def _resume(self) -> None:
+        """Goes on with the newest record that has entries: with those of them that are not there yet."""
+        self.position, self._entries_done = self._log.min_offset, 0
+        files = [file for file in self._index_files if file.header.next_entry > 1]
+        if not files or files[-1].header.last_offset < self.position:
+            return
+        self.position = files[-1].header.last_offset
+        for file in reversed(files):
+            count = file.count_at(self.position)
+            self._entries_done += count
+            if count < file.header.next_entry - 1:
+                return  # Older files cannot have entries of this record.
+
+    def _is_record(self, offset: int) -> bool:
+        if offset < self._log.min_offset:
+            return True  # Expired, nothing to compare with.
+        stop = min(self._log.end_offset, self._log.start_of(offset) + self._log.file_size)
+        return next(iter(self._scan(offset, stop)), None) is not None
+
+    # --- building -------------------------------------------------------------------------------------------------
+
+    @property
+    def behind(self) -> int:
+        """How many bytes of log are not indexed yet."""
+        return self._log.end_offset - self.position
+
+    def offer(self, offset: int, records: Records) -> None:
+        """Appended records, so that they need not be read from the log again."""
+        size = int(records.sizes.sum())
+        if self._waiting_bytes + size <= _MAX_WAITING:
+            self._waiting.append((offset, records))
+            self._waiting_bytes += size
+
+    def work(self, max_bytes: int, now_ms: int) -> None:
+        """Indexes about `max_bytes` more of the log.  A failing disk stops it until the next call."""
+        stop = min(self._log.end_offset, self.position + max_bytes)
+        try:
+            while self.position < stop:
+                self._step(stop, now_ms)
+            self.trouble = None
+        except OSError as error:
+            self.trouble = f"the index does not go on: {error}"
+
+    def _step(self, stop: int, now_ms: int) -> None:
+        while self._waiting and self._waiting[0][0] < self.position:
+            self._take()
+        if self._waiting and self._waiting[0][0] == self.position:
+            offset, records = self._waiting[0]
+            self._put(index_keys(records), now_ms)
+            self._take()
+            self.position, self._entries_done = offset + int(records.sizes.sum()), 0
+            return
+        until = self._waiting[0][0] if self._waiting else self._log.end_offset
+        scan = self._scan(self.position, until)
+        for offset, records in scan:
+            self._put(index_keys(records), now_ms)
+            self.position, self._entries_done = offset + int(records.sizes.sum()), 0
+            if self.position >= stop:
+                return
+        self.position = scan.end_offset if scan.end_offset > self.position else until
+
+    def _take(self) -> None:
+        _, records = self._waiting.popleft()
+        self._waiting_bytes -= int(records.sizes.sum())
+
+    def _scan(self, offset: int, stop: int) -> LogScan:
+        end = self._log.file_end
+        return LogScan(self._log, offset, check_from=end, strict_from=end, stop_at=stop)
+
+    def _put(self, keys: IndexKeys, now_ms: int) -> None:
+        keys = keys[self._entries_done :]
+        while len(keys):
+            file = self._index_files[-1] if self._index_files else None
+            if file is None or file.room == 0:
+                file = self._create(now_ms)
+            part = keys[: file.room]
+            file.put(part.hashes, part.offsets, part.timestamps)
+            last = int(part.offsets[-1])
+            done_before = self._entries_done if last == self.position else 0
+            self.position, self._entries_done = last, done_before + int((part.offsets == last).sum())
+            keys = keys[len(part) :]
+
+    def _create(self, now_ms: int) -> IndexFile:
+        if self._index_files:
+            self._index_files[-1].finish()
+        name = datetime.fromtimestamp(now_ms / 1000).strftime(_NAME) + f"{now_ms % 1000:03d}"
+        if self._index_files:
+            name = max(name, str(int(self._index_files[-1].path.name) + 1))
+        file = IndexFile(self._files, self._open, self.directory / name, self._slot_count, self._entry_limit)
+        file.create()
+        self._index_files.append(file)
+        self._save_names()
+        return file
+
+    def _save_names(self) -> None:
+        self._names_file.save({"files": [file.path.name for file in self._index_files]})
+
+    # --- following the log ----------------------------------------------------------------------------------------
+
+    def truncate(self, log_offset: int) -> None:
+        """Forgets all records at or behind `log_offset`."""
+        changed = False
+        while self._index_files and self._index_files[-1].header.last_offset >= log_offset:
+            file = self._index_files[-1]
+            if file.header.next_entry > 1 and file.header.first_offset < log_offset:
+                offsets = file.entries()["commit_log_offset"].astype(np.int64)
+                last = int(offsets[np.searchsorted(offsets, log_offset) - 1])
+                file.truncate(log_offset, self._timestamp_of(last))
+                break
+            self._drop_from(len(self._index_files) - 1)
+            changed = True
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self._resume()
+        if changed:
+            self._save_names()
+
+    def _timestamp_of(self, offset: int) -> int:
+        found = next(iter(self._scan(offset, self._log.start_of(offset) + self._log.file_size)), None)
+        return int(found[1].store_timestamp[0]) if found else 0
+
+    def trim(self, log_min: int) -> list[Path]:
+        """Deletes the files, but the newest, that have only records before `log_min`."""
+        deleted = []
+        while len(self._index_files) > 1 and self._index_files[0].header.last_offset < log_min:
+            file = self._index_files.pop(0)
+            file.delete()
+            deleted.append(file.path)
+        if deleted:
+            self._save_names()
+        if self.position < log_min:
+            self.position, self._entries_done = log_min, 0
+        return deleted
+
+    def _drop_from(self, number: int) -> None:
+        for file in self._index_files[number:]:
+            file.delete()
+        del self._index_files[number:]
+
+    # --- reading and syncing --------------------------------------------------------------------------------------
+
+    def find(self, topic: str, key: str) -> list[tuple[int, int]]:
+        """(log offset, about when stored) of records that may have this key, newest first: the hash matches."""
+        code = key_hash(topic, key)
+        return [hit for file in reversed(self._index_files) for hit in file.find(code)]
+
+    def take_unsynced(self) -> tuple[list[Path], int]:
+        """What a thorough flush has to sync, and the store time up to which full files are complete."""
+        for file in self._index_files[-2:]:
+            file.write_slots()
+        full = [file.header.last_timestamp for file in self._index_files if not file.room]
+        return [self.directory, *(file.path for file in self._index_files[-2:])], full[-1] if full else 0
+
+    def __str__(self) -> str:
+        return f"index of {len(self._index_files)} files up to {self.position}, {self.behind} bytes behind"

@@ -1,0 +1,250 @@
+"""One index file: from the hash of a key to the records that have it, newest first.  RocketMQ's bytes.
+
+    0            8           16           24          32          36                  40
+    | first time | last time | first offs.| last offs.| slots used| next entry number | slots 4 each | entries 20 each |
+
+    entry: | hash 4 | commit_log_offset 8 | seconds since the first time 4 | previous entry of the slot 4 |
+
+A slot (hash % slots) holds its newest entry's number; entry 0 is not used.  Entries and header are written at once, in this
+order, so the header never counts what is not there; the slots are kept in memory and written now and then, for they follow from
+the entries.
+"""
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from broker_service.store.files import Files
+from broker_service.store.open_files import OpenFiles
+
+HEADER = struct.Struct(">qqqqii")
+HEADER_SIZE = HEADER.size
+SLOT_SIZE = 4
+ENTRY = np.dtype([("hash", ">i4"), ("commit_log_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
+ENTRY_SIZE = ENTRY.itemsize
+_PAGE_SLOTS = 1024  # slots are written a page at a time
+
+Hashes = npt.NDArray[np.int64]
+Offsets = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class IndexHeader:
+    first_timestamp: int = 0
+    last_timestamp: int = 0
+    first_offset: int = 0
+    last_offset: int = 0
+    slots_used: int = 0
+    next_entry: int = 1
+
+    def pack(self) -> bytes:
+        times = self.first_timestamp, self.last_timestamp
+        return HEADER.pack(*times, self.first_offset, self.last_offset, self.slots_used, self.next_entry)
+
+
+class IndexFile:
+    def __init__(self, files: Files, open_files: OpenFiles, path: Path, slot_count: int, entry_limit: int) -> None:
+        self.path = path
+        self.header = IndexHeader()
+        self.size = HEADER_SIZE + slot_count * SLOT_SIZE + entry_limit * ENTRY_SIZE
+        self._files = files
+        self._open = open_files
+        self._slot_count = slot_count
+        self._entry_limit = entry_limit
+        self._slots: npt.NDArray[np.int32] | None = None  # of the file being written; loaded when first needed
+        self._dirty_pages = np.zeros(-(-slot_count // _PAGE_SLOTS), np.bool_)
+
+    def create(self) -> None:
+        """A sparse file: RocketMQ's default is 420 MB, most of it never used."""
+        handle = self._files.open(self.path, create=True)
+        try:
+            self._files.resize(handle, self.size)
+        finally:
+            self._files.close(handle)
+        self._files.pwrite(self._handle, self.header.pack(), 0)
+        self._slots = np.zeros(self._slot_count, np.int32)
+
+    def load(self) -> str | None:
+        """Reads the header; returns what is wrong with the file."""
+        size = self._files.size(self.path)
+        if size != self.size:
+            return f"{size} bytes instead of {self.size}"
+        self.header = IndexHeader(*HEADER.unpack(self._files.pread(self._handle, HEADER_SIZE, 0)))
+        head = self.header
+        if not 1 <= head.next_entry <= self._entry_limit or not 0 <= head.slots_used <= self._slot_count:
+            return f"{head.next_entry} entries in {head.slots_used} slots"
+        if not 0 <= head.first_offset <= head.last_offset:
+            return f"offsets from {head.first_offset} to {head.last_offset}"
+        return None
+
+    @property
+    def _handle(self) -> int:
+        return self._open.handle(self.path)
+
+    @property
+    def room(self) -> int:
+        return self._entry_limit - self.header.next_entry
+
+    # --- writing --------------------------------------------------------------------------------------------------
+
+    def put(self, hashes: Hashes, offsets: Offsets, timestamps: Offsets) -> None:
+        """Adds entries, at most `room`, in this order.  OSError leaves the file as it was."""
+        head, count = self.header, len(hashes)
+        slots = self._load_slots()
+        numbers = np.arange(head.next_entry, head.next_entry + count)
+        places = hashes % self._slot_count
+        previous, last_rows = _chain(places, numbers, slots)
+        first_timestamp = head.first_timestamp if head.next_entry > 1 else int(timestamps[0])
+        entries = np.empty(count, ENTRY)
+        entries["hash"] = hashes
+        entries["commit_log_offset"] = offsets
+        entries["seconds"] = np.clip((timestamps - first_timestamp) // 1000, 0, 2**31 - 1)
+        entries["previous"] = previous
+        after = IndexHeader(
+            first_timestamp,
+            int(timestamps[-1]),
+            head.first_offset if head.next_entry > 1 else int(offsets[0]),
+            int(offsets[-1]),
+            head.slots_used + int((previous == 0).sum()),
+            head.next_entry + count,
+        )
+        self._files.pwrite(self._handle, entries.tobytes(), self._entry_at(head.next_entry))
+        self._files.pwrite(self._handle, after.pack(), 0)
+        self.header = after
+        slots[places[last_rows]] = numbers[last_rows]
+        self._dirty_pages[places[last_rows] // _PAGE_SLOTS] = True
+
+    def write_slots(self) -> None:
+        """Brings the slots in the file up to date."""
+        if self._slots is None:
+            return
+        pages = np.flatnonzero(self._dirty_pages)
+        if not len(pages):
+            return
+        slots = self._slots.astype(">i4")
+        for run in np.split(pages, np.flatnonzero(np.diff(pages) != 1) + 1):
+            first, last = int(run[0]) * _PAGE_SLOTS, (int(run[-1]) + 1) * _PAGE_SLOTS
+            self._files.pwrite(self._handle, slots[first:last].tobytes(), HEADER_SIZE + first * SLOT_SIZE)
+        self._dirty_pages[:] = False
+
+    def finish(self) -> None:
+        """The file is full: nothing of it is kept in memory any more."""
+        self.write_slots()
+        self._slots = None
+
+    def truncate(self, log_offset: int, last_timestamp: int) -> None:
+        """Forgets the entries of records at or behind `log_offset`; `last_timestamp` is that of the newest that stays."""
+        entries = self.entries()
+        keep = int(np.searchsorted(entries["commit_log_offset"].astype(np.int64), log_offset))
+        kept, head = entries[:keep], self.header
+        cut = len(entries) - keep
+        self.header = IndexHeader(
+            head.first_timestamp if keep else 0,
+            last_timestamp if keep else 0,
+            head.first_offset if keep else 0,
+            int(kept["commit_log_offset"][-1]) if keep else 0,
+            int((kept["previous"] == 0).sum()),
+            keep + 1,
+        )
+        self._files.pwrite(self._handle, self.header.pack(), 0)
+        self._files.pwrite(self._handle, bytes(cut * ENTRY_SIZE), self._entry_at(keep + 1))
+        self._rebuild_slots(kept)
+
+    def repair(self) -> str | None:
+        """After an unclean stop: makes the slots again from the entries; returns what is wrong if these do not fit."""
+        entries, head = self.entries(), self.header
+        if not len(entries):
+            self._rebuild_slots(entries)
+            return None
+        offsets = entries["commit_log_offset"].astype(np.int64)
+        numbers = np.arange(1, head.next_entry)
+        places = entries["hash"].astype(np.int64) % self._slot_count
+        previous, _ = _chain(places, numbers, np.zeros(self._slot_count, np.int32))
+        if (previous != entries["previous"]).any() or (np.diff(offsets) < 0).any():
+            return "its entries do not chain"
+        if offsets[0] != head.first_offset or offsets[-1] != head.last_offset:
+            return "its entries are not those of its header"
+        self._rebuild_slots(entries)
+        return None
+
+    def _rebuild_slots(self, entries: npt.NDArray[Any]) -> None:
+        self._slots = np.zeros(self._slot_count, np.int32)
+        # Of several values for one place the last one stays, which is the newest.
+        self._slots[entries["hash"].astype(np.int64) % self._slot_count] = np.arange(1, len(entries) + 1)
+        self._dirty_pages[:] = True
+        self.write_slots()
+
+    def _load_slots(self) -> npt.NDArray[np.int32]:
+        if self._slots is None:
+            data = self._files.pread(self._handle, self._slot_count * SLOT_SIZE, HEADER_SIZE)
+            self._slots = np.frombuffer(data, ">i4").astype(np.int32)
+            self._slots[(self._slots < 0) | (self._slots >= self.header.next_entry)] = 0  # as RocketMQ
+        return self._slots
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    def find(self, hash_code: int) -> list[tuple[int, int]]:
+        """(log offset, about when it was stored) of all entries with this hash, newest first."""
+        place = hash_code % self._slot_count
+        if self._slots is not None:
+            number = int(self._slots[place])
+        else:
+            slot = self._files.pread(self._handle, SLOT_SIZE, HEADER_SIZE + place * SLOT_SIZE)
+            number = int.from_bytes(slot, "big", signed=True)
+        found = []
+        limit = self.header.next_entry
+        while 0 < number < limit:  # each entry's predecessor is older: a damaged chain cannot go round
+            limit = number
+            entry = np.frombuffer(self._files.pread(self._handle, ENTRY_SIZE, self._entry_at(number)), ENTRY)[0]
+            if entry["hash"] == hash_code:
+                about = self.header.first_timestamp + int(entry["seconds"]) * 1000
+                found.append((int(entry["commit_log_offset"]), about))
+            number = int(entry["previous"])
+        return found
+
+    def entries(self) -> npt.NDArray[Any]:
+        """All entries, from number 1 on."""
+        data = self._files.pread(self._handle, (self.header.next_entry - 1) * ENTRY_SIZE, self._entry_at(1))
+        return np.frombuffer(data, ENTRY)
+
+    def count_at(self, log_offset: int) -> int:
+        """How many of the newest entries are of the record at `log_offset`."""
+        number = self.header.next_entry
+        while number > 1:
+            data = self._files.pread(self._handle, ENTRY_SIZE, self._entry_at(number - 1))
+            if np.frombuffer(data, ENTRY)["commit_log_offset"][0] != log_offset:
+                break
+            number -= 1
+        return self.header.next_entry - number
+
+    def delete(self) -> None:
+        self._open.forget(self.path)
+        self._files.remove(self.path)
+
+    def _entry_at(self, number: int) -> int:
+        return HEADER_SIZE + self._slot_count * SLOT_SIZE + number * ENTRY_SIZE
+
+    def __str__(self) -> str:
+        return f"{self.path.name}: {self.header.next_entry - 1} entries up to log offset {self.header.last_offset}"
+
+
+def _chain(
+    places: Hashes, numbers: Offsets, slots: npt.NDArray[np.int32]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """For entries put one after the other: each one's predecessor in its slot, and the rows that end up in the slots."""
+    order = np.argsort(places, kind="stable")
+    ordered = places[order]
+    is_first = np.ones(len(places), np.bool_)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    before = np.empty(len(places), np.int64)
+    before[1:] = numbers[order][:-1]
+    before[is_first] = slots[ordered[is_first]]
+    previous = np.empty(len(places), np.int64)
+    previous[order] = before
+    is_last = np.ones(len(places), np.bool_)
+    is_last[:-1] = is_first[1:]
+    return previous, order[is_last]

@@ -1,0 +1,101 @@
+"""What of a record goes into the index: the hashes of its keys, in RocketMQ 5.5's order.  Pure.
+
+UNIQ_KEY and each of KEYS as TOPIC#KEY, then the tags as TOPIC#T#TAGS.  Rolled-back transactional records have none.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from rocketsim_proto.columnar import Records, java_hash
+from rocketsim_proto.record import (
+    PROPERTY_KEYS,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQ_KEY,
+    SYS_FLAG_TRANSACTION_MASK,
+    tags_code,
+)
+
+from broker_service.store.dispatch import ROLLED_BACK
+
+
+@dataclass(frozen=True, slots=True)
+class IndexKeys:
+    """Entries in the order in which they are put."""
+
+    hashes: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.int64]
+    timestamps: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    def __getitem__(self, rows: slice) -> "IndexKeys":
+        return IndexKeys(self.hashes[rows], self.offsets[rows], self.timestamps[rows])
+
+
+def index_keys(records: Records) -> IndexKeys:
+    """All index entries of these records."""
+    rolled_back = (records.sys_flag & SYS_FLAG_TRANSACTION_MASK) == ROLLED_BACK
+    if rolled_back.any():
+        records = records[~rolled_back]
+    topics = records.topics().dictionary_encode()
+    rows, hashes = [], []
+    keys, key_rows = _tokens(records.property(PROPERTY_KEYS))
+    for values, at, mark in (
+        (records.property(PROPERTY_UNIQ_KEY), None, "#"),
+        (keys, key_rows, "#"),
+        (records.property(PROPERTY_TAGS), None, "#T#"),
+    ):
+        there = np.flatnonzero(pc.fill_null(pc.not_equal(values, ""), False).to_numpy(zero_copy_only=False))
+        if not len(there):
+            continue
+        if len(there) < len(values):
+            values = values.take(pa.array(there))
+        row = there if at is None else at[there]
+        prefix = pc.binary_join_element_wise(topics.dictionary.take(topics.indices.take(pa.array(row))), mark, "")
+        if mark == "#T#":
+            hashes.append(_repeated_hash(prefix, values))
+        else:
+            hashes.append(java_hash(pc.binary_join_element_wise(prefix, values, "")).astype(np.int64))
+        rows.append(row)
+    if not rows:
+        nothing = np.empty(0, np.int64)
+        return IndexKeys(nothing, nothing, nothing)
+    all_rows = np.concatenate(rows)
+    order = np.argsort(all_rows, kind="stable")
+    all_rows = all_rows[order]
+    return IndexKeys(
+        _magnitude(np.concatenate(hashes)[order]),
+        records.commit_log_offset[all_rows],
+        records.store_timestamp[all_rows],
+    )
+
+
+def key_hash(topic: str, key: str) -> int:
+    """The hash under which a record with this key is found."""
+    return int(_magnitude(np.array([tags_code(f"{topic}#{key}")], np.int64))[0])
+
+
+def _magnitude(hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Java's Math.abs, and 0 where that stays negative."""
+    return np.where(hashes == -(2**31), 0, np.abs(hashes))
+
+
+def _repeated_hash(prefix: pa.StringArray, values: pa.StringArray) -> npt.NDArray[np.int64]:
+    """For columns with few different values: each is hashed once."""
+    codes = pc.binary_join_element_wise(prefix, values, "").dictionary_encode()
+    hashes: npt.NDArray[np.int64] = java_hash(codes.dictionary).astype(np.int64)[codes.indices.to_numpy()]
+    return hashes
+
+
+def _tokens(keys: pa.StringArray) -> tuple[pa.StringArray, npt.NDArray[np.int64]]:
+    """The words of each value, and the row each is from."""
+    if keys.null_count == len(keys):
+        return pa.array([], pa.string()), np.empty(0, np.int64)
+    if not pc.any(pc.match_substring(keys, " ")).as_py():
+        return keys, np.arange(len(keys))
+    lists = pc.split_pattern(keys, " ")
+    return pc.list_flatten(lists), pc.list_parent_indices(lists).to_numpy().astype(np.int64)

@@ -1,0 +1,35 @@
+"""Decides which log files go.  Pure; RocketMQ's rules.
+
+Files are deleted oldest first, a few at a time, never the newest: those whose messages have expired, in the hours of
+`delete_when` or when the disk is fuller than `disk_max_used_space_ratio`; and above `disk_clean_forcibly_ratio` also those that
+have not.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from broker_service.store.config import StoreConfig
+
+MAX_FILES_A_ROUND = 10
+
+
+def expired_files(
+    newest_timestamps: Sequence[int | None], now_ms: int, disk_used_percent: float, config: StoreConfig
+) -> int:
+    """How many of the oldest files go.  `newest_timestamps` has one value per file but the newest: the store time of its last
+    messages, None if unknown."""
+    by_force = disk_used_percent > config.disk_clean_forcibly_ratio
+    if not (by_force or disk_used_percent > config.disk_max_used_space_ratio or _is_time(now_ms, config.delete_when)):
+        return 0
+    oldest_kept = now_ms - config.file_reserved_time_h * 3_600_000
+    count = 0
+    for timestamp in newest_timestamps[:MAX_FILES_A_ROUND]:
+        if not by_force and (timestamp is None or timestamp > oldest_kept):
+            break
+        count += 1
+    return count
+
+
+def _is_time(now_ms: int, hours: str) -> bool:
+    hour = datetime.fromtimestamp(now_ms / 1000).hour
+    return hour in {int(text) for text in hours.split(";") if text.strip()}
