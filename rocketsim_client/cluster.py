@@ -128,7 +128,7 @@ class Cluster:
 
     def refresh_after_failure(self, topic: str) -> TopicRoute | None:
         """Ask again now, unless that was done a moment ago.  Never raises: the old route is better than none."""
-        if not self._routes.may_ask_again(topic, self._clock()):
+        if not self._routes.may_refresh(topic, self._clock()):
             return self._routes.get(topic)
         try:
             return self.route(topic, fresh=True)

@@ -4,6 +4,8 @@ are values.
 Every class carries the RocketMQ response code it stands for; `BrokerRefused` carries the one the broker sent.
 """
 
+from typing import Any
+
 
 class RocketSimError(Exception):
     """Anything the client raises.  `code` is RocketMQ's response code, `address` who answered (empty: nobody)."""
@@ -15,6 +17,22 @@ class RocketSimError(Exception):
         self.address = address
         if code is not None:
             self.code = code
+
+    def __reduce__(self) -> Any:
+        return _rebuilt, (type(self), self.args, self.__dict__)
+
+    def again(self) -> "RocketSimError":
+        """The same error for somebody else: raising one object in many places grows its traceback each time."""
+        other: RocketSimError = _rebuilt(type(self), self.args, self.__dict__)
+        other.__cause__ = self.__cause__
+        return other
+
+
+def _rebuilt(kind: type[RocketSimError], args: tuple[Any, ...], facts: dict[str, Any]) -> RocketSimError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(facts)
+    return error
 
 
 # --- the caller's fault -------------------------------------------------------------------------------------------

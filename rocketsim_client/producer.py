@@ -549,7 +549,7 @@ class Producer:
         for entry in entries:
             if entry.future is not None:
                 try:
-                    entry.future.set_exception(error)
+                    entry.future.set_exception(error.again() if isinstance(error, RocketSimError) else error)
                 except InvalidStateError:
                     pass  # Cancelled by its owner, who does not want to know.
 

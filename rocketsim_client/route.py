@@ -95,7 +95,7 @@ class RouteTable:
     poll_interval_s: float = 30.0
     retry_interval_s: float = 0.2
     _routes: dict[str, _Known] = field(default_factory=dict)
-    _brokers: dict[str, BrokerData] = field(default_factory=dict)
+    _refreshed_at: dict[str, float] = field(default_factory=dict)
 
     def get(self, topic: str) -> TopicRoute | None:
         known = self._routes.get(topic)
@@ -105,22 +105,18 @@ class RouteTable:
         known = self._routes.get(topic)
         return known is None or now - known.asked_at >= self.poll_interval_s
 
-    def may_ask_again(self, topic: str, now: float) -> bool:
-        known = self._routes.get(topic)
-        return known is None or now - known.asked_at >= self.retry_interval_s
+    def may_refresh(self, topic: str, now: float) -> bool:
+        """After a failure: yes, and remembered; no, if that was asked a moment ago."""
+        last = self._refreshed_at.get(topic)
+        if last is not None and now - last < self.retry_interval_s:
+            return False
+        self._refreshed_at[topic] = now
+        return True
 
     def learned(self, topic: str, route: TopicRoute, now: float) -> None:
         self._routes[topic] = _Known(route, now)
-        self._brokers.update(route.brokers)
 
     def asked_in_vain(self, topic: str, now: float) -> None:
         """Keep the old route, as RocketMQ does; ask again at the next poll."""
         if known := self._routes.get(topic):
             known.asked_at = now
-
-    def forget(self, topic: str) -> None:
-        self._routes.pop(topic, None)
-
-    def broker(self, broker_name: str) -> BrokerData | None:
-        """A broker by name alone, from whichever route named it last."""
-        return self._brokers.get(broker_name)

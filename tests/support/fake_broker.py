@@ -75,6 +75,7 @@ class FakeBroker(BrokerServicer):
         self.calls: dict[str, list] = defaultdict(list)
         self.frames_before_break: int | None = None
         self.max_message_size = 4 << 20
+        self.before_send = lambda: None
         self._stopped = threading.Event()
         self._server = grpc.server(
             futures.ThreadPoolExecutor(16),
@@ -109,6 +110,7 @@ class FakeBroker(BrokerServicer):
         return order
 
     def Send(self, request, context):
+        self.before_send()
         order = self._told("Send", request, context)
         if isinstance(order, Answer):
             return order.response

@@ -1,0 +1,412 @@
+"""Sends against brokers in this process: what arrives, what is tried again, and what callers hear."""
+
+import threading
+import time
+from collections import deque
+
+import pyarrow as pa
+import pytest
+from rocketsim_proto import broker_pb2 as pb
+from rocketsim_proto import record
+from rocketsim_proto.compression import decompress
+
+from rocketsim_client import Message, MessageQueue, Producer, RocketSimError, SendFailed, SendStatus
+from rocketsim_client.errors import BadAnswer, BrokerNotExist, ClientClosed, MessageIllegal, TopicNotExist
+from tests.support.fake_broker import Answer, Break, FakeCluster, Hang, LoseAnswer, Refuse
+
+
+@pytest.fixture
+def producer(cluster):
+    with Producer(cluster.address, "p", linger_ms=1) as made:
+        yield made
+
+
+def masters(cluster):
+    return [broker for (_, broker_id), broker in sorted(cluster.brokers.items()) if broker_id == 0]
+
+
+def test_a_message_arrives_with_all_that_was_said(cluster, producer):
+    result = producer.send(Message("T", b"body", tags="A", keys=["k1", "k2"], properties={"x": "y"}, flag=7))
+    (stored,) = cluster.messages("T")
+    assert (stored.body, stored.flag, stored.sys_flag) == (b"body", 7, 0)
+    assert stored.properties == {"TAGS": "A", "KEYS": "k1 k2", "x": "y", "UNIQ_KEY": result.msg_id}
+    assert next(iter(stored.properties)) == "TAGS"
+    assert (result.send_status, result.message_queue.queue_id) == (SendStatus.SEND_OK, stored.queue_id)
+    assert result.queue_offset == stored.queue_offset
+    assert result.offset_msg_id == record.offset_message_id(stored.store_host, stored.commit_log_offset)
+
+
+def test_messages_go_round_all_queues_of_all_masters(producer):
+    queues = {producer.send(Message("T", b"x")).message_queue for _ in range(8)}
+    assert len(queues) == 8
+
+
+@pytest.mark.parametrize(("kind", "flag"), [("ZLIB", 0x301), ("LZ4", 0x101), ("ZSTD", 0x201)])
+def test_a_large_body_is_compressed_and_marked(cluster, kind, flag):
+    with Producer(cluster.address, compress_type=kind) as producer:
+        producer.send(Message("T", b"x" * 4096))
+        producer.send(Message("T", b"x" * 4095))
+    large, small = sorted(cluster.messages("T"), key=lambda stored: -stored.sys_flag)
+    assert (large.sys_flag, small.sys_flag, small.body) == (flag, 0, b"x" * 4095)
+    assert len(large.body) < 4096
+    assert decompress(large.body, large.sys_flag, 4096) == b"x" * 4096
+
+
+def test_a_lost_answer_is_sent_again_to_the_other_pair_under_the_same_id(cluster, producer):
+    only_once = deque([LoseAnswer()])
+    for broker in masters(cluster):
+        broker.script["Send"] = only_once
+    result = producer.send(Message("T", b"again"))
+    copies = [stored for stored in cluster.messages("T") if stored.body == b"again"]
+    assert len(copies) == 2
+    assert {stored.message_id for stored in copies} == {result.msg_id}
+    assert (producer.stats.sent, producer.stats.acknowledged, producer.stats.sent_again) == (1, 1, 1)
+    assert [len(broker.calls["Send"]) for broker in masters(cluster)] == [1, 1]
+
+
+def test_retries_end_with_their_number_and_say_where_they_were(cluster, producer):
+    for broker in masters(cluster):
+        broker.script["Send"].extend([Break()] * 9)
+    with pytest.raises(SendFailed, match="3 attempts") as failed:
+        producer.send(Message("T", b"x"))
+    assert (failed.value.attempts, failed.value.maybe_stored) == (3, True)
+    assert sum(len(broker.calls["Send"]) for broker in masters(cluster)) == 3
+    assert producer.stats.failed == 1
+
+
+def test_a_definite_no_is_told_from_an_unknown_outcome(cluster, producer):
+    for broker in masters(cluster):
+        broker.script["Send"].extend([Refuse(14)] * 9)
+    with pytest.raises(SendFailed) as failed:
+        producer.send(Message("T", b"x"))
+    assert (failed.value.code, failed.value.maybe_stored) == (14, False)
+
+
+def test_an_illegal_message_is_not_tried_again(cluster, producer):
+    for broker in masters(cluster):
+        broker.script["Send"].append(Refuse(13, reason="too strange"))
+    with pytest.raises(MessageIllegal, match="too strange"):
+        producer.send(Message("T", b"x"))
+    assert sum(len(broker.calls["Send"]) for broker in masters(cluster)) == 1
+
+
+def test_one_total_timeout_bounds_a_send_to_brokers_that_hang(cluster):
+    for broker in masters(cluster):
+        broker.script["Send"].extend([Hang()] * 9)
+    with Producer(cluster.address, send_msg_timeout_ms=300) as producer:
+        began = time.monotonic()
+        with pytest.raises(SendFailed) as failed:
+            producer.send(Message("T", b"x"))
+        assert time.monotonic() - began < 1.5
+        assert failed.value.maybe_stored
+
+
+def test_weak_statuses_are_results_and_only_tried_elsewhere_on_request(cluster):
+    masters(cluster)[0].put_status = pb.SendResponse.FLUSH_SLAVE_TIMEOUT
+    with Producer(cluster.address) as producer:
+        statuses = {producer.send(Message("T", b"x")).send_status for _ in range(4)}
+        assert statuses == {SendStatus.SEND_OK, SendStatus.FLUSH_SLAVE_TIMEOUT}
+    with Producer(cluster.address, retry_another_broker_when_not_store_ok=True) as producer:
+        assert {producer.send(Message("T", b"x")).send_status for _ in range(4)} == {SendStatus.SEND_OK}
+
+
+def test_a_weak_status_everywhere_is_still_a_result(cluster):
+    for broker in masters(cluster):
+        broker.put_status = pb.SendResponse.SLAVE_NOT_AVAILABLE
+    with Producer(cluster.address, retry_another_broker_when_not_store_ok=True) as producer:
+        assert producer.send(Message("T", b"x")).send_status == SendStatus.SLAVE_NOT_AVAILABLE
+
+
+def test_a_dead_master_is_left_at_once_though_the_route_still_names_it(cluster, producer):
+    producer.send(Message("T", b"x"))
+    cluster.freeze()
+    cluster.stop("broker-a")
+    began = time.monotonic()
+    names = {producer.send(Message("T", b"x")).message_queue.broker_name for _ in range(8)}
+    assert names == {"broker-b"}
+    assert time.monotonic() - began < 2
+
+
+def test_the_route_is_asked_again_after_a_failure(cluster, producer):
+    producer.send(Message("T", b"x"))
+    cluster.stop("broker-a")
+    for _ in range(4):
+        producer.send(Message("T", b"x"))
+    assert {queue.broker_name for queue in producer.publish_queues("T")} == {"broker-b"}
+
+
+def test_without_a_master_the_error_says_so(cluster, producer):
+    for name in ("broker-a", "broker-b"):
+        cluster.stop(name)
+    with pytest.raises(BrokerNotExist, match="no live master"):
+        producer.send(Message("T", b"x"))
+
+
+def test_a_topic_that_is_nowhere_is_an_error_unless_brokers_make_topics(cluster, producer):
+    with pytest.raises(TopicNotExist, match="New"):
+        producer.send(Message("New", b"x"))
+    cluster.topics.add("TBW102")
+    producer.send(Message("New", b"x"))
+    request = next(broker.calls["Send"][0] for broker in masters(cluster) if broker.calls["Send"])
+    assert (request.topic, request.default_topic_queue_nums) == ("New", 4)
+
+
+def test_a_slow_broker_is_avoided_with_latency_faults(cluster):
+    now = [0.0]
+    with Producer(cluster.address, send_latency_fault_enable=True, clock=lambda: now[0]) as producer:
+        slow = masters(cluster)[0]
+        slow.before_send = lambda: now.__setitem__(0, now[0] + 0.6)
+        names = [producer.send(Message("T", b"x")).message_queue.broker_name for _ in range(10)]
+    assert names.count(slow.name) <= 2
+
+
+def test_asynchronous_sends_share_frames_and_each_has_its_result(cluster, producer):
+    futures = [producer.send_async(Message("T", b"%d" % number)) for number in range(1000)]
+    results = [future.result(10) for future in futures]
+    assert len({result.msg_id for result in results}) == 1000
+    calls = sum(len(broker.calls["Send"]) for broker in masters(cluster))
+    assert calls < 500
+    stored = {item.message_id: item for item in cluster.messages("T")}
+    for number, result in enumerate(results):
+        item = stored[result.msg_id]
+        assert item.body == b"%d" % number
+        assert (item.queue_id, item.queue_offset) == (result.message_queue.queue_id, result.queue_offset)
+        assert result.offset_msg_id == record.offset_message_id(item.store_host, item.commit_log_offset)
+
+
+def test_an_asynchronous_failure_reaches_its_future(cluster, producer):
+    for broker in masters(cluster):
+        broker.script["Send"].extend([Break()] * 9)
+    with pytest.raises(SendFailed):
+        producer.send_async(Message("T", b"x")).result(10)
+
+
+def test_an_illegal_message_takes_no_neighbours_with_it(cluster):
+    for broker in masters(cluster):
+        broker.max_message_size = 100
+    with Producer(cluster.address, linger_ms=50) as producer:
+        futures = [producer.send_async(Message("T", b"x" * (101 if number == 13 else 10))) for number in range(40)]
+        failed = [number for number, future in enumerate(futures) if future.exception(10)]
+    assert failed == [13]
+    assert len(cluster.messages("T")) == 39
+    stats = producer.stats
+    assert (stats.sent, stats.acknowledged, stats.failed) == (40, 39, 1)
+
+
+def test_messages_of_a_key_keep_their_order_over_failures(cluster, producer):
+    broker_of = {}
+    for number in range(300):
+        for broker in masters(cluster):
+            if number % 50 == 0 and not broker.script["Send"]:
+                broker.script["Send"].append(Break())
+        for key in ("k1", "k2", "k3"):
+            producer.send_async(Message("T", b"%d" % number), key=key).add_done_callback(
+                lambda future, key=key: broker_of.setdefault(key, set()).add(future.result().message_queue)
+            )
+    producer.flush(20)
+    assert all(len(queues) == 1 for queues in broker_of.values())
+    for key in ("k1", "k2", "k3"):
+        mine = [stored for stored in cluster.messages("T") if stored.properties.get("__SHARDINGKEY") == key]
+        assert [int(stored.body) for stored in sorted(mine, key=lambda s: s.queue_offset)] == list(range(300))
+
+
+def test_a_chosen_queue_is_the_queue(cluster, producer):
+    queue = MessageQueue("T", "broker-b", 3)
+    results = [producer.send(Message("T", b"x"), queue=queue) for _ in range(3)]
+    assert [(result.message_queue, result.queue_offset) for result in results] == [(queue, 0), (queue, 1), (queue, 2)]
+
+
+def test_one_way_sends_are_tried_once(cluster, producer):
+    for broker in masters(cluster):
+        broker.script["Send"].append(Break())
+    producer.send_oneway(Message("T", b"x"))
+    producer.flush(10)
+    assert sum(len(broker.calls["Send"]) for broker in masters(cluster)) == 1
+    assert producer.stats.failed == 1
+
+
+def test_a_batch_lands_in_one_queue_with_consecutive_offsets(cluster, producer):
+    results = producer.send_batch([Message("T", b"%d" % number) for number in range(100)])
+    assert len(results) == 100 and results.send_status == SendStatus.SEND_OK
+    assert len({result.message_queue for result in results}) == 1
+    assert [result.queue_offset for result in results] == list(range(100))
+    assert len(cluster.messages("T")) == 100
+    assert sum(len(broker.calls["Send"]) for broker in masters(cluster)) == 1
+    assert results[-1].msg_id == cluster.messages("T")[-1].message_id
+
+
+def test_a_batch_above_the_size_limit_is_split(cluster):
+    with Producer(cluster.address, max_message_size=10_000) as producer:
+        results = producer.send_batch([Message("T", b"x" * 3000) for _ in range(10)])
+    assert len({result.message_queue for result in results}) == 1
+    assert [result.queue_offset for result in results] == list(range(10))
+    requests = [request for broker in masters(cluster) for request in broker.calls["Send"]]
+    assert len(requests) >= 4
+    assert all(len(request.records) <= 10_000 for request in requests)
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        ([], "empty batch"),
+        ([Message("T", b"x"), Message("U", b"x")], "one topic"),
+        ([Message("T", b"x"), Message("T", b"x", wait_store_msg_ok=False)], "WAIT"),
+        ([Message("T", b"x", delay_level=1)], "delayed"),
+        ([Message("T", b"")], "empty"),
+    ],
+)
+def test_batches_that_rocketmq_refuses_are_refused(producer, messages, reason):
+    with pytest.raises(MessageIllegal, match=reason):
+        producer.send_batch(messages)
+
+
+def test_delayed_messages_travel_alone(cluster, producer):
+    futures = [producer.send_async(Message("T", b"x", delay_level=3)) for _ in range(5)]
+    assert all(future.result(10) for future in futures)
+    requests = [request for broker in masters(cluster) for request in broker.calls["Send"]]
+    assert [request.count for request in requests] == [1] * 5
+    assert {stored.properties["DELAY"] for stored in cluster.messages("T")} == {"3"}
+
+
+def test_columns_arrive_row_by_row(cluster, producer):
+    count = 5000
+    bodies = pa.array([b"%d" % row for row in range(count)])
+    tags = pa.array([None if row % 2 else "even" for row in range(count)])
+    keys = pa.array([f"k{row}" for row in range(count)])
+    maps = pa.array([[("row", str(row))] for row in range(count)], pa.map_(pa.string(), pa.string()))
+    results = producer.send_columns("T", bodies, tags=tags, keys=keys, properties=maps)
+    stored = {item.message_id: item for item in cluster.messages("T")}
+    assert len(results) == len(stored) == count
+    for row in range(0, count, 97):
+        item = stored[results[row].msg_id]
+        assert item.body == b"%d" % row
+        assert item.properties == (
+            ({} if row % 2 else {"TAGS": "even"})
+            | {"KEYS": f"k{row}", "UNIQ_KEY": results[row].msg_id, "row": str(row)}
+        )
+    assert {(item.queue_id) for item in stored.values()} == {0, 1, 2, 3}
+
+
+def test_rows_of_a_sharding_key_keep_their_order_in_one_queue(cluster, producer):
+    count = 3000
+    bodies = pa.array([b"%d" % row for row in range(count)])
+    producer.send_columns("T", bodies, sharding_keys=pa.array([f"key-{row % 7}" for row in range(count)]))
+    by_key: dict[str, list[record.Record]] = {}
+    for item in cluster.messages("T"):
+        by_key.setdefault(item.properties["__SHARDINGKEY"], []).append(item)
+    assert len(by_key) == 7
+    for items in by_key.values():
+        rows = [int(item.body) for item in items]
+        assert rows == sorted(rows)
+    same = producer.send(Message("T", b"one"), key="key-3").message_queue.queue_id
+    assert by_key["key-3"][0].queue_id == same
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ({"bodies": pa.array([b"x", b""])}, "row 1 is empty"),
+        ({"bodies": pa.array([b"x", None], pa.binary())}, "null"),
+        ({"bodies": pa.array([b"x"]), "tags": pa.array(["a\x01"])}, "TAGS"),
+        ({"bodies": pa.array([b"x" * 5_000_000])}, "5000000 bytes"),
+    ],
+)
+def test_illegal_columns_are_refused_before_anything_is_sent(cluster, producer, columns, reason):
+    with pytest.raises(MessageIllegal, match=reason):
+        producer.send_columns("T", **columns)
+    assert cluster.messages("T") == []
+
+
+def test_closing_sends_what_was_accepted(cluster):
+    producer = Producer(cluster.address, linger_ms=60_000)
+    futures = [producer.send_async(Message("T", b"x")) for _ in range(100)]
+    for _ in range(10):
+        producer.send_oneway(Message("T", b"y"))
+    producer.close()
+    assert all(future.done() and future.result() for future in futures)
+    assert len(cluster.messages("T")) == 110
+    producer.close()
+    with pytest.raises(ClientClosed):
+        producer.send(Message("T", b"x"))
+
+
+def test_a_full_buffer_slows_the_sender_down_and_is_never_exceeded(cluster):
+    gate = threading.Event()
+    for broker in masters(cluster):
+        broker.before_send = lambda: gate.wait(20)
+    with Producer(cluster.address, linger_ms=0, buffer_bytes=20_000, send_msg_timeout_ms=10_000) as producer:
+        accepted = []
+
+        def send_many():
+            for _ in range(100):
+                accepted.append(producer.send_async(Message("T", b"x" * 1000)))
+
+        sender = threading.Thread(target=send_many)
+        sender.start()
+        sender.join(0.5)
+        assert sender.is_alive() and len(accepted) < 20
+        gate.set()
+        sender.join(20)
+        assert all(future.result(10) for future in accepted) and len(accepted) == 100
+
+
+def test_a_full_buffer_that_stays_full_is_an_error_not_a_hang(cluster):
+    for broker in masters(cluster):
+        broker.script["Send"].extend([Hang()] * 9)
+    with Producer(cluster.address, linger_ms=0, buffer_bytes=2000, send_msg_timeout_ms=200) as producer:
+        with pytest.raises(SendFailed, match="no room"):
+            for _ in range(9):
+                producer.send_async(Message("T", b"x" * 1000))
+
+
+def test_concurrent_blocking_sends_share_frames(cluster, producer):
+    def send_some():
+        for _ in range(25):
+            producer.send(Message("T", b"x"))
+
+    threads = [threading.Thread(target=send_some) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(cluster.messages("T")) == 400
+    assert sum(len(broker.calls["Send"]) for broker in masters(cluster)) < 400
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pb.SendResponse(),
+        pb.SendResponse(queues=[{"queue_id": 0, "count": 2}], runs=[{"count": 2}]),
+        pb.SendResponse(queues=[{"queue_id": 0, "count": 1}], runs=[{"count": 2}]),
+    ],
+    ids=["empty", "two", "do not agree"],
+)
+def test_an_acknowledgement_that_cannot_be_true_is_an_error(cluster, producer, answer):
+    for broker in masters(cluster):
+        broker.script["Send"].extend([Answer(answer)] * 9)
+    with pytest.raises(RocketSimError) as failed:
+        producer.send(Message("T", b"x"))
+    assert isinstance(failed.value, BadAnswer) or isinstance(failed.value.__cause__, BadAnswer)
+
+
+def test_a_cancelled_future_does_not_disturb_its_neighbours(cluster):
+    with Producer(cluster.address, linger_ms=50) as producer:
+        futures = [producer.send_async(Message("T", b"x")) for _ in range(10)]
+        assert futures[3].cancel()
+    assert sum(not future.cancelled() and bool(future.result()) for future in futures) == 9
+
+
+def test_two_name_servers_of_which_one_is_dead_are_as_good_as_one(cluster):
+    with FakeCluster() as other:
+        dead = other.address
+    for servers in (f"{dead};{cluster.address}", f"{cluster.address};{dead}"):
+        with Producer(servers) as producer:
+            assert producer.send(Message("T", b"x"))
+
+
+def test_a_name_server_that_does_not_answer_is_named(cluster):
+    with FakeCluster() as other:
+        dead = other.address
+    with Producer(dead) as producer, pytest.raises(RocketSimError, match=f"no name server answered \\({dead}\\)"):
+        producer.send(Message("T", b"x"))
