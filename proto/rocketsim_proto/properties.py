@@ -1,6 +1,7 @@
 """Properties as columns: NAME \\x01 VALUE \\x02 pairs of a whole batch, taken apart and put together.  Pure.
 
-The reading side agrees with `record.decode_properties`: a piece without a separator is dropped, the first \\x01
+The reading side agrees with `record.decode_properties`: a piece without a separator, a name
+or a value is dropped, the first \\x01
 separates, the last value of a name wins at the place of the first, and what is not UTF-8 becomes U+FFFD.
 
 Most batches come from one producer: the same names in the same order in every record.  Where, on top of that, every
@@ -75,8 +76,6 @@ class _Matrix:
             return _nulls(len(self._rows))
         start, end = self._values[self._names.index(name)]
         value = np.ascontiguousarray(self._rows[:, start:end]).reshape(-1)
-        if start == end:
-            return pa.array([""] * len(self._rows), pa.string())
         return strings(fixed_binary(value, end - start))
 
     def maps(self) -> pa.MapArray:
@@ -103,9 +102,12 @@ def _matrix(data: Bytes, starts: Positions, sizes: Positions) -> _Matrix | None:
         name, separator, value = first[at:end].tobytes().partition(NAME_END.encode())
         if not separator or name in names or not name.isascii():
             return None
-        names.append(name)
-        values.append((end - len(value), end))
+        if name and value:
+            names.append(name)
+            values.append((end - len(value), end))
         at = end + 1
+    if not names:
+        return None
     rows = gather(data, starts, f"V{size}").view(np.uint8).reshape(len(starts), size)
     frame = np.ones(size, np.bool_)
     for start, end in values:
@@ -141,7 +143,7 @@ class _Pieces:
         begins = np.concatenate(([0], ends[:-1] + is_inner[ends[:-1]]))
         separators = np.append(np.flatnonzero(text == _NAME_END), len(text))
         separator = separators[np.searchsorted(separators, begins)]
-        kept = separator < ends
+        kept = (begins < separator) & (separator < ends - 1)
         self._text = text
         self._count = len(starts)
         self._begins, self._separators, self._ends = begins[kept], separator[kept], ends[kept]

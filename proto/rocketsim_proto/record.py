@@ -98,11 +98,12 @@ def encode_properties(properties: Mapping[str, str] | Iterable[tuple[str, str]])
 
 
 def decode_properties(data: bytes | bytearray | memoryview) -> dict[str, str]:
-    """The reader's side is forgiving, as RocketMQ's: a piece without a separator is dropped, the last value of a name wins."""
+    """The reader's side is forgiving, as RocketMQ's: a piece without a separator, a name or a value is dropped, and the last
+    value of a name wins."""
     properties = {}
     for piece in bytes(data).decode("utf-8", "replace").split(PROPERTY_END):
         name, separator, value = piece.partition(NAME_END)
-        if separator:
+        if name and separator and value:
             properties[name] = value
     return properties
 
