@@ -1,8 +1,29 @@
-"""docs/operations.md has every key as it is."""
+"""docs/operations.md has every key and every command as it is."""
 
+import re
+
+import typer
+
+from rocketsim_cli.main import app
 from tests.support.configuration_table import DOCUMENT, with_tables
 
 
 def test_the_tables_of_keys_are_those_of_the_code():
     document = DOCUMENT.read_text()
     assert document == with_tables(document), "run: python -m tests.support.configuration_table"
+
+
+def test_every_admin_command_is_named_and_no_other():
+    text = DOCUMENT.read_text()
+    table = text.partition("| to see | to change |")[2].partition("\n\n")[0]
+    commands = typer.main.get_command(app).commands["admin"].commands
+    assert set(re.findall(r"`(\w+)`", table)) == set(commands)
+
+
+def test_every_command_line_in_it_starts_with_a_known_command():
+    commands = typer.main.get_command(app).commands
+    for words in re.findall(r"`rocketsim ([^`]*)`", DOCUMENT.read_text()):
+        first, *rest = words.split()
+        assert first in commands, words
+        below = getattr(commands[first], "commands", None)
+        assert below is None or rest[0] in {*below, "COMMAND"}, words
