@@ -2,10 +2,11 @@
 
 import signal
 import tempfile
-import threading
+import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -43,28 +44,35 @@ def up(
 ) -> None:
     """Run a name server and broker pairs on this machine until Ctrl-C."""
     say = console().print
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    # SIGTERM as Ctrl-C: at any point, whatever has been started ends in order.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with ExitStack() as parts:
         if folder is None:
             folder = Path(parts.enter_context(tempfile.TemporaryDirectory(prefix="rocketsim-")))
         brokers = [properties for pair in range(pairs) for properties in pair_properties(pair, sync=sync)]
         cluster = parts.enter_context(LocalCluster(folder.absolute(), brokers))
-        cluster.start(say)
-        _make_topic(cluster, topic)
-        say(_welcome(cluster, topic), markup=False)
-        mourned: set[str] = set()
-        while not stop.wait(0.5):
-            for server in cluster.servers:
-                if not server.is_running() and server.name not in mourned:
-                    mourned.add(server.name)
-                    say(
-                        f"{server.name} has ended with status {server.exit_status()}: {server.last_words()} "
-                        f"(log: {server.log_file})",
-                        markup=False,
-                    )
-        say("stopping …")
+        try:
+            cluster.start(say)
+            _make_topic(cluster, topic)
+            say(_welcome(cluster, topic), markup=False)
+            _watch(cluster, say)
+        except KeyboardInterrupt:
+            say("stopping …")
+
+
+def _watch(cluster: LocalCluster, say: Callable[..., None]) -> NoReturn:
+    """Report every server that ends by itself, once."""
+    mourned: set[str] = set()
+    while True:
+        for server in cluster.servers:
+            if not server.is_running() and server.name not in mourned:
+                mourned.add(server.name)
+                say(
+                    f"{server.name} has ended with status {server.exit_status()}: {server.last_words()} "
+                    f"(log: {server.log_file})",
+                    markup=False,
+                )
+        time.sleep(0.5)
 
 
 def _make_topic(cluster: LocalCluster, topic: str) -> None:

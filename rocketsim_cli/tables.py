@@ -25,7 +25,7 @@ def table(
     columns: Sequence[str], rows: Sequence[Row], *, title: str | None = None, formats: Formats | None = None
 ) -> Table:
     """Numbers to the right, None as a dash; columns come in the order given, whatever the rows hold."""
-    made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, show_edge=False)
     for column in columns:
         numeric = bool(rows) and all(isinstance(row.get(column), int | float | None) for row in rows)
         made.add_column(column, justify="right" if numeric else "left", overflow="fold")

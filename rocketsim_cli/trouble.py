@@ -11,8 +11,11 @@ def explain(error: BaseException) -> str | None:
     """The line to show for `error`, or None when it is a bug and deserves its traceback."""
     # Imported here: only a command that has failed pays for them.
     from broker_service.errors import RocketSimError as ServerError
+    from rocketsim_client.errors import NameServerUnavailable
     from rocketsim_client.errors import RocketSimError as ClientError
 
+    if isinstance(error, NameServerUnavailable):
+        return f"{error}. Is it running (`rocketsim up` starts a cluster), and is -n or NAMESRV_ADDR its address?"
     if isinstance(error, Trouble | ServerError | ClientError):
         return str(error) or type(error).__name__
     if isinstance(error, OSError):
