@@ -1,0 +1,289 @@
+"""The commands as a shell sees them: output, exit status, and one line instead of a traceback."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.polling import wait_until
+from tests.support.processes import Processes
+
+pytestmark = pytest.mark.cluster
+
+
+def rocketsim(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "rocketsim_cli.main", *arguments],
+        input=stdin,
+        stdin=subprocess.DEVNULL if stdin is None else None,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={name: value for name, value in os.environ.items() if name != "NAMESRV_ADDR"},
+    )
+
+
+def answer(*arguments: str, stdin: str | None = None):
+    """The JSON of a command that succeeded."""
+    done = rocketsim(*arguments, "--json", stdin=stdin)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def trouble(*arguments: str) -> str:
+    """The one line of a command that failed."""
+    done = rocketsim(*arguments)
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    return done.stderr.strip()
+
+
+class Pair:
+    def __init__(self, processes: Processes) -> None:
+        self.namesrv = processes.start_namesrv()
+        self.master, self.slave = processes.start_pair("broker-a", self.namesrv, brokerRole="SYNC_MASTER")
+        self.n = ("-n", self.namesrv.address)
+
+    def admin(self, command: str, *arguments: str):
+        return answer("admin", command, *self.n, *arguments)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory) -> Iterator[Pair]:
+    with Processes(tmp_path_factory.mktemp("pair")) as processes:
+        pair = Pair(processes)
+        wait_until(lambda: len(pair.admin("clusterList")) == 2, "both brokers are registered")
+        yield pair
+
+
+def lines(text: str) -> list[dict]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_what_is_produced_can_be_consumed_once_a_group(pair):
+    pair.admin("updateTopic", "-t", "Walk", "-r", "4", "-w", "4")
+    sent = rocketsim("produce", *pair.n, "-t", "Walk", "one", "two", "--tag", "A", "--key", "k", "--json")
+    assert sent.returncode == 0, sent.stderr
+    assert [line["status"] for line in lines(sent.stdout)] == ["SEND_OK", "SEND_OK"]
+    sent = rocketsim("produce", *pair.n, "-t", "Walk", stdin="three\nfour\n")
+    assert sent.returncode == 0, sent.stderr
+
+    consume = ("consume", *pair.n, "-t", "Walk", "-g", "walkers", "--json")
+    first = lines(rocketsim(*consume).stdout)
+    assert sorted(line["body"] for line in first) == ["four", "one", "three", "two"]
+    assert {line["tags"] for line in first if line["body"] in ("one", "two")} == {"A"}
+    assert lines(rocketsim(*consume).stdout) == [], "what was shown is committed"
+    assert len(lines(rocketsim(*consume, "--from", "earliest").stdout)) == 4
+    tagged = lines(rocketsim("consume", *pair.n, "-t", "Walk", "--tags", "A", "--json").stdout)
+    assert sorted(line["body"] for line in tagged) == ["one", "two"], "without a group everything is there again"
+
+
+def test_follow_shows_what_arrives_and_commits_at_ctrl_c(pair):
+    pair.admin("updateTopic", "-t", "Follow", "-r", "1", "-w", "1")
+    following = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "rocketsim_cli.main", "consume", *pair.n),
+            *("-t", "Follow", "-g", "followers", "--follow", "--json"),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with following:
+        rocketsim("produce", *pair.n, "-t", "Follow", "late")
+        assert following.stdout is not None
+        assert json.loads(following.stdout.readline())["body"] == "late"
+        following.send_signal(signal.SIGINT)
+        _, errors = following.communicate(timeout=20)
+        assert following.returncode == 0, errors
+    (progress,) = pair.admin("consumerProgress", "-g", "followers")
+    assert (progress["brokerOffset"], progress["consumerOffset"], progress["diff"]) == (1, 1, 0)
+
+
+def test_produce_keeps_its_rate(pair):
+    started = time.monotonic()
+    sent = rocketsim("produce", *pair.n, "-t", "Walk2", "x", "--count", "30", "--rate", "30", "--json")
+    assert len(lines(sent.stdout)) == 30
+    assert time.monotonic() - started > 0.9
+
+
+def test_topics_are_made_changed_listed_and_deleted(pair):
+    made = pair.admin("updateTopic", "-t", "Made", "-r", "3", "-w", "2", "-b", pair.master.address)
+    assert [(one["readQueueNums"], one["writeQueueNums"], one["perm"]) for one in made] == [(3, 2, 6)]
+    changed = pair.admin("updateTopic", "-t", "Made", "-p", "4", "-c", "DefaultCluster")
+    assert [(one["readQueueNums"], one["writeQueueNums"], one["perm"]) for one in changed] == [(3, 2, 4)]
+    wait_until(lambda: {"topic": "Made"} in pair.admin("topicList"), "the name server knows the topic")
+    route = pair.admin("topicRoute", "-t", "Made")
+    assert route["queueDatas"] == [{"brokerName": "broker-a", "readQueueNums": 3, "writeQueueNums": 2, "perm": 4}]
+    assert route["brokerDatas"][0]["brokerAddrs"] == {"0": pair.master.address, "1": pair.slave.address}
+    assert [row["queueId"] for row in pair.admin("topicStatus", "-t", "Made")] == [0, 1, 2]
+    assert pair.admin("deleteTopic", "-t", "Made") == [{"topic": "Made", "deletedAt": pair.master.address}]
+    wait_until(lambda: {"topic": "Made"} not in pair.admin("topicList"), "the topic is gone")
+    assert "Made" in trouble("admin", "topicRoute", *pair.n, "-t", "Made")
+
+
+def test_groups_are_made_changed_reset_and_deleted(pair):
+    pair.admin("updateTopic", "-t", "Groups", "-r", "1", "-w", "1")
+    rocketsim("produce", *pair.n, "-t", "Groups", "1", "2", "3")
+    (made,) = pair.admin("updateSubGroup", "-g", "settled", "-i", "1", "-w", "1", "-c", "DefaultCluster")
+    assert (made["brokerId"], made["whichBrokerWhenConsumeSlowly"], made["consumeEnable"]) == (1, 1, True)
+    (changed,) = pair.admin("updateSubGroup", "-g", "settled", "-s", "false", "-b", pair.master.address)
+    assert (changed["brokerId"], changed["consumeEnable"]) == (1, False)
+    pair.admin("updateSubGroup", "-g", "settled", "-s", "true", "-i", "0")
+    rocketsim("consume", *pair.n, "-t", "Groups", "-g", "settled")
+    (reset,) = pair.admin("resetOffsetByTime", "-g", "settled", "-t", "Groups", "-s", "0")
+    assert (reset["previous"], reset["offset"]) == (3, 0)
+    assert [row["diff"] for row in pair.admin("consumerProgress", "-g", "settled")] == [3]
+    assert {"group": "settled", "queues": 1, "diff": 3} in pair.admin("consumerProgress")
+    pair.admin("resetOffsetByTime", "-g", "settled", "-t", "Groups", "-s", "now")
+    assert [row["diff"] for row in pair.admin("consumerProgress", "-g", "settled")] == [0]
+    pair.admin("deleteSubGroup", "-g", "settled", "-r", "true")
+    assert "settled" in trouble("admin", "consumerProgress", *pair.n, "-g", "settled")
+
+
+def test_brokers_tell_their_state_and_take_runtime_keys(pair):
+    rows = pair.admin("clusterList")
+    assert [(row["brokerName"], row["brokerId"]) for row in rows] == [("broker-a", 0), ("broker-a", 1)]
+    master, slave = pair.admin("haStatus")
+    assert (master["isMaster"], slave["isMaster"]) == (True, False)
+    assert [one["inSync"] for one in master["slaves"]] == [True]
+    (status,) = pair.admin("brokerStatus", "-b", pair.master.address).values()
+    assert int(status["commitLogMaxOffset"]) >= 0
+    pair.admin("updateBrokerConfig", "-b", pair.master.address, "-k", "slaveReadEnable", "-v", "true")
+    (config,) = pair.admin("getBrokerConfig", "-b", pair.master.address).values()
+    assert config["slaveReadEnable"] == "true"
+    assert "storePathRootDir" in trouble(
+        "admin", "updateBrokerConfig", "-b", pair.master.address, "-k", "storePathRootDir", "-v", "/elsewhere"
+    )
+
+
+def test_write_permission_can_be_taken_and_given_back(pair):
+    pair.admin("updateTopic", "-t", "Perm", "-r", "1", "-w", "1")
+    (wiped,) = pair.admin("wipeWritePerm", "-b", "broker-a")
+    assert wiped["topics"] > 0
+    assert pair.admin("topicRoute", "-t", "Perm")["queueDatas"][0]["perm"] == 4
+    pair.admin("addWritePerm", "-b", "broker-a")
+    assert pair.admin("topicRoute", "-t", "Perm")["queueDatas"][0]["perm"] == 6
+
+
+def test_messages_are_found_by_id_key_and_place(pair):
+    pair.admin("updateTopic", "-t", "Find", "-r", "1", "-w", "1")
+    sent = lines(rocketsim("produce", *pair.n, "-t", "Find", "x", "needle", "--key", "K7", "--json").stdout)[1]
+    (by_id,) = pair.admin("queryMsgById", "-t", "Find", "-i", sent["msgId"])
+    place = ("-b", "broker-a", "-i", "0", "-o", str(sent["queueOffset"]))
+    (by_place,) = pair.admin("queryMsgByOffset", "-t", "Find", *place)
+    (by_offset_id,) = pair.admin("queryMsgById", "-t", "Find", "-i", by_place["offsetMsgId"])
+    by_key = wait_until(lambda: pair.admin("queryMsgByKey", "-t", "Find", "-k", "K7"), "the key is indexed")
+    assert [by_id["body"], by_place["body"], by_offset_id["body"]] == ["needle"] * 3
+    assert by_id in by_key and len(by_key) == 2
+    assert "nothing-like-it" in trouble("admin", "queryMsgByKey", *pair.n, "-t", "Find", "-k", "nothing-like-it")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        pytest.param(("admin", "topicList", "-n", "127.0.0.1:1"), "rocketsim up", id="no name server there"),
+        pytest.param(("admin", "topicList", "-n", "nonsense"), "host:port", id="no address"),
+        pytest.param(("admin", "haStatus"), "-n host:port", id="neither -n nor -b"),
+        pytest.param(("produce", "-n", "127.0.0.1:1", "-t", "T", "x"), "127.0.0.1:1", id="produce to nowhere"),
+        pytest.param(("consume", "-n", "127.0.0.1:1", "-t", "T", "--from", "committed"), "-g", id="no group"),
+        pytest.param(("broker", "-c", "no-such-file.properties"), "no-such-file.properties", id="no such file"),
+    ],
+)
+def test_expected_trouble_is_a_line_that_says_what_to_do(arguments, said):
+    assert said in trouble(*arguments)
+
+
+def test_a_bad_configuration_is_refused_with_file_line_and_key(tmp_path):
+    file = tmp_path / "broker.properties"
+    file.write_text("brokerName=broker-a\nbrokerrole=SLAVE\n")
+    said = trouble("broker", "-c", str(file))
+    assert str(file) in said and "2" in said and "brokerRole" in said
+
+
+def test_a_store_is_dumped_and_verified_offline(tmp_path):
+    with Processes(tmp_path) as processes:
+        namesrv = processes.start_namesrv()
+        broker = processes.start_broker("broker-a", 0, namesrv)
+        wait_until(
+            lambda: rocketsim("produce", "-n", namesrv.address, "-t", "T", "one", "two").returncode == 0, "a send"
+        )
+        rocketsim("consume", "-n", namesrv.address, "-t", "T", "-g", "g")
+        assert broker.stop() == 0
+    dumped = lines(rocketsim("store", "dump", str(broker.store)).stdout)
+    assert [line["kind"] for line in dumped].count("message") == 2
+    assert {"queue", "log", "offset"} <= {line["kind"] for line in dumped}
+    verified = rocketsim("store", "verify", str(broker.store))
+    assert verified.returncode == 0, verified.stdout
+    (log,) = (broker.store / "commitlog").iterdir()
+    with log.open("r+b") as file:
+        file.seek(100)
+        file.write(b"\xff\xff\xff")
+    verified = rocketsim("store", "verify", str(broker.store))
+    assert verified.returncode == 1
+    assert log.name in verified.stdout
+
+
+def test_help_is_quick_and_imports_nothing_heavy():
+    code = (
+        "import sys, rocketsim_cli.main as m\n"
+        "heavy = {'grpc', 'pyspark', 'pyarrow', 'numpy', 'rocketsim_client', 'broker_service'} & sys.modules.keys()\n"
+        "sys.exit(','.join(sorted(heavy)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr == ""
+
+
+def test_up_starts_a_cluster_reports_a_dead_child_and_ends_with_ctrl_c(tmp_path: Path):
+    up = subprocess.Popen(
+        [sys.executable, "-m", "rocketsim_cli.main", "up", "--dir", str(tmp_path), "--topic", "Ready"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    with up:
+        assert up.stdout is not None
+        said = ""
+        while "awaitTermination" not in said:
+            line = up.stdout.readline()
+            assert line, said
+            said += line
+        name_server = (tmp_path / "namesrv.address").read_text().strip()
+        assert f'.option("nameServer", "{name_server}")' in said
+        members = answer("admin", "clusterList", "-n", name_server)
+        assert len(members) == 2
+        assert len(answer("admin", "topicStatus", "-n", name_server, "-t", "Ready")) == 4
+        pids = pids_of(tmp_path)
+        os.kill(pids["broker-a-s"], signal.SIGKILL)
+        while "broker-a-s has ended" not in said:
+            line = up.stdout.readline()
+            assert line, said
+            said += line
+        up.send_signal(signal.SIGINT)
+        up.communicate(timeout=30)
+        assert up.returncode == 0
+    for name in ("namesrv", "broker-a"):
+        with pytest.raises(ProcessLookupError):
+            os.kill(pids[name], 0)
+    assert not (tmp_path / "store" / "broker-a" / "abort").exists()
+
+
+def pids_of(folder: Path) -> dict[str, int]:
+    """The servers that run with a configuration file of this folder."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                arguments = (entry / "cmdline").read_bytes().decode().split("\0")
+            except OSError:
+                continue
+            for argument in arguments:
+                if argument.startswith(str(folder)) and argument.endswith(".properties"):
+                    found[Path(argument).stem] = int(entry.name)
+    return found
