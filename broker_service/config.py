@@ -74,7 +74,6 @@ class BrokerConfig:
     address_file: Path | None = key(
         None, "own: written with `host:port` once the port is bound; default `<root>/rocketsim/address`"
     )
-    metrics_port: int = key(0, "own: Prometheus metrics over HTTP on `bindAddress`; 0: off", low=0, high=65535)
 
     # --- files -----------------------------------------------------------------------------------------------------
     store_path_root_dir: Path = key(
@@ -115,9 +114,6 @@ class BrokerConfig:
     sync_flush_timeout: int = key(5_000, "longest wait of a put for the disk", low=1, high=INT32_MAX, runtime=True)
     flush_interval_commit_log: int = key(
         500, "between two flushes of the log with `ASYNC_FLUSH`", low=1, high=INT32_MAX
-    )
-    flush_commit_log_thorough_interval: int = key(
-        10_000, "longest time until everything written is flushed", low=1, high=INT32_MAX
     )
     flush_consume_queue_thorough_interval: int = key(
         60_000, "between two flushes of queues and index, and of the checkpoint", low=1, high=INT32_MAX
