@@ -1,26 +1,214 @@
-"""Operations: what operators ask of a broker, in mqadmin's words."""
+"""Operations: what operators ask of a broker, in mqadmin's words.  Changes are the master's to make."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rocketsim_proto.record import decode, parse_offset_message_id
 
 from broker_service.broker.broker import Broker
+from broker_service.broker.groups import SubscriptionGroup
 from broker_service.broker.leadership import Leadership
-from broker_service.broker.pull import PullPath
-from broker_service.broker.put import PutPath
-from broker_service.replication.master import ReplicationMaster
-from broker_service.replication.slave import ReplicationSlave
+from broker_service.broker.names import check_group_name
+from broker_service.broker.offset_journal import NO_OFFSET
+from broker_service.broker.topics import TopicConfig
+from broker_service.config import as_properties
+from broker_service.errors import InvalidParameter, NotFound, SubscriptionGroupNotExist
+from broker_service.model import BrokerRole
+
+logger = logging.getLogger(__name__)
+
+AT_THE_END = -1  # resetOffsetByTime's "now"
+DEFAULT_QUERY_MESSAGES = 32
+MAX_QUERY_MESSAGES = 64
+ENTRIES_A_TURN = 256  # of a long list, before other calls get their turn
+FOR_EVER_MS = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    group: str
+    topic: str
+    queue_id: int
+    broker_offset: int
+    consumer_offset: int
+    last_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    queue_id: int
+    offset: int
+    previous: int  # -1: none
 
 
 class Operations:
-    def __init__(
-        self,
-        broker: Broker,
-        leadership: Leadership,
-        master: ReplicationMaster,
-        slave: ReplicationSlave,
-        puts: PutPath,
-        pulls: PullPath,
-    ) -> None:
-        self.broker = broker
-        self.leadership = leadership
-        self.master = master
-        self.slave = slave
-        self.puts = puts
-        self.pulls = pulls
+    def __init__(self, broker: Broker, leadership: Leadership) -> None:
+        self._broker = broker
+        self._leadership = leadership
+
+    # --- topics and groups ------------------------------------------------------------------------------------------
+
+    def update_topic(self, topic: TopicConfig) -> TopicConfig:
+        broker = self._broker
+        broker.check_writable()
+        updated = broker.topics.update(topic, broker.now_ms())
+        logger.info(
+            "topic %s: %d read and %d write queues, perm %d",
+            updated.name,
+            updated.read_queue_nums,
+            updated.write_queue_nums,
+            updated.perm,
+        )
+        return updated
+
+    def delete_topic(self, name: str) -> None:
+        """Its queues and its consumers' offsets go at once, its records when the log's files expire."""
+        broker = self._broker
+        broker.check_writable()
+        broker.topics.remove(name, broker.now_ms())
+        broker.store.delete_topic(name)
+        broker.offsets.delete_topic(name)
+        broker.long_polling.arrived([queue for queue in broker.long_polling.queues() if queue[0] == name])
+        logger.info("topic %s deleted", name)
+
+    def update_group(self, group: SubscriptionGroup) -> SubscriptionGroup:
+        broker = self._broker
+        broker.check_writable()
+        updated = broker.groups.update(group, broker.now_ms())
+        logger.info("consumer group %s: %s", updated.name, updated)
+        return updated
+
+    def delete_group(self, name: str, *, remove_offset: bool) -> None:
+        broker = self._broker
+        broker.check_writable()
+        broker.groups.remove(name, broker.now_ms())
+        if remove_offset:
+            broker.offsets.delete_group(name)
+        logger.info("consumer group %s deleted%s", name, " with its offsets" if remove_offset else "")
+
+    # --- offsets ----------------------------------------------------------------------------------------------------
+
+    async def consumer_progress(self, group: str, topic: str) -> list[Progress]:
+        """Every queue of each topic that the group has read from; of all groups and topics if none is named."""
+        offsets = self._broker.offsets
+        if group:
+            check_group_name(group)
+            if group not in self._broker.groups.entries and group not in offsets.groups():
+                raise SubscriptionGroupNotExist(f"consumer group {group!r} is not known here")
+        progress = []
+        async for name, topic_name, queue_id in self._taking_turns(self._read_queues(group, topic)):
+            progress.append(self._progress(name, topic_name, queue_id))
+        return progress
+
+    def _read_queues(self, group: str, topic: str) -> Iterable[tuple[str, str, int]]:
+        for name in [group] if group else self._broker.offsets.groups():
+            for topic_name in sorted({item[0] for item in self._broker.offsets.of_group(name)}):
+                config = self._broker.topics.get(topic_name)
+                if config is None or (topic and topic_name != topic):
+                    continue
+                yield from ((name, topic_name, queue_id) for queue_id in range(config.read_queue_nums))
+
+    def _progress(self, group: str, topic: str, queue_id: int) -> Progress:
+        store = self._broker.store
+        consumed = max(0, self._broker.offsets.get(group, topic, queue_id).offset)
+        last = store.store_timestamp_of(topic, queue_id, consumed - 1) if consumed else 0
+        return Progress(group, topic, queue_id, store.queue_bounds(topic, queue_id)[1], consumed, last)
+
+    @staticmethod
+    async def _taking_turns(items: Iterable[tuple[str, str, int]]) -> AsyncIterator[tuple[str, str, int]]:
+        for number, item in enumerate(list(items), start=1):
+            yield item
+            if number % ENTRIES_A_TURN == 0:
+                await asyncio.sleep(0)
+
+    def reset_offset_by_time(
+        self, group: str, topic_name: str, timestamp: int, queue_ids: Sequence[int], *, force: bool
+    ) -> list[Reset]:
+        """Where each queue's offset stands now.  Without `force` an offset goes back only, never forward, as mqadmin."""
+        broker = self._broker
+        broker.check_writable()
+        check_group_name(group)
+        topic = broker.topics.existing(topic_name)
+        if group not in broker.groups.entries and group not in broker.offsets.groups():
+            raise SubscriptionGroupNotExist(f"consumer group {group!r} is not known here")
+        if timestamp < AT_THE_END:
+            raise InvalidParameter(f"timestamp {timestamp}: milliseconds since 1970, or -1 for the end of each queue")
+        resets = []
+        for queue_id in queue_ids or range(topic.read_queue_nums):
+            if not 0 <= queue_id < topic.read_queue_nums:
+                raise InvalidParameter(f"queue {queue_id} of topic {topic_name}, which has {topic.read_queue_nums}")
+            wanted = broker.store.queue_bounds(topic_name, queue_id)[1]
+            if timestamp != AT_THE_END:
+                wanted = broker.store.search_offset_by_time(topic_name, queue_id, timestamp)
+            previous = broker.offsets.get(group, topic_name, queue_id).offset
+            keeps = previous != NO_OFFSET and wanted > previous and not force
+            resets.append(Reset(queue_id, previous if keeps else wanted, previous))
+        moved = {reset.queue_id: reset.offset for reset in resets if reset.offset != reset.previous}
+        broker.offsets.reset(group, topic_name, moved)
+        logger.info("offsets of group %s on topic %s reset to time %d: %s", group, topic_name, timestamp, moved)
+        return resets
+
+    # --- messages ---------------------------------------------------------------------------------------------------
+
+    def message_by_id(self, topic: str, message_id: str) -> list[bytes]:
+        """Takes the client's id (UNIQ_KEY, which needs the topic) and the offset id alike: both may be 32 hex digits."""
+        found = self._by_offset_id(message_id)
+        if found is not None:
+            return [found]
+        if not topic:
+            raise NotFound(f"no record here has the offset message id {message_id!r}; name the topic for a client's id")
+        offsets = self._broker.store.query_index(topic, message_id, MAX_QUERY_MESSAGES, 0, FOR_EVER_MS)
+        if not offsets:
+            raise NotFound(f"no message of topic {topic} has the id {message_id!r}")
+        return [self._broker.store.read_record(offset) for offset in offsets]
+
+    def messages_by_key(self, topic: str, key: str, max_num: int, begin: int, end: int) -> list[bytes]:
+        self._broker.topics.existing(topic)
+        if not key:
+            raise InvalidParameter("name a key")
+        wanted = min(max_num if max_num > 0 else DEFAULT_QUERY_MESSAGES, MAX_QUERY_MESSAGES)
+        offsets = self._broker.store.query_index(topic, key, wanted, begin, end if end > 0 else FOR_EVER_MS)
+        return [self._broker.store.read_record(offset) for offset in offsets]
+
+    def message_by_offset(self, topic: str, queue_id: int, offset: int) -> bytes:
+        self._broker.topics.existing(topic)
+        found = self._broker.store.read_range(topic, queue_id, offset, offset + 1, 1, None)
+        if not found.count:
+            raise NotFound(
+                f"queue {queue_id} of topic {topic} has no message {offset}: it goes from {found.min_offset} "
+                f"to {found.max_offset}"
+            )
+        return found.records
+
+    def _by_offset_id(self, message_id: str) -> bytes | None:
+        try:
+            offset = parse_offset_message_id(message_id)[2]
+            data = self._broker.store.read_record(offset)
+        except (ValueError, NotFound):
+            return None
+        # A pair's records carry the master's address wherever they are read: the offset alone says which one is meant.
+        message = decode(data, check_crc=False)
+        host = bytes.fromhex(message_id)[:-8]
+        return data if host == message.store_host else None
+
+    # --- the broker -------------------------------------------------------------------------------------------------
+
+    def config(self) -> dict[str, str]:
+        return as_properties(self._broker.config)
+
+    def update_config(self, values: Mapping[str, str]) -> dict[str, str]:
+        """The changed keys as they are now."""
+        if not values:
+            raise InvalidParameter("name a key and its value")
+        self._broker.update_config(values)
+        now = self.config()
+        return {key: now[key] for key in values}
+
+    async def promote(self, broker_name: str, expected_epoch: int, role_name: str, *, force: bool) -> tuple[int, int]:
+        try:
+            role = BrokerRole(role_name or BrokerRole.ASYNC_MASTER.value)
+        except ValueError:
+            raise InvalidParameter(f"brokerRole {role_name!r}: ASYNC_MASTER or SYNC_MASTER") from None
+        return await self._leadership.promote(broker_name, expected_epoch, role, force=force)

@@ -1,12 +1,206 @@
-"""proto <-> Operations for operators; decides nothing itself."""
+"""proto <-> Operations and Status for operators; decides nothing itself."""
 
-from rocketsim_proto import admin_pb2_grpc
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+import grpc
+from rocketsim_proto import admin_pb2 as pb
+from rocketsim_proto import admin_pb2_grpc, metadata_pb2
 
 from broker_service.admin.operations import Operations
+from broker_service.admin.status import Status
+from broker_service.broker.broker import Broker
+from broker_service.broker.groups import SubscriptionGroup
+from broker_service.broker.metadata import group_to_proto, topic_to_proto, version_to_proto
 from broker_service.broker.queue_lookup import QueueLookup
+from broker_service.broker.topics import TopicConfig
+from broker_service.errors import InvalidParameter
+from broker_service.rpc_errors import maps_errors
+
+Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class AdminServicer(admin_pb2_grpc.AdminServicer):
-    def __init__(self, operations: Operations, queues: QueueLookup) -> None:
+    def __init__(self, broker: Broker, operations: Operations, status: Status, queues: QueueLookup) -> None:
+        self._broker = broker
         self._operations = operations
+        self._status = status
         self._queues = queues
+
+    # --- topics and groups ------------------------------------------------------------------------------------------
+
+    @maps_errors
+    async def UpdateTopic(self, request: pb.UpdateTopicRequest, context: Context) -> pb.UpdateTopicResponse:
+        topic = self._operations.update_topic(asked_topic(request.topic))
+        return pb.UpdateTopicResponse(topic=topic_to_proto(topic))
+
+    @maps_errors
+    async def DeleteTopic(self, request: pb.DeleteTopicRequest, context: Context) -> pb.DeleteTopicResponse:
+        self._operations.delete_topic(request.topic)
+        return pb.DeleteTopicResponse()
+
+    @maps_errors
+    async def ListTopics(self, request: pb.ListTopicsRequest, context: Context) -> pb.ListTopicsResponse:
+        topics = self._broker.topics
+        return pb.ListTopicsResponse(
+            version=version_to_proto(topics.version),
+            topics=[topic_to_proto(topics.entries[name]) for name in sorted(topics.entries)],
+        )
+
+    @maps_errors
+    async def TopicStatus(self, request: pb.TopicStatusRequest, context: Context) -> pb.TopicStatusResponse:
+        return pb.TopicStatusResponse(
+            entries=[
+                pb.TopicStatusResponse.Entry(
+                    queue_id=bounds.queue_id,
+                    min_offset=bounds.min_offset,
+                    max_offset=bounds.max_offset,
+                    last_update_timestamp=bounds.last_store_timestamp,
+                )
+                for bounds in self._queues.bounds(request.topic, ())
+            ]
+        )
+
+    @maps_errors
+    async def UpdateSubGroup(self, request: pb.UpdateSubGroupRequest, context: Context) -> pb.UpdateSubGroupResponse:
+        group = self._operations.update_group(asked_group(request.group))
+        return pb.UpdateSubGroupResponse(group=group_to_proto(group))
+
+    @maps_errors
+    async def DeleteSubGroup(self, request: pb.DeleteSubGroupRequest, context: Context) -> pb.DeleteSubGroupResponse:
+        self._operations.delete_group(request.group, remove_offset=request.remove_offset)
+        return pb.DeleteSubGroupResponse()
+
+    @maps_errors
+    async def ListSubGroups(self, request: pb.ListSubGroupsRequest, context: Context) -> pb.ListSubGroupsResponse:
+        groups = self._broker.groups
+        return pb.ListSubGroupsResponse(
+            version=version_to_proto(groups.version),
+            groups=[group_to_proto(groups.entries[name]) for name in sorted(groups.entries)],
+        )
+
+    # --- offsets ----------------------------------------------------------------------------------------------------
+
+    @maps_errors
+    async def ConsumerProgress(
+        self, request: pb.ConsumerProgressRequest, context: Context
+    ) -> pb.ConsumerProgressResponse:
+        return pb.ConsumerProgressResponse(
+            entries=[
+                pb.ConsumerProgressResponse.Entry(
+                    group=item.group,
+                    topic=item.topic,
+                    queue_id=item.queue_id,
+                    broker_offset=item.broker_offset,
+                    consumer_offset=item.consumer_offset,
+                    last_timestamp=item.last_timestamp,
+                )
+                for item in await self._operations.consumer_progress(request.group, request.topic)
+            ],
+            broker_id=self._broker.broker_id,
+        )
+
+    @maps_errors
+    async def ResetOffsetByTime(
+        self, request: pb.ResetOffsetByTimeRequest, context: Context
+    ) -> pb.ResetOffsetByTimeResponse:
+        resets = self._operations.reset_offset_by_time(
+            request.group, request.topic, request.timestamp, list(request.queue_ids), force=request.force
+        )
+        return pb.ResetOffsetByTimeResponse(
+            entries=[
+                pb.ResetOffsetByTimeResponse.Entry(queue_id=item.queue_id, offset=item.offset, previous=item.previous)
+                for item in resets
+            ]
+        )
+
+    # --- the broker -------------------------------------------------------------------------------------------------
+
+    @maps_errors
+    async def HaStatus(self, request: pb.HaStatusRequest, context: Context) -> pb.HaStatusResponse:
+        store = self._broker.store
+        return pb.HaStatusResponse(
+            is_master=not self._broker.is_slave,
+            epoch=self._broker.epoch,
+            master_address=self._status.master_address,
+            commit_log_max_offset=store.end_offset,
+            confirm_offset=self._status.confirm_offset,
+            slaves=[
+                pb.HaStatusResponse.Slave(
+                    address=slave.address,
+                    broker_id=slave.broker_id,
+                    ack_offset=slave.ack_offset,
+                    diff_bytes=slave.diff_bytes,
+                    in_sync=slave.in_sync,
+                    transfer_bytes_per_second=slave.transfer_bytes_per_second,
+                    transfer_from_where=slave.transfer_from_where,
+                )
+                for slave in self._status.slaves()
+            ],
+            master_flush_offset=store.flushed_offset,
+            state=self._status.line(),
+        )
+
+    @maps_errors
+    async def BrokerStatus(self, request: pb.BrokerStatusRequest, context: Context) -> pb.BrokerStatusResponse:
+        return pb.BrokerStatusResponse(values=self._status.values())
+
+    @maps_errors
+    async def GetBrokerConfig(self, request: pb.GetBrokerConfigRequest, context: Context) -> pb.GetBrokerConfigResponse:
+        return pb.GetBrokerConfigResponse(values=self._operations.config())
+
+    @maps_errors
+    async def UpdateBrokerConfig(
+        self, request: pb.UpdateBrokerConfigRequest, context: Context
+    ) -> pb.UpdateBrokerConfigResponse:
+        return pb.UpdateBrokerConfigResponse(values=self._operations.update_config(dict(request.values)))
+
+    @maps_errors
+    async def PromoteSlave(self, request: pb.PromoteSlaveRequest, context: Context) -> pb.PromoteSlaveResponse:
+        if request.expected_epoch < 0:
+            raise InvalidParameter(f"expected epoch {request.expected_epoch} is negative")
+        epoch, start_offset = await self._operations.promote(
+            request.broker_name, request.expected_epoch, request.broker_role, force=request.force
+        )
+        return pb.PromoteSlaveResponse(epoch=epoch, start_offset=start_offset)
+
+    # --- messages ---------------------------------------------------------------------------------------------------
+
+    @maps_errors
+    async def QueryMsgById(self, request: pb.QueryMsgByIdRequest, context: Context) -> pb.QueryMsgResponse:
+        return _messages(self._operations.message_by_id(request.topic, request.message_id))
+
+    @maps_errors
+    async def QueryMsgByKey(self, request: pb.QueryMsgByKeyRequest, context: Context) -> pb.QueryMsgResponse:
+        return _messages(
+            self._operations.messages_by_key(
+                request.topic, request.key, request.max_num, request.begin_timestamp, request.end_timestamp
+            )
+        )
+
+    @maps_errors
+    async def QueryMsgByOffset(self, request: pb.QueryMsgByOffsetRequest, context: Context) -> pb.QueryMsgResponse:
+        return _messages([self._operations.message_by_offset(request.topic, request.queue_id, request.offset)])
+
+
+def asked_topic(asked: metadata_pb2.TopicConfig) -> TopicConfig:
+    """What is left out, or 0, means the default."""
+    return TopicConfig(
+        **_given(asked, "topic_name read_queue_nums write_queue_nums perm order"), attributes=dict(asked.attributes)
+    )
+
+
+def asked_group(asked: metadata_pb2.SubscriptionGroupConfig) -> SubscriptionGroup:
+    """What is left out means the default."""
+    names = [field.name for field in fields(SubscriptionGroup) if field.name not in ("group_name", "attributes")]
+    values = {name: getattr(asked, name) for name in names if asked.HasField(name)}
+    return SubscriptionGroup(asked.group_name, **values, attributes=dict(asked.attributes))
+
+
+def _given(asked: Any, names: str) -> dict[str, Any]:
+    return {name: value for name in names.split() if (value := getattr(asked, name))}
+
+
+def _messages(records: Sequence[bytes]) -> pb.QueryMsgResponse:
+    return pb.QueryMsgResponse(records=b"".join(records), count=len(records))

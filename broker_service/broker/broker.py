@@ -118,14 +118,6 @@ class Broker:
         for listener in self.config_changed:
             listener(config)
 
-    def queue_end(self, topic: str, queue_id: int) -> int:
-        """Where the queue ends, whether consumers see it or not."""
-        confirmed, self.store.confirm_offset = self.store.confirm_offset, None
-        try:
-            return self.store.queue_bounds(topic, queue_id)[1]
-        finally:
-            self.store.confirm_offset = confirmed
-
     # --- what consumers see -----------------------------------------------------------------------------------------
 
     def appended(self, queues: Iterable[Queue], end_offset: int) -> None:

@@ -103,7 +103,7 @@ class Commits:
             raise InvalidParameter(f"offset {entry.offset} for queue {entry.queue_id} of {entry.topic} is negative")
         if self._broker.is_slave:
             return  # It may lag: the master has the last word.
-        end = self._broker.queue_end(entry.topic, entry.queue_id)
+        end = self._broker.store.queue_end(entry.topic, entry.queue_id)
         if entry.offset > end:
             raise InvalidParameter(
                 f"offset {entry.offset} is beyond the end {end} of queue {entry.queue_id} of {entry.topic}"

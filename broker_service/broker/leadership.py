@@ -110,7 +110,7 @@ class Leadership:
             epoch = broker.mastership.epoch
         if broker.mastership.standing is not Standing.WAITING:
             return  # fenced meanwhile
-        for line in broker.offsets.clamp(broker.queue_end, new_generation=True):
+        for line in broker.offsets.clamp(broker.store.queue_end, new_generation=True):
             logger.warning("consumer offset beyond the end of its queue: %s", line)
         broker.mastership.opened(epoch)
         logger.info("this master takes writes: %s", broker)
@@ -151,7 +151,7 @@ class Leadership:
             start_offset = broker.store.end_offset
             epoch = await self._begin_epoch()
             self._role_file.save({"brokerRole": role.value, "brokerId": MASTER_ID, "epoch": epoch})
-            for line in broker.offsets.clamp(broker.queue_end, new_generation=True):
+            for line in broker.offsets.clamp(broker.store.queue_end, new_generation=True):
                 logger.warning("consumer offset beyond the end of its queue: %s", line)
             broker.mastership.promoted(role, epoch)
             broker.change_role(role, MASTER_ID)

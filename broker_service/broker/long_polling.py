@@ -49,6 +49,10 @@ class LongPolling:
                 if not arrival.done():
                     arrival.set_result(None)
 
+    def queues(self) -> list[Queue]:
+        """The queues that somebody waits for."""
+        return list(self._waiting)
+
     def arrived_somewhere(self, end_of: Callable[[str, int], int]) -> None:
         """Who arrived is not known, only where queues end now: for a slave, which copies the log of all queues at once."""
         self.arrived(

@@ -89,7 +89,7 @@ class MetadataExchange:
 
         A tail that a newer epoch forked off may have been read there: its offsets end where the queue ends here.
         """
-        end_of = self._broker.queue_end
+        end_of = self._broker.store.queue_end
         changes = []
         for group, topic, queues in offsets_from_proto(metadata.consumer_offsets):
             if topic not in self._broker.topics.entries:

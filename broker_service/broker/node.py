@@ -22,6 +22,7 @@ from rocketsim_proto import (
 
 from broker_service.admin.operations import Operations
 from broker_service.admin.servicer import AdminServicer
+from broker_service.admin.status import Status
 from broker_service.broker.broker import Broker, ack_levels
 from broker_service.broker.commits import Commits
 from broker_service.broker.consumer_offsets import ConsumerOffsetTable
@@ -58,6 +59,7 @@ from broker_service.store.message_store import MessageStore
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.1
+SAMPLE_EVERY_S = 1.0
 EXPIRE_EVERY_S = 10.0  # RocketMQ's cleanResourceInterval
 PROMOTION_LOOK_S = 2.0  # for the name servers' word before a promotion
 GRACE_S = 2.0  # for calls that are under way when the broker stops
@@ -216,9 +218,17 @@ class BrokerNode:
         lookup = QueueLookup(self.broker)
         self.topics.changed.append(lambda _: self.registration.changed())
         self.broker.config_changed.append(lambda _: self.registration.changed())
-        operations = Operations(
-            self.broker, self.leadership, self.replication_master, self.replication_slave, self.puts, self.pulls
+        self.broker.config_changed.append(lambda changed: store.reconfigure(store_config(changed)))
+        self.status = Status(
+            self.broker,
+            self.leadership,
+            self.replication_master,
+            self.replication_slave,
+            self.puts,
+            self.pulls,
+            self.delivery,
         )
+        operations = Operations(self.broker, self.leadership)
         self.health = await add_services(
             server,
             [
@@ -235,7 +245,7 @@ class BrokerNode:
                 Service(
                     admin_pb2.DESCRIPTOR.services_by_name["Admin"].full_name,
                     admin_pb2_grpc.add_AdminServicer_to_server,
-                    AdminServicer(operations, lookup),
+                    AdminServicer(self.broker, operations, self.status, lookup),
                 ),
             ],
         )
@@ -247,6 +257,7 @@ class BrokerNode:
             ("leadership", self.leadership.run()),
             ("registration", self.registration.run()),
             ("tick", self._tick()),
+            ("sample", self._sample()),
             ("expire", self._expire()),
             ("offsets", self._compact_offsets()),
             ("delays", self._save_delays()),
@@ -356,11 +367,17 @@ class BrokerNode:
                 self.registration.changed()
             await asyncio.sleep(TICK_S)
 
+    async def _sample(self) -> None:
+        while True:
+            self.status.sample()
+            if self.broker.is_slave and not self.replication_slave.is_following():
+                self.registration.changed()  # the master may have come back at another address
+            await asyncio.sleep(SAMPLE_EVERY_S)
+
     async def _expire(self) -> None:
         while True:
-            if hasattr(self.store, "delete_expired"):  # FIXME as soon as the store has it
-                for line in self.store.delete_expired(now_ms()):
-                    logger.info("%s", line)
+            for line in self.store.delete_expired(now_ms()):
+                logger.info("%s", line)
             await asyncio.sleep(EXPIRE_EVERY_S)
 
     async def _compact_offsets(self) -> None:

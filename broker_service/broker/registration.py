@@ -97,6 +97,10 @@ class _Link:
         async with self._news:
             await self._news.wait_for(lambda: self.answers > answers or not self.connected)
 
+    async def _answered_on_stream(self, answers: int) -> None:
+        async with self._news:
+            await self._news.wait_for(lambda: self.answers > answers)
+
     async def _talk(self) -> None:
         """One connection, until it breaks: reading goes on beside writing, so that a break is noticed at once."""
         options = [("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 5_000)]
@@ -110,7 +114,7 @@ class _Link:
                     registration = self._describe()
                     registration.unregister = self.leaving
                     await stream.write(registration)
-                    await self._wait(reading, self.answered_since(answers), ANSWER_WITHIN_S)
+                    await self._wait(reading, self._answered_on_stream(answers), ANSWER_WITHIN_S)
                     if self.answers == answers and not reading.done():
                         raise TimeoutError
                     if self.leaving:

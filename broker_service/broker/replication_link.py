@@ -80,7 +80,7 @@ class ReplicationLink:
         logger.warning("%s", cut)
         self._broker.visible_changed(cut.end_offset)
         self._delivery.log_cut(cut.end_offset)
-        for line in self._broker.offsets.clamp(self._broker.queue_end, new_generation=False):
+        for line in self._broker.offsets.clamp(self._broker.store.queue_end, new_generation=False):
             logger.warning("consumer offset beyond the end of its queue: %s", line)
 
     def _wake(self) -> None:

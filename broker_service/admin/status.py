@@ -1,0 +1,140 @@
+"""Status: how a broker is, for haStatus, brokerStatus and the metrics."""
+
+import time
+from dataclasses import dataclass
+
+from broker_service.admin.rates import Rates
+from broker_service.broker.broker import Broker
+from broker_service.broker.delivery import Delivery
+from broker_service.broker.leadership import Leadership
+from broker_service.broker.mastership import Standing
+from broker_service.broker.names import SCHEDULE_TOPIC
+from broker_service.broker.pull import PullPath
+from broker_service.broker.put import PutPath
+from broker_service.replication.master import ReplicationMaster
+from broker_service.replication.slave import ReplicationSlave
+from broker_service.replication.tracker import SlaveProgress
+from broker_service.store.files import Files
+
+RATE_S = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlaveStatus:
+    address: str
+    broker_id: int
+    ack_offset: int
+    diff_bytes: int
+    in_sync: bool
+    transfer_bytes_per_second: int
+    transfer_from_where: int
+
+
+class Status:
+    def __init__(
+        self,
+        broker: Broker,
+        leadership: Leadership,
+        master: ReplicationMaster,
+        slave: ReplicationSlave,
+        puts: PutPath,
+        pulls: PullPath,
+        delivery: Delivery,
+    ) -> None:
+        self._broker = broker
+        self._leadership = leadership
+        self._master = master
+        self._slave = slave
+        self._puts = puts
+        self._pulls = pulls
+        self._delivery = delivery
+        self._rates = Rates()
+        self._booted_ms = broker.now_ms()
+
+    def sample(self) -> None:
+        """To be called about once a second."""
+        acked = {f"slave-{slave.slave_id}": slave.ack_offset or 0 for slave in self._slaves()}
+        self._rates.sample(self._broker.clock(), {**self.counters(), **acked})
+
+    def counters(self) -> dict[str, int]:
+        return {
+            "put_messages": self._puts.messages,
+            "put_bytes": self._puts.bytes,
+            "get_messages": self._pulls.messages,
+            "get_bytes": self._pulls.bytes,
+        }
+
+    def slaves(self) -> list[SlaveStatus]:
+        end = self._broker.store.end_offset
+        behind_max = self._broker.config.ha_slave_fallbehind_max
+        return [
+            SlaveStatus(
+                address=slave.address,
+                broker_id=slave.slave_id,
+                ack_offset=slave.ack_offset or 0,
+                diff_bytes=end - (slave.ack_offset or 0),
+                in_sync=slave.ack_offset is not None and end - slave.ack_offset < behind_max,
+                transfer_bytes_per_second=round(self._rates.per_second(f"slave-{slave.slave_id}", RATE_S)),
+                transfer_from_where=slave.ack_offset or 0,
+            )
+            for slave in self._slaves()
+        ]
+
+    @property
+    def master_address(self) -> str:
+        return self._leadership.master_address if self._broker.is_slave else self._master.identity.address
+
+    @property
+    def confirm_offset(self) -> int:
+        visible = self._broker.store.confirm_offset
+        return self._broker.store.end_offset if visible is None else visible
+
+    def line(self) -> str:
+        """One line, as in the log."""
+        if self._broker.is_slave:
+            return f"{self._broker} | {self._slave}"
+        waiting = self._broker.mastership.standing is Standing.WAITING
+        return f"{self._broker} | {self._master}" + (f" | waits: {self._broker.waits_for()}" if waiting else "")
+
+    def values(self) -> dict[str, str]:
+        """brokerStatus: RocketMQ's names where it has the thing, ours for the rest."""
+        broker, store = self._broker, self._broker.store
+        usage = Files().disk_usage(broker.config.store_path_root_dir)
+        values = {
+            "bootTimestamp": self._booted_ms,
+            "runtime": f"{(broker.now_ms() - self._booted_ms) // 1000} s",
+            "brokerVersionDesc": "RocketSim",
+            "brokerName": broker.config.broker_name,
+            "brokerId": broker.broker_id,
+            "brokerRole": broker.mastership.role.name,
+            "brokerActive": str(broker.takes_clients_writes).lower(),
+            "state": self.line(),
+            "epoch": broker.epoch,
+            "commitLogMinOffset": store.min_offset,
+            "commitLogMaxOffset": store.end_offset,
+            "commitLogFlushedOffset": store.flushed_offset,
+            "confirmOffset": self.confirm_offset,
+            "commitLogDiskRatio": f"{usage.used_percent / 100:.4f}",
+            "commitLogDirCapacity": f"Total : {usage.total >> 20} MiB, Free : {usage.free >> 20} MiB.",
+            "dispatchBehindBytes": 0,
+            "putTps": self._rates.text("put_messages"),
+            "getTransferedTps": self._rates.text("get_messages"),
+            "putMessageTimesTotal": self._puts.messages,
+            "putMessageSizeTotal": self._puts.bytes,
+            "getMessageTimesTotal": self._pulls.messages,
+            "getMessageSizeTotal": self._pulls.bytes,
+            "pullsHeld": broker.long_polling.held,
+            "queues": len(store.queues()),
+            "topics": len(broker.topics.of_users()),
+            "consumerGroups": len(broker.groups.entries),
+            "timerNow": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(broker.now_ms() / 1000)),
+        }
+        if reason := broker.failure or store.why_not_writable():
+            values["notWritable"] = reason
+        for level, offset in sorted(self._delivery.position().offsets.items()):
+            values[f"scheduleMessageOffset_{level}"] = f"{offset},{store.queue_bounds(SCHEDULE_TOPIC, level - 1)[1]}"
+        return {name: str(value) for name, value in sorted(values.items())}
+
+    def _slaves(self) -> list[SlaveProgress]:
+        tracked = self._broker.acknowledgements.tracker.slaves
+        return [tracked[slave_id] for slave_id in sorted(tracked)]
