@@ -17,13 +17,13 @@ from broker_service.errors import ServiceNotAvailable
 
 class Flushable(Protocol):
     @property
-    def end_offset(self) -> int: ...
-
-    @property
     def flushed_offset(self) -> int: ...
 
     def flush(self) -> int:
-        """Called on the flush thread.  Returns only when everything up to the returned offset is on disk."""
+        """Called on the flush thread.  Returns only when everything up to the returned offset is on disk.
+
+        Called when nothing was appended too: a store has other things to sync from time to time.
+        """
 
 
 class Flusher:
@@ -104,13 +104,12 @@ class Flusher:
                 closing = self._closing
             # What was appended before this line is covered; a put that asks from now on sets `_asked` again.
             with self._flushing:
-                if self._log.end_offset > self._log.flushed_offset:
-                    try:
-                        flushed_offset = self._log.flush()
-                    except BaseException as failure:
-                        self._loop.call_soon_threadsafe(self._failed, failure)
-                        return
-                    self._loop.call_soon_threadsafe(self._flushed, flushed_offset, self._cuts)
+                try:
+                    flushed_offset = self._log.flush()
+                except BaseException as failure:
+                    self._loop.call_soon_threadsafe(self._failed, failure)
+                    return
+                self._loop.call_soon_threadsafe(self._flushed, flushed_offset, self._cuts)
             if closing:
                 return
 

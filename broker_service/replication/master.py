@@ -53,14 +53,15 @@ class ReplicationMaster(ReplicationServicer):
 
     # --- for the broker -------------------------------------------------------------------------------------------
 
-    async def begin_epoch(self) -> int:
+    async def begin_epoch(self, numbered_by: int | None = None) -> int:
         """To be awaited before the first write after a start or a promotion; returns the new epoch, which is on disk.
 
-        Bytes that are being fetched from a slave belong to the epoch before: it waits for them.
+        Bytes that are being fetched from a slave belong to the epoch before: it waits for them.  `numbered_by` is the
+        broker id that goes into its number, if that is not this broker's id of now.
         """
         async with self.greeting:
             await self.flusher.wait(self.log.end_offset)  # an epoch must not start beyond what a power loss leaves
-            epoch = self.epochs.epochs.next(self.identity.broker_id)
+            epoch = self.epochs.epochs.next(self.identity.broker_id if numbered_by is None else numbered_by)
             self.epochs.save(self.epochs.epochs.begin(epoch, self.log.end_offset))
             self.acks.begin()
             self._wake_all()
@@ -97,21 +98,24 @@ class ReplicationMaster(ReplicationServicer):
     async def Replicate(self, requests: AsyncIterator[pb.SlaveMessage], context: Context[Any, Any]) -> None:
         stream = _SlaveStream(self, requests, context)
         self.streams.add(stream)
+        refusal = None
         try:
             await stream.run()
-        except RocketSimError as refusal:
-            logger.warning("stream of %s closed: %s", stream.transfer.name, refusal)
-            if isinstance(refusal, StaleEpoch) and stream.newer_epoch > self.epochs.epochs.last:
-                self.broker.fenced(stream.newer_epoch, stream.transfer.name)
-            await context.abort(status_of(refusal), str(refusal))
+        except RocketSimError as error:
+            refusal = error
         except asyncio.CancelledError:
             logger.warning("%s lost", stream.transfer.name)
             raise
-        else:
-            logger.info("%s left", stream.transfer.name)
         finally:
             self.streams.discard(stream)
             stream.transfer.leave()
+        if refusal is None:
+            logger.info("%s left", stream.transfer.name)
+            return
+        logger.warning("stream of %s closed: %s", stream.transfer.name, refusal)
+        if isinstance(refusal, StaleEpoch) and stream.newer_epoch > self.epochs.epochs.last:
+            self.broker.fenced(stream.newer_epoch, stream.transfer.name)
+        await context.abort(status_of(refusal), str(refusal))
 
     async def GetMetadata(self, request: pb.GetMetadataRequest, context: Context[Any, Any]) -> Metadata:
         if request.broker_name != self.identity.broker_name:

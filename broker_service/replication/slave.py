@@ -63,8 +63,10 @@ class ReplicationSlave:
         while True:
             try:
                 await self._follow_once(master_address)
-            except* (RocketSimError, grpc.aio.AioRpcError) as group:
-                reason = _reason(group)
+            except grpc.aio.AioRpcError as error:
+                reason = f"{error.code().name} {error.details()}"
+            except RocketSimError as error:
+                reason = str(error)
             if self._stream is not None and self._stream.is_welcome:
                 retry_s, trouble = self._settings.retry_first_s, ""
             self._stream = None
@@ -133,15 +135,20 @@ class _MasterStream:
         self._wake.set()
 
     async def run(self, metadata_request: Any) -> None:
+        """Until one of its tasks fails; the master's own word of why comes first."""
         call = self._stub.Replicate()
+        work = (self._receive(call), self._send(call), self._watch(), self._poll_metadata(metadata_request))
+        tasks = [asyncio.create_task(task) for task in work]
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._send(call))
-                group.create_task(self._receive(call))
-                group.create_task(self._watch())
-                group.create_task(self._poll_metadata(metadata_request))
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            # NB: a TaskGroup would lose a cancellation from outside that comes while one of its tasks fails.
+            ended = [task for task in tasks if task.done()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             call.cancel()
+        ended[0].result()
 
     async def _receive(self, call: Any) -> NoReturn:
         async for message in call:
@@ -229,15 +236,6 @@ async def _write(call: Any, message: pb.SlaveMessage) -> None:
         await call.write(message)
     except asyncio.InvalidStateError:
         pass  # The stream has ended; the receiver is told why.
-
-
-def _reason(group: BaseExceptionGroup[Exception]) -> str:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    if isinstance(error, grpc.aio.AioRpcError):
-        return f"{error.code().name} {error.details()}"
-    return str(error)
 
 
 def _now() -> float:

@@ -1,7 +1,6 @@
 """A master and its slaves on real gRPC, with logs in memory."""
 
 import asyncio
-import functools
 import logging
 import zlib
 
@@ -22,21 +21,10 @@ from tests.support.pair import Node, until
 QUICK = SlaveSettings(retry_first_s=0.01, retry_last_s=0.05, metadata_interval_s=0.02)
 
 
-def scenario(test):
-    """Runs an async test to its end on a fresh loop."""
-
-    @functools.wraps(test)
-    def run(tmp_path, **kwargs):
-        asyncio.run(test(tmp_path, **kwargs))
-
-    return run
-
-
 def in_step(master, *slaves):
     return lambda: all(slave.log.data == master.log.data for slave in slaves)
 
 
-@scenario
 async def test_a_new_slave_gets_the_whole_log_and_a_put_waits_for_it(tmp_path):
     master, slave = Node(MemoryLog(), tmp_path / "m", 0), Node(MemoryLog(), tmp_path / "s", 1)
     async with master.serving():
@@ -49,7 +37,6 @@ async def test_a_new_slave_gets_the_whole_log_and_a_put_waits_for_it(tmp_path):
             assert master.broker.joined == [1]
 
 
-@scenario
 async def test_a_new_slave_of_a_trimmed_master_starts_at_the_masters_minimum(tmp_path):
     master = Node(MemoryLog(record(b"kept") * 9, min_offset=4096), tmp_path / "m", 0)
     slave = Node(MemoryLog(), tmp_path / "s", 1)
@@ -58,7 +45,6 @@ async def test_a_new_slave_of_a_trimmed_master_starts_at_the_masters_minimum(tmp
         assert slave.log.min_offset == 4096
 
 
-@scenario
 async def test_a_slave_that_reconnects_resumes_at_its_end(tmp_path):
     master, slave = Node(MemoryLog(), tmp_path / "m", 0), Node(MemoryLog(), tmp_path / "s", 1)
     async with master.serving(), slave.running():
@@ -78,7 +64,6 @@ async def test_a_slave_that_reconnects_resumes_at_its_end(tmp_path):
         assert slave.broker.cuts == []
 
 
-@scenario
 async def test_several_slaves_follow_and_one_of_them_is_enough(tmp_path):
     master = Node(MemoryLog(), tmp_path / "m", 0)
     slaves = [Node(MemoryLog(), tmp_path / f"s{i}", i) for i in (1, 2, 3)]
@@ -91,7 +76,6 @@ async def test_several_slaves_follow_and_one_of_them_is_enough(tmp_path):
         await until(in_step(master, *slaves[:2]))
 
 
-@scenario
 async def test_frames_split_records_anywhere(tmp_path):
     master = Node(MemoryLog(), tmp_path / "m", 0, transfer=TransferSettings(frame_bytes=7))
     slave = Node(MemoryLog(), tmp_path / "s", 1)
@@ -104,7 +88,6 @@ async def test_frames_split_records_anywhere(tmp_path):
 # --- acknowledgement ----------------------------------------------------------------------------------------------
 
 
-@scenario
 async def test_without_a_slave_a_put_is_told_at_once(tmp_path):
     master = Node(MemoryLog(), tmp_path / "m", 0)
     async with master.serving():
@@ -112,7 +95,6 @@ async def test_without_a_slave_a_put_is_told_at_once(tmp_path):
             assert await master.put_and_wait() is PutStatus.SLAVE_NOT_AVAILABLE
 
 
-@scenario
 async def test_a_slave_that_does_not_ack_ends_a_put_within_its_bound_and_ok_comes_back_with_it(tmp_path):
     levels = AckLevels(sync_master=True, sync_flush=False, slave_timeout_s=0.1)
     master, slave = Node(MemoryLog(), tmp_path / "m", 0, levels=levels), Node(MemoryLog(), tmp_path / "s", 1)
@@ -133,7 +115,6 @@ async def test_a_slave_that_does_not_ack_ends_a_put_within_its_bound_and_ok_come
         assert await master.put_and_wait() is PutStatus.PUT_OK
 
 
-@scenario
 async def test_with_sync_flush_a_slave_acks_only_what_it_has_synced(tmp_path):
     levels = AckLevels(sync_master=True, sync_flush=True, slave_timeout_s=0.1)
     master = Node(MemoryLog(), tmp_path / "m", 0, levels=levels)
@@ -148,7 +129,6 @@ async def test_with_sync_flush_a_slave_acks_only_what_it_has_synced(tmp_path):
         assert [str(failure) for failure in slave.failures] == ["[Errno 5] no disk"]
 
 
-@scenario
 async def test_a_flush_that_fails_is_reported_once_and_never_tried_again(tmp_path):
     levels = AckLevels(sync_master=False, sync_flush=True, sync_flush_timeout_s=0.1)
     master = Node(MemoryLog(), tmp_path / "m", 0, levels=levels, flush_interval_s=0.01)
@@ -161,7 +141,6 @@ async def test_a_flush_that_fails_is_reported_once_and_never_tried_again(tmp_pat
         assert len(master.failures) == 1 and not master.flusher.is_running()
 
 
-@scenario
 async def test_one_flush_serves_many_puts(tmp_path):
     levels = AckLevels(sync_master=False, sync_flush=True)
     master = Node(MemoryLog(), tmp_path / "m", 0, levels=levels, flush_interval_s=60)
@@ -172,7 +151,6 @@ async def test_one_flush_serves_many_puts(tmp_path):
         assert master.log.flushes - before <= 5
 
 
-@scenario
 async def test_consumers_see_up_to_the_confirm_offset_while_a_slave_is_in_sync(tmp_path):
     master, slave = Node(MemoryLog(), tmp_path / "m", 0), Node(MemoryLog(), tmp_path / "s", 1)
     async with master.serving():
@@ -186,7 +164,6 @@ async def test_consumers_see_up_to_the_confirm_offset_while_a_slave_is_in_sync(t
 # --- what a restart finds -----------------------------------------------------------------------------------------
 
 
-@scenario
 async def test_a_tail_that_a_newer_epoch_forked_off_is_cut_kept_and_reported(tmp_path, caplog):
     common, lost = record(b"common"), record(b"only the slave has this")
     master, slave = Node(MemoryLog(common), tmp_path / "m", 0), Node(MemoryLog(common + lost), tmp_path / "s", 1)
@@ -202,7 +179,6 @@ async def test_a_tail_that_a_newer_epoch_forked_off_is_cut_kept_and_reported(tmp
     assert [line for line in caplog.messages if "cut [10, 37), kept in" in line]
 
 
-@scenario
 async def test_a_master_that_lost_its_tail_refills_from_its_slave_before_a_new_epoch_begins(tmp_path):
     whole = b"".join(record(bytes([i]) * 100) for i in range(200))
     kept = 104 * 50
@@ -223,7 +199,6 @@ async def test_a_master_that_lost_its_tail_refills_from_its_slave_before_a_new_e
         await until(lambda: master.acks.confirm_offset == master.log.end_offset)
 
 
-@scenario
 async def test_an_epoch_does_not_begin_while_lost_bytes_are_being_fetched(tmp_path):
     master = Node(MemoryLog(record(b"a")), tmp_path / "m", 0)
     master.epochs.save(EpochList.of((100, 0)))
@@ -243,7 +218,6 @@ async def test_an_epoch_does_not_begin_while_lost_bytes_are_being_fetched(tmp_pa
             assert str(master.epochs.epochs) == "100@0 200@13"
 
 
-@scenario
 async def test_a_slave_of_a_newer_epoch_fences_an_older_master(tmp_path):
     log = record(b"common")
     master, slave = Node(MemoryLog(log), tmp_path / "m", 0), Node(MemoryLog(log), tmp_path / "s", 1)
@@ -253,7 +227,6 @@ async def test_a_slave_of_a_newer_epoch_fences_an_older_master(tmp_path):
         assert slave.log.data == log and not slave.slave.is_following()
 
 
-@scenario
 async def test_equal_offsets_with_different_bytes_are_noticed(tmp_path, caplog):
     master, slave = (
         Node(MemoryLog(record(b"one")), tmp_path / "m", 0),
@@ -365,7 +338,6 @@ STATUS = grpc.StatusCode
         ),
     ],
 )
-@scenario
 async def test_garbage_closes_the_stream_with_a_clear_status_and_one_line(tmp_path, caplog, messages, status, details):
     caplog.set_level(logging.WARNING, "broker_service")
     master = Node(MemoryLog(), tmp_path / "m", 0)
@@ -375,7 +347,8 @@ async def test_garbage_closes_the_stream_with_a_clear_status_and_one_line(tmp_pa
                 await call.write(hello(master, **message) if isinstance(message, dict) else message)
             assert await ended(call) is status
             assert details in await call.details()
-        assert len(caplog.messages) == 1 and details in caplog.messages[0]
+        lines = [entry.getMessage() for entry in caplog.records if entry.name.startswith("broker_service")]
+        assert len(lines) == 1 and details in lines[0]
         assert master.acks.confirm_offset == 0 and not master.acks.tracker.slaves
         if status is not STATUS.FAILED_PRECONDITION or "newer" not in details:
             slave = Node(MemoryLog(), tmp_path / "s", 1)
@@ -396,7 +369,6 @@ async def test_garbage_closes_the_stream_with_a_clear_status_and_one_line(tmp_pa
         pytest.param(log_data(5, record(b"12")[:5] + b"\0\0\0"), "inside of a record", id="ends inside of a record"),
     ],
 )
-@scenario
 async def test_a_bad_refill_is_refused_and_leaves_the_log_as_it_was(tmp_path, frame, details):
     master = Node(MemoryLog(record(b"a")), tmp_path / "m", 0)
     master.epochs.save(EpochList.of((100, 0)))
@@ -412,10 +384,9 @@ async def test_a_bad_refill_is_refused_and_leaves_the_log_as_it_was(tmp_path, fr
         assert await master.master.begin_epoch() == 200  # the lost tail stays lost, the master is not
 
 
-@scenario
 async def test_an_ack_before_its_bytes_were_sent_never_counts(tmp_path):
     """The regression of RocketMQ #3015: a bogus ack must not make later puts OK without a copy."""
-    master = Node(MemoryLog(), tmp_path / "m", 0, transfer=TransferSettings(in_flight_bytes=10))
+    master = Node(MemoryLog(), tmp_path / "m", 0, transfer=TransferSettings(frame_bytes=10, in_flight_bytes=10))
     async with master.serving(), slave_by_hand(master) as call:
         end = master.put(*[b"x" * 20] * 5)
         await call.write(hello(master))
@@ -425,7 +396,6 @@ async def test_an_ack_before_its_bytes_were_sent_never_counts(tmp_path):
         assert await master.put_and_wait() is PutStatus.SLAVE_NOT_AVAILABLE
 
 
-@scenario
 async def test_an_ack_of_an_older_epoch_does_not_count(tmp_path):
     master = Node(MemoryLog(), tmp_path / "m", 0)
     async with master.serving(), slave_by_hand(master) as call:
@@ -443,7 +413,6 @@ async def test_an_ack_of_an_older_epoch_does_not_count(tmp_path):
         await until(lambda: master.acks.confirm_offset == end)
 
 
-@scenario
 async def test_a_slave_that_does_not_ack_gets_a_bounded_number_of_bytes(tmp_path):
     settings = TransferSettings(frame_bytes=1000, in_flight_bytes=4000, heartbeat_s=0.05)
     master = Node(MemoryLog(), tmp_path / "m", 0, transfer=settings)
@@ -461,7 +430,6 @@ async def test_a_slave_that_does_not_ack_gets_a_bounded_number_of_bytes(tmp_path
         assert sent == 7000
 
 
-@scenario
 async def test_a_second_connection_of_a_slave_replaces_the_first(tmp_path):
     master = Node(MemoryLog(), tmp_path / "m", 0)
     async with master.serving(), slave_by_hand(master) as older, slave_by_hand(master) as newer:
@@ -474,7 +442,6 @@ async def test_a_second_connection_of_a_slave_replaces_the_first(tmp_path):
         assert list(master.acks.tracker.slaves) == [1]
 
 
-@scenario
 async def test_a_slave_that_fell_silent_is_dropped_and_one_that_acks_heartbeats_is_not(tmp_path):
     settings = TransferSettings(heartbeat_s=0.05, housekeeping_s=0.3)
     master, slave = Node(MemoryLog(), tmp_path / "m", 0, transfer=settings), Node(MemoryLog(), tmp_path / "s", 2)
@@ -485,7 +452,6 @@ async def test_a_slave_that_fell_silent_is_dropped_and_one_that_acks_heartbeats_
         assert list(master.acks.tracker.slaves) == [2]
 
 
-@scenario
 async def test_a_slave_leaves_a_master_that_fell_silent(tmp_path, caplog):
     master = Node(MemoryLog(), tmp_path / "m", 0, transfer=TransferSettings(heartbeat_s=60))
     slave = Node(MemoryLog(), tmp_path / "s", 1, slave=SlaveSettings(housekeeping_s=0.1, retry_first_s=0.01))
@@ -494,7 +460,6 @@ async def test_a_slave_leaves_a_master_that_fell_silent(tmp_path, caplog):
     assert [line for line in caplog.messages if "lost: nothing heard" in line]
 
 
-@scenario
 async def test_a_broker_that_is_no_master_refuses_slaves(tmp_path):
     node = Node(MemoryLog(), tmp_path / "m", 1)
     node.broker.master = False
@@ -510,7 +475,6 @@ async def test_a_broker_that_is_no_master_refuses_slaves(tmp_path):
 # --- metadata -----------------------------------------------------------------------------------------------------
 
 
-@scenario
 async def test_metadata_comes_as_snapshots_and_changes_and_offsets_are_handed_back(tmp_path):
     master, slave = Node(MemoryLog(), tmp_path / "m", 0), Node(MemoryLog(), tmp_path / "s", 1, slave=QUICK)
     slave.broker.to_hand_back = Metadata(consumer_offsets=[ConsumerOffset(group="g", topic="t", offset=7)])
@@ -524,7 +488,6 @@ async def test_metadata_comes_as_snapshots_and_changes_and_offsets_are_handed_ba
         await until(lambda: len(master.broker.handed_back) == 2)
 
 
-@scenario
 async def test_a_slave_too_slow_for_changes_gets_one_snapshot(tmp_path):
     master = Node(MemoryLog(), tmp_path / "m", 0, transfer=TransferSettings(metadata_changes=3))
     async with master.serving(), slave_by_hand(master) as call:
