@@ -133,7 +133,7 @@ class Cluster:
         try:
             return self.route(topic, fresh=True)
         except (NameServerUnavailable, TopicNotExist):
-            self._routes.asked_in_vain(topic, self._clock())
+            self._routes.refreshed_in_vain(topic, self._clock())
             return self._routes.get(topic)
 
     def queues(self, topic: str, *, fresh: bool = False) -> list[MessageQueue]:
@@ -166,29 +166,30 @@ class Cluster:
         broker_id: int = MASTER_ID,
         only_this: bool = False,
     ) -> T:
-        """`call`'s answer from the first member that gives one.  A member that is missing from the route, or does not
-        answer, has the
-        route asked for once more."""
+        """`call`'s answer from the first member that gives one.  Whenever that is not the member asked for first, the
+        route is looked at
+        again: it may know better by now."""
         tried: list[str] = []
         failure: RocketSimError | None = None
-        if broker_id not in self.route(topic).addresses(broker_name):
-            self.refresh_after_failure(topic)
-        for refreshed in (False, True):
-            while member := self.find(topic, broker_name, broker_id, tried):
-                if only_this and member.broker_id != broker_id:
-                    break
-                tried.append(member.address)
-                try:
-                    answer = call(member)
-                except (Unreachable, ServiceNotAvailable) as error:
-                    failure = error
-                    if isinstance(error, Unreachable):
-                        self.failed(member.address, error)
-                else:
-                    self.answered(member.address)
-                    return answer
-            if not refreshed:
+        refreshed = False
+        while True:
+            member = self.find(topic, broker_name, broker_id, tried)
+            if not refreshed and (member is None or member.broker_id != broker_id):
                 self.refresh_after_failure(topic)
+                refreshed = True
+                continue
+            if member is None or (only_this and member.broker_id != broker_id):
+                break
+            tried.append(member.address)
+            try:
+                answer = call(member)
+            except (Unreachable, ServiceNotAvailable) as error:
+                failure, refreshed = error, False
+                if isinstance(error, Unreachable):
+                    self.failed(member.address, error)
+            else:
+                self.answered(member.address)
+                return answer
         if failure:
             raise failure
         wanted = f"broker id {broker_id} of " if only_this else ""

@@ -70,6 +70,7 @@ class Producer:
         group: str = "DEFAULT_PRODUCER",
         *,
         send_msg_timeout_ms: int = 3000,
+        send_msg_max_timeout_per_request_ms: int = -1,
         retry_times_when_send_failed: int = 2,
         retry_times_when_send_async_failed: int = 2,
         retry_another_broker_when_not_store_ok: bool = False,
@@ -105,6 +106,7 @@ class Producer:
         self._ids = UniqIds()
         options = DeliveryOptions(
             group=group,
+            max_timeout_per_request_s=send_msg_max_timeout_per_request_ms / 1000,
             default_topic_queue_nums=default_topic_queue_nums,
             retry_another_broker_when_not_store_ok=retry_another_broker_when_not_store_ok,
             send_latency_fault_enable=send_latency_fault_enable,

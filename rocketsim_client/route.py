@@ -94,6 +94,7 @@ class RouteTable:
 
     poll_interval_s: float = 30.0
     retry_interval_s: float = 0.2
+    vain_interval_s: float = 3.0
     _routes: dict[str, _Known] = field(default_factory=dict)
     _refreshed_at: dict[str, float] = field(default_factory=dict)
 
@@ -112,6 +113,11 @@ class RouteTable:
             return False
         self._refreshed_at[topic] = now
         return True
+
+    def refreshed_in_vain(self, topic: str, now: float) -> None:
+        """No name server, or not one that knows the topic: leave them alone for a while, each question may cost a
+        timeout."""
+        self._refreshed_at[topic] = now + self.vain_interval_s - self.retry_interval_s
 
     def learned(self, topic: str, route: TopicRoute, now: float) -> None:
         self._routes[topic] = _Known(route, now)

@@ -1,0 +1,195 @@
+"""The cluster as Spark uses it: routes, bounds, ranges that go on elsewhere, commits with a target."""
+
+import pickle
+import time
+
+import pytest
+from rocketsim_proto import broker_pb2 as pb
+from rocketsim_proto.columnar import Records
+
+from rocketsim_client import Cluster, Message, MessageQueue, Producer, QueueRange
+from rocketsim_client.cluster import CommitFailed
+from rocketsim_client.errors import (
+    BadAnswer,
+    BrokerNotExist,
+    BrokerUnavailable,
+    CallTimeout,
+    NameServerUnavailable,
+    SendFailed,
+    TopicNotExist,
+)
+from rocketsim_client.model import GetMessageStatus
+from tests.support.fake_broker import Answer, Hang
+
+QUEUE = MessageQueue("T", "broker-a", 0)
+
+
+@pytest.fixture
+def reader(cluster):
+    with Producer(cluster.address) as producer:
+        for queue_id in range(4):
+            queue = MessageQueue("T", "broker-a", queue_id)
+            producer.send_batch([Message("T", b"%d-%d" % (queue_id, number)) for number in range(55)], queue=queue)
+    with Cluster(cluster.address, timeout_s=2) as made:
+        yield made
+
+
+def ranges(until=55):
+    return [QueueRange("T", queue_id, queue_id, until) for queue_id in range(4)]
+
+
+def bodies_of(frames):
+    found = {}
+    for frame in frames:
+        records = Records.walk(frame.records, frame.count, frame.sizes)
+        bodies = records.bodies().to_pylist()
+        at = 0
+        for segment in frame.segments:
+            found.setdefault(segment.range_index, []).extend(bodies[at : at + segment.count])
+            at += segment.count
+    return found
+
+
+def expected(until=55):
+    return {queue_id: [b"%d-%d" % (queue_id, number) for number in range(queue_id, until)] for queue_id in range(4)}
+
+
+def test_ranges_of_many_queues_come_whole_and_in_order(reader):
+    assert bodies_of(reader.pull_range("broker-a", ranges())) == expected()
+
+
+@pytest.mark.parametrize("frames_before_break", [0, 1, 7, 20])
+def test_a_stream_that_breaks_goes_on_at_the_slave_without_a_gap_or_a_double(cluster, reader, frames_before_break):
+    cluster.brokers["broker-a", 0].frames_before_break = frames_before_break
+    seen = set()
+    frames = []
+    for frame in reader.pull_range("broker-a", ranges()):
+        seen.add(frame.broker_id)
+        frames.append(frame)
+    assert bodies_of(frames) == expected()
+    assert seen == ({1} if frames_before_break == 0 else {0, 1})
+
+
+def test_a_master_that_dies_in_the_middle_is_left_for_its_slave(cluster, reader):
+    stream = reader.pull_range("broker-a", ranges())
+    frames = [next(stream)]
+    cluster.freeze()
+    cluster.stop("broker-a")
+    frames += stream
+    assert bodies_of(frames) == expected()
+    assert frames[-1].broker_id in (0, 1)
+
+
+def test_the_hint_chooses_the_broker(reader):
+    assert {frame.broker_id for frame in reader.pull_range("broker-a", ranges(), broker_id_hint=1)} == {1}
+
+
+def test_only_this_broker_is_a_failure_when_it_is_gone(cluster, reader):
+    reader.queues("T")
+    cluster.stop("broker-a")
+    with pytest.raises((BrokerUnavailable, BrokerNotExist)):
+        list(reader.pull_range("broker-a", ranges(), only_this=True))
+
+
+def test_a_range_beyond_the_end_is_told_and_not_asked_for_again(cluster, reader):
+    frames = list(reader.pull_range("broker-a", ranges(60)))
+    ends = {s.range_index: s.status for frame in frames for s in frame.segments if s.status != GetMessageStatus.FOUND}
+    assert ends == dict.fromkeys(range(4), GetMessageStatus.OFFSET_OVERFLOW_ONE)
+    assert bodies_of(frames) == expected()
+    assert len(cluster.brokers["broker-a", 0].calls["PullRange"]) == 1
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pytest.param(pb.PullFrame(segments=[{"range_index": 9}]), id="a range that was not asked for"),
+        pytest.param(pb.PullFrame(records=b"x", sizes=b"\1\0\0\0", segments=[{"count": 2}]), id="count"),
+        pytest.param(pb.PullFrame(records=b"xx", sizes=b"\1\0\0\0", segments=[{"count": 1}]), id="sizes"),
+        pytest.param(pb.PullFrame(), id="no segment"),
+    ],
+)
+def test_a_frame_that_does_not_add_up_is_an_error(cluster, reader, frame):
+    cluster.brokers["broker-a", 0].script["PullRange"].append(Answer(frame))
+    with pytest.raises(BadAnswer):
+        list(reader.pull_range("broker-a", ranges()))
+
+
+def test_closing_the_iterator_ends_the_call(reader):
+    stream = reader.pull_range("broker-a", ranges())
+    next(stream)
+    stream.close()
+    assert bodies_of(reader.pull_range("broker-a", ranges())) == expected()
+
+
+def test_bounds_of_a_topic_take_one_call_a_broker(cluster, reader):
+    bounds = reader.bounds("T")
+    assert bounds[QUEUE].max_offset == 55 and bounds[MessageQueue("T", "broker-b", 0)].max_offset == 0
+    assert len(bounds) == 8
+    assert [len(cluster.brokers[name, 0].calls["QueueBounds"]) for name in ("broker-a", "broker-b")] == [1, 1]
+
+
+def test_a_hanging_master_costs_one_timeout_and_then_none(cluster):
+    with Cluster(cluster.address, timeout_s=0.3) as reader:
+        cluster.brokers["broker-a", 0].script["QueueBounds"].extend([Hang()] * 9)
+        began = time.monotonic()
+        assert not reader.bounds("T", [QUEUE])[QUEUE].is_master
+        first = time.monotonic() - began
+        began = time.monotonic()
+        assert not reader.bounds("T", [QUEUE])[QUEUE].is_master
+        assert time.monotonic() - began < 0.25 < first < 2
+
+
+def test_commit_targets(cluster, reader):
+    assert reader.commit("g", {QUEUE: 1}).broker_ids == {"broker-a": 0}
+    assert reader.commit("g", {QUEUE: 2}, "both").broker_ids == {"broker-a": 0}
+    assert len(cluster.brokers["broker-a", 1].calls["CommitOffsets"]) == 1
+    with pytest.raises(ValueError, match="masterFirst"):
+        reader.commit("g", {QUEUE: 2}, "nobody")
+
+
+def test_master_only_says_which_brokers_took_nothing_and_what_the_others_did(cluster, reader):
+    other = MessageQueue("T", "broker-b", 0)
+    reader.queues("T")
+    cluster.stop("broker-a")
+    with pytest.raises(CommitFailed, match="broker-a") as failed:
+        reader.commit("g", {QUEUE: 1, other: 2}, "masterOnly")
+    assert failed.value.result.broker_ids == {"broker-b": 0}
+    assert failed.value.result.offsets == {other: 2}
+    assert list(failed.value.result.failures) == ["broker-a"]
+
+
+def test_routes_are_remembered_and_asked_for_anew_on_request(cluster, reader):
+    before = len(cluster.route_calls)
+    for _ in range(5):
+        reader.queues("T")
+    assert len(cluster.route_calls) <= before + 1
+    cluster.topics.discard("T")
+    assert reader.queues("T")
+    with pytest.raises(TopicNotExist):
+        reader.route("T", fresh=True)
+
+
+def test_an_old_route_outlives_its_name_server(cluster, reader):
+    now = [0.0]
+    with Cluster(cluster.address, clock=lambda: now[0]) as patient:
+        patient.queues("T")
+        cluster.down = True
+        now[0] = 31.0
+        assert len(patient.queues("T")) == 8
+        with pytest.raises(NameServerUnavailable):
+            patient.route("T", fresh=True)
+
+
+def test_topics_are_listed(cluster, reader):
+    assert reader.topics() == ["T"]
+    assert {data.broker_name for data in reader.members()} == {"broker-a", "broker-b"}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [CallTimeout("x", address="a:1"), SendFailed("x", attempts=2, maybe_stored=True), TopicNotExist("y", code=17)],
+)
+def test_errors_survive_the_way_between_processes(error):
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy), copy.__dict__) == (type(error), str(error), error.__dict__)
+    assert error.again() is not error

@@ -1,0 +1,86 @@
+"""Channels and forks, the way Spark's workers are made: the child starts with none, and is not held up by the
+parent's."""
+
+import os
+import signal
+import threading
+import time
+import traceback
+
+import pytest
+
+from rocketsim_client import Cluster, Message, Producer, PullConsumer
+from tests.support.polling import wait_until
+from tests.support.processes import Processes
+
+# Forking with threads about is what Spark's users do, and what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+
+LIMIT_S = 5.0
+
+
+def in_child(work) -> None:
+    """Run `work` in a forked child; it has five seconds."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            assert os.waitstatus_to_exitcode(status) == 0
+            return
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    raise AssertionError(f"the child did not finish within {LIMIT_S} s")
+
+
+@pytest.fixture
+def servers(tmp_path):
+    """In a process of their own: a gRPC server does not survive a fork either."""
+    with Processes(tmp_path) as processes:
+        name_server = processes.start_namesrv()
+        processes.start_broker("broker-a", 0, name_server)
+        with Cluster(name_server.address) as cluster:
+            wait_until(lambda: "TBW102" in cluster.topics(), "the broker to register")
+            wait_until(lambda: cluster.route("TBW102", fresh=True).writable_queues(), "a master that takes writes")
+        yield name_server.address
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("busy", [False, True], ids=["idle parent", "busy parent"])
+def test_a_child_of_a_parent_with_open_channels_calls_within_five_seconds(servers, busy):
+    with Producer(servers, send_msg_timeout_ms=10_000) as producer, PullConsumer(servers, "g") as consumer:
+        queue = producer.send(Message("T", b"parent")).message_queue
+        stop = threading.Event()
+
+        def keep_sending():
+            while not stop.is_set():
+                producer.send(Message("T", b"parent"))
+
+        threads = [threading.Thread(target=keep_sending) for _ in range(2 if busy else 0)]
+        for thread in threads:
+            thread.start()
+
+        def child():
+            assert producer.send(Message("T", b"inherited producer")).msg_id
+            assert consumer.pull(queue, 0).messages
+            with Producer(servers) as own:
+                assert own.send_async(Message("T", b"own producer")).result(4)
+
+        try:
+            for _ in range(3):
+                in_child(child)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        assert producer.send(Message("T", b"parent again"))
