@@ -1,4 +1,7 @@
-"""`python -m broker_service broker|namesrv -c FILE [KEY=VALUE …]`: argv -> config -> app.  The only reader of argv and signals."""
+"""`python -m broker_service broker|namesrv -c FILE [KEY=VALUE …]`: argv -> config -> app.
+
+The only reader of argv and of signals.
+"""
 
 import argparse
 import asyncio

@@ -1,6 +1,6 @@
 """Our exceptions -> gRPC status, in one table.  RocketMQ's response code travels beside it as trailing metadata.
 
-What may go well on another broker or later is FAILED_PRECONDITION, not UNAVAILABLE: that is what gRPC says of a dead process.
+What may go well on another broker or later is FAILED_PRECONDITION: UNAVAILABLE is what gRPC says of a dead process.
 """
 
 import functools

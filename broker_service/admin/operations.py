@@ -67,8 +67,9 @@ class Operations:
         """Its queues and its consumers' offsets go at once, its records when the log's files expire."""
         broker = self._broker
         broker.check_writable()
-        broker.topics.remove(name, broker.now_ms())
-        broker.store.delete_topic(name)
+        ends = {queue: broker.store.queue_end(name, queue) for topic, queue in broker.store.queues() if topic == name}
+        broker.topics.remove(name, broker.now_ms(), ends)
+        broker.store.delete_topic(name, ends)
         broker.offsets.delete_topic(name)
         broker.long_polling.arrived([queue for queue in broker.long_polling.queues() if queue[0] == name])
         logger.info("topic %s deleted", name)
@@ -126,7 +127,7 @@ class Operations:
     def reset_offset_by_time(
         self, group: str, topic_name: str, timestamp: int, queue_ids: Sequence[int], *, force: bool
     ) -> list[Reset]:
-        """Where each queue's offset stands now.  Without `force` an offset goes back only, never forward, as mqadmin."""
+        """Where each queue's offset stands now.  Without `force` an offset only goes back, as with mqadmin."""
         broker = self._broker
         broker.check_writable()
         check_group_name(group)
@@ -153,7 +154,7 @@ class Operations:
     # --- messages ---------------------------------------------------------------------------------------------------
 
     def message_by_id(self, topic: str, message_id: str) -> list[bytes]:
-        """Takes the client's id (UNIQ_KEY, which needs the topic) and the offset id alike: both may be 32 hex digits."""
+        """Takes the client's id (UNIQ_KEY, which needs the topic) and the offset id: both may be 32 hex digits."""
         found = self._by_offset_id(message_id)
         if found is not None:
             return [found]

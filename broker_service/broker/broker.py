@@ -1,4 +1,4 @@
-"""Broker: the parts of one broker and the few things that concern all of them: who it is, its configuration, what consumers see.
+"""Broker: the parts of one broker and what concerns all of them: who it is, its configuration, what consumers see.
 
 What is done with the parts is elsewhere: `put.py`, `pull.py`, `commits.py`, `queue_lookup.py`, `schedule.py`.
 """

@@ -85,7 +85,7 @@ class Commits:
         return answers
 
     def _starts_at_zero(self, topic: str, queue_id: int) -> bool:
-        """Table D7: the queue's first message is still there and, by the 40 % rule, in memory; also an empty or absent queue."""
+        """Table D7: the first message is still there and, by the 40 % rule, in memory; or there is none yet."""
         min_offset, max_offset = self._broker.store.queue_bounds(topic, queue_id)
         if min_offset > 0:
             return False

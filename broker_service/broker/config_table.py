@@ -1,7 +1,7 @@
 """Named entries in one of RocketMQ's `config/*.json`, with a DataVersion that rises with every change.
 
-What topics and subscription groups have in common.  Changes are on disk when a method returns.  Fields that RocketMQ has
-and we do not know are kept as they are.
+What topics and subscription groups have in common.  Changes are on disk when a method returns.  Fields that we do not
+know are kept as they are.
 """
 
 import dataclasses
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from broker_service.errors import StoreCorrupt
+from broker_service.store.files import refusal
 
 MAX_TOMBSTONES = 10_000
 
@@ -44,6 +45,14 @@ class DataVersion:
         return cls(int(value.get("timestamp", 0)), int(value.get("counter", 0)), int(value.get("stateVersion", 0)))
 
 
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """When it was deleted, and, of a topic, where its queues go on if it is made again."""
+
+    at_ms: int
+    queue_offsets: Mapping[int, int]
+
+
 class Named(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -67,7 +76,7 @@ class ConfigTable(Generic[Entry]):
         self._unknown: dict[str, dict[str, Any]] = {}  # an entry's fields that we do not know
         self.entries: dict[str, Entry] = {}
         self.version = DataVersion()
-        self.tombstones: dict[str, int] = {}  # deleted name -> when, so that a slave that was away hears of it
+        self.tombstones: dict[str, Tombstone] = {}  # by name, so that a slave that was away hears of it
         self.changed: list[Callable[[str], None]] = []  # called with the name after each change of the local table
         self._load()
 
@@ -80,18 +89,23 @@ class ConfigTable(Generic[Entry]):
             return
         self._store({**self.entries, entry.name: entry}, self.version.next(now_ms), entry.name)
 
-    def delete(self, name: str, now_ms: int) -> bool:
+    def delete(self, name: str, now_ms: int, queue_offsets: Mapping[int, int] | None = None) -> bool:
         """False if there was none."""
         if name not in self.entries:
             return False
-        self._bury({name: now_ms})
+        self._bury({name: Tombstone(now_ms, queue_offsets or {})})
         self._store({key: entry for key, entry in self.entries.items() if key != name}, self.version.next(now_ms), name)
         return True
 
     def adopt(
-        self, version: DataVersion, entries: Iterable[Entry], deleted: Iterable[str], *, complete: bool
+        self,
+        version: DataVersion,
+        entries: Iterable[Entry],
+        deleted: Mapping[str, Mapping[int, int]],
+        *,
+        complete: bool,
     ) -> set[str]:
-        """Become what the master has: a snapshot (`complete`) or a change.  Returns the names that were changed or removed."""
+        """Become what the master has: a snapshot (`complete`) or a change.  Returns the names that differed."""
         mastered = {entry.name: entry for entry in entries}
         gone = {name for name in deleted if name in self.entries and name not in mastered}
         if complete:
@@ -100,7 +114,7 @@ class ConfigTable(Generic[Entry]):
         if not changed and version == self.version:
             return set()
         if gone:
-            self._bury(dict.fromkeys(gone, version.timestamp))
+            self._bury({name: Tombstone(version.timestamp, deleted.get(name, {})) for name in gone})
         table = {name: entry for name, entry in self.entries.items() if name not in gone} | mastered
         self._store(table, version, *changed)
         return changed
@@ -108,7 +122,7 @@ class ConfigTable(Generic[Entry]):
     def _store(self, entries: dict[str, Entry], version: DataVersion, *names: str) -> None:
         # The file first: a change that could not be written has not happened.
         table = {name: {**self._unknown.get(name, {}), **to_json(entry)} for name, entry in sorted(entries.items())}
-        self._file.save({**self._other, "dataVersion": version.to_json(), self.table_key: table})
+        self._save(self._file, {**self._other, "dataVersion": version.to_json(), self.table_key: table})
         self.entries, self.version = entries, version
         for name in names:
             if name not in entries:
@@ -117,20 +131,33 @@ class ConfigTable(Generic[Entry]):
             for name in names:
                 listener(name)
 
-    def _bury(self, names: Mapping[str, int]) -> None:
-        newest = sorted({**self.tombstones, **names}.items(), key=lambda item: item[1])[-MAX_TOMBSTONES:]
-        self._tombstones_file.save({"deleted": dict(newest)})
+    def _bury(self, graves: Mapping[str, Tombstone]) -> None:
+        newest = sorted({**self.tombstones, **graves}.items(), key=lambda item: item[1].at_ms)[-MAX_TOMBSTONES:]
+        content = {
+            name: {"timestamp": grave.at_ms, "queueOffsets": {str(key): at for key, at in grave.queue_offsets.items()}}
+            for name, grave in newest
+        }
+        self._save(self._tombstones_file, {"deleted": content})
         self.tombstones = dict(newest)
+
+    @staticmethod
+    def _save(file: JsonStore, content: dict[str, Any]) -> None:
+        try:
+            file.save(content)
+        except OSError as error:
+            raise refusal(error, f"writing {file}") from error
 
     def deleted(self) -> list[str]:
         """Names deleted at some time that do not exist now."""
         return [name for name in self.tombstones if name not in self.entries]
 
     def _load(self) -> None:
-        buried = self._tombstones_file.load() or {}
-        self.tombstones = {str(name): int(when) for name, when in buried.get("deleted", {}).items()}
+        graves = (self._tombstones_file.load() or {}).get("deleted", {})
         content = dict(self._file.load() or {})
         try:
+            for name, grave in graves.items():
+                offsets = {int(queue): int(offset) for queue, offset in grave["queueOffsets"].items()}
+                self.tombstones[name] = Tombstone(int(grave["timestamp"]), offsets)
             self.version = DataVersion.from_json(content.pop("dataVersion", None) or {})
             for name, value in (content.pop(self.table_key, None) or {}).items():
                 entry = from_json(self.entry_class, value)
@@ -139,7 +166,7 @@ class ConfigTable(Generic[Entry]):
                 self.entries[name] = entry
                 known = to_json(entry)
                 self._unknown[name] = {key: field for key, field in value.items() if key not in known}
-        except (TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StoreCorrupt(f"{self._file}: {error}; correct it or put its .bak in its place") from error
         self._other = content
 
@@ -149,7 +176,7 @@ def camel_case(name: str) -> str:
 
 
 def to_json(entry: Named) -> dict[str, Any]:
-    values = {field.name: getattr(entry, field.name) for field in dataclasses.fields(entry)}  # type: ignore[arg-type]
+    values = {field.name: getattr(entry, field.name) for field in dataclasses.fields(entry)}
     return {camel_case(name): dict(value) if isinstance(value, dict) else value for name, value in values.items()}
 
 

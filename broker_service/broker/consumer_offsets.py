@@ -1,9 +1,9 @@
 """ConsumerOffsetTable: how far each group has read each queue.
 
-An entry is (generation, offset), compared in that order, and only ever rises: that is the whole merge rule between a master
-and its slaves, in both directions.  A reset, the deletion of a topic or group and a clamping raise the generation, which
-is how an offset may go back.  `config/consumerOffset.json` is RocketMQ's; generations are in a file of ours beside it, and
-what was committed since both were written is in the journal.
+An entry is (generation, offset), compared in that order, and only ever rises: that is the whole merge rule between a
+master and its slaves, in both directions.  A reset, the deletion of a topic or group and a clamping raise the generation,
+which is how an offset may go back.  `config/consumerOffset.json` is RocketMQ's; generations are in a file of ours beside
+it, and what was committed since both were written is in the journal.
 """
 
 import logging
@@ -79,7 +79,7 @@ class ConsumerOffsetTable:
             elif offset < current.offset and (group, topic, queue_id) not in self._told:
                 self._told.add((group, topic, queue_id))
                 logger.warning(
-                    "group %s commits %d for queue %d of %s, which stands at %d: ignored (said once; resetOffsetByTime goes back)",
+                    "group %s commits %d for queue %d of %s, which stands at %d: ignored, and said once; a reset goes back",
                     group,
                     offset,
                     queue_id,
@@ -219,7 +219,7 @@ class ConsumerOffsetTable:
         self._table.setdefault((group, topic), {}).update(queues)
 
     def _raised(self, key: str, queue_id: int, generation: int, offset: int) -> OffsetEntry:
-        # The JSON file is written first, so its offset is of this generation or a newer one; then the journal has that one.
+        # The JSON file is written first: its offset is of this generation, or of a newer one that the journal has.
         topic, _, group = key.partition("@")
         written = self.get(group, topic, queue_id).offset
         return OffsetEntry(generation, written if written >= 0 and offset >= 0 else offset)

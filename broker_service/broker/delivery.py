@@ -26,7 +26,7 @@ AFTER_TROUBLE_S = 10.0  # RocketMQ's delay after an exception
 
 
 class Delivery:
-    """`delay_file` is RocketMQ's `delayOffset.json`, `position_file` ours, which also says for which log that was true."""
+    """`delay_file` is RocketMQ's `delayOffset.json`; `position_file`, ours, also says for which log that was true."""
 
     def __init__(self, broker: Broker, delay_file: JsonStore, position_file: JsonStore) -> None:
         self._broker = broker
@@ -69,10 +69,10 @@ class Delivery:
     async def run(self) -> None:
         """Until cancelled; to be started when the broker takes writes."""
         self._adopt()
-        position = self._position
-        for position in told_by_log(position, self._broker.store):
+        for position in told_by_log(self._position, self._broker.store):
+            self._position = position
             await asyncio.sleep(0)
-        self._offsets = dict(position.offsets)
+        self._offsets = dict(self._position.offsets)
         self._running = True
         try:
             while self._broker.mastership.standing is Standing.WRITABLE:

@@ -38,8 +38,7 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroup]):
     def consuming(self, name: str, *, auto_create: bool, may_change: bool, now_ms: int) -> SubscriptionGroup:
         """The group, for one of its consumers.
 
-        A slave (`may_change` false) does not make groups: it serves an unknown one with the defaults, and leaves it to the
-        master to make it.
+        A slave (`may_change` false) does not make groups: it serves an unknown one with the defaults.
         """
         check_group_name(name)
         group = self.entries.get(name)

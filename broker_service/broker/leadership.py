@@ -1,4 +1,4 @@
-"""Leadership: acts on what `mastership.py` decides.  Opens a master's log for writes, follows a slave's master, promotes.
+"""Leadership: acts on what `mastership.py` decides: opens a master's log for writes, follows a slave's master, promotes.
 
 One task does both, so a broker is never a master and somebody's slave at once.
 """
@@ -136,8 +136,8 @@ class Leadership:
     async def promote(self, broker_name: str, expected_epoch: int, role: BrokerRole, *, force: bool) -> tuple[int, int]:
         """Make this slave the master of its name: (the new epoch, where it starts).  An operator's act, and fenced.
 
-        The epoch is on disk first and the role next, then writes are taken: a crash between leaves a slave with an epoch
-        that no other broker has, which is harmless.
+        The epoch is on disk first and the role next, then writes are taken: a crash in between leaves a slave that
+        no master of an older epoch can have, and that can be promoted again.
         """
         broker = self._broker
         if broker_name != broker.config.broker_name:

@@ -54,7 +54,7 @@ class LongPolling:
         return list(self._waiting)
 
     def arrived_somewhere(self, end_of: Callable[[str, int], int]) -> None:
-        """Who arrived is not known, only where queues end now: for a slave, which copies the log of all queues at once."""
+        """Where is not known, only where queues end now: for a slave, which copies the log of all queues."""
         self.arrived(
             [queue for queue, waiting in self._waiting.items() if end_of(*queue) > min(waiting.values(), default=0)]
         )

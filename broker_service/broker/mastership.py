@@ -81,14 +81,16 @@ class Mastership:
     # --- what follows -----------------------------------------------------------------------------------------------
 
     def waits_for(self, end_offset: int, slaves: Mapping[int, int], now: float) -> str | None:
-        """What a WAITING master waits for, given its log's end and the live slaves' (broker id -> end); None: nothing more."""
+        """What a WAITING master waits for, given its log's end and the live slaves' (id -> end); None: nothing."""
         if self._asks_name_servers and self._heard_at is None:
             return "no name server and no slave has answered yet"
         for slave_id, slave_end in sorted(slaves.items()):
             if slave_id in self._joined:
                 continue
             if slave_end > end_offset:
-                return f"slave {slave_id} is ahead, at {slave_end} against {end_offset} here: its tail is to be fetched first"
+                return (
+                    f"slave {slave_id} is at {slave_end}, ahead of {end_offset} here: its tail is to be fetched first"
+                )
             if not self._clean_start and self._heard_at is not None and now < self._heard_at + self._slave_wait_s:
                 return f"slave {slave_id} is alive and may have records that were lost here"
         return None

@@ -1,4 +1,4 @@
-"""Topics, groups and offsets as they travel between a master and its slaves: a snapshot, a change, and their merging."""
+"""Topics, groups and offsets as they travel between a master and its slaves: snapshots, changes, and their merging."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class MetadataExchange:
-    """One broker's side.  `delays` tells how far delayed messages are delivered here, `take_delays` what the master says."""
+    """`delays` tells how far delayed messages are delivered here, `take_delays` hears what the master says of that."""
 
     def __init__(
         self,
@@ -55,6 +55,7 @@ class MetadataExchange:
                 metadata_pb2.DelayOffset(delay_level=level, offset=offset) for level, offset in position.offsets.items()
             ],
             deleted_topics=broker.topics.deleted(),
+            deleted_queues=self._floors(broker.topics.deleted()),
             deleted_groups=broker.groups.deleted(),
             complete=True,
             epoch=broker.epoch,
@@ -70,6 +71,7 @@ class MetadataExchange:
         self._changed_topics.clear()
         self._changed_groups.clear()
         self._changed_offsets = {}
+        deleted = [name for name in sorted(topics) if name not in broker.topics.entries]
         return metadata_pb2.Metadata(
             topics_version=version_to_proto(broker.topics.version),
             topics=[topic_to_proto(topic) for name in sorted(topics) if (topic := broker.topics.get(name))],
@@ -79,13 +81,23 @@ class MetadataExchange:
                 (group, topic, {queue: broker.offsets.get(group, topic, queue) for queue in sorted(queues)})
                 for (group, topic), queues in offsets.items()
             ),
-            deleted_topics=[name for name in sorted(topics) if name not in broker.topics.entries],
+            deleted_topics=deleted,
+            deleted_queues=self._floors(deleted),
             deleted_groups=[name for name in sorted(groups) if name not in broker.groups.entries],
             epoch=broker.epoch,
         )
 
+    def _floors(self, deleted: Iterable[str]) -> list[metadata_pb2.QueueFloor]:
+        graves = self._broker.topics.tombstones
+        return [
+            metadata_pb2.QueueFloor(topic=name, queue_id=queue_id, next_offset=offset)
+            for name in deleted
+            if name in graves
+            for queue_id, offset in graves[name].queue_offsets.items()
+        ]
+
     def accept_offsets(self, slave_id: int, metadata: metadata_pb2.Metadata) -> None:
-        """Merge forward what a slave took while this master was away, as far as the queues here reach; ValueError for garbage.
+        """Merge forward what a slave took while this master was away; ValueError for garbage.
 
         A tail that a newer epoch forked off may have been read there: its offsets end where the queue ends here.
         """
@@ -107,7 +119,9 @@ class MetadataExchange:
     def apply(self, metadata: metadata_pb2.Metadata) -> None:
         """A snapshot or a change from the master.  Offsets merge forward; topics and groups become the master's."""
         broker = self._broker
-        buried = set(metadata.deleted_topics)
+        buried: dict[str, dict[int, int]] = {name: {} for name in metadata.deleted_topics}
+        for floor in metadata.deleted_queues:
+            buried.setdefault(floor.topic, {})[floor.queue_id] = floor.next_offset
         topics = broker.topics.adopt(
             version_from_proto(metadata.topics_version),
             [topic_from_proto(topic) for topic in metadata.topics],
@@ -117,12 +131,12 @@ class MetadataExchange:
         groups = broker.groups.adopt(
             version_from_proto(metadata.groups_version),
             [group_from_proto(group) for group in metadata.groups],
-            metadata.deleted_groups,
+            {name: {} for name in metadata.deleted_groups},
             complete=metadata.complete,
         )
-        for name in sorted(topics & buried):
+        for name in sorted(topics & buried.keys()):
             # Only a tombstone deletes queues: a snapshot without the topic may come from a master that lost its file.
-            broker.store.delete_topic(name)
+            broker.store.delete_topic(name, buried[name])
         if topics or groups:
             logger.info(
                 "taken over from the master: topics %s, groups %s", sorted(topics) or "-", sorted(groups) or "-"

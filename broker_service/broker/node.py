@@ -62,8 +62,10 @@ TICK_S = 0.1
 SAMPLE_EVERY_S = 1.0
 EXPIRE_EVERY_S = 10.0  # RocketMQ's cleanResourceInterval
 PROMOTION_LOOK_S = 2.0  # for the name servers' word before a promotion
-GRACE_S = 2.0  # for calls that are under way when the broker stops
-DRAIN_S = 10.0
+GRACE_S = 8.0  # for calls that are under way when the broker stops
+DRAIN_S = 7.0  # for puts that wait for a disk or a slave
+CATCH_UP_S = 2.0  # for slaves that lack the last of the log
+CATCH_UP_LOOK_S = 0.02
 
 
 class BrokerNode:
@@ -166,7 +168,7 @@ class BrokerNode:
         identity = Identity(
             cluster_name=config.broker_cluster_name,
             broker_name=config.broker_name,
-            broker_id=self.file_config.broker_id,
+            broker_id=config.broker_id,
             address=address,
             mapped_file_size_commit_log=config.mapped_file_size_commit_log,
             mapped_file_size_consume_queue=config.mapped_file_size_consume_queue,
@@ -205,7 +207,8 @@ class BrokerNode:
         self.leadership = Leadership(
             self.broker,
             follower=self.replication_slave,
-            begin_epoch=self.replication_master.begin_epoch,
+            # Numbered by the id in the file, which no other broker of this name has: a promoted one would count as 0.
+            begin_epoch=lambda: self.replication_master.begin_epoch(self.file_config.broker_id),
             continue_epoch=self.acknowledgements.begin,
             refresh_peers=lambda: self.registration.refresh(PROMOTION_LOOK_S),
             opened=self._opened,
@@ -219,6 +222,7 @@ class BrokerNode:
         self.topics.changed.append(lambda _: self.registration.changed())
         self.broker.config_changed.append(lambda _: self.registration.changed())
         self.broker.config_changed.append(lambda changed: store.reconfigure(store_config(changed)))
+        self.broker.config_changed.append(self._identify)
         self.status = Status(
             self.broker,
             self.leadership,
@@ -299,6 +303,7 @@ class BrokerNode:
         except TimeoutError:
             logger.warning("%s: answering the puts that still wait with their timeouts", self.acknowledgements)
         self.acknowledgements.abandon()
+        await self._slaves_caught_up()
         self.replication_master.disconnect("this broker is stopping")
         await stopping
         for task in self._tasks:
@@ -312,11 +317,26 @@ class BrokerNode:
         self.store.close()
         logger.info("broker %s stopped at %d", self.config.broker_name, self.store.end_offset)
 
+    async def _slaves_caught_up(self) -> None:
+        """Slaves get the rest of the log first: a clean stop leaves nothing behind on one broker."""
+        until = time.monotonic() + CATCH_UP_S
+        end = self.store.end_offset
+        while time.monotonic() < until:
+            acks = [slave.ack_offset for slave in self.acknowledgements.tracker.slaves.values()]
+            if all(ack is None or ack >= end for ack in acks):
+                return
+            await asyncio.sleep(CATCH_UP_LOOK_S)
+        logger.warning("stopping before every slave has all: %s", self.acknowledgements)
+
     # --- what happens -----------------------------------------------------------------------------------------------
 
     def _opened(self) -> None:
         self._own("delivery", self.delivery.run())
         self.registration.changed()
+
+    def _identify(self, config: BrokerConfig) -> None:
+        """A promoted slave's id is 0 from then on, and its own is free for the former master."""
+        self.replication_master.identity = replace(self.replication_master.identity, broker_id=config.broker_id)
 
     def _flush_failed(self, failure: BaseException) -> None:
         """What the page cache says is not to be believed any more: reads go on, writes never again."""

@@ -41,7 +41,7 @@ class OffsetJournal:
         self._end = os.fstat(self._file).st_size
 
     def replay(self) -> Iterator[Line]:
-        """Every line from the oldest on; also cuts off what is damaged at the end, so call it before the first append."""
+        """Every line from the oldest on.  Cuts off what is damaged at the end, so call it before the first append."""
         for number in sorted(self._numbers()):
             yield from self._lines(self._numbered(number).read_bytes(), self._numbered(number))[0]
         lines, whole = self._lines(self._path.read_bytes(), self._path)

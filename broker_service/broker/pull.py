@@ -173,7 +173,7 @@ class PullPath:
     async def pull_range(
         self, group_name: str, ranges: Sequence[Range], sub_expression: str, expression_type: str, max_frame_bytes: int
     ) -> AsyncIterator[Frame]:
-        """Frames of about `max_frame_bytes`, small ranges packed together, until every range is complete or cannot go on."""
+        """Frames of about `max_frame_bytes`, small ranges packed together, until every range has ended."""
         group = self._check_ranges(group_name, ranges)
         tags = tags_codes_of(sub_expression, expression_type)
         if self._refuses_as_slave():
@@ -239,7 +239,7 @@ class PullPath:
         for item in ranges:
             if not 0 <= item.from_offset <= item.until_offset:
                 raise InvalidParameter(
-                    f"range [{item.from_offset}, {item.until_offset}) of queue {item.queue_id} of {item.topic} goes backwards"
+                    f"[{item.from_offset}, {item.until_offset}) of queue {item.queue_id} of {item.topic} is no range"
                 )
         return group
 

@@ -90,7 +90,8 @@ class PutPath:
         config = self._broker.config
         if not config.auto_create_topic_enable:
             raise TopicNotExist(
-                f"topic {send.topic} does not exist and autoCreateTopicEnable is false; create it with `rocketsim admin updateTopic`"
+                f"topic {send.topic} does not exist and autoCreateTopicEnable is false; "
+                "create it with `rocketsim admin updateTopic`"
             )
         topic = self._broker.topics.auto_create(
             send.topic, send.default_queue_nums, config.default_topic_queue_nums, self._broker.now_ms()

@@ -32,7 +32,7 @@ class QueueLookup:
         return [self._bounds(topic, queue_id) for queue_id in wanted]
 
     def search(self, topic_name: str, queues: Iterable[tuple[int, int]]) -> list[int]:
-        """For each (queue id, timestamp) the first offset stored at or after it; the end where nothing is that young."""
+        """For each (queue id, timestamp) the first offset stored at or after it, or the queue's end."""
         topic = self._broker.topics.existing(topic_name)
         offsets = []
         for queue_id, timestamp in queues:

@@ -1,6 +1,6 @@
 """Registration: one stream to each name server, on which this broker says who it is and hears who else has its name.
 
-Name servers share nothing, so each has a task of its own; one that is lost is tried again, and changes nothing meanwhile.
+Name servers share nothing, so each has a task of its own; one that is lost is tried again, and changes nothing.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ Stream = grpc.aio.StreamStreamCall[namesrv_pb2.BrokerRegistration, namesrv_pb2.R
 
 
 class Registration:
-    """Registers every `period_s` and at once when `changed` is called.  `describe` says what, `answered` hears the reply."""
+    """Registers every `period_s` and when `changed` is called.  `describe` says what, `answered` hears the reply."""
 
     def __init__(
         self, name_servers: tuple[str, ...], *, period_s: float, describe: Describe, answered: Answered

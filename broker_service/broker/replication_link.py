@@ -49,7 +49,7 @@ class ReplicationLink:
     def fenced(self, epoch: int, by: str) -> None:
         if self._broker.mastership.newer_epoch(epoch, by):
             logger.error(
-                "FENCED by %s: no more writes here. Restart this broker with brokerRole=SLAVE and a brokerId of its own "
+                "FENCED by %s: no more writes here. Restart this broker with brokerRole=SLAVE and another brokerId "
                 "to follow the new master; what only this log has will be kept aside",
                 self._broker.mastership.fenced_by,
             )

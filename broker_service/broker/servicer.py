@@ -46,7 +46,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
             )
         )
         return pb.SendResponse(
-            status=int(status),
+            status=status.name,
             queues=[
                 pb.SendResponse.QueueAppend(
                     queue_id=queue.queue_id, first_queue_offset=queue.first_queue_offset, count=queue.count
@@ -78,8 +78,8 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
             )
         )
         return pb.PullResponse(
-            code=int(pulled.code),
-            status=int(pulled.status),
+            code=pulled.code.name,
+            status=pulled.status.name,
             next_begin_offset=pulled.next_begin_offset,
             min_offset=pulled.min_offset,
             max_offset=pulled.max_offset,
@@ -108,7 +108,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
                         next_offset=segment.next_offset,
                         min_offset=segment.min_offset,
                         max_offset=segment.max_offset,
-                        status=int(segment.status),
+                        status=segment.status.name,
                     )
                     for segment in frame.segments
                 ],

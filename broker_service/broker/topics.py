@@ -11,7 +11,7 @@ from broker_service.broker.names import (
     is_system_topic,
     refuse_system_topic,
 )
-from broker_service.errors import InvalidParameter, MessageIllegal, NoPermission, TopicNotExist
+from broker_service.errors import InvalidParameter, NoPermission, TopicNotExist
 
 PERM_INHERIT = 1
 PERM_WRITE = 2
@@ -74,7 +74,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         return topic
 
     def auto_create(self, name: str, asked_queue_nums: int, default_queue_nums: int, now_ms: int) -> TopicConfig:
-        """The topic that its first message makes: as many queues as asked for, but no more than the broker's default."""
+        """The topic that its first message makes: as many queues as asked for, but at most the default."""
         queue_nums = min(asked_queue_nums, default_queue_nums) if asked_queue_nums > 0 else default_queue_nums
         topic = TopicConfig(name, queue_nums, queue_nums)
         self.put(topic, now_ms)
@@ -92,19 +92,13 @@ class TopicTable(ConfigTable[TopicConfig]):
         self.put(topic, now_ms)
         return topic
 
-    def remove(self, name: str, now_ms: int) -> None:
+    def remove(self, name: str, now_ms: int, queue_offsets: Mapping[int, int]) -> None:
         refuse_system_topic(name)
-        if not self.delete(name, now_ms):
+        if not self.delete(name, now_ms, queue_offsets):
             raise TopicNotExist(f"topic {name!r} does not exist here")
 
     def of_users(self) -> list[str]:
         return [name for name in self.entries if not is_system_topic(name)]
-
-    def check_queue(self, topic: TopicConfig, queue_id: int) -> None:
-        if not 0 <= queue_id < topic.write_queue_nums:
-            raise MessageIllegal(
-                f"queue {queue_id} of topic {topic.name}: it has {topic.write_queue_nums} write queues"
-            )
 
 
 def _why(topic: TopicConfig | None, broker_permission: int) -> str:

@@ -70,6 +70,9 @@ class JsonFile:
                 self._files.write_atomically(self.backup, previous)
         self._files.write_atomically(self.path, dumps(value).encode())
 
+    def __str__(self) -> str:
+        return str(self.path)
+
     def remove(self) -> None:
         self._files.remove(self.path)
         self._files.remove(self.backup)

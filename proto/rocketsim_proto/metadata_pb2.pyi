@@ -1,32 +1,30 @@
-from collections.abc import Iterable as _Iterable
-from collections.abc import Mapping as _Mapping
-from typing import ClassVar as _ClassVar
-
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from google.protobuf.internal import containers as _containers
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class DataVersion(_message.Message):
-    __slots__ = ("counter", "state_version", "timestamp")
+    __slots__ = ("timestamp", "counter", "state_version")
     TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     COUNTER_FIELD_NUMBER: _ClassVar[int]
     STATE_VERSION_FIELD_NUMBER: _ClassVar[int]
     timestamp: int
     counter: int
     state_version: int
-    def __init__(self, timestamp: int | None = ..., counter: int | None = ..., state_version: int | None = ...) -> None: ...
+    def __init__(self, timestamp: _Optional[int] = ..., counter: _Optional[int] = ..., state_version: _Optional[int] = ...) -> None: ...
 
 class TopicConfig(_message.Message):
-    __slots__ = ("attributes", "order", "perm", "read_queue_nums", "topic_filter_type", "topic_name", "topic_sys_flag", "write_queue_nums")
+    __slots__ = ("topic_name", "read_queue_nums", "write_queue_nums", "perm", "topic_filter_type", "topic_sys_flag", "order", "attributes")
     class AttributesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: str
-        def __init__(self, key: str | None = ..., value: str | None = ...) -> None: ...
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     TOPIC_NAME_FIELD_NUMBER: _ClassVar[int]
     READ_QUEUE_NUMS_FIELD_NUMBER: _ClassVar[int]
     WRITE_QUEUE_NUMS_FIELD_NUMBER: _ClassVar[int]
@@ -43,17 +41,17 @@ class TopicConfig(_message.Message):
     topic_sys_flag: int
     order: bool
     attributes: _containers.ScalarMap[str, str]
-    def __init__(self, topic_name: str | None = ..., read_queue_nums: int | None = ..., write_queue_nums: int | None = ..., perm: int | None = ..., topic_filter_type: str | None = ..., topic_sys_flag: int | None = ..., order: bool | None = ..., attributes: _Mapping[str, str] | None = ...) -> None: ...
+    def __init__(self, topic_name: _Optional[str] = ..., read_queue_nums: _Optional[int] = ..., write_queue_nums: _Optional[int] = ..., perm: _Optional[int] = ..., topic_filter_type: _Optional[str] = ..., topic_sys_flag: _Optional[int] = ..., order: _Optional[bool] = ..., attributes: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class SubscriptionGroupConfig(_message.Message):
-    __slots__ = ("attributes", "broker_id", "consume_broadcast_enable", "consume_enable", "consume_from_min_enable", "consume_message_orderly", "consume_timeout_minute", "group_name", "group_sys_flag", "notify_consumer_ids_changed_enable", "retry_max_times", "retry_queue_nums", "which_broker_when_consume_slowly")
+    __slots__ = ("group_name", "consume_enable", "consume_from_min_enable", "consume_broadcast_enable", "consume_message_orderly", "retry_queue_nums", "retry_max_times", "broker_id", "which_broker_when_consume_slowly", "notify_consumer_ids_changed_enable", "group_sys_flag", "consume_timeout_minute", "attributes")
     class AttributesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: str
-        def __init__(self, key: str | None = ..., value: str | None = ...) -> None: ...
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     GROUP_NAME_FIELD_NUMBER: _ClassVar[int]
     CONSUME_ENABLE_FIELD_NUMBER: _ClassVar[int]
     CONSUME_FROM_MIN_ENABLE_FIELD_NUMBER: _ClassVar[int]
@@ -80,10 +78,10 @@ class SubscriptionGroupConfig(_message.Message):
     group_sys_flag: int
     consume_timeout_minute: int
     attributes: _containers.ScalarMap[str, str]
-    def __init__(self, group_name: str | None = ..., consume_enable: bool | None = ..., consume_from_min_enable: bool | None = ..., consume_broadcast_enable: bool | None = ..., consume_message_orderly: bool | None = ..., retry_queue_nums: int | None = ..., retry_max_times: int | None = ..., broker_id: int | None = ..., which_broker_when_consume_slowly: int | None = ..., notify_consumer_ids_changed_enable: bool | None = ..., group_sys_flag: int | None = ..., consume_timeout_minute: int | None = ..., attributes: _Mapping[str, str] | None = ...) -> None: ...
+    def __init__(self, group_name: _Optional[str] = ..., consume_enable: _Optional[bool] = ..., consume_from_min_enable: _Optional[bool] = ..., consume_broadcast_enable: _Optional[bool] = ..., consume_message_orderly: _Optional[bool] = ..., retry_queue_nums: _Optional[int] = ..., retry_max_times: _Optional[int] = ..., broker_id: _Optional[int] = ..., which_broker_when_consume_slowly: _Optional[int] = ..., notify_consumer_ids_changed_enable: _Optional[bool] = ..., group_sys_flag: _Optional[int] = ..., consume_timeout_minute: _Optional[int] = ..., attributes: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class ConsumerOffset(_message.Message):
-    __slots__ = ("generation", "group", "offset", "queue_id", "topic")
+    __slots__ = ("group", "topic", "queue_id", "generation", "offset")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -94,7 +92,7 @@ class ConsumerOffset(_message.Message):
     queue_id: int
     generation: int
     offset: int
-    def __init__(self, group: str | None = ..., topic: str | None = ..., queue_id: int | None = ..., generation: int | None = ..., offset: int | None = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., generation: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class DelayOffset(_message.Message):
     __slots__ = ("delay_level", "offset")
@@ -102,10 +100,20 @@ class DelayOffset(_message.Message):
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     delay_level: int
     offset: int
-    def __init__(self, delay_level: int | None = ..., offset: int | None = ...) -> None: ...
+    def __init__(self, delay_level: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class QueueFloor(_message.Message):
+    __slots__ = ("topic", "queue_id", "next_offset")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_id: int
+    next_offset: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., next_offset: _Optional[int] = ...) -> None: ...
 
 class Metadata(_message.Message):
-    __slots__ = ("complete", "consumer_offsets", "delay_offsets", "deleted_groups", "deleted_topics", "end_offset", "epoch", "groups", "groups_version", "topics", "topics_version")
+    __slots__ = ("topics_version", "topics", "groups_version", "groups", "consumer_offsets", "delay_offsets", "deleted_topics", "deleted_groups", "complete", "epoch", "end_offset", "deleted_queues")
     TOPICS_VERSION_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     GROUPS_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -117,6 +125,7 @@ class Metadata(_message.Message):
     COMPLETE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DELETED_QUEUES_FIELD_NUMBER: _ClassVar[int]
     topics_version: DataVersion
     topics: _containers.RepeatedCompositeFieldContainer[TopicConfig]
     groups_version: DataVersion
@@ -128,4 +137,5 @@ class Metadata(_message.Message):
     complete: bool
     epoch: int
     end_offset: int
-    def __init__(self, topics_version: DataVersion | _Mapping | None = ..., topics: _Iterable[TopicConfig | _Mapping] | None = ..., groups_version: DataVersion | _Mapping | None = ..., groups: _Iterable[SubscriptionGroupConfig | _Mapping] | None = ..., consumer_offsets: _Iterable[ConsumerOffset | _Mapping] | None = ..., delay_offsets: _Iterable[DelayOffset | _Mapping] | None = ..., deleted_topics: _Iterable[str] | None = ..., deleted_groups: _Iterable[str] | None = ..., complete: bool | None = ..., epoch: int | None = ..., end_offset: int | None = ...) -> None: ...
+    deleted_queues: _containers.RepeatedCompositeFieldContainer[QueueFloor]
+    def __init__(self, topics_version: _Optional[_Union[DataVersion, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[TopicConfig, _Mapping]]] = ..., groups_version: _Optional[_Union[DataVersion, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[SubscriptionGroupConfig, _Mapping]]] = ..., consumer_offsets: _Optional[_Iterable[_Union[ConsumerOffset, _Mapping]]] = ..., delay_offsets: _Optional[_Iterable[_Union[DelayOffset, _Mapping]]] = ..., deleted_topics: _Optional[_Iterable[str]] = ..., deleted_groups: _Optional[_Iterable[str]] = ..., complete: _Optional[bool] = ..., epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., deleted_queues: _Optional[_Iterable[_Union[QueueFloor, _Mapping]]] = ...) -> None: ...

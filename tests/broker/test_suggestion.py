@@ -43,8 +43,8 @@ def test_the_suggestion_and_the_code_are_table_d1s(
 
 @pytest.mark.parametrize("slave_read_enable", [False, True])
 def test_a_slave_turns_an_illegal_offset_into_a_retry_at_the_groups_broker(slave_read_enable: bool) -> None:
-    # | slave, offsetCheckInSlave=false, and the status maps to PULL_OFFSET_MOVED | any | any | G.brokerId, overriding the
-    # row above even when SRE=false | rewritten to PULL_RETRY_IMMEDIATELY (20) |
+    # | slave, offsetCheckInSlave=false, and the status maps to PULL_OFFSET_MOVED | any | any | G.brokerId, overriding
+    # the row above even when SRE=false | rewritten to PULL_RETRY_IMMEDIATELY (20) |
     slave = reader(BrokerRole.SLAVE, slave_read_enable)
     assert slave.answer(GetMessageStatus.OFFSET_OVERFLOW_BADLY, 5, from_slave=False) == (
         PullCode.PULL_RETRY_IMMEDIATELY,
