@@ -1,9 +1,12 @@
 """`rocketsim consume`: a topic's messages, shown and committed."""
 
 import json
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,14 +52,24 @@ def consume(
         reader = Reader(consumer, topic, tags, commits=group is not None)
         reader.start(start or (Start.COMMITTED if group else Start.EARLIEST))
         show = _show_json if as_json else _show_text
-        try:
-            for message in reader.messages(follow=follow):
-                show(message)
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.stdout.flush()
-            reader.commit()
+        with stop_on_signal() as stop:
+            try:
+                for message in reader.messages(stop, follow=follow):
+                    show(message)
+            finally:
+                reader.commit()
+
+
+@contextmanager
+def stop_on_signal() -> Iterator[threading.Event]:
+    """Ctrl-C and SIGTERM set the event: between two messages, so that all that was shown is committed, and no more."""
+    stop = threading.Event()
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Reader:
@@ -82,11 +95,11 @@ class Reader:
             self._positions[queue] = end if start is Start.LATEST else known if known >= 0 else first
         self._ends = {queue: bounds[queue].max_offset for queue in self._queues if queue in bounds}
 
-    def messages(self, *, follow: bool) -> "Iterator[MessageView]":
-        """Up to where the queues ended at the start, or for ever."""
+    def messages(self, stop: threading.Event, *, follow: bool) -> "Iterator[MessageView]":
+        """Up to where the queues ended at the start, or until `stop`."""
         from rocketsim_client.errors import Unreachable
 
-        while True:
+        while not stop.is_set():
             found = 0
             for queue in self._queues:
                 if not follow and self._positions[queue] >= self._ends.get(queue, 0):
@@ -97,17 +110,21 @@ class Reader:
                     if not follow:
                         raise
                     print(f"rocketsim: {error}; trying again", file=sys.stderr)
-                    time.sleep(1.0)
+                    stop.wait(1.0)
                     continue
                 found += next_offset != self._positions[queue]
-                yield from messages
+                for message in messages:
+                    yield message
+                    self._positions[queue] = message.queue_offset + 1
+                    if stop.is_set():
+                        return
                 self._positions[queue] = next_offset
             if time.monotonic() - self._last_commit >= COMMIT_EVERY_S:
                 self.commit()
             if not follow and all(self._positions[queue] >= self._ends.get(queue, 0) for queue in self._queues):
                 return
             if not found:
-                time.sleep(IDLE_S)
+                stop.wait(IDLE_S)
 
     def _pull(self, queue: "MessageQueue") -> "tuple[Messages, int]":
         from rocketsim_client import PullStatus

@@ -4,6 +4,7 @@ Heavy imports (gRPC, PySpark, Arrow) happen inside the commands, so that `--help
 """
 
 import sys
+from collections.abc import Sequence
 from typing import NoReturn
 
 import typer
@@ -29,9 +30,10 @@ app.add_typer(store.commands, name="store")
 app.add_typer(admin, name="admin")
 
 
-def main() -> NoReturn:
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Ends with SystemExit, always."""
     try:
-        app()
+        app(arguments)
     except Exception as error:
         line = explain(error)
         if line is None:
