@@ -96,11 +96,14 @@ def sound(records: Records, offset: int, *, crc: bool, strict_from: int) -> tupl
         return 0, ""
     shift = offset - int(records.starts[0])
     good, reason = len(records), ""
-    try:
-        records.check(crc=crc)
-    except RecordError as error:
-        good, reason = int(np.searchsorted(records.starts, error.at)), error.reason
-        records = records[:good]
+    while good:
+        try:
+            records.check(crc=crc)
+            break
+        except RecordError as error:
+            # Once more for those before it: lengths are looked at first, for all, and checksums only if all lengths agree.
+            good, reason = int(np.searchsorted(records.starts, error.at)), error.reason
+            records = records[:good]
     elsewhere = records.commit_log_offset != records.starts + shift
     if elsewhere.any():
         good = int(elsewhere.argmax())
@@ -116,6 +119,8 @@ def _lost_sector(records: Records, row: int, shift: int) -> bool:
     """Whether the disk never got one of the sectors that hold the record's topic and properties."""
     begin, size = int(records.topic_start[row]), int(records.topic_size[row])
     end = int(records.starts[row] + records.sizes[row]) if records.properties_size[row] else begin + size
+    if records.data[end - 1] == 0:
+        return True
     while begin < end:
         stop = min(end, begin + _SECTOR - (begin + shift) % _SECTOR)
         if not records.data[begin:stop].any():

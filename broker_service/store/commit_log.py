@@ -58,6 +58,8 @@ class CommitLog:
                     f"{self.directory}: a log file is missing between {file_name(previous)} and {file_name(start)} "
                     f"(mappedFileSizeCommitLog={self.file_size}); bring it back, or copy the log from the other broker"
                 )
+        if self.starts and self._was_being_made(self.path(self.starts[-1])):
+            self._files.remove(self.path(self.starts.pop()))
         for start in self.starts:
             size = self._files.size(self.path(start))
             if size != self.file_size:
@@ -67,10 +69,19 @@ class CommitLog:
                 )
         self.end_offset = self._base = self.min_offset
 
+    def _was_being_made(self, path: Path) -> bool:
+        """Whether a crash came between the file's name and its size: it has not been written to."""
+        return self._files.size(path) < self.file_size and not any(self._files.read(path))
+
     def begin_at(self, offset: int) -> None:
         """An empty log starts at this offset: that of a new slave whose master has deleted its first files."""
         assert not self.starts and offset % self.file_size == 0, f"{self} cannot begin at {offset}"
         self._base = self.end_offset = offset
+
+    def create_first(self) -> None:
+        """Makes the first file of an empty log, so that a restart finds where it begins."""
+        self._write_handle(self._base)
+        self._files.sync_directory(self.directory)
 
     @property
     def min_offset(self) -> int:

@@ -57,6 +57,12 @@ class MessageStore:
         self._next_thorough_ms = 0
         self._lock_handle: int | None = None
 
+    def reconfigure(self, config: StoreConfig) -> None:
+        """Takes over what may change while the store is open: retention, disk limits, the 40 % rule."""
+        self.config = config
+        memory = config.physical_memory * config.access_message_in_memory_max_ratio // 100
+        self._reader = Reader(self._log, memory)
+
     # --- opening and closing --------------------------------------------------------------------------------------
 
     @classmethod
@@ -228,6 +234,27 @@ class MessageStore:
         self._request_thorough()
         return end - self.end_offset
 
+    def start_over(self, offset: int) -> None:
+        """Throws log and queues away; what is left is an empty log that begins and ends at `offset`, a log file's start.
+
+        For a slave whose records are all older than its master's, or part from them before its first one.
+        """
+        with self._durability.lock:
+            self._durability.refuse_if_fatal()
+            before = self.min_offset
+            self._writer.partial = b""
+            self._queues.forget_summary()
+            self._durability.set_flushed(Flushed(0))  # a crash in between leaves an empty log, not a damaged one
+            self._log.cut(before)
+            for key in self._queues.keys():
+                self._queues.drop(key)
+            if self.config.message_index_enable:
+                self._index.truncate(before)
+            self._log.begin_at(offset)
+            self._log.create_first()
+            self._durability.set_flushed(Flushed(offset))
+        self._request_thorough()
+
     def _keep(self, offset: int, end: int, directory: Path) -> None:
         """Copies log bytes to a file of their own, named by their offset."""
         self._files.make_directory(directory)
@@ -329,6 +356,11 @@ class MessageStore:
         """(min, max) as readers see them; (0, 0) for a queue that is not there."""
         queue = self._queues.get(topic, queue_id)
         return (0, 0) if queue is None else (queue.min_offset, queue.max_at(self.confirm_offset))
+
+    def queue_end(self, topic: str, queue_id: int) -> int:
+        """Where the queue ends, whether readers see it or not."""
+        queue = self._queues.get(topic, queue_id)
+        return 0 if queue is None else queue.max_offset
 
     def get_message(
         self,

@@ -46,7 +46,7 @@ class Fault:
     matching: str = ""
 
     def hits(self, call: str, path: str) -> bool:
-        if call != self.call or self.matching not in path or self.nth <= 0 and not self.for_good:
+        if call != self.call or self.matching not in path or (self.nth <= 0 and not self.for_good):
             return False
         self.nth -= 1
         return self.nth == 0 or (self.for_good and self.nth < 0)

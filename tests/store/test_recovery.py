@@ -1,0 +1,288 @@
+"""A table of disasters: what was damaged while the store was closed, and what opening it makes of that.
+
+The store has flushed its first 30 records and not the last 6; its log has several files, its queues and its index, too.
+"""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from broker_service.errors import StoreCorrupt, StoreLocked
+from broker_service.store.files import Files
+from broker_service.store.message_store import MessageStore
+from tests.support.stores import (
+    LOG_FILE,
+    NOW,
+    bodies,
+    check_sound,
+    log_bytes,
+    open_store,
+    put,
+    records_of,
+    tree,
+)
+
+FLUSHED, ALL = 30, 36
+KEYED = [("UNIQ_KEY", "id"), ("KEYS", "a b"), ("TAGS", "TagA")]
+
+
+def fill(root: Path) -> None:
+    """A store as a killed process leaves it."""
+    store = open_store(root)
+    for number in range(0, FLUSHED, 3):
+        put_three(store, number)
+    store._request_thorough()
+    store.flush()
+    for number in range(FLUSHED, ALL, 3):
+        put_three(store, number)
+    store.tick(NOW)
+    abandon(store)
+
+
+def put_three(store: MessageStore, number: int) -> None:
+    some = [b"%03d " % (number + i) + b"x" * 300 for i in range(3)]
+    put(store, "topic", [0, 1, 0], some, properties=KEYED)
+
+
+def abandon(store: MessageStore) -> None:
+    """As SIGKILL: nothing is written any more, the kernel drops lock and handles."""
+    store._release()
+
+
+def close(root: Path) -> None:
+    open_store(root).close()
+
+
+def position(root: Path, number: int) -> tuple[Path, int]:
+    """The log file and the place in it of the record with this number."""
+    store = open_store(
+        root.parent / "copy" if not shutil.copytree(root, root.parent / "copy") else root.parent / "copy"
+    )
+    offset = records_of(store)[number].commit_log_offset
+    store.close()
+    shutil.rmtree(root.parent / "copy")
+    return root / "commitlog" / f"{offset - offset % LOG_FILE:020d}", offset % LOG_FILE
+
+
+def poke(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def flip(root: Path, number: int, at: int) -> None:
+    path, start = position(root, number)
+    byte = path.read_bytes()[start + at]
+    poke(path, start + at, bytes([byte ^ 1]))
+
+
+def zero(root: Path, number: int, begin: int, size: int) -> None:
+    path, start = position(root, number)
+    poke(path, start + begin, bytes(size))
+
+
+def queue_files(root: Path, queue_id: int = 0) -> list[Path]:
+    return sorted((root / "consumequeue" / "topic" / str(queue_id)).iterdir())
+
+
+def index_files(root: Path) -> list[Path]:
+    return sorted((root / "index").iterdir())
+
+
+def remove_blank(root: Path) -> None:
+    """The blank record at the end of the last full log file."""
+    path = sorted((root / "commitlog").iterdir())[-2]
+    data = path.read_bytes()
+    at = data.rindex(bytes.fromhex("cbd43194")) - 4
+    poke(path, at, bytes(8))
+
+
+def stale_records_behind_the_end(root: Path) -> None:
+    """What a smaller append over a failed one would leave if nobody zeroed it: garbage between end and older records."""
+    path, start = position(root, ALL - 1)
+    data = path.read_bytes()
+    size = int.from_bytes(data[start : start + 4], "big")
+    poke(path, start + size + 100, data[start : start + size][: LOG_FILE - start - size - 100])
+
+
+def queue_ahead(root: Path) -> None:
+    last = queue_files(root)[-1]
+    data = last.read_bytes().rstrip(b"\0")
+    data += bytes(-len(data) % 20)
+    entry = (1 << 20).to_bytes(8, "big") + (400).to_bytes(4, "big") + bytes(8)
+    poke(last, len(data), entry)
+
+
+# id, damage, records that are left
+DISASTERS: list[tuple[str, Callable[[Path], None], int]] = [
+    ("nothing but the abort file", lambda root: None, ALL),
+    ("torn tail: the last record's second half is zeros", lambda root: zero(root, ALL - 1, 200, 300), ALL - 1),
+    ("last record's first half is zeros", lambda root: zero(root, ALL - 1, 0, 200), ALL - 1),
+    ("body cut", lambda root: zero(root, ALL - 1, 250, 20), ALL - 1),
+    ("properties zeroed", lambda root: zero(root, ALL - 1, 88 + 304 + 6 + 2, 31), ALL - 1),
+    ("flipped bit in a body above the flushed offset", lambda root: flip(root, FLUSHED + 1, 200), FLUSHED + 1),
+    ("flipped bit in a size above the flushed offset", lambda root: flip(root, FLUSHED + 1, 3), FLUSHED + 1),
+    ("bad magic in the middle of what was not flushed", lambda root: flip(root, FLUSHED + 2, 4), FLUSHED + 2),
+    ("wrong log offset in a record above", lambda root: flip(root, FLUSHED + 2, 35), FLUSHED + 2),
+    ("stale records behind the end", stale_records_behind_the_end, ALL),
+    ("queue missing", lambda root: shutil.rmtree(root / "consumequeue/topic/1"), ALL),
+    ("all queues missing", lambda root: shutil.rmtree(root / "consumequeue"), ALL),
+    ("first file of a queue missing", lambda root: queue_files(root)[0].unlink(), ALL),
+    ("file in the middle of a queue missing", lambda root: queue_files(root)[1].unlink(), ALL),
+    ("last file of a queue missing", lambda root: queue_files(root)[-1].unlink(), ALL),
+    ("queue file short", lambda root: queue_files(root)[0].write_bytes(bytes(50)), ALL),
+    ("queue file too long", lambda root: queue_files(root)[0].write_bytes(bytes(5000)), ALL),
+    ("queue file garbage", lambda root: queue_files(root)[-1].write_bytes(b"\xff" * 160), ALL),
+    ("queue file zeros", lambda root: queue_files(root)[0].write_bytes(bytes(160)), ALL),
+    ("queue ahead of the log", queue_ahead, ALL),
+    ("index missing", lambda root: shutil.rmtree(root / "index"), ALL),
+    ("one index file missing", lambda root: index_files(root)[0].unlink(), ALL),
+    ("index file garbage", lambda root: index_files(root)[-1].write_bytes(b"\xff" * 468), ALL),
+    ("index file short", lambda root: index_files(root)[-1].write_bytes(b""), ALL),
+    ("checkpoint missing", lambda root: (root / "checkpoint").unlink(), ALL),
+    ("checkpoint garbage", lambda root: (root / "checkpoint").write_bytes(b"\xff" * 4096), ALL),
+    ("checkpoint short", lambda root: (root / "checkpoint").write_bytes(b"\0"), ALL),
+    ("flushed offset missing", lambda root: (root / "rocketsim/flushed").unlink(), ALL),
+    ("flushed offset garbage", lambda root: (root / "rocketsim/flushed").write_bytes(b"\xff" * 1024), ALL),
+    ("queue summary missing", lambda root: (root / "rocketsim/queues.json").unlink(), ALL),
+    ("queue summary garbage", lambda root: (root / "rocketsim/queues.json").write_bytes(b"{"), ALL),
+    ("all our own notes missing", lambda root: shutil.rmtree(root / "rocketsim"), ALL),
+    ("a log file allocated ahead", lambda root: allocate_ahead(root, LOG_FILE), ALL),
+    ("a log file whose allocation was interrupted", lambda root: allocate_ahead(root, 0), ALL),
+]
+
+
+def allocate_ahead(root: Path, size: int) -> None:
+    last = sorted((root / "commitlog").iterdir())[-1]
+    (root / "commitlog" / f"{int(last.name) + LOG_FILE:020d}").write_bytes(bytes(size))
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory):
+    root = tmp_path_factory.mktemp("filled") / "store"
+    fill(root)
+    return root
+
+
+@pytest.fixture
+def root(filled, tmp_path):
+    shutil.copytree(filled, tmp_path / "store")
+    return tmp_path / "store"
+
+
+def derived(store: MessageStore) -> dict[str, bytes]:
+    """Queues and index as they are on disk, index files by number: their names are dates."""
+    store._work_on_index(1 << 30)
+    store._index.take_unsynced()
+    files = Files()
+    index = tree(files, store.config.root / "index")
+    numbered = {f"index/{number}": index[name] for number, name in enumerate(sorted(index))}
+    return tree(files, store.config.root / "consumequeue") | numbered
+
+
+def rebuilt(store: MessageStore, directory: Path) -> dict[str, bytes]:
+    """The same of a store that is given this one's log and nothing else."""
+    other = open_store(directory)
+    for part in range(store.min_offset, store.end_offset, 1000):
+        other.append_replicated(part, log_bytes(store, part, min(part + 1000, store.end_offset)))
+    try:
+        return derived(other)
+    finally:
+        other.close()
+
+
+@pytest.mark.parametrize(("damage", "left"), [pytest.param(damage, left, id=name) for name, damage, left in DISASTERS])
+@pytest.mark.parametrize("clean", [False, True], ids=["killed", "closed cleanly"])
+def test_a_damaged_store_opens_with_all_that_was_flushed(root, tmp_path, damage, left, clean):
+    if clean:
+        close(root)
+        if left < ALL:
+            pytest.skip("after a clean stop everything is below the flushed offset")
+    damage(root)
+    store = open_store(root)
+    assert [int(body[:3]) for body in bodies(store)] == list(range(left))
+    assert store.recovery.clean == clean
+    check_sound(store)
+    assert derived(store) == rebuilt(store, tmp_path / "rebuilt")
+    assert len(store.query_index("topic", "b", 1000, 0, 2 * NOW)) == left
+    if left < ALL:
+        assert store.recovery.truncated_to == store.end_offset
+        assert f"log cut at {store.end_offset}" in str(store.recovery)
+    # It goes on, and what was cut does not come back.
+    put_three(store, 900)
+    abandon(store)
+    store = open_store(root)
+    assert [int(body[:3]) for body in bodies(store)] == [*range(left), 900, 901, 902]
+    check_sound(store)
+    store.close()
+
+
+# id, damage, what the message must name beside the file
+CORRUPTIONS: list[tuple[str, Callable[[Path], None], str]] = [
+    ("flipped bit in a body below the flushed offset", lambda root: flip(root, 20, 200), "body CRC"),
+    ("flipped bit in a size below", lambda root: flip(root, 20, 3), "damaged at log offset"),
+    ("bad magic below", lambda root: flip(root, 20, 4), "damaged at log offset"),
+    ("a record zeroed below", lambda root: zero(root, 20, 0, 400), "damaged at log offset"),
+    ("blank record missing below", remove_blank, "damaged at log offset"),
+    ("log file deleted in the middle", lambda root: sorted((root / "commitlog").iterdir())[1].unlink(), "is missing"),
+    ("newest log files deleted", lambda root: sorted((root / "commitlog").iterdir())[-1].unlink(), "damaged at"),
+    (
+        "log file of another size",
+        lambda root: sorted((root / "commitlog").iterdir())[1].write_bytes(b"x"),
+        "has 1 bytes",
+    ),
+    ("all log files deleted", lambda root: shutil.rmtree(root / "commitlog"), "damaged at log offset 0"),
+]
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"), [pytest.param(damage, says, id=name) for name, damage, says in CORRUPTIONS]
+)
+def test_damage_below_the_flushed_offset_stops_the_start_and_changes_nothing(root, damage, says):
+    store = open_store(root)  # everything flushed
+    store.flush()
+    abandon(store)
+    (root / "checkpoint").unlink()  # so that all of the log is looked at
+    damage(root)
+    before = tree(Files(), root / "commitlog")
+    with pytest.raises(StoreCorrupt) as caught:
+        open_store(root)
+    assert says in str(caught.value) and "commitlog" in str(caught.value)
+    assert tree(Files(), root / "commitlog") == before
+
+
+def test_a_store_is_not_opened_twice_and_the_message_names_the_holder(tmp_path):
+    import os
+
+    store = open_store(tmp_path)
+    with pytest.raises(StoreLocked, match=f"process {os.getpid()}") as caught:
+        open_store(tmp_path)
+    assert "storePathRootDir" in str(caught.value)
+    assert (tmp_path / "lock").read_bytes() == b"lock"
+    store.close()
+    open_store(tmp_path).close()
+
+
+def test_the_abort_file_holds_the_pid_and_is_gone_after_a_clean_stop(tmp_path):
+    import os
+
+    store = open_store(tmp_path)
+    assert (tmp_path / "abort").read_bytes() == str(os.getpid()).encode()
+    store.close()
+    assert not (tmp_path / "abort").exists()
+
+
+def test_a_clean_restart_does_not_scan_the_log(root):
+    close(root)
+    store = open_store(root)
+    assert store.recovery.scanned_from is None
+    assert str(store.recovery) == "closed cleanly; nothing to scan"
+    store.close()
+
+
+def test_an_unclean_restart_starts_at_the_last_thorough_flush(root):
+    store = open_store(root)
+    assert store.recovery.scanned_from is not None and 0 < store.recovery.scanned_from < store.end_offset
+    store.close()

@@ -1,0 +1,164 @@
+"""Small stores for tests, and what must be true of every store."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from rocketsim_proto import columnar, record
+from rocketsim_proto.columnar import Records
+
+from broker_service.model import Appended
+from broker_service.store.files import Files
+from broker_service.store.message_store import MessageStore, StoreConfig
+
+HOST = record.encode_host("127.0.0.1", 10911)
+LOG_FILE = 4096
+NOW = 1_795_170_600_000
+
+
+def config(root: Path, **changes: Any) -> StoreConfig:
+    """4 KiB log files, queue files of 8 entries, index files of 20 entries in 7 slots; no retention."""
+    values: dict[str, Any] = {
+        "mapped_file_size_commit_log": LOG_FILE,
+        "mapped_file_size_consume_queue": 160,
+        "max_hash_slot_num": 7,
+        "max_index_num": 20,
+        "file_reserved_time_h": 10**6,
+    }
+    return StoreConfig(root=root, **(values | changes))
+
+
+def open_store(root: Path, files: Files | None = None, now_ms: int = NOW, **changes: Any) -> MessageStore:
+    return MessageStore.open(config(root, **changes), now_ms, files)
+
+
+def batch(
+    topic: str,
+    queue_ids: Iterable[int] | int,
+    bodies: Iterable[bytes],
+    *,
+    properties: list[tuple[str, str]] | None = None,
+    sys_flags: Any = 0,
+) -> Records:
+    """Records as a client sends them, ready to be stamped."""
+    bodies = list(bodies)
+    encoded = record.encode_properties(properties if properties is not None else [("TAGS", "TagA")])
+    data, _ = columnar.encode(
+        topic,
+        queue_ids if isinstance(queue_ids, int) else list(queue_ids),
+        bodies,
+        [encoded] * len(bodies),
+        born_timestamp=NOW,
+        born_host=HOST,
+        sys_flags=sys_flags,
+    )
+    return Records.walk(bytearray(data))
+
+
+def put(
+    store: MessageStore,
+    topic: str,
+    queue_ids: Iterable[int] | int,
+    bodies: Iterable[bytes],
+    now_ms: int = NOW,
+    **more: Any,
+) -> Appended:
+    return store.append(batch(topic, queue_ids, bodies, **more), topic, now_ms, HOST)
+
+
+def log_bytes(store: MessageStore, begin: int | None = None, end: int | None = None) -> bytes:
+    at = store.min_offset if begin is None else begin
+    end = store.end_offset if end is None else end
+    pieces = []
+    while at < end:
+        pieces.append(store.read_log(at, end - at))
+        at += len(pieces[-1])
+    return b"".join(pieces)
+
+
+def replay(data: bytes, begin: int, file_size: int = LOG_FILE) -> list[record.Record]:
+    """The records in log bytes that start at `begin`: plainly, one by one."""
+    found, at = [], 0
+    while at < len(data):
+        size, magic = record.BLANK.unpack_from(data, at)
+        if magic == record.BLANK_MAGIC:
+            assert size == file_size - (begin + at) % file_size, f"blank of {size} at {begin + at}"
+        else:
+            one = record.decode(data, at)
+            assert one.commit_log_offset == begin + at
+            found.append(one)
+        at += size
+    return found
+
+
+def records_of(store: MessageStore) -> list[record.Record]:
+    return replay(log_bytes(store), store.min_offset, store.config.mapped_file_size_commit_log)
+
+
+def bodies(store: MessageStore) -> list[bytes]:
+    return [one.body for one in records_of(store)]
+
+
+def queue_bodies(store: MessageStore, topic: str, queue_id: int) -> list[bytes]:
+    """What a consumer of the queue reads from its beginning to its end."""
+    found: list[bytes] = []
+    low, high = store.queue_bounds(topic, queue_id)
+    while low < high:
+        part = store.read_range(topic, queue_id, low, high, 1 << 20)
+        assert part.next_offset > low, part
+        if part.count:
+            found += [one.body for one in replay_frame(part.records)]
+        low = part.next_offset
+    return found
+
+
+def replay_frame(data: bytes) -> list[record.Record]:
+    found, at = [], 0
+    while at < len(data):
+        found.append(record.decode(data, at))
+        at += int.from_bytes(data[at : at + 4], "big")
+    return found
+
+
+def expected_queues(store: MessageStore) -> dict[tuple[str, int], list[tuple[int, int, int]]]:
+    """Every queue's entries, as the log has them: (queue offset, log offset, tags code)."""
+    queues: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
+    for one in records_of(store):
+        if one.sys_flag & record.SYS_FLAG_TRANSACTION_MASK in (4, 12):
+            continue
+        code = record.tags_code(one.properties.get("TAGS", ""))
+        queues.setdefault((one.topic, one.queue_id), []).append((one.queue_offset, one.commit_log_offset, code))
+    return queues
+
+
+def actual_queues(store: MessageStore) -> dict[tuple[str, int], list[tuple[int, int, int]]]:
+    queues = {}
+    for topic, queue_id in store.queues():
+        queue = store._queues.get(topic, queue_id)
+        assert queue is not None
+        entries = queue.read(queue.min_offset, queue.max_offset - queue.min_offset)
+        if len(entries):
+            queues[topic, queue_id] = [
+                (queue.min_offset + number, offset, code) for number, (offset, _, code) in enumerate(entries.tolist())
+            ]
+    return queues
+
+
+def check_sound(store: MessageStore) -> None:
+    """The queues are what a replay of the log gives, and every record can be read through them."""
+    expected = expected_queues(store)
+    assert actual_queues(store) == expected
+    for topic, queue_id in expected:
+        assert len(queue_bodies(store, topic, queue_id)) == len(expected[topic, queue_id])
+
+
+def tree(files: Files, directory: Path) -> dict[str, bytes]:
+    """Every file below a directory."""
+    found: dict[str, bytes] = {}
+    for name in files.names(directory):
+        path = directory / name
+        try:
+            found[name] = files.read(path)
+        except (IsADirectoryError, FileNotFoundError):
+            found |= {f"{name}/{below}": data for below, data in tree(files, path).items()}
+    return found
