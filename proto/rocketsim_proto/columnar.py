@@ -220,9 +220,9 @@ class Records:
 
     def check(self, *, crc: bool = True) -> None:
         """Magic, every length, and the body's checksum; RecordError names the first bad record."""
-        starts, sizes = self.body_start, self.body_size
+        _ = self._places
         if crc:
-            wrong = body_crcs(self.data, starts, sizes) != self.body_crc
+            wrong = body_crcs(self.bodies()) != self.body_crc
             if wrong.any():
                 raise self._error(int(wrong.argmax()), "body CRC")
 

@@ -4,9 +4,8 @@ The reading side agrees with `record.decode_properties`: a piece without a separ
 or a value is dropped, the first \\x01
 separates, the last value of a name wins at the place of the first, and what is not UTF-8 becomes U+FFFD.
 
-Most batches come from one producer: the same names in the same order in every record.  Where, on top of that, every
-value keeps its length, the properties are a matrix of bytes and all of this is slicing (`_Matrix`); otherwise one
-scan over the bytes finds all separators (`_Pieces`).
+Most batches come from one producer, with the same names in the same order in every record: then names are compared once
+and values are a table of places (`_Table`).  Anything else is taken apart piece by piece (`_Pieces`).
 """
 
 from collections.abc import Mapping
@@ -19,10 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rocketsim_proto.record import NAME_END, PROPERTY_END
-from rocketsim_proto.slices import Bytes, Positions, binary_slices, fixed_binary, flat, gather, strings
+from rocketsim_proto.slices import Bytes, Positions, binary_slices, flat, gather, strings
 
 _NAME_END = ord(NAME_END)
 _PROPERTY_END = ord(PROPERTY_END)
+_PAIR = _PROPERTY_END << 8 | _NAME_END
 
 
 class Properties:
@@ -37,93 +37,70 @@ class Properties:
     def column(self, name: str) -> pa.StringArray:
         """The value of one property, null where a record does not have it."""
         if name not in self._columns:
-            split = self._split
-            self._columns[name] = _nulls(len(self._starts)) if split is None else split.column(name.encode())
+            self._columns[name] = self._split.column(name.encode())
         return self._columns[name]
 
     def maps(self) -> pa.MapArray:
         """All properties of each record, every name once."""
-        split = self._split
-        if split is None:
-            offsets = pa.array(np.zeros(len(self._starts) + 1, np.int32))
-            return pa.MapArray.from_arrays(offsets, _nulls(0), _nulls(0))
-        return split.maps()
+        return self._split.maps()
 
     @cached_property
-    def _split(self) -> "_Matrix | _Pieces | None":
-        if not len(self._sizes) or not self._sizes.any():
-            return None
-        return _matrix(self._data, self._starts, self._sizes) or _Pieces(self._data, self._starts, self._sizes)
+    def _split(self) -> "_Table | _Pieces":
+        text, bounds = flat(binary_slices(self._data, self._starts, self._sizes))
+        return _table(text, bounds) or _Pieces(text, bounds)
 
 
-def _nulls(count: int) -> pa.StringArray:
-    return pa.nulls(count, pa.string())
+# --- the same names in every record -------------------------------------------------------------------------------
 
 
-# --- every record alike -------------------------------------------------------------------------------------------
+class _Table:
+    """Row r, column c is the place of the value that record r has for the c-th name."""
 
-
-class _Matrix:
-    """Row r, columns a to b are the value of one property of record r, for all r."""
-
-    def __init__(self, rows: Bytes, names: list[bytes], values: list[tuple[int, int]]) -> None:
-        self._rows = rows
+    def __init__(self, text: Bytes, names: list[bytes], starts: Positions, sizes: Positions) -> None:
+        self._text = text
         self._names = names
-        self._values = values
+        self._starts = starts
+        self._sizes = sizes
 
     def column(self, name: bytes) -> pa.StringArray:
         if name not in self._names:
-            return _nulls(len(self._rows))
-        start, end = self._values[self._names.index(name)]
-        value = np.ascontiguousarray(self._rows[:, start:end]).reshape(-1)
-        return strings(fixed_binary(value, end - start))
+            return pa.nulls(len(self._starts), pa.string())
+        column = self._names.index(name)
+        return strings(binary_slices(self._text, self._starts[:, column], self._sizes[:, column]))
 
     def maps(self) -> pa.MapArray:
-        count, width = len(self._rows), len(self._names)
-        kept = np.concatenate([np.arange(start, end) for start, end in self._values])
-        values = _repeated(self._rows[:, kept], [end - start for start, end in self._values])
-        name_bytes = np.frombuffer(b"".join(self._names), np.uint8)
-        names = _repeated(np.tile(name_bytes, (count, 1)), [len(name) for name in self._names])
+        count, width = self._starts.shape
+        values = binary_slices(self._text, self._starts.reshape(-1), self._sizes.reshape(-1))
+        names = pa.array(self._names, pa.binary()).take(pa.array(np.tile(np.arange(width), count)))
         offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
         return pa.MapArray.from_arrays(pa.array(offsets), strings(names), strings(values))
 
 
-def _matrix(data: Bytes, starts: Positions, sizes: Positions) -> _Matrix | None:
-    """None unless the names, and the length of every value, are the same in all records."""
-    size = int(sizes[0])
-    if not size or (sizes != size).any():
+def _table(text: Bytes, bounds: Positions) -> _Table | None:
+    """None unless all records have the same names in the same order, each once, and nothing is out of the ordinary."""
+    count = len(bounds) - 1
+    marks = np.flatnonzero(text <= _PROPERTY_END)
+    width = len(marks) // (2 * count) if count else 0
+    if not width or len(marks) != 2 * count * width:
         return None
-    first = data[starts[0] : starts[0] + size]
-    ends = np.flatnonzero(first == _PROPERTY_END).tolist()
-    if not ends or ends[-1] != size - 1:
+    kinds = text[marks].view("<u2")  # of two in a row
+    separators, ends = marks[0::2].reshape(count, width), marks[1::2].reshape(count, width)
+    if (kinds != _PAIR).any() or (ends[:, -1] != bounds[1:] - 1).any():
         return None
-    names, values, at = [], [], 0
-    for end in ends:
-        name, separator, value = first[at:end].tobytes().partition(NAME_END.encode())
-        if not separator or name in names or not name.isascii():
+    begins = np.empty_like(ends)
+    begins[:, 0] = bounds[:-1]
+    begins[:, 1:] = ends[:, :-1] + 1
+    name_sizes, sizes = separators - begins, ends - separators - 1
+    if (name_sizes != name_sizes[0]).any() or not name_sizes[0].all() or not sizes.all():
+        return None
+    names = []
+    for column, size in enumerate(name_sizes[0].tolist()):
+        found = gather(text, begins[:, column], f"V{size}").view(np.uint8).reshape(count, size)
+        name = found[0].tobytes()
+        if (found != found[0]).any() or name in names or not name.isascii():
             return None
-        if name and value:
-            names.append(name)
-            values.append((end - len(value), end))
-        at = end + 1
-    if not names:
-        return None
-    rows = gather(data, starts, f"V{size}").view(np.uint8).reshape(len(starts), size)
-    frame = np.ones(size, np.bool_)
-    for start, end in values:
-        frame[start:end] = False
-    if (rows[:, frame] != first[frame]).any() or np.count_nonzero(rows == _PROPERTY_END) != len(starts) * len(ends):
-        return None
-    return _Matrix(rows, names, values)
-
-
-def _repeated(rows: Bytes, widths: list[int]) -> pa.BinaryArray:
-    """Every row cut into pieces of these widths."""
-    bounds = np.cumsum([0, *widths])
-    offsets = np.append((np.arange(len(rows))[:, None] * bounds[-1] + bounds[:-1]).reshape(-1), len(rows) * bounds[-1])
-    data = np.ascontiguousarray(rows).reshape(-1)
-    count = len(rows) * len(widths)
-    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)])
+        names.append(name)
+    return _Table(text, names, separators + 1, sizes)
 
 
 # --- anything at all ----------------------------------------------------------------------------------------------
@@ -132,11 +109,10 @@ def _repeated(rows: Bytes, widths: list[int]) -> pa.BinaryArray:
 class _Pieces:
     """Every NAME \\x01 VALUE of the batch in order, with the record it belongs to."""
 
-    def __init__(self, data: Bytes, starts: Positions, sizes: Positions) -> None:
-        text, bounds = flat(binary_slices(data, starts, sizes))
+    def __init__(self, text: Bytes, bounds: Positions) -> None:
         # A piece ends at each \x02, and at the end of a record that does not end with one.
         inner = np.flatnonzero(text == _PROPERTY_END)
-        open_ends = bounds[1:][sizes > 0]
+        open_ends = bounds[1:][np.diff(bounds) > 0]
         open_ends = open_ends[text[open_ends - 1] != _PROPERTY_END]
         ends = np.unique(np.concatenate((inner, open_ends))) if len(open_ends) else inner
         is_inner = np.append(text == _PROPERTY_END, False)
@@ -145,7 +121,7 @@ class _Pieces:
         separator = separators[np.searchsorted(separators, begins)]
         kept = (begins < separator) & (separator < ends - 1)
         self._text = text
-        self._count = len(starts)
+        self._count = len(bounds) - 1
         self._begins, self._separators, self._ends = begins[kept], separator[kept], ends[kept]
         self._row = np.searchsorted(bounds, self._begins, side="right") - 1
 

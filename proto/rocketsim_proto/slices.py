@@ -17,6 +17,7 @@ Positions = npt.NDArray[np.int64]
 # themselves 12 |.
 _VIEW = np.dtype([("size", "<i4"), ("first", "<u4"), ("buffer", "<i4"), ("offset", "<i4")])
 _INLINE = 12
+_INLINE_VIEW = np.dtype([("size", "<i4"), ("inline", f"V{_INLINE}")])
 MAX_BUFFER = 2**31 - 1  # Arrow counts in 32 bits here
 
 
@@ -53,12 +54,22 @@ def binary_slices(
     views["offset"] = starts
     short = np.flatnonzero(sizes <= _INLINE)
     if len(short):
-        positions = starts[short, None] + np.arange(_INLINE)
-        inline = data.take(positions, mode="clip") if len(data) else np.zeros((len(short), _INLINE), np.uint8)
-        views.view(np.uint8).reshape(count, _VIEW.itemsize)[short, 4:] = inline
+        views.view(_INLINE_VIEW)["inline"][short] = _first_bytes(data, starts[short])
     bitmap = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
     array = pa.Array.from_buffers(pa.binary_view(), count, [bitmap, pa.py_buffer(views), pa.py_buffer(data)])
     return array.cast(pa.binary())
+
+
+def _first_bytes(data: Bytes, starts: Positions) -> npt.NDArray[np.void]:
+    """12 bytes from each start on; zeros behind the end of the buffer."""
+    room = starts <= len(data) - _INLINE
+    if room.all():
+        return windows(data, _INLINE)[starts]
+    first = np.zeros(len(starts), f"V{_INLINE}")
+    first[room] = windows(data, _INLINE)[starts[room]]
+    for row in np.flatnonzero(~room).tolist():
+        first[row] = np.void(data[starts[row] : starts[row] + _INLINE].tobytes().ljust(_INLINE, b"\0"))
+    return first
 
 
 def flat(array: pa.Array) -> tuple[Bytes, Positions]:
