@@ -84,10 +84,7 @@ class Acknowledgements:
     async def wait(self, end_offset: int, timeout_s: float) -> PutStatus:
         """How a put that has just been appended up to `end_offset` ended; ends before `timeout_s` is over."""
         loop = asyncio.get_running_loop()
-        waits = put_waits(self.levels, self.tracker, self._flushed_offset(), end_offset, loop.time(), timeout_s)
-        put = self._pending.add(end_offset, *waits)
-        if put.flush.status is None:
-            self._request_flush(end_offset)
+        put = self.admit(end_offset, loop.time(), timeout_s)
         if put.status is not None:
             return put.status
         future: asyncio.Future[PutStatus] = loop.create_future()
@@ -97,6 +94,14 @@ class Acknowledgements:
             return await future
         finally:
             self._futures.pop(put, None)  # a late flush or ack finds nobody, and that is fine
+
+    def admit(self, end_offset: int, now: float, timeout_s: float) -> PendingPut:
+        """The put, with its waits begun; it may be over already."""
+        waits = put_waits(self.levels, self.tracker, self._flushed_offset(), end_offset, now, timeout_s)
+        put = self._pending.add(end_offset, *waits)
+        if put.flush.status is None:
+            self._request_flush(end_offset)
+        return put
 
     def on_flushed(self, offset: int) -> None:
         self._resolve(self._pending.on_flushed(offset))
@@ -122,6 +127,11 @@ class Acknowledgements:
             self._resolve(self._pending.on_confirmed(self.tracker.confirm_offset))
         self._show()
 
+    def expire(self, now: float) -> None:
+        """End the puts whose deadline has passed."""
+        self._resolve(self._pending.expire(now))
+        self._show()
+
     def abandon(self) -> None:
         """Nothing will come any more (shutdown): every waiting put ends with the status of its timeout."""
         self._resolve(self._pending.expire(float("inf")))
@@ -138,13 +148,12 @@ class Acknowledgements:
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_at(deadline, self._expire)
+        self._timer = asyncio.get_running_loop().call_at(deadline, self._on_timer)
 
-    def _expire(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
-        self._resolve(self._pending.expire(asyncio.get_running_loop().time()))
+        self.expire(asyncio.get_running_loop().time())
         self._arm()
-        self._show()
 
     def _show(self) -> None:
         visible = self.tracker.visible_offset(self._end_offset()) if self.levels.sync_master else None
