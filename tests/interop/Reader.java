@@ -2,7 +2,9 @@ import java.net.InetSocketAddress;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.security.MessageDigest;
+import java.util.ArrayList;
 import java.util.HexFormat;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
@@ -10,6 +12,7 @@ import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.exception.MQClientException;
+import org.apache.rocketmq.remoting.protocol.ResponseCode;
 import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
@@ -20,7 +23,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * <pre>java -cp 'lib/*' Reader.java NAMESRV BROKER_NAME FILE</pre>
  *
  * FILE has one request a line, tab-separated: "queue TOPIC ID" for its bounds and every message in it, "offset GROUP TOPIC ID" for
- * what the group has committed.
+ * what the group has committed, "key TOPIC KEY" for the log offsets of the messages that the index finds.
  */
 public final class Reader {
     private static final Set<String> ADDED_BY_THE_CLIENT = Set.of("MIN_OFFSET", "MAX_OFFSET");
@@ -41,8 +44,7 @@ public final class Reader {
         Map<String, DefaultMQPullConsumer> consumers = new TreeMap<>();
         for (String line : Files.readAllLines(requests)) {
             String[] words = line.split("\t");
-            boolean isQueue = words[0].equals("queue");
-            String group = isQueue ? "interop_reader" : words[1];
+            String group = words[0].equals("offset") ? words[1] : "interop_reader";
             DefaultMQPullConsumer consumer = consumers.get(group);
             if (consumer == null) {
                 consumer = new DefaultMQPullConsumer(group);
@@ -53,8 +55,12 @@ public final class Reader {
                 awaitRoute(consumer, words[words.length - 2]);
                 consumers.put(group, consumer);
             }
+            if (words[0].equals("key")) {
+                readKey(consumer, words[1], words[2]);
+                continue;
+            }
             MessageQueue queue = new MessageQueue(words[words.length - 2], broker, Integer.parseInt(words[words.length - 1]));
-            if (isQueue) {
+            if (words[0].equals("queue")) {
                 readQueue(consumer, queue);
             } else {
                 long offset = consumer.fetchConsumeOffset(queue, true);
@@ -93,6 +99,20 @@ public final class Reader {
             }
             next = result.getNextBeginOffset();
         }
+    }
+
+    private static void readKey(DefaultMQPullConsumer consumer, String topic, String key) throws Exception {
+        List<Long> offsets = new ArrayList<>();
+        try {
+            for (MessageExt message : consumer.queryMessage(topic, key, 64, 0, Long.MAX_VALUE).getMessageList()) {
+                offsets.add(message.getCommitLogOffset());
+            }
+        } catch (MQClientException e) {
+            if (e.getResponseCode() != ResponseCode.NO_MESSAGE) {
+                throw e;
+            }
+        }
+        System.out.println(object("kind", "key", "topic", topic, "key", key, "offsets", offsets));
     }
 
     private static String message(MessageExt message) throws Exception {

@@ -1,5 +1,4 @@
-"""Makes stores of ours for RocketMQ to open: a master's, its slave's, a trimmed one, and RocketMQ's own that we
-wrote on."""
+"""Makes stores of ours for RocketMQ to open: a master's, its slave's, a trimmed one, and one that RocketMQ began."""
 
 import itertools
 import random
@@ -21,14 +20,15 @@ TOPICS = {"interop_plain": 4, "interop_sizes": 2, "interop-odd_properties": 1}
 TAGS = [None, "TagA", "Aa", "BB", "ünï😀", "polygenelubricants"]
 
 
-def config(root: Path) -> StoreConfig:
+def config(root: Path, *, reserved_h: int = 1_000_000) -> StoreConfig:
     return StoreConfig(
         root=root,
         mapped_file_size_commit_log=1 << 20,
         mapped_file_size_consume_queue=4000,
         max_hash_slot_num=1000,
         max_index_num=4000,
-        file_reserved_time_h=1_000_000,
+        file_reserved_time_h=reserved_h,
+        delete_when=";".join(map(str, range(24))),
     )
 
 
@@ -70,13 +70,12 @@ def _slave(root: Path, master: Path) -> None:
 
 def _trimmed(root: Path, _master: Path) -> None:
     """Filled, and rid of its oldest log files by retention."""
-    store = MessageStore.open(config(root), NOW)
+    later = NOW + 100 * 3_600_000
+    store = MessageStore.open(config(root, reserved_h=72), NOW)
     _fill(store, random.Random(2), NOW)
-    store.close()
-    for path in sorted((root / "commitlog").iterdir())[:2]:
-        path.unlink()
-    store = MessageStore.open(config(root), NOW + 1000)
-    _fill(store, random.Random(3), NOW + 1000)
+    _fill(store, random.Random(3), later)
+    store.flush()
+    assert store.delete_expired(later), "nothing was trimmed"
     store.close()
     _write_config(root)
 
