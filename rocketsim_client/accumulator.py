@@ -2,31 +2,30 @@
 no clock.
 
 A lane's batch leaves when it is full, when its first message has waited for the linger, or at once when the lane has
-nothing under
-way and somebody is waiting for it (SYNC, ORDERED).  An ordered lane has one batch under way at a time, so that
-neither the network nor a
-retry can turn two messages of a key round.
+nothing under way and somebody is waiting for it (SYNC, ORDERED).  An ordered lane has one batch under way at a time, so
+that neither the network nor a retry can turn two messages of a key round.
 """
 
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import IntEnum
 from typing import Generic, NamedTuple, TypeVar
 
 E = TypeVar("E")
 
 
-class Kind(Enum):
-    SYNC = "SYNC"
-    ASYNC = "ASYNC"
-    ORDERED = "ORDERED"
-    ONEWAY = "ONEWAY"
-    ALONE = "ALONE"  # delayed messages: RocketMQ takes them in no batch
-    COLUMNS = "COLUMNS"  # a batch from the start
+class Kind(IntEnum):
+    SYNC = 1
+    ASYNC = 2
+    ORDERED = 3
+    ONEWAY = 4
+    ALONE = 5  # delayed messages: RocketMQ takes them in no batch
+    COLUMNS = 6  # a batch from the start
 
 
 LEAVES_WHEN_IDLE = frozenset({Kind.SYNC, Kind.ORDERED})
+ALWAYS_FULL = frozenset({Kind.ALONE, Kind.COLUMNS})
 
 
 class LaneKey(NamedTuple):
@@ -64,16 +63,22 @@ class Accumulator(Generic[E]):
         self.max_in_flight = max_in_flight
         self.size_bytes = 0
         self.closing = False
-        self._lanes: dict[LaneKey, Lane[E]] = {}
+        self._lanes: dict[tuple[str, str, Kind, bool], Lane[E]] = {}
 
     def __str__(self) -> str:
         waiting = sum(len(lane.open) + sum(len(entries) for entries, _ in lane.full) for lane in self._lanes.values())
         under_way = sum(lane.in_flight for lane in self._lanes.values())
         return f"{waiting} waiting in {len(self._lanes)} lanes, {under_way} batches under way, {self.size_bytes} bytes"
 
-    def add(self, key: LaneKey, entry: E, size_bytes: int, now: float) -> bool:
+    def lane(self, broker_name: str, topic: str, kind: Kind, wait_store_msg_ok: bool = True) -> Lane[E]:
+        key = (broker_name, topic, kind, wait_store_msg_ok)
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = Lane(LaneKey(*key))
+        return lane
+
+    def add(self, lane: Lane[E], entry: E, size_bytes: int, now: float) -> bool:
         """Accept an entry.  True if somebody has to look: a batch is ready, or a linger has begun."""
-        lane = self._lane(key)
         self.size_bytes += size_bytes
         if lane.open and lane.open_bytes + size_bytes > self.batch_bytes:
             self._close_open(lane)
@@ -82,16 +87,15 @@ class Accumulator(Generic[E]):
             lane.open_since = now
         lane.open.append(entry)
         lane.open_bytes += size_bytes
-        if lane.open_bytes >= self.batch_bytes or key.kind in (Kind.ALONE, Kind.COLUMNS):
+        if lane.open_bytes >= self.batch_bytes or lane.key.kind in ALWAYS_FULL:
             self._close_open(lane)
             began = True
         # A lane with all it may have under way is looked at by whoever finishes one of them.
         return began and lane.in_flight < self._limit(lane)
 
-    def start_alone(self, key: LaneKey, entry: E, size_bytes: int) -> Batch[E] | None:
+    def start_alone(self, lane: Lane[E], entry: E, size_bytes: int) -> Batch[E] | None:
         """A batch of just this entry if its lane is idle: the caller sends it at once, without waiting for another
         thread."""
-        lane = self._lane(key)
         if lane.open or lane.full or lane.in_flight:
             return None
         self.size_bytes += size_bytes
@@ -122,16 +126,10 @@ class Accumulator(Generic[E]):
         self.size_bytes -= batch.size_bytes
         assert lane.in_flight >= 0 and self.size_bytes >= 0
         if not (lane.in_flight or lane.open or lane.full) and len(self._lanes) > 64:
-            del self._lanes[lane.key]  # Topics come and go.
+            self._lanes.pop(lane.key, None)  # Topics come and go.
 
     def is_empty(self) -> bool:
         return not any(lane.open or lane.full or lane.in_flight for lane in self._lanes.values())
-
-    def _lane(self, key: LaneKey) -> Lane[E]:
-        lane = self._lanes.get(key)
-        if lane is None:
-            lane = self._lanes[key] = Lane(key)
-        return lane
 
     def _close_open(self, lane: Lane[E]) -> None:
         lane.full.append((lane.open, lane.open_bytes))

@@ -1,9 +1,8 @@
 """The operator's side: a method a mqadmin command, under its name in snake_case.
 
 Where mqadmin takes `-b` or `-c`, these take `broker_addr` or `cluster_name`; with neither, all clusters.  A command
-that changes something
-goes to masters (a slave learns it from its master), one that shows something to masters, or to a slave while a master
-is gone.
+that changes something goes to masters (a slave learns it from its master), one that shows something to masters, or to a
+slave while a master is gone.
 """
 
 import time
@@ -176,8 +175,7 @@ class Admin:
         broker_name: str | None = None,
     ) -> list[ResetOffset]:
         """Move a group to the first message stored at or after the timestamp; -1: to the end.  Without `force` only
-        backwards.  Only
-        masters do that."""
+        backwards.  Only masters do that."""
         wanted = list(queue_ids)
         route = self.topic_route(topic)
         names = sorted({data.broker_name for data in route.queues if broker_name in (None, data.broker_name)})

@@ -31,8 +31,8 @@ def find_broker_address(addresses: Mapping[int, str], broker_id: int, only_this:
 
 
 def candidates(addresses: Mapping[int, str], broker_id: int, bad: frozenset[str] = frozenset()) -> list[Member]:
-    """All members in the order to try them: D5's choice first, then the others by id; those known not to answer at
-    the end."""
+    """All members in the order to try them: D5's choice first, then the others by id; those known not to answer at the
+    end."""
     chosen = find_broker_address(addresses, broker_id)
     if chosen is None:
         return []
@@ -42,10 +42,13 @@ def candidates(addresses: Mapping[int, str], broker_id: int, bad: frozenset[str]
 
 @dataclass(slots=True)
 class BadAddresses:
-    """Addresses that failed a moment ago.  A refused connection is tried again soon, a silent one costs a whole
-    timeout each time."""
+    """Addresses that failed a moment ago.  A refused connection is tried again soon, a silent one costs a whole timeout
+    each time."""
 
     _until: dict[str, float] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self._until)
 
     def failed(self, address: str, now: float, *, silent: bool) -> None:
         self._until[address] = now + (SILENT_FOR_S if silent else UNREACHABLE_FOR_S)
@@ -56,4 +59,7 @@ class BadAddresses:
     def now_bad(self, now: float) -> frozenset[str]:
         if not self._until:
             return frozenset()
-        return frozenset(address for address, until in self._until.copy().items() if until > now)
+        for address, until in self._until.copy().items():
+            if until <= now:
+                self._until.pop(address, None)
+        return frozenset(self._until)

@@ -1,8 +1,7 @@
 """Opens and keeps one gRPC channel an address, and turns gRPC's errors into the client's, here and nowhere else.
 
 Channels are opened at the first call, never at import: a channel that is open at a fork does not work in the child.
-After a fork the
-child therefore starts with none.
+After a fork the child therefore starts with none.
 """
 
 import threading

@@ -2,8 +2,7 @@
 channels open late.
 
 The rules about whom to ask live here, once: table D5 within a broker name, a broker that cannot be reached is left at
-once and not
-tried first again for a moment, the route is asked again as soon as it proves wrong.
+once and not tried first again for a moment, the route is asked again as soon as it proves wrong.
 """
 
 import threading
@@ -51,8 +50,8 @@ class CommitFailed(RocketSimError):
 
 
 class Cluster:
-    """`name_server` is `host:port;host:port`.  `timeout_s` bounds each call to one server; falling back takes a
-    further call."""
+    """`name_server` is `host:port;host:port`.  `timeout_s` bounds each call to one server; falling back takes a further
+    call."""
 
     def __init__(
         self,
@@ -100,8 +99,7 @@ class Cluster:
 
     def route(self, topic: str, *, fresh: bool = False) -> TopicRoute:
         """The topic's route; from memory if it is not older than the poll interval and `fresh` is not asked for.  An
-        old route is kept
-        when no name server answers (but not for `fresh`)."""
+        old route is kept when no name server answers (but not for `fresh`)."""
         known = self._routes.get(topic)
         if known and not fresh and not self._routes.is_due(topic, self._clock()):
             return known
@@ -142,6 +140,11 @@ class Cluster:
 
     # --- whom to ask ----------------------------------------------------------------------------------------------
 
+    @property
+    def has_bad_addresses(self) -> bool:
+        """Quick: whether `bad_addresses` is worth a look."""
+        return bool(self._bad)
+
     def bad_addresses(self) -> frozenset[str]:
         """Those that failed a moment ago."""
         return self._bad.now_bad(self._clock())
@@ -167,8 +170,7 @@ class Cluster:
         only_this: bool = False,
     ) -> T:
         """`call`'s answer from the first member that gives one.  Whenever that is not the member asked for first, the
-        route is looked at
-        again: it may know better by now."""
+        route is looked at again: it may know better by now."""
         tried: list[str] = []
         failure: RocketSimError | None = None
         refreshed = False
@@ -197,8 +199,7 @@ class Cluster:
 
     def ask_name(self, broker_name: str, call: Callable[[str], T]) -> T:
         """`call(address)`'s answer from the master of a name, from another member when it does not answer.  For
-        operators: the members
-        are asked of the name server each time."""
+        operators: the members are asked of the name server each time."""
         members = {data.broker_name: data.addresses for data in self.members()}
         failure: RocketSimError | None = None
         for member in candidates(members.get(broker_name, {}), MASTER_ID):
@@ -250,8 +251,8 @@ class Cluster:
     def committed(
         self, group: str, queues: Collection[MessageQueue], *, zero_for_new_group: bool = False
     ) -> dict[MessageQueue, int]:
-        """Next offset to read per queue; -1 where the group has none.  Master first, any broker of the name when it
-        is gone."""
+        """Next offset to read per queue; -1 where the group has none.  Master first, any broker of the name when it is
+        gone."""
         found = dict.fromkeys(queues, -1)
         for broker_name, topic, members in self._by_name(queues):
 
@@ -272,9 +273,8 @@ class Cluster:
         target: str = "masterFirst",
         timeout_s: float | None = None,
     ) -> CommitResult:
-        """Commit the next offsets to read.  The result says which broker took them and what stands now: a lower
-        offset changes nothing.
-        All brokers are tried; CommitFailed (with that result) if any of them took nothing."""
+        """Commit the next offsets to read.  The result says which broker took them and what stands now: a lower offset
+        changes nothing. All brokers are tried; CommitFailed (with that result) if any of them took nothing."""
         if target not in COMMIT_TARGETS:
             raise ValueError(f"commit target {target!r}: one of {', '.join(COMMIT_TARGETS)}")
         result = CommitResult({}, {}, {})
@@ -328,10 +328,8 @@ class Cluster:
         """The records of `ranges` in large frames, starting at the member that `broker_id_hint` names.
 
         A broker that breaks off or falls silent is left, and the rest read from another member of the name
-        (`only_this`: from nowhere
-        else); gives up after `max_failures` failures without a frame between them.  A range that a broker ends early
-        (`Segment.status`)
-        is not asked for again: that decision is the caller's.
+        (`only_this`: from nowhere else); gives up after `max_failures` failures without a frame between them.  A range
+        that a broker ends early (`Segment.status`) is not asked for again: that decision is the caller's.
         """
         expression = TagExpression.parse(expression).text
         progress = RangeProgress(ranges)

@@ -40,9 +40,8 @@ def plan_columns(
     msg_ids: pa.StringArray,
     born_timestamp: int,
 ) -> Iterator[tuple[OutgoingBatch, int]]:
-    """Batches and their sizes.  Without sharding keys, neighbouring batches go to different brokers, and each fills
-    all queues of its
-    broker in equal parts; with them, each row goes to the queue of its key."""
+    """Batches and their sizes.  Without sharding keys, neighbouring batches go to different brokers, and each fills all
+    queues of its broker in equal parts; with them, each row goes to the queue of its key."""
     bodies = _one_array(bodies, pa.binary())
     sizes = _sizes(plan, bodies)
     texts = [None if column is None else _one_array(column, pa.string()) for column in (tags, keys, sharding_keys)]

@@ -110,8 +110,8 @@ class PullConsumer:
         commit_offset: int | None = None,
     ) -> PullResult:
         """One pull from the broker that was suggested last.  `suspend`: let the broker hold the call while there is
-        nothing to read, for
-        15 seconds or as many as given.  A broker that cannot be reached is left at once for another of its name."""
+        nothing to read, for 15 seconds or as many as given.  A broker that cannot be reached is left at once for
+        another of its name."""
         if offset < 0 or max_msg_nums < 1:
             raise InvalidParameter(f"pull from offset {offset}, {max_msg_nums} messages: at least 0 and 1")
         tags = TagExpression.parse(expression)
@@ -216,8 +216,7 @@ class PullConsumer:
 
     def commit(self, queue: MessageQueue, offset: int) -> int:
         """Commit the next offset to read: to the master, to any broker of the name while it is gone, to the master
-        again when it is
-        back.  Returns what stands now: a lower offset changes nothing."""
+        again when it is back.  Returns what stands now: a lower offset changes nothing."""
         return self.commit_all({queue: offset}).offsets[queue]
 
     def commit_all(self, offsets: Mapping[MessageQueue, int]) -> CommitResult:

@@ -1,5 +1,5 @@
-"""Gets one batch acknowledged: attempts, other brokers, one total timeout.  Blocks its caller; knows nothing of
-threads or futures."""
+"""Gets one batch acknowledged: attempts, other brokers, one total timeout.  Blocks its caller; knows nothing of threads
+or futures."""
 
 import random
 import threading
@@ -56,8 +56,12 @@ class Delivery:
         self._chance = chance
         self._faults = LatencyFaults()
         self._publish: dict[str, _Publish] = {}
-        self._lock = threading.Lock()
         self.stats = ProducerStats()
+        self.start_anew()
+
+    def start_anew(self) -> None:
+        """With a lock that nobody holds: at the beginning, and in a forked child."""
+        self._lock = threading.Lock()
 
     # --- where to -------------------------------------------------------------------------------------------------
 
@@ -68,11 +72,15 @@ class Delivery:
     def choose(self, topic: str) -> MessageQueue:
         """The next queue in turn, past brokers that failed a moment ago (or are slow, with
         `send_latency_fault_enable`)."""
-        publish = self._publish_info(topic)
+        publish = self._publish.get(topic)
+        if publish is None or self._clock() >= publish.until:
+            publish = self._publish_info(topic)
         if self._options.send_latency_fault_enable:
             return publish.turn.next_available(publish.queues, self._faults, self._clock())
+        if not self._cluster.has_bad_addresses:
+            return publish.turn.next(publish.queues)
         bad = self._cluster.bad_addresses()
-        return publish.turn.next(publish.queues, self._names_of(publish.route, bad) if bad else frozenset())
+        return publish.turn.next(publish.queues, self._names_of(publish.route, bad))
 
     def _publish_info(self, topic: str) -> _Publish:
         publish = self._publish.get(topic)
@@ -108,9 +116,8 @@ class Delivery:
     # --- there ----------------------------------------------------------------------------------------------------
 
     def deliver(self, batch: OutgoingBatch, deadline: float, retries: int) -> BatchPart:
-        """Returns when a broker has acknowledged the whole batch; raises when the budget is used up or an error
-        cannot be cured by
-        trying again.  A lost answer makes duplicates possible, always under the same message ids."""
+        """Returns when a broker has acknowledged the whole batch; raises when the budget is used up or an error cannot
+        be cured by trying again.  A lost answer makes duplicates possible, always under the same message ids."""
         budget = Budget(deadline, retries)
         failed_at: list[str] = []
         failure: RocketSimError | None = None

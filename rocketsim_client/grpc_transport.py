@@ -101,9 +101,8 @@ class GrpcTransport:
         return changed
 
     def _ask_name_servers(self, ask: Callable[[str], T]) -> T:
-        """The first answer.  `no such topic` is believed only when every name server that answers says so: one that
-        has just started
-        knows nothing yet."""
+        """The first answer.  `no such topic` is believed only when every name server that answers says so: one that has
+        just started knows nothing yet."""
         unknown: TopicNotExist | None = None
         failure: Unreachable | None = None
         first = self._preferred

@@ -53,8 +53,8 @@ class MessageQueue(NamedTuple):
 
 
 class Message:
-    """A message to send.  `keys` may be several, separated by spaces or given as a list; `properties` are the
-    caller's own."""
+    """A message to send.  `keys` may be several, separated by spaces or given as a list; `properties` are the caller's
+    own."""
 
     __slots__ = ("body", "delay_level", "flag", "keys", "properties", "tags", "topic", "wait_store_msg_ok")
 
@@ -196,8 +196,7 @@ class QueueRange(NamedTuple):
 @dataclass(slots=True)
 class Segment:
     """A piece of one range: the next `count` records of the frame.  `status` other than FOUND or NO_MATCHED_MESSAGE
-    ends its range
-    unfinished at `next_offset`."""
+    ends its range unfinished at `next_offset`."""
 
     range_index: int
     count: int

@@ -1,67 +1,39 @@
-"""The producer: blocking, asynchronous, one-way and batch sends over one accumulator and a few sender threads.
+"""The producer: blocking, asynchronous, one-way and batch sends over one outbox.
 
 A blocking send that finds its lane idle is made by the caller's own thread; everything else waits, at most for the
-linger, for a
-sender thread, together with what others send to the same broker meanwhile.
+linger, for a sender thread, together with what others send to the same broker meanwhile.
 """
 
 import atexit
 import random
-import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, InvalidStateError
-from typing import Any
+from concurrent.futures import Future
+from typing import cast
 
 import pyarrow as pa
 from rocketsim_proto.columnar import UniqIds
 
 from rocketsim_client import batch as batches
 from rocketsim_client import forks, selection, validation
-from rocketsim_client.accumulator import Accumulator, Batch, Kind, LaneKey
+from rocketsim_client.accumulator import Accumulator, Kind
 from rocketsim_client.batch import OutgoingBatch
 from rocketsim_client.cluster import Cluster
 from rocketsim_client.columns import ColumnPlan, plan_columns
 from rocketsim_client.delivery import Delivery, DeliveryOptions
-from rocketsim_client.errors import (
-    CallTimeout,
-    ClientClosed,
-    InvalidParameter,
-    MessageIllegal,
-    RocketSimError,
-    SendFailed,
-)
+from rocketsim_client.errors import InvalidParameter, MessageIllegal, RocketSimError, SendFailed
 from rocketsim_client.model import BatchPart, Message, MessageQueue, ProducerStats, SendResult, SendResults
-
-MAX_SENDERS = 32  # started when there is something to send and all others are at it
-
-
-class _Entry:
-    """One accepted message (or one batch of columns), and who waits for it: nobody, if it is one-way."""
-
-    __slots__ = ("future", "message", "queue", "sharding_key")
-
-    def __init__(
-        self,
-        message: Message | OutgoingBatch,
-        queue: MessageQueue,
-        future: "Future[Any] | None",
-        sharding_key: str | None,
-    ) -> None:
-        self.message = message
-        self.queue = queue
-        self.future = future
-        self.sharding_key = sharding_key
+from rocketsim_client.outbox import Outbox
+from rocketsim_client.pending import Pending
 
 
 class Producer:
     """Sends messages.  Thread-safe; `close` (or leaving a `with` block) sends what was accepted first.
 
     Options have RocketMQ's names.  Our own: `linger_ms` (how long an asynchronous message waits for company),
-    `batch_bytes`,
-    `max_in_flight` (batches a lane has under way), `buffer_bytes` (accepted and not acknowledged; beyond it a send
-    waits).
+    `batch_bytes`, `max_in_flight` (batches a lane has under way), `buffer_bytes` (accepted and not acknowledged; beyond
+    it a send waits).
     """
 
     def __init__(
@@ -96,12 +68,10 @@ class Producer:
         self._cluster = cluster or Cluster(name_server, poll_interval_s=poll_name_server_interval_ms / 1000)
         self._timeout_s = send_msg_timeout_ms / 1000
         self._retries = retry_times_when_send_failed
-        self._async_retries = retry_times_when_send_async_failed
         self._compress_over = compress_msg_body_over_howmuch
         self._compress_type = compress_type
         self._max_message_size = max_message_size
         self._batch_bytes = batch_bytes
-        self._buffer_bytes = buffer_bytes
         self._clock = clock
         self._ids = UniqIds()
         options = DeliveryOptions(
@@ -112,28 +82,26 @@ class Producer:
             send_latency_fault_enable=send_latency_fault_enable,
         )
         self._delivery = Delivery(self._cluster, options, clock=clock, chance=chance or random.Random())
-        self._new_accumulator: Callable[[], Accumulator[_Entry]] = lambda: Accumulator(
-            linger_s=linger_ms / 1000, batch_bytes=batch_bytes, max_in_flight=max_in_flight
+        self._outbox = Outbox(
+            lambda: Accumulator(linger_s=linger_ms / 1000, batch_bytes=batch_bytes, max_in_flight=max_in_flight),
+            self._delivery,
+            self._of_messages,
+            retries=retry_times_when_send_failed,
+            async_retries=retry_times_when_send_async_failed,
+            timeout_s=self._timeout_s,
+            buffer_bytes=buffer_bytes,
+            clock=clock,
         )
         self._good_topics: set[str] = set()
-        self._closed = False
-        self._start()
         # Whoever forgets close() still loses nothing at the end of the process.
         self._at_exit = _close_if_alive(weakref.ref(self))
         atexit.register(self._at_exit)
         forks.watch(self)
 
-    def _start(self) -> None:
-        self._accumulator = self._new_accumulator()
-        self._lock = threading.Lock()
-        self._work = threading.Condition(self._lock)  # a sender may have something to do
-        self._done = threading.Condition(self._lock)  # something was acknowledged: there may be room, or nothing left
-        self._senders: list[threading.Thread] = []
-        self._idle = 0
-
     def forget_parent(self) -> None:
         """The parent's threads, and the messages it accepted, are the parent's."""
-        self._start()
+        self._outbox.start_anew()
+        self._delivery.start_anew()
 
     def __enter__(self) -> "Producer":
         return self
@@ -142,7 +110,7 @@ class Producer:
         self.close()
 
     def __str__(self) -> str:
-        return f"producer {self.group}: {self._accumulator}"
+        return f"producer {self.group}: {self._outbox}"
 
     @property
     def stats(self) -> ProducerStats:
@@ -167,21 +135,13 @@ class Producer:
         timeout_s: float | None = None,
     ) -> SendResult:
         """Returns when a broker has acknowledged the message; look at `send_status`.  Messages with the same `key`
-        (sharding key) go
-        to the same queue, in the order of their sends; with `queue`, to that one."""
+        (sharding key) go to the same queue, in the order of their sends; with `queue`, to that one."""
         timeout = self._timeout_s if timeout_s is None else timeout_s
-        lane, entry, size = self._entry(message, queue, key, Kind.SYNC)
-        future: Future[SendResult] = Future()
-        entry.future = future
-        with self._lock:
-            self._refuse_if_closed()
-            alone = self._accumulator.start_alone(lane, entry, size)
-            if alone is None:
-                self._accept(lane, entry, size, timeout)
-        if alone:
-            self._run(alone, self._clock() + timeout)
+        size = self._check(message)
+        kind, entry = self._entry(message, queue, key, Kind.SYNC)
+        self._outbox.accept_or_send(entry, message.topic, kind, message.wait_store_msg_ok, size, timeout)
         try:
-            return future.result(timeout)
+            return cast(SendResult, entry.result(timeout))
         except TimeoutError:
             raise SendFailed(
                 f"topic {message.topic!r}: not acknowledged within {timeout:.3g} s", attempts=1, maybe_stored=True
@@ -191,32 +151,21 @@ class Producer:
         self, message: Message, *, queue: MessageQueue | None = None, key: str | None = None
     ) -> "Future[SendResult]":
         """Accepts the message and returns at once; waits only when `buffer_bytes` are accepted and not acknowledged
-        yet.  The timeout
-        begins when the message's batch leaves."""
-        lane, entry, size = self._entry(message, queue, key, Kind.ASYNC)
-        future: Future[SendResult] = Future()
-        entry.future = future
-        with self._lock:
-            self._refuse_if_closed()
-            self._accept(lane, entry, size, self._timeout_s)
-        return future
+        yet.  The timeout begins when the message's batch leaves."""
+        size = self._check(message)
+        kind, entry = self._entry(message, queue, key, Kind.ASYNC)
+        self._outbox.accept(entry, message.topic, kind, message.wait_store_msg_ok, size)
+        return entry
 
     def send_oneway(self, message: Message, *, queue: MessageQueue | None = None, key: str | None = None) -> None:
         """One attempt, and nobody hears what became of it (`stats` counts it)."""
-        lane, entry, size = self._entry(message, queue, key, Kind.ONEWAY)
-        with self._lock:
-            self._refuse_if_closed()
-            self._accept(lane, entry, size, self._timeout_s)
+        size = self._check(message)
+        kind, entry = self._entry(message, queue, key, Kind.ONEWAY)
+        self._outbox.accept(entry, message.topic, kind, message.wait_store_msg_ok, size)
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Returns when everything accepted so far, and since, is acknowledged or has failed."""
-        with self._lock:
-            self._accumulator.closing = True
-            self._work.notify_all()
-            done = self._done.wait_for(self._accumulator.is_empty, timeout_s)
-            self._accumulator.closing = self._closed
-        if not done:
-            raise CallTimeout(f"{self} after {timeout_s} s")
+        self._outbox.flush(timeout_s)
 
     # --- batches --------------------------------------------------------------------------------------------------
 
@@ -224,8 +173,7 @@ class Producer:
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout_s: float | None = None
     ) -> SendResults:
         """Messages of one topic into one queue, with consecutive offsets, in as few frames as `max_message_size`
-        allows.  All frames
-        are acknowledged, or it raises; SendFailed says how many were."""
+        allows.  All frames are acknowledged, or it raises; SendFailed says how many were."""
         pieces = self._split(messages)
         if queue is None:
             target, may_move = self._delivery.choose(messages[0].topic), True
@@ -238,7 +186,7 @@ class Producer:
             outgoing = self._of_messages(piece, queues, None, may_move and len(pieces) == 1)
             outgoing.one_queue = True
             try:
-                parts.append(self._deliver(outgoing, deadline, self._retries))
+                parts.append(self._outbox.deliver(outgoing, deadline, self._retries))
             except RocketSimError as error:
                 if not parts:
                     raise
@@ -264,11 +212,9 @@ class Producer:
         timeout_s: float | None = None,
     ) -> SendResults:
         """Arrow columns (binary bodies; string tags, keys, sharding keys; a map of properties), a row a message,
-        without a Python object
-        for any of them.  Returns when all are acknowledged.  Results are in the order of the frames, which is that of
-        the rows unless
-        there are sharding keys.  Rows with one sharding key keep their order.  `msg_ids`: the rows' ids (UNIQ_KEY), for
-        a caller that may send the same rows again."""
+        without a Python object for any of them.  Returns when all are acknowledged.  Results are in the order of the
+        frames, which is that of the rows unless there are sharding keys.  Rows with one sharding key keep their order.
+        `msg_ids`: the rows' ids (UNIQ_KEY), for a caller that may send the same rows again."""
         return self.wait_for(
             self.send_columns_async(
                 topic,
@@ -312,16 +258,12 @@ class Producer:
         now_ms = time.time_ns() // 1_000_000
         if msg_ids is None:
             msg_ids = self._ids.next(len(bodies), now_ms)
-        futures = []
+        kind = Kind.COLUMNS if plan.may_move else Kind.ORDERED
+        futures: list[Future[BatchPart]] = []
         for outgoing, size in plan_columns(plan, bodies, tags, keys, properties, sharding_keys, msg_ids, now_ms):
-            future: Future[BatchPart] = Future()
-            kind = Kind.COLUMNS if sharding_keys is None else Kind.ORDERED
-            lane = LaneKey(outgoing.broker_name, topic, kind)
-            target = MessageQueue(topic, outgoing.broker_name, -1)
-            with self._lock:
-                self._refuse_if_closed()
-                self._accept(lane, _Entry(outgoing, target, future, None), size, self._timeout_s)
-            futures.append(future)
+            entry = Pending(outgoing, MessageQueue(topic, outgoing.broker_name, -1))
+            self._outbox.accept(entry, topic, kind, True, size)
+            futures.append(entry)
         return futures
 
     def wait_for(self, futures: "Sequence[Future[BatchPart]]", timeout_s: float | None = None) -> SendResults:
@@ -344,42 +286,34 @@ class Producer:
 
     def close(self) -> None:
         """Sends what was accepted, waits for the answers, then stops.  A second call changes nothing."""
-        with self._lock:
-            self._closed = self._accumulator.closing = True
-            self._work.notify_all()
-            while not self._accumulator.is_empty():
-                self._done.wait()
-            self._work.notify_all()
-        for sender in self._senders:
-            if sender is not threading.current_thread():
-                sender.join()
+        self._outbox.close()
         atexit.unregister(self._at_exit)
         if self._owns_cluster:
             self._cluster.close()
 
-    # --- accepting ------------------------------------------------------------------------------------------------
+    # --- what is sent where ---------------------------------------------------------------------------------------
 
-    def _entry(
-        self, message: Message, queue: MessageQueue | None, key: str | None, kind: Kind
-    ) -> tuple[LaneKey, _Entry, int]:
-        topic = message.topic
-        if topic not in self._good_topics:
-            self._check_topic(topic)
-        size = validation.check(message, self._max_message_size)
-        if queue is not None:
-            target, kind = self._own_queue(queue, topic), Kind.ORDERED
-        elif key is not None:
+    def _check(self, message: Message) -> int:
+        if message.topic not in self._good_topics:
+            self._check_topic(message.topic)
+        return validation.check(message, self._max_message_size)
+
+    def _entry(self, message: Message, queue: MessageQueue | None, key: str | None, kind: Kind) -> tuple[Kind, Pending]:
+        if queue is None and key is None:
+            entry = Pending(message, self._delivery.choose(message.topic))
+        elif queue is not None:
+            kind, entry = Kind.ORDERED, Pending(message, self._own_queue(queue, message.topic), key)
+        else:
+            assert key is not None
             if validation.has_separator(key):
                 raise MessageIllegal(f"sharding key {key!r} contains \\x01 or \\x02, which separate properties")
-            target, kind = selection.by_key(self._delivery.queues(topic), key), Kind.ORDERED
-        else:
-            target = self._delivery.choose(topic)
+            target = selection.by_key(self._delivery.queues(message.topic), key)
+            kind, entry = Kind.ORDERED, Pending(message, target, key)
         if message.delay_level:
             if message.delay_level < 0:
                 raise MessageIllegal(f"delay level {message.delay_level}: 1 or more, or 0 for no delay")
             kind = Kind.ALONE
-        lane = LaneKey(target.broker_name, topic, kind, message.wait_store_msg_ok)
-        return lane, _Entry(message, target, None, key), size
+        return kind, entry
 
     def _check_topic(self, topic: str) -> None:
         validation.check_topic_for_sending(topic)
@@ -390,39 +324,6 @@ class Producer:
         if queue.topic != topic:
             raise InvalidParameter(f"queue {queue} is not one of topic {topic!r}")
         return queue
-
-    def _accept(self, lane: LaneKey, entry: _Entry, size: int, timeout_s: float) -> None:
-        """With the lock.  Waits while the buffer is full, which slows the caller down to what the brokers take."""
-        accumulator = self._accumulator
-        if accumulator.size_bytes and accumulator.size_bytes + size > self._buffer_bytes:
-            room = self._done.wait_for(
-                lambda: (
-                    self._closed or accumulator.size_bytes + size <= self._buffer_bytes or not accumulator.size_bytes
-                ),
-                timeout_s,
-            )
-            self._refuse_if_closed()
-            if not room:
-                raise SendFailed(
-                    f"topic {lane.topic!r}: {accumulator.size_bytes} bytes wait for brokers, "
-                    f"no room within {timeout_s:.3g} s",
-                    attempts=0,
-                    maybe_stored=False,
-                    code=2,
-                )
-        if accumulator.add(lane, entry, size, self._clock()):
-            if self._idle:
-                self._work.notify()
-            elif len(self._senders) < MAX_SENDERS:
-                sender = threading.Thread(
-                    target=self._send_batches, name=f"rocketsim-send-{len(self._senders)}", daemon=True
-                )
-                self._senders.append(sender)
-                sender.start()
-
-    def _refuse_if_closed(self) -> None:
-        if self._closed:
-            raise ClientClosed(f"producer {self.group} has been closed")
 
     def _split(self, messages: Sequence[Message]) -> list[Sequence[Message]]:
         if not messages:
@@ -446,85 +347,6 @@ class Producer:
         pieces.append(messages[start:])
         return pieces
 
-    # --- sending --------------------------------------------------------------------------------------------------
-
-    def _send_batches(self) -> None:
-        while True:
-            with self._lock:
-                while (batch := self._accumulator.take(now := self._clock())) is None:
-                    if self._closed and self._accumulator.is_empty():
-                        return
-                    self._idle += 1
-                    self._work.wait(self._accumulator.due_in(now))
-                    self._idle -= 1
-            self._run(batch, self._clock() + self._timeout_s)
-
-    def _run(self, batch: Batch[_Entry], deadline: float) -> None:
-        try:
-            of_kind = {Kind.SYNC: self._retries, Kind.ORDERED: self._retries, Kind.ONEWAY: 0}
-            retries = of_kind.get(batch.lane.key.kind, self._async_retries)
-            self._settle(batch.entries, batch.lane.key.kind, deadline, retries)
-        finally:
-            with self._lock:
-                self._accumulator.done(batch)
-                self._done.notify_all()
-                if self._idle:
-                    self._work.notify()
-
-    def _settle(self, entries: Sequence[_Entry], kind: Kind, deadline: float, retries: int) -> None:
-        """Deliver the entries and tell everybody.  One message that a broker finds illegal does not take the others
-        with it."""
-        columns = isinstance(entries[0].message, OutgoingBatch)
-        if columns and len(entries) > 1:
-            for entry in entries:
-                self._settle([entry], kind, deadline, retries)
-            return
-        may_move = kind in (Kind.SYNC, Kind.ASYNC, Kind.ONEWAY, Kind.ALONE)
-        outgoing = entries[0].message
-        if not isinstance(outgoing, OutgoingBatch):
-            outgoing = self._of_messages(
-                [entry.message for entry in entries],  # type: ignore[misc]
-                [entry.queue for entry in entries],
-                [entry.sharding_key for entry in entries],
-                may_move,
-            )
-        try:
-            part = self._deliver(outgoing, deadline, retries, quiet=not columns and len(entries) > 1)
-        except MessageIllegal as error:
-            if len(entries) == 1:
-                self._fail(entries, error)
-                return
-            middle = len(entries) // 2
-            self._settle(entries[:middle], kind, deadline, retries)
-            self._settle(entries[middle:], kind, deadline, retries)
-        except RocketSimError as error:
-            self._fail(entries, error)
-        except Exception as error:
-            # A bug of ours must not leave callers waiting for ever: they get it, and so does this thread's log.
-            self._fail(entries, error)
-            raise
-        else:
-            if columns:
-                _set_result(entries[0], part)
-                return
-            for index, entry in enumerate(entries):
-                if entry.future is not None:
-                    _set_result(entry, part.result(index))
-
-    def _deliver(self, outgoing: OutgoingBatch, deadline: float, retries: int, *, quiet: bool = False) -> BatchPart:
-        """`quiet`: MESSAGE_ILLEGAL is not counted, the batch will be taken apart."""
-        self._delivery.count(sent=len(outgoing))
-        try:
-            part = self._delivery.deliver(outgoing, deadline, retries)
-        except BaseException as error:
-            if quiet and isinstance(error, MessageIllegal):
-                self._delivery.count(sent=-len(outgoing))
-            else:
-                self._delivery.count(failed=len(outgoing))
-            raise
-        self._delivery.count(acknowledged=len(outgoing))
-        return part
-
     def _of_messages(
         self,
         messages: Sequence[Message],
@@ -545,23 +367,6 @@ class Producer:
             compression=self._compress_type,
             sharding_keys=sharding_keys,
         )
-
-    @staticmethod
-    def _fail(entries: Sequence[_Entry], error: Exception) -> None:
-        for entry in entries:
-            if entry.future is not None:
-                try:
-                    entry.future.set_exception(error.again() if isinstance(error, RocketSimError) else error)
-                except InvalidStateError:
-                    pass  # Cancelled by its owner, who does not want to know.
-
-
-def _set_result(entry: _Entry, result: Any) -> None:
-    assert entry.future is not None
-    try:
-        entry.future.set_result(result)
-    except InvalidStateError:
-        pass  # Cancelled by its owner, who does not want to know.
 
 
 def _close_if_alive(reference: "weakref.ref[Producer]") -> Callable[[], None]:

@@ -1,5 +1,5 @@
-"""Routes as values: which queues a topic has, on which brokers, and how old our knowledge of it is.  Pure: `now` is
-an argument."""
+"""Routes as values: which queues a topic has, on which brokers, and how old our knowledge of it is.  Pure: `now` is an
+argument."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -48,8 +48,7 @@ class TopicRoute:
 
     def writable_queues(self) -> list[MessageQueue]:
         """Only brokers with write permission and a live master, as RocketMQ's producers do.  Neighbours are of
-        different brokers,
-        so that a producer that goes round them spreads its load."""
+        different brokers, so that a producer that goes round them spreads its load."""
         queues = [
             MessageQueue(self.topic, data.broker_name, queue_id)
             for data in self.queues
@@ -88,9 +87,8 @@ class _Known:
 
 @dataclass(slots=True)
 class RouteTable:
-    """What was learned, and whether to ask again: every `poll_interval_s`, and after a failure, but not more than
-    once in
-    `retry_interval_s` a topic."""
+    """What was learned, and whether to ask again: every `poll_interval_s`, and after a failure, but not more than once
+    in `retry_interval_s` a topic."""
 
     poll_interval_s: float = 30.0
     retry_interval_s: float = 0.2

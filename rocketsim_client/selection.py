@@ -17,17 +17,18 @@ class RoundRobin:
 
     def next(self, queues: Sequence[MessageQueue], avoid: frozenset[str] = frozenset()) -> MessageQueue:
         """The next queue whose broker is not to be avoided; simply the next one if all are."""
-        for _ in range(len(queues)):
+        self.start += 1
+        queue = queues[self.start % len(queues)]
+        for _ in queues:
+            if queue.broker_name not in avoid:
+                break
             self.start += 1
             queue = queues[self.start % len(queues)]
-            if queue.broker_name not in avoid:
-                return queue
-        self.start += 1
-        return queues[self.start % len(queues)]
+        return queue
 
     def next_available(self, queues: Sequence[MessageQueue], faults: LatencyFaults, now: float) -> MessageQueue:
-        """RocketMQ 4.9's fault mode: the first queue of an available broker; else the best of the avoided ones; else
-        in turn."""
+        """RocketMQ 4.9's fault mode: the first queue of an available broker; else the best of the avoided ones; else in
+        turn."""
         for _ in range(len(queues)):
             self.start += 1
             queue = queues[self.start % len(queues)]

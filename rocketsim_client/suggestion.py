@@ -15,9 +15,8 @@ class Suggestions:
     """RocketMQ's pullFromWhichNodeTable: default 0, updated by every answer, not cleared when a broker cannot be
     reached.
 
-    Beyond RocketMQ: an answer PULL_RETRY_IMMEDIATELY that leaves the offset where it was (a slave behind a client
-    that was already
-    further) sends the next pull to the master, after a pause that doubles while it goes on like that.
+    Beyond RocketMQ: an answer PULL_RETRY_IMMEDIATELY that leaves the offset where it was (a slave behind a client that
+    was already further) sends the next pull to the master, after a pause that doubles while it goes on like that.
     """
 
     _broker_ids: dict[MessageQueue, int] = field(default_factory=dict)

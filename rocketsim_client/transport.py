@@ -1,8 +1,7 @@
 """The seam to the cluster: what the client asks of name servers and brokers, whatever protocol carries it.
 
 Calls take messages as columns and give record bytes; encoding them into frames belongs to the transport.  Every call
-names an address
-and a timeout, tries once, and raises the errors of `errors.py`.
+names an address and a timeout, tries once, and raises the errors of `errors.py`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,8 +17,7 @@ class Outgoing:
     """Messages of one topic for one broker name, as columns of equal length.
 
     `bodies` and `properties` (encoded, message id included) are lists of bytes or Arrow binary arrays; `queue_ids` a
-    list or an integer
-    array; flags are one value for all, or one each.
+    list or an integer array; flags are one value for all, or one each.
     """
 
     topic: str

@@ -68,8 +68,12 @@ def check(message: Message, max_message_size: int) -> int:
     if len(body) > max_message_size:
         raise MessageIllegal(f"topic {message.topic!r}: body of {len(body)} bytes; {max_message_size} at most")
     size = OVERHEAD + len(body) + len(message.topic)
-    if message.tags is None and message.keys is None and message.properties is None:
-        return size
+    tags, keys = message.tags, message.keys
+    if message.properties is None and (tags is None or type(tags) is str) and (keys is None or type(keys) is str):
+        # The usual message, quickly; whatever looks odd is looked at again, slowly.
+        text = f"{tags or ''}{keys or ''}"
+        if text.isascii() and text.isprintable() and len(text) < 1000:
+            return size + len(text) + 16
     return size + _check_properties(message)
 
 

@@ -9,8 +9,16 @@ SYNC = LaneKey("a", "T", Kind.SYNC)
 ORDERED = LaneKey("a", "T", Kind.ORDERED)
 
 
-def accumulator(**changes) -> Accumulator[str]:
-    return Accumulator(**({"linger_s": 2.0, "batch_bytes": 100, "max_in_flight": 2} | changes))
+class ByKey(Accumulator[str]):
+    def add(self, key, entry, size_bytes, now):
+        return super().add(self.lane(*key), entry, size_bytes, now)
+
+    def start_alone(self, key, entry, size_bytes):
+        return super().start_alone(self.lane(*key), entry, size_bytes)
+
+
+def accumulator(**changes) -> ByKey:
+    return ByKey(**({"linger_s": 2.0, "batch_bytes": 100, "max_in_flight": 2} | changes))
 
 
 def test_asynchronous_messages_wait_for_the_linger_of_the_first_of_them():

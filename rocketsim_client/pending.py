@@ -1,0 +1,68 @@
+"""One accepted message and the future of its result, in one object: there may be a hundred thousand of them."""
+
+import threading
+from concurrent.futures import Future
+from concurrent.futures._base import CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED, PENDING
+from typing import Any
+
+from rocketsim_client.batch import OutgoingBatch
+from rocketsim_client.model import Message, MessageQueue
+
+_making = threading.Lock()
+
+
+class Pending(Future[Any]):
+    """A future that gets its condition (a lock and a queue) only when somebody waits for it or leaves a callback; most
+    are looked at when they are done.  It keeps the message until then.
+
+    `_making` decides between a waiter that makes the condition and a sender that finishes a future without one.
+    """
+
+    def __init__(
+        self, message: Message | OutgoingBatch | None, queue: MessageQueue | None, sharding_key: str | None = None
+    ) -> None:
+        # Not Future.__init__: it would make the condition.
+        self._made: threading.Condition | None = None
+        self._state = PENDING
+        self._result: Any = None
+        self._exception: BaseException | None = None
+        self._waiters: list[Any] = []
+        self._done_callbacks: list[Any] = []
+        self.message = message
+        self.queue = queue
+        self.sharding_key = sharding_key
+
+    @property
+    def _condition(self) -> threading.Condition:  # type: ignore[override]
+        made = self._made
+        if made is None:
+            with _making:
+                made = self._made = self._made or threading.Condition()
+        return made
+
+    def done(self) -> bool:
+        return self._state in (FINISHED, CANCELLED, CANCELLED_AND_NOTIFIED)
+
+    def result(self, timeout: float | None = None) -> Any:
+        if self._state == FINISHED and self._exception is None:
+            return self._result
+        return super().result(timeout)
+
+    def succeed(self, result: Any) -> None:
+        """Nothing, if the owner has cancelled it: then nobody wants to know."""
+        self._finish(result, None)
+
+    def fail(self, error: BaseException) -> None:
+        self._finish(None, error)
+
+    def _finish(self, result: Any, error: BaseException | None) -> None:
+        self.message = None
+        with _making:
+            if self._made is None:
+                self._result, self._exception, self._state = result, error, FINISHED
+                return
+        if self.set_running_or_notify_cancel():
+            if error is None:
+                self.set_result(result)
+            else:
+                self.set_exception(error)
