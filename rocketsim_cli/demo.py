@@ -37,6 +37,9 @@ ASK_EVERY_S = 1.0
 def demo(
     rate: Annotated[float, typer.Option(help="Messages a second.", min=1)] = 300.0,
     seconds: Annotated[float, typer.Option(help="Length of each of the three phases.", min=5)] = PHASE_S,
+    folder: Annotated[
+        Path | None, typer.Option("--dir", help="Keep stores and logs here. Default: a folder that goes at the end.")
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="The result as JSON on stdout; what happens on stderr.")
     ] = False,
@@ -48,8 +51,9 @@ def demo(
     screen = open_screen(out)
     try:
         with ExitStack() as parts:
-            folder = Path(parts.enter_context(tempfile.TemporaryDirectory(prefix="rocketsim-demo-")))
-            report = Demo(folder, rate, seconds, screen.event, screen.show, parts).run()
+            if folder is None:
+                folder = Path(parts.enter_context(tempfile.TemporaryDirectory(prefix="rocketsim-demo-")))
+            report = Demo(folder.absolute(), rate, seconds, screen.event, screen.show, parts).run()
     finally:
         screen.close()
     if as_json:
@@ -95,7 +99,7 @@ class Demo:
         self._start()
         self._watch("the query starts", START_S, until=lambda: self._query.read() > 0)
         self._watch("both pairs serve", self._phase_s)
-        victim = next(server for server in self._cluster.brokers if server.broker_id == 0)
+        victim = self._cluster.masters[0]
         self._outage(victim)
         self._watch("both pairs serve again", self._phase_s)
         return self._account(victim)
@@ -113,14 +117,13 @@ class Demo:
         self._parts.callback(spark.stop)
         servers.wait()
         admin = self._parts.enter_context(open_admin(self._cluster))
-        for server in self._cluster.brokers:
-            if server.broker_id == 0:
-                admin.update_topic(
-                    TOPIC,
-                    read_queue_nums=QUEUES_PER_BROKER,
-                    write_queue_nums=QUEUES_PER_BROKER,
-                    broker_addr=server.address,
-                )
+        for master in self._cluster.masters:
+            admin.update_topic(
+                TOPIC,
+                read_queue_nums=QUEUES_PER_BROKER,
+                write_queue_nums=QUEUES_PER_BROKER,
+                broker_addr=master.address,
+            )
         self._offsets = self._parts.enter_context(DemoOffsets(self._cluster.brokers, GROUP, TOPIC))
         name_server = self._cluster.name_server
         self._producer = self._parts.enter_context(ProducerProcess(name_server, TOPIC, self._rate, self._folder))
@@ -133,9 +136,11 @@ class Demo:
         victim.kill()
         self._tell(f"SIGKILL: {victim.name}, the master on {victim.address}, is gone")
         served_before = self._query.served()[victim.broker_name, 1]
+        committed_before = self._offsets.committed_on_slave(victim.broker_name)
         self._watch(f"{victim.name} is down", self._phase_s)
         served = self._query.served()[victim.broker_name, 1] - served_before
-        self._tell(f"its slave served {served} messages meanwhile, and took the group's offsets")
+        self._handed_over = self._offsets.committed_on_slave(victim.broker_name) - committed_before
+        self._tell(f"meanwhile its slave served {served} messages, and took offsets for {self._handed_over}")
         victim.start()
         victim.wait_until_listening()
         self._tell(f"{victim.name} is back on {victim.address}")
@@ -161,6 +166,7 @@ class Demo:
             progress=self._offsets.progress(),
             served=self._query.served(),
             killed_broker=victim.broker_name,
+            committed_to_slave=self._handed_over,
             trouble=() if in_time else [f"not everything was read and committed within {DRAIN_S:.0f} s"],
         )
 

@@ -59,6 +59,10 @@ class DemoOffsets:
             rows.append(QueueProgress(broker_name, queue_id, max(ends, default=0), committed.get(0), committed.get(1)))
         return rows
 
+    def committed_on_slave(self, broker_name: str) -> int:
+        """The slave's offsets of this name added up: how much of it the group has behind it."""
+        return sum(row.on_slave or 0 for row in self.progress() if row.broker_name == broker_name)
+
     def are_at_the_end(self) -> bool:
         """Every queue's end is committed, on master and slave alike, by answers of this moment."""
         self.ask()

@@ -3,8 +3,12 @@
 Starts Spark, which forks: nothing in this process may have opened a gRPC channel before.
 """
 
+import os
+import sys
 import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -23,8 +27,15 @@ TRIGGER = "2 seconds"
 def start_spark(folder: Path) -> "SparkSession":
     from pyspark.sql import SparkSession
 
+    # Spark's own default is whatever `python3` is on the PATH.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    with stderr_to(folder / "spark.log"):
+        return _build_session(SparkSession.builder, folder)
+
+
+def _build_session(builder: "SparkSession.Builder", folder: Path) -> "SparkSession":
     spark = (
-        SparkSession.builder.appName("rocketsim demo")
+        builder.appName("rocketsim demo")
         .master("local[2]")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
@@ -37,6 +48,20 @@ def start_spark(folder: Path) -> "SparkSession":
     )
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+@contextmanager
+def stderr_to(file: Path) -> Iterator[None]:
+    """What Spark's JVM, started inside, writes to its standard error goes to `file` for good: we draw a screen."""
+    sys.stderr.flush()
+    ours = os.dup(2)
+    with file.open("ab") as log:
+        os.dup2(log.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(ours, 2)
+        os.close(ours)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +195,13 @@ class TelemetryQuery:
         return sum(by_batch.values())
 
     def failure(self) -> str | None:
+        """Why it has ended: Spark's words without the JVM's stack."""
         error = self._query.exception()
-        return str(error) if error is not None else None
+        if error is None:
+            return None
+        words = str(error).split("JVM stacktrace:")[0].split("=== Streaming Query ===")[0]
+        lines = [line for line in words.splitlines() if line.strip()]
+        return "\n".join(line for line in lines if not line.lstrip().startswith("at "))
 
     def stop(self) -> None:
         self._query.stop()

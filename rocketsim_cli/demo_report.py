@@ -30,8 +30,8 @@ class DemoReport:
     counted_ids: Mapping[str, int]
     progress: list[QueueProgress]
     served: Mapping[tuple[str, int], int]
-    # Messages of the killed master's pair that its slave served while the master was away.
     killed_broker: str
+    committed_to_slave: int  # how far the slave's offsets moved while its master was away
     problems: list[str] = field(default_factory=list)
 
     @classmethod
@@ -47,6 +47,7 @@ class DemoReport:
         progress: list[QueueProgress],
         served: Mapping[tuple[str, int], int],
         killed_broker: str,
+        committed_to_slave: int,
         trouble: Iterable[str] = (),
     ) -> "DemoReport":
         report = cls(
@@ -59,6 +60,7 @@ class DemoReport:
             progress,
             served,
             killed_broker,
+            committed_to_slave,
         )
         report.problems.extend([*trouble, *report._findings()])
         return report
@@ -111,6 +113,8 @@ class DemoReport:
             found.append(f"{len(apart)} queues have different offsets on master and slave")
         if not self.served.get((self.killed_broker, 1)):
             found.append(f"the slave of {self.killed_broker} served nothing while its master was away")
+        if self.committed_to_slave <= 0:
+            found.append(f"the slave of {self.killed_broker} took no offsets while its master was away")
         return found
 
     def as_json(self) -> dict[str, object]:
@@ -126,6 +130,7 @@ class DemoReport:
             "duplicatesDropped": self.duplicates_dropped,
             "duplicates": self.duplicates,
             "committed": self.committed,
+            "committedToSlave": self.committed_to_slave,
             "lag": self.lag,
             "offsets": [
                 {

@@ -172,6 +172,7 @@ def show_report(console: Console, report: DemoReport) -> None:
         {"what": "duplicates after that", "result": report.duplicates},
         {"what": "committed offsets", "result": report.committed},
         {"what": "lag", "result": report.lag},
+        {"what": f"committed to the slave of {report.killed_broker}", "result": report.committed_to_slave},
         *(
             {"what": f"served by {name} {'master' if broker_id == 0 else 'slave'}", "result": count}
             for (name, broker_id), count in sorted(report.served.items())

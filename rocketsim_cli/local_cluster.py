@@ -154,6 +154,14 @@ class LocalCluster:
     def servers(self) -> list[ServerProcess]:
         return [self.namesrv, *self.brokers]
 
+    @property
+    def masters(self) -> list[ServerProcess]:
+        return [broker for broker in self.brokers if broker.broker_id == 0]
+
+    @property
+    def slaves(self) -> list[ServerProcess]:
+        return [broker for broker in self.brokers if broker.broker_id != 0]
+
     def start(self, tell: Callable[[str], None] = lambda line: None) -> None:
         self.namesrv.start()
         name_server = self.namesrv.wait_until_listening()
@@ -174,11 +182,7 @@ class LocalCluster:
 
     def stop(self) -> None:
         """Masters first, so that their slaves have everything; the name server last."""
-        for generation in (
-            [broker for broker in self.brokers if broker.broker_id == 0],
-            [broker for broker in self.brokers if broker.broker_id != 0],
-            [self.namesrv],
-        ):
+        for generation in (self.masters, self.slaves, [self.namesrv]):
             for server in generation:
                 server.terminate()
             for server in generation:

@@ -1,4 +1,4 @@
-"""Waits until a local cluster is one: every broker known to the name server.
+"""Waits until a local cluster is one: every broker known to the name server, every slave in step with its master.
 
 Opens gRPC channels, so Spark goes first.
 """
@@ -14,28 +14,40 @@ from rocketsim_cli.trouble import Trouble
 if TYPE_CHECKING:
     from rocketsim_client import Admin
 
-REGISTER_TIMEOUT_S = 30.0
+READY_TIMEOUT_S = 30.0
 
 
 @contextmanager
 def open_admin(cluster: LocalCluster) -> "Iterator[Admin]":
-    """An admin client of the cluster, once all its brokers have registered."""
+    """An admin client of the cluster, once it is complete."""
     from rocketsim_client import Admin
     from rocketsim_client.errors import RocketSimError
 
-    wanted = {server.address for server in cluster.brokers}
-    deadline = time.monotonic() + REGISTER_TIMEOUT_S
+    deadline = time.monotonic() + READY_TIMEOUT_S
     with Admin(name_server=cluster.name_server) as admin:
         while True:
             try:
-                known = {member.address for member in admin.cluster_list()}
+                missing = _missing(cluster, admin)
             except RocketSimError as error:
-                known, reason = set(), str(error)
-            else:
-                reason = f"not registered: {', '.join(sorted(wanted - known))}"
-            if wanted <= known:
+                missing = str(error)
+            if missing is None:
                 break
+            for server in cluster.servers:
+                if not server.is_running():
+                    raise Trouble(f"{server.name} has ended: {server.last_words()} (log: {server.log_file})")
             if time.monotonic() > deadline:
-                raise Trouble(f"the cluster is not complete after {REGISTER_TIMEOUT_S:.0f} s; {reason}")
+                raise Trouble(f"the cluster is not complete after {READY_TIMEOUT_S:.0f} s: {missing}")
             time.sleep(0.05)
         yield admin
+
+
+def _missing(cluster: LocalCluster, admin: "Admin") -> str | None:
+    known = {member.address for member in admin.cluster_list()}
+    if absent := sorted(server.name for server in cluster.brokers if server.address not in known):
+        return f"not registered: {', '.join(absent)}"
+    for master in cluster.masters:
+        slaves = [server for server in cluster.slaves if server.broker_name == master.broker_name]
+        (status,) = admin.ha_status(broker_addr=master.address)
+        if sum(slave.in_sync for slave in status.slaves) < len(slaves):
+            return f"not in sync: the slaves of {master.name}"
+    return None

@@ -79,9 +79,8 @@ def _make_topic(cluster: LocalCluster, topic: str) -> None:
     from rocketsim_cli.readiness import open_admin
 
     with open_admin(cluster) as admin:
-        for server in cluster.brokers:
-            if server.broker_id == 0:
-                admin.update_topic(topic, read_queue_nums=4, write_queue_nums=4, broker_addr=server.address)
+        for server in cluster.masters:
+            admin.update_topic(topic, read_queue_nums=4, write_queue_nums=4, broker_addr=server.address)
 
 
 def _welcome(cluster: LocalCluster, topic: str) -> str:
@@ -100,8 +99,10 @@ Paste into pyspark, or a script:
 
 def snippet(name_server: str, topic: str) -> str:
     """PySpark that works as it stands, while the cluster runs."""
-    return f"""from pyspark.sql import SparkSession
+    return f"""import os, sys
+from pyspark.sql import SparkSession
 
+os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark's workers need this Python, too
 spark = SparkSession.builder.master("local[2]").getOrCreate()
 messages = (
     spark.readStream.format("rocketsim")

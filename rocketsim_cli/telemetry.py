@@ -131,7 +131,8 @@ def send_telemetry(name_server: str, topic: str, rate: float, ids: IO[str], stop
     from rocketsim_client.errors import RocketSimError
 
     tally = Tally(ids)
-    with Producer(name_server=name_server, group="telemetry") as producer:
+    # A master that is back is used again within seconds, not at the usual poll of the name server after up to 30.
+    with Producer(name_server=name_server, group="telemetry", poll_name_server_interval_ms=3_000) as producer:
         readings = Telemetry().readings()
         started = reported = time.monotonic()
         while not stop.is_set():

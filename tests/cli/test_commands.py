@@ -59,6 +59,10 @@ class Pair:
         self.master, self.slave = processes.start_pair("broker-a", self.namesrv, brokerRole="SYNC_MASTER")
         self.n = ("-n", self.namesrv.address)
 
+    def in_sync(self) -> bool:
+        (status,) = self.admin("haStatus", "-b", self.master.address)
+        return any(slave["inSync"] for slave in status["slaves"])
+
     def admin(self, command: str, *arguments: str):
         return answer("admin", command, *self.n, *arguments)
 
@@ -68,6 +72,7 @@ def pair(tmp_path_factory) -> Iterator[Pair]:
     with Processes(tmp_path_factory.mktemp("pair")) as processes:
         pair = Pair(processes)
         wait_until(lambda: len(pair.admin("clusterList")) == 2, "both brokers are registered")
+        wait_until(lambda: pair.in_sync(), "the slave is in sync")
         yield pair
 
 

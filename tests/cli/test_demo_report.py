@@ -18,6 +18,7 @@ def report(**changes: object) -> DemoReport:
         "progress": [QueueProgress("broker-a", 0, 4, 4, 4)],
         "served": {("broker-a", 0): 2, ("broker-a", 1): 1},
         "killed_broker": "broker-a",
+        "committed_to_slave": 1,
     }
     return DemoReport.make(**{**facts, **changes})
 
@@ -41,6 +42,7 @@ QUEUE = QueueProgress("broker-a", 0, 4, 4, 4)
         pytest.param({"progress": [replace(QUEUE, on_master=3, on_slave=3)]}, "1 messages behind", id="behind"),
         pytest.param({"progress": [replace(QUEUE, on_slave=3)]}, "different offsets", id="slave apart"),
         pytest.param({"served": {("broker-a", 0): 3}}, "slave of broker-a served nothing", id="slave never read"),
+        pytest.param({"committed_to_slave": 0}, "took no offsets", id="nothing committed to the slave"),
         pytest.param({"trouble": ["too slow"]}, "too slow", id="trouble on the way"),
     ],
 )
