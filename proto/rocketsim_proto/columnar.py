@@ -21,7 +21,7 @@ from rocketsim_proto.java_hash import java_hash
 from rocketsim_proto.layout import HOST_FLAGS, layout_of
 from rocketsim_proto.properties import Properties, encode_property_columns
 from rocketsim_proto.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_SIZE, SYS_FLAG_COMPRESSED, RecordError
-from rocketsim_proto.slices import Bytes, Positions, as_bytes, binary_slices, fixed_binary, gather, windows
+from rocketsim_proto.slices import FEW, Bytes, Positions, as_bytes, binary_slices, fixed_binary, gather, windows
 from rocketsim_proto.unique_ids import UniqIds, hex_strings
 
 __all__ = ["RecordError", "Records", "UniqIds", "encode", "encode_property_columns", "java_hash"]
@@ -332,10 +332,12 @@ class Records:
         tags = self.property(record.PROPERTY_TAGS)
         if tags.null_count == len(tags):
             return np.zeros(len(self), np.int64)
+        if len(tags) <= FEW:
+            return np.array([record.tags_code(tag or "") for tag in tags.to_pylist()], np.int64)
         codes = tags.dictionary_encode()
-        hashes = java_hash(codes.dictionary).astype(np.int64)
-        rows = pc.fill_null(codes.indices, 0).to_numpy()
-        return np.where(tags.is_null().to_numpy(zero_copy_only=False), 0, hashes[rows])
+        hashes = np.append(java_hash(codes.dictionary), 0).astype(np.int64)  # the last one is that of a null
+        rows: Positions = pc.fill_null(codes.indices, len(hashes) - 1).to_numpy()
+        return hashes[rows]
 
     # --- the broker's side --------------------------------------------------------------------------------------------
 

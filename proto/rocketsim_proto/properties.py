@@ -17,8 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rocketsim_proto.record import NAME_END, PROPERTY_END
-from rocketsim_proto.slices import Bytes, Positions, binary_slices, flat, gather, strings
+from rocketsim_proto.record import NAME_END, PROPERTY_END, decode_properties
+from rocketsim_proto.slices import FEW, Bytes, Positions, binary_slices, flat, gather, strings
 
 _NAME_END = ord(NAME_END)
 _PROPERTY_END = ord(PROPERTY_END)
@@ -45,9 +45,29 @@ class Properties:
         return self._split.maps()
 
     @cached_property
-    def _split(self) -> "_Table | _Pieces":
+    def _split(self) -> "_Few | _Table | _Pieces":
+        if len(self._starts) <= FEW:
+            return _Few(self._data, self._starts, self._sizes)
         text, bounds = flat(binary_slices(self._data, self._starts, self._sizes))
         return _table(text, bounds) or _Pieces(text, bounds)
+
+
+# --- a few records ------------------------------------------------------------------------------------------------
+
+
+class _Few:
+    """One record at a time, with the plain reader."""
+
+    def __init__(self, data: Bytes, starts: Positions, sizes: Positions) -> None:
+        bounds = zip(starts.tolist(), sizes.tolist(), strict=True)
+        self._rows = [decode_properties(data.data[start : start + size]) for start, size in bounds]
+
+    def column(self, name: bytes) -> pa.StringArray:
+        key = name.decode()
+        return pa.array([row.get(key) for row in self._rows], pa.string())
+
+    def maps(self) -> pa.MapArray:
+        return pa.array([list(row.items()) for row in self._rows], pa.map_(pa.string(), pa.string()))
 
 
 # --- the same names in every record -------------------------------------------------------------------------------

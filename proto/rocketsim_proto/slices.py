@@ -6,6 +6,8 @@ memcpy.  Pieces of any size are described as an Arrow `binary_view` array over t
 copies them in C.
 """
 
+from itertools import repeat
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -18,6 +20,7 @@ Positions = npt.NDArray[np.int64]
 _VIEW = np.dtype([("size", "<i4"), ("first", "<u4"), ("buffer", "<i4"), ("offset", "<i4")])
 _INLINE = 12
 _INLINE_VIEW = np.dtype([("size", "<i4"), ("inline", f"V{_INLINE}")])
+FEW = 64  # up to here a loop is faster than what numpy and Arrow need to get going
 MAX_BUFFER = 2**31 - 1  # Arrow counts in 32 bits here
 
 
@@ -45,6 +48,12 @@ def binary_slices(
 ) -> pa.BinaryArray:
     """data[start : start + size] of each pair, copied; null where not `valid`.  The caller has checked the bounds."""
     count = len(starts)
+    if count <= FEW:
+        bounds = zip(
+            starts.tolist(), sizes.tolist(), valid.tolist() if valid is not None else repeat(True), strict=False
+        )
+        pieces = [data.data[start : start + size].tobytes() if there else None for start, size, there in bounds]
+        return pa.array(pieces, pa.binary())
     if len(data) > MAX_BUFFER:
         raise ValueError(f"a buffer of {len(data)} bytes; {MAX_BUFFER} at most")
     if valid is not None:

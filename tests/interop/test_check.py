@@ -1,4 +1,4 @@
-"""The comparison itself, without RocketMQ: every kind of difference must be noticed, or zeros in the table mean nothing."""
+"""The comparison itself, without RocketMQ: a difference of any kind is noticed, or its zeros mean nothing."""
 
 from copy import deepcopy
 from typing import Any

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from rocketsim_proto import record
 from rocketsim_proto.columnar import RecordError, Records
 from rocketsim_proto.record import Record
+from rocketsim_proto.slices import FEW
 
-from tests.support.records import decode_all, encode_raw, record_bytes
+from tests.support.records import decode_all, encode_raw, in_bulk, record_bytes
 
 FIELDS = {
     "queue_id": "queue_id",
@@ -23,7 +24,13 @@ FIELDS = {
     "reconsume_times": "reconsume_times",
     "prepared_transaction_offset": "prepared_transaction_offset",
 }
-batches = st.lists(record_bytes(), max_size=8)
+
+
+def few_or_in_bulk(batch: list[bytes]) -> st.SearchStrategy[list[bytes]]:
+    return st.sampled_from([batch, in_bulk(batch)])
+
+
+batches = st.lists(record_bytes(), max_size=8).flatmap(few_or_in_bulk)
 
 
 def host_text(host: bytes) -> str:
@@ -60,7 +67,7 @@ def test_every_column_agrees_with_the_plain_decoder(batch: list[bytes]) -> None:
         array.validate(full=True)
 
 
-@given(record_bytes(), st.integers(1, 5))
+@given(record_bytes(), st.integers(1, 5) | st.just(FEW + 1))
 def test_a_batch_of_equal_records_agrees_too(one: bytes, count: int) -> None:
     records = Records.walk(one * count)
     assert_agrees(records, list(decode_all(one * count)))
@@ -71,6 +78,7 @@ def test_some_of_the_records_are_records_again(batch: list[bytes], data: st.Data
     records = Records.walk(b"".join(batch))
     plain = list(decode_all(b"".join(batch)))
     rows = data.draw(st.lists(st.integers(0, len(batch) - 1), max_size=8)) if batch else []
+    rows *= data.draw(st.sampled_from([1, FEW]))
     assert_agrees(records[np.array(rows, np.int64)], [plain[row] for row in rows])
     assert records[np.array(rows, np.int64)].take_bytes() == b"".join(batch[row] for row in rows)
     assert records[1:].take_bytes() == b"".join(batch[1:])
@@ -95,7 +103,7 @@ def test_sizes_that_come_with_the_data_are_used_and_checked(batch: list[bytes]) 
             Records.walk(data, sizes=np.array(moved))
 
 
-@given(st.lists(record_bytes(), min_size=1, max_size=5), st.data())
+@given(st.lists(record_bytes(), min_size=1, max_size=5).flatmap(few_or_in_bulk), st.data())
 def test_damage_is_found_where_the_plain_decoder_finds_it(batch: list[bytes], data: st.DataObject) -> None:
     damaged = bytearray(b"".join(batch))
     at = data.draw(st.integers(0, len(damaged) - 1))
@@ -207,7 +215,7 @@ def test_no_records_have_all_columns_too() -> None:
     assert records.take_bytes() == b""
 
 
-@given(st.lists(record_bytes(), min_size=1, max_size=6), st.data())
+@given(st.lists(record_bytes(), min_size=1, max_size=6).flatmap(few_or_in_bulk), st.data())
 def test_a_stamp_changes_what_the_broker_knows_and_nothing_else(batch: list[bytes], data: st.DataObject) -> None:
     widths = {len(one.store_host) for one in decode_all(b"".join(batch))}
     width = data.draw(st.sampled_from(sorted(widths)))

@@ -9,7 +9,7 @@ from rocketsim_proto import record
 from rocketsim_proto.columnar import encode_property_columns
 from rocketsim_proto.properties import Properties
 
-from tests.support.records import odd_properties, property_pairs, values
+from tests.support.records import in_bulk, odd_properties, property_pairs, values
 
 anything = property_pairs | odd_properties | st.binary(max_size=20)
 
@@ -23,7 +23,12 @@ def split(rows: list[bytes]) -> Properties:
     )
 
 
-def assert_agrees(rows: list[bytes]) -> None:
+def assert_agrees(few: list[bytes]) -> None:
+    for rows in (few, in_bulk(few)):
+        assert_reads(rows)
+
+
+def assert_reads(rows: list[bytes]) -> None:
     plain = [record.decode_properties(row) for row in rows]
     properties = split(rows)
     assert properties.maps().to_pylist() == [list(one.items()) for one in plain]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 from rocketsim_proto import record
 from rocketsim_proto.record import Record
+from rocketsim_proto.slices import FEW
 
 int32 = st.integers(-(2**31), 2**31 - 1)
 int64 = st.integers(-(2**63), 2**63 - 1)
@@ -52,6 +53,11 @@ def encode_raw(one: Record, properties: bytes, *, version_2: bool = False) -> by
     head, magic = plain[:-3], record.MESSAGE_MAGIC_V2 if version_2 else record.MESSAGE_MAGIC
     tail = len(topic).to_bytes(2 if version_2 else 1, "big") + topic + len(properties).to_bytes(2, "big") + properties
     return record.BLANK.pack(len(head) + len(tail), magic) + head[record.BLANK_SIZE :] + tail
+
+
+def in_bulk(batch: list[bytes]) -> list[bytes]:
+    """The same again and again, until they are not just a few, which are read one by one."""
+    return batch * (FEW // len(batch) + 1) if batch else batch
 
 
 def decode_all(data: bytes) -> Iterator[Record]:
