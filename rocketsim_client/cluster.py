@@ -1,40 +1,21 @@
-"""A RocketSim cluster as a reader and writer of offsets sees it: routes, bounds, ranges, commits.  Thread-safe;
-channels open late.
+"""A RocketSim cluster as a reader and writer of offsets sees it: bounds, searches, commits, ranges of records."""
 
-The rules about whom to ask live here, once: table D5 within a broker name, a broker that cannot be reached is left at
-once and not tried first again for a moment, the route is asked again as soon as it proves wrong.
-"""
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
-import threading
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
-
-from rocketsim_client import forks
-from rocketsim_client.addresses import parse_name_servers
-from rocketsim_client.brokers import BadAddresses, Member, candidates
+from rocketsim_client.brokers import Member
+from rocketsim_client.directory import Directory
 from rocketsim_client.errors import (
     BadAnswer,
     BrokerNotExist,
     CallTimeout,
-    ClientClosed,
-    NameServerUnavailable,
     RocketSimError,
     ServiceNotAvailable,
-    TopicNotExist,
     Unreachable,
 )
 from rocketsim_client.expression import TagExpression
-from rocketsim_client.grpc_transport import GrpcTransport
 from rocketsim_client.model import CommitResult, MessageQueue, PullFrame, QueueBounds, QueueRange, by_broker
 from rocketsim_client.range_pull import RangeProgress
-from rocketsim_client.route import MASTER_ID, BrokerData, RouteTable, TopicRoute
-from rocketsim_client.transport import Transport
-
-if TYPE_CHECKING:
-    from rocketsim_client.producer import Producer
-
-T = TypeVar("T")
+from rocketsim_client.route import MASTER_ID
 
 # A stream that has to go on after this is opened anew where it was: bounds how long a dead peer is waited for.
 STREAM_DEADLINE_S = 10.0
@@ -49,32 +30,8 @@ class CommitFailed(RocketSimError):
         self.result = result
 
 
-class Cluster:
-    """`name_server` is `host:port;host:port`.  `timeout_s` bounds each call to one server; falling back takes a further
-    call."""
-
-    def __init__(
-        self,
-        name_server: str | Sequence[str],
-        *,
-        timeout_s: float = 3.0,
-        poll_interval_s: float = 30.0,
-        transport: Transport | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.name_servers = parse_name_servers(name_server)
-        self.timeout_s = timeout_s
-        self.transport: Transport = transport or GrpcTransport(self.name_servers)
-        self._clock = clock
-        self._routes = RouteTable(poll_interval_s)
-        self._bad = BadAddresses()
-        self._asking = threading.Lock()
-        self._producer: Producer | None = None
-        self._closed = False
-        forks.watch(self)
-
-    def forget_parent(self) -> None:
-        self._asking, self._bad, self._producer = threading.Lock(), BadAddresses(), None
+class Cluster(Directory):
+    """Thread-safe; opens nothing before its first call, and starts anew in a forked child."""
 
     def __enter__(self) -> "Cluster":
         return self
@@ -83,131 +40,8 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        self._closed = True
-        if self._producer:
-            self._producer.close()
+        """Ends all calls that are under way."""
         self.transport.close()
-
-    # --- routes ---------------------------------------------------------------------------------------------------
-
-    def topics(self) -> list[str]:
-        return self.transport.topic_list(self.timeout_s)
-
-    def members(self) -> list[BrokerData]:
-        """All brokers the name server knows."""
-        return self.transport.cluster_list(self.timeout_s)
-
-    def route(self, topic: str, *, fresh: bool = False) -> TopicRoute:
-        """The topic's route; from memory if it is not older than the poll interval and `fresh` is not asked for.  An
-        old route is kept when no name server answers (but not for `fresh`)."""
-        known = self._routes.get(topic)
-        if known and not fresh and not self._routes.is_due(topic, self._clock()):
-            return known
-        if known and not fresh and self._asking.locked():
-            return known  # Somebody asks already.
-        with self._asking:
-            again = self._routes.get(topic)
-            if again is not known and again and not fresh:
-                return again
-            try:
-                route = self.transport.topic_route(topic, self.timeout_s)
-            except NameServerUnavailable:
-                if known is None or fresh:
-                    raise
-                self._routes.asked_in_vain(topic, self._clock())
-                return known
-            except TopicNotExist:
-                if known is None or fresh:
-                    raise
-                self._routes.asked_in_vain(topic, self._clock())
-                return known
-            self._routes.learned(topic, route, self._clock())
-            return route
-
-    def refresh_after_failure(self, topic: str) -> TopicRoute | None:
-        """Ask again now, unless that was done a moment ago.  Never raises: the old route is better than none."""
-        if not self._routes.may_refresh(topic, self._clock()):
-            return self._routes.get(topic)
-        try:
-            return self.route(topic, fresh=True)
-        except (NameServerUnavailable, TopicNotExist):
-            self._routes.refreshed_in_vain(topic, self._clock())
-            return self._routes.get(topic)
-
-    def queues(self, topic: str, *, fresh: bool = False) -> list[MessageQueue]:
-        """The queues that can be read."""
-        return self.route(topic, fresh=fresh).readable_queues()
-
-    # --- whom to ask ----------------------------------------------------------------------------------------------
-
-    @property
-    def has_bad_addresses(self) -> bool:
-        """Quick: whether `bad_addresses` is worth a look."""
-        return bool(self._bad)
-
-    def bad_addresses(self) -> frozenset[str]:
-        """Those that failed a moment ago."""
-        return self._bad.now_bad(self._clock())
-
-    def failed(self, address: str, error: RocketSimError) -> None:
-        self._bad.failed(address, self._clock(), silent=isinstance(error, CallTimeout))
-
-    def answered(self, address: str) -> None:
-        self._bad.answered(address)
-
-    def find(self, topic: str, broker_name: str, broker_id: int, tried: Collection[str] = ()) -> Member | None:
-        """The next member to ask, by D5, leaving out `tried` addresses and putting those that just failed last."""
-        order = candidates(self.route(topic).addresses(broker_name), broker_id, self.bad_addresses())
-        return next((member for member in order if member.address not in tried), None)
-
-    def ask(
-        self,
-        topic: str,
-        broker_name: str,
-        call: Callable[[Member], T],
-        *,
-        broker_id: int = MASTER_ID,
-        only_this: bool = False,
-    ) -> T:
-        """`call`'s answer from the first member that gives one.  Whenever that is not the member asked for first, the
-        route is looked at again: it may know better by now."""
-        tried: list[str] = []
-        failure: RocketSimError | None = None
-        refreshed = False
-        while True:
-            member = self.find(topic, broker_name, broker_id, tried)
-            if not refreshed and (member is None or member.broker_id != broker_id):
-                self.refresh_after_failure(topic)
-                refreshed = True
-                continue
-            if member is None or (only_this and member.broker_id != broker_id):
-                break
-            tried.append(member.address)
-            try:
-                answer = call(member)
-            except (Unreachable, ServiceNotAvailable) as error:
-                failure, refreshed = error, False
-                if isinstance(error, Unreachable):
-                    self.failed(member.address, error)
-            else:
-                self.answered(member.address)
-                return answer
-        if failure:
-            raise failure
-        wanted = f"broker id {broker_id} of " if only_this else ""
-        raise BrokerNotExist(f"the route of topic {topic!r} has no address for {wanted}broker {broker_name!r}")
-
-    def ask_name(self, broker_name: str, call: Callable[[str], T]) -> T:
-        """`call(address)`'s answer from the master of a name, from another member when it does not answer.  For
-        operators: the members are asked of the name server each time."""
-        members = {data.broker_name: data.addresses for data in self.members()}
-        failure: RocketSimError | None = None
-        for member in candidates(members.get(broker_name, {}), MASTER_ID):
-            try:
-                return call(member.address)
-            except Unreachable as error:
-                failure = error
-        raise failure or BrokerNotExist(f"the name server knows no broker {broker_name!r}")
 
     # --- offsets of queues ----------------------------------------------------------------------------------------
 
@@ -381,15 +215,3 @@ class Cluster:
                     tried.clear()
             finally:
                 frames.close()  # type: ignore[attr-defined]  # a generator: closing it cancels the call
-
-    # --- writing --------------------------------------------------------------------------------------------------
-
-    def producer(self, group: str = "rocketsim") -> "Producer":
-        """A producer over this cluster's channels, made once and closed with it."""
-        if self._closed:
-            raise ClientClosed("this cluster has been closed")
-        if self._producer is None:
-            from rocketsim_client.producer import Producer
-
-            self._producer = Producer(group=group, cluster=self)
-        return self._producer

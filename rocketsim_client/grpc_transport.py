@@ -1,128 +1,30 @@
 """The transport over our own gRPC services: generated messages on one side, the client's values on the other, nothing
 else."""
 
-import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
 from rocketsim_proto import broker_pb2 as pb
-from rocketsim_proto import namesrv_pb2 as ns
 from rocketsim_proto.broker_pb2_grpc import BrokerStub
-from rocketsim_proto.namesrv_pb2_grpc import NameServerStub
 
-from rocketsim_client import forks, record_frame
+from rocketsim_client import record_frame
 from rocketsim_client.channels import Channels
-from rocketsim_client.errors import (
-    BadAnswer,
-    NameServerUnavailable,
-    RocketSimError,
-    TopicNotExist,
-    Unreachable,
-)
-from rocketsim_client.model import (
-    GetMessageStatus,
-    MessageQueue,
-    PullFrame,
-    QueueBounds,
-    QueueRange,
-    Segment,
-    SendStatus,
-)
-from rocketsim_client.route import BrokerData, QueueData, TopicRoute
+from rocketsim_client.errors import BadAnswer
+from rocketsim_client.grpc_answers import acknowledged, pull_frame
+from rocketsim_client.grpc_name_servers import GrpcNameServers
+from rocketsim_client.local_address import local_ipv4
+from rocketsim_client.model import GetMessageStatus, MessageQueue, PullFrame, QueueBounds, QueueRange
 from rocketsim_client.transport import Acknowledged, OffsetsAnswer, Outgoing, PullAnswer, PullCall
 
-T = TypeVar("T")
 
-
-class GrpcTransport:
-    """Thread-safe.  Name servers share nothing: the one that answered last is asked first, then the others."""
+class GrpcTransport(GrpcNameServers):
+    """Thread-safe.  Every call tries one address once."""
 
     def __init__(self, name_servers: Sequence[str]) -> None:
-        self.channels = Channels()
-        self._name_servers = list(name_servers)
-        self._preferred = 0
-        self._lock = threading.Lock()
-        forks.watch(self)
-
-    def forget_parent(self) -> None:
-        self._lock = threading.Lock()
+        super().__init__(Channels(), name_servers)
 
     def close(self) -> None:
         self.channels.close()
-
-    # --- name servers ---------------------------------------------------------------------------------------------
-
-    def topic_route(self, topic: str, timeout_s: float) -> TopicRoute:
-        def ask(address: str) -> TopicRoute:
-            request = ns.TopicRouteRequest(topic=topic)
-            answer = self.channels.call(address, NameServerStub, "TopicRoute", request, timeout_s)
-            if not answer.queue_datas:
-                raise TopicNotExist(f"topic {topic!r}: no route at name server {address}", address=address)
-            return TopicRoute(
-                topic,
-                tuple(
-                    QueueData(data.broker_name, data.read_queue_nums, data.write_queue_nums, data.perm)
-                    for data in answer.queue_datas
-                ),
-                {data.broker_name: broker_data(data) for data in answer.broker_datas},
-            )
-
-        return self._ask_name_servers(ask)
-
-    def topic_list(self, timeout_s: float) -> list[str]:
-        def ask(address: str) -> list[str]:
-            answer = self.channels.call(address, NameServerStub, "TopicList", ns.TopicListRequest(), timeout_s)
-            return sorted(answer.topics)
-
-        return self._ask_name_servers(ask)
-
-    def cluster_list(self, timeout_s: float) -> list[BrokerData]:
-        def ask(address: str) -> list[BrokerData]:
-            answer = self.channels.call(address, NameServerStub, "ClusterList", ns.ClusterListRequest(), timeout_s)
-            return sorted(map(broker_data, answer.brokers), key=lambda data: (data.cluster_name, data.broker_name))
-
-        return self._ask_name_servers(ask)
-
-    def write_perm(self, broker_name: str, writable: bool, timeout_s: float) -> dict[str, int]:
-        method = "AddWritePerm" if writable else "WipeWritePerm"
-        request = ns.WritePermRequest(broker_name=broker_name)
-        changed: dict[str, int] = {}
-        failures: list[RocketSimError] = []
-        for address in self._name_servers:
-            try:
-                changed[address] = self.channels.call(address, NameServerStub, method, request, timeout_s).topic_count
-            except RocketSimError as error:
-                failures.append(error)
-        if failures:
-            done = f"; done at {', '.join(changed)}" if changed else ""
-            raise NameServerUnavailable(f"{method} of {broker_name}: {failures[0]}{done}") from failures[0]
-        return changed
-
-    def _ask_name_servers(self, ask: Callable[[str], T]) -> T:
-        """The first answer.  `no such topic` is believed only when every name server that answers says so: one that has
-        just started knows nothing yet."""
-        unknown: TopicNotExist | None = None
-        failure: Unreachable | None = None
-        first = self._preferred
-        for step in range(len(self._name_servers)):
-            index = (first + step) % len(self._name_servers)
-            try:
-                answer = ask(self._name_servers[index])
-            except TopicNotExist as error:
-                unknown = error
-            except Unreachable as error:
-                failure = error
-            else:
-                self._preferred = index
-                return answer
-        if unknown:
-            raise unknown
-        servers = "; ".join(self._name_servers)
-        raise NameServerUnavailable(f"no name server answered ({servers}): {failure}") from failure
-
-    # --- brokers --------------------------------------------------------------------------------------------------
 
     def send(
         self,
@@ -135,7 +37,7 @@ class GrpcTransport:
         default_topic_queue_nums: int,
         timeout_s: float,
     ) -> Acknowledged:
-        records, sizes = record_frame.encode(outgoing)
+        records, sizes = record_frame.encode(outgoing, local_ipv4(address))
         request = pb.SendRequest(
             topic=outgoing.topic,
             records=records,
@@ -262,62 +164,3 @@ class GrpcTransport:
         if len(answer.offsets) != len(timestamps):
             raise BadAnswer(f"{address} answered {len(answer.offsets)} of {len(timestamps)} searches", address=address)
         return dict(zip(timestamps, answer.offsets, strict=True))
-
-
-def broker_data(data: ns.BrokerData) -> BrokerData:
-    return BrokerData(data.cluster_name, data.broker_name, dict(data.broker_addrs), data.epoch)
-
-
-def acknowledged(answer: pb.SendResponse, queue_ids: Sequence[int], sizes: Sequence[int], address: str) -> Acknowledged:
-    """Give every message its place: offsets of a queue are consecutive in frame order, records of a run lie back to
-    back."""
-    count = len(sizes)
-    if sum(run.count for run in answer.runs) != count or sum(queue.count for queue in answer.queues) != count:
-        raise BadAnswer(
-            f"{address} acknowledged another number of messages than the {count} it was sent", address=address
-        )
-    if count == 1:
-        only_queue, only_run = answer.queues[0].first_queue_offset, answer.runs[0].commit_log_offset
-        return Acknowledged(
-            SendStatus(answer.status), [only_queue], [only_run], answer.store_host, answer.store_timestamp
-        )
-    ids = np.asarray(queue_ids)
-    queue_offsets = np.full(count, -1, np.int64)
-    for queue in answer.queues:
-        mine = np.flatnonzero(ids == queue.queue_id)
-        if len(mine) != queue.count:
-            raise BadAnswer(f"{address} acknowledged {queue.count} messages in queue {queue.queue_id}, not {len(mine)}")
-        queue_offsets[mine] = np.arange(queue.first_queue_offset, queue.first_queue_offset + queue.count)
-    lengths = np.asarray(sizes, np.int64)
-    starts = np.cumsum(lengths) - lengths
-    log_offsets, at = starts, 0
-    for run in answer.runs:
-        piece = slice(at, at + run.count)
-        log_offsets[piece] += run.commit_log_offset - starts[at]
-        at += run.count
-    return Acknowledged(
-        SendStatus(answer.status),
-        queue_offsets.tolist(),
-        log_offsets.tolist(),
-        answer.store_host,
-        answer.store_timestamp,
-    )
-
-
-def pull_frame(answer: pb.PullFrame, range_count: int, address: str) -> PullFrame:
-    segments = [
-        Segment(s.range_index, s.count, s.next_offset, s.min_offset, s.max_offset, GetMessageStatus(s.status))
-        for s in answer.segments
-    ]
-    records, sizes = answer.records, answer.sizes
-    if any(segment.range_index >= range_count for segment in segments):
-        raise BadAnswer(f"{address} sent a piece of a range that was not asked for", address=address)
-    if sizes:
-        count = sum(segment.count for segment in segments)
-        if len(sizes) != 4 * count or int(np.frombuffer(sizes, "<u4").sum(dtype=np.int64)) != len(records):
-            raise BadAnswer(
-                f"{address} sent {len(records)} bytes of records, {len(sizes) // 4} sizes and a count of {count}: "
-                "they do not agree",
-                address=address,
-            )
-    return PullFrame(records, sizes, segments, answer.suggest_which_broker_id, answer.broker_id)

@@ -23,6 +23,7 @@ from rocketsim_client.cluster import Cluster
 from rocketsim_client.columns import ColumnPlan, plan_columns
 from rocketsim_client.delivery import Delivery, DeliveryOptions
 from rocketsim_client.errors import InvalidParameter, MessageIllegal, RocketSimError, SendFailed
+from rocketsim_client.local_address import local_ipv4
 from rocketsim_client.model import BatchPart, Message, MessageQueue, ProducerStats, SendResult, SendResults
 from rocketsim_client.outbox import Outbox
 from rocketsim_client.pending import Pending
@@ -73,7 +74,7 @@ class Producer:
         self._max_message_size = max_message_size
         self._batch_bytes = batch_bytes
         self._clock = clock
-        self._ids = UniqIds()
+        self._ids_made: UniqIds | None = None
         options = DeliveryOptions(
             group=group,
             max_timeout_per_request_s=send_msg_max_timeout_per_request_ms / 1000,
@@ -257,7 +258,7 @@ class Producer:
         )
         now_ms = time.time_ns() // 1_000_000
         if msg_ids is None:
-            msg_ids = self._ids.next(len(bodies), now_ms)
+            msg_ids = self._ids().next(len(bodies), now_ms)
         kind = Kind.COLUMNS if plan.may_move else Kind.ORDERED
         futures: list[Future[BatchPart]] = []
         for outgoing, size in plan_columns(plan, bodies, tags, keys, properties, sharding_keys, msg_ids, now_ms):
@@ -347,6 +348,13 @@ class Producer:
         pieces.append(messages[start:])
         return pieces
 
+    def _ids(self) -> UniqIds:
+        """Made at the first message: this machine's address may take a look at its name service."""
+        made = self._ids_made
+        if made is None:
+            made = self._ids_made = UniqIds(local_ipv4(self._cluster.name_servers[0]))
+        return made
+
     def _of_messages(
         self,
         messages: Sequence[Message],
@@ -356,7 +364,7 @@ class Producer:
     ) -> OutgoingBatch:
         now_ms = time.time_ns() // 1_000_000
         count = len(messages)
-        msg_ids = [self._ids.one(now_ms)] if count == 1 else self._ids.next(count, now_ms).to_pylist()
+        msg_ids = [self._ids().one(now_ms)] if count == 1 else self._ids().next(count, now_ms).to_pylist()
         return batches.of_messages(
             messages,
             queues,

@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 from rocketsim_proto import columnar, record
 
+from rocketsim_client.local_address import LOOPBACK
 from rocketsim_client.transport import Outgoing
 
 ONE_BY_ONE = 8
 
 
-def encode(outgoing: Outgoing) -> tuple[bytes, Sequence[int]]:
+def encode(outgoing: Outgoing, born_ipv4: bytes = LOOPBACK) -> tuple[bytes, Sequence[int]]:
     """(records back to back, their sizes)."""
+    born_host = born_ipv4 + _NO_PORT
     if len(outgoing) > ONE_BY_ONE or not isinstance(outgoing.bodies, list):
         records, sizes = columnar.encode(
             outgoing.topic,
@@ -23,14 +25,21 @@ def encode(outgoing: Outgoing) -> tuple[bytes, Sequence[int]]:
             outgoing.bodies,
             outgoing.properties,
             born_timestamp=outgoing.born_timestamp,
-            born_host=BORN_HOST,
+            born_host=born_host,
             flags=outgoing.flags,
             sys_flags=outgoing.sys_flags,
         )
         return bytes(records), sizes.tolist()
     frames = [
         _encode_one(
-            outgoing, body, properties, int(queue_id), _nth(outgoing.flags, index), _nth(outgoing.sys_flags, index)
+            outgoing.topic.encode(),
+            body,
+            properties,
+            int(queue_id),
+            _nth(outgoing.flags, index),
+            _nth(outgoing.sys_flags, index),
+            outgoing.born_timestamp,
+            born_host,
         )
         for index, (queue_id, body, properties) in enumerate(
             zip(outgoing.queue_ids, outgoing.bodies, outgoing.properties, strict=True)
@@ -39,30 +48,29 @@ def encode(outgoing: Outgoing) -> tuple[bytes, Sequence[int]]:
     return b"".join(frames), [len(frame) for frame in frames]
 
 
-# A client behind several addresses cannot know which one the broker sees; RocketMQ has the broker fill this in.
-BORN_HOST = b"\x7f\x00\x00\x01\x00\x00\x00\x00"
-_HOSTS = BORN_HOST + bytes(8) + bytes(8)  # born host, store time, store host
+_NO_PORT = bytes(4)  # Each connection has another one; RocketMQ's brokers see it, we do not.
+_FOR_BROKER = bytes(8 + 8)  # store timestamp, store host
 _NO_TAIL = bytes(12)  # reconsume times, prepared transaction offset
 
 
-def _encode_one(outgoing: Outgoing, body: bytes, properties: bytes, queue_id: int, flag: int, sys_flag: int) -> bytes:
-    topic = outgoing.topic.encode()
+def _encode_one(
+    topic: bytes,
+    body: bytes,
+    properties: bytes,
+    queue_id: int,
+    flag: int,
+    sys_flag: int,
+    born_timestamp: int,
+    born_host: bytes,
+) -> bytes:
+    """`record.encode` for one who has no Record, and properties that are encoded already."""
     size = record.MIN_SIZE + len(body) + len(topic) + len(properties)
-    head = record.HEAD.pack(
-        size,
-        record.MESSAGE_MAGIC,
-        record.body_crc(body),
-        queue_id,
-        flag,
-        0,
-        0,
-        sys_flag,
-        outgoing.born_timestamp,
-    )
+    crc = record.body_crc(body)
     return b"".join(
         (
-            head,
-            _HOSTS,
+            record.HEAD.pack(size, record.MESSAGE_MAGIC, crc, queue_id, flag, 0, 0, sys_flag, born_timestamp),
+            born_host,
+            _FOR_BROKER,
             _NO_TAIL,
             len(body).to_bytes(4, "big"),
             body,

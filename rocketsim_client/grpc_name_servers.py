@@ -1,0 +1,93 @@
+"""The name servers' side of the gRPC transport."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from rocketsim_proto import namesrv_pb2 as ns
+from rocketsim_proto.namesrv_pb2_grpc import NameServerStub
+
+from rocketsim_client.channels import Channels
+from rocketsim_client.errors import NameServerUnavailable, RocketSimError, TopicNotExist, Unreachable
+from rocketsim_client.grpc_answers import broker_data
+from rocketsim_client.route import BrokerData, QueueData, TopicRoute
+
+T = TypeVar("T")
+
+
+class GrpcNameServers:
+    """Name servers share nothing: the one that answered last is asked first, then the others.  Thread-safe."""
+
+    def __init__(self, channels: Channels, name_servers: Sequence[str]) -> None:
+        self.channels = channels
+        self._name_servers = list(name_servers)
+        self._preferred = 0
+
+    def topic_route(self, topic: str, timeout_s: float) -> TopicRoute:
+        def ask(address: str) -> TopicRoute:
+            request = ns.TopicRouteRequest(topic=topic)
+            answer = self.channels.call(address, NameServerStub, "TopicRoute", request, timeout_s)
+            if not answer.queue_datas:
+                raise TopicNotExist(f"topic {topic!r}: no route at name server {address}", address=address)
+            return TopicRoute(
+                topic,
+                tuple(
+                    QueueData(data.broker_name, data.read_queue_nums, data.write_queue_nums, data.perm)
+                    for data in answer.queue_datas
+                ),
+                {data.broker_name: broker_data(data) for data in answer.broker_datas},
+            )
+
+        return self._ask_name_servers(ask)
+
+    def topic_list(self, timeout_s: float) -> list[str]:
+        def ask(address: str) -> list[str]:
+            answer = self.channels.call(address, NameServerStub, "TopicList", ns.TopicListRequest(), timeout_s)
+            return sorted(answer.topics)
+
+        return self._ask_name_servers(ask)
+
+    def cluster_list(self, timeout_s: float) -> list[BrokerData]:
+        def ask(address: str) -> list[BrokerData]:
+            answer = self.channels.call(address, NameServerStub, "ClusterList", ns.ClusterListRequest(), timeout_s)
+            return sorted(map(broker_data, answer.brokers), key=lambda data: (data.cluster_name, data.broker_name))
+
+        return self._ask_name_servers(ask)
+
+    def write_perm(self, broker_name: str, writable: bool, timeout_s: float) -> dict[str, int]:
+        method = "AddWritePerm" if writable else "WipeWritePerm"
+        request = ns.WritePermRequest(broker_name=broker_name)
+        changed: dict[str, int] = {}
+        failures: list[RocketSimError] = []
+        for address in self._name_servers:
+            try:
+                changed[address] = self.channels.call(address, NameServerStub, method, request, timeout_s).topic_count
+            except RocketSimError as error:
+                failures.append(error)
+        if failures:
+            if not changed and not isinstance(failures[0], Unreachable):
+                raise failures[0]
+            done = f"; done at {', '.join(changed)}" if changed else ""
+            raise NameServerUnavailable(f"{method} of {broker_name}: {failures[0]}{done}") from failures[0]
+        return changed
+
+    def _ask_name_servers(self, ask: Callable[[str], T]) -> T:
+        """The first answer.  `no such topic` is believed only when every name server that answers says so: one that has
+        just started knows nothing yet."""
+        unknown: TopicNotExist | None = None
+        failure: Unreachable | None = None
+        first = self._preferred
+        for step in range(len(self._name_servers)):
+            index = (first + step) % len(self._name_servers)
+            try:
+                answer = ask(self._name_servers[index])
+            except TopicNotExist as error:
+                unknown = error
+            except Unreachable as error:
+                failure = error
+            else:
+                self._preferred = index
+                return answer
+        if unknown:
+            raise unknown
+        servers = "; ".join(self._name_servers)
+        raise NameServerUnavailable(f"no name server answered ({servers}): {failure}") from failure
