@@ -33,7 +33,8 @@ def pair(tmp_path_factory):
 def sent(pair):
     """Ten messages in topic T, which the name server knows; their results."""
     admin, name_server, _, slave = pair
-    assert list(admin.update_topic("T", read_queue_nums=2, write_queue_nums=2).values())[0].read_queue_nums == 2
+    made = admin.update_topic("T", read_queue_nums=2, write_queue_nums=2)
+    assert [config.read_queue_nums for config in made.values()] == [2]
     wait_until(lambda: "T" in admin.topic_list(), "the topic")
     with Producer(name_server.address, "p") as producer:
         results = [producer.send(Message("T", b"%d" % number, keys=f"key-{number}")) for number in range(10)]
