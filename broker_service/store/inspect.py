@@ -35,6 +35,7 @@ def dump(directory: Path) -> Iterator[Line]:
             yield {"kind": "damaged", "commitLogOffset": piece.offset, "storeSize": piece.size, "reason": piece.reason}
             log_max = piece.offset + piece.size
     for queue in queues(directory, log_min):
+        entries = queue.read(queue.min_offset, queue.max_offset)
         yield {
             "kind": "queue",
             "topic": queue.topic,
@@ -43,8 +44,8 @@ def dump(directory: Path) -> Iterator[Line]:
             "unitSize": ENTRY_SIZE,
             "minOffset": queue.min_offset,
             "maxOffset": queue.max_offset,
-            "entries": len(queue.entries),
-            "entriesSha1": hashlib.sha1(queue.entries.tobytes()).hexdigest(),
+            "entries": len(entries),
+            "entriesSha1": hashlib.sha1(entries.tobytes()).hexdigest(),
         }
     yield {"kind": "log", "minOffset": log_min, "maxOffset": log_max}
     for one in committed_offsets(directory):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from rocketsim_proto import record
 from rocketsim_proto.columnar import Records
 from rocketsim_proto.record import BLANK, BLANK_MAGIC, BLANK_SIZE, RecordError
@@ -184,8 +185,8 @@ def _is_sound(data: Any, start: int, at: int) -> bool:
 class OfflineQueue:
     """A consume queue's files.
 
-    `min_offset` is where the first record at or behind the log's minimum is, `max_offset` behind the last entry that makes
-    sense; where nothing of the queue is left in the log, they are equal.
+    `min_offset` is where the first record at or behind the log's minimum is, `max_offset` behind the last entry that
+    makes sense; where nothing of the queue is left in the log, they are equal.
     """
 
     def __init__(self, directory: Path, log_min: int) -> None:
@@ -193,28 +194,46 @@ class OfflineQueue:
         self.topic = directory.parent.name
         self.queue_id = int(directory.name)
         self.files = numbered_files(directory)
-        self._maps = [np.frombuffer(map_file(path), np.uint8) for path in self.files]
-        self.file_size = len(self._maps[0]) if self._maps else 0
+        maps = [np.frombuffer(map_file(path), np.uint8) for path in self.files]
+        self.file_size = len(maps[0]) if maps else 0
         self.first_offset = int(self.files[0].name) // ENTRY_SIZE if self.files else 0
-        entries = self._all()
-        useless = (entries["size"] <= 0) | (entries["commit_log_offset"] < 0)
-        count = int(useless.argmax()) if useless.any() else len(entries)
-        self.max_offset = self.first_offset + count
-        real = (entries["size"][:count] != FILLER_SIZE) & (entries["commit_log_offset"][:count] >= log_min)
-        self.min_offset = self.first_offset + (int(real.argmax()) if real.any() else count)
-        self.entries: Entries = entries[self.min_offset - self.first_offset : count]
+        self._parts = list(self._in_a_row(maps))
+        self.max_offset = self._end()
+        self.min_offset = self._first_from(log_min)
 
-    def _all(self) -> Entries:
-        """All entries up to the first gap between files or file of another size."""
-        whole = []
-        for number, (path, data) in enumerate(zip(self.files, self._maps, strict=True)):
-            if (
-                int(path.name) != self.first_offset * ENTRY_SIZE + number * self.file_size
-                or len(data) != self.file_size
-            ):
-                break
-            whole.append(data[: len(data) // ENTRY_SIZE * ENTRY_SIZE])
-        return np.concatenate(whole).view(ENTRY) if whole else np.empty(0, ENTRY)
+    def _in_a_row(self, maps: list[npt.NDArray[np.uint8]]) -> Iterator[Entries]:
+        """The entries of each file, up to the first gap between files or file of another size."""
+        for number, (path, data) in enumerate(zip(self.files, maps, strict=True)):
+            start = self.first_offset * ENTRY_SIZE + number * self.file_size
+            if int(path.name) != start or len(data) != self.file_size:
+                return
+            yield data[: len(data) // ENTRY_SIZE * ENTRY_SIZE].view(ENTRY)
+
+    def _end(self) -> int:
+        end = self.first_offset
+        for entries in self._parts:
+            useless = (entries["size"] <= 0) | (entries["commit_log_offset"] < 0)
+            if useless.any():
+                return end + int(useless.argmax())
+            end += len(entries)
+        return end
+
+    def _first_from(self, log_min: int) -> int:
+        begin = self.first_offset
+        for entries in self._parts:
+            real = (entries["size"] != FILLER_SIZE) & (entries["commit_log_offset"] >= log_min)
+            if real[: self.max_offset - begin].any():
+                return begin + int(real.argmax())
+            begin += len(entries)
+        return self.max_offset
+
+    def read(self, begin: int, end: int) -> Entries:
+        """A copy of the entries from one queue offset to another."""
+        found, at = [np.empty(0, np.uint8)], self.first_offset
+        for entries in self._parts:
+            found.append(entries[max(begin - at, 0) : max(end - at, 0)].view(np.uint8))
+            at += len(entries)
+        return np.concatenate(found).view(ENTRY)
 
     def place(self, queue_offset: int) -> tuple[Path, int]:
         """The file and position of an entry; of the directory's start, if there is no such file."""

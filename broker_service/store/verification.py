@@ -147,7 +147,10 @@ class _Verification:
         if queue is None:
             return
         there = (offsets >= queue.min_offset) & (offsets < queue.max_offset)
-        entries = queue.entries[offsets[there] - queue.min_offset]
+        if not there.any():
+            return
+        begin, end = int(offsets[there].min()), int(offsets[there].max()) + 1
+        entries = queue.read(begin, end)[offsets[there] - begin]
         wrong = self._differ(entries, topic, records[there], tags_codes[there])
         if wrong.any():
             row = int(wrong.argmax())
@@ -204,7 +207,7 @@ class _Verification:
     def _behind_the_log(self, queue: OfflineQueue) -> Iterator[Finding]:
         """Entries that point to where there is no record (any more)."""
         end = self._replayed.get((queue.topic, queue.queue_id), queue.min_offset)
-        extra = queue.entries[max(end - queue.min_offset, 0) :]
+        extra = queue.read(max(end, queue.min_offset), queue.max_offset)
         extra = extra[extra["size"] != FILLER_SIZE]
         if len(extra):
             what = (

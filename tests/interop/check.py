@@ -58,10 +58,10 @@ def check(name: str, store: Path, work: Path) -> Outcome:
     copy = copy_store(store, work / "store")
     ours = list(dump(copy))
     outcome.differences += [f"before RocketMQ opened it: {finding}" for finding in verify(copy)]
+    # After an unclean stop RocketMQ deletes its newest index file, and may not make all of it again.
+    asked = {} if (copy / "abort").exists() else keys(ours)
     try:
         with running(copy, work / "rocketmq") as rocketmq:
-            # After an unclean stop RocketMQ deletes its newest index file, and may not make all of it again.
-            asked = {} if (copy / "abort").exists() else keys(ours)
             theirs = rocketmq.read([*requests(ours), *(("key", topic, key) for topic, key in asked)])
     except RocketMQError as error:
         outcome.differences.append(str(error))
