@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 AT_THE_END = -1  # resetOffsetByTime's "now"
 DEFAULT_QUERY_MESSAGES = 32
 MAX_QUERY_MESSAGES = 64
+START_WAIT_S = 3.0  # less than any operator's deadline
 ENTRIES_A_TURN = 256  # of a long list, before other calls get their turn
 FOR_EVER_MS = 2**62
 
@@ -47,6 +48,10 @@ class Operations:
     def __init__(self, broker: Broker, leadership: Leadership) -> None:
         self._broker = broker
         self._leadership = leadership
+
+    async def past_start(self) -> None:
+        """To be awaited before a change: a master that has just started may take it in a moment."""
+        await self._leadership.settled(START_WAIT_S)
 
     # --- topics and groups ------------------------------------------------------------------------------------------
 

@@ -32,11 +32,13 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
 
     @maps_errors
     async def UpdateTopic(self, request: pb.UpdateTopicRequest, context: Context) -> pb.UpdateTopicResponse:
+        await self._operations.past_start()
         topic = self._operations.update_topic(asked_topic(request.topic))
         return pb.UpdateTopicResponse(topic=topic_to_proto(topic))
 
     @maps_errors
     async def DeleteTopic(self, request: pb.DeleteTopicRequest, context: Context) -> pb.DeleteTopicResponse:
+        await self._operations.past_start()
         self._operations.delete_topic(request.topic)
         return pb.DeleteTopicResponse()
 
@@ -64,11 +66,13 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
 
     @maps_errors
     async def UpdateSubGroup(self, request: pb.UpdateSubGroupRequest, context: Context) -> pb.UpdateSubGroupResponse:
+        await self._operations.past_start()
         group = self._operations.update_group(asked_group(request.group))
         return pb.UpdateSubGroupResponse(group=group_to_proto(group))
 
     @maps_errors
     async def DeleteSubGroup(self, request: pb.DeleteSubGroupRequest, context: Context) -> pb.DeleteSubGroupResponse:
+        await self._operations.past_start()
         self._operations.delete_group(request.group, remove_offset=request.remove_offset)
         return pb.DeleteSubGroupResponse()
 
@@ -105,6 +109,7 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
     async def ResetOffsetByTime(
         self, request: pb.ResetOffsetByTimeRequest, context: Context
     ) -> pb.ResetOffsetByTimeResponse:
+        await self._operations.past_start()
         resets = self._operations.reset_offset_by_time(
             request.group, request.topic, request.timestamp, list(request.queue_ids), force=request.force
         )

@@ -1,9 +1,9 @@
 """ConsumerOffsetTable: how far each group has read each queue.
 
 An entry is (generation, offset), compared in that order, and only ever rises: that is the whole merge rule between a
-master and its slaves, in both directions.  A reset, the deletion of a topic or group and a clamping raise the generation,
-which is how an offset may go back.  `config/consumerOffset.json` is RocketMQ's; generations are in a file of ours beside
-it, and what was committed since both were written is in the journal.
+master and its slaves, in both directions.  A reset, the deletion of a topic or group and a clamping raise the
+generation, which is how an offset may go back.  `config/consumerOffset.json` is RocketMQ's; generations are in a file of
+ours beside it, and what was committed since both were written is in the journal.
 """
 
 import logging
@@ -79,7 +79,7 @@ class ConsumerOffsetTable:
             elif offset < current.offset and (group, topic, queue_id) not in self._told:
                 self._told.add((group, topic, queue_id))
                 logger.warning(
-                    "group %s commits %d for queue %d of %s, which stands at %d: ignored, and said once; a reset goes back",
+                    "group %s commits %d for queue %d of %s, which stands at %d: ignored (said once)",
                     group,
                     offset,
                     queue_id,

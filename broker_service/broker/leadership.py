@@ -1,4 +1,4 @@
-"""Leadership: acts on what `mastership.py` decides: opens a master's log for writes, follows a slave's master, promotes.
+"""Leadership: acts on what `mastership.py` decides.  Opens a master's log for writes, follows a master, promotes.
 
 One task does both, so a broker is never a master and somebody's slave at once.
 """
@@ -49,6 +49,7 @@ class Leadership:
         self._role_file = role_file
         self._poke = asyncio.Event()
         self._lock = asyncio.Lock()  # a promotion and an opening do not overlap
+        self._settled = asyncio.Event()
         self._following: asyncio.Task[Any] | None = None
         self._followed = ""
 
@@ -63,6 +64,14 @@ class Leadership:
             return self._broker.config.ha_master_address
         master = self._broker.peers.master()
         return master.address if master else self._followed
+
+    async def settled(self, within_s: float) -> None:
+        """Return when this broker is past its start (it takes writes, or never will by itself), or the time is over."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self._settled.wait()
+        except TimeoutError:
+            pass
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -79,6 +88,8 @@ class Leadership:
                         elif waits_for != told:
                             told = waits_for
                             logger.info("no writes yet: %s", waits_for)
+                    if self._broker.mastership.standing is not Standing.WAITING:
+                        self._settled.set()
                 await self._pause()
         finally:
             await self._stop_following()

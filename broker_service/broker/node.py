@@ -434,6 +434,10 @@ def store_config(config: BrokerConfig) -> StoreConfig:
         disk_warning_ratio=config.disk_space_warning_level_ratio,
         access_message_in_memory_max_ratio=config.access_message_in_memory_max_ratio,
         physical_memory=config.physical_memory or physical_memory(),
+        max_transfer_bytes_on_message_in_memory=config.max_transfer_bytes_on_message_in_memory,
+        max_transfer_count_on_message_in_memory=config.max_transfer_count_on_message_in_memory,
+        max_transfer_bytes_on_message_in_disk=config.max_transfer_bytes_on_message_in_disk,
+        max_transfer_count_on_message_in_disk=config.max_transfer_count_on_message_in_disk,
         delay_levels_ms=config.delay_levels_ms,
         flush_consume_queue_thorough_interval_ms=config.flush_consume_queue_thorough_interval,
     )

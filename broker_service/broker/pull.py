@@ -233,7 +233,8 @@ class PullPath:
         return Frame(_joined(records), _joined(sizes), segments, suggestion), index, offset
 
     def _check_ranges(self, group_name: str, ranges: Sequence[Range]) -> SubscriptionGroup:
-        group = self._group(group_name)
+        # A reader without a group keeps its offsets itself.
+        group = self._group(group_name) if group_name else self._nobodys_group()
         for wanted in dict.fromkeys((item.topic, item.queue_id) for item in ranges):
             self._check_queue(*wanted)
         for item in ranges:
@@ -259,12 +260,19 @@ class PullPath:
         return group
 
     def _group(self, name: str) -> SubscriptionGroup:
+        self._check_broker_readable()
+        return self._commits.group(name)
+
+    def _nobodys_group(self) -> SubscriptionGroup:
+        self._check_broker_readable()
+        return SubscriptionGroup()
+
+    def _check_broker_readable(self) -> None:
         config = self._broker.config
         if not config.broker_permission & PERM_READ:
             raise NoPermission(
                 f"broker {config.broker_name} cannot be read: brokerPermission is {config.broker_permission}"
             )
-        return self._commits.group(name)
 
     def _check_queue(self, topic_name: str, queue_id: int) -> None:
         topic = self._broker.topics.readable(topic_name, self._broker.config.broker_permission)

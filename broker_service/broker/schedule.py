@@ -1,8 +1,8 @@
 """Delayed messages: where they wait, and how far each level is delivered.  Pure: the log is read through a Protocol.
 
 A delayed message waits in queue level-1 of SCHEDULE_TOPIC_XXXX until its time.  Delivered, it is a new record of its
-real topic that carries its level and schedule offset: how far a level is delivered can always be told from the log itself,
-so no crash delivers a message twice or never.  A `DelayPosition` only saves reading the log from its beginning.
+real topic that carries its level and schedule offset: how far a level is delivered can always be told from the log
+itself, so no crash delivers a message twice or never.  A `DelayPosition` only saves reading the log from its beginning.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

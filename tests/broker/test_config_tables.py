@@ -1,0 +1,270 @@
+"""Topics and subscription groups: RocketMQ's files, versions, deletions, and what a slave makes of its master's."""
+
+from pathlib import Path
+
+import pytest
+
+from broker_service.broker.config_table import DataVersion
+from broker_service.broker.groups import SubscriptionGroup, SubscriptionGroupTable
+from broker_service.broker.topics import TopicConfig, TopicTable
+from broker_service.errors import (
+    DiskFull,
+    InvalidParameter,
+    MessageIllegal,
+    NoPermission,
+    StoreCorrupt,
+    SubscriptionGroupNotExist,
+    TopicNotExist,
+)
+from broker_service.store.json_file import JsonFile
+
+READ, WRITE, BOTH = 4, 2, 6
+
+
+def topics_in(folder: Path) -> TopicTable:
+    return TopicTable(JsonFile(folder / "topics.json"), JsonFile(folder / "deleted_topics.json"))
+
+
+def groups_in(folder: Path) -> SubscriptionGroupTable:
+    return SubscriptionGroupTable(JsonFile(folder / "subscriptionGroup.json"), JsonFile(folder / "deleted_groups.json"))
+
+
+def test_a_topic_is_on_disk_when_put_returns(tmp_path: Path) -> None:
+    topics_in(tmp_path).put(TopicConfig("t", 3, 4, READ), now_ms=5)
+    again = topics_in(tmp_path)
+    assert again.get("t") == TopicConfig("t", 3, 4, READ)
+    assert again.version == DataVersion(timestamp=5, counter=1)
+
+
+def test_the_file_is_rocketmqs(tmp_path: Path) -> None:
+    topics_in(tmp_path).put(TopicConfig("t", 3, 4, READ), now_ms=5)
+    assert JsonFile(tmp_path / "topics.json").load() == {
+        "dataVersion": {"counter": 1, "stateVersion": 0, "timestamp": 5},
+        "topicConfigTable": {
+            "t": {
+                "attributes": {},
+                "order": False,
+                "perm": 4,
+                "readQueueNums": 3,
+                "topicFilterType": "SINGLE_TAG",
+                "topicName": "t",
+                "topicSysFlag": 0,
+                "writeQueueNums": 4,
+            }
+        },
+    }
+
+
+def test_what_we_do_not_know_in_rocketmqs_file_is_kept(tmp_path: Path) -> None:
+    file = JsonFile(tmp_path / "subscriptionGroup.json")
+    policy = {"type": "CUSTOMIZED"}
+    file.save(
+        {
+            "dataVersion": {"counter": 3, "stateVersion": 0, "timestamp": 1},
+            "forbiddenTable": {"x": {}},
+            "subscriptionGroupTable": {"g": {"groupName": "g", "retryMaxTimes": 5, "groupRetryPolicy": policy}},
+        }
+    )
+    groups = groups_in(tmp_path)
+    assert groups.entries["g"].retry_max_times == 5
+    groups.put(SubscriptionGroup("h"), now_ms=2)
+    written = file.load()
+    assert written is not None
+    assert written["forbiddenTable"] == {"x": {}}
+    assert written["subscriptionGroupTable"]["g"]["groupRetryPolicy"] == policy
+    assert written["dataVersion"]["counter"] == 4
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"t": {"topicName": "other"}},
+        {"t": {"topicName": "t", "perm": "6"}},
+        {"t": {"topicName": "t", "perm": True}},
+        {"t": 3},
+    ],
+    ids=str,
+)
+def test_a_damaged_file_is_named(tmp_path: Path, table: object) -> None:
+    JsonFile(tmp_path / "topics.json").save({"topicConfigTable": table})
+    with pytest.raises(StoreCorrupt, match=r"topics\.json"):
+        topics_in(tmp_path)
+
+
+def test_an_equal_entry_changes_nothing(tmp_path: Path) -> None:
+    topics = topics_in(tmp_path)
+    topics.put(TopicConfig("t"), now_ms=1)
+    heard: list[str] = []
+    topics.changed.append(heard.append)
+    topics.put(TopicConfig("t"), now_ms=2)
+    assert topics.version.counter == 1
+    assert heard == []
+
+
+def test_a_change_is_told_once_with_its_name(tmp_path: Path) -> None:
+    topics = topics_in(tmp_path)
+    heard: list[str] = []
+    topics.changed.append(heard.append)
+    topics.put(TopicConfig("t"), now_ms=1)
+    topics.delete("t", now_ms=2)
+    assert heard == ["t", "t"]
+
+
+def test_a_deletion_leaves_a_tombstone_until_the_topic_is_made_again(tmp_path: Path) -> None:
+    topics = topics_in(tmp_path)
+    topics.put(TopicConfig("t"), now_ms=1)
+    assert topics.delete("t", now_ms=2, queue_offsets={0: 17})
+    again = topics_in(tmp_path)
+    assert again.deleted() == ["t"]
+    assert again.tombstones["t"].queue_offsets == {0: 17}
+    again.put(TopicConfig("t"), now_ms=3)
+    assert again.deleted() == []
+
+
+def test_a_change_that_does_not_reach_the_disk_has_not_happened(tmp_path: Path) -> None:
+    topics = topics_in(tmp_path)
+
+    class FullDisk(JsonFile):
+        def save(self, value: dict[str, object]) -> None:
+            raise OSError(28, "No space left on device")
+
+    topics._file = FullDisk(tmp_path / "topics.json")
+    with pytest.raises(DiskFull):
+        topics.put(TopicConfig("t"), now_ms=1)
+    assert topics.get("t") is None
+    assert topics.version == DataVersion()
+
+
+# --- a slave ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_makes_a_slaves_table_the_masters(tmp_path: Path) -> None:
+    topics = topics_in(tmp_path)
+    for name in ("old", "kept"):
+        topics.put(TopicConfig(name), now_ms=1)
+    version = DataVersion(9, 9)
+    changed = topics.adopt(version, [TopicConfig("kept"), TopicConfig("new", 2, 2)], {}, complete=True)
+    assert changed == {"old", "new"}
+    assert set(topics.entries) == {"kept", "new"}
+    assert topics_in(tmp_path).version == version
+
+
+def test_a_change_touches_only_what_it_names(tmp_path: Path) -> None:
+    topics = topics_in(tmp_path)
+    for name in ("a", "b", "c"):
+        topics.put(TopicConfig(name), now_ms=1)
+    topics.adopt(DataVersion(2, 9), [TopicConfig("a", 1, 1)], {"b": {0: 3}}, complete=False)
+    assert set(topics.entries) == {"a", "c"}
+    assert topics.entries["a"].read_queue_nums == 1
+    assert topics.tombstones["b"].queue_offsets == {0: 3}
+
+
+def test_the_same_snapshot_again_writes_nothing(tmp_path: Path) -> None:
+    topics = topics_in(tmp_path)
+    topics.adopt(DataVersion(2, 2), [TopicConfig("a")], {}, complete=True)
+    before = (tmp_path / "topics.json").stat().st_mtime_ns
+    assert topics.adopt(DataVersion(2, 2), [TopicConfig("a")], {}, complete=True) == set()
+    assert (tmp_path / "topics.json").stat().st_mtime_ns == before
+
+
+# --- topics -----------------------------------------------------------------------------------------------------------
+
+
+def test_permissions_are_the_topics_and_the_brokers(tmp_path: Path) -> None:
+    topics = topics_in(tmp_path)
+    topics.put(TopicConfig("read", perm=READ), now_ms=1)
+    topics.put(TopicConfig("write", perm=WRITE), now_ms=1)
+    assert topics.readable("read", BOTH).name == "read"
+    assert topics.writable("write", BOTH) == topics.get("write")
+    for refused in (
+        lambda: topics.readable("write", BOTH),
+        lambda: topics.readable("read", WRITE),
+        lambda: topics.writable("read", BOTH),
+        lambda: topics.writable("write", READ),
+        lambda: topics.writable("absent", READ),
+    ):
+        with pytest.raises(NoPermission):
+            refused()
+    with pytest.raises(TopicNotExist, match="absent"):
+        topics.readable("absent", BOTH)
+    assert topics.writable("absent", BOTH) is None
+
+
+@pytest.mark.parametrize(("asked", "got"), [(0, 8), (4, 4), (99, 8), (-1, 8)])
+def test_a_first_message_gets_as_many_queues_as_it_asks_for_up_to_the_default(
+    tmp_path: Path, asked: int, got: int
+) -> None:
+    topic = topics_in(tmp_path).auto_create("t", asked, 8, now_ms=1)
+    assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (got, got, BOTH)
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        TopicConfig("t", 0, 1),
+        TopicConfig("t", 1, -1),
+        TopicConfig("t", 1_000_000, 1),
+        TopicConfig("t", perm=0),
+        TopicConfig("t", perm=7),
+        TopicConfig("t", perm=99),
+    ],
+    ids=str,
+)
+def test_impossible_topics_are_refused(tmp_path: Path, topic: TopicConfig) -> None:
+    topics = topics_in(tmp_path)
+    with pytest.raises(InvalidParameter, match="t"):
+        topics.update(topic, now_ms=1)
+    assert topics.entries == {}
+
+
+def test_names_and_system_topics_are_checked_before_anything_changes(tmp_path: Path) -> None:
+    topics = topics_in(tmp_path)
+    with pytest.raises(MessageIllegal):
+        topics.update(TopicConfig("../x"), now_ms=1)
+    with pytest.raises(NoPermission):
+        topics.update(TopicConfig("TBW102"), now_ms=1)
+    with pytest.raises(NoPermission):
+        topics.remove("SCHEDULE_TOPIC_XXXX", 1, {})
+    with pytest.raises(TopicNotExist):
+        topics.remove("absent", 1, {})
+
+
+def test_system_topics_are_there_and_enter_the_file_with_the_first_change(tmp_path: Path) -> None:
+    topics = topics_in(tmp_path)
+    topics.add_system_topics(8, 18)
+    assert topics.entries["SCHEDULE_TOPIC_XXXX"].read_queue_nums == 18
+    assert topics.entries["TBW102"].perm == 7
+    assert not (tmp_path / "topics.json").exists()
+    topics.put(TopicConfig("t"), now_ms=1)
+    assert topics.of_users() == ["t"]
+    assert set(topics_in(tmp_path).entries) == {"SCHEDULE_TOPIC_XXXX", "TBW102", "t"}
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_master_makes_a_group_for_its_first_consumer_and_a_slave_does_not(tmp_path: Path) -> None:
+    groups = groups_in(tmp_path)
+    assert groups.consuming("g", auto_create=True, may_change=False, now_ms=1) == SubscriptionGroup("g")
+    assert groups.entries == {}
+    groups.consuming("g", auto_create=True, may_change=True, now_ms=1)
+    assert groups_in(tmp_path).get("g") == SubscriptionGroup("g")
+
+
+def test_without_auto_creation_an_unknown_group_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SubscriptionGroupNotExist, match="nobody"):
+        groups_in(tmp_path).consuming("nobody", auto_create=False, may_change=True, now_ms=1)
+
+
+def test_a_group_that_may_not_consume_is_told_so(tmp_path: Path) -> None:
+    groups = groups_in(tmp_path)
+    groups.update(SubscriptionGroup("g", consume_enable=False), now_ms=1)
+    with pytest.raises(NoPermission, match="consumeEnable"):
+        groups.consuming("g", auto_create=True, may_change=True, now_ms=1)
+
+
+def test_impossible_groups_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidParameter, match="brokerId"):
+        groups_in(tmp_path).update(SubscriptionGroup("g", broker_id=-1), now_ms=1)
+    with pytest.raises(InvalidParameter):
+        groups_in(tmp_path).update(SubscriptionGroup(""), now_ms=1)

@@ -1,0 +1,303 @@
+"""Consumer offsets: only ever forward, journaled before they are answered, merged by generation and offset."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker_service.broker.consumer_offsets import NEVER, ConsumerOffsetTable
+from broker_service.broker.offset_journal import OffsetEntry, OffsetJournal
+from broker_service.errors import DiskFull, StoreCorrupt
+from broker_service.store.json_file import JsonFile
+
+
+class MemoryFile:
+    def __init__(self) -> None:
+        self.content: dict[str, Any] | None = None
+
+    def load(self) -> dict[str, Any] | None:
+        return json.loads(json.dumps(self.content))
+
+    def save(self, value: dict[str, Any]) -> None:
+        self.content = json.loads(json.dumps(value))
+
+
+def offsets_in(folder: Path) -> ConsumerOffsetTable:
+    return ConsumerOffsetTable(
+        JsonFile(folder / "consumerOffset.json"),
+        JsonFile(folder / "offset_generations.json"),
+        OffsetJournal(folder / "offsets.journal"),
+    )
+
+
+def compact(offsets: ConsumerOffsetTable) -> None:
+    compaction = offsets.compaction(now_ms=1)
+    assert compaction is not None
+    compaction.run()
+
+
+def everything(offsets: ConsumerOffsetTable) -> dict[tuple[str, str], dict[int, OffsetEntry]]:
+    return {(group, topic): dict(queues) for group, topic, queues in offsets.everything()}
+
+
+# --- commits ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_commit_says_what_now_stands(tmp_path: Path) -> None:
+    offsets = offsets_in(tmp_path)
+    assert offsets.commit("g", "t", {0: 5, 1: 7}) == {0: 5, 1: 7}
+    assert offsets.commit("g", "t", {0: 6}) == {0: 6}
+    assert offsets.get("g", "t", 1) == (0, 7)
+    assert offsets.get("g", "t", 9) == NEVER
+
+
+def test_a_lower_commit_changes_nothing_and_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    offsets = offsets_in(tmp_path)
+    offsets.commit("g", "t", {0: 5})
+    with caplog.at_level(logging.WARNING):
+        assert offsets.commit("g", "t", {0: 3}) == {0: 5}
+        assert offsets.commit("g", "t", {0: 2}) == {0: 5}
+    assert [record.getMessage() for record in caplog.records] == [
+        "group g commits 3 for queue 0 of t, which stands at 5: ignored (said once)"
+    ]
+
+
+def test_the_first_commit_may_be_zero(tmp_path: Path) -> None:
+    offsets = offsets_in(tmp_path)
+    assert offsets.commit("g", "t", {0: 0}) == {0: 0}
+    assert list(offsets.of_group("g")) == [("t", 0, (0, 0))]
+
+
+def test_a_commit_that_was_answered_outlives_the_process(tmp_path: Path) -> None:
+    offsets_in(tmp_path).commit("g", "t", {0: 5})  # and never closed: SIGKILL
+    assert offsets_in(tmp_path).get("g", "t", 0) == (0, 5)
+
+
+def test_a_commit_that_cannot_be_journaled_is_refused_and_did_not_happen(tmp_path: Path, monkeypatch: Any) -> None:
+    offsets = offsets_in(tmp_path)
+    offsets.commit("g", "t", {0: 5})
+
+    def torn_write(file: int, data: bytes, at: int) -> int:
+        return real(file, data[:7], at)
+
+    real = __import__("os").pwrite
+    monkeypatch.setattr("broker_service.broker.offset_journal.os.pwrite", torn_write)
+    with pytest.raises(DiskFull, match="group g"):
+        offsets.commit("g", "t", {0: 6})
+    assert offsets.get("g", "t", 0) == (0, 5)
+    monkeypatch.undo()
+    offsets.commit("g", "t", {0: 7})
+    assert offsets_in(tmp_path).get("g", "t", 0) == (0, 7)  # no half line stands in its way
+
+
+# --- the files --------------------------------------------------------------------------------------------------------
+
+
+def test_the_file_is_rocketmqs_and_other_fields_stay(tmp_path: Path) -> None:
+    file = JsonFile(tmp_path / "consumerOffset.json")
+    file.save(
+        {
+            "dataVersion": {"counter": 4, "stateVersion": 0, "timestamp": 1},
+            "groupTopicMap": {"g": ["t"]},
+            "offsetTable": {"t@g": {"0": 10, "1": 20}},
+            "pullOffsetTable": {"t@g": {"0": 6}},
+        }
+    )
+    offsets = offsets_in(tmp_path)
+    assert offsets.get("g", "t", 1) == (0, 20)
+    offsets.commit("g", "t", {0: 11})
+    offsets.commit("h", "u", {3: 1})
+    compact(offsets)
+    assert file.load() == {
+        "dataVersion": {"counter": 5, "stateVersion": 0, "timestamp": 1},
+        "groupTopicMap": {"g": ["t"], "h": ["u"]},
+        "offsetTable": {"t@g": {"0": 11, "1": 20}, "u@h": {"3": 1}},
+        "pullOffsetTable": {"t@g": {"0": 6}},
+    }
+
+
+def test_compaction_empties_the_journal_and_nothing_is_written_when_nothing_changed(tmp_path: Path) -> None:
+    offsets = offsets_in(tmp_path)
+    offsets.commit("g", "t", {0: 5})
+    compact(offsets)
+    assert sorted(path.name for path in tmp_path.glob("offsets.journal*")) == ["offsets.journal"]
+    assert (tmp_path / "offsets.journal").read_bytes() == b""
+    assert offsets.compaction(now_ms=2) is None
+    assert offsets_in(tmp_path).get("g", "t", 0) == (0, 5)
+
+
+def test_a_crash_anywhere_in_a_compaction_loses_nothing(tmp_path: Path) -> None:
+    class Crash(Exception):
+        pass
+
+    class Crashing:
+        """A file that can be written so many times more."""
+
+        def __init__(self, file: JsonFile, writes: int) -> None:
+            self.file, self.writes = file, writes
+
+        def load(self) -> dict[str, Any] | None:
+            return self.file.load()
+
+        def save(self, value: dict[str, Any]) -> None:
+            if not self.writes:
+                raise Crash
+            self.writes -= 1
+            self.file.save(value)
+
+    for point in range(3):
+        folder = tmp_path / str(point)
+        folder.mkdir()
+        offsets = offsets_in(folder)
+        offsets.commit("g", "t", {0: 100, 1: 1})
+        compact(offsets)
+        offsets.reset("g", "t", {0: 10})
+        offsets.commit("g", "t", {0: 12, 2: 4})
+        expected = everything(offsets)
+        compaction = offsets.compaction(now_ms=1)
+        assert compaction is not None
+        offsets.commit("g", "t", {2: 5})  # while the files are being written
+        expected["g", "t"][2] = OffsetEntry(0, 5)
+        object.__setattr__(compaction, "file", Crashing(compaction.file, int(point > 0)))
+        object.__setattr__(compaction, "generations_file", Crashing(compaction.generations_file, int(point > 1)))
+        object.__setattr__(compaction, "journal", None)  # never dropped
+        with pytest.raises((Crash, AttributeError)):
+            compaction.run()
+        again = offsets_in(folder)
+        assert everything(again) == expected
+        again.close(now_ms=2)
+        assert everything(offsets_in(folder)) == expected
+        assert sorted(path.name for path in folder.glob("offsets.journal*")) == ["offsets.journal"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda line: line[:-1], id="cut before its end"),
+        pytest.param(lambda line: line[:-9] + b"\n", id="cut and closed"),
+        pytest.param(lambda line: bytes(len(line)), id="zeros"),
+        pytest.param(lambda line: b"[1,2,3]\n", id="another shape"),
+        pytest.param(lambda line: b'["g","t",{"0":[0,"x"]}]\n', id="no number"),
+    ],
+)
+def test_a_damaged_last_line_is_dropped_and_said_so(tmp_path: Path, damage: Any, caplog: Any) -> None:
+    offsets = offsets_in(tmp_path)
+    offsets.commit("g", "t", {0: 5})
+    offsets.commit("g", "t", {0: 6})
+    journal = tmp_path / "offsets.journal"
+    first, last = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(first + damage(last))
+    again = offsets_in(tmp_path)
+    assert again.get("g", "t", 0) == (0, 5)
+    assert f"{len(first)} that are no whole commit" in caplog.text
+    again.commit("g", "t", {0: 8})
+    assert offsets_in(tmp_path).get("g", "t", 0) == (0, 8)
+
+
+@pytest.mark.parametrize("table", [{"t": {"0": 1}}, {"t@g": {"x": 1}}, {"t@g": 5}, 7], ids=str)
+def test_a_damaged_file_is_named(tmp_path: Path, table: Any) -> None:
+    JsonFile(tmp_path / "consumerOffset.json").save({"offsetTable": table})
+    with pytest.raises(StoreCorrupt, match=r"consumerOffset\.json"):
+        offsets_in(tmp_path)
+
+
+# --- generations ------------------------------------------------------------------------------------------------------
+
+
+def test_a_reset_goes_back_and_later_commits_go_on_from_there(tmp_path: Path) -> None:
+    offsets = offsets_in(tmp_path)
+    offsets.commit("g", "t", {0: 100})
+    offsets.reset("g", "t", {0: 10})
+    assert offsets.get("g", "t", 0) == (1, 10)
+    assert offsets.commit("g", "t", {0: 12}) == {0: 12}
+    compact(offsets)
+    assert offsets_in(tmp_path).get("g", "t", 0) == (1, 12)
+
+
+def test_a_deleted_topics_offsets_do_not_come_back(tmp_path: Path) -> None:
+    offsets = offsets_in(tmp_path)
+    offsets.commit("g", "t", {0: 100})
+    offsets.commit("g", "u", {0: 1})
+    offsets.delete_topic("t")
+    assert list(offsets.of_group("g")) == [("u", 0, (0, 1))]
+    compact(offsets)
+    again = offsets_in(tmp_path)
+    assert again.merge([("g", "t", {0: OffsetEntry(0, 100)})]) == 0  # a slave that had not heard of it
+    assert again.get("g", "t", 0).offset == -1
+    assert again.commit("g", "t", {0: 3}) == {0: 3}
+    assert again.get("g", "t", 0) == (1, 3)
+
+
+def test_a_deleted_groups_offsets_do_not_come_back(tmp_path: Path) -> None:
+    offsets = offsets_in(tmp_path)
+    offsets.commit("g", "t", {0: 100})
+    offsets.commit("h", "t", {0: 1})
+    offsets.delete_group("g")
+    assert [name for name in offsets.groups() if list(offsets.of_group(name))] == ["h"]
+    assert offsets.merge([("g", "t", {0: OffsetEntry(0, 200)})]) == 0
+
+
+def test_after_a_truncation_nothing_stands_beyond_the_end_of_its_queue(tmp_path: Path) -> None:
+    offsets = offsets_in(tmp_path)
+    offsets.commit("g", "t", {0: 100, 1: 50})
+    lines = offsets.clamp(lambda topic, queue: 60, new_generation=True)
+    assert lines == ["g t:0 from 100 to 60"]
+    assert (offsets.get("g", "t", 0), offsets.get("g", "t", 1)) == ((1, 60), (0, 50))
+
+
+def test_a_slave_clamps_without_a_new_generation(tmp_path: Path) -> None:
+    offsets = offsets_in(tmp_path)
+    offsets.commit("g", "t", {0: 100})
+    offsets.clamp(lambda topic, queue: 60, new_generation=False)
+    assert offsets.get("g", "t", 0) == (0, 60)
+
+
+# --- merging ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_slave_took_is_handed_back_until_the_master_is_seen_to_have_it(tmp_path: Path) -> None:
+    slave = offsets_in(tmp_path)
+    slave.commit("g", "t", {0: 5, 1: 7})
+    assert list(slave.to_hand_back()) == [("g", "t", {0: (0, 5)}), ("g", "t", {1: (0, 7)})]
+    slave.merge_from_master([("g", "t", {0: OffsetEntry(0, 5), 1: OffsetEntry(0, 6)})])
+    assert list(slave.to_hand_back()) == [("g", "t", {1: (0, 7)})]
+    slave.merge_from_master([("g", "t", {1: OffsetEntry(1, 2)})])  # an operator's reset wins
+    assert list(slave.to_hand_back()) == []
+    assert slave.get("g", "t", 1) == (1, 2)
+
+
+def test_a_restarted_slave_hands_back_too(tmp_path: Path) -> None:
+    offsets_in(tmp_path).commit("g", "t", {0: 5})
+    assert list(offsets_in(tmp_path).to_hand_back()) == [("g", "t", {0: (0, 5)})]
+
+
+entries = st.tuples(st.integers(0, 3), st.integers(-1, 5)).map(lambda pair: OffsetEntry(*pair))
+changes = st.lists(st.tuples(st.sampled_from("gh"), st.sampled_from("tu"), st.dictionaries(st.integers(0, 1), entries)))
+
+
+@given(changes, changes)
+def test_both_sides_agree_after_merging_whatever_they_had_and_nothing_went_back(ours: Any, theirs: Any) -> None:
+    class NoJournal:
+        def replay(self) -> list[Any]:
+            return []
+
+        def append(self, group: str, topic: str, entries: Any) -> None:
+            pass
+
+    def table(initial: Any) -> ConsumerOffsetTable:
+        made = ConsumerOffsetTable(MemoryFile(), MemoryFile(), NoJournal())  # type: ignore[arg-type]
+        made.merge(initial)
+        return made
+
+    master, slave = table(ours), table(theirs)
+    before = everything(master), everything(slave)
+    master.merge(list(slave.everything()))
+    slave.merge_from_master(list(master.everything()))
+    for state in before:
+        for (group, topic), queues in state.items():
+            for queue, entry in queues.items():
+                assert master.get(group, topic, queue) == slave.get(group, topic, queue) >= entry

@@ -1,0 +1,137 @@
+"""When a master takes writes, and when it never will again."""
+
+import pytest
+
+from broker_service.broker.mastership import Mastership, Standing
+from broker_service.broker.peers import Member, Peers
+from broker_service.errors import ServiceNotAvailable, StaleEpoch
+from broker_service.model import BrokerRole
+
+SLAVE_WAIT_S = 10.0
+
+
+def master(*, clean: bool = True, name_servers: bool = True, epoch: int = 100) -> Mastership:
+    return Mastership(
+        BrokerRole.SYNC_MASTER,
+        epoch,
+        asks_name_servers=name_servers,
+        clean_start=clean,
+        slave_wait_s=SLAVE_WAIT_S,
+    )
+
+
+def test_without_name_servers_nobody_needs_to_be_asked() -> None:
+    assert master(name_servers=False, clean=False).waits_for(0, {}, now=0.0) is None
+
+
+def test_with_name_servers_one_has_to_answer_first() -> None:
+    starting = master()
+    assert starting.waits_for(0, {}, now=1e6) == "no name server and no slave has answered yet"
+    starting.name_server_answered(now=5.0)
+    assert starting.waits_for(0, {}, now=5.0) is None
+
+
+def test_a_slave_is_as_good_an_answer() -> None:
+    starting = master()
+    starting.slave_joined(1, now=0.0)
+    assert starting.waits_for(0, {}, now=0.0) is None
+
+
+def test_after_a_clean_stop_an_equal_slave_is_not_waited_for() -> None:
+    starting = master(clean=True)
+    starting.name_server_answered(now=0.0)
+    assert starting.waits_for(500, {1: 500}, now=0.0) is None
+
+
+def test_after_an_unclean_stop_a_live_slave_is_waited_for_but_not_for_ever() -> None:
+    starting = master(clean=False)
+    starting.name_server_answered(now=3.0)
+    assert "slave 1" in str(starting.waits_for(500, {1: 400}, now=3.0))
+    assert "slave 1" in str(starting.waits_for(500, {1: 400}, now=3.0 + SLAVE_WAIT_S - 0.1))
+    assert starting.waits_for(500, {1: 400}, now=3.0 + SLAVE_WAIT_S) is None
+
+
+def test_a_slave_that_has_shown_its_log_is_not_waited_for() -> None:
+    starting = master(clean=False)
+    starting.name_server_answered(now=0.0)
+    starting.slave_joined(1, now=0.0)
+    assert starting.waits_for(500, {1: 500}, now=0.0) is None
+    assert "slave 2" in str(starting.waits_for(500, {1: 500, 2: 0}, now=0.0))
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_while_a_live_slave_is_ahead_no_time_is_long_enough(clean: bool) -> None:
+    starting = master(clean=clean)
+    starting.name_server_answered(now=0.0)
+    assert "slave 1 is at 501, ahead of 500" in str(starting.waits_for(500, {1: 501}, now=1e9))
+    assert starting.waits_for(500, {}, now=1e9) is None  # it went away
+
+
+def test_an_unclean_start_and_a_new_log_begin_an_epoch() -> None:
+    assert master(clean=False).begins_epoch
+    assert master(epoch=0).begins_epoch
+    assert not master(clean=True, epoch=100).begins_epoch
+
+
+def test_a_waiting_master_says_what_it_waits_for() -> None:
+    with pytest.raises(ServiceNotAvailable, match="for Godot"):
+        master().check_writable(waits_for="it waits for Godot")
+
+
+def test_a_master_takes_writes_of_its_own_epoch_only() -> None:
+    writing = master()
+    writing.opened(200)
+    writing.check_writable()
+    writing.check_writable(client_epoch=200)
+    for other in (100, 300):
+        with pytest.raises(StaleEpoch, match=str(other)):
+            writing.check_writable(client_epoch=other)
+
+
+def test_a_newer_epoch_fences_a_master_for_good_before_and_after_it_takes_writes() -> None:
+    for standing in (Standing.WAITING, Standing.WRITABLE):
+        old = master()
+        if standing is Standing.WRITABLE:
+            old.opened(100)
+        assert not old.newer_epoch(100, "a peer")
+        assert old.newer_epoch(101, "slave-1")
+        assert not old.newer_epoch(201, "slave-1")  # said once
+        with pytest.raises(StaleEpoch, match="epoch 101 of slave-1"):
+            old.check_writable()
+        assert str(old) == "SYNC_MASTER fenced by epoch 101 of slave-1 epoch=100"
+
+
+def test_a_slave_takes_no_writes_until_it_is_promoted() -> None:
+    slave = Mastership(BrokerRole.SLAVE, 100, asks_name_servers=True, clean_start=True, slave_wait_s=0.0)
+    with pytest.raises(ServiceNotAvailable, match="slave"):
+        slave.check_writable()
+    assert not slave.newer_epoch(300, "its master")
+    slave.promoted(BrokerRole.ASYNC_MASTER, 101)
+    slave.check_writable(client_epoch=101)
+
+
+# --- who else is there ------------------------------------------------------------------------------------------------
+
+
+def test_peers_are_what_the_last_answer_of_each_name_server_says() -> None:
+    peers = Peers()
+    assert not peers.have_answered
+    peers.answered("ns1", [Member(0, "me", 1, 9), Member(1, "s", 1, 7)], 1, own_address="me")
+    peers.answered("ns2", [Member(1, "s", 1, 8), Member(2, "t", 1, 3)], 2, own_address="me")
+    assert peers.slaves() == {1: 8, 2: 3}
+    assert peers.master() is None
+    assert peers.newest_epoch == 2
+    peers.answered("ns1", [], 1, own_address="me")
+    assert peers.slaves() == {1: 8, 2: 3}
+    peers.answered("ns2", [], 1, own_address="me")
+    assert peers.slaves() == {}
+    assert peers.newest_epoch == 2
+
+
+def test_of_two_masters_the_one_of_the_newer_epoch_counts() -> None:
+    peers = Peers()
+    peers.answered("ns1", [Member(0, "old", 100, 9)], 100, own_address="me")
+    peers.answered("ns2", [Member(0, "new", 101, 5)], 101, own_address="me")
+    master_now = peers.master()
+    assert master_now is not None
+    assert master_now.address == "new"

@@ -1,0 +1,55 @@
+"""What topics and groups may be called: RocketMQ's rules."""
+
+import pytest
+
+from broker_service.broker.names import check_group_name, check_topic_name, is_system_topic, refuse_system_topic
+from broker_service.errors import InvalidParameter, MessageIllegal, NoPermission
+
+
+@pytest.mark.parametrize("name", ["t", "Topic-1_x", "%RETRY%g", "a|b", "x" * 127])
+def test_rocketmqs_names_are_good(name: str) -> None:
+    check_topic_name(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        " ",
+        "x" * 128,
+        "../x",
+        "a/b",
+        ".",
+        "a.b",
+        "a\n",
+        "a\0",
+        "täg",
+        "\uff41",
+        "1\uff12",
+        "x" * 10_000_000,
+    ],
+    ids=repr,
+)
+def test_anything_else_is_refused_with_the_reason(name: str) -> None:
+    with pytest.raises(MessageIllegal) as refused:
+        check_topic_name(name)
+    assert len(str(refused.value)) < 250
+
+
+def test_a_group_is_at_most_120_characters_long() -> None:
+    check_group_name("g" * 120)
+    with pytest.raises(InvalidParameter, match="120"):
+        check_group_name("g" * 121)
+
+
+@pytest.mark.parametrize(
+    "topic", ["TBW102", "SCHEDULE_TOPIC_XXXX", "rmq_sys_x", "%DLQ%g", "%RETRY%g", "SELF_TEST_TOPIC"]
+)
+def test_system_topics_are_not_for_clients(topic: str) -> None:
+    assert is_system_topic(topic)
+    with pytest.raises(NoPermission, match=topic):
+        refuse_system_topic(topic)
+
+
+def test_a_users_topic_is_no_system_topic() -> None:
+    refuse_system_topic("SCHEDULE")

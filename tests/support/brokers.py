@@ -1,0 +1,84 @@
+"""Brokers inside the test's own process: a real store in a folder, real gRPC on a free port."""
+
+import zlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+from rocketsim_proto import record
+from rocketsim_proto.broker_pb2_grpc import BrokerStub
+from rocketsim_proto.record import Record
+
+from broker_service.app import broker
+from broker_service.broker.mastership import Standing
+from broker_service.broker.node import BrokerNode
+from broker_service.broker.put import Send
+from broker_service.config import BrokerConfig
+from tests.support.polling import until
+
+
+def small_config(root: Path, **keys: Any) -> BrokerConfig:
+    """Files small enough to be made quickly and rolled often; `keys` are the fields of BrokerConfig."""
+    small: dict[str, Any] = {
+        "broker_name": "broker-a",
+        "listen_port": 0,
+        "store_path_root_dir": root,
+        "mapped_file_size_commit_log": 1 << 20,
+        "mapped_file_size_consume_queue": 20 * 1000,
+        "max_hash_slot_num": 100,
+        "max_index_num": 400,
+        "register_name_server_period": 200,
+        "disk_max_used_space_ratio": 100,
+        "disk_space_clean_forcibly_ratio": 100,
+        "disk_space_warning_level_ratio": 100,
+    }
+    return BrokerConfig(**(small | keys))
+
+
+@asynccontextmanager
+async def running(root: Path, *, writable: bool = True, **keys: Any) -> AsyncIterator[BrokerNode]:
+    """A broker that serves; a master already takes writes, unless the test wants to see it wait."""
+    async with broker(small_config(root, **keys)) as node:
+        if writable and not node.broker.is_slave:
+            await until(lambda: node.mastership.standing is Standing.WRITABLE, "the master takes writes")
+        yield node
+
+
+@asynccontextmanager
+async def stub_of(node: BrokerNode, stub_class: type[Any] = BrokerStub) -> AsyncIterator[Any]:
+    async with grpc.aio.insecure_channel(
+        node.address, options=[("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", 32 << 20)]
+    ) as channel:
+        yield stub_class(channel)
+
+
+def message(topic: str, body: bytes, queue_id: int = 0, /, **fields: Any) -> bytes:
+    """One record as a client sends it.  Upper-case keyword arguments are properties, others fields."""
+    properties = {name: value for name, value in fields.items() if name.lstrip("_").isupper()}
+    others = {name: value for name, value in fields.items() if name not in properties}
+    return record.encode(Record(topic=topic, body=body, queue_id=queue_id, properties=properties, **others))
+
+
+def send_of(topic: str, *records: bytes, **fields: Any) -> Send:
+    data = b"".join(records)
+    return Send(
+        **(
+            {"topic": topic, "records": data, "count": len(records), "crc32": zlib.crc32(data), "timeout_s": 5.0}
+            | fields
+        )
+    )
+
+
+async def put(node: BrokerNode, topic: str, *bodies: bytes, queue_id: int = 0, **properties: Any) -> None:
+    """Each body as a message of one frame."""
+    await node.puts.put(send_of(topic, *(message(topic, body, queue_id, **properties) for body in bodies)))
+
+
+def bodies_in(data: bytes) -> list[bytes]:
+    bodies, at = [], 0
+    while at < len(data):
+        bodies.append(record.decode(data, at).body)
+        at += int.from_bytes(data[at : at + 4], "big")
+    return bodies
