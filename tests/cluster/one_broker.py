@@ -7,6 +7,7 @@ from rocketsim_proto import admin_pb2, record
 from rocketsim_proto.admin_pb2_grpc import AdminStub
 from rocketsim_proto.columnar import Records
 
+from rocketsim_client.errors import ServiceNotAvailable, TopicNotExist
 from rocketsim_client.grpc_transport import GrpcTransport
 from rocketsim_client.model import MessageQueue, QueueRange
 from rocketsim_client.transport import Acknowledged, Outgoing
@@ -50,7 +51,11 @@ class OneBroker:
         )
 
     def bounds(self, topic: str) -> dict[int, tuple[int, int]]:
-        answer = self._transport.queue_bounds(self.address, topic, [], 5.0)
+        """Smallest and end offset by queue id; nothing where the topic is not known."""
+        try:
+            answer = self._transport.queue_bounds(self.address, topic, [], 5.0)
+        except TopicNotExist:
+            return {}
         return {queue_id: (bounds.min_offset, bounds.max_offset) for queue_id, bounds in answer.items()}
 
     def messages(self, topic: str) -> dict[tuple[int, int], record.Record]:
@@ -61,7 +66,7 @@ class OneBroker:
             while at < end:
                 ranges = [QueueRange(topic, queue_id, at, end)]
                 for frame in self._transport.pull_range(
-                    self.address, ranges, group="", expression="*", max_frame_bytes=1 << 20, timeout_s=30.0
+                    self.address, ranges, group="tests", expression="*", max_frame_bytes=1 << 20, timeout_s=30.0
                 ):
                     for one in _decode(frame.records, frame.sizes):
                         found[one.queue_id, one.queue_offset] = one
@@ -88,8 +93,18 @@ class OneBroker:
         return self._transport.channels.call(self.address, AdminStub, method, request, timeout_s)
 
     def update_topic(self, topic: str, queues: int = 4) -> None:
+        """Makes the topic as soon as this master takes writes."""
         config = {"topic_name": topic, "read_queue_nums": queues, "write_queue_nums": queues, "perm": 6}
-        self.admin("UpdateTopic", admin_pb2.UpdateTopicRequest(topic=config))
+        request = admin_pb2.UpdateTopicRequest(topic=config)
+
+        def made() -> bool:
+            try:
+                self.admin("UpdateTopic", request)
+            except ServiceNotAvailable:
+                return False
+            return True
+
+        wait_until(made, f"{self.process.name} takes writes")
 
     def ha_status(self) -> admin_pb2.HaStatusResponse:
         return self.admin("HaStatus", admin_pb2.HaStatusRequest())
