@@ -41,6 +41,7 @@ from rocketsim_source.positions import (
 from rocketsim_source.queue import Queue
 
 SINK_ONLY = ("sinkMode", "sendBatchSize", "sendTimeoutMs", "retryTimesWhenSendFailed", "maxInflight")
+READER_GROUP = "rocketsim-spark-source"  # of queries without a group of their own; nothing is committed for it
 # Spark itself adds these to the options of a table.
 FROM_SPARK = ("path", "paths", "serialization.format")
 
@@ -180,6 +181,11 @@ class SourceOptions:
         if self.assign:
             return tuple(sorted({queue.topic for queue in self.assign}))
         return self.topic or self.subscribe
+
+    @property
+    def pull_group(self) -> str:
+        """A pull always names a group, because brokers decide by group who may read what, and where."""
+        return self.group or READER_GROUP
 
     @property
     def commits(self) -> bool:

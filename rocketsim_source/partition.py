@@ -57,7 +57,7 @@ def probe(planned: Sequence[Sequence[QueueRange]], options: SourceOptions, clust
         if name not in furthest or queue_range.from_offset < furthest[name].from_offset:
             furthest[name] = queue_range
     suggested = {
-        name: cluster.probe(queue_range.queue, queue_range.from_offset, options.group or "")
+        name: cluster.probe(queue_range.queue, queue_range.from_offset, options.pull_group)
         for name, queue_range in furthest.items()
     }
     return {piece.queue: suggested[piece.queue.broker_name] for pieces in planned for piece in pieces}

@@ -148,7 +148,7 @@ class RangeFetch:
             asked,
             broker_id=target,
             only_this=self._options.read_from == "masterOnly",
-            group=self._options.group or "",
+            group=self._options.pull_group,
             expression=self._options.sub_expression,
             frame_bytes=self._options.pull_max_bytes,
         )

@@ -125,7 +125,7 @@ class _Driver:
         return self._initial
 
     def _resolve(self, wanted: Wanted) -> Offsets:
-        seen = self._watch.look(wanted.positions, must_answer=True)
+        self._seen = seen = self._watch.look(wanted.positions, must_answer=True)
         wanted = Wanted(
             {queue: chain for queue, chain in wanted.positions.items() if queue in seen.bounds}, wanted.timestamps
         )

@@ -1,0 +1,183 @@
+"""What the Spark tests do to a cluster and to queries, in words of one line."""
+
+import itertools
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from rocketsim_client import Cluster, Message, MessageQueue, Producer, RocketSimError
+from rocketsim_client.route import DEFAULT_TOPIC
+from tests.support.polling import wait_until
+from tests.support.processes import Processes, ServerProcess
+
+TIMEOUT_S = 60.0
+
+
+class Bench:
+    """One pair, one producer, one Spark session.  Everything a test makes has a new name."""
+
+    def __init__(
+        self, spark: Any, processes: Processes, name_server: ServerProcess, master: ServerProcess, slave: ServerProcess
+    ) -> None:
+        self.spark = spark
+        self.processes = processes
+        self.name_server = name_server
+        self.master = master
+        self.slave = slave
+        self._numbers = itertools.count()
+        self._rows: dict[str, dict[int, list[Any]]] = {}
+
+    def __enter__(self) -> "Bench":
+        self.cluster = Cluster(self.name_server.address, poll_interval_s=1.0)
+        self.producer = Producer(cluster=self.cluster, group="tests", send_msg_timeout_ms=10_000, retry_times_when_send_failed=20)
+        wait_until(self.is_writable, "a master that takes writes", TIMEOUT_S)
+        return self
+
+    def is_writable(self) -> bool:
+        try:
+            return bool(self.cluster.route(DEFAULT_TOPIC, fresh=True).writable_queues())
+        except RocketSimError:
+            return False
+
+    def __exit__(self, *_: object) -> None:
+        self.stop_queries()
+        self.producer.close()
+        self.cluster.close()
+
+    def stop_queries(self) -> None:
+        for query in self.spark.streams.active:
+            query.stop()
+
+    def name(self, kind: str) -> str:
+        return f"{kind}{next(self._numbers)}"
+
+    # --- messages -----------------------------------------------------------------------------------------------------
+
+    def topic(self, messages: int = 0, **kwargs: Any) -> str:
+        """A new topic with that many messages in it, or none (but its queues)."""
+        topic = self.name("topic")
+        if messages:
+            self.send(topic, range(messages), **kwargs)
+        else:
+            self.send(topic, ["first"])
+        return topic
+
+    def send(self, topic: str, bodies: Iterable[object], *, tags: str | None = None, queue_id: int | None = None) -> None:
+        queue = None if queue_id is None else MessageQueue(topic, "broker-a", queue_id)
+        futures = [
+            self.producer.send_async(Message(topic, str(body).encode(), tags=tags, keys=f"key-{body}"), queue=queue)
+            for body in bodies
+        ]
+        for future in futures:
+            future.result(TIMEOUT_S)
+
+    def end(self, topic: str) -> dict[MessageQueue, int]:
+        return {queue: found.max_offset for queue, found in self.cluster.bounds(topic, fresh=True).items()}
+
+    def wait_for_slave(self, topic: str) -> None:
+        """Until the slave has all of the topic that the master has."""
+        want = {queue.queue_id: offset for queue, offset in self.end(topic).items()}
+
+        def has_all() -> bool:
+            found = self.cluster.transport.queue_bounds(self.slave.address, topic, list(want), 3.0)
+            return all(found[queue_id].max_offset >= offset for queue_id, offset in want.items())
+
+        wait_until(has_all, f"the slave to have {topic}", TIMEOUT_S)
+
+    def delete_topic(self, topic: str) -> None:
+        from rocketsim_client import Admin
+
+        with Admin(self.name_server.address) as admin:
+            admin.delete_topic(topic)
+
+    # --- groups -------------------------------------------------------------------------------------------------------
+
+    def committed(self, group: str, topic: str) -> dict[MessageQueue, int]:
+        return self.cluster.committed(group, self.cluster.queues(topic))
+
+    def wait_committed(self, group: str, topic: str, offsets: dict[MessageQueue, int] | None = None) -> None:
+        """Until the group has those offsets, or the ends of all queues."""
+        want = self.end(topic) if offsets is None else offsets
+        wait_until(lambda: self.committed(group, topic) == want, f"{group} to stand at {want}", TIMEOUT_S)
+
+    # --- queries ------------------------------------------------------------------------------------------------------
+
+    def options(self, topic: str | None = None, **options: object) -> dict[str, str]:
+        given = {"nameServer": self.name_server.address} | ({"topic": topic} if topic else {})
+        return given | {name.replace("__", "."): str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+
+    def batch(self, topic: str | None = None, schema: str | None = None, **options: object) -> Any:
+        reader = self.spark.read.format("rocketsim").options(**self.options(topic, **options))
+        return (reader.schema(schema) if schema else reader).load()
+
+    def stream(self, topic: str | None = None, schema: str | None = None, **options: object) -> Any:
+        reader = self.spark.readStream.format("rocketsim").options(**self.options(topic, **options))
+        return (reader.schema(schema) if schema else reader).load()
+
+    def start(
+        self, stream: Any, checkpoint: str, each_batch: Callable[[Any, int], None] | None = None, **trigger: Any
+    ) -> Any:
+        """A query whose rows are kept by checkpoint and batch: a batch that is replayed replaces its first try.
+
+        `each_batch` comes before that, and may fail.
+        """
+        kept = self._rows.setdefault(checkpoint, {})
+
+        def keep(frame: Any, batch_id: int) -> None:
+            if each_batch is not None:
+                each_batch(frame, batch_id)
+            kept[batch_id] = frame.collect()
+
+        writer = stream.writeStream.option("checkpointLocation", checkpoint).foreachBatch(keep)
+        return (writer.trigger(**trigger) if trigger else writer).start()
+
+    def rows(self, checkpoint: str) -> list[Any]:
+        """Everything that the queries of this checkpoint processed."""
+        return [row for _, rows in sorted(self._rows[checkpoint].items()) for row in rows]
+
+    def bodies(self, checkpoint: str) -> list[str]:
+        return sorted(bytes(row.body).decode() for row in self.rows(checkpoint))
+
+    def run(self, stream: Any, checkpoint: str, **trigger: Any) -> Any:
+        """Runs to its end; raises what ended it."""
+        query = self.start(stream, checkpoint, **(trigger or {"availableNow": True}))
+        assert query.awaitTermination(TIMEOUT_S), "the query has not ended"
+        return query
+
+    def wait_caught_up(self, query: Any, topic: str) -> None:
+        """Until the query has processed all that is there now."""
+        query_end = {str(q.queue_id): offset for q, offset in self.end(topic).items()}
+
+        def caught_up() -> bool:
+            if (failure := query.exception()) is not None:
+                raise AssertionError(f"the query ended: {failure}")
+            progress = query.lastProgress
+            if not progress:
+                return False
+            offset = source_progress(query)["endOffset"]
+            return all(offset["q"].get(topic, {}).get("broker-a", {}).get(q, -1) >= at for q, at in query_end.items())
+
+        wait_until(caught_up, f"the query to be at the end of {topic}", TIMEOUT_S)
+
+
+def source_progress(query: Any) -> dict[str, Any]:
+    """The newest progress of the query's only source."""
+    found: dict[str, Any] = json.loads(query.lastProgress.json)["sources"][0]
+    return found
+
+
+def batches(checkpoint: str) -> int:
+    """How many batches the checkpoint has planned."""
+    return len([path for path in Path(checkpoint, "offsets").glob("*") if path.name.isdigit()])
+
+
+def wait_idle(query: Any) -> None:
+    """Until the query has asked for more and heard that there is none.  Needs idlePollMs=0 to be seen."""
+    wait_until(lambda: query.status["message"].startswith("Waiting for data"), "the query to be idle", TIMEOUT_S)
+
+
+def failure_of(query: Any) -> str:
+    """What ended the query, once it has."""
+    wait_until(lambda: not query.isActive, "the query to end", TIMEOUT_S)
+    return str(query.exception())

@@ -1,0 +1,173 @@
+"""The source's seam to the brokers, in memory: it answers truly, or as told.  What Spark's driver and executors are tested against."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from rocketsim_client.errors import BrokerUnavailable, TopicNotExist
+from rocketsim_client.model import GetMessageStatus, PullFrame, Segment
+from rocketsim_proto import record
+from rocketsim_source.cluster import Bounds, Committed, Seen
+from rocketsim_source.queue import Offsets, Queue
+from rocketsim_source.splits import QueueRange
+
+
+def message(queue: Queue, offset: int, body: bytes | None = None, **properties: str) -> bytes:
+    one = record.Record(queue.topic, body if body is not None else f"{queue}#{offset}".encode())
+    one.queue_id, one.queue_offset = queue.queue_id, offset
+    one.born_timestamp, one.store_timestamp = 1000 + offset, 2000 + offset
+    one.properties = {"UNIQ_KEY": f"{queue.queue_id:08X}{offset:024X}"} | properties
+    return record.encode(one)
+
+
+class MemoryBroker:
+    """One broker: what it has of each queue, and whom it suggests."""
+
+    def __init__(self, broker_id: int) -> None:
+        self.broker_id = broker_id
+        self.up = True
+        self.first: dict[Queue, int] = defaultdict(int)
+        self.end: dict[Queue, int] = {}
+        self.suggests: list[int] = []  # for the next frames; then always itself... see `suggest`
+        self.suggest = 0
+        self.frames_until_it_breaks: int | None = None
+        self.spoil: list[PullFrame] = []  # sent instead of the next frames
+        self.pulls: list[list[QueueRange]] = []
+
+    def frames(self, ranges: Sequence[QueueRange], rows: int, tag: str | None) -> Iterator[PullFrame]:
+        self.pulls.append(list(ranges))
+        for index, (queue, start, until) in enumerate(ranges):
+            at = start
+            while at < until:
+                if not self.up or self.frames_until_it_breaks == 0:
+                    self.frames_until_it_breaks = None
+                    raise BrokerUnavailable("broken by the test")
+                if self.frames_until_it_breaks is not None:
+                    self.frames_until_it_breaks -= 1
+                if self.spoil:
+                    yield self.spoil.pop(0)
+                    return
+                frame = self._frame(index, queue, at, min(until, at + rows), tag)
+                yield frame
+                at = frame.segments[0].next_offset
+                if frame.segments[0].status not in (GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE):
+                    break
+
+    def _frame(self, index: int, queue: Queue, at: int, until: int, tag: str | None) -> PullFrame:
+        suggested = self.suggests.pop(0) if self.suggests else self.suggest
+        first, end = self.first[queue], self.end.get(queue)
+        if end is None:
+            raise TopicNotExist(f"no topic {queue.topic}")
+        status = None
+        if at < first:
+            status = GetMessageStatus.OFFSET_TOO_SMALL
+        elif at >= end:
+            status = GetMessageStatus.OFFSET_OVERFLOW_ONE if at == end else GetMessageStatus.OFFSET_OVERFLOW_BADLY
+        if status is not None:
+            return PullFrame(b"", b"", [Segment(index, 0, at, first, end, status)], suggested, self.broker_id)
+        until = min(until, end)
+        found = [message(queue, offset) for offset in range(at, until) if tag is None or offset % 3 == 0]
+        sizes = np.array([len(data) for data in found], "<u4").tobytes()
+        status = GetMessageStatus.FOUND if found else GetMessageStatus.NO_MATCHED_MESSAGE
+        segment = Segment(index, len(found), until, first, end, status)
+        return PullFrame(b"".join(found), sizes, [segment], suggested, self.broker_id)
+
+
+class MemoryCluster:
+    """One broker name, `broker-a`, with as many members as wanted.  `rows` records make a frame."""
+
+    def __init__(self, *broker_ids: int, rows: int = 10) -> None:
+        self.brokers = {broker_id: MemoryBroker(broker_id) for broker_id in broker_ids or (0,)}
+        self.rows = rows
+        self.offsets: dict[str, Offsets] = defaultdict(dict)
+        self.bounds_calls = 0
+        self.commits: list[tuple[str, Offsets]] = []
+        self.commit_fails = 0
+        self.suspected: list[int] = []
+        self.gone: set[Queue] = set()
+        self.times: dict[Queue, list[int]] = {}
+
+    def put(self, queue: Queue, count: int, *broker_ids: int) -> None:
+        """`count` more messages, at all brokers or at some."""
+        for broker_id in broker_ids or self.brokers:
+            ends = self.brokers[broker_id].end
+            ends[queue] = ends.get(queue, 0) + count
+
+    def _usable(self) -> MemoryBroker | None:
+        return next((broker for _, broker in sorted(self.brokers.items()) if broker.up), None)
+
+    # --- the seam -----------------------------------------------------------------------------------------------------
+
+    def topics(self) -> list[str]:
+        return sorted({queue.topic for broker in self.brokers.values() for queue in broker.end})
+
+    def queues(self, topic: str, *, fresh: bool = False) -> list[Queue] | None:
+        found = {q for broker in self.brokers.values() for q in broker.end if q.topic == topic} - self.gone
+        return sorted(found) or None
+
+    def bounds(self, queues: Iterable[Queue]) -> Seen:
+        self.bounds_calls += 1
+        broker = self._usable()
+        seen = Seen()
+        for queue in queues:
+            if broker is None:
+                seen.silent[queue.broker_name] = BrokerUnavailable("down")
+            elif queue in self.gone:
+                seen.gone.add(queue)
+            else:
+                end = broker.end.get(queue, 0)
+                seen.bounds[queue] = Bounds(broker.first[queue], end, 0, 100 * end, broker.broker_id)
+        return seen
+
+    def search(self, timestamps: Mapping[Queue, int]) -> Offsets:
+        """Offset n was stored at 2000 + n."""
+        broker = self.brokers[0]
+        return {q: min(max(ms - 2000, broker.first[q]), broker.end[q]) for q, ms in timestamps.items()}
+
+    def committed(self, group: str, queues: Collection[Queue]) -> tuple[Offsets, set[str]]:
+        if self._usable() is None:
+            return {}, {queue.broker_name for queue in queues}
+        return {queue: self.offsets[group][queue] for queue in queues if queue in self.offsets[group]}, set()
+
+    def commit(self, group: str, offsets: Offsets, target: str, timeout_s: float) -> Committed:
+        self.commits.append((target, dict(offsets)))
+        broker = self._usable()
+        names = {queue.broker_name for queue in offsets}
+        if broker is None or self.commit_fails or (target == "masterOnly" and broker.broker_id):
+            self.commit_fails = max(0, self.commit_fails - 1)
+            return Committed({}, {}, {name: BrokerUnavailable("no") for name in names})
+        stands = self.offsets[group]
+        for queue, offset in offsets.items():
+            stands[queue] = max(offset, stands.get(queue, -1))
+        return Committed(dict.fromkeys(names, broker.broker_id), {queue: stands[queue] for queue in offsets}, {})
+
+    def pull(
+        self,
+        ranges: Sequence[QueueRange],
+        *,
+        broker_id: int,
+        only_this: bool,
+        group: str,
+        expression: str,
+        frame_bytes: int,
+    ) -> Iterator[PullFrame]:
+        """As the client does it: the broker asked for, else another; a broken one is left at once, where it stood."""
+        order = [broker_id, *(other for other in sorted(self.brokers) if other != broker_id)]
+        order = [other for other in order if other in self.brokers and (not only_this or other == broker_id)]
+        broker = next((self.brokers[other] for other in order if self.brokers[other].up), None)
+        if broker is None:
+            raise BrokerUnavailable("nobody is up")
+        yield from broker.frames(ranges, self.rows, None if expression == "*" else expression)
+
+    def members(self, queue: Queue) -> dict[int, bool]:
+        return {broker_id: broker.up for broker_id, broker in self.brokers.items()}
+
+    def suspect(self, queue: Queue, broker_id: int) -> None:
+        self.suspected.append(broker_id)
+
+    def probe(self, queue: Queue, offset: int, group: str) -> int:
+        return self.brokers[0].suggest
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,247 @@
+"""Which broker a task reads from, what it makes of what a broker says, and that every record comes once and in order."""
+
+from collections.abc import MutableMapping
+
+import pytest
+
+from rocketsim_client.errors import BadAnswer, BrokerUnavailable
+from rocketsim_client.model import GetMessageStatus, PullFrame, Segment
+from rocketsim_proto.columnar import RecordError
+from rocketsim_source.data_loss import DataLossError
+from rocketsim_source.options import source_options
+from rocketsim_source.queue import Queue
+from rocketsim_source.range_fetch import RangeFetch, SlaveBehind
+from rocketsim_source.splits import QueueRange
+from tests.source.memory_cluster import MemoryCluster, message
+
+Q0, Q1 = Queue("T", "broker-a", 0), Queue("T", "broker-a", 1)
+
+
+class FakeTime:
+    """Moves only when somebody sleeps, and tells it to `on_sleep`."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.on_sleep = lambda: None
+
+    def clock(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.on_sleep()
+
+
+def fetch(
+    cluster: MemoryCluster,
+    ranges: list[QueueRange],
+    hints: MutableMapping[Queue, int] | None = None,
+    time: FakeTime | None = None,
+    **given: str,
+) -> list[tuple[Queue, int, int]]:
+    """(queue, offset, who served it) of every record, in the order in which they came."""
+    options = source_options({"nameServer": "h:1", "topic": "T"} | given, streaming=True)
+    time = time or FakeTime()
+    reader = RangeFetch(cluster, ranges, {} if hints is None else hints, options, clock=time.clock, sleep=time.sleep)
+    found = []
+    for fetched in reader.frames():
+        offsets = iter(fetched.records.queue_offset.tolist())
+        found += [(run.queue, next(offsets), fetched.broker_id) for run in fetched.runs for _ in range(run.size)]
+    return found
+
+
+def offsets_of(found: list[tuple[Queue, int, int]], queue: Queue = Q0) -> list[int]:
+    return [offset for of_queue, offset, _ in found if of_queue == queue]
+
+
+def servers_of(found: list[tuple[Queue, int, int]]) -> list[int]:
+    """Who served, without repetitions."""
+    served = [broker_id for _, _, broker_id in found]
+    return [broker_id for index, broker_id in enumerate(served) if index == 0 or served[index - 1] != broker_id]
+
+
+def pair(count: int = 50) -> MemoryCluster:
+    cluster = MemoryCluster(0, 1)
+    for queue in (Q0, Q1):
+        cluster.put(queue, count)
+    return cluster
+
+
+def test_ranges_come_in_order_and_exactly() -> None:
+    found = fetch(pair(), [QueueRange(Q0, 5, 32), QueueRange(Q1, 0, 3)])
+    assert found == [(Q0, n, 0) for n in range(5, 32)] + [(Q1, n, 0) for n in range(3)]
+
+
+def test_the_suggested_broker_is_followed_after_the_frame_and_remembered() -> None:
+    cluster, hints = pair(), {}
+    cluster.brokers[0].suggest = 1
+    cluster.brokers[1].suggest = 1
+    found = fetch(cluster, [QueueRange(Q0, 0, 30)], hints)
+    assert offsets_of(found) == list(range(30))
+    assert servers_of(found) == [0, 1]
+    assert hints == {Q0: 1}
+    assert servers_of(fetch(cluster, [QueueRange(Q0, 30, 40)], hints)) == [1]
+
+
+def test_the_order_of_records_does_not_depend_on_who_serves_them() -> None:
+    cluster = pair()
+    cluster.brokers[0].suggests = [1, 0, 1]
+    cluster.brokers[1].suggests = [0, 1, 0]
+    ranges = [QueueRange(Q0, 0, 40), QueueRange(Q1, 0, 40)]
+    moved = fetch(cluster, ranges, {Q1: 1})
+    assert [one[:2] for one in moved] == [one[:2] for one in fetch(pair(), ranges)]
+    assert len(servers_of(moved)) > 2
+
+
+@pytest.mark.parametrize(
+    ("read_from", "served"), [("suggested", [0, 1]), ("master", [0]), ("masterOnly", [0]), ("slave", [1])]
+)
+def test_read_from(read_from: str, served: list[int]) -> None:
+    cluster = pair()
+    cluster.brokers[0].suggest = cluster.brokers[1].suggest = 1
+    assert servers_of(fetch(cluster, [QueueRange(Q0, 0, 30)], readFrom=read_from)) == served
+
+
+def test_a_suggestion_of_a_broker_that_is_away_is_not_followed() -> None:
+    cluster = pair()
+    cluster.brokers[0].up = False
+    found = fetch(cluster, [QueueRange(Q0, 0, 50)])
+    assert servers_of(found) == [1]
+    assert len(cluster.brokers[1].pulls) == 1  # one call, not one a frame
+
+
+def test_a_master_that_dies_in_the_middle_is_replaced_by_its_slave_without_a_gap() -> None:
+    cluster = pair()
+    cluster.brokers[0].frames_until_it_breaks = 2
+    time = FakeTime()
+    time.on_sleep = lambda: setattr(cluster.brokers[0], "up", False)
+    found = fetch(cluster, [QueueRange(Q0, 0, 50)], time=time)
+    assert offsets_of(found) == list(range(50))
+    assert servers_of(found) == [0, 1]
+
+
+def test_nobody_up_is_given_up_after_the_retries() -> None:
+    cluster, time = pair(), FakeTime()
+    for broker in cluster.brokers.values():
+        broker.up = False
+    with pytest.raises(BrokerUnavailable):
+        fetch(cluster, [QueueRange(Q0, 0, 50)], time=time, pullRetries="3", pullRetryBackoffMs="100")
+    assert time.now == pytest.approx(0.7)
+
+
+def test_master_only_asks_nobody_else() -> None:
+    cluster = pair()
+    cluster.brokers[0].up = False
+    with pytest.raises(BrokerUnavailable):
+        fetch(cluster, [QueueRange(Q0, 0, 50)], readFrom="masterOnly", pullRetries="1")
+    assert not cluster.brokers[1].pulls
+
+
+def test_a_slave_that_is_behind_is_left_for_the_master() -> None:
+    cluster = pair()
+    cluster.brokers[1].end[Q0] = 12
+    found = fetch(cluster, [QueueRange(Q0, 0, 50)], {Q0: 1})
+    assert offsets_of(found) == list(range(50))
+    assert servers_of(found)[-1] == 0
+
+
+def test_a_slave_behind_without_a_master_is_waited_for() -> None:
+    cluster, time = pair(), FakeTime()
+    cluster.brokers[0].up = False
+    cluster.brokers[1].end[Q0] = 12
+
+    def master_is_back() -> None:
+        cluster.brokers[0].up = time.now > 5
+
+    time.on_sleep = master_is_back
+    found = fetch(cluster, [QueueRange(Q0, 0, 50)], time=time)
+    assert offsets_of(found) == list(range(50))
+    assert servers_of(found) == [1, 0]
+
+
+@pytest.mark.parametrize("policy", [{}, {"failOnDataLoss": "false"}])
+def test_a_slave_behind_is_never_taken_for_a_loss(policy: dict[str, str]) -> None:
+    cluster, time = pair(), FakeTime()
+    cluster.brokers[0].up = False
+    cluster.brokers[1].end[Q0] = 12
+    with pytest.raises(SlaveBehind, match="slaveBehindWaitMs"):
+        fetch(cluster, [QueueRange(Q0, 0, 50)], time=time, slaveBehindWaitMs="30s", **policy)
+    assert time.now >= 30
+
+
+def test_what_a_slave_has_trimmed_the_master_may_still_have() -> None:
+    cluster = pair()
+    cluster.brokers[1].first[Q0] = 20
+    found = fetch(cluster, [QueueRange(Q0, 0, 50)], {Q0: 1})
+    assert offsets_of(found) == list(range(50))
+
+
+def test_trimmed_records_fail_the_task_and_say_how_to_go_on() -> None:
+    cluster = pair()
+    cluster.brokers[0].first[Q0] = 20
+    with pytest.raises(DataLossError, match="lost its records 10 to 19"):
+        fetch(cluster, [QueueRange(Q0, 10, 50)])
+    found = fetch(cluster, [QueueRange(Q0, 10, 50)], failOnDataLoss="false")
+    assert offsets_of(found) == list(range(20, 50))
+    assert fetch(cluster, [QueueRange(Q0, 10, 15)], dataLossAction="trimmed=skip") == []
+
+
+def test_a_queue_that_ends_too_early_fails_after_a_grace() -> None:
+    cluster, time = pair(), FakeTime()
+    with pytest.raises(DataLossError, match="ends at 50, but was planned to be read"):
+        fetch(cluster, [QueueRange(Q0, 40, 60)], time=time)
+    assert time.now >= 3
+    assert offsets_of(fetch(cluster, [QueueRange(Q0, 40, 60)], failOnDataLoss="false")) == list(range(40, 50))
+
+
+def test_an_end_that_comes_back_within_the_grace_is_no_loss() -> None:
+    cluster, time = pair(), FakeTime()
+    time.on_sleep = lambda: cluster.put(Q0, 10) if cluster.brokers[0].end[Q0] == 50 else None
+    assert offsets_of(fetch(cluster, [QueueRange(Q0, 40, 60)], time=time)) == list(range(40, 60))
+
+
+def test_a_deleted_topic_is_a_loss_too() -> None:
+    cluster = pair()
+    for broker in cluster.brokers.values():
+        del broker.end[Q0]
+    with pytest.raises(DataLossError, match="is gone while it was read"):
+        fetch(cluster, [QueueRange(Q0, 0, 50)])
+    assert fetch(cluster, [QueueRange(Q0, 0, 50)], dataLossAction="deleted=skip") == []
+
+
+def test_filtered_gaps_are_no_loss() -> None:
+    found = fetch(pair(), [QueueRange(Q0, 1, 50)], subExpression="A")
+    assert offsets_of(found) == [n for n in range(1, 50) if n % 3 == 0]
+
+
+def frame(*records: bytes, next_offset: int, count: int | None = None, sizes: bytes | None = None) -> PullFrame:
+    import numpy as np
+
+    real = np.array([len(data) for data in records], "<u4").tobytes()
+    segment = Segment(0, len(records) if count is None else count, next_offset, 0, 50, GetMessageStatus.FOUND)
+    return PullFrame(b"".join(records), real if sizes is None else sizes, [segment], 0, 0)
+
+
+good = [message(Q0, n) for n in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [
+        pytest.param(PullFrame(b"garbage" * 20, b"", [Segment(0, 1, 1, 0, 50, GetMessageStatus.FOUND)], 0, 0), RecordError, id="garbage"),
+        pytest.param(frame(*good, next_offset=3, count=2), RecordError, id="another count"),
+        pytest.param(frame(*good, next_offset=3, sizes=b"\x01\0\0\0" * 3), RecordError, id="wrong sizes"),
+        pytest.param(frame(good[0][:-1], next_offset=1), RecordError, id="cut short"),
+        pytest.param(frame(good[0], good[2], next_offset=3), BadAnswer, id="a record left out"),
+        pytest.param(frame(good[1], good[0], next_offset=2), BadAnswer, id="out of order"),
+        pytest.param(frame(message(Q1, 0), next_offset=1), BadAnswer, id="another queue's record"),
+        pytest.param(frame(*good, next_offset=2), BadAnswer, id="more than it says"),
+    ],
+)
+def test_a_frame_that_does_not_add_up_is_asked_for_again_and_never_given_on(bad: PullFrame, error: type[Exception]) -> None:
+    cluster = pair()
+    cluster.brokers[0].spoil = [bad]
+    assert offsets_of(fetch(cluster, [QueueRange(Q0, 0, 50)])) == list(range(50))
+    cluster.brokers[0].spoil = [bad] * 10
+    with pytest.raises(error):
+        fetch(cluster, [QueueRange(Q0, 0, 50)], pullRetries="2")

@@ -1,0 +1,260 @@
+"""Streams over a real pair: the facts about Spark's Python sources that decide how this one is built, each with what would go wrong."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.source.bench import TIMEOUT_S, Bench, batches, failure_of, source_progress, wait_idle
+from tests.support.polling import wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]
+
+
+def test_an_idle_query_reaches_lag_zero_and_runs_no_empty_batches(pair: Bench, checkpoint: str) -> None:
+    """Spark calls commit(end) one batch late, so that an idle topic never gets there; latestOffset(start) is told every time.  And
+    offsets are compared as text: one unstable key order would run batch after batch."""
+    topic, group = pair.topic(20), pair.name("group")
+    query = pair.start(pair.stream(topic, group=group, startingOffsets="earliest"), checkpoint)
+    pair.wait_committed(group, topic)
+    assert pair.bodies(checkpoint) == sorted(map(str, range(20)))
+    planned = batches(checkpoint)
+    assert planned == 2  # the anchor, and the data
+    pair.send(topic, ["more"])
+    pair.wait_committed(group, topic)
+    wait_until(lambda: batches(checkpoint) == planned + 1, "one more batch")
+    query.stop()
+
+
+def test_progress_shows_lag_group_and_route(pair: Bench, checkpoint: str) -> None:
+    topic, group = pair.topic(40), pair.name("group")
+    query = pair.start(
+        pair.stream(topic, group=group, startingOffsets="earliest", maxOffsetsPerTrigger=10),
+        checkpoint,
+        processingTime="1 second",
+    )
+    wait_until(lambda: query.lastProgress and query.lastProgress.numInputRows, "a batch with rows", TIMEOUT_S)
+    latest = source_progress(query)["latestOffset"]
+    assert latest["v"] == 1
+    assert latest["topic"] == topic
+    assert latest["q"] == {topic: {"broker-a": dict.fromkeys("0123", 10)}}
+    assert latest["lag"]["total"] > 0
+    assert latest["maxOffsetsBehindLatest"] == latest["lag"]["max"]
+    assert latest["group"]["name"] == group
+    assert latest["route"] == {"broker-a": 0}
+    wait_until(lambda: source_progress(query)["latestOffset"]["lag"]["total"] == 0, "the last batch", TIMEOUT_S)
+    query.stop()
+
+
+@pytest.mark.parametrize(("commit", "last_is_committed"), [("auto", True), ("onTrigger", True), ("onCommit", False)])
+def test_available_now_commits_its_last_batch(
+    pair: Bench, checkpoint: str, commit: str, last_is_committed: bool
+) -> None:
+    """Spark never calls commit(end) for the last one: only `onCommit` alone shows that."""
+    topic, group = pair.topic(8), pair.name("group")
+    stream = pair.stream(topic, group=group, startingOffsets="earliest", commitOffsets=commit, commitInitialOffset=False)
+    pair.run(stream, checkpoint)
+    assert len(pair.rows(checkpoint)) == 8
+    assert (pair.committed(group, topic) == pair.end(topic)) is last_is_committed
+
+
+def test_available_now_reads_what_is_there_in_limited_batches_and_ends(pair: Bench, checkpoint: str) -> None:
+    topic = pair.topic(40)
+    stream = pair.stream(topic, startingOffsets="earliest", maxOffsetsPerTrigger=15)
+
+    def and_one_more(frame: Any, batch_id: int) -> None:
+        if batch_id == 1:
+            pair.send(topic, ["late"])
+
+    query = pair.start(stream, checkpoint, and_one_more, availableNow=True)
+    assert query.awaitTermination(TIMEOUT_S)
+    assert pair.bodies(checkpoint) == sorted(map(str, range(40)))
+    assert batches(checkpoint) == 1 + 3
+    pair.run(stream, checkpoint)
+    assert pair.bodies(checkpoint) == sorted([*map(str, range(40)), "late"])
+
+
+def test_once_reads_everything_in_one_batch(pair: Bench, checkpoint: str) -> None:
+    topic = pair.topic(40)
+    stream = pair.stream(topic, startingOffsets="earliest", maxOffsetsPerTrigger=15)
+    pair.run(stream, checkpoint, once=True)
+    assert len(pair.rows(checkpoint)) == 40
+    assert batches(checkpoint) == 1
+
+
+@pytest.mark.parametrize("trigger", [{"processingTime": "0 seconds"}, {"availableNow": True}], ids=["always", "now"])
+@pytest.mark.parametrize("failing", [0, 1], ids=["anchor fails", "first batch fails"])
+def test_a_start_at_latest_loses_nothing_when_the_first_batch_fails(
+    pair: Bench, checkpoint: str, trigger: dict[str, Any], failing: int
+) -> None:
+    """Spark asks a replayed batch 0 for its initial offset again, when `latest` is somewhere else.  The anchor batch has it in the
+    checkpoint before anything is read."""
+    topic = pair.topic(4)
+    stream = pair.stream(topic)
+
+    def fail(frame: Any, batch_id: int) -> None:
+        if batch_id == 0:
+            pair.send(topic, ["a", "b"])
+        if batch_id == failing:
+            raise ValueError("the test's failure")
+
+    assert "the test's failure" in failure_of(pair.start(stream, checkpoint, fail))
+    pair.send(topic, ["c"])
+    query = pair.start(stream, checkpoint, **trigger)
+    wait_until(lambda: pair.bodies(checkpoint) == ["a", "b", "c"], "all that came after the start", TIMEOUT_S)
+    query.stop()
+
+
+def test_without_the_anchor_the_same_failure_is_at_least_an_error(pair: Bench, checkpoint: str) -> None:
+    topic = pair.topic(4)
+    stream = pair.stream(topic, initialOffsetAnchor=False, idlePollMs=0)
+
+    def fail(frame: Any, batch_id: int) -> None:
+        raise ValueError("the test's failure")
+
+    query = pair.start(stream, checkpoint, fail)
+    wait_idle(query)
+    pair.send(topic, ["a", "b"], queue_id=0)
+    assert "the test's failure" in failure_of(query)
+    pair.send(topic, ["c"], queue_id=0)
+    said = failure_of(pair.start(stream, checkpoint))
+    assert "initialOffsetAnchor=true" in said
+    assert "failOnDataLoss" in said
+
+
+def test_stopping_flushes_a_throttled_commit(pair: Bench, checkpoint: str) -> None:
+    """query.stop() never calls the reader's stop(): its process gets SIGTERM."""
+    topic, group = pair.topic(8), pair.name("group")
+    stream = pair.stream(topic, group=group, startingOffsets="earliest", commitMinIntervalMs="1h", idlePollMs=0)
+    query = pair.start(stream, checkpoint)
+    wait_until(lambda: len(pair.rows(checkpoint)) == 8, "the rows", TIMEOUT_S)
+    wait_idle(query)  # it has heard that its batch is done
+    assert set(pair.committed(group, topic).values()) == {0}  # the start, committed at once
+    query.stop()
+    pair.wait_committed(group, topic)
+
+
+def test_a_new_group_is_visible_with_its_lag_at_once(pair: Bench, checkpoint: str) -> None:
+    topic, group = pair.topic(8), pair.name("group")
+    query = pair.start(pair.stream(topic, group=group), checkpoint)
+    pair.wait_committed(group, topic)
+    query.stop()
+    # A group that has an offset keeps it, wherever a query of a new checkpoint starts.
+    pair.send(topic, map(str, range(4)))
+    before = pair.committed(group, topic)
+    query = pair.start(pair.stream(topic, group=group), checkpoint + "-2")
+    wait_until(lambda: query.lastProgress, "a progress", TIMEOUT_S)
+    assert pair.committed(group, topic) == before
+    query.stop()
+
+
+def test_a_query_starts_where_its_group_is_committed(pair: Bench, checkpoint: str) -> None:
+    topic, group = pair.topic(8), pair.name("group")
+    pair.run(pair.stream(topic, group=group, startingOffsets="committed,earliest"), checkpoint)
+    assert len(pair.rows(checkpoint)) == 8
+    pair.send(topic, ["next"])
+    pair.run(pair.stream(topic, group=group, startingOffsets="committed,earliest"), checkpoint + "-2")
+    assert pair.bodies(checkpoint + "-2") == ["next"]
+
+
+def test_somebody_else_committing_the_group_can_end_the_query(pair: Bench, checkpoint: str) -> None:
+    topic, group = pair.topic(100), pair.name("group")
+    stream = pair.stream(
+        topic, group=group, startingOffsets="earliest", groupConflictPolicy="fail", maxOffsetsPerTrigger=4
+    )
+    query = pair.start(stream, checkpoint, processingTime="500 milliseconds")
+    wait_until(lambda: max(pair.committed(group, topic).values()) > 0, "the query's own commit", TIMEOUT_S)
+    pair.cluster.commit(group, pair.end(topic))
+    assert "somebody else commits group" in failure_of(query)
+
+
+def test_tag_filter_gaps_are_not_losses(pair: Bench, checkpoint: str) -> None:
+    topic, group = pair.topic(), pair.name("group")
+    pair.send(topic, range(20), tags="other")
+    pair.send(topic, ["x", "y"], tags="wanted")
+    pair.send(topic, range(20), tags="other")
+    stream = pair.stream(topic, group=group, startingOffsets="earliest", subExpression="wanted || missing")
+    pair.run(stream, checkpoint)
+    assert pair.bodies(checkpoint) == ["x", "y"]
+    assert pair.committed(group, topic) == pair.end(topic)
+
+
+def test_tags_with_the_same_hash_are_told_apart(pair: Bench) -> None:
+    topic = pair.topic()
+    pair.send(topic, ["right"], tags="Aa")  # Java's hash of Aa and BB is the same
+    pair.send(topic, ["wrong"], tags="BB")
+    assert [bytes(row.body) for row in pair.batch(topic, subExpression="Aa").collect()] == [b"right"]
+
+
+def test_a_stream_can_have_an_end(pair: Bench, checkpoint: str) -> None:
+    topic = pair.topic(40)
+    ends = json.dumps({topic: {"broker-a": 4}})
+    pair.run(pair.stream(topic, startingOffsets="earliest", endingOffsets=ends), checkpoint)
+    assert sorted((row.queueId, row.queueOffset) for row in pair.rows(checkpoint)) == [
+        (queue, offset) for queue in range(4) for offset in range(4)
+    ]
+
+
+def test_several_topics_by_list_pattern_and_assignment(pair: Bench, checkpoint: str) -> None:
+    prefix = pair.name("family")
+    for letter in "ab":
+        pair.send(f"{prefix}{letter}", range(4))
+    pair.run(pair.stream(subscribe=f"{prefix}a, {prefix}b", startingOffsets="earliest"), checkpoint)
+    assert {row.topic for row in pair.rows(checkpoint)} == {f"{prefix}a", f"{prefix}b"}
+    pair.run(pair.stream(subscribePattern=f"{prefix}.", startingOffsets="earliest"), checkpoint + "-2")
+    assert len(pair.rows(checkpoint + "-2")) == 8
+    one = json.dumps({f"{prefix}a": {"broker-a": [1]}})
+    rows = pair.batch(assign=one).collect()
+    assert {(row.topic, row.queueId) for row in rows} == {(f"{prefix}a", 1)}
+
+
+def test_a_queue_that_appears_later_is_read_from_its_beginning(pair: Bench, checkpoint: str) -> None:
+    prefix = pair.name("grows")
+    pair.send(f"{prefix}0", ["old"])
+    stream = pair.stream(subscribePattern=f"{prefix}.", startingOffsets="earliest", queueDiscoveryIntervalMs=200)
+    query = pair.start(stream, checkpoint)
+    wait_until(lambda: pair.bodies(checkpoint) == ["old"], "the first topic", TIMEOUT_S)
+    pair.send(f"{prefix}1", ["new"])
+    wait_until(lambda: pair.bodies(checkpoint) == ["new", "old"], "the second topic", TIMEOUT_S)
+    query.stop()
+
+
+def test_few_records_wait_for_more(pair: Bench, checkpoint: str) -> None:
+    topic = pair.topic(4)
+    stream = pair.stream(topic, minOffsetsPerTrigger=10, maxTriggerDelay="1h")
+    query = pair.start(stream, checkpoint)
+    wait_until(lambda: query.lastProgress, "the anchor", TIMEOUT_S)
+    pair.send(topic, ["first is not delayed"])
+    wait_until(lambda: len(pair.rows(checkpoint)) == 1, "the first batch", TIMEOUT_S)
+    planned = batches(checkpoint)
+    for number in range(10):
+        pair.send(topic, [number])
+    wait_until(lambda: len(pair.rows(checkpoint)) == 11, "ten more", TIMEOUT_S)
+    assert batches(checkpoint) == planned + 1
+    query.stop()
+
+
+def test_a_topic_deleted_under_a_query_is_an_error_that_says_so(pair: Bench, checkpoint: str) -> None:
+    topic = pair.topic(8)
+    query = pair.start(pair.stream(topic, startingOffsets="earliest"), checkpoint)
+    wait_until(lambda: len(pair.rows(checkpoint)) == 8, "the rows", TIMEOUT_S)
+    pair.delete_topic(topic)
+    said = failure_of(query)
+    assert "is gone" in said
+    assert "dataLossAction=deleted=skip" in said
+
+
+def test_wrong_options_end_the_query_with_their_own_words(pair: Bench, checkpoint: str) -> None:
+    with pytest.raises(Exception, match="did you mean startingOffsets"):
+        pair.stream(pair.topic(1), startngOffsets="latest")
+    query = pair.start(pair.stream("no-such-topic"), checkpoint)
+    assert "topic no-such-topic does not exist" in failure_of(query)
+
+
+def test_offsets_in_the_checkpoint_have_sorted_keys(pair: Bench, checkpoint: str) -> None:
+    topic = pair.topic(12)
+    pair.run(pair.stream(topic, startingOffsets="earliest"), checkpoint)
+    for number in range(batches(checkpoint)):
+        text = Path(checkpoint, "offsets", str(number)).read_text().splitlines()[-1]
+        assert text == json.dumps(json.loads(text), sort_keys=True)
