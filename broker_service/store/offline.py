@@ -121,6 +121,7 @@ def _sound(records: Records, offset: int) -> tuple[int, str]:
     good, reason = len(records), ""
     try:
         records.check()
+        records.topics()
     except RecordError as error:
         good, reason = int(np.searchsorted(records.starts, error.at)), error.reason
         records = records[:good]

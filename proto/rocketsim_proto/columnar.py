@@ -4,7 +4,6 @@ The byte picture of a record is in `record.py`, which is also the plain version 
 both agree. Nothing read here is trusted: a length is checked before anything is reached through it.
 """
 
-import struct
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -17,6 +16,7 @@ import pyarrow.compute as pc
 from rocketsim_proto import record
 from rocketsim_proto.compression import CompressionError, decompress
 from rocketsim_proto.encoding import body_crcs, encode
+from rocketsim_proto.framing import check_sizes, walk_sizes
 from rocketsim_proto.java_hash import java_hash
 from rocketsim_proto.layout import HOST_FLAGS, layout_of
 from rocketsim_proto.properties import Properties, encode_property_columns
@@ -25,9 +25,6 @@ from rocketsim_proto.slices import FEW, Bytes, Positions, as_bytes, binary_slice
 from rocketsim_proto.unique_ids import UniqIds, hex_strings
 
 __all__ = ["RecordError", "Records", "UniqIds", "encode", "encode_property_columns", "java_hash"]
-
-_SIZE = struct.Struct(">I")
-_SIZE_AND_MAGIC = np.dtype([("size", ">u4"), ("magic", ">u4")])
 
 
 class Records:
@@ -52,7 +49,7 @@ class Records:
         """
         data = as_bytes(data)
         if sizes is None:
-            sizes = _walk(data)
+            sizes = walk_sizes(data)
         elif isinstance(sizes, (bytes, bytearray, memoryview)):
             if memoryview(sizes).nbytes % 4:
                 raise RecordError(0, f"{memoryview(sizes).nbytes} bytes of record sizes, four each")
@@ -60,7 +57,7 @@ class Records:
         else:
             sizes = np.asarray(sizes, np.int64)
         starts = np.cumsum(sizes) - sizes
-        _check_chain(data, starts, sizes)
+        check_sizes(data, starts, sizes)
         if count is not None and count != len(starts):
             raise RecordError(0, f"{len(starts)} records, {count} announced")
         return cls(data, starts, sizes)
@@ -371,49 +368,3 @@ class Records:
 def _host_text(host: bytes) -> str:
     address, port = record.decode_host(host)
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-
-
-def _walk(data: Bytes) -> Positions:
-    """The sizes of records that chain to the end of the data."""
-    total = len(data)
-    if not total:
-        return np.empty(0, np.int64)
-    at = 0
-    first = int.from_bytes(data[:4].tobytes(), "big")
-    # A guess that is often right, and quickly refuted: one producer's records are all of the same size.
-    if first >= MIN_SIZE and total % first == 0:
-        found = np.ndarray(shape=(total // first,), dtype=">u4", buffer=data, strides=(first,))
-        if (found == first).all():
-            return np.full(len(found), first, np.int64)
-    sizes = []
-    unpack = _SIZE.unpack_from
-    view = data.data
-    end = total - MIN_SIZE
-    while at <= end:
-        (size,) = unpack(view, at)
-        if size < MIN_SIZE:
-            raise RecordError(at, f"size {size}, a record has at least {MIN_SIZE}")
-        sizes.append(size)
-        at += size
-    if at != total:
-        bad = at if at < total else at - sizes[-1]
-        raise RecordError(bad, f"{total - bad} bytes left do not hold a record")
-    return np.array(sizes, np.int64)
-
-
-def _check_chain(data: Bytes, starts: Positions, sizes: Positions) -> None:
-    """The sizes fill the data, and the record at each start has that size and a record's magic."""
-    short = sizes < MIN_SIZE
-    if short.any():
-        row = int(short.argmax())
-        raise RecordError(int(starts[row]), f"size {sizes[row]}, a record has at least {MIN_SIZE}")
-    total = int(sizes.sum())
-    if total != len(data):
-        raise RecordError(min(total, len(data)), f"sizes add up to {total} bytes, there are {len(data)}")
-    found = gather(data, starts, _SIZE_AND_MAGIC)
-    own, magic = found["size"], found["magic"]
-    bad = (own != sizes) | (magic != MESSAGE_MAGIC) & (magic != MESSAGE_MAGIC_V2)
-    if bad.any():
-        row = int(bad.argmax())
-        reason = f"magic {magic[row]:08x}" if own[row] == sizes[row] else f"size {own[row]}, {sizes[row]} announced"
-        raise RecordError(int(starts[row]), reason)

@@ -9,8 +9,9 @@ import numpy as np
 from rocketsim_proto.columnar import Records, UniqIds, encode
 from rocketsim_proto.record import encode_host, encode_properties
 
+from broker_service.store.config import StoreConfig
 from broker_service.store.json_file import JsonFile
-from broker_service.store.message_store import MessageStore, StoreConfig
+from broker_service.store.message_store import MessageStore
 from tests.support.golden import unpack_golden
 
 NOW = 1_795_200_000_000
