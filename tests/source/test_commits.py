@@ -1,0 +1,155 @@
+"""What is committed to where and when: decided without a broker or a clock; and the thread that does it."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocketsim_source.commits import CommitLedger, Conflict
+from rocketsim_source.committer import Committer
+from rocketsim_source.options import source_options
+from rocketsim_source.queue import Queue
+from tests.source.memory_cluster import MemoryCluster
+from tests.support.polling import wait_until
+
+Q0, Q1 = Queue("T", "broker-a", 0), Queue("T", "broker-a", 1)
+
+
+def ledger(**given_fields: int) -> CommitLedger:
+    return CommitLedger(**({"reconcile_interval_ms": 30_000} | given_fields))
+
+
+def test_only_news_are_sent_and_only_once() -> None:
+    found = ledger()
+    assert found.want({Q0: 5, Q1: 7})
+    assert found.to_send(0) == {Q0: 5, Q1: 7}
+    found.done({Q0: 5, Q1: 7}, {Q0: 5, Q1: 7}, {"broker-a": 0}, 0)
+    assert not found.want({Q0: 5, Q1: 7})
+    assert found.due_in_ms(1) == 30_000 - 1  # the next reconciliation
+    found.want({Q0: 6, Q1: 7})
+    assert found.to_send(1) == {Q0: 6}
+
+
+def test_an_offset_below_what_stands_is_never_sent() -> None:
+    found = ledger()
+    found.want({Q0: 5})
+    found.saw({Q0: 9}, [Q0])
+    assert found.to_send(0) == {}
+
+
+def test_a_start_is_committed_only_where_the_group_has_nothing() -> None:
+    found = ledger()
+    found.want_start({Q0: 5, Q1: 5})
+    found.saw({Q1: 2}, [Q0, Q1])
+    assert found.to_send(0) == {Q0: 5}
+
+
+def test_everything_is_sent_again_when_the_interval_is_over() -> None:
+    found = ledger()
+    found.want({Q0: 5})
+    found.done(found.to_send(0), {Q0: 5}, {"broker-a": 0}, 0)
+    assert found.to_send(29_999) == {}
+    assert found.due_in_ms(30_000) == 0
+    assert found.to_send(30_000) == {Q0: 5}
+
+
+def test_what_a_slave_took_is_sent_again_soon_until_the_master_has_it() -> None:
+    found = ledger()
+    found.want({Q0: 5})
+    found.done(found.to_send(0), {Q0: 5}, {"broker-a": 1}, 0)
+    assert found.target == "slave"
+    assert found.due_in_ms(0) == 1000
+    assert found.to_send(1000) == {Q0: 5}
+    found.done({Q0: 5}, {Q0: 5}, {"broker-a": 0}, 1000)
+    assert found.target == "master"
+    assert found.due_in_ms(1001) is not None
+    assert found.to_send(1001) == {}
+
+
+def test_a_master_that_came_back_with_old_offsets_is_healed() -> None:
+    found = ledger()
+    found.want({Q0: 5})
+    found.done({Q0: 5}, {Q0: 5}, {"broker-a": 1}, 0)
+    found.saw({Q0: 2}, [Q0])
+    assert found.conflicts({Q0: 2}) == []
+    assert found.to_send(10) == {Q0: 5}
+
+
+def test_a_failure_is_counted_and_tried_again() -> None:
+    found = ledger()
+    found.want({Q0: 5})
+    for count in (1, 2):
+        found.done({Q0: 5}, {}, {}, count * 1000)
+        assert found.failures == count
+        assert found.due_in_ms(count * 1000) == 1000
+    found.done({Q0: 5}, {Q0: 5}, {"broker-a": 0}, 3000)
+    assert found.failures == 0
+
+
+def test_commits_are_throttled() -> None:
+    found = ledger(min_interval_ms=5000)
+    found.want({Q0: 5})
+    assert found.due_in_ms(0) == 0
+    found.done({Q0: 5}, {Q0: 5}, {"broker-a": 0}, 0)
+    found.want({Q0: 6})
+    assert found.due_in_ms(1000) == 4000
+
+
+def test_a_broker_further_than_this_query_is_a_conflict() -> None:
+    found = ledger()
+    found.want({Q0: 5, Q1: 5})
+    found.done({Q0: 5, Q1: 5}, {Q0: 5, Q1: 5}, {"broker-a": 0}, 0)
+    found.want({Q0: 8, Q1: 8})
+    assert found.conflicts({Q0: 9, Q1: 8}) == [Conflict(Q0, 5, 9)]
+
+
+@given(st.lists(st.dictionaries(st.sampled_from([Q0, Q1]), st.integers(0, 50), min_size=1), max_size=20), st.randoms())
+def test_a_group_never_goes_back_and_ends_at_the_furthest(rounds: list[dict[Queue, int]], chance: object) -> None:
+    found, stands = ledger(), {}
+    for now, offsets in enumerate(rounds):
+        found.want(offsets)
+        send = found.to_send(now)
+        assert all(offset >= stands.get(queue, 0) for queue, offset in send.items())
+        stands |= send
+        found.done(send, send, {"broker-a": 0}, now)
+    for queue in stands:
+        assert stands[queue] == max(offsets.get(queue, 0) for offsets in rounds)
+
+
+# --- the thread -------------------------------------------------------------------------------------------------------
+
+
+def committer(cluster: MemoryCluster, **given_options: str) -> Committer:
+    return Committer(cluster, source_options({"nameServer": "h:1", "topic": "T", "group": "g"} | given_options, streaming=True))
+
+
+def test_the_newest_offset_wins_in_the_background() -> None:
+    cluster = MemoryCluster()
+    found = committer(cluster)
+    for offset in range(100):
+        found.processed({Q0: offset})
+    wait_until(lambda: cluster.offsets["g"] == {Q0: 99}, "the last offset")
+    assert len(cluster.commits) <= 100
+    found.close(1)
+
+
+def test_a_flush_does_not_wait_for_the_throttle() -> None:
+    cluster = MemoryCluster()
+    found = committer(cluster, commitMinIntervalMs="1h")
+    found.processed({Q0: 1})
+    wait_until(lambda: cluster.offsets["g"] == {Q0: 1}, "the first")
+    found.processed({Q0: 2})
+    assert found.flush(5)
+    assert cluster.offsets["g"] == {Q0: 2}
+    found.close(1)
+
+
+def test_a_slave_takes_over_and_the_master_gets_it_when_it_is_back() -> None:
+    cluster = MemoryCluster(0, 1)
+    found = committer(cluster)
+    cluster.brokers[0].up = False
+    found.processed({Q0: 5})
+    wait_until(lambda: found.status()["target"] == "slave", "the slave to take it")
+    commits = len(cluster.commits)
+    cluster.brokers[0].up = True
+    wait_until(lambda: found.status()["target"] == "master", "the master to have it")
+    assert len(cluster.commits) > commits
+    found.close(1)

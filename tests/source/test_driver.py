@@ -1,0 +1,292 @@
+"""The driver's side of a stream without Spark: what latestOffset, partitions and commit decide, over a cluster in memory."""
+
+import time
+from typing import Any
+
+import pytest
+
+from rocketsim_source import stream_reader
+from rocketsim_source.data_loss import DataLossError
+from rocketsim_source.offsets import StreamOffset
+from rocketsim_source.options import source_options
+from rocketsim_source.partition import QueueRangesPartition
+from rocketsim_source.queue import Offsets, Queue
+from rocketsim_source.queue_watch import NothingAnswers
+from rocketsim_source.stream_reader import _Driver
+from tests.source.memory_cluster import MemoryCluster
+from tests.support.polling import wait_until
+
+Q0, Q1, Q2 = (Queue("T", "broker-a", number) for number in range(3))
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_reader, "TRUNCATION_GRACE_S", 0.1)
+    monkeypatch.setattr(stream_reader, "BOUNDED_WAIT_S", 0.1)
+
+
+def driver(cluster: MemoryCluster, **given: str) -> _Driver:
+    given = {"idlePollMs": "0", "queueDiscoveryIntervalMs": "0", "startingOffsets": "earliest"} | given
+    return _Driver(source_options({"nameServer": "h:1", "topic": "T"} | given, streaming=True), cluster)
+
+
+def cluster_with(count: int = 10, *broker_ids: int) -> MemoryCluster:
+    cluster = MemoryCluster(*broker_ids)
+    for queue in (Q0, Q1):
+        cluster.put(queue, count)
+    return cluster
+
+
+def next_end(found: _Driver, start: StreamOffset, **limits: Any) -> StreamOffset:
+    return found.latest_offset(start, unlimited=limits.get("unlimited", False))
+
+
+def planned(found: _Driver, start: StreamOffset, end: StreamOffset) -> dict[Queue, tuple[int, int]]:
+    ranges = {}
+    for partition in found.partitions(start, end):
+        assert isinstance(partition, QueueRangesPartition)
+        ranges |= {r.queue: (r.from_offset, r.until_offset) for r in partition.ranges}
+    return ranges
+
+
+def test_the_first_batch_is_an_anchor_and_reads_nothing() -> None:
+    found = driver(cluster_with())
+    start = found.initial_offset()
+    anchor = next_end(found, start)
+    assert anchor == StreamOffset({Q0: 0, Q1: 0}, anchor=True)
+    assert planned(found, start, anchor) == {}
+    end = next_end(found, anchor)
+    assert end == StreamOffset({Q0: 10, Q1: 10})
+    assert planned(found, anchor, end) == {Q0: (0, 10), Q1: (0, 10)}
+    assert next_end(found, end) is end
+
+
+def test_only_the_very_first_call_anchors() -> None:
+    cluster = MemoryCluster()
+    cluster.put(Q0, 0)
+    found = driver(cluster)
+    anchor = next_end(found, found.initial_offset())
+    assert next_end(found, anchor) is anchor  # no progress: the same text, no batch
+    assert next_end(found, StreamOffset(anchor.offsets)) == StreamOffset(anchor.offsets)
+
+
+def test_a_restart_that_was_not_asked_for_its_start_does_not_anchor() -> None:
+    found = driver(cluster_with())
+    assert next_end(found, StreamOffset({Q0: 10, Q1: 10})) == StreamOffset({Q0: 10, Q1: 10})
+
+
+def test_once_takes_everything_at_once_and_without_an_anchor() -> None:
+    found = driver(cluster_with(100), maxOffsetsPerTrigger="10", minOffsetsPerTrigger="5")
+    assert next_end(found, found.initial_offset(), unlimited=True) == StreamOffset({Q0: 100, Q1: 100})
+
+
+def test_an_anchored_end_replayed_with_another_start_reads_nothing() -> None:
+    """What Spark does when it replays batch 0 and `latest` has moved on."""
+    found = driver(cluster_with())
+    assert found.partitions(StreamOffset({Q0: 7, Q1: 7}), StreamOffset({Q0: 3, Q1: 3}, anchor=True)) == []
+
+
+def test_a_start_behind_its_end_is_refused_instead_of_planned_as_nothing() -> None:
+    found = driver(cluster_with())
+    with pytest.raises(DataLossError, match="initialOffsetAnchor=true"):
+        found.partitions(StreamOffset({Q0: 7}), StreamOffset({Q0: 3}))
+    allowed = driver(cluster_with(), failOnDataLoss="false")
+    assert planned(allowed, StreamOffset({Q0: 7}), StreamOffset({Q0: 3})) == {}
+    reread = driver(cluster_with(), dataLossAction="truncated=earliest")
+    assert planned(reread, StreamOffset({Q0: 7}), StreamOffset({Q0: 3})) == {Q0: (0, 3)}
+
+
+def test_limited_batches_go_on_until_available_now_has_its_target() -> None:
+    cluster = cluster_with(25)
+    found = driver(cluster, maxOffsetsPerTrigger="20")
+    found.available_now = True
+    at, ends = next_end(found, found.initial_offset()), []
+    while True:
+        cluster.put(Q0, 100)  # producers do not stop
+        end = next_end(found, at)
+        if end == at:
+            break
+        ends.append(sum(end.offsets.values()))
+        at = end
+    assert ends == [20, 40, 60, 80, 100, 120, 140, 150]  # the target was taken at the first call: 125 and 25
+    assert at == StreamOffset({Q0: 125, Q1: 25})
+
+
+def test_available_now_does_not_leave_out_a_broker_that_is_silent() -> None:
+    cluster = cluster_with()
+    found = driver(cluster)
+    found.available_now = True
+    start = next_end(found, found.initial_offset())
+    cluster.brokers[0].up = False
+    with pytest.raises(NothingAnswers):
+        next_end(found, start)
+
+
+def test_a_new_queue_is_first_named_and_then_read() -> None:
+    cluster = cluster_with()
+    found = driver(cluster)
+    at = next_end(found, next_end(found, found.initial_offset()))
+    cluster.put(Q2, 5)
+    named = next_end(found, at)
+    assert named == StreamOffset({Q0: 10, Q1: 10, Q2: 0})
+    assert planned(found, at, named) == {}
+    assert planned(found, named, next_end(found, named)) == {Q2: (0, 5)}
+
+
+@pytest.mark.parametrize(("where", "offset"), [("earliest", 0), ("latest", 5), ("committed,earliest", 3)])
+def test_where_new_queues_start(where: str, offset: int) -> None:
+    cluster = cluster_with()
+    found = driver(cluster, newQueueOffsets=where, group="g", commitOffsets="none")
+    at = next_end(found, next_end(found, found.initial_offset()))
+    cluster.put(Q2, 5)
+    cluster.offsets["g"][Q2] = 3
+    assert next_end(found, at).offsets[Q2] == offset
+
+
+def test_while_only_a_slave_answers_offsets_never_go_back() -> None:
+    cluster = cluster_with(10, 0, 1)
+    found = driver(cluster)
+    at = next_end(found, next_end(found, found.initial_offset()))
+    cluster.brokers[0].up = False
+    cluster.brokers[1].end = {Q0: 4, Q1: 12}
+    assert next_end(found, at) == StreamOffset({Q0: 10, Q1: 12})
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [({"failOnDataLoss": "false"}, 4), ({"dataLossAction": "skip"}, 4), ({"dataLossAction": "truncated=earliest"}, 4)],
+)
+def test_a_master_that_restarted_empty_is_a_loss(policy: dict[str, str], expected: int) -> None:
+    cluster = cluster_with()
+    cluster.brokers[0].end[Q0] = 4
+    at = StreamOffset({Q0: 10, Q1: 10})
+    with pytest.raises(DataLossError, match="was read up to 10, but now ends at 4"):
+        next_end(driver(cluster), at)
+    assert next_end(driver(cluster, **policy), at).offsets[Q0] == expected
+
+
+def test_an_end_that_steps_back_for_a_moment_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = cluster_with()
+    cluster.brokers[0].end[Q0] = 4
+    monkeypatch.setattr(time, "sleep", lambda seconds: cluster.brokers[0].end.update({Q0: 10}))
+    assert next_end(driver(cluster), StreamOffset({Q0: 10, Q1: 10})) == StreamOffset({Q0: 10, Q1: 10})
+
+
+def test_records_trimmed_before_they_were_read_are_a_loss() -> None:
+    cluster = cluster_with()
+    cluster.brokers[0].first[Q0] = 6
+    at = StreamOffset({Q0: 2, Q1: 10})
+    with pytest.raises(DataLossError, match="lost its records 2 to 5"):
+        next_end(driver(cluster), at)
+    assert next_end(driver(cluster, failOnDataLoss="false"), at) == StreamOffset({Q0: 10, Q1: 10})
+
+
+def test_a_deleted_queue_is_a_loss_and_can_be_forgotten() -> None:
+    cluster = cluster_with()
+    cluster.gone = {Q1}
+    at = StreamOffset({Q0: 10, Q1: 10})
+    with pytest.raises(DataLossError, match="topic or queue deleted"):
+        next_end(driver(cluster), at)
+    assert next_end(driver(cluster, dataLossAction="deleted=skip"), at) == StreamOffset({Q0: 10})
+
+
+def test_a_query_of_which_nobody_answers_waits_and_then_says_so() -> None:
+    cluster = cluster_with()
+    cluster.brokers[0].up = False
+    at = StreamOffset({Q0: 3, Q1: 3})
+    assert next_end(driver(cluster), at) == at
+    with pytest.raises(NothingAnswers, match="brokerDownTimeoutMs"):
+        next_end(driver(cluster, brokerDownTimeoutMs="0"), at)
+
+
+def test_an_idle_query_asks_a_few_times_a_second_and_returns_in_time() -> None:
+    cluster = cluster_with()
+    found = driver(cluster, idlePollMs="300")
+    at = StreamOffset({Q0: 10, Q1: 10})
+    begun = time.monotonic()
+    assert next_end(found, at) is at
+    assert 0.3 <= time.monotonic() - begun < 2
+    assert cluster.bounds_calls <= 12
+
+
+def test_an_ending_timestamp_holds_once_a_record_has_passed_it() -> None:
+    cluster = cluster_with(10)
+    found = driver(cluster, endingTimestamp="2012")
+    at = next_end(found, next_end(found, found.initial_offset()))
+    assert at.offsets == {Q0: 10, Q1: 10}
+    cluster.put(Q0, 10)
+    assert next_end(found, at).offsets == {Q0: 12, Q1: 10}
+
+
+# --- commits ----------------------------------------------------------------------------------------------------------
+
+
+def wait_stands(cluster: MemoryCluster, offsets: Offsets) -> None:
+    wait_until(lambda: cluster.offsets["g"] == offsets, f"the group to stand at {offsets}")
+
+
+def test_what_latest_offset_is_given_is_processed_and_committed() -> None:
+    cluster = cluster_with()
+    found = driver(cluster, group="g")
+    at = next_end(found, next_end(found, found.initial_offset()))
+    wait_stands(cluster, {Q0: 0, Q1: 0})  # the group is there, with its lag
+    next_end(found, at)
+    wait_stands(cluster, {Q0: 10, Q1: 10})
+    found.close()
+
+
+@pytest.mark.parametrize(
+    ("when", "after_trigger", "after_commit"),
+    [("auto", True, True), ("onTrigger", True, False), ("onCommit", False, True), ("none", False, False)],
+)
+def test_commit_offsets(when: str, after_trigger: bool, after_commit: bool) -> None:
+    at = StreamOffset({Q0: 10, Q1: 10})
+    for is_commit, expected in ((False, after_trigger), (True, after_commit)):
+        cluster = cluster_with()
+        found = driver(cluster, group="g", commitOffsets=when, commitAsync="false")
+        found.batch_committed(at) if is_commit else next_end(found, at)
+        assert (cluster.offsets["g"] == at.offsets) is expected
+        found.close()
+
+
+def test_a_group_with_an_offset_of_its_own_keeps_it_at_the_start() -> None:
+    cluster = cluster_with()
+    cluster.offsets["g"] = {Q0: 4}
+    found = driver(cluster, group="g", startingOffsets="latest", commitAsync="false")
+    anchor = next_end(found, found.initial_offset())
+    assert cluster.offsets["g"] == {Q0: 4, Q1: 10}
+    next_end(found, anchor)
+    assert cluster.offsets["g"] == {Q0: 4, Q1: 10}
+    found.close()
+
+
+def test_a_failed_commit_does_not_end_the_query_unless_asked_for() -> None:
+    at = StreamOffset({Q0: 10, Q1: 10})
+    cluster = cluster_with()
+    cluster.commit_fails = 100
+    found = driver(cluster, group="g", commitAsync="false")
+    assert next_end(found, at) == at
+    found.close()
+    for policy, calls in (("fail", 1), ("failAfter:3", 2)):
+        cluster.commit_fails = 100
+        failing = driver(cluster, group="g", commitAsync="false", commitFailurePolicy=policy, commitRetries="0")
+        with pytest.raises(RuntimeError, match="could not be committed"):
+            for offset in range(11, 11 + calls + 1):
+                failing.batch_committed(StreamOffset({Q0: offset, Q1: 10}))
+        failing.close()
+
+
+def test_progress_has_lag_group_and_route_from_the_cache() -> None:
+    cluster = cluster_with(100)
+    found = driver(cluster, group="g", maxOffsetsPerTrigger="20", commitAsync="false")
+    next_end(found, next_end(found, found.initial_offset()))
+    calls = cluster.bounds_calls
+    report = found.report()
+    assert report is not None
+    assert cluster.bounds_calls == calls
+    assert report["lag"] == {"total": 180, "min": 90, "max": 90, "avg": 90.0, "maxQueue": str(Q0), "seconds": report["lag"]["seconds"]}
+    assert report["q"] == {"T": {"broker-a": {"0": 100, "1": 100}}}
+    assert report["avgOffsetsBehindLatest"] == 90.0
+    assert report["group"]["committed"] == {"T": {"broker-a": {"0": 0, "1": 0}}}
+    assert report["route"] == {"broker-a": 0}
+    found.close()
