@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import repeat
 from typing import overload
 
 from rocketsim_proto import record
@@ -18,12 +19,16 @@ MAX_UNPACKED_BYTES = 64 << 20
 class MessageView:
     """One received message.  Only what is asked for is taken out of the record bytes."""
 
-    __slots__ = ("_data", "_properties", "_record", "_start", "_until", "broker_name")
+    __slots__ = ("_body_end", "_body_start", "_data", "_record", "_start", "_sys_flag", "broker_name")
 
-    def __init__(self, data: bytes, start: int, until: int, broker_name: str) -> None:
+    def __init__(
+        self, data: bytes, start: int, body_start: int, body_size: int, sys_flag: int, broker_name: str
+    ) -> None:
         self._data = data
         self._start = start
-        self._until = until
+        self._body_start = body_start
+        self._body_end = body_start + body_size
+        self._sys_flag = sys_flag
         self.broker_name = broker_name
         self._record: Record | None = None
 
@@ -56,11 +61,11 @@ class MessageView:
     @property
     def body(self) -> bytes:
         """As it was sent: unpacked if the producer compressed it."""
-        fields = self.record
-        if not fields.sys_flag & record.SYS_FLAG_COMPRESSED:
-            return fields.body
+        body = self._data[self._body_start : self._body_end]
+        if not self._sys_flag & record.SYS_FLAG_COMPRESSED:
+            return body
         try:
-            return decompress(fields.body, fields.sys_flag, MAX_UNPACKED_BYTES)
+            return decompress(body, self._sys_flag, MAX_UNPACKED_BYTES)
         except CompressionError as error:
             raise BadAnswer(f"the body of message {self.msg_id} cannot be unpacked: {error}") from error
 
@@ -118,7 +123,7 @@ class MessageView:
 
     def __repr__(self) -> str:
         where = f"{self.topic}/{self.broker_name}/{self.queue_id}@{self.queue_offset}"
-        return f"MessageView({where}, {self.msg_id}, {len(self.record.body)} bytes)"
+        return f"MessageView({where}, {self.msg_id}, {self._body_end - self._body_start} bytes)"
 
 
 class Messages(Sequence[MessageView]):
@@ -131,10 +136,18 @@ class Messages(Sequence[MessageView]):
 
     @cached_property
     def _views(self) -> list[MessageView]:
-        starts = self.records.starts.tolist()
-        ends = (self.records.starts + self.records.sizes).tolist()
-        data, name = self._data, self._broker_name
-        return [MessageView(data, start, end, name) for start, end in zip(starts, ends, strict=True)]
+        records = self.records
+        return list(
+            map(
+                MessageView,
+                repeat(self._data),
+                records.starts.tolist(),
+                records.body_start.tolist(),
+                records.body_size.tolist(),
+                records.sys_flag.tolist(),
+                repeat(self._broker_name),
+            )
+        )
 
     def __len__(self) -> int:
         return len(self.records)

@@ -1,6 +1,7 @@
 """One accepted message and the future of its result, in one object: there may be a hundred thousand of them."""
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures._base import CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED, PENDING
 from typing import Any
@@ -48,6 +49,13 @@ class Pending(Future[Any]):
             return self._result
         return super().result(timeout)
 
+    def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
+        with _making:
+            if self._made is None and self._state == PENDING:
+                self._done_callbacks.append(fn)
+                return
+        super().add_done_callback(fn)
+
     def succeed(self, result: Any) -> None:
         """Nothing, if the owner has cancelled it: then nobody wants to know."""
         self._finish(result, None)
@@ -60,8 +68,13 @@ class Pending(Future[Any]):
         with _making:
             if self._made is None:
                 self._result, self._exception, self._state = result, error, FINISHED
-                return
-        if self.set_running_or_notify_cancel():
+                made = False
+            else:
+                made = True
+        if not made:
+            if self._done_callbacks:
+                self._invoke_callbacks()  # type: ignore[attr-defined]
+        elif self.set_running_or_notify_cancel():
             if error is None:
                 self.set_result(result)
             else:
