@@ -88,7 +88,8 @@ def _run_of(view: memoryview, at: int, limit: int, size: int) -> int:
 
 
 def sound(records: Records, offset: int, *, crc: bool, strict_from: int) -> tuple[int, str]:
-    """How many of these records, the first of which lies at `offset` of the log, are whole; and what is wrong behind them.
+    """How many of these records, the first of which lies at `offset` of the log, are whole; and what is wrong behind
+    them.
 
     From `strict_from` on, sectors of zeros are looked for in topic and properties, which no checksum covers.
     """
@@ -101,7 +102,8 @@ def sound(records: Records, offset: int, *, crc: bool, strict_from: int) -> tupl
             records.check(crc=crc)
             break
         except RecordError as error:
-            # Once more for those before it: lengths are looked at first, for all, and checksums only if all lengths agree.
+            # Once more for those before it: lengths are looked at first, for all, and checksums only if all lengths
+            # agree.
             good, reason = int(np.searchsorted(records.starts, error.at)), error.reason
             records = records[:good]
     elsewhere = records.commit_log_offset != records.starts + shift
@@ -130,7 +132,8 @@ def _lost_sector(records: Records, row: int, shift: int) -> bool:
 
 
 class LogScan:
-    """Reads the log from a record's start on, in chunks; afterwards `end_offset` and `reason` say where and why it ended.
+    """Reads the log from a record's start on, in chunks; afterwards `end_offset` and `reason` say where and why it
+    ended.
 
     Works on the files as they are, whatever the log's `end_offset` says.  Checksums are verified from `check_from` on.
     """

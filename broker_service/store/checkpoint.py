@@ -1,7 +1,8 @@
-"""RocketMQ's `checkpoint`: up to which store time, and which offset, everything is on disk.  An older one only makes recovery longer.
+"""RocketMQ's `checkpoint`: up to which store time, and which offset, everything is on disk.  An older one only makes
+recovery longer.
 
     0             8             16           24                    32                 40
-    | log until   | queues until| index until| master flushed off. | confirm offset   | queues' log offset | zeros to 4096
+    | log until   | queues until| index until| master flushed off.| confirm offset   | queues' log offset | zeros …
 
 Big-endian longs; times in ms.  RocketMQ 4 has the first three.
 """

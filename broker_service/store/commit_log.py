@@ -1,7 +1,7 @@
 """The log: files of one size, named by the offset they start at, all topics in one order.
 
-It knows positions and bytes; what a record is, `chain.py` knows.  One thread writes; `sync` is for the flush thread and touches
-only what is named there.
+It knows positions and bytes; what a record is, `chain.py` knows.  One thread writes; `sync` is for the flush thread and
+touches only what is named there.
 """
 
 from collections.abc import Iterable
@@ -29,7 +29,9 @@ def store_timestamp_at(view: memoryview, at: int) -> int:
 
 
 class CommitLog:
-    """Invariants: `starts` has no gap; everything from `end_offset` to the end of the last file is zero (or in `_dirty`)."""
+    """Invariants: `starts` has no gap; everything from `end_offset` to the end of the last file is zero (or in
+    `_dirty`).
+    """
 
     def __init__(self, files: Files, open_files: OpenFiles, directory: Path, file_size: int) -> None:
         self.directory = directory
@@ -39,8 +41,8 @@ class CommitLog:
         self._base = 0  # where the first file will start
         self._files = files
         self._open = open_files
-        # Handles of files that may hold bytes not yet on disk.  Only the writing thread changes it; it closes a handle only
-        # when `flushed` covers the file, so never one that `sync` is using.
+        # Handles of files that may hold bytes not yet on disk.  Only the writing thread changes it; it closes a handle
+        # only when `flushed` covers the file, so never one that `sync` is using.
         self._writing: dict[int, int] = {}
         self._created = 0
         self._created_on_disk = 0
@@ -233,7 +235,9 @@ class CommitLog:
         self._created += 1
 
     def sync(self, flushed: int, end: int) -> None:
-        """The flush thread's: on return everything up to `end` is on disk, given that everything up to `flushed` was."""
+        """The flush thread's: on return everything up to `end` is on disk, given that everything up to `flushed`
+        was.
+        """
         created = self._created
         for start, handle in tuple(self._writing.items()):
             if start < end and start + self.file_size > flushed:

@@ -24,6 +24,10 @@ class StoreConfig:
     disk_warning_ratio: int = 90  # from here on no writes
     access_message_in_memory_max_ratio: int = 40
     physical_memory: int = 24 << 30  # what the ratio above is taken of; RocketMQ's value where it cannot find out
+    max_transfer_bytes_on_message_in_memory: int = 256 * 1024
+    max_transfer_count_on_message_in_memory: int = 32
+    max_transfer_bytes_on_message_in_disk: int = 64 * 1024
+    max_transfer_count_on_message_in_disk: int = 8
     delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
     flush_consume_queue_thorough_interval_ms: int = 60_000
 

@@ -1,10 +1,10 @@
 """One queue of one topic: queue offset -> where the record is, in files of 20-byte entries.
 
     0                     8        12             20
-    | commit_log_offset 8 | size 4 | tags_code 8 |      big-endian, entry number = queue offset, zeros behind the last one
+    | commit_log_offset 8 | size 4 | tags_code 8 |     big-endian; number = queue offset; then zeros
 
-Everything here can be made again from the log.  A first file that does not start with the queue's first entry is filled up with
-entries of size MAX_INT, as RocketMQ does; they are nobody's record.
+Everything here can be made again from the log.  A first file that does not start with the queue's first entry is filled
+up with entries of size MAX_INT, as RocketMQ does; they are nobody's record.
 """
 
 from pathlib import Path
@@ -247,7 +247,7 @@ class ConsumeQueue:
 
     def _first_from(self, log_min: int) -> int:
         """Binary search for the first entry of a record at or behind `log_min`; fillers count as before."""
-        low, high = self.min_offset, self.max_offset
+        low, high = self.first_offset, self.max_offset  # not from `min_offset`: found among holes, it may be too high
         while low < high:
             middle = (low + high) // 2
             entry = self.read(middle, 1)[0]

@@ -1,11 +1,13 @@
-"""From records to consume-queue entries.  Pure: what is written on the append path and what a rebuild writes is decided here once.
+"""From records to consume-queue entries.  Pure: what is written on the append path and what a rebuild writes is decided
+here once.
 
-As RocketMQ: prepared and rolled-back transactional records get no entry; a record of the delay topic keeps its delivery time
-where others keep the hash of their tags.
+As RocketMQ: prepared and rolled-back transactional records get no entry; a record of the delay topic keeps its delivery
+time where others keep the hash of their tags.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -80,7 +82,9 @@ def queue_offsets(
 def delivery_times(
     records: Records, otherwise: npt.NDArray[np.int64], delay_levels_ms: Sequence[int]
 ) -> npt.NDArray[np.int64]:
-    """Store time + the delay of the record's level; a level above the last one counts as the last; `otherwise` without one."""
+    """Store time + the delay of the record's level; a level above the last one counts as the last; `otherwise` without
+    one.
+    """
     levels = pc.fill_null(pc.cast(records.property(PROPERTY_DELAY), "int64"), 0).to_numpy()
     delays = np.array([0, *delay_levels_ms], np.int64)
     due: npt.NDArray[np.int64] = records.store_timestamp + delays[np.clip(levels, 0, len(delay_levels_ms))]
@@ -99,4 +103,4 @@ def _groups(keys: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
 
 def _consecutive(offsets: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     bounds = [0, *(np.flatnonzero(np.diff(offsets) != 1) + 1).tolist(), len(offsets)]
-    yield from zip(bounds, bounds[1:], strict=False)
+    yield from pairwise(bounds)

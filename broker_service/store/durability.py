@@ -1,7 +1,7 @@
 """What is on disk: the flushed offset, the checkpoint, and the syncs that move them.
 
-`flush` is the flush thread's; everything else is the event loop's.  The lock is held for a whole flush; the loop takes it only
-to cut the log back, which must not happen under a sync.
+`flush` is the flush thread's; everything else is the event loop's.  The lock is held for a whole flush; the loop takes
+it only to cut the log back, which must not happen under a sync.
 """
 
 import threading

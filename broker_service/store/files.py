@@ -1,7 +1,7 @@
 """The seam to the disk: everything the store asks of a file system, and nothing it does not.
 
-`Files` is the real disk.  Tests put a disk in its place that tears, fills up, fails and loses power.  Methods raise OSError;
-`refusal` turns one into the error a caller of the store gets.
+`Files` is the real disk.  Tests put a disk in its place that tears, fills up, fails and loses power.  Methods raise
+OSError; `refusal` turns one into the error a caller of the store gets.
 """
 
 import errno
@@ -29,7 +29,9 @@ class DiskUsage:
 
 
 def refusal(error: OSError, doing: str) -> ServiceNotAvailable:
-    """The store's answer to a failed write: no room is DiskFull, anything else means that writes are not possible now."""
+    """The store's answer to a failed write: no room is DiskFull, anything else means that writes are not possible
+    now.
+    """
     if error.errno in NO_ROOM:
         return DiskFull(f"{doing}: no room on the disk ({error}); make room, writes go on by themselves")
     return ServiceNotAvailable(f"{doing} failed: {error}; reads go on, writes are tried again")
@@ -132,7 +134,9 @@ class Files:
         return path.read_bytes()
 
     def write_atomically(self, path: Path, data: bytes) -> None:
-        """After a crash at any point the file has either the old or the new content; on return the new one is on disk."""
+        """After a crash at any point the file has either the old or the new content; on return the new one is on
+        disk.
+        """
         fresh = path.with_name(path.name + ".tmp")
         handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
@@ -150,8 +154,8 @@ class Files:
     def lock(self, path: Path) -> int:
         """A handle that holds the file's lock until it is closed; BlockingIOError if another one holds it.
 
-        The POSIX lock on the first byte is the one RocketMQ takes; it does not keep out a second store of this process, the
-        other one does.
+        The POSIX lock on the first byte is the one RocketMQ takes; it does not keep out a second store of this process,
+        the other one does.
         """
         handle = self.open(path, create=True)
         try:

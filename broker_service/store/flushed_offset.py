@@ -5,8 +5,8 @@ Two slots of a sector each, written in turn, so that a torn write leaves the oth
     0          8          16            24           32
     | sequence | offset   | tail size   | tail CRC   | CRC of these four |
 
-The tail is that of the log at a clean stop (its last bytes before `offset`), and 0 at any other time: if it still matches, and
-nothing follows, the log need not be scanned.
+The tail is that of the log at a clean stop (its last bytes before `offset`), and 0 at any other time: if it still
+matches, and nothing follows, the log need not be scanned.
 """
 
 import struct

@@ -1,7 +1,7 @@
 """Copies the records that queue entries point to out of the log, in queue order, into one `bytes`.
 
-Neighbours are copied as one piece; what lies scattered is gathered by Arrow from the mapped files: views over the maps, cast to
-`binary`, which copies in C.
+Neighbours are copied as one piece; what lies scattered is gathered by Arrow from the mapped files: views over the maps,
+cast to `binary`, which copies in C.
 """
 
 import numpy as np

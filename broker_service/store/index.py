@@ -1,7 +1,7 @@
 """The index files of a store: built behind the appends, in batches, from the log.
 
-Whatever happened to it, the index can be made again from the log; it never holds up an append.  `position` is the log offset up
-to which it goes.
+Whatever happened to it, the index can be made again from the log; it never holds up an append.  `position` is the log
+offset up to which it goes.
 """
 
 from collections import deque
@@ -45,7 +45,9 @@ class Index:
     # --- loading --------------------------------------------------------------------------------------------------
 
     def load(self, *, clean: bool) -> str:
-        """Opens the files, drops those that cannot be right; returns a line about it.  What is missing is built by `work`."""
+        """Opens the files, drops those that cannot be right; returns a line about it.  What is missing is built by
+        `work`.
+        """
         names = [name for name in self._files.names(self.directory) if name.isdigit()]
         expected = self._expected_names()
         dropped = ""

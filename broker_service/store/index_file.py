@@ -5,9 +5,9 @@
 
     entry: | hash 4 | commit_log_offset 8 | seconds since the first time 4 | previous entry of the slot 4 |
 
-A slot (hash % slots) holds its newest entry's number; entry 0 is not used.  Entries and header are written at once, in this
-order, so the header never counts what is not there; the slots are kept in memory and written now and then, for they follow from
-the entries.
+A slot (hash % slots) holds its newest entry's number; entry 0 is not used.  Entries and header are written at once, in
+this order, so the header never counts what is not there; the slots are kept in memory and written now and then, for
+they follow from the entries.
 """
 
 import struct
@@ -137,7 +137,9 @@ class IndexFile:
         self._slots = None
 
     def truncate(self, log_offset: int, last_timestamp: int) -> None:
-        """Forgets the entries of records at or behind `log_offset`; `last_timestamp` is that of the newest that stays."""
+        """Forgets the entries of records at or behind `log_offset`; `last_timestamp` is that of the newest that
+        stays.
+        """
         entries = self.entries()
         keep = int(np.searchsorted(entries["commit_log_offset"].astype(np.int64), log_offset))
         kept, head = entries[:keep], self.header
@@ -235,7 +237,9 @@ class IndexFile:
 def _chain(
     places: Hashes, numbers: Offsets, slots: npt.NDArray[np.int32]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """For entries put one after the other: each one's predecessor in its slot, and the rows that end up in the slots."""
+    """For entries put one after the other: each one's predecessor in its slot, and the rows that end up in the
+    slots.
+    """
     order = np.argsort(places, kind="stable")
     ordered = places[order]
     is_first = np.ones(len(places), np.bool_)

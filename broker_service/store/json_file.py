@@ -1,7 +1,7 @@
 """A small JSON file that survives a crash: the broker's `config/*.json` and the store's own notes.
 
-RocketMQ writes integer keys without quotes, which is not JSON; both forms are read, the strict one is written (RocketMQ reads
-that too).  As with RocketMQ, the previous content stays beside it in FILE.bak.
+RocketMQ writes integer keys without quotes, which is not JSON; both forms are read, the strict one is written (RocketMQ
+reads that too).  As with RocketMQ, the previous content stays beside it in FILE.bak.
 """
 
 import json

@@ -1,7 +1,8 @@
 """MessageStore: the store as the broker sees it.
 
-One thread (the event loop's) calls everything but `flush`, which one flush thread calls.  No asyncio and no clock here: `now_ms`
-is an argument.  The parts: `writer.py` appends, `durability.py` syncs, `pull.py` reads, `recovery.py` starts, `index.py` finds.
+One thread (the event loop's) calls everything but `flush`, which one flush thread calls.  No asyncio and no clock here:
+`now_ms` is an argument.  The parts: `writer.py` appends, `durability.py` syncs, `pull.py` reads, `recovery.py` starts,
+`index.py` finds.
 """
 
 import os
@@ -50,18 +51,16 @@ class MessageStore:
         self._index = Index(files, self._open_files, root, self._log, slots, entries)
         self._durability = Durability(files, root, self._log)
         self._writer = Writer(files, config, self._log, self._queues, self._durability, self._on_appended)
-        memory = config.physical_memory * config.access_message_in_memory_max_ratio // 100
-        self._reader = Reader(self._log, memory)
+        self._reader = Reader(self._log, config)
         self._now_ms = 0  # of the last call that said; names index files
         self._next_probe_ms = 0
         self._next_thorough_ms = 0
         self._lock_handle: int | None = None
 
     def reconfigure(self, config: StoreConfig) -> None:
-        """Takes over what may change while the store is open: retention, disk limits, the 40 % rule."""
+        """Takes over what may change while the store is open: retention, disk limits, the limits of a pull."""
         self.config = config
-        memory = config.physical_memory * config.access_message_in_memory_max_ratio // 100
-        self._reader = Reader(self._log, memory)
+        self._reader = Reader(self._log, config)
 
     # --- opening and closing --------------------------------------------------------------------------------------
 
@@ -88,7 +87,7 @@ class MessageStore:
         except BlockingIOError as error:
             pid = self._files.read(abort).decode(errors="replace").strip() if self._files.exists(abort) else ""
             raise StoreLocked(
-                f"{self.config.root} is in use by {f'process {pid}' if pid else 'another process'}, which holds {path}: "
+                f"{self.config.root} is in use by {'process ' + pid if pid else 'another process'} (it holds {path}): "
                 "stop that broker, or set another storePathRootDir"
             ) from error
         self._files.pwrite(self._lock_handle, b"lock", 0)
@@ -200,8 +199,8 @@ class MessageStore:
     def append_replicated(self, commit_log_offset: int, data: bytes) -> int:
         """Appends the master's log as it is, checked; returns the end of the last whole record that is stored.
 
-        The rest of a partial record comes with the next call, whose offset counts on from this one's bytes.  RecordError for
-        a record that is not whole: all before it is stored, nothing of it.
+        The rest of a partial record comes with the next call, whose offset counts on from this one's bytes.
+        RecordError for a record that is not whole: all before it is stored, nothing of it.
         """
         return self._writer.append_replicated(commit_log_offset, data)
 
@@ -214,8 +213,9 @@ class MessageStore:
     def truncate(self, offset: int, keep_in: Path | None) -> int:
         """Cuts the log back to `offset`, a record's start; returns how many bytes went.
 
-        They are copied to a file in `keep_in` first.  The new end is durable before anything is zeroed, and zeros are before
-        anything is appended, so that a crash leaves the old log, the new one, or something between that ends early.
+        They are copied to a file in `keep_in` first.  The new end is durable before anything is zeroed, and zeros are
+        before anything is appended, so that a crash leaves the old log, the new one, or something between that ends
+        early.
         """
         with self._durability.lock:
             self._durability.refuse_if_fatal()
@@ -235,7 +235,8 @@ class MessageStore:
         return end - self.end_offset
 
     def start_over(self, offset: int) -> None:
-        """Throws log and queues away; what is left is an empty log that begins and ends at `offset`, a log file's start.
+        """Throws log and queues away; what is left is an empty log that begins and ends at `offset`, a log file's
+        start.
 
         For a slave whose records are all older than its master's, or part from them before its first one.
         """
@@ -273,7 +274,8 @@ class MessageStore:
     def delete_topic(self, topic: str, floors: dict[int, int] | None = None) -> dict[int, int]:
         """Deletes the topic's queues; its records stay in the log until they expire.
 
-        Returns, per queue, the offset where it goes on if the topic is made again; a slave passes the master's as `floors`.
+        Returns, per queue, the offset where it goes on if the topic is made again; a slave passes the master's as
+        `floors`.
         """
         self._durability.refuse_if_fatal()
         return self._queues.delete_topic(topic, floors)
@@ -313,7 +315,9 @@ class MessageStore:
             self._index.work(max_bytes, self._now_ms)
 
     def delete_expired(self, now_ms: int) -> list[str]:
-        """Deletes what retention lets go; one line per deleted file.  Also notices when the disk is too full for writes."""
+        """Deletes what retention lets go; one line per deleted file.  Also notices when the disk is too full for
+        writes.
+        """
         used = self._files.disk_usage(self.config.root).used_percent
         limit = self.config.disk_warning_ratio
         self._writer.disk_too_full = (

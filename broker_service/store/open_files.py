@@ -1,6 +1,7 @@
 """Handles and maps for reading, and handles of consume queues, opened when needed and bounded in number.
 
-Used by the event loop's thread alone: the flush thread opens what it syncs itself, so nothing here closes under its hands.
+Used by the event loop's thread alone: the flush thread opens what it syncs itself, so nothing here closes under its
+hands.
 """
 
 from collections import OrderedDict

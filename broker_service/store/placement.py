@@ -1,6 +1,7 @@
 """Decides where records go in the log.  Pure: sizes in, offsets out.
 
-A log file ends with a blank record, so a record fits only if it leaves the 8 bytes of a blank behind it, as RocketMQ has it:
+A log file ends with a blank record, so a record fits only if it leaves the 8 bytes of a blank behind it, as RocketMQ
+has it:
 
     | record | record | blank: size to the end of the file, blank magic | zeros |
 """

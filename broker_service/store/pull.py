@@ -1,7 +1,8 @@
-"""Which messages a read of one queue gives: RocketMQ 4.9.8's tables D2b (limits, "read from the slave") and D3 (status, offset).
+"""Which messages a read of one queue gives: RocketMQ 4.9.8's tables D2b (limits, "read from the slave") and D3 (status,
+offset).
 
-`get_message` is RocketMQ's call, entry by entry as there; `read_range` is ours, for large frames: the same statuses, its own
-limits, whole columns at once.
+`get_message` is RocketMQ's call, entry by entry as there; `read_range` is ours, for large frames: the same statuses,
+its own limits, whole columns at once.
 """
 
 from dataclasses import dataclass
@@ -13,11 +14,10 @@ from rocketsim_proto.columnar import RecordError, Records
 from broker_service.errors import StoreCorrupt
 from broker_service.model import GetMessageStatus
 from broker_service.store.commit_log import CommitLog, store_timestamp_at
+from broker_service.store.config import StoreConfig
 from broker_service.store.consume_queue import ENTRY_SIZE, FILLER_SIZE, NO_ENTRIES, ConsumeQueue, Entries
 from broker_service.store.gather import gather
 
-MAX_MESSAGES_IN_MEMORY, MAX_BYTES_IN_MEMORY = 32, 256 * 1024
-MAX_MESSAGES_ON_DISK, MAX_BYTES_ON_DISK = 8, 64 * 1024
 MAX_INDEX_BYTES_SCANNED = 16000  # 800 entries, unless more messages were asked for
 _ENTRIES_AT_A_TIME = 16384
 _MAX_ENTRIES_SCANNED = 1 << 18  # of a range, per call: 0.25 million entries take some ms
@@ -52,10 +52,15 @@ class RangeResult:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Reads queues of one log.  `memory` is how much of it counts as being in memory: the 40 % rule."""
+    """Reads queues of one log, by the limits of `config`."""
 
     log: CommitLog
-    memory: int
+    config: StoreConfig
+
+    @property
+    def memory(self) -> int:
+        """How much of the log's end counts as being in memory: the 40 % rule."""
+        return self.config.physical_memory * self.config.access_message_in_memory_max_ratio // 100
 
     def get_message(
         self,
@@ -92,11 +97,23 @@ class Reader:
             suggest_pull_from_slave=self.log.end_offset - last_examined > self.memory,
         )
 
+    def _is_full(self, count: int, total: int, size: int, max_messages: int, max_bytes: int, on_disk: bool) -> bool:
+        """Whether one more message of `size` is too much; the first one always goes."""
+        config = self.config
+        if on_disk:
+            max_messages = min(max_messages, config.max_transfer_count_on_message_in_disk)
+            max_bytes = min(max_bytes, config.max_transfer_bytes_on_message_in_disk)
+        else:
+            max_messages = min(max_messages, config.max_transfer_count_on_message_in_memory)
+            max_bytes = min(max_bytes, config.max_transfer_bytes_on_message_in_memory)
+        return count >= max_messages or total + size > max_bytes
+
     def _choose(
         self, entries: Entries, max_messages: int, max_bytes: int, tags_codes: TagsCodes
     ) -> tuple[list[int], int, GetMessageStatus, int]:
         """(rows taken, entries consumed, status, log offset of the last entry examined): RocketMQ's loop, literally."""
         end, file_size, log_min = self.log.end_offset, self.log.file_size, self.log.min_offset
+        memory = self.memory
         status = GetMessageStatus.NO_MATCHED_MESSAGE
         chosen: list[int] = []
         total = last_examined = number = 0
@@ -105,8 +122,8 @@ class Reader:
             last_examined = position
             if position < skip_to:
                 continue
-            on_disk = end - position > self.memory
-            if chosen and _is_full(len(chosen), total, size, max_messages, max_bytes, on_disk):
+            on_disk = end - position > memory
+            if chosen and self._is_full(len(chosen), total, size, max_messages, max_bytes, on_disk):
                 break
             if tags_codes is not None and code not in tags_codes:
                 if not chosen:
@@ -200,7 +217,7 @@ class Reader:
             if _are(data, sizes, offsets, queue_offsets, queue.queue_id):
                 return data
         raise StoreCorrupt(
-            f"consume queue {queue.directory} is damaged between offsets {int(queue_offsets[0])} and {int(queue_offsets[-1])}: "
+            f"consume queue {queue.directory} is damaged at or behind offset {int(queue_offsets[0])}: "
             "stop the broker, delete that folder and start again, it is made anew from the log"
         )
 
@@ -231,12 +248,3 @@ def _outside(exists: bool, offset: int, min_offset: int, max_offset: int) -> tup
     if offset > max_offset:
         return GetMessageStatus.OFFSET_OVERFLOW_BADLY, max_offset
     return None
-
-
-def _is_full(count: int, total: int, size: int, max_messages: int, max_bytes: int, on_disk: bool) -> bool:
-    """Whether one more message of `size` is too much; the first one always goes."""
-    if count >= max_messages or total + size > max_bytes:
-        return True
-    if on_disk:
-        return total + size > MAX_BYTES_ON_DISK or count >= MAX_MESSAGES_ON_DISK
-    return total + size > MAX_BYTES_IN_MEMORY or count >= MAX_MESSAGES_IN_MEMORY

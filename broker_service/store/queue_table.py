@@ -1,8 +1,8 @@
 """All consume queues, and what must be remembered of them across restarts.
 
-`rocketsim/queues.json` says, as of a log offset up to which everything is on disk, which offsets each queue has: what is less
-than that after a restart was damaged.  `rocketsim/queue_offsets.json` keeps the next queue offset of deleted topics, so that a
-topic made again goes on from there, and its old records stay out of the queues.
+`rocketsim/queues.json` says, as of a log offset up to which everything is on disk, which offsets each queue has: what
+is less than that after a restart was damaged.  `rocketsim/queue_offsets.json` keeps the next queue offset of deleted
+topics, so that a topic made again goes on from there, and its old records stay out of the queues.
 """
 
 from collections.abc import Iterator, Mapping
@@ -107,7 +107,9 @@ class QueueTable:
         }
 
     def delete_topic(self, topic: str, floors: Mapping[int, int] | None = None) -> dict[int, int]:
-        """Deletes the topic's queues; returns where each goes on if it is made again (at least `floors`, the master's)."""
+        """Deletes the topic's queues; returns where each goes on if it is made again (at least `floors`, the
+        master's).
+        """
         ends = {queue_id: queue.max_offset for (name, queue_id), queue in self._queues.items() if name == topic}
         for queue_id, offset in (floors or {}).items():
             ends[queue_id] = max(ends.get(queue_id, 0), offset)
@@ -123,7 +125,9 @@ class QueueTable:
     # --- loading --------------------------------------------------------------------------------------------------
 
     def load(self, log_min: int, log_end: int, summary: QueueSummary | None) -> dict[QueueKey, str]:
-        """Opens what is on disk and returns what is damaged beyond what the end of the log can mend; those are deleted."""
+        """Opens what is on disk and returns what is damaged beyond what the end of the log can mend; those are
+        deleted.
+        """
         damaged: dict[QueueKey, str] = {}
         for topic in self._files.names(self.directory):
             for name in self._files.names(self.directory / topic):

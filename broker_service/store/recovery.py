@@ -1,14 +1,14 @@
-"""Brings log and queues to one state after a start: finds the log's end, cuts what cannot be trusted, mends the queues.
+"""Brings log and queues to one state after a start: finds the log's end, cuts what is in doubt, mends the queues.
 
-| what the store finds                          | where it looks                                                             |
-|-----------------------------------------------|----------------------------------------------------------------------------|
-| closed cleanly by us: `abort` absent, the log's tail as remembered | nowhere: the end is known                             |
-| closed cleanly by RocketMQ                    | the last file, and once all of the log for the queues                      |
-| not closed cleanly                            | from the file of the last thorough flush on; without one, everything       |
-| queues missing, behind or damaged             | the whole log's record heads                                               |
+| what the store finds                       | where it looks                                                    |
+|--------------------------------------------|-------------------------------------------------------------------|
+| closed cleanly by us, the tail as it was   | nowhere: the end is known                                         |
+| closed cleanly by RocketMQ                 | checksums of the last file; all record heads once, for the queues |
+| not closed cleanly                         | from the file of the last thorough flush on; else everything      |
+| queues missing, behind or damaged          | all record heads                                                  |
 
-Damage below the flushed offset is StoreCorrupt: acknowledged messages are gone, and starting over them would hide it.  Behind
-it the log is cut at the first bad record, filled with zeros and synced: stale records must not come alive again.
+Damage below the flushed offset is StoreCorrupt: acknowledged messages are gone, and starting over them would hide it.
+Behind it the log is cut at the first bad record, filled with zeros and synced: stale records must not come alive again.
 """
 
 import zlib
@@ -171,7 +171,9 @@ def _check_from(
 
 
 def _presumably_flushed(log: CommitLog, clean: bool) -> int:
-    """RocketMQ keeps no flushed offset, but after its clean stop all files before the last one with records are whole."""
+    """RocketMQ keeps no flushed offset, but after its clean stop all files before the last one with records are
+    whole.
+    """
     if not clean:
         return log.min_offset
     with_data = [start for start in log.starts if any(log.view(start)[:8])]

@@ -1,8 +1,8 @@
 """Decides which log files go.  Pure; RocketMQ's rules.
 
 Files are deleted oldest first, a few at a time, never the newest: those whose messages have expired, in the hours of
-`delete_when` or when the disk is fuller than `disk_max_used_space_ratio`; and above `disk_clean_forcibly_ratio` also those that
-have not.
+`delete_when` or when the disk is fuller than `disk_max_used_space_ratio`; and above `disk_clean_forcibly_ratio` also
+those that have not.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,8 @@ MAX_FILES_A_ROUND = 10
 def expired_files(
     newest_timestamps: Sequence[int | None], now_ms: int, disk_used_percent: float, config: StoreConfig
 ) -> int:
-    """How many of the oldest files go.  `newest_timestamps` has one value per file but the newest: the store time of its last
+    """How many of the oldest files go.  `newest_timestamps` has one value per file but the newest: the store time of
+    its last
     messages, None if unknown."""
     by_force = disk_used_percent > config.disk_clean_forcibly_ratio
     if not (by_force or disk_used_percent > config.disk_max_used_space_ratio or _is_time(now_ms, config.delete_when)):

@@ -1,7 +1,7 @@
 """Appends: from records to bytes in the log and entries in the queues.
 
-The order is log, queues, end offset: nothing counts before the last step, and a step that fails is taken back, so that a refused
-put leaves nothing that could be read, now or after a restart.
+The order is log, queues, end offset: nothing counts before the last step, and a step that fails is taken back, so that
+a refused put leaves nothing that could be read, now or after a restart.
 """
 
 from collections.abc import Callable
@@ -80,8 +80,9 @@ class Writer:
     def append_replicated(self, commit_log_offset: int, data: bytes) -> int:
         """Appends the master's log as it is; returns the end of the last whole record or blank that is stored.
 
-        `commit_log_offset` is our end plus what is kept aside of a partial record; our end itself starts that record over.
-        RecordError for a record that is not whole, or not where it says it is: all before it is stored, nothing of it.
+        `commit_log_offset` is our end plus what is kept aside of a partial record; our end itself starts that record
+        over. RecordError for a record that is not whole, or not where it says it is: all before it is stored, nothing
+        of it.
         """
         self._durability.refuse_if_fatal()
         log = self._log

@@ -1,4 +1,6 @@
-"""After a crash at any point everything flushed is there, nothing refused comes alive, and the queues equal a replay of the log."""
+"""After a crash at any point everything flushed is there, nothing refused comes alive, and the queues equal a replay of
+the log.
+"""
 
 import random
 from pathlib import Path
@@ -150,7 +152,9 @@ def test_a_disk_that_never_syncs_loses_what_was_not_flushed():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_record_of_a_refused_put_never_comes_alive(seed):
-    """A failed write leaves stale records exactly where the next, shorter append ends; the zeroes must be there first."""
+    """A failed write leaves stale records exactly where the next, shorter append ends; the zeroes must be there
+    first.
+    """
     import errno
 
     from broker_service.errors import ServiceNotAvailable

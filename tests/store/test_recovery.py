@@ -57,9 +57,8 @@ def close(root: Path) -> None:
 
 def position(root: Path, number: int) -> tuple[Path, int]:
     """The log file and the place in it of the record with this number."""
-    store = open_store(
-        root.parent / "copy" if not shutil.copytree(root, root.parent / "copy") else root.parent / "copy"
-    )
+    shutil.copytree(root, root.parent / "copy")
+    store = open_store(root.parent / "copy")
     offset = records_of(store)[number].commit_log_offset
     store.close()
     shutil.rmtree(root.parent / "copy")
@@ -100,7 +99,9 @@ def remove_blank(root: Path) -> None:
 
 
 def stale_records_behind_the_end(root: Path) -> None:
-    """What a smaller append over a failed one would leave if nobody zeroed it: garbage between end and older records."""
+    """What a smaller append over a failed one would leave if nobody zeroed it: garbage between end and older
+    records.
+    """
     path, start = position(root, ALL - 1)
     data = path.read_bytes()
     size = int.from_bytes(data[start : start + 4], "big")
@@ -193,13 +194,18 @@ def rebuilt(store: MessageStore, directory: Path) -> dict[str, bytes]:
         other.close()
 
 
-@pytest.mark.parametrize(("damage", "left"), [pytest.param(damage, left, id=name) for name, damage, left in DISASTERS])
-@pytest.mark.parametrize("clean", [False, True], ids=["killed", "closed cleanly"])
+CASES = [
+    pytest.param(damage, left, clean, id=f"{name}, {'closed cleanly' if clean else 'killed'}")
+    for name, damage, left in DISASTERS
+    # After a clean stop everything is below the flushed offset: what loses records then is in the other table.
+    for clean in ((False, True) if left == ALL else (False,))
+]
+
+
+@pytest.mark.parametrize(("damage", "left", "clean"), CASES)
 def test_a_damaged_store_opens_with_all_that_was_flushed(root, tmp_path, damage, left, clean):
     if clean:
         close(root)
-        if left < ALL:
-            pytest.skip("after a clean stop everything is below the flushed offset")
     damage(root)
     store = open_store(root)
     assert [int(body[:3]) for body in bodies(store)] == list(range(left))

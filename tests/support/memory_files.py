@@ -1,8 +1,8 @@
 """A disk in memory behind the store's seam: it tears, fills up, fails, and loses power.
 
-What was written and not synced is kept apart: `power_loss` keeps a random part of it, sector by sector, and of the names in
-directories that were not synced a random beginning; `kill` keeps all.  Every call that changes something has a number, in order,
-so that a test can fail or stop the world at the n-th.
+What was written and not synced is kept apart: `power_loss` keeps a random part of it, sector by sector, and of the
+names in directories that were not synced a random beginning; `kill` keeps all.  Every call that changes something has a
+number, in order, so that a test can fail or stop the world at the n-th.
 """
 
 import errno

@@ -1,0 +1,193 @@
+"""Appending: offsets, roll-over with blank records, and that a failed append leaves nothing behind."""
+
+import errno
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rocketsim_proto import record
+
+from broker_service.errors import DiskFull, MessageIllegal, ServiceNotAvailable
+from broker_service.model import QueueAppend
+from broker_service.store.files import DiskUsage
+from broker_service.store.placement import place
+from tests.support.memory_files import MemoryFiles
+from tests.support.stores import (
+    HOST,
+    LOG_FILE,
+    NOW,
+    bodies,
+    check_sound,
+    log_bytes,
+    open_store,
+    put,
+    queue_bodies,
+    records_of,
+)
+
+ROOT = Path("/store")
+
+
+def place_one_by_one(end: int, file_size: int, sizes: list[int]) -> tuple[list[int], list[tuple[int, int]], int]:
+    """RocketMQ's rule, plainly: a record that leaves no room for a blank behind it goes into the next file."""
+    offsets, blanks = [], []
+    for size in sizes:
+        left = file_size - end % file_size
+        if size + 8 > left:
+            blanks.append((end, left))
+            end += left
+        offsets.append(end)
+        end += size
+    return offsets, blanks, end
+
+
+@given(st.integers(0, 20).map(lambda n: n * 50), st.lists(st.integers(91, 992), max_size=30))
+def test_records_are_placed_as_one_by_one(end, sizes):
+    placement = place(end, 1000, np.array(sizes, np.int64))
+    offsets, blanks, end = place_one_by_one(end, 1000, sizes)
+    assert placement.offsets.tolist() == offsets
+    assert (placement.blanks, placement.end_offset) == (blanks, end)
+    covered = [number for run in placement.runs for number in range(run.first, run.last)]
+    assert covered == list(range(len(sizes)))
+    assert all(offsets[run.first] == run.commit_log_offset for run in placement.runs)
+
+
+def test_a_record_larger_than_a_file_is_refused():
+    with pytest.raises(MessageIllegal):
+        place(0, 1000, np.array([993]))
+
+
+def test_an_append_stamps_what_only_the_broker_knows():
+    store = open_store(ROOT, MemoryFiles())
+    put(store, "topic", [0, 1], [b"a", b"b"])
+    appended = put(store, "topic", [1, 0, 1], [b"c", b"d", b"e"], now_ms=NOW + 5)
+    assert appended.queues == [QueueAppend(0, 1, 1), QueueAppend(1, 1, 2)]
+    assert appended.end_offset == store.end_offset
+    last = records_of(store)[2:]
+    assert [(one.queue_id, one.queue_offset, one.body) for one in last] == [(1, 1, b"c"), (0, 1, b"d"), (1, 2, b"e")]
+    assert {(one.store_timestamp, one.store_host) for one in last} == {(NOW + 5, HOST)}
+    assert appended.runs == [(last[0].commit_log_offset, 3)]
+
+
+def test_a_batch_over_several_files_closes_each_with_a_blank_record():
+    store = open_store(ROOT, MemoryFiles())
+    appended = put(store, "topic", [number % 3 for number in range(40)], [b"x" * 300] * 40)
+    assert len(appended.runs) > 3 and sum(count for _, count in appended.runs) == 40
+    assert [one.commit_log_offset for one in records_of(store)] == [
+        offset for start, count in appended.runs for offset in _positions(store, start, count)
+    ]
+    check_sound(store)
+
+
+def _positions(store, start, count):
+    for _ in range(count):
+        yield start
+        start += int.from_bytes(store.read_log(start, 4), "big")
+
+
+def test_prepared_and_rolled_back_records_take_no_place_in_their_queue():
+    store = open_store(ROOT, MemoryFiles())
+    put(store, "topic", 0, [b"a", b"prepared", b"b", b"rolled back", b"committed"], sys_flags=[0, 4, 0, 12, 8])
+    assert queue_bodies(store, "topic", 0) == [b"a", b"b", b"committed"]
+    assert [one.queue_offset for one in records_of(store)] == [0, 0, 1, 0, 2]
+
+
+def test_a_delayed_record_has_its_delivery_time_as_tags_code():
+    store = open_store(ROOT, MemoryFiles(), delay_levels_ms=(1000, 5000))
+    for level in ("1", "2", "9"):
+        delayed = record.Record("SCHEDULE_TOPIC_XXXX", b"x", properties={"DELAY": level, "TAGS": "TagA"})
+        store.append_one(delayed, NOW, HOST)
+    store.append_one(record.Record("SCHEDULE_TOPIC_XXXX", b"x", properties={"TAGS": "TagA"}), NOW, HOST)
+    entries = store._queues.get("SCHEDULE_TOPIC_XXXX", 0).read(0, 4)
+    assert entries["tags_code"].tolist() == [NOW + 1000, NOW + 5000, NOW + 5000, record.tags_code("TagA")]
+
+
+@pytest.mark.parametrize("part", [0.0, 0.3, 0.9])
+@pytest.mark.parametrize("file", ["commitlog", "consumequeue/topic/0", "consumequeue/topic/1"])
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EROFS])
+def test_a_failed_append_leaves_nothing_and_the_next_one_works(part, file, number):
+    disk = MemoryFiles()
+    store = open_store(ROOT, disk)
+    put(store, "topic", [0, 1], [b"a", b"b"])
+    before, queues = log_bytes(store), store.queue_bounds("topic", 0)
+    disk.fail("pwrite", number, part=part, matching=file)
+    with pytest.raises(DiskFull if number == errno.ENOSPC else ServiceNotAvailable):
+        put(store, "topic", [0, 1, 2], [b"c" * 500, b"d", b"e"])
+    assert log_bytes(store) == before and store.queue_bounds("topic", 0) == queues
+    assert store.queue_bounds("topic", 2) == (0, 0)
+    assert not store.writable and queue_bodies(store, "topic", 0) == [b"a"]
+    put(store, "topic", [0, 2], [b"f", b"g"])
+    assert store.writable
+    check_sound(store)
+    after = bodies(store)
+    store = open_store(ROOT, disk.kill())
+    assert bodies(store) == after == [b"a", b"b", b"f", b"g"]
+    check_sound(store)
+
+
+def test_when_a_batch_needs_files_for_which_there_is_no_room_none_of_it_is_stored():
+    disk = MemoryFiles(capacity=40 * 4096)
+    store = open_store(ROOT, disk)
+    put(store, "topic", 0, [b"a"])
+    before = log_bytes(store)
+    with pytest.raises(DiskFull, match="make room"):
+        put(store, "topic", 0, [b"x" * 900] * 200)
+    assert log_bytes(store) == before and queue_bodies(store, "topic", 0) == [b"a"]
+    store.tick(NOW + 1000)
+    disk.capacity = 1 << 30
+    assert not store.writable
+    store.tick(NOW + 2000)
+    assert store.writable
+    put(store, "topic", 0, [b"x" * 900] * 200)
+    check_sound(store)
+
+
+def test_a_disk_that_refuses_also_the_zeroes_stays_unwritable_until_it_takes_them():
+    disk = MemoryFiles()
+    store = open_store(ROOT, disk)
+    disk.fail("pwrite", errno.EIO, for_good=True, part=1.0, matching="commitlog")
+    for _ in range(3):
+        with pytest.raises(ServiceNotAvailable):
+            put(store, "topic", 0, [b"refused"] * 3)
+        store.tick(NOW + 10_000)
+        assert not store.writable
+    disk.heal()
+    store.tick(NOW + 20_000)
+    assert store.writable
+    put(store, "topic", 0, [b"a"])
+    assert bodies(open_store(ROOT, disk.kill())) == [b"a"]
+
+
+def test_above_the_warning_ratio_no_writes_are_taken_and_reads_go_on():
+    disk = MemoryFiles()
+    store = open_store(ROOT, disk)
+    put(store, "topic", 0, [b"a"])
+    disk.usage = DiskUsage(100, 9)
+    store.delete_expired(NOW)
+    with pytest.raises(DiskFull, match="91 % full"):
+        put(store, "topic", 0, [b"b"])
+    assert "91 % full" in store.why_not_writable() and queue_bodies(store, "topic", 0) == [b"a"]
+    disk.usage = DiskUsage(100, 11)
+    store.delete_expired(NOW)
+    put(store, "topic", 0, [b"b"])
+
+
+def test_thousands_of_queues_do_not_use_up_the_handles():
+    disk = MemoryFiles()
+    store = open_store(ROOT, disk)
+    put(store, "topic", range(2000), [b"x"] * 2000)
+    assert disk.open_handles < 600
+    assert queue_bodies(store, "topic", 1999) == [b"x"]
+    store.close()
+    assert disk.open_handles == 0
+
+
+def test_log_files_have_exactly_the_configured_size_and_are_named_by_their_offset():
+    disk = MemoryFiles()
+    store = open_store(ROOT, disk)
+    put(store, "topic", 0, [b"x" * 1500] * 5)
+    names = disk.names(ROOT / "commitlog")
+    assert names == [f"{number * LOG_FILE:020d}" for number in range(len(names))] and len(names) == 3
+    assert {disk.size(ROOT / "commitlog" / name) for name in names} == {LOG_FILE}

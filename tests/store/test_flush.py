@@ -1,0 +1,94 @@
+"""Flushing: what is on disk afterwards, and that a failed sync is final."""
+
+import errno
+import random
+from pathlib import Path
+
+import pytest
+
+from broker_service.errors import FlushFailed, ServiceNotAvailable
+from broker_service.store.checkpoint import Checkpoint
+from tests.support.memory_files import MemoryFiles
+from tests.support.stores import NOW, bodies, open_store, put, queue_bodies
+
+ROOT = Path("/store")
+
+
+def test_what_was_flushed_survives_a_power_loss():
+    for seed in range(20):
+        disk = MemoryFiles()
+        store = open_store(ROOT, disk)
+        put(store, "topic", 0, [b"x" * 900] * 9)
+        assert store.flush() == store.end_offset == store.flushed_offset
+        put(store, "topic", 0, [b"y" * 900] * 9)
+        assert store.flushed_offset < store.end_offset
+        found = bodies(open_store(ROOT, disk.power_loss(random.Random(seed))))
+        assert found[:9] == [b"x" * 900] * 9
+
+
+def test_a_new_file_counts_as_flushed_only_when_its_name_is_on_disk():
+    disk = MemoryFiles()
+    store = open_store(ROOT, disk)
+    put(store, "topic", 0, [b"x" * 1500] * 5)
+    store.flush()
+    assert f"sync_directory {ROOT / 'commitlog'}" in disk.log[-5:]
+
+
+@pytest.mark.parametrize("matching", ["commitlog/", "consumequeue", "checkpoint", "index"])
+def test_a_failed_sync_is_final(matching):
+    disk = MemoryFiles()
+    store = open_store(ROOT, disk)
+    put(store, "topic", 0, [b"a"], properties=[("KEYS", "k")])
+    store.tick(NOW)
+    store._request_thorough()
+    flushed = store.flushed_offset
+    disk.fail("fdatasync", errno.EIO, matching=matching)
+    with pytest.raises(FlushFailed, match="in doubt"):
+        store.flush()
+    with pytest.raises(ServiceNotAvailable):
+        store.flush()
+    with pytest.raises(ServiceNotAvailable):
+        put(store, "topic", 0, [b"b"])
+    if matching == "commitlog/":
+        assert store.flushed_offset == flushed
+    assert "in doubt" in store.why_not_writable() and queue_bodies(store, "topic", 0) == [b"a"]
+    store.close()
+    assert (ROOT / "abort") in [ROOT / name for name in disk.names(ROOT)], "not closed cleanly"
+
+
+def test_after_a_failed_sync_nothing_is_reported_as_flushed_that_is_not():
+    disk = MemoryFiles()
+    store = open_store(ROOT, disk)
+    put(store, "topic", 0, [b"x" * 900] * 3)
+    disk.fail("fdatasync", errno.EIO, matching="commitlog/")
+    with pytest.raises(FlushFailed):
+        store.flush()
+    store.close()
+    store = open_store(ROOT, disk.power_loss(random.Random(1)))
+    assert store.recovery.truncated_to is not None or not bodies(store)
+
+
+def test_the_thorough_flush_moves_the_checkpoint():
+    disk = MemoryFiles()
+    store = open_store(ROOT, disk)
+    put(store, "topic", 0, [b"a"], now_ms=NOW + 7)
+    store.tick(NOW + 30_000)
+    store.flush()
+    assert Checkpoint.load(disk, ROOT / "checkpoint") == Checkpoint()
+    store.tick(NOW + 60_000)
+    store.flush()
+    checkpoint = Checkpoint.load(disk, ROOT / "checkpoint")
+    assert (checkpoint.log_timestamp, checkpoint.queues_timestamp) == (NOW + 7, NOW + 7)
+    assert checkpoint.queues_log_offset == store.end_offset
+    assert disk.size(ROOT / "checkpoint") == 4096
+
+
+def test_queue_files_deleted_meanwhile_do_not_fail_the_flush():
+    disk = MemoryFiles()
+    store = open_store(ROOT, disk)
+    put(store, "gone", 0, [b"a"])
+    put(store, "topic", 0, [b"a"])
+    store._request_thorough()
+    store.delete_topic("gone")
+    store.flush()
+    assert store.writable

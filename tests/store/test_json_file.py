@@ -1,0 +1,61 @@
+"""The configuration files: RocketMQ's unquoted keys, strict JSON, and what a crash or damage leaves."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from broker_service.errors import StoreCorrupt
+from broker_service.store.json_file import JsonFile, dumps, loads
+from tests.support.golden import unpack_golden
+from tests.support.memory_files import MemoryFiles, PowerCut
+
+PATH = Path("/store/config/topics.json")
+
+
+def test_unquoted_integer_keys_are_read_as_strings_and_strings_are_left_alone():
+    text = '{"offsetTable":{"t@g":{0:10,1 : 20,-3:{7:1}}},"text":"{0:1, \\"{5:6\\" ,8:9}","list":[1,2]}'
+    value = loads(text)
+    assert value["offsetTable"] == {"t@g": {"0": 10, "1": 20, "-3": {"7": 1}}}
+    assert value["text"] == '{0:1, "{5:6" ,8:9}'
+    assert loads(dumps(value)) == value
+
+
+def test_every_configuration_file_of_rocketmq_is_read(tmp_path):
+    root = unpack_golden(tmp_path)
+    for path in (root / "config").glob("*.json"):
+        assert JsonFile(path).load() is not None, path
+
+
+def test_the_previous_content_stays_in_the_backup_and_serves_when_the_file_is_damaged():
+    disk = MemoryFiles()
+    file = JsonFile(PATH, disk)
+    assert file.load() is None
+    file.save({"a": 1})
+    file.save({"a": 2})
+    assert loads(disk.read(file.backup).decode()) == {"a": 1} and file.load() == {"a": 2} and file.note is None
+    disk.poke(PATH, 0, b"?")
+    assert file.load() == {"a": 1} and "is not JSON" in str(file.note)
+    file.save({"a": 3})
+    assert loads(disk.read(file.backup).decode()) == {"a": 1}, "a damaged file does not replace a good backup"
+    disk.poke(PATH, 0, b"?")
+    disk.poke(file.backup, 0, b"?")
+    with pytest.raises(StoreCorrupt, match=r"topics\.json is not JSON"):
+        file.load()
+
+
+@pytest.mark.parametrize("call", range(1, 14))
+def test_a_crash_while_saving_leaves_the_old_or_the_new_content(call):
+    disk = MemoryFiles()
+    JsonFile(PATH, disk).save({"a": 1})
+    JsonFile(PATH, disk).save({"a": 2})
+    disk.stop_at = disk.calls + call
+    saved = False
+    try:
+        JsonFile(PATH, disk).save({"a": 3})
+        saved = True
+    except PowerCut:
+        pass
+    for after in (disk.power_loss(random.Random(call)), disk.kill()):
+        found = JsonFile(PATH, after).load()
+        assert found == {"a": 3} if saved else found in ({"a": 2}, {"a": 3})

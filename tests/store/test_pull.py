@@ -1,0 +1,245 @@
+"""Reading a queue: RocketMQ 4.9.8's tables D2b and D3, and our ranged read."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rocketsim_proto.record import tags_code
+
+from broker_service.errors import NotFound, StoreCorrupt
+from broker_service.model import GetMessageStatus as Status
+from tests.support.memory_files import MemoryFiles
+from tests.support.stores import LOG_FILE, NOW, open_store, put, queue_bodies, records_of, replay_frame
+
+ROOT = Path("/store")
+MIB = 1 << 20
+
+
+@pytest.fixture
+def store():
+    """Queue 0 has offsets 0 to 9; the log's memory threshold is far away."""
+    store = open_store(ROOT, MemoryFiles(), mapped_file_size_consume_queue=6000)
+    put(store, "topic", 0, [b"%d" % number for number in range(10)])
+    return store
+
+
+def get(store, offset, queue_id=0, *, count=32, size=MIB, codes=None, correct=True, topic="topic"):
+    return store.get_message(topic, queue_id, offset, count, size, codes, correct)
+
+
+@pytest.fixture
+def trimmed():
+    """The first log file is gone; queue 0 starts at `min`, and queue 1 had all of its messages there."""
+    store = open_store(ROOT, MemoryFiles(), mapped_file_size_consume_queue=6000)
+    put(store, "topic", 1, [b"old"])
+    put(store, "topic", 0, [b"x" * 300] * 30)
+    store._log.delete_before(LOG_FILE)
+    store._queues.trim(store.min_offset)
+    return store
+
+
+# Table D3: status, and the next offset with and without correction
+def test_offsets_inside_the_queue_are_found(store):
+    result = get(store, 3)
+    assert (result.status, result.next_begin_offset, result.count) == (Status.FOUND, 10, 7)
+    assert (result.min_offset, result.max_offset) == (0, 10)
+    assert [one.body for one in replay_frame(result.records)] == [b"%d" % number for number in range(3, 10)]
+    assert sum(memoryview(result.sizes).cast("I")) == len(result.records)
+
+
+@pytest.mark.parametrize(
+    ("offset", "queue_id", "status", "corrected"),
+    [
+        (10, 0, Status.OFFSET_OVERFLOW_ONE, 10),
+        (11, 0, Status.OFFSET_OVERFLOW_BADLY, 10),
+        (2**62, 0, Status.OFFSET_OVERFLOW_BADLY, 10),
+        (-1, 0, Status.OFFSET_TOO_SMALL, 0),
+        (0, 7, Status.NO_MATCHED_LOGIC_QUEUE, 0),
+        (5, 7, Status.NO_MATCHED_LOGIC_QUEUE, 0),
+    ],
+)
+def test_offsets_outside_are_corrected_only_if_the_role_allows(store, offset, queue_id, status, corrected):
+    assert (get(store, offset, queue_id).status, get(store, offset, queue_id).next_begin_offset) == (status, corrected)
+    on_slave = get(store, offset, queue_id, correct=False)
+    assert (on_slave.status, on_slave.next_begin_offset) == (status, offset)
+    assert not on_slave.suggest_pull_from_slave
+    ranged = store.read_range("topic", queue_id, offset, offset + 5, MIB)
+    assert (ranged.status, ranged.next_offset, ranged.count) == (status, corrected, 0)
+
+
+def test_an_offset_below_the_minimum_is_too_small(trimmed):
+    low, high = trimmed.queue_bounds("topic", 0)
+    assert 0 < low < high
+    result = get(trimmed, low - 1)
+    assert (result.status, result.next_begin_offset, result.min_offset) == (Status.OFFSET_TOO_SMALL, low, low)
+    assert get(trimmed, low).status is Status.FOUND
+
+
+def test_a_queue_whose_messages_are_all_gone_is_at_its_end(trimmed):
+    assert trimmed.queue_bounds("topic", 1) == (1, 1)
+    assert get(trimmed, 1, 1).status is Status.OFFSET_OVERFLOW_ONE
+    assert get(trimmed, 0, 1).status is Status.OFFSET_TOO_SMALL
+
+
+def test_an_empty_queue_has_no_message(store):
+    store._queues.get_or_create("topic", 5)
+    assert get(store, 3, 5).status is Status.NO_MESSAGE_IN_QUEUE
+
+
+def test_entries_of_a_deleted_log_file_are_being_removed(trimmed):
+    trimmed._queues.get("topic", 0).min_offset = 0  # the queue has not followed the log yet
+    result = get(trimmed, 0, count=32)
+    assert result.status is Status.FOUND, "the scan goes on behind the file that is gone"
+    low = result.next_begin_offset - result.count
+    few = trimmed._reader._choose(trimmed._queues.get("topic", 0).read(0, 3), 32, MIB, None)
+    assert few[:3] == ([], 3, Status.MESSAGE_WAS_REMOVING)
+    ranged = trimmed.read_range("topic", 0, 0, 3, MIB)
+    assert (ranged.status, ranged.next_offset) == (Status.MESSAGE_WAS_REMOVING, 3)
+    assert low > 3
+
+
+def test_filtered_messages_are_passed_over_and_counted():
+    store = open_store(ROOT, MemoryFiles(), mapped_file_size_consume_queue=6000)
+    for number in range(20):
+        put(store, "topic", 0, [b"%d" % number], properties=[("TAGS", "AB"[number % 2])])
+    b = frozenset([tags_code("B")])
+    result = get(store, 0, count=3, codes=b)
+    assert (result.status, result.count, result.next_begin_offset) == (Status.FOUND, 3, 6)
+    nothing = get(store, 4, codes=frozenset([tags_code("C")]))
+    assert (nothing.status, nothing.next_begin_offset, nothing.records) == (Status.NO_MATCHED_MESSAGE, 20, b"")
+    ranged = store.read_range("topic", 0, 0, 19, MIB, b)
+    assert (ranged.count, ranged.next_offset) == (9, 19)
+    none = store.read_range("topic", 0, 0, 9, MIB, frozenset([1]))
+    assert (none.status, none.next_offset, none.count) == (Status.NO_MATCHED_MESSAGE, 9, 0)
+
+
+def test_a_scan_looks_at_800_entries_and_never_beyond_the_queue_file():
+    store = open_store(ROOT, MemoryFiles(), mapped_file_size_commit_log=1 << 20, mapped_file_size_consume_queue=20_000)
+    for _ in range(3):
+        put(store, "topic", 0, [b"x"] * 500)
+    other = frozenset([1])
+    assert get(store, 0, codes=other).next_begin_offset == 800
+    assert get(store, 900, codes=other).next_begin_offset == 1000, "the file ends there"
+    assert get(store, 0, count=900, codes=other).next_begin_offset == 900
+
+
+# Table D2b: what a batch may hold
+@pytest.mark.parametrize(
+    ("body", "count", "size", "in_memory", "expected"),
+    [
+        (10, 100, MIB, True, 32),
+        (10, 7, MIB, True, 7),
+        (10, 100, MIB, False, 8),
+        (30_000, 100, MIB, True, 8),  # 256 KiB
+        (30_000, 100, MIB, False, 2),  # 64 KiB
+        (300_000, 100, MIB, True, 1),  # the first one always goes
+        (10, 100, 400, True, 3),
+    ],
+)
+def test_batch_limits_in_memory_and_on_disk(body, count, size, in_memory, expected):
+    memory = (1 << 30) if in_memory else 0
+    store = open_store(
+        ROOT,
+        MemoryFiles(),
+        physical_memory=memory,
+        mapped_file_size_commit_log=1 << 24,
+        mapped_file_size_consume_queue=6000,
+    )
+    put(store, "topic", 0, [b"x" * body] * 40)
+    assert get(store, 0, count=count, size=size).count == expected
+
+
+def test_the_slave_is_suggested_when_the_last_entry_examined_is_further_back_than_memory_reaches():
+    store = open_store(ROOT, MemoryFiles(), mapped_file_size_consume_queue=6000)
+    put(store, "topic", 0, [b"x" * 300] * 50)
+    offsets = [one.commit_log_offset for one in records_of(store)]
+    behind = store.end_offset - offsets[3]  # a batch of 3 stops at, and examines, the fourth
+    for memory, expected in ((behind, False), (behind - 1, True)):
+        store.reconfigure(replace(store.config, physical_memory=memory, access_message_in_memory_max_ratio=100))
+        assert get(store, 0, count=3).suggest_pull_from_slave is expected
+    assert not get(store, 50).suggest_pull_from_slave and not get(store, 99).suggest_pull_from_slave
+
+
+def test_the_threshold_is_a_share_of_physical_memory():
+    store = open_store(ROOT, MemoryFiles(), mapped_file_size_consume_queue=6000, physical_memory=25_000)
+    put(store, "topic", 0, [b"x" * 300] * 50)  # 20,300 bytes and more, 40 % of the memory are 10,000
+    assert get(store, 0).suggest_pull_from_slave and not get(store, 40).suggest_pull_from_slave
+
+
+# The ranged read
+def test_a_range_is_cut_at_the_frame_size_but_gives_at_least_one_record(store):
+    whole = store.read_range("topic", 0, 0, 10, MIB)
+    size = len(whole.records) // 10
+    part = store.read_range("topic", 0, 2, 10, size * 3)
+    assert (part.count, part.next_offset, part.status) == (3, 5, Status.FOUND)
+    assert store.read_range("topic", 0, 2, 10, 1).count == 1
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    queue_ids=st.lists(st.integers(0, 5), min_size=1, max_size=60),
+    sizes=st.lists(st.integers(0, 600), min_size=60, max_size=60),
+    frame=st.integers(1, 5000),
+)
+def test_ranges_of_interleaved_queues_are_what_one_by_one_reading_gives(queue_ids, sizes, frame):
+    store = open_store(ROOT, MemoryFiles())
+    put(store, "topic", queue_ids, [b"x" * size for size, _ in zip(sizes, queue_ids, strict=False)])
+    for queue_id in set(queue_ids):
+        plain = [one.body for one in records_of(store) if one.queue_id == queue_id]
+        at, found = 0, []
+        while at < len(plain):
+            part = store.read_range("topic", queue_id, at, len(plain), frame)
+            assert part.count == part.next_offset - at > 0
+            assert len(part.records) <= frame or part.count == 1
+            found += [one.body for one in replay_frame(part.records)]
+            at = part.next_offset
+        assert found == plain
+
+
+def test_readers_see_up_to_the_confirm_offset(store):
+    ends = [one.commit_log_offset for one in records_of(store)]
+    store.confirm_offset = ends[4]
+    assert store.queue_bounds("topic", 0) == (0, 4)
+    assert get(store, 0).count == 4 and get(store, 4).status is Status.OFFSET_OVERFLOW_ONE
+    assert store.read_range("topic", 0, 0, 10, MIB).count == 4
+    store.confirm_offset = ends[4] + 1
+    assert store.queue_bounds("topic", 0) == (0, 4), "half a record is not visible"
+    store.confirm_offset = 0
+    assert store.queue_bounds("topic", 0) == (0, 0)
+    store.confirm_offset = store.end_offset
+    assert store.queue_bounds("topic", 0) == (0, 10)
+
+
+def test_a_damaged_queue_never_gives_other_records(store):
+    path = ROOT / "consumequeue/topic/0/00000000000000000000"
+    data = store._files.read(path)
+    store._files.poke(path, 20, data[40:60])  # entry 1 points to record 2
+    with pytest.raises(StoreCorrupt, match="made anew"):
+        get(store, 0)
+    store._files.poke(path, 20, (5).to_bytes(8, "big") + data[28:40])
+    with pytest.raises(StoreCorrupt):
+        store.read_range("topic", 0, 0, 10, MIB)
+
+
+def test_records_and_raw_bytes_by_log_offset(store):
+    second = records_of(store)[1]
+    data = store.read_record(second.commit_log_offset)
+    assert replay_frame(data) == [second]
+    assert store.read_log(second.commit_log_offset, len(data)) == data
+    for offset in (second.commit_log_offset + 1, -1, store.end_offset, store.end_offset + 1):
+        with pytest.raises(NotFound):
+            store.read_record(offset)
+    assert store.read_log(store.end_offset, 10) == b""
+
+
+def test_offsets_by_time():
+    store = open_store(ROOT, MemoryFiles())
+    for number in range(10):
+        put(store, "topic", 0, [b"x" * 700], now_ms=NOW + number // 2 * 10)
+    found = [store.search_offset_by_time("topic", 0, NOW + ms) for ms in (-5, 0, 1, 10, 40, 41)]
+    assert found == [0, 0, 2, 2, 8, 10]
+    assert store.search_offset_by_time("topic", 9, NOW) == 0
+    assert [store.store_timestamp_of("topic", 0, offset) for offset in (-1, 0, 9, 10)] == [0, NOW, NOW + 40, 0]
+    assert queue_bodies(store, "topic", 0)

@@ -1,0 +1,108 @@
+"""The slave's path: the master's bytes, in frames of any size, checked before they are stored."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rocketsim_proto.record import RecordError
+
+from broker_service.errors import StoreCorrupt
+from tests.support.memory_files import MemoryFiles
+from tests.support.stores import LOG_FILE, check_sound, log_bytes, open_store, put, replay, tree
+
+MASTER, SLAVE = Path("/master"), Path("/slave")
+
+
+@pytest.fixture(scope="module")
+def master():
+    store = open_store(MASTER, MemoryFiles())
+    for number in range(20):
+        put(store, f"topic{number % 2}", [number % 3, 0], [b"x" * (number * 37), b"y" * 300])
+    return store
+
+
+def send(master, slave, sizes):
+    at = slave.end_offset + slave.partial_size
+    for size in sizes:
+        data = master.read_log(at, size)
+        end = slave.append_replicated(at, data)
+        at += len(data)
+        assert end == slave.end_offset and end + slave.partial_size == at
+    return at
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(st.integers(1, 3000), min_size=1, max_size=40))
+def test_frames_of_any_size_make_the_same_log_and_queues(master, sizes):
+    slave = open_store(SLAVE, MemoryFiles())
+    send(master, slave, sizes)
+    whole = slave.end_offset
+    assert log_bytes(slave) == log_bytes(master, 0, whole)
+    replay(log_bytes(slave), 0)
+    while slave.end_offset < master.end_offset:
+        send(master, slave, [1 << 20])
+    assert log_bytes(slave) == log_bytes(master)
+    check_sound(slave)
+    assert tree(slave._files, SLAVE / "consumequeue") == tree(master._files, MASTER / "consumequeue")
+
+
+def test_a_slave_of_a_trimmed_master_begins_at_a_file_and_fills_its_queues_up_as_rocketmq_does(master):
+    slave = open_store(SLAVE, MemoryFiles())
+    slave.append_replicated(LOG_FILE, master.read_log(LOG_FILE, LOG_FILE))
+    assert (slave.min_offset, slave.end_offset) == (LOG_FILE, 2 * LOG_FILE)
+    check_sound(slave)
+    queue = slave._queues.get("topic0", 0)
+    first = queue._read_raw(queue.first_offset, 1)
+    assert queue.min_offset > queue.first_offset == queue.min_offset // 8 * 8
+    assert first == bytes(8) + (2**31 - 1).to_bytes(4, "big") + bytes(8)
+    with pytest.raises(StoreCorrupt, match="cannot begin"):
+        open_store(Path("/other"), MemoryFiles()).append_replicated(100, b"x")
+
+
+def damaged(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+@pytest.mark.parametrize("at", [0, 4, 8, 35, 87, 95, 137, 138, -1])
+def test_nothing_of_a_damaged_record_is_stored_and_everything_before_it_is(at):
+    master = open_store(MASTER, MemoryFiles())
+    put(master, "topic", 0, [b"b" * 50] * 3)
+    size = master.end_offset // 3
+    data = log_bytes(master)
+    slave = open_store(SLAVE, MemoryFiles())
+    bad = damaged(data, 2 * size + at) if at >= 0 else data[: 2 * size] + b"\0" * size
+    with pytest.raises(RecordError):
+        slave.append_replicated(0, bad)
+    assert slave.end_offset == 2 * size and slave.partial_size == 0
+    check_sound(slave)
+    slave.append_replicated(2 * size, data[2 * size :])
+    assert log_bytes(slave) == data
+
+
+def test_bytes_that_do_not_join_the_log_are_refused(master):
+    slave = open_store(SLAVE, MemoryFiles())
+    send(master, slave, [1000])
+    end = slave.end_offset
+    with pytest.raises(StoreCorrupt, match="do not join"):
+        slave.append_replicated(end + slave.partial_size + 1, b"x")
+    slave.append_replicated(end, master.read_log(end, 500))  # starting the partial record over is fine
+    assert log_bytes(slave) == log_bytes(master, 0, slave.end_offset)
+
+
+def test_a_blank_record_must_end_where_the_file_does(master):
+    slave = open_store(SLAVE, MemoryFiles())
+    blank = (100).to_bytes(4, "big") + bytes.fromhex("cbd43194") + bytes(92)
+    with pytest.raises(RecordError):
+        slave.append_replicated(0, blank)
+
+
+def test_a_partial_record_is_forgotten_with_the_process(master):
+    disk = MemoryFiles()
+    slave = open_store(SLAVE, disk)
+    send(master, slave, [1000])
+    assert slave.partial_size
+    end = slave.end_offset
+    slave = open_store(SLAVE, disk.kill())
+    assert (slave.end_offset, slave.partial_size) == (end, 0)
+    assert slave.recovery.truncated_to is None

@@ -1,0 +1,85 @@
+"""Deletion by time and disk ratio, and that queues and index follow."""
+
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from broker_service.store.files import DiskUsage
+from broker_service.store.retention import expired_files
+from tests.support.memory_files import MemoryFiles
+from tests.support.stores import LOG_FILE, NOW, check_sound, config, open_store, put
+
+ROOT = Path("/store")
+HOUR = 3_600_000
+FOUR = int(datetime(2026, 11, 20, 4, 30).timestamp() * 1000)
+NOON = int(datetime(2026, 11, 20, 12, 0).timestamp() * 1000)
+
+
+@pytest.mark.parametrize(
+    ("ages_h", "now", "used", "deleted"),
+    [
+        ([100, 80, 70, 1], FOUR, 10, 2),  # its hour: what is older than 72 hours
+        ([100, 80, 70, 1], NOON, 10, 0),
+        ([100, 80, 70, 1], NOON, 76, 2),  # fuller than 75 %: at any hour
+        ([100, 80, 70, 1], NOON, 86, 4),  # fuller than 85 %: by force
+        ([1, 100], FOUR, 80, 0),  # never from the middle
+        ([100] * 30, FOUR, 10, 10),  # some at a time
+        ([None, 100], FOUR, 10, 0),
+        ([], FOUR, 99, 0),
+    ],
+)
+def test_which_files_go(ages_h, now, used, deleted):
+    timestamps = [None if age is None else now - age * HOUR for age in ages_h]
+    assert expired_files(timestamps, now, used, config(ROOT, file_reserved_time_h=72)) == deleted
+
+
+def filled(disk):
+    store = open_store(ROOT, disk, file_reserved_time_h=72)
+    put(store, "old", 0, [b"x"], now_ms=FOUR - 100 * HOUR)
+    for number in range(60):
+        put(store, "topic", number % 2, [b"x" * 300], now_ms=FOUR - (100 - number) * HOUR, properties=[("KEYS", "k")])
+    store.tick(FOUR)
+    store.flush()
+    return store
+
+
+def test_expired_files_go_and_everything_follows():
+    disk = MemoryFiles()
+    store = filled(disk)
+    disk.usage = DiskUsage(100, 50)
+    end = store.end_offset
+    lines = store.delete_expired(FOUR)
+    assert store.min_offset > LOG_FILE and store.min_offset % LOG_FILE == 0 and store.end_offset == end
+    assert any("commitlog/00000000000000000000" in line for line in lines)
+    assert any("consumequeue/topic/0/00000000000000000000" in line for line in lines)
+    assert any("/index/" in line for line in lines)
+    assert store.queue_bounds("old", 0) == (1, 1)
+    low, high = store.queue_bounds("topic", 0)
+    assert 0 < low < high
+    check_sound(store)
+    oldest = store.store_timestamp_of("topic", 0, low)
+    assert oldest > FOUR - 82 * HOUR, "a file with one young message stays"
+    assert len(store.query_index("topic", "k", 100, 0, FOUR)) == sum(
+        high - low for low, high in map(lambda queue: store.queue_bounds("topic", queue), (0, 1))
+    )
+    # It opens again, cleanly or not, as it was, and the queue offsets go on.
+    bounds = {queue: store.queue_bounds(*queue) for queue in store.queues()}
+    store = open_store(ROOT, disk.kill(), file_reserved_time_h=72)
+    check_sound(store)
+    assert {queue: store.queue_bounds(*queue) for queue in bounds} == bounds
+    put(store, "old", 0, [b"y"], now_ms=FOUR)
+    assert store.queue_bounds("old", 0) == (1, 2)
+
+
+def test_what_is_not_flushed_and_the_newest_file_stay_even_by_force():
+    disk = MemoryFiles()
+    store = open_store(ROOT, disk)
+    put(store, "topic", 0, [b"x" * 900] * 20)
+    disk.usage = DiskUsage(100, 14)
+    assert store.delete_expired(NOW) == [] and store.min_offset == 0
+    store.flush()
+    store.delete_expired(NOW)
+    assert 0 < store.min_offset <= store.end_offset
+    assert disk.names(ROOT / "commitlog") == [f"{store.min_offset:020d}"]
+    check_sound(store)
