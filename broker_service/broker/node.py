@@ -20,6 +20,7 @@ from rocketsim_proto import (
     replication_pb2_grpc,
 )
 
+from broker_service.admin.metrics import Metrics
 from broker_service.admin.operations import Operations
 from broker_service.admin.servicer import AdminServicer
 from broker_service.admin.status import Status
@@ -41,7 +42,7 @@ from broker_service.broker.replication_link import ReplicationLink
 from broker_service.broker.servicer import BrokerServicer
 from broker_service.broker.topics import TopicTable
 from broker_service.config import BrokerConfig
-from broker_service.errors import StoreCorrupt
+from broker_service.errors import ConfigError, StoreCorrupt
 from broker_service.model import BrokerRole
 from broker_service.replication.acknowledgement import Acknowledgements
 from broker_service.replication.epoch_file import EpochFile
@@ -51,7 +52,7 @@ from broker_service.replication.master import ReplicationMaster
 from broker_service.replication.slave import ReplicationSlave, SlaveSettings
 from broker_service.replication.tracker import Tracker
 from broker_service.replication.transfer import TransferSettings
-from broker_service.server import Service, add_services
+from broker_service.server import Service, add_services, host_port
 from broker_service.store.config import StoreConfig
 from broker_service.store.json_file import JsonFile
 from broker_service.store.message_store import MessageStore
@@ -232,6 +233,7 @@ class BrokerNode:
             self.pulls,
             self.delivery,
         )
+        self.metrics = Metrics(self.broker, self.status)
         operations = Operations(self.broker, self.leadership)
         self.health = await add_services(
             server,
@@ -253,6 +255,8 @@ class BrokerNode:
                 ),
             ],
         )
+        if config.metrics_port:
+            self._serve_metrics()
         self.flusher.start()
         await server.start()
         self._tasks: list[asyncio.Task[Any]] = []
@@ -267,6 +271,14 @@ class BrokerNode:
             ("delays", self._save_delays()),
         ):
             self._own(name, work)
+
+    def _serve_metrics(self) -> None:
+        self.metrics.picture()
+        try:
+            port = self.metrics.serve(self.config.bind_address, self.config.metrics_port)
+        except OSError as error:
+            raise ConfigError(f"metricsPort={self.config.metrics_port}: {error}") from error
+        logger.info("metrics on http://%s/metrics", host_port(self.config.bind_address, port))
 
     def _own(self, name: str, work: Coroutine[Any, Any, Any]) -> None:
         """A task that fails takes the process down, visibly."""
@@ -311,6 +323,7 @@ class BrokerNode:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._failed.done():
             self._failed.exception()  # said by `run_until`
+        self.metrics.close()
         await self.flusher.close()
         self.delivery.save()
         self.offsets.close(now_ms())
@@ -390,6 +403,8 @@ class BrokerNode:
     async def _sample(self) -> None:
         while True:
             self.status.sample()
+            if self.config.metrics_port:
+                self.metrics.picture()
             if self.broker.is_slave and not self.replication_slave.is_following():
                 self.registration.changed()  # the master may have come back at another address
             await asyncio.sleep(SAMPLE_EVERY_S)

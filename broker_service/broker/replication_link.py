@@ -77,7 +77,6 @@ class ReplicationLink:
             self._waking = asyncio.get_running_loop().call_later(WAKE_EVERY_S, self._wake)
 
     def log_cut(self, cut: Cut) -> None:
-        logger.warning("%s", cut)
         self._broker.visible_changed(cut.end_offset)
         self._delivery.log_cut(cut.end_offset)
         for line in self._broker.offsets.clamp(self._broker.store.queue_end, new_generation=False):

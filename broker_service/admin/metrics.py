@@ -1,0 +1,81 @@
+"""Metrics over HTTP for Prometheus.  The event loop takes a picture once a second; the HTTP thread only ever shows it."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from broker_service.admin.status import Status
+from broker_service.broker.broker import Broker
+
+Sample = tuple[tuple[str, ...], float]
+
+_COUNTERS = {
+    "put_messages": ("rocketsim_messages_in", "Messages taken from clients since the start."),
+    "put_bytes": ("rocketsim_bytes_in", "Record bytes taken from clients since the start."),
+    "get_messages": ("rocketsim_messages_out", "Messages given to consumers since the start."),
+    "get_bytes": ("rocketsim_bytes_out", "Record bytes given to consumers since the start."),
+}
+
+
+class Metrics:
+    """`serve` needs `picture` to have been called once."""
+
+    def __init__(self, broker: Broker, status: Status) -> None:
+        self._broker = broker
+        self._status = status
+        self._picture: list[Metric] = []
+        self._server: Any = None
+
+    def picture(self) -> None:
+        """What the next reader sees; called on the event loop."""
+        self._picture = list(self._families())
+
+    def serve(self, address: str, port: int) -> int:
+        """The port that listens."""
+        registry = CollectorRegistry()
+        registry.register(self)
+        self._server, _ = start_http_server(port, address, registry)
+        return int(self._server.server_port)
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+
+    def collect(self) -> Iterable[Metric]:
+        """The HTTP thread's."""
+        return self._picture
+
+    def _families(self) -> Iterator[Metric]:
+        broker, store = self._broker, self._broker.store
+        counters = self._status.counters()
+        for name, (metric, text) in _COUNTERS.items():
+            yield CounterMetricFamily(metric, text, value=counters[name])
+        slaves = self._status.slaves()
+        behind: list[Sample] = [((str(slave.broker_id),), slave.diff_bytes) for slave in slaves]
+        in_sync: list[Sample] = [((str(slave.broker_id),), slave.in_sync) for slave in slaves]
+        yield _gauge("rocketsim_master", "1: this broker is the master of its name.", not broker.is_slave)
+        yield _gauge("rocketsim_writable", "1: clients may send.", broker.takes_clients_writes)
+        yield _gauge("rocketsim_epoch", "The epoch of the log.", broker.epoch)
+        yield _gauge("rocketsim_log_min_offset", "Where the commit log begins.", store.min_offset)
+        yield _gauge("rocketsim_log_end_offset", "Where the commit log ends.", store.end_offset)
+        yield _gauge("rocketsim_log_flushed_offset", "Up to where it is on disk.", store.flushed_offset)
+        yield _gauge("rocketsim_log_confirm_offset", "Up to where consumers see it.", self._status.confirm_offset)
+        yield _gauge("rocketsim_pulls_held", "Pulls that wait for a message.", broker.long_polling.held)
+        yield _gauge("rocketsim_topics", "Topics of users.", len(broker.topics.of_users()))
+        yield _gauge("rocketsim_consumer_groups", "Consumer groups.", len(broker.groups.entries))
+        yield _by_slave("rocketsim_slave_behind_bytes", "Log bytes that a slave has not acknowledged.", behind)
+        yield _by_slave("rocketsim_slave_in_sync", "1: the slave counts for SYNC_MASTER.", in_sync)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=float(value))
+
+
+def _by_slave(name: str, text: str, samples: Iterable[Sample]) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=("slave",))
+    for labels, value in samples:
+        family.add_metric(labels, float(value))
+    return family

@@ -1,0 +1,252 @@
+"""Delayed messages: in order, on time, and neither lost nor doubled whatever happens in between."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rocketsim_proto import record
+from rocketsim_proto.record import Record, RecordError
+
+from broker_service.broker.delivery import Delivery
+from broker_service.broker.node import BrokerNode
+from broker_service.broker.pull import Pull
+from broker_service.broker.schedule import DelayPosition, delivery, told_by_log
+from broker_service.errors import MessageIllegal
+from broker_service.store.json_file import JsonFile
+from tests.support.brokers import message, put, running, send_of
+from tests.support.polling import until
+
+SOON = {"message_delay_level": "1s 2s"}
+LEVEL_1 = "SCHEDULE_TOPIC_XXXX"
+
+
+class Log:
+    """Whole files of records, as `read_log` gives them."""
+
+    def __init__(self, *files: bytes) -> None:
+        self.files = files
+        self.min_offset = 0
+        self.end_offset = sum(map(len, files))
+
+    def read_log(self, commit_log_offset: int, max_bytes: int) -> bytes:
+        start = 0
+        for file in self.files:
+            if commit_log_offset < start + len(file):
+                return file[commit_log_offset - start :][:max_bytes]
+            start += len(file)
+        return b""
+
+
+def delivered(level: int, offset: int, body: bytes = b"x") -> bytes:
+    return message("t", body, __DELAY_LEVEL=str(level), __DELAY_OFFSET=str(offset))
+
+
+def at_the_end(position: DelayPosition, log: Log) -> DelayPosition:
+    return [position, *told_by_log(position, log)][-1]
+
+
+def test_the_log_tells_how_far_each_level_is_delivered() -> None:
+    log = Log(message("t", b"a") + delivered(1, 0) + delivered(3, 7) + delivered(1, 1) + message("t", b"b"))
+    assert at_the_end(DelayPosition(), log) == DelayPosition(log.end_offset, {1: 2, 3: 8})
+
+
+def test_what_is_known_already_is_not_read_again_and_never_taken_back() -> None:
+    log = Log(b"garbage before the position" + delivered(1, 4))
+    start = DelayPosition(len(b"garbage before the position"), {1: 2, 2: 9})
+    assert at_the_end(start, log) == DelayPosition(log.end_offset, {1: 5, 2: 9})
+
+
+def test_blank_records_end_files() -> None:
+    first = delivered(1, 0)
+    blank = record.BLANK.pack(20, record.BLANK_MAGIC) + bytes(12)
+    log = Log(first + blank, delivered(1, 1))
+    assert at_the_end(DelayPosition(), log).offsets == {1: 2}
+
+
+def test_a_record_longer_than_a_read_is_read_too(monkeypatch: Any) -> None:
+    monkeypatch.setattr("broker_service.broker.schedule.READ_BYTES", 100)
+    log = Log(delivered(1, 0) + delivered(1, 1, b"x" * 1000) + delivered(1, 2))
+    assert at_the_end(DelayPosition(), log).offsets == {1: 3}
+
+
+def test_a_damaged_log_is_noticed() -> None:
+    with pytest.raises(RecordError):
+        at_the_end(DelayPosition(), Log(bytes(500)))
+
+
+def test_a_delivered_message_is_the_one_that_was_sent_and_says_where_it_waited() -> None:
+    waiting = Record(
+        topic=LEVEL_1,
+        body=b"body",
+        queue_id=2,
+        flag=5,
+        born_timestamp=9,
+        reconsume_times=1,
+        properties={"TAGS": "a", "UNIQ_KEY": "id", "DELAY": "3", "REAL_TOPIC": "t", "REAL_QID": "1"},
+    )
+    assert delivery(waiting, 3, 17) == replace(
+        waiting,
+        topic="t",
+        queue_id=1,
+        properties={
+            "TAGS": "a",
+            "UNIQ_KEY": "id",
+            "REAL_TOPIC": "t",
+            "REAL_QID": "1",
+            "__DELAY_LEVEL": "3",
+            "__DELAY_OFFSET": "17",
+        },
+    )
+
+
+@pytest.mark.parametrize("lost", ["REAL_TOPIC", "REAL_QID"])
+def test_a_message_that_does_not_say_where_it_belongs_cannot_be_delivered(lost: str) -> None:
+    properties = {"REAL_TOPIC": "t", "REAL_QID": "1"}
+    del properties[lost]
+    with pytest.raises(ValueError, match="belongs"):
+        delivery(Record(topic=LEVEL_1, body=b"", properties=properties), 1, 0)
+
+
+# --- a whole broker ---------------------------------------------------------------------------------------------------
+
+
+async def send_delayed(node: BrokerNode, *bodies: bytes, level: int = 1) -> None:
+    for body in bodies:
+        await node.puts.put(send_of("t", message("t", body, 1, DELAY=str(level), UNIQ_KEY=body.decode())))
+
+
+async def received(node: BrokerNode, queue_id: int = 1) -> list[bytes]:
+    pulled = await node.pulls.pull(Pull(group="g", topic="t", queue_id=queue_id, queue_offset=0))
+    bodies, at = [], 0
+    while at < len(pulled.records):
+        bodies.append(record.decode(pulled.records, at).body)
+        at += int.from_bytes(pulled.records[at : at + 4], "big")
+    return bodies
+
+
+async def until_received(node: BrokerNode, count: int) -> list[bytes]:
+    await until(lambda: node.store.queue_bounds("t", 1)[1] >= count, f"{count} delivered")
+    return await received(node)
+
+
+def clock_of(node: BrokerNode) -> list[int]:
+    """Makes the broker's clock a number that the test moves."""
+    now = [node.broker.now_ms()]
+    node.broker.now_ms = lambda: now[0]
+    return now
+
+
+async def test_messages_wait_for_their_level_and_arrive_in_order(tmp_path: Path) -> None:
+    async with running(tmp_path, **SOON) as node:
+        now = clock_of(node)
+        await send_delayed(node, b"a", b"b")
+        await send_delayed(node, b"later", level=2)
+        now[0] += 999
+        assert node.delivery._deliver_batch(1, 1000)[0] == 0
+        now[0] += 1
+        assert await until_received(node, 2) == [b"a", b"b"]
+        now[0] += 1000
+        assert await until_received(node, 3) == [b"a", b"b", b"later"]
+        assert node.delivery.position().offsets == {1: 2, 2: 1}
+
+
+async def test_a_level_beyond_the_last_is_the_last(tmp_path: Path) -> None:
+    async with running(tmp_path, **SOON) as node:
+        await send_delayed(node, b"x", level=99)
+        assert node.store.queue_bounds(LEVEL_1, 1) == (0, 1)
+
+
+async def test_a_delayed_message_is_refused_in_a_batch(tmp_path: Path) -> None:
+    async with running(tmp_path, **SOON) as node:
+        with pytest.raises(MessageIllegal, match="batch"):
+            await put(node, "t", b"a", b"b", DELAY="1")
+
+
+async def deliver_all(node: BrokerNode, count: int) -> list[bytes]:
+    clock_of(node)[0] += 100_000 * count
+    node.delivery._arrival.set()
+    return await until_received(node, count)
+
+
+@pytest.mark.parametrize("saved", [True, False], ids=["saved", "not saved: SIGKILL"])
+async def test_a_restart_neither_loses_nor_doubles(tmp_path: Path, saved: bool) -> None:
+    async with running(tmp_path, **SOON) as node:
+        await send_delayed(node, b"a", b"b")
+        assert await deliver_all(node, 2) == [b"a", b"b"]
+        await send_delayed(node, b"c")
+        position = node.delivery.position()
+    if not saved:
+        for name in ("config/delayOffset.json", "rocketsim/delay_position.json"):
+            JsonFile(tmp_path / name).remove()
+    async with running(tmp_path, **SOON) as node:
+        assert await deliver_all(node, 3) == [b"a", b"b", b"c"]
+        assert position.offsets == {1: 2}
+
+
+async def test_an_older_position_is_brought_up_to_date_from_the_log(tmp_path: Path) -> None:
+    async with running(tmp_path, **SOON) as node:
+        await send_delayed(node, b"a")
+        await deliver_all(node, 1)
+        node.delivery.save()
+        saved = (tmp_path / "rocketsim/delay_position.json").read_bytes()
+        await send_delayed(node, b"b")
+        await deliver_all(node, 2)
+    (tmp_path / "rocketsim/delay_position.json").write_bytes(saved)
+    JsonFile(tmp_path / "config/delayOffset.json").remove()
+    async with running(tmp_path, **SOON) as node:
+        await send_delayed(node, b"c")
+        assert await deliver_all(node, 3) == [b"a", b"b", b"c"]
+
+
+async def test_the_file_is_rocketmqs(tmp_path: Path) -> None:
+    async with running(tmp_path, **SOON) as node:
+        await send_delayed(node, b"a")
+        await deliver_all(node, 1)
+    written = JsonFile(tmp_path / "config/delayOffset.json").load()
+    assert written is not None
+    assert written["offsetTable"] == {"1": 1}
+    assert written["dataVersion"]["counter"] == 1
+
+
+async def test_rocketmqs_own_progress_is_taken_over(tmp_path: Path) -> None:
+    async with running(tmp_path, **SOON) as node:
+        await send_delayed(node, b"a", b"b")
+    for name in ("config/delayOffset.json", "rocketsim/delay_position.json"):
+        JsonFile(tmp_path / name).remove()
+    JsonFile(tmp_path / "config/delayOffset.json").save({"offsetTable": {"1": 1}})
+    async with running(tmp_path, **SOON) as node:
+        assert await deliver_all(node, 1) == [b"b"]
+
+
+async def test_a_message_of_a_deleted_topic_is_dropped_and_the_next_one_comes(tmp_path: Path, caplog: Any) -> None:
+    async with running(tmp_path, **SOON) as node:
+        await node.puts.put(send_of("gone", message("gone", b"x", DELAY="1")))
+        node.topics.remove("gone", 1, {})
+        await send_delayed(node, b"y")
+        assert await deliver_all(node, 1) == [b"y"]
+        assert "topic gone does not exist any more" in caplog.text
+
+
+async def test_a_slave_takes_the_masters_word_only_for_a_log_it_has(tmp_path: Path) -> None:
+    async with running(tmp_path, **SOON) as node:
+        await put(node, "t", b"x")
+        end = node.store.end_offset
+        files = JsonFile(tmp_path / "d.json"), JsonFile(tmp_path / "p.json")
+        slave = Delivery(node.broker, *files)
+        slave.hear(DelayPosition(end + 1, {1: 9}))  # nine were delivered, in bytes that are not here yet
+        assert slave.position().offsets == {}
+        slave.hear(DelayPosition(end, {1: 5}))
+        assert slave.position() == DelayPosition(end, {1: 5})
+        slave.save()
+        assert Delivery(node.broker, *files).position() == DelayPosition(end, {1: 5})
+        slave.log_cut(end - 1)
+        assert slave.position() == DelayPosition()
+
+
+async def test_a_position_beyond_the_end_of_what_is_left_of_the_log_is_not_believed(tmp_path: Path) -> None:
+    async with running(tmp_path, **SOON) as node:
+        JsonFile(tmp_path / "p.json").save({"commitLogOffset": 10**9, "offsets": {"1": 9}})
+        JsonFile(tmp_path / "d.json").save({"offsetTable": {"1": 9}})
+        delivery_again = Delivery(node.broker, JsonFile(tmp_path / "d.json"), JsonFile(tmp_path / "p.json"))
+        assert delivery_again.position() == DelayPosition()

@@ -1,0 +1,318 @@
+"""Master, slave and name server in one process, on real gRPC: metadata, offsets handed back, promotion, fencing."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rocketsim_proto import namesrv_pb2, namesrv_pb2_grpc
+from rocketsim_proto.metadata_pb2 import ConsumerOffset, Metadata
+
+from broker_service.admin.operations import Operations
+from broker_service.broker.commits import CommitEntry, Commits
+from broker_service.broker.groups import SubscriptionGroup
+from broker_service.broker.mastership import Standing
+from broker_service.broker.node import BrokerNode
+from broker_service.broker.pull import Pull
+from broker_service.broker.topics import TopicConfig
+from broker_service.errors import InvalidParameter, ServiceNotAvailable, StaleEpoch
+from broker_service.model import BrokerRole, PutStatus
+from broker_service.namesrv.route_table import RouteTable
+from broker_service.namesrv.servicer import NamesrvServicer
+from broker_service.server import Service, start_server
+from broker_service.store.json_file import JsonFile
+from tests.support.brokers import bodies_in, message, put, running, send_of
+from tests.support.polling import until
+
+SLAVE = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
+QUICK = {"sync_metadata_interval": 100, "ha_send_heartbeat_interval": 200}
+
+
+class NameServer:
+    def __init__(self, table: RouteTable, address: str) -> None:
+        self.table = table
+        self.address = address
+
+
+@asynccontextmanager
+async def name_server(port: int = 0) -> AsyncIterator[NameServer]:
+    table = RouteTable()
+    service = Service(
+        namesrv_pb2.DESCRIPTOR.services_by_name["NameServer"].full_name,
+        namesrv_pb2_grpc.add_NameServerServicer_to_server,
+        NamesrvServicer(table, lambda: 0),
+    )
+    server, bound = await start_server(
+        [service], bind_address="127.0.0.1", port=port, address_file=None, max_message_bytes=1 << 20
+    )
+    try:
+        yield NameServer(table, f"127.0.0.1:{bound}")
+    finally:
+        await server.stop(0)
+
+
+@asynccontextmanager
+async def pair(folder: Path, **keys: Any) -> AsyncIterator[tuple[NameServer, BrokerNode, BrokerNode]]:
+    """A name server, a master and a slave that follows it."""
+    async with AsyncExitStack() as parts:
+        names = await parts.enter_async_context(name_server())
+        keys = {"namesrv_addr": names.address} | QUICK | keys
+        master = await parts.enter_async_context(running(folder / "m", **keys))
+        slave = await parts.enter_async_context(running(folder / "s", **(keys | SLAVE)))
+        await until(slave.replication_slave.is_following, "the slave follows")
+        await until(lambda: master.status.slaves() and master.status.slaves()[0].in_sync, "the slave is in sync")
+        yield names, master, slave
+
+
+async def bodies(node: BrokerNode, topic: str = "t") -> list[bytes]:
+    return bodies_in((await node.pulls.pull(Pull(group="g", topic=topic, queue_id=0, queue_offset=0))).records)
+
+
+# --- the life of a pair -----------------------------------------------------------------------------------------------
+
+
+async def test_a_put_to_a_synchronous_master_is_on_the_slave_when_it_returns(tmp_path: Path) -> None:
+    async with pair(tmp_path, broker_role=BrokerRole.SYNC_MASTER) as (_, master, slave):
+        _, status = await master.puts.put(send_of("t", message("t", b"x")))
+        assert status is PutStatus.PUT_OK
+        assert slave.store.end_offset == master.store.end_offset
+        await until(lambda: "t" in slave.topics.entries, "the slave knows the topic")
+        assert await bodies(slave) == await bodies(master) == [b"x"]
+
+
+async def test_a_pull_held_on_a_slave_is_woken_by_replication(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (_, master, slave):
+        await put(master, "t", b"first")
+        await until(lambda: "t" in slave.topics.entries and slave.store.queue_end("t", 0) == 1, "the slave has it")
+        wanted = Pull(group="g", topic="t", queue_id=0, queue_offset=1, suspend_s=60.0)
+        waiting = asyncio.create_task(slave.pulls.pull(wanted))
+        await until(lambda: slave.broker.long_polling.held, "held")
+        await put(master, "t", b"second")
+        async with asyncio.timeout(10):
+            assert bodies_in((await waiting).records) == [b"second"]
+
+
+async def test_changes_reach_the_slave_without_waiting_for_the_next_snapshot(tmp_path: Path) -> None:
+    async with pair(tmp_path, sync_metadata_interval=1_000_000) as (_, master, slave):
+        await until(lambda: slave.topics.entries == master.topics.entries, "the first snapshot")
+        operations = Operations(master.broker, master.leadership)
+        await put(master, "t", b"x")
+        operations.update_group(SubscriptionGroup("g", broker_id=1))
+        Commits(master.broker).commit("g", [CommitEntry("t", 0, 1)])
+        await until(lambda: slave.offsets.get("g", "t", 0).offset == 1, "the offset")
+        assert slave.groups.entries["g"].broker_id == 1
+        assert slave.topics.version == master.topics.version
+        operations.delete_topic("t")
+        await until(lambda: "t" not in slave.topics.entries, "the tombstone")
+        assert slave.store.queue_bounds("t", 0) == (0, 0)
+        assert slave.offsets.get("g", "t", 0) == (1, -1)
+        await put(master, "t", b"again")
+        await until(lambda: slave.store.queue_end("t", 0) == 2, "the topic goes on where it was")
+
+
+async def test_offsets_that_a_slave_took_reach_the_master(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (_, master, slave):
+        await put(master, "t", b"a", b"b", b"c")
+        await until(lambda: "t" in slave.topics.entries, "the topic")
+        Commits(master.broker).commit("g", [CommitEntry("t", 0, 1)])
+        Commits(slave.broker).commit("g", [CommitEntry("t", 0, 3)])
+        await until(lambda: master.offsets.get("g", "t", 0).offset == 3, "handed back")
+        await until(lambda: not slave.offsets.unshared, "seen at the master")
+
+
+async def test_what_a_slave_hands_back_ends_where_the_masters_queue_does(tmp_path: Path) -> None:
+    async with running(tmp_path) as node:
+        await put(node, "t", b"a")
+        node.metadata.accept_offsets(
+            1, Metadata(consumer_offsets=[ConsumerOffset(group="g", topic="t", queue_id=0, offset=99)])
+        )
+        assert node.offsets.get("g", "t", 0).offset == 1
+
+
+@pytest.mark.parametrize(
+    "offset",
+    [
+        ConsumerOffset(group="", topic="t", offset=1),
+        ConsumerOffset(group="g", topic="../t", offset=1),
+        ConsumerOffset(group="g", topic="t", queue_id=-1, offset=1),
+        ConsumerOffset(group="g", topic="t", generation=-1, offset=1),
+        ConsumerOffset(group="g", topic="t", offset=-2),
+    ],
+    ids=str,
+)
+async def test_offsets_that_make_no_sense_are_refused(tmp_path: Path, offset: ConsumerOffset) -> None:
+    async with running(tmp_path) as node:
+        await put(node, "t", b"a")
+        with pytest.raises(ValueError, match=r"."):
+            node.metadata.accept_offsets(1, Metadata(consumer_offsets=[offset]))
+        assert list(node.offsets.everything()) == []
+
+
+async def test_topics_and_groups_are_not_changed_on_a_slave(tmp_path: Path) -> None:
+    async with running(tmp_path, **SLAVE) as slave:
+        operations = Operations(slave.broker, slave.leadership)
+        for change in (
+            lambda: operations.update_topic(TopicConfig("t")),
+            lambda: operations.delete_topic("t"),
+            lambda: operations.update_group(SubscriptionGroup("g")),
+            lambda: operations.delete_group("g", remove_offset=True),
+            lambda: operations.reset_offset_by_time("g", "t", -1, [], force=True),
+        ):
+            with pytest.raises(ServiceNotAvailable, match="slave"):
+                change()
+
+
+# --- name servers -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_master_waits_for_a_name_server_and_then_says_what_it_is(tmp_path: Path) -> None:
+    async with name_server() as names:
+        port = int(names.address.rpartition(":")[2])
+    async with running(tmp_path, writable=False, namesrv_addr=f"127.0.0.1:{port}") as master:
+        with pytest.raises(ServiceNotAvailable, match="no name server and no slave has answered"):
+            await put(master, "t", b"x")
+        async with name_server(port) as again:
+            await until(lambda: master.mastership.standing is Standing.WRITABLE, "writable")
+            await put(master, "t", b"x")
+            await until(lambda: again.table.route("t"), "the topic's route")
+            assert again.table.route("t")["broker-a"].perm == 6
+        await put(master, "t", b"y")  # a lost name server changes nothing
+
+
+async def test_a_clean_stop_unregisters(tmp_path: Path) -> None:
+    async with name_server() as names:
+        async with running(tmp_path, namesrv_addr=names.address):
+            await until(lambda: names.table.members("broker-a"), "registered")
+        assert names.table.members("broker-a") == []
+
+
+async def test_a_name_server_that_comes_back_empty_is_told_at_once(tmp_path: Path) -> None:
+    async with (
+        name_server() as names,
+        running(tmp_path, namesrv_addr=names.address, register_name_server_period=60_000) as master,
+    ):
+        await until(lambda: names.table.members("broker-a"), "registered")
+        link = master.registration._links[0]
+        answers = link.answers
+        names.table.connection_lost(next(iter(names.table.live()["broker-a"].members.values())).connection)
+        master.registration.changed()
+        await until(lambda: link.answers > answers, "answered")
+        assert len(names.table.members("broker-a")) == 1
+
+
+async def test_two_masters_with_one_name_do_not_both_take_writes(tmp_path: Path) -> None:
+    async with name_server() as names, running(tmp_path / "a", namesrv_addr=names.address):
+        async with running(tmp_path / "b", writable=False, namesrv_addr=names.address) as second:
+            await until(lambda: second.registration._links[0].answers, "an answer")
+            with pytest.raises(StaleEpoch, match="replaced by epoch"):
+                await put(second, "t", b"x")
+
+
+async def test_a_disk_that_is_too_full_is_told_to_the_name_server(tmp_path: Path) -> None:
+    async with name_server() as names, running(tmp_path, namesrv_addr=names.address) as master:
+        await put(master, "t", b"x")
+        await until(lambda: names.table.route("t"), "the route")
+        master.broker.failure = "as if a flush had failed"
+        await until(lambda: names.table.route("t")["broker-a"].perm == 4, "no write permission")
+
+
+# --- promotion and the fence ------------------------------------------------------------------------------------------
+
+
+async def test_an_old_master_that_returns_behind_a_promoted_slave_cannot_write(tmp_path: Path) -> None:
+    keys = QUICK | {"slave_wait_time_ms": 0}
+    async with name_server() as names:
+        keys |= {"namesrv_addr": names.address}
+        async with running(tmp_path / "s", **(keys | SLAVE)) as slave:
+            async with running(tmp_path / "m", **keys) as master:
+                await until(slave.replication_slave.is_following, "the slave follows")
+                await put(master, "t", b"before")
+                await until(lambda: slave.store.end_offset == master.store.end_offset, "copied")
+                old_epoch = master.mastership.epoch
+            await until(lambda: not slave.broker.peers.master(), "the master is gone")
+            epoch, start = await slave.leadership.promote("broker-a", old_epoch, BrokerRole.ASYNC_MASTER, force=False)
+            assert epoch > old_epoch
+            assert start == slave.store.end_offset
+            await put(slave, "t", b"after")
+            assert await bodies(slave) == [b"before", b"after"]
+
+            async with running(tmp_path / "m", writable=False, **keys) as returned:
+                await until(lambda: returned.mastership.standing is Standing.FENCED, "fenced")
+                with pytest.raises(StaleEpoch, match=str(epoch)):
+                    await put(returned, "t", b"from the past")
+                with pytest.raises(StaleEpoch):
+                    Commits(returned.broker).commit("g", [CommitEntry("t", 0, 1)])
+                assert names.table.live()["broker-a"].members[0].registration.address == slave.address
+
+            # As a slave with the id that the promotion left free it follows.
+            async with running(tmp_path / "m", **(keys | SLAVE)) as follower:
+                await until(lambda: follower.store.end_offset == slave.store.end_offset, "in step")
+                await until(lambda: "t" in follower.topics.entries, "the topic")
+                assert await bodies(follower) == [b"before", b"after"]
+
+
+async def test_a_promotion_outlives_a_restart_although_the_file_says_slave(tmp_path: Path) -> None:
+    async with running(tmp_path, **SLAVE) as slave:
+        epoch, _ = await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=False)
+        assert (slave.broker.broker_id, slave.broker.epoch) == (0, epoch)
+        await put(slave, "t", b"x")
+    assert JsonFile(tmp_path / "rocketsim/role.json").load() == {
+        "brokerRole": "ASYNC_MASTER",
+        "brokerId": 0,
+        "epoch": epoch,
+    }
+    async with running(tmp_path, **SLAVE) as master:
+        await until(lambda: master.mastership.standing is Standing.WRITABLE, "writable")
+        assert (master.broker.broker_id, master.broker.epoch) == (0, epoch)
+        await put(master, "t", b"y")
+        assert await bodies(master) == [b"x", b"y"]
+
+
+async def test_a_promotion_is_refused_while_the_master_answers_unless_it_is_forced(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (_, master, slave):
+        with pytest.raises(InvalidParameter, match="still answers"):
+            await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=False)
+        await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
+        await until(lambda: master.mastership.standing is Standing.FENCED, "the old master is fenced")
+        with pytest.raises(StaleEpoch):
+            await put(master, "t", b"x")
+        await put(slave, "t", b"x")
+
+
+@pytest.mark.parametrize(
+    ("name", "epoch", "role", "error"),
+    [
+        ("broker-b", 0, BrokerRole.ASYNC_MASTER, InvalidParameter),
+        ("broker-a", 4711, BrokerRole.ASYNC_MASTER, StaleEpoch),
+        ("broker-a", 0, BrokerRole.SLAVE, InvalidParameter),
+    ],
+)
+async def test_a_wrong_promotion_changes_nothing(
+    tmp_path: Path, name: str, epoch: int, role: BrokerRole, error: type[Exception]
+) -> None:
+    async with running(tmp_path, **SLAVE) as slave:
+        with pytest.raises(error):
+            await slave.leadership.promote(name, epoch, role, force=True)
+        assert slave.broker.is_slave
+        assert JsonFile(tmp_path / "rocketsim/role.json").load() is None
+
+
+async def test_a_master_is_not_promoted(tmp_path: Path) -> None:
+    async with running(tmp_path) as master:
+        with pytest.raises(InvalidParameter, match="master already"):
+            await master.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
+
+
+async def test_delayed_messages_go_on_where_they_were_after_a_promotion(tmp_path: Path) -> None:
+    keys = {"message_delay_level": "1s"}
+    async with pair(tmp_path, **keys) as (_, master, slave):
+        for body in (b"a", b"b"):
+            await master.puts.put(send_of("t", message("t", body, DELAY="1")))
+        await until(lambda: master.store.queue_end("t", 0) == 2, "delivered")
+        await master.puts.put(send_of("t", message("t", b"c", DELAY="1")))
+        await until(lambda: slave.store.end_offset == master.store.end_offset, "copied")
+        await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
+        await until(lambda: slave.store.queue_end("t", 0) >= 3, "delivered by the new master")
+        assert await bodies(slave) == [b"a", b"b", b"c"]
