@@ -30,7 +30,9 @@ class Bench:
 
     def __enter__(self) -> "Bench":
         self.cluster = Cluster(self.name_server.address, poll_interval_s=1.0)
-        self.producer = Producer(cluster=self.cluster, group="tests", send_msg_timeout_ms=10_000, retry_times_when_send_failed=20)
+        self.producer = Producer(
+            cluster=self.cluster, group="tests", send_msg_timeout_ms=10_000, retry_times_when_send_failed=20
+        )
         wait_until(self.is_writable, "a master that takes writes", TIMEOUT_S)
         return self
 
@@ -63,7 +65,9 @@ class Bench:
             self.send(topic, ["first"])
         return topic
 
-    def send(self, topic: str, bodies: Iterable[object], *, tags: str | None = None, queue_id: int | None = None) -> None:
+    def send(
+        self, topic: str, bodies: Iterable[object], *, tags: str | None = None, queue_id: int | None = None
+    ) -> None:
         queue = None if queue_id is None else MessageQueue(topic, "broker-a", queue_id)
         futures = [
             self.producer.send_async(Message(topic, str(body).encode(), tags=tags, keys=f"key-{body}"), queue=queue)
@@ -105,7 +109,10 @@ class Bench:
 
     def options(self, topic: str | None = None, **options: object) -> dict[str, str]:
         given = {"nameServer": self.name_server.address} | ({"topic": topic} if topic else {})
-        return given | {name.replace("__", "."): str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+        return given | {
+            name.replace("__", "."): str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in options.items()
+        }
 
     def batch(self, topic: str | None = None, schema: str | None = None, **options: object) -> Any:
         reader = self.spark.read.format("rocketsim").options(**self.options(topic, **options))

@@ -118,7 +118,9 @@ def test_a_group_never_goes_back_and_ends_at_the_furthest(rounds: list[dict[Queu
 
 
 def committer(cluster: MemoryCluster, **given_options: str) -> Committer:
-    return Committer(cluster, source_options({"nameServer": "h:1", "topic": "T", "group": "g"} | given_options, streaming=True))
+    return Committer(
+        cluster, source_options({"nameServer": "h:1", "topic": "T", "group": "g"} | given_options, streaming=True)
+    )
 
 
 def test_the_newest_offset_wins_in_the_background() -> None:

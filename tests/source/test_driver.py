@@ -284,7 +284,14 @@ def test_progress_has_lag_group_and_route_from_the_cache() -> None:
     report = found.report()
     assert report is not None
     assert cluster.bounds_calls == calls
-    assert report["lag"] == {"total": 180, "min": 90, "max": 90, "avg": 90.0, "maxQueue": str(Q0), "seconds": report["lag"]["seconds"]}
+    assert report["lag"] == {
+        "total": 180,
+        "min": 90,
+        "max": 90,
+        "avg": 90.0,
+        "maxQueue": str(Q0),
+        "seconds": report["lag"]["seconds"],
+    }
     assert report["q"] == {"T": {"broker-a": {"0": 100, "1": 100}}}
     assert report["avgOffsetsBehindLatest"] == 90.0
     assert report["group"]["committed"] == {"T": {"broker-a": {"0": 0, "1": 0}}}

@@ -177,21 +177,37 @@ def test_what_is_named_has_to_exist() -> None:
 
 
 def test_timestamps_are_milliseconds_or_iso_text() -> None:
-    found = options(startingOffsetsByTimestamp='{"T":{"a":{"0":1500,"1":"1970-01-01T00:00:02Z","*":"1970-01-01T00:00:03"}}}')
+    found = options(
+        startingOffsetsByTimestamp='{"T":{"a":{"0":1500,"1":"1970-01-01T00:00:02Z","*":"1970-01-01T00:00:03"}}}'
+    )
     assert found.starting_offsets_by_timestamp is not None
     assert [found.starting_offsets_by_timestamp.at(Queue("T", "a", q)) for q in (0, 1, 2)] == [1500, 2000, 3000]
 
 
 def test_assign_lists_queue_ids() -> None:
     assert assignment('{"T":{"a":[0,1],"b":[0]}}') == {Queue("T", "a", 0), Queue("T", "a", 1), Queue("T", "b", 0)}
-    for wrong in ("{}", "[]", '{"T":[0]}', '{"T":{"a":[]}}', '{"T":{"a":[-1]}}', '{"T":{"a":[true]}}', '{"T":{"a":["0"]}}'):
+    for wrong in (
+        "{}",
+        "[]",
+        '{"T":[0]}',
+        '{"T":{"a":[]}}',
+        '{"T":{"a":[-1]}}',
+        '{"T":{"a":[true]}}',
+        '{"T":{"a":["0"]}}',
+    ):
         with pytest.raises(OptionError):
             assignment(wrong)
 
 
 names = st.text("abcXYZ-_%", min_size=1, max_size=8)
-leaves = st.one_of(st.integers(-2, 2**63 - 1), st.sampled_from(["earliest", "latest", "committed", "committed,earliest"]))
-queue_maps = st.dictionaries(names, st.dictionaries(names, st.dictionaries(st.integers(0, 2**31 - 1).map(str), leaves, min_size=1), min_size=1), min_size=1)
+leaves = st.one_of(
+    st.integers(-2, 2**63 - 1), st.sampled_from(["earliest", "latest", "committed", "committed,earliest"])
+)
+queue_maps = st.dictionaries(
+    names,
+    st.dictionaries(names, st.dictionaries(st.integers(0, 2**31 - 1).map(str), leaves, min_size=1), min_size=1),
+    min_size=1,
+)
 
 
 @given(queue_maps)
@@ -207,7 +223,15 @@ def test_every_queue_gets_what_was_written_for_it(written: dict[str, dict[str, d
 
 @given(st.text(max_size=60))
 def test_any_text_is_read_or_refused_and_never_anything_else(text: str) -> None:
-    for name in ("startingOffsets", "endingOffsets", "startingTimestamp", "assign", "maxTriggerDelay", "dataLossAction", "brokers"):
+    for name in (
+        "startingOffsets",
+        "endingOffsets",
+        "startingTimestamp",
+        "assign",
+        "maxTriggerDelay",
+        "dataLossAction",
+        "brokers",
+    ):
         try:
             found = source_options(BASE | {name: text, "group": "g"}, streaming=True)
         except OptionError:
@@ -215,7 +239,13 @@ def test_any_text_is_read_or_refused_and_never_anything_else(text: str) -> None:
         assert isinstance(found, SourceOptions)
 
 
-@given(st.recursive(st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)), lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=3)), max_leaves=8))
+@given(
+    st.recursive(
+        st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
+        lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=3)),
+        max_leaves=8,
+    )
+)
 def test_any_json_is_read_or_refused(value: object) -> None:
     try:
         assert isinstance(positions(json.dumps(value)), PerQueue)

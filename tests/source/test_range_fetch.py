@@ -228,7 +228,11 @@ good = [message(Q0, n) for n in range(3)]
 @pytest.mark.parametrize(
     ("bad", "error"),
     [
-        pytest.param(PullFrame(b"garbage" * 20, b"", [Segment(0, 1, 1, 0, 50, GetMessageStatus.FOUND)], 0, 0), RecordError, id="garbage"),
+        pytest.param(
+            PullFrame(b"garbage" * 20, b"", [Segment(0, 1, 1, 0, 50, GetMessageStatus.FOUND)], 0, 0),
+            RecordError,
+            id="garbage",
+        ),
         pytest.param(frame(*good, next_offset=3, count=2), RecordError, id="another count"),
         pytest.param(frame(*good, next_offset=3, sizes=b"\x01\0\0\0" * 3), RecordError, id="wrong sizes"),
         pytest.param(frame(good[0][:-1], next_offset=1), RecordError, id="cut short"),
@@ -238,7 +242,9 @@ good = [message(Q0, n) for n in range(3)]
         pytest.param(frame(*good, next_offset=2), BadAnswer, id="more than it says"),
     ],
 )
-def test_a_frame_that_does_not_add_up_is_asked_for_again_and_never_given_on(bad: PullFrame, error: type[Exception]) -> None:
+def test_a_frame_that_does_not_add_up_is_asked_for_again_and_never_given_on(
+    bad: PullFrame, error: type[Exception]
+) -> None:
     cluster = pair()
     cluster.brokers[0].spoil = [bad]
     assert offsets_of(fetch(cluster, [QueueRange(Q0, 0, 50)])) == list(range(50))

@@ -53,7 +53,9 @@ def test_available_now_commits_its_last_batch(
 ) -> None:
     """Spark never calls commit(end) for the last one: only `onCommit` alone shows that."""
     topic, group = pair.topic(8), pair.name("group")
-    stream = pair.stream(topic, group=group, startingOffsets="earliest", commitOffsets=commit, commitInitialOffset=False)
+    stream = pair.stream(
+        topic, group=group, startingOffsets="earliest", commitOffsets=commit, commitInitialOffset=False
+    )
     pair.run(stream, checkpoint)
     assert len(pair.rows(checkpoint)) == 8
     assert (pair.committed(group, topic) == pair.end(topic)) is last_is_committed

@@ -1,0 +1,190 @@
+"""Columns made from whole batches of records agree with the records, one by one."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.types import StructType
+
+from rocketsim_proto import record
+from rocketsim_proto.columnar import Records
+from rocketsim_proto.record import Record, RecordError
+from rocketsim_source.decode import Decoder, Run
+from rocketsim_source.option_values import OptionError
+from rocketsim_source.options import source_options
+from rocketsim_source.queue import Queue
+from rocketsim_source.schema import check_schema, source_schema
+
+A0, B1 = Queue("T", "broker-a", 0), Queue("U", "broker-b", 1)
+
+
+def decoded(
+    records: list[Record], runs: list[Run], schema: StructType | None = None, **given: str
+) -> list[dict[str, Any]]:
+    options = source_options({"nameServer": "h:1", "topic": "T"} | given, streaming=True)
+    found = Decoder(schema or source_schema(options), options, {"broker-a": 0, "broker-b": 1})
+    data = b"".join(map(record.encode, records))
+    rows: list[dict[str, Any]] = found.batch(Records.walk(data), runs, 1).to_pylist()
+    return rows
+
+
+def a_record(**fields: Any) -> Record:
+    return Record(
+        **({"topic": "T", "body": b"body", "queue_offset": 7, "born_timestamp": 1000, "store_timestamp": 2500} | fields)
+    )
+
+
+texts = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=("Cs",)), max_size=8)
+properties = st.dictionaries(
+    st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "__SHARDINGKEY", "mine", "é"]), texts, max_size=5
+)
+records = st.builds(
+    Record,
+    topic=st.just("T"),
+    body=st.binary(max_size=40),
+    queue_id=st.just(0),
+    flag=st.integers(-(2**31), 2**31 - 1),
+    queue_offset=st.integers(0, 2**63 - 1),
+    commit_log_offset=st.integers(0, 2**62),
+    born_timestamp=st.integers(0, 4 * 10**12),
+    store_timestamp=st.integers(0, 4 * 10**12),
+    reconsume_times=st.integers(0, 100),
+    properties=properties,
+)
+
+
+def moment(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC).replace(microsecond=ms % 1000 * 1000)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(records, min_size=1, max_size=12))
+def test_every_column_agrees_with_the_plain_decoder(found: list[Record]) -> None:
+    rows = decoded(found, [Run(A0, len(found))], includeHosts="true")
+    assert len(rows) == len(found)
+    for row, one in zip(rows, map(record.decode, map(record.encode, found)), strict=True):
+        assert row["topic"] == "T"
+        assert (row["brokerName"], row["queueId"], row["queueOffset"]) == ("broker-a", 0, one.queue_offset)
+        assert row["msgId"] == one.message_id
+        assert (row["keys"], row["tags"]) == (one.properties.get("KEYS"), one.properties.get("TAGS"))
+        assert (row["body"], row["flag"], row["reconsumeTimes"]) == (one.body, one.flag, one.reconsume_times)
+        assert (row["bornTimestamp"], row["storeTimestamp"]) == (
+            moment(one.born_timestamp),
+            moment(one.store_timestamp),
+        )
+        assert row["messageGroup"] == one.properties.get("__SHARDINGKEY")
+        assert dict(row["properties"]) == one.properties
+        assert row["bornHost"] == "127.0.0.1:0"
+        assert row["servedByBrokerId"] == 1
+
+
+def test_a_frame_of_several_queues_names_each_rows_own() -> None:
+    rows = decoded([a_record(), a_record(queue_offset=8), a_record(topic="U", queue_id=1)], [Run(A0, 2), Run(B1, 1)])
+    assert [(row["topic"], row["brokerName"], row["queueId"]) for row in rows] == [A0, A0, B1]
+
+
+def test_kafka_columns() -> None:
+    rows = decoded(
+        [a_record(properties={"KEYS": "k"}), a_record(topic="U", queue_id=1, properties={"x": "1"})],
+        [Run(A0, 1), Run(B1, 1)],
+        schemaProfile="kafka",
+        includeHeaders="true",
+    )
+    assert rows[0] == {
+        "key": b"k",
+        "value": b"body",
+        "topic": "T",
+        "partition": 0,
+        "offset": 7,
+        "timestamp": moment(1000),
+        "timestampType": 0,
+        "headers": [{"key": "KEYS", "value": b"k"}],
+    }
+    assert (rows[1]["key"], rows[1]["partition"]) == (None, 10_001)
+
+
+def test_other_forms_of_columns() -> None:
+    rows = decoded(
+        [a_record(body="é".encode(), properties={"a": "1"}), a_record(body=b"\xff")],
+        [Run(A0, 2)],
+        bodyFormat="string",
+        propertiesFormat="json",
+        columns="body, properties",
+    )
+    assert rows == [{"body": "é", "properties": '{"a": "1"}'}, {"body": "\ufffd", "properties": "{}"}]
+    assert json.loads(rows[0]["properties"]) == {"a": "1"}
+
+
+def test_compressed_bodies_come_unpacked() -> None:
+    import zlib
+
+    packed = a_record(body=zlib.compress(b"x" * 1000), sys_flag=record.SYS_FLAG_COMPRESSED)
+    assert [row["body"] for row in decoded([packed, a_record()], [Run(A0, 2)])] == [b"x" * 1000, b"body"]
+
+
+def test_only_projected_columns_are_made() -> None:
+    options = source_options({"nameServer": "h:1", "topic": "T"}, streaming=True)
+    schema = source_schema(
+        source_options({"nameServer": "h:1", "topic": "T", "columns": "queueOffset,BODY"}, streaming=True)
+    )
+    assert schema.fieldNames() == ["queueOffset", "body"]
+    check_schema(schema, options)
+    broken = bytearray(record.encode(a_record()))
+    broken[-1:] = b""  # properties that do not end: noticed only by who looks at them
+    rows = decoded([a_record()], [Run(A0, 1)], schema)
+    assert rows == [{"queueOffset": 7, "body": b"body"}]
+
+
+def test_a_wrong_checksum_is_noticed_when_asked_for() -> None:
+    data = bytearray(record.encode(a_record()))
+    data[90] ^= 1
+    for check in (True, False):
+        options = source_options({"nameServer": "h:1", "topic": "T", "checkCrcs": str(check)}, streaming=True)
+        decoder = Decoder(source_schema(options), options, {})
+        if check:
+            with pytest.raises(RecordError, match="CRC"):
+                decoder.batch(Records.walk(bytes(data)), [Run(A0, 1)], 0)
+        else:
+            assert decoder.batch(Records.walk(bytes(data)), [Run(A0, 1)], 0).num_rows == 1
+
+
+def test_tags_are_compared_as_text() -> None:
+    found = [
+        a_record(properties={"TAGS": "Aa"}),
+        a_record(properties={"TAGS": "BB"}),
+        a_record(topic="U", properties={"TAGS": "Aa"}),
+    ]
+    rows = decoded(found, [Run(A0, 2), Run(B1, 1)], subExpression="Aa")
+    assert [(row["topic"], row["tags"]) for row in rows] == [("T", "Aa"), ("U", "Aa")]
+    assert decoded(found[1:2], [Run(A0, 1)], subExpression="Aa") == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ({"bodies": "binary"}, "did you mean body?"),
+        ({"body": "int"}, "body is binary or string, not int"),
+        ({"queueOffset": "int"}, "queueOffset is bigint, not int"),
+        ({"value": "binary"}, "there is no column 'value'"),
+    ],
+)
+def test_a_schema_that_does_not_fit_is_refused(columns: dict[str, str], says: str) -> None:
+    options = source_options({"nameServer": "h:1", "topic": "T"}, streaming=True)
+    schema = StructType()
+    for name, kind in columns.items():
+        schema = schema.add(name, {"int": "integer"}.get(kind, kind))
+    with pytest.raises(OptionError) as refusal:
+        check_schema(schema, options)
+    assert says in str(refusal.value)
+
+
+def test_batches_have_the_arrow_schema_that_spark_compares() -> None:
+    options = source_options({"nameServer": "h:1", "topic": "T", "includeHosts": "true"}, streaming=True)
+    decoder = Decoder(source_schema(options), options, {})
+    batch = decoder.batch(Records.walk(record.encode(a_record())), [Run(A0, 1)], 0)
+    assert batch.schema.equals(decoder.arrow_schema)
+    assert batch.schema.field("storeTimestamp").type == pa.timestamp("us", tz="UTC")

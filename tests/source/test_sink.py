@@ -1,0 +1,145 @@
+"""The sink over a real pair: every row acknowledged, and what a repeated batch leaves behind."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as f
+
+from tests.source.bench import TIMEOUT_S, Bench, failure_of
+
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]
+
+
+def write(pair: Bench, frame: Any, topic: str | None = None, **options: object) -> None:
+    frame.write.format("rocketsim").mode("append").options(**pair.options(topic, **options)).save()
+
+
+def test_a_batch_of_all_columns_arrives(pair: Bench) -> None:
+    topic = pair.topic()
+    frame = pair.spark.range(50).select(
+        f.concat(f.lit("row "), "id").alias("body"),
+        f.lit("red").alias("tags"),
+        f.col("id").cast("string").alias("keys"),
+        f.create_map(f.lit("number"), f.col("id").cast("string")).alias("properties"),
+        f.concat(f.lit("group "), (f.col("id") % 3).cast("string")).alias("messageGroup"),
+    )
+    write(pair, frame, topic)
+    rows = [row for row in pair.batch(topic).collect() if row.tags == "red"]
+    assert sorted(bytes(row.body).decode() for row in rows) == sorted(f"row {n}" for n in range(50))
+    assert {row["keys"] for row in rows} == {row.properties["number"] for row in rows} == set(map(str, range(50)))
+    of_group = {(row.messageGroup, row.queueId) for row in rows}
+    assert len(of_group) == 3  # a group has one queue
+    assert len({row.msgId for row in rows}) == 50
+
+
+def test_topic_and_queue_of_each_row(pair: Bench) -> None:
+    a, b = pair.topic(), pair.topic()
+    frame = pair.spark.createDataFrame(
+        [(b"1", a, 2), (b"2", b, 1), (b"3", a, 2)], "value binary, topic string, partition int"
+    )
+    write(pair, frame)
+    found = pair.batch(subscribe=f"{a},{b}").where("body != 'first'").collect()
+    assert sorted((bytes(row.body), row.topic, row.queueId) for row in found) == [
+        (b"1", a, 2),
+        (b"2", b, 1),
+        (b"3", a, 2),
+    ]
+
+
+def test_what_was_read_can_be_written(pair: Bench) -> None:
+    source, target = pair.topic(12, tags="A"), pair.topic()
+    write(pair, pair.batch(source), target)
+    copied = {bytes(r.body): (r.tags, r["keys"]) for r in pair.batch(target).where("tags = 'A'").collect()}
+    assert copied == {str(n).encode(): ("A", f"key-{n}") for n in range(12)}
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "says"),
+    [
+        ("id AS text", {}, "means nothing to the sink"),
+        ("CAST(NULL AS string) AS body", {}, "rows have no body"),
+        ("'' AS body", {}, "is empty"),
+        ("'x' AS body, 99 AS queueId", {}, "has no writable queue 99"),
+        ("'x' AS body", {"sinkMode": "transactional"}, "not supported yet"),
+        ("'x' AS body", {"topic": "bad topic"}, "only letters, digits"),
+        ("repeat('x', 5000000) AS body", {}, "at most"),
+    ],
+)
+def test_what_cannot_be_sent_fails_with_its_reason(
+    pair: Bench, columns: str, options: dict[str, str], says: str
+) -> None:
+    topic = options.get("topic") or pair.topic()
+    with pytest.raises(Exception) as failure:
+        write(
+            pair,
+            pair.spark.range(1).selectExpr(*columns.split(", ") if "repeat" not in columns else [columns]),
+            topic,
+            **{k: v for k, v in options.items() if k != "topic"},
+        )
+    assert says in str(failure.value)
+
+
+def test_only_appending_is_possible(pair: Bench) -> None:
+    frame = pair.spark.range(1).selectExpr("'x' AS body")
+    with pytest.raises(Exception, match="only be added"):
+        frame.write.format("rocketsim").mode("overwrite").options(**pair.options(pair.topic())).save()
+
+
+def forget_last_commit(checkpoint: str) -> None:
+    """As after a crash between a batch's writes and its commit: Spark runs the batch again, with the same id."""
+    commits = sorted((p for p in Path(checkpoint, "commits").iterdir() if p.name.isdigit()), key=lambda p: int(p.name))
+    commits[-1].unlink()
+    Path(checkpoint, "commits", f".{commits[-1].name}.crc").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("mode", ["atLeastOnce", "idempotent"])
+def test_a_replayed_batch(pair: Bench, checkpoint: str, mode: str) -> None:
+    """Twice in the topic in both modes; `idempotent` repeats the message ids, so that dropDuplicates('msgId') has each row once."""
+    source, target = pair.topic(60), pair.topic()
+
+    def run() -> None:
+        stream = pair.stream(source, startingOffsets="earliest", minPartitions=3).select("body", "tags")
+        query = (
+            stream.writeStream.format("rocketsim")
+            .options(**pair.options(target, sinkMode=mode))
+            .option("checkpointLocation", checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(TIMEOUT_S)
+
+    run()
+    forget_last_commit(checkpoint)
+    run()
+    written = pair.batch(target).where("body != 'first'")
+    count = Counter(bytes(row.body).decode() for row in written.collect())
+    assert count == dict.fromkeys(map(str, range(60)), 2)
+    assert written.dropDuplicates(["msgId"]).count() == (60 if mode == "idempotent" else 120)
+
+
+def test_a_stream_survives_the_loss_of_its_master_and_loses_nothing(pair: Bench, checkpoint: str) -> None:
+    source, target = pair.topic(20), pair.topic()
+    stream = pair.stream(source, startingOffsets="earliest", maxOffsetsPerTrigger=5).select("body")
+    writer = stream.writeStream.format("rocketsim").options(
+        **pair.options(target, sendTimeoutMs=20_000, retryTimesWhenSendFailed=100)
+    )
+    query = writer.option("checkpointLocation", checkpoint).start()
+    pair.master.kill()
+    pair.master.start()
+    for _ in range(100):
+        if failure := query.exception():
+            raise AssertionError(failure)
+        if pair.is_writable() and pair.batch(target).where("body != 'first'").select("body").distinct().count() == 20:
+            break
+    else:
+        raise AssertionError("not all rows arrived")
+    query.stop()
+
+
+def test_a_sink_that_cannot_reach_anybody_fails(pair: Bench, checkpoint: str) -> None:
+    stream = pair.stream(pair.topic(4), startingOffsets="earliest").select("body")
+    writer = stream.writeStream.format("rocketsim").options(nameServer="127.0.0.1:1", topic="T", sendTimeoutMs="300")
+    said = failure_of(writer.option("checkpointLocation", checkpoint).start())
+    assert "no name server answered" in said

@@ -1,0 +1,105 @@
+"""What of a DataFrame becomes what of a message."""
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StructType
+
+from rocketsim_source.option_values import OptionError
+from rocketsim_source.schema import HEADERS
+from rocketsim_source.sink_columns import SinkColumns, outgoing
+from rocketsim_source.sink_options import sink_options
+
+OPTIONS = {"nameServer": "h:1"}
+
+
+def columns(schema: StructType, **given: str) -> SinkColumns:
+    return SinkColumns.of(schema, sink_options(OPTIONS | given))
+
+
+def schema(**fields: object) -> StructType:
+    found = StructType()
+    for name, kind in fields.items():
+        found = found.add(name, {"int": "integer", "bigint": "long"}.get(kind, kind) if isinstance(kind, str) else kind)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("fields", "given", "says"),
+    [
+        ({"text": "string"}, {"topic": "T"}, "column text means nothing to the sink"),
+        ({"body": "binary", "tag": "string"}, {"topic": "T"}, "did you mean tags?"),
+        ({"topic": "string"}, {}, "needs a column body (or value)"),
+        ({"body": "binary"}, {}, "needs the option topic or a column topic"),
+        ({"body": "binary", "value": "binary"}, {"topic": "T"}, "mean the same"),
+        ({"body": "int"}, {"topic": "T"}, "has to be string or binary, not int"),
+        ({"body": "binary", "queueId": "string"}, {"topic": "T"}, "queueId has to be int or bigint"),
+        ({"body": "binary", "deliverTimestamp": "timestamp"}, {"topic": "T"}, "not supported yet"),
+    ],
+)
+def test_a_frame_that_cannot_be_written_is_refused(fields: dict[str, str], given: dict[str, str], says: str) -> None:
+    with pytest.raises(OptionError) as refusal:
+        columns(schema(**fields), **given)
+    assert says in str(refusal.value)
+
+
+def test_what_only_brokers_say_is_ignored_so_that_what_was_read_can_be_written() -> None:
+    found = columns(
+        schema(body="binary", topic="string", queueOffset="bigint", msgId="string", bornTimestamp="timestamp")
+    )
+    assert (found.body, found.topic, found.queue_id) == (0, 1, None)
+
+
+def test_kafkas_names_are_taken() -> None:
+    found = columns(schema(key="binary", value="string", partition="int", headers=HEADERS), topic="T")
+    assert (found.keys, found.body, found.queue_id, found.properties) == (0, 1, 2, 3)
+
+
+def test_rows_are_parted_by_topic_and_queue_in_their_order() -> None:
+    batch = pa.record_batch(
+        {"body": [b"1", b"2", b"3", b"4"], "topic": ["a", "b", "a", "a"], "queueId": pa.array([0, 0, 1, 0], pa.int32())}
+    )
+    ids = pa.array(["i1", "i2", "i3", "i4"])
+    parts = list(outgoing(batch, SinkColumns(body=0, topic=1, queue_id=2), None, ids))
+    assert [
+        (p.topic, p.queue_id, p.bodies.to_pylist(), p.msg_ids.to_pylist()) for p in parts if p.msg_ids is not None
+    ] == [
+        ("a", 0, [b"1", b"4"], ["i1", "i4"]),
+        ("a", 1, [b"3"], ["i3"]),
+        ("b", 0, [b"2"], ["i2"]),
+    ]
+
+
+def test_the_option_topic_goes_before_the_column() -> None:
+    batch = pa.record_batch({"body": [b"1", b"2"], "topic": ["a", None]})
+    assert [part.topic for part in outgoing(batch, SinkColumns(body=0, topic=1), "T", None)] == ["T"]
+    with pytest.raises(ValueError, match="1 rows have no topic"):
+        list(outgoing(batch, SinkColumns(body=0, topic=1), None, None))
+
+
+def test_a_null_body_is_refused() -> None:
+    with pytest.raises(ValueError, match="1 rows have no body"):
+        list(outgoing(pa.record_batch({"body": pa.array([b"1", None])}), SinkColumns(body=0), "T", None))
+
+
+@pytest.mark.parametrize("start", [0, 1])
+def test_names_that_rocketmq_keeps_for_itself_are_left_out(start: int) -> None:
+    maps = pa.array(
+        [[("UNIQ_KEY", "x"), ("a", "1")], [("TAGS", "t")], None, [("b", "2"), ("KEYS", "k"), ("c", "3")]],
+        pa.map_(pa.string(), pa.string()),
+    )
+    batch = pa.record_batch({"body": [b"1", b"2", b"3", b"4"], "properties": maps}).slice(start)
+    (part,) = outgoing(batch, SinkColumns(body=0, properties=1), "T", None)
+    assert part.properties is not None
+    assert [dict(row or ()) for row in part.properties.to_pylist()] == [{"a": "1"}, {}, {}, {"b": "2", "c": "3"}][
+        start:
+    ]
+
+
+def test_headers_become_properties() -> None:
+    headers = pa.array(
+        [[{"key": "a", "value": b"1"}], []], pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
+    )
+    batch = pa.record_batch({"value": [b"1", b"2"], "headers": headers})
+    (part,) = outgoing(batch, SinkColumns(body=0, properties=1), "T", None)
+    assert part.properties is not None
+    assert [dict(row) for row in part.properties.to_pylist()] == [{"a": "1"}, {}]
