@@ -236,6 +236,16 @@ class OfflineQueue:
             at += len(entries)
         return np.concatenate(found).view(ENTRY)
 
+    def rest(self) -> int | None:
+        """The queue offset of the first bytes behind the end that are not zero."""
+        at = self.first_offset
+        for entries in self._parts:
+            behind = entries[max(self.max_offset - at, 0) :].view(np.uint8)
+            if behind.any():
+                return max(self.max_offset, at) + int((behind != 0).argmax()) // ENTRY_SIZE
+            at += len(entries)
+        return None
+
     def place(self, queue_offset: int) -> tuple[Path, int]:
         """The file and position of an entry; of the directory's start, if there is no such file."""
         at = queue_offset * ENTRY_SIZE

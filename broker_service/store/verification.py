@@ -214,6 +214,10 @@ class _Verification:
                 f"{len(extra)} entries behind the log's last record of this queue; the first is {_describe(extra[0])}"
             )
             yield self._finding(Severity.REPAIRABLE, *queue.place(end), what)
+        rest = queue.rest()
+        if rest is not None and queue.max_offset >= end:
+            what = f"bytes behind the queue's end, {queue.max_offset}, that are no entry"
+            yield self._finding(Severity.REPAIRABLE, *queue.place(rest), what)
 
     # --- config ---------------------------------------------------------------------------------------------------
 

@@ -118,6 +118,11 @@ def test_an_empty_directory_holds_an_empty_log(tmp_path: Path) -> None:
             id="an entry of no record",
         ),
         pytest.param(
+            lambda store: overwrite(store / PLAIN, 150 * 20 + 3, b"?"),
+            [(Severity.REPAIRABLE, PLAIN, 150 * 20)],
+            id="bytes behind the end of a queue",
+        ),
+        pytest.param(
             lambda store: (store / PLAIN).unlink(),
             [(Severity.REPAIRABLE, "consumequeue/golden_plain/0", 0)],
             id="a queue that lost its file",
