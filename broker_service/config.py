@@ -74,6 +74,7 @@ class BrokerConfig:
     address_file: Path | None = key(
         None, "own: written with `host:port` once the port is bound; default `<root>/rocketsim/address`"
     )
+    metrics_port: int = key(0, "own: Prometheus metrics over HTTP on `bindAddress`; 0: off", low=0, high=65535)
 
     # --- files -----------------------------------------------------------------------------------------------------
     store_path_root_dir: Path = key(

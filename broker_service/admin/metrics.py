@@ -1,4 +1,4 @@
-"""Metrics over HTTP for Prometheus.  The event loop takes a picture once a second; the HTTP thread only ever shows it."""
+"""Metrics over HTTP for Prometheus.  The event loop takes a picture once a second; the HTTP thread only shows it."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any

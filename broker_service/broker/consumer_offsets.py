@@ -2,8 +2,8 @@
 
 An entry is (generation, offset), compared in that order, and only ever rises: that is the whole merge rule between a
 master and its slaves, in both directions.  A reset, the deletion of a topic or group and a clamping raise the
-generation, which is how an offset may go back.  `config/consumerOffset.json` is RocketMQ's; generations are in a file of
-ours beside it, and what was committed since both were written is in the journal.
+generation, which is how an offset may go back.  `config/consumerOffset.json` is RocketMQ's; generations are in a file
+of ours beside it, and what was committed since both were written is in the journal.
 """
 
 import logging
