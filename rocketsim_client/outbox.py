@@ -3,6 +3,8 @@
 A thread is started when there is something to send and all others are at it.  Closing sends everything first.
 """
 
+# Arrow imports this with its first batch, which fails at the end of a process: where a forgotten producer is closed.
+import concurrent.futures.thread  # noqa: F401
 import threading
 from collections.abc import Callable, Sequence
 from itertools import repeat

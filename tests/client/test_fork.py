@@ -4,7 +4,6 @@ parent's."""
 import os
 import signal
 import threading
-import time
 import traceback
 
 import pytest
@@ -31,16 +30,18 @@ def in_child(work) -> None:
             traceback.print_exc()
         finally:
             os._exit(status)
-    deadline = time.monotonic() + LIMIT_S
-    while time.monotonic() < deadline:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            assert os.waitstatus_to_exitcode(status) == 0
-            return
-        time.sleep(0.01)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    raise AssertionError(f"the child did not finish within {LIMIT_S} s")
+    try:
+        _, status = wait_until(lambda: ended(child), "the child's end", LIMIT_S)
+    except AssertionError:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        raise
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def ended(child: int) -> tuple[int, int] | None:
+    done, status = os.waitpid(child, os.WNOHANG)
+    return (done, status) if done else None
 
 
 @pytest.fixture
