@@ -26,6 +26,7 @@ def test_delayed_messages_arrive_once_each_over_a_restart(processes, namesrv, al
     assert sorted(alone(master).bodies("T")) == sorted(sent), "nothing twice"
     master.kill()
     master.start()
+    alone(master).update_topic("T")  # waits until it takes writes
     alone(master).put("T", b"last", queue_id=0)
     assert sorted(alone(master).bodies("T")) == sorted([*sent, b"last"]), "and nothing again"
 

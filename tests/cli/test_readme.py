@@ -1,0 +1,46 @@
+"""The PySpark of the README works when it is pasted: run as it stands, but for the name server's address."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from rocketsim_cli.servers import snippet
+from tests.support.polling import wait_until
+from tests.support.processes import ROOT, Processes
+
+pytestmark = [pytest.mark.cluster, pytest.mark.spark]
+
+
+def readme_snippet(name_server: str) -> str:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len([line for line in code.splitlines() if line.strip()]) <= 12
+    return re.sub(r'name_server = "[^"]*"', f'name_server = "{name_server}"', code)
+
+
+def test_the_pyspark_of_the_readme_and_of_up_works_when_pasted(tmp_path):
+    with Processes(tmp_path) as processes:
+        namesrv = processes.start_namesrv()
+        processes.start_broker("broker-a", 0, namesrv)
+        produce = [
+            *(sys.executable, "-m", "rocketsim_cli.main", "produce"),
+            *("-n", namesrv.address),
+            "-t",
+            "TopicTest",
+        ]
+        wait_until(
+            lambda: subprocess.run([*produce, "hello from the shell", "--tag", "Greeting"]).returncode == 0, "a send"
+        )
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'proto'}"}
+        # Both in one process, so in one Spark session; the second waits for ever when pasted by a person.
+        pasted = readme_snippet(namesrv.address) + snippet(namesrv.address, "TopicTest").replace(
+            "awaitTermination()", "awaitTermination(30)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", pasted], capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=300
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        assert re.search(r"\|\s*broker-a\|\s*Greeting\|\s*1\|", done.stdout), done.stdout
+        assert "hello from the shell" in done.stdout
