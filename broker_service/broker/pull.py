@@ -122,6 +122,7 @@ class PullPath:
         """The pull again when something has arrived for it, or what is known when its time is over."""
         offset = pull.queue_offset
         while await self._broker.long_polling.wait(pull.topic, pull.queue_id, offset, deadline - self._broker.clock()):
+            group = self._readable(pull.group, pull.topic, pull.queue_id)  # it may have been deleted
             pulled = self._look(pull, offset, group, tags)
             if pulled.status is GetMessageStatus.NO_MATCHED_MESSAGE and pulled.next_begin_offset == pulled.max_offset:
                 offset = pulled.next_begin_offset  # Only what is filtered out has arrived: it is not looked at again.

@@ -1,0 +1,302 @@
+"""What operators ask of a broker, over real gRPC."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from rocketsim_proto import admin_pb2 as pb
+from rocketsim_proto.admin_pb2_grpc import AdminStub
+from rocketsim_proto.broker_pb2 import PullRequest
+from rocketsim_proto.metadata_pb2 import SubscriptionGroupConfig, TopicConfig
+from rocketsim_proto.record import offset_message_id
+
+from broker_service.broker.commits import CommitEntry, Commits
+from broker_service.broker.node import BrokerNode
+from broker_service.model import BrokerRole
+from tests.support.brokers import bodies_in, message, put, running, send_of, stub_of
+from tests.support.polling import until
+
+SLAVE = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
+
+
+@asynccontextmanager
+async def admin_of(folder: Path, **keys: Any) -> AsyncIterator[tuple[BrokerNode, Any]]:
+    async with running(folder, **keys) as node, stub_of(node, AdminStub) as stub:
+        yield node, stub
+
+
+async def refused(call: Any) -> tuple[str, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await call
+    return error.value.code().name, error.value.details() or ""
+
+
+# --- topics and groups ------------------------------------------------------------------------------------------------
+
+
+async def test_a_topic_is_made_changed_listed_and_deleted(tmp_path: Path) -> None:
+    async with admin_of(tmp_path) as (node, admin):
+        made = await admin.UpdateTopic(pb.UpdateTopicRequest(topic=TopicConfig(topic_name="t")))
+        assert (made.topic.read_queue_nums, made.topic.write_queue_nums, made.topic.perm) == (8, 8, 6)
+        assert made.topic.topic_filter_type == "SINGLE_TAG"
+        changed = TopicConfig(topic_name="t", read_queue_nums=2, write_queue_nums=1, perm=4)
+        await admin.UpdateTopic(pb.UpdateTopicRequest(topic=changed))
+        listed = (await admin.ListTopics(pb.ListTopicsRequest())).topics
+        assert [topic.topic_name for topic in listed] == ["SCHEDULE_TOPIC_XXXX", "TBW102", "t"]
+        assert listed[-1].perm == 4
+        await admin.DeleteTopic(pb.DeleteTopicRequest(topic="t"))
+        assert "t" not in node.topics.entries
+        assert await refused(admin.DeleteTopic(pb.DeleteTopicRequest(topic="t"))) == (
+            "NOT_FOUND",
+            "topic 't' does not exist here",
+        )
+
+
+async def test_a_deleted_topic_that_is_made_again_goes_on_with_its_offsets_and_without_its_messages(
+    tmp_path: Path,
+) -> None:
+    async with admin_of(tmp_path) as (node, admin):
+        await put(node, "t", b"a", b"b")
+        Commits(node.broker).commit("g", [CommitEntry("t", 0, 2)])
+        await admin.DeleteTopic(pb.DeleteTopicRequest(topic="t"))
+        assert list(node.offsets.of_group("g")) == []
+        await put(node, "t", b"c")
+        assert node.store.queue_bounds("t", 0) == (2, 3)
+    async with running(tmp_path) as node:
+        assert node.store.queue_bounds("t", 0) == (2, 3)
+
+
+async def test_a_pull_held_on_a_topic_that_is_deleted_ends_with_the_reason(tmp_path: Path) -> None:
+    async with admin_of(tmp_path) as (node, admin), stub_of(node) as stub:
+        await put(node, "t", b"a")
+        held = stub.Pull(PullRequest(consumer_group="g", topic="t", queue_offset=1, suspend_timeout_ms=60_000))
+        await until(lambda: node.broker.long_polling.held, "held")
+        await admin.DeleteTopic(pb.DeleteTopicRequest(topic="t"))
+        assert await refused(held) == (
+            "NOT_FOUND",
+            "topic 't' does not exist here; create it with `rocketsim admin updateTopic`",
+        )
+
+
+async def test_a_group_is_made_with_rocketmqs_defaults_and_only_what_is_given_differs(tmp_path: Path) -> None:
+    async with admin_of(tmp_path) as (_, admin):
+        given = SubscriptionGroupConfig(group_name="g", broker_id=1, consume_enable=False)
+        made = (await admin.UpdateSubGroup(pb.UpdateSubGroupRequest(group=given))).group
+        assert (made.broker_id, made.which_broker_when_consume_slowly, made.consume_enable) == (1, 1, False)
+        assert (made.consume_from_min_enable, made.retry_queue_nums, made.retry_max_times) == (True, 1, 16)
+        listed = (await admin.ListSubGroups(pb.ListSubGroupsRequest())).groups
+        assert [group.group_name for group in listed] == ["g"]
+
+
+@pytest.mark.parametrize("remove_offset", [True, False])
+async def test_a_deleted_group_takes_its_offsets_with_it_if_asked_to(tmp_path: Path, remove_offset: bool) -> None:
+    async with admin_of(tmp_path) as (node, admin):
+        await put(node, "t", b"a")
+        Commits(node.broker).commit("g", [CommitEntry("t", 0, 1)])
+        await admin.DeleteSubGroup(pb.DeleteSubGroupRequest(group="g", remove_offset=remove_offset))
+        assert node.groups.get("g") is None
+        assert len(list(node.offsets.of_group("g"))) == (0 if remove_offset else 1)
+
+
+# --- offsets ----------------------------------------------------------------------------------------------------------
+
+
+async def test_progress_has_every_queue_of_what_the_group_reads(tmp_path: Path) -> None:
+    async with admin_of(tmp_path) as (node, admin):
+        await node.puts.put(send_of("t", message("t", b"a"), message("t", b"b"), default_queue_nums=2))
+        await put(node, "u", b"x")
+        Commits(node.broker).commit("g", [CommitEntry("t", 0, 1)])
+        Commits(node.broker).commit("h", [CommitEntry("u", 0, 1)])
+        stored = node.store.store_timestamp_of("t", 0, 0)
+        found = (await admin.ConsumerProgress(pb.ConsumerProgressRequest(group="g"))).entries
+        assert [
+            (item.topic, item.queue_id, item.broker_offset, item.consumer_offset, item.last_timestamp) for item in found
+        ] == [
+            ("t", 0, 2, 1, stored),
+            ("t", 1, 0, 0, 0),
+        ]
+        everybody = (await admin.ConsumerProgress(pb.ConsumerProgressRequest())).entries
+        assert {item.group for item in everybody} == {"g", "h"}
+        assert (await refused(admin.ConsumerProgress(pb.ConsumerProgressRequest(group="nobody"))))[0] == "NOT_FOUND"
+
+
+async def test_offsets_go_back_by_time_and_forward_only_by_force(tmp_path: Path) -> None:
+    async with admin_of(tmp_path) as (node, admin):
+        now = [1_000]
+        node.broker.now_ms = lambda: now[0]
+        for body in (b"a", b"b", b"c"):
+            await put(node, "t", body)
+            now[0] += 1_000
+        Commits(node.broker).commit("g", [CommitEntry("t", 0, 2)])
+
+        async def reset(timestamp: int, **fields: Any) -> tuple[int, int]:
+            asked = pb.ResetOffsetByTimeRequest(group="g", topic="t", timestamp=timestamp, queue_ids=[0], **fields)
+            (entry,) = (await admin.ResetOffsetByTime(asked)).entries
+            return entry.previous, entry.offset
+
+        assert await reset(1_500) == (2, 1)
+        assert node.offsets.get("g", "t", 0) == (1, 1)
+        assert await reset(-1) == (1, 1)
+        assert node.offsets.get("g", "t", 0) == (1, 1)
+        assert await reset(-1, force=True) == (1, 3)
+        assert await reset(0) == (3, 0)
+        assert Commits(node.broker).commit("g", [CommitEntry("t", 0, 1)]) == [1]
+
+
+async def test_a_reset_of_a_whole_topic_covers_all_its_queues(tmp_path: Path) -> None:
+    async with admin_of(tmp_path) as (node, admin):
+        await put(node, "t", b"a")
+        Commits(node.broker).commit("g", [CommitEntry("t", 0, 1)])
+        asked = pb.ResetOffsetByTimeRequest(group="g", topic="t", timestamp=-1, force=True)
+        assert [(entry.queue_id, entry.offset) for entry in (await admin.ResetOffsetByTime(asked)).entries] == [
+            (0, 1),
+            *[(queue_id, 0) for queue_id in range(1, 8)],
+        ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "status"),
+    [
+        (pb.ResetOffsetByTimeRequest(group="nobody", topic="t"), "NOT_FOUND"),
+        (pb.ResetOffsetByTimeRequest(group="g", topic="absent"), "NOT_FOUND"),
+        (pb.ResetOffsetByTimeRequest(group="g", topic="t", timestamp=-2), "INVALID_ARGUMENT"),
+        (pb.ResetOffsetByTimeRequest(group="g", topic="t", queue_ids=[99]), "INVALID_ARGUMENT"),
+    ],
+    ids=str,
+)
+async def test_a_wrong_reset_changes_nothing(tmp_path: Path, asked: pb.ResetOffsetByTimeRequest, status: str) -> None:
+    async with admin_of(tmp_path) as (node, admin):
+        await put(node, "t", b"a")
+        Commits(node.broker).commit("g", [CommitEntry("t", 0, 1)])
+        assert (await refused(admin.ResetOffsetByTime(asked)))[0] == status
+        assert node.offsets.get("g", "t", 0) == (0, 1)
+
+
+# --- the broker -------------------------------------------------------------------------------------------------------
+
+
+async def test_ha_status_tells_of_each_slave(tmp_path: Path) -> None:
+    async with admin_of(tmp_path, broker_role=BrokerRole.SYNC_MASTER) as (node, admin):
+        await put(node, "t", b"a")
+        slave = node.acknowledgements.on_join(1, "10.0.0.2:10911", 0)
+        node.acknowledgements.on_ack(slave, 10)
+        status = await admin.HaStatus(pb.HaStatusRequest())
+        assert (status.is_master, status.epoch, status.master_address) == (True, 100, node.address)
+        assert status.commit_log_max_offset == node.store.end_offset
+        (entry,) = status.slaves
+        assert (entry.broker_id, entry.address, entry.ack_offset, entry.in_sync) == (1, "10.0.0.2:10911", 10, True)
+        assert entry.diff_bytes == node.store.end_offset - 10
+        assert "SYNC_MASTER writable" in status.state
+
+
+async def test_a_slaves_ha_status_names_the_master_it_looks_for(tmp_path: Path) -> None:
+    async with admin_of(tmp_path, **SLAVE, ha_master_address="127.0.0.1:1") as (_, admin):
+        status = await admin.HaStatus(pb.HaStatusRequest())
+        assert (status.is_master, status.master_address) == (False, "127.0.0.1:1")
+
+
+async def test_broker_status_has_rocketmqs_names(tmp_path: Path) -> None:
+    async with admin_of(tmp_path) as (node, admin):
+        await put(node, "t", b"a")
+        node.status.sample()
+        values = (await admin.BrokerStatus(pb.BrokerStatusRequest())).values
+        assert values["commitLogMaxOffset"] == str(node.store.end_offset)
+        assert values["commitLogMinOffset"] == "0"
+        assert values["putMessageTimesTotal"] == "1"
+        assert {"putTps", "getTransferedTps", "commitLogDiskRatio", "dispatchBehindBytes", "runtime"} <= set(values)
+
+
+async def test_configuration_is_read_and_changed_by_rocketmqs_keys(tmp_path: Path) -> None:
+    async with admin_of(tmp_path) as (node, admin):
+        before = (await admin.GetBrokerConfig(pb.GetBrokerConfigRequest())).values
+        assert (before["brokerName"], before["slaveReadEnable"]) == ("broker-a", "false")
+        changed = {"slaveReadEnable": "true", "fileReservedTime": "48"}
+        answer = await admin.UpdateBrokerConfig(pb.UpdateBrokerConfigRequest(values=changed))
+        assert dict(answer.values) == changed
+        assert node.broker.config.slave_read_enable
+        assert node.store.config.file_reserved_time_h == 48
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"storePathRootDir": "/"},
+        {"listenPort": "1"},
+        {"brokerRole": "SLAVE"},
+        {"slaveReadEnable": "perhaps"},
+        {"fileReservedTime": "-1"},
+        {"slaveReadEnabled": "true"},
+        {"fileReservedTime": "48", "bindAddress": "0.0.0.0"},
+    ],
+    ids=str,
+)
+async def test_other_keys_and_bad_values_are_refused_as_a_whole(tmp_path: Path, values: dict[str, str]) -> None:
+    async with admin_of(tmp_path) as (node, admin):
+        before = node.broker.config
+        status, details = await refused(admin.UpdateBrokerConfig(pb.UpdateBrokerConfigRequest(values=values)))
+        assert status == "INVALID_ARGUMENT"
+        assert details
+        assert node.broker.config is before
+
+
+async def test_promotion_by_an_operator(tmp_path: Path) -> None:
+    async with admin_of(tmp_path, **SLAVE) as (node, admin):
+        assert (await refused(admin.PromoteSlave(pb.PromoteSlaveRequest(broker_name="x"))))[0] == "INVALID_ARGUMENT"
+        wrong = pb.PromoteSlaveRequest(broker_name="broker-a", broker_role="KING")
+        assert (await refused(admin.PromoteSlave(wrong)))[0] == "INVALID_ARGUMENT"
+        answer = await admin.PromoteSlave(pb.PromoteSlaveRequest(broker_name="broker-a"))
+        assert (answer.epoch, answer.start_offset) == (101, 0)
+        assert node.broker.config.broker_role is BrokerRole.ASYNC_MASTER
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_message_is_found_by_either_id_by_key_and_by_offset(tmp_path: Path) -> None:
+    async with admin_of(tmp_path) as (node, admin):
+        unique = "7F00000100002A9F0000000000000001"
+        await put(node, "t", b"other")
+        await put(node, "t", b"wanted", UNIQ_KEY=unique, KEYS="k1 k2")
+        await until(lambda: node.store.index_behind == 0, "indexed")
+        at = int.from_bytes(node.store.read_log(0, 4), "big")
+        by_offset_id = pb.QueryMsgByIdRequest(message_id=offset_message_id(node.broker.store_host, at))
+        by_unique_id = pb.QueryMsgByIdRequest(topic="t", message_id=unique)
+        for answer in (
+            await admin.QueryMsgById(by_offset_id),
+            await admin.QueryMsgById(by_unique_id),
+            await admin.QueryMsgByKey(pb.QueryMsgByKeyRequest(topic="t", key="k2")),
+            await admin.QueryMsgByOffset(pb.QueryMsgByOffsetRequest(topic="t", queue_id=0, offset=1)),
+        ):
+            assert (answer.count, bodies_in(answer.records)) == (1, [b"wanted"])
+        nothing = await admin.QueryMsgByKey(pb.QueryMsgByKeyRequest(topic="t", key="k3"))
+        assert (nothing.count, nothing.records) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("call", "asked", "status"),
+    [
+        ("QueryMsgById", pb.QueryMsgByIdRequest(message_id="FF" * 16), "NOT_FOUND"),
+        ("QueryMsgById", pb.QueryMsgByIdRequest(message_id="no id", topic="t"), "NOT_FOUND"),
+        ("QueryMsgByKey", pb.QueryMsgByKeyRequest(topic="t"), "INVALID_ARGUMENT"),
+        ("QueryMsgByKey", pb.QueryMsgByKeyRequest(topic="absent", key="k"), "NOT_FOUND"),
+        ("QueryMsgByOffset", pb.QueryMsgByOffsetRequest(topic="t", offset=9), "NOT_FOUND"),
+        ("QueryMsgByOffset", pb.QueryMsgByOffsetRequest(topic="absent"), "NOT_FOUND"),
+    ],
+    ids=str,
+)
+async def test_what_is_not_there_is_said(tmp_path: Path, call: str, asked: Any, status: str) -> None:
+    async with admin_of(tmp_path) as (node, admin):
+        await put(node, "t", b"a")
+        assert (await refused(getattr(admin, call)(asked)))[0] == status
+
+
+async def test_topic_status_has_every_queue(tmp_path: Path) -> None:
+    async with admin_of(tmp_path) as (node, admin):
+        await node.puts.put(send_of("t", message("t", b"a"), default_queue_nums=2))
+        entries = (await admin.TopicStatus(pb.TopicStatusRequest(topic="t"))).entries
+        assert [(entry.queue_id, entry.min_offset, entry.max_offset) for entry in entries] == [(0, 0, 1), (1, 0, 0)]
+        assert entries[0].last_update_timestamp > 0

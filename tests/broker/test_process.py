@@ -1,0 +1,169 @@
+"""A broker's process: its start, its address, its end."""
+
+import asyncio
+import logging
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from broker_service import __main__ as process
+from broker_service.app import broker, check_protobuf, ip_of, run_broker
+from broker_service.broker.node import BrokerNode, physical_memory
+from broker_service.errors import ConfigError, StoreCorrupt, StoreLocked
+from broker_service.model import BrokerRole
+from broker_service.store.json_file import JsonFile
+from tests.support.brokers import put, running, small_config
+from tests.support.polling import until
+
+
+def config_file(folder: Path, **keys: object) -> Path:
+    path = folder / "broker.properties"
+    values = {
+        "brokerName": "broker-a",
+        "listenPort": 0,
+        "storePathRootDir": folder / "store",
+        "mappedFileSizeCommitLog": 1 << 20,
+        "mappedFileSizeConsumeQueue": 20_000,
+        "maxHashSlotNum": 100,
+        "maxIndexNum": 400,
+    } | keys
+    path.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+    return path
+
+
+async def test_its_address_is_in_a_file_and_it_stops_cleanly(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = small_config(tmp_path)
+    shutdown = asyncio.Event()
+    with caplog.at_level(logging.INFO):
+        running_broker = asyncio.create_task(run_broker(config, shutdown))
+        await until((tmp_path / "rocketsim/address").exists, "the address")
+        address = (tmp_path / "rocketsim/address").read_text().strip()
+        assert re.fullmatch(r"127\.0\.0\.1:[0-9]+", address)
+        assert f"listening on {address}" in caplog.text
+        assert (tmp_path / "abort").exists()
+        shutdown.set()
+        await running_broker
+    assert not (tmp_path / "abort").exists()
+
+
+async def test_a_part_that_fails_takes_the_process_down_visibly(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with running(tmp_path) as node:
+            node._own("broken", broken())
+            await node.run_until(asyncio.Event())
+    assert not (tmp_path / "abort").exists()  # but it still closed what it could
+
+
+async def broken() -> None:
+    raise ZeroDivisionError
+
+
+async def test_a_second_broker_on_the_directory_is_kept_out(tmp_path: Path) -> None:
+    async with running(tmp_path):
+        with pytest.raises(StoreLocked, match="storePathRootDir"):
+            BrokerNode.open(small_config(tmp_path))
+
+
+async def test_a_port_that_is_taken_is_named_and_the_store_let_go(tmp_path: Path) -> None:
+    async with running(tmp_path / "a") as node:
+        port = int(node.address.rpartition(":")[2])
+        with pytest.raises(ConfigError, match=f"listenPort={port}"):
+            async with broker(small_config(tmp_path / "b", listen_port=port)):
+                pass
+    async with running(tmp_path / "b"):
+        pass
+
+
+async def test_a_damaged_role_file_is_named(tmp_path: Path) -> None:
+    JsonFile(tmp_path / "rocketsim/role.json").save({"brokerRole": "KING"})
+    with pytest.raises(StoreCorrupt, match=r"role\.json"):
+        BrokerNode.open(small_config(tmp_path))
+    JsonFile(tmp_path / "rocketsim/role.json").remove()
+    async with running(tmp_path):
+        pass
+
+
+async def test_the_role_of_a_promotion_overrides_the_file_and_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    JsonFile(tmp_path / "rocketsim/role.json").save({"brokerRole": "SYNC_MASTER", "brokerId": 0, "epoch": 101})
+    async with running(tmp_path, broker_role=BrokerRole.SLAVE, broker_id=3) as node:
+        assert (node.broker.config.broker_role, node.broker.broker_id) == (BrokerRole.SYNC_MASTER, 0)
+    assert "since a promotion" in caplog.text
+
+
+async def test_metrics_are_served_where_the_configuration_says(tmp_path: Path) -> None:
+    async with running(tmp_path) as node:
+        await put(node, "t", b"a", b"b")
+        node.metrics.picture()
+        port = node.metrics.serve("127.0.0.1", 0)
+        page = await asyncio.to_thread(lambda: urlopen(f"http://127.0.0.1:{port}/metrics").read().decode())
+        values = dict(line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#"))
+        assert values["rocketsim_messages_in_total"] == "2.0"
+        assert values["rocketsim_writable"] == "1.0"
+        assert float(values["rocketsim_log_end_offset"]) == node.store.end_offset
+
+
+def test_its_addresses_ip_is_what_records_keep() -> None:
+    assert ip_of("127.0.0.1") == "127.0.0.1"
+    assert ip_of("::1") == "::1"
+    assert ip_of("localhost") in ("127.0.0.1", "::1")
+    with pytest.raises(ConfigError, match="brokerIP1"):
+        ip_of("no such host")
+
+
+def test_memory_is_at_most_the_machines() -> None:
+    assert 0 < physical_memory() < 1 << 50
+
+
+def test_a_slow_protobuf_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_protobuf()
+    monkeypatch.setattr("broker_service.app.api_implementation.Type", lambda: "python")
+    with pytest.raises(ConfigError, match="upb"):
+        check_protobuf()
+
+
+def test_a_configuration_error_is_one_line_and_an_exit_status(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert process.main(["broker", "-c", str(tmp_path / "none.properties")]) == 1
+    assert "no such file" in caplog.text
+
+
+@pytest.mark.cluster
+def test_sigterm_ends_it_cleanly_and_a_second_one_at_once(tmp_path: Path) -> None:
+    # A stuck name server keeps the first SIGTERM busy for a moment; here it is the handler itself that is asked.
+    path = config_file(tmp_path)
+    child = subprocess.Popen(
+        [sys.executable, "-m", "broker_service", "broker", "-c", str(path)], stderr=subprocess.PIPE, text=True
+    )
+    assert child.stderr is not None
+    try:
+        for line in child.stderr:
+            if "takes writes" in line:
+                break
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(30) == 0
+        assert not (tmp_path / "store/abort").exists()
+    finally:
+        child.kill()
+        child.wait()
+        child.stderr.close()
+
+
+async def test_the_second_signal_exits_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    exits: list[int] = []
+    monkeypatch.setattr("broker_service.__main__.os._exit", exits.append)
+
+    async def stubborn(config: None, shutdown: asyncio.Event) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        await shutdown.wait()
+        assert exits == []
+        signal.raise_signal(signal.SIGTERM)
+        await until(lambda: exits, "the exit")
+
+    await process.until_signal(None, stubborn)
+    assert exits == [130]
