@@ -3,13 +3,12 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from rocketsim_client.brokers import Member
-from rocketsim_client.directory import Directory
+from rocketsim_client.directory import Directory, another_may_do_better
 from rocketsim_client.errors import (
     BadAnswer,
     BrokerNotExist,
     CallTimeout,
     RocketSimError,
-    ServiceNotAvailable,
     Unreachable,
 )
 from rocketsim_client.expression import TagExpression
@@ -201,7 +200,9 @@ class Cluster(Directory):
                         f"{member.address} ended a pull of ranges without saying why", address=member.address
                     )
                 self.answered(member.address)
-            except (Unreachable, ServiceNotAvailable) as error:
+            except RocketSimError as error:
+                if not another_may_do_better(error, member.broker_id):
+                    raise
                 if progress.total() > before:
                     failures = 0
                     tried.clear()
@@ -210,7 +211,8 @@ class Cluster(Directory):
                 failure = error
                 failures += 1
                 tried.append(member.address)
-                self.failed(member.address, error)
+                if isinstance(error, Unreachable):
+                    self.failed(member.address, error)
                 if only_this:
                     tried.clear()
             finally:

@@ -16,6 +16,7 @@ from rocketsim_client.brokers import BadAddresses, Member, candidates
 from rocketsim_client.errors import (
     BrokerNotExist,
     CallTimeout,
+    GroupNotExist,
     NameServerUnavailable,
     RocketSimError,
     ServiceNotAvailable,
@@ -28,6 +29,14 @@ from rocketsim_client.route import MASTER_ID, BrokerData, RouteTable, TopicRoute
 from rocketsim_client.transport import Transport
 
 T = TypeVar("T")
+
+
+def another_may_do_better(error: RocketSimError, broker_id: int) -> bool:
+    """Whether to ask another member of the name: this one is silent, refuses for now, or is a slave that has not heard
+    of a topic or group yet."""
+    if isinstance(error, Unreachable | ServiceNotAvailable):
+        return True
+    return broker_id != MASTER_ID and isinstance(error, TopicNotExist | GroupNotExist)
 
 
 class Directory:
@@ -136,14 +145,16 @@ class Directory:
         broker_id: int = MASTER_ID,
         only_this: bool = False,
     ) -> T:
-        """`call`'s answer from the first member that gives one.  Whenever that is not the member asked for first, the
-        route is looked at again: it may know better by now."""
+        """`call`'s answer from the first member that gives one.  Whenever that is not the master that was asked for, or
+        one has failed, the route is looked at again: it may know better by now."""
         tried: list[str] = []
         failure: RocketSimError | None = None
         refreshed = False
         while True:
             member = self.find(topic, broker_name, broker_id, tried)
-            if not refreshed and (member is None or member.broker_id != broker_id):
+            # Not for a suggested slave that is not there (yet): suggestions name ids that need not exist.
+            doubtful = member is None or (member.broker_id != broker_id and (failure or broker_id == MASTER_ID))
+            if doubtful and not refreshed:
                 self.refresh_after_failure(topic)
                 refreshed = True
                 continue
@@ -152,7 +163,9 @@ class Directory:
             tried.append(member.address)
             try:
                 answer = call(member)
-            except (Unreachable, ServiceNotAvailable) as error:
+            except RocketSimError as error:
+                if not another_may_do_better(error, member.broker_id):
+                    raise
                 failure, refreshed = error, False
                 if isinstance(error, Unreachable):
                     self.failed(member.address, error)

@@ -1,13 +1,15 @@
 """The name servers' side of the gRPC transport."""
 
+import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from rocketsim_proto import namesrv_pb2 as ns
 from rocketsim_proto.namesrv_pb2_grpc import NameServerStub
 
+from rocketsim_client.brokers import BadAddresses
 from rocketsim_client.channels import Channels
-from rocketsim_client.errors import NameServerUnavailable, RocketSimError, TopicNotExist, Unreachable
+from rocketsim_client.errors import CallTimeout, NameServerUnavailable, RocketSimError, TopicNotExist, Unreachable
 from rocketsim_client.grpc_answers import broker_data
 from rocketsim_client.route import BrokerData, QueueData, TopicRoute
 
@@ -21,6 +23,7 @@ class GrpcNameServers:
         self.channels = channels
         self._name_servers = list(name_servers)
         self._preferred = 0
+        self._bad = BadAddresses()
 
     def topic_route(self, topic: str, timeout_s: float) -> TopicRoute:
         def ask(address: str) -> TopicRoute:
@@ -75,19 +78,24 @@ class GrpcNameServers:
         just started knows nothing yet."""
         unknown: TopicNotExist | None = None
         failure: Unreachable | None = None
-        first = self._preferred
-        for step in range(len(self._name_servers)):
-            index = (first + step) % len(self._name_servers)
+        bad = self._bad.now_bad(time.monotonic())
+        for address in sorted(self._in_order(), key=lambda address: address in bad):
+            if unknown and address in bad:
+                break  # It would cost a timeout, and probably say nothing.
             try:
-                answer = ask(self._name_servers[index])
+                answer = ask(address)
             except TopicNotExist as error:
                 unknown = error
             except Unreachable as error:
                 failure = error
+                self._bad.failed(address, time.monotonic(), silent=isinstance(error, CallTimeout))
             else:
-                self._preferred = index
+                self._preferred = self._name_servers.index(address)
                 return answer
         if unknown:
             raise unknown
         servers = "; ".join(self._name_servers)
         raise NameServerUnavailable(f"no name server answered ({servers}): {failure}") from failure
+
+    def _in_order(self) -> list[str]:
+        return self._name_servers[self._preferred :] + self._name_servers[: self._preferred]

@@ -1,6 +1,7 @@
 """The cluster as Spark uses it: routes, bounds, ranges that go on elsewhere, commits with a target."""
 
 import pickle
+import socket
 import time
 
 import pytest
@@ -193,3 +194,23 @@ def test_errors_survive_the_way_between_processes(error):
     copy = pickle.loads(pickle.dumps(error))
     assert (type(copy), str(copy), copy.__dict__) == (type(error), str(error), error.__dict__)
     assert error.again() is not error
+
+
+def test_a_silent_name_server_costs_one_timeout_also_for_topics_that_are_nowhere(cluster):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = "{}:{}".format(*silent.getsockname())
+        with Cluster(f"{address};{cluster.address}", timeout_s=0.3) as reader:
+            for most in (2.0, 0.25):
+                began = time.monotonic()
+                with pytest.raises(TopicNotExist):
+                    reader.route("Nowhere")
+                assert time.monotonic() - began < most
+
+
+def test_a_suggested_slave_that_is_not_there_is_not_asked_about_each_time(cluster, reader):
+    cluster.stop("broker-a", 1)
+    reader.route("T", fresh=True)
+    before = len(cluster.route_calls)
+    for _ in range(5):
+        assert reader.ask("T", "broker-a", lambda member: member.broker_id, broker_id=1) == 0
+    assert len(cluster.route_calls) == before
