@@ -55,6 +55,7 @@ def build_server(max_message_bytes: int) -> grpc.aio.Server:
             # A peer that died without a word, or whose host did, is noticed within half a minute.
             ("grpc.keepalive_time_ms", 20_000),
             ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.http2.ping_timeout_ms", 10_000),  # a minute by default, and then that counts
             ("grpc.keepalive_permit_without_calls", 1),
             # Clients do the same to us; their pings are no offence.
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
