@@ -1,5 +1,6 @@
 """Pulls and offsets against brokers in this process."""
 
+import threading
 import time
 
 import numpy as np
@@ -9,8 +10,8 @@ from rocketsim_proto import record
 from rocketsim_proto.record import Record
 
 from rocketsim_client import Message, MessageQueue, Producer, PullConsumer, PullStatus
-from rocketsim_client.errors import BadAnswer, BrokerUnavailable, ExpressionInvalid, InvalidParameter
-from tests.support.fake_broker import Answer, Refuse
+from rocketsim_client.errors import BadAnswer, BrokerUnavailable, ClientClosed, ExpressionInvalid, InvalidParameter
+from tests.support.fake_broker import Answer, Hang, Refuse
 from tests.support.polling import wait_until
 
 BADLY = pb.PullResponse.OFFSET_OVERFLOW_BADLY
@@ -241,10 +242,22 @@ def test_bounds_and_search_also_work_from_a_slave_when_there_is_no_master(filled
     assert slave(filled).calls["SearchOffsets"]
 
 
-def test_a_pull_in_progress_ends_with_close(cluster):
+def test_a_held_pull_ends_with_close(cluster):
     consumer = PullConsumer(cluster.address, "g")
-    consumer.close()
-    from rocketsim_client.errors import ClientClosed
+    for broker_id in (0, 1):
+        cluster.brokers["broker-a", broker_id].script["Pull"].append(Hang())
+    ended = []
 
+    def pull():
+        with pytest.raises(ClientClosed):
+            consumer.pull(QUEUE, 0, suspend=True)
+        ended.append(True)
+
+    held = threading.Thread(target=pull)
+    held.start()
+    wait_until(lambda: master(cluster).calls["Pull"], "the pull at the broker")
+    consumer.close()
+    held.join(5)
+    assert ended
     with pytest.raises(ClientClosed):
         consumer.pull(QUEUE, 0)
