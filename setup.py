@@ -1,4 +1,4 @@
-"""Packages one by one: `tests` and `conf` are not installed as packages, and `rocketsim_proto` lives inside `proto/`."""
+"""Packages one by one: `tests` and `conf` are not installed, and `rocketsim_proto` lives inside `proto/`."""
 
 from setuptools import setup
 
