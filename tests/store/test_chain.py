@@ -4,8 +4,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rocketsim_proto import record
+from rocketsim_proto.columnar import Records
 
-from broker_service.store.chain import Stop, walk
+from broker_service.store.chain import Stop, sound, walk
 
 
 def rec(size: int) -> bytes:
@@ -41,3 +42,42 @@ def test_runs_are_walked_as_one_by_one(runs, end, cut, skip):
     chain = walk(data, at, limit)
     assert (chain.sizes.tolist(), chain.end, chain.stop) == plain(data, at, limit)
     assert chain.sizes.dtype == np.int64
+
+
+def three() -> bytearray:
+    """Three records from log offset 1000 on."""
+    data = bytearray()
+    for _ in range(3):
+        one = record.Record("topic", b"x" * 50, commit_log_offset=1000 + len(data), properties={"TAGS": "TagA"})
+        data += record.encode(one)
+    return data
+
+
+def soundness(data: bytearray, strict_from: int = 10**9) -> int:
+    return sound(Records.walk(data), 1000, crc=True, strict_from=strict_from)[0]
+
+
+def test_only_whole_records_before_the_first_bad_one_are_sound():
+    size = len(three()) // 3
+    assert soundness(three()) == 3
+    for at, left in ((2 * size + 100, 2), (size + 100, 1), (100, 0), (size + 86, 1), (size + 30, 1)):
+        data = three()
+        data[at] ^= 1
+        assert soundness(data) == left, at
+
+
+def test_a_bad_checksum_before_a_bad_length_is_found():
+    data = three()
+    size = len(data) // 3
+    data[size + 100] ^= 1
+    data[2 * size + 86] ^= 1
+    assert soundness(data) == 1
+
+
+def test_zeros_in_the_properties_are_found_where_they_are_looked_for():
+    data = three()
+    size = len(data) // 3
+    data[2 * size - 10 : 2 * size] = bytes(10)
+    assert soundness(data) == 3, "no checksum covers them"
+    assert soundness(data, strict_from=1000 + size) == 1
+    assert soundness(data, strict_from=1000 + 2 * size) == 3

@@ -169,3 +169,15 @@ def test_a_record_of_a_refused_put_never_comes_alive(seed):
     store = open_store(ROOT, disk.kill())
     assert bodies(store) == [b"refused ?"]
     check_sound(store)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_a_recovery_found_is_on_disk_before_it_counts_as_flushed(seed):
+    disk = MemoryFiles()
+    store = open_store(ROOT, disk)
+    put(store, "topic", 0, [b"x" * 900] * 20)
+    disk = disk.kill()
+    store = open_store(ROOT, disk)
+    assert store.flushed_offset == store.end_offset
+    store = open_store(ROOT, disk.power_loss(random.Random(seed)))
+    assert len(bodies(store)) == 20

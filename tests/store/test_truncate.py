@@ -43,6 +43,9 @@ def test_the_cut_part_is_kept_aside_and_everything_else_is_as_if_it_had_never_be
     assert disk.read(KEEP / f"{offset:020d}") == before[offset:]
     check_sound(store)
     assert len(store.query_index("topic", "k", 100, 0, 2 * NOW)) == keep
+    put(store, "topic", 1, [b"behind the cut"], properties=[("KEYS", "fresh")])
+    assert store.query_index("topic", "fresh", 100, 0, 2 * NOW) == [offset]
+    store.truncate(offset, None)
     if flushed:
         store.flush()
     store = open_store(ROOT, disk.kill())
@@ -53,13 +56,14 @@ def test_the_cut_part_is_kept_aside_and_everything_else_is_as_if_it_had_never_be
     assert bodies(store)[keep:] in ([], [b"new"]), "nothing of what was cut is alive again"
 
 
-def test_a_cut_below_the_minimum_empties_the_log_which_may_begin_anywhere_then():
+def test_a_cut_of_everything_leaves_an_empty_log_that_may_begin_elsewhere_then():
     disk = MemoryFiles()
     store = filled(disk)
     frame = store.read_log(LOG_FILE, LOG_FILE)
     assert store.truncate(0, None) > 0
-    assert (store.min_offset, store.end_offset) == (0, 0) and not disk.names(ROOT / "commitlog")
+    assert (store.min_offset, store.end_offset) == (0, 0) and bodies(store) == []
     assert [store.queue_bounds("topic", queue) for queue in range(3)] == [(0, 0)] * 3
+    store.start_over(LOG_FILE)
     store.append_replicated(LOG_FILE, frame)
     assert (store.min_offset, store.end_offset) == (LOG_FILE, 2 * LOG_FILE)
     check_sound(store)
