@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -33,11 +34,15 @@ def test_the_pyspark_of_the_readme_and_of_up_works_when_pasted(tmp_path):
         wait_until(
             lambda: subprocess.run([*produce, "hello from the shell", "--tag", "Greeting"]).returncode == 0, "a send"
         )
-        environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'proto'}"}
-        # Both in one process, so in one Spark session; the second waits for ever when pasted by a person.
-        pasted = readme_snippet(namesrv.address) + snippet(namesrv.address, "TopicTest").replace(
-            "awaitTermination()", "awaitTermination(30)"
-        )
+        # As in an activated virtual environment: Spark's workers are whatever `python3` is on the PATH.
+        environment = {
+            **os.environ,
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'proto'}",
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        }
+        # Both in one process, so in one Spark session.  A person waits and looks; a test reads what there is.
+        pasted = readme_snippet(namesrv.address) + snippet(namesrv.address, "TopicTest")
+        pasted = re.sub(r"awaitTermination\(\d*\)", "processAllAvailable()", pasted)
         done = subprocess.run(
             [sys.executable, "-c", pasted], capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=300
         )
