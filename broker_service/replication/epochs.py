@@ -53,10 +53,14 @@ class EpochList:
         return (self.last // BROKER_IDS + 1) * BROKER_IDS + broker_id % BROKER_IDS
 
     def begin(self, epoch: int, start_offset: int) -> "EpochList":
-        """With an epoch begun at the log's end.  Entries that have no byte before it say nothing any more and go."""
+        """With an epoch begun at the log's end.  Entries that have no byte before it say nothing any more and go.
+
+        Only the first stays: it says whose log this is, also while the log is empty.
+        """
         if epoch <= self.last:
             raise ValueError(f"epoch {epoch} does not follow epoch {self.last}")
-        kept = tuple(entry for entry in self.epochs if entry.start_offset < start_offset)
+        first, others = self.epochs[:1], self.epochs[1:]
+        kept = (*first, *(entry for entry in others if entry.start_offset < start_offset))
         return EpochList((*kept, Epoch(epoch, start_offset)))
 
     def stop_of(self, index: int, end_offset: int) -> int:

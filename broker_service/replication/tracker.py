@@ -44,8 +44,7 @@ class Tracker:
 
     def join(self, slave_id: int, address: str, slave_end: int, master_end: int) -> SlaveProgress:
         """A new connection of a slave; the newer replaces the older, whose acks count no more."""
-        if not self._in_sync(master_end):
-            self._shown_offset = max(self._shown_offset, master_end)
+        self._note_shown(master_end)
         self._connections += 1
         slave = SlaveProgress(slave_id, self._connections, address, slave_end)
         self.slaves[slave_id] = slave
@@ -64,6 +63,7 @@ class Tracker:
             raise AckRefused(f"ack {ack_offset} is outside of this log, which ends at {master_end}")
         if not self.is_current(slave):
             return False
+        self._note_shown(master_end)
         slave.ack_offset = max(ack_offset, slave.ack_offset or 0)
         if ack_offset <= self.confirm_offset:
             return False
@@ -82,14 +82,16 @@ class Tracker:
 
         NB: what was visible stays visible, also when a slave that is behind comes into sync.
         """
-        if not self._in_sync(master_end):
-            self._shown_offset = max(self._shown_offset, master_end)
+        self._note_shown(master_end)
+        if not self.is_slave_available(master_end):
             return None
         self._shown_offset = max(self._shown_offset, self.confirm_offset)
         return self._shown_offset
 
-    def _in_sync(self, master_end: int) -> bool:
-        return self.is_slave_available(master_end)
+    def _note_shown(self, master_end: int) -> None:
+        """While no slave is in sync, consumers see everything."""
+        if not self.is_slave_available(master_end):
+            self._shown_offset = max(self._shown_offset, master_end)
 
     def describe(self, master_end: int) -> str:
         slaves = [self.slaves[slave_id].describe(master_end) for slave_id in sorted(self.slaves)]

@@ -158,19 +158,20 @@ class CommitLog:
 
     def cut(self, offset: int) -> int:
         """Makes `offset` the end; what was behind it is gone from the disk on return.  Returns where that ended."""
-        if offset <= self.min_offset:
-            not_zero = self.zero(self.min_offset, self.file_end)
-            self.delete_after(self.min_offset)
-            self._base = self.end_offset = self.start_of(offset)
-            self._files.sync_directory(self.directory)
-            return not_zero
-        behind = offset if offset % self.file_size == 0 else self.start_of(offset) + self.file_size
-        self.end_offset = offset
-        self.delete_after(behind)
+        self.end_offset = offset = max(offset, self.min_offset)
+        self.delete_after(self.first_spare(offset))
         not_zero = self.zero(offset, self.file_end)
         self.hold(offset)
         self.sync(0, max(offset, self.file_end))
         return not_zero
+
+    def first_spare(self, offset: int) -> int:
+        """Where the first file starts that a log with this end does not need.
+
+        An empty log keeps its first file, which says where it begins.
+        """
+        is_whole = offset % self.file_size == 0 and offset > self.min_offset
+        return offset if is_whole else self.start_of(offset) + self.file_size
 
     def first_timestamp(self, start: int) -> int | None:
         """The store time of the first record of a file; None if it has none."""

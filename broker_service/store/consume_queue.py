@@ -19,6 +19,7 @@ from broker_service.store.open_files import OpenFiles
 
 ENTRY = np.dtype([("commit_log_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 ENTRY_SIZE = ENTRY.itemsize
+FILES_TO_CHECK = 3  # at a start, as RocketMQ
 FILLER_SIZE = 2**31 - 1
 Entries = npt.NDArray[Any]
 NO_ENTRIES = np.empty(0, ENTRY)
@@ -41,14 +42,17 @@ class ConsumeQueue:
 
     # --- loading --------------------------------------------------------------------------------------------------
 
-    def load(self, log_min: int, log_end: int, *, files_to_check: int | None) -> str | None:
+    def load(self, log_min: int, log_end: int, *, sure_until: int | None) -> str | None:
         """Finds the entries on disk.  Returns what is wrong with them, having kept the sound part before the damage.
 
-        The newest `files_to_check` files (None: all) are looked at entry by entry.
+        Files are looked at entry by entry, but for those that end before queue offset `sure_until`, which were synced;
+        and the newest three always: behind a power loss there may be holes in any that was not.
         """
         self._starts = [int(name) for name in self._files.names(self.directory) if name.isdigit()]
         damage = self._check_files()
-        whole = self._starts if files_to_check is None else self._starts[-files_to_check:]
+        sure = 0 if sure_until is None else sure_until * ENTRY_SIZE
+        newest = self._starts[-FILES_TO_CHECK:]
+        whole = [start for start in self._starts if start + self.file_size > sure or start in newest]
         self.max_offset = self._starts[0] // ENTRY_SIZE if self._starts else self.max_offset
         for start in self._starts:
             if start in whole or start == self._starts[-1]:

@@ -247,6 +247,7 @@ class MessageStore:
             self._queues.forget_summary()
             self._durability.set_flushed(Flushed(0))  # a crash in between leaves an empty log, not a damaged one
             self._log.cut(before)
+            self._log.delete_after(before)
             for key in self._queues.keys():
                 self._queues.drop(key)
             if self.config.message_index_enable:

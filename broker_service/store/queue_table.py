@@ -134,7 +134,8 @@ class QueueTable:
                 if name.isdigit():
                     key = topic, int(name)
                     queue = self._queues[key] = self._queue(key)
-                    found = queue.load(log_min, log_end, files_to_check=3 if summary else None)
+                    sure = summary.bounds.get(key, (0, 0))[1] if summary else None
+                    found = queue.load(log_min, log_end, sure_until=sure)
                     if found and not summary:
                         damaged[key] = found
         for key, (first, end) in (summary.bounds if summary else {}).items():

@@ -192,7 +192,7 @@ def _expect(log: CommitLog, scan: LogScan, flushed: int) -> None:
 def _cut(log: CommitLog, scan: LogScan, flushed: int, done: Recovery) -> None:
     """Sets the log's end; zeroes and syncs what is behind it."""
     end = scan.end_offset
-    behind = end if end % log.file_size == 0 else log.start_of(end) + log.file_size
+    behind = log.first_spare(end)
     used = [start for start in log.starts if start >= behind and any(log.view(start)[:8])]
     done.deleted_files = [log.path(start) for start in log.starts if start >= behind]
     log.hold(min(flushed, end))

@@ -12,6 +12,13 @@ def test_two_brokers_never_begin_the_same_epoch():
 
 def test_an_epoch_without_a_byte_is_forgotten_when_the_next_begins():
     assert str(EpochList.of((100, 0), (200, 500)).begin(301, 500)) == "100@0 301@500"
+    assert str(EpochList.of((100, 0), (200, 800)).begin(301, 500)) == "100@0 301@500"
+
+
+def test_the_first_epoch_stays_so_that_logs_which_parted_at_once_know_each_other():
+    parted = EpochList.of((100, 0)).begin(201, 0)
+    assert str(parted) == "100@0 201@0"
+    assert common_prefix(parted, 300, EpochList.of((100, 0)), 400) == 0
 
 
 @pytest.mark.parametrize(

@@ -63,9 +63,11 @@ def test_what_consumers_saw_stays_visible_when_a_slave_behind_comes_into_sync():
     slave = tracker.join(1, "host:1", 0, 1200)
     assert tracker.visible_offset(1200) is None
     tracker.ack(slave, 500, 1300)
-    assert tracker.visible_offset(1300) == 1200
-    tracker.ack(slave, 1250, 1300)
-    assert tracker.visible_offset(1300) == 1250
+    assert tracker.visible_offset(1300) == 1300
+    tracker.ack(slave, 1250, 1400)
+    assert tracker.visible_offset(1400) == 1300
+    tracker.ack(slave, 1350, 1400)
+    assert tracker.visible_offset(1400) == 1350
     tracker.leave(slave)
     assert tracker.visible_offset(1400) is None
 
@@ -77,3 +79,12 @@ def test_a_time_as_master_confirms_by_the_slaves_of_now_alone():
     tracker.begin(600)
     assert tracker.confirm_offset == 0
     assert tracker.join(2, "host:2", 0, 600) and tracker.visible_offset(600) is None
+
+
+def test_what_consumers_saw_before_a_slaves_first_ack_stays_visible():
+    """Found by the simulation: puts between a slave's connecting and its first ack were seen, and then were not."""
+    tracker = Tracker(10_000)
+    slave = tracker.join(1, "host:1", 0, 1000)
+    assert tracker.visible_offset(1000) is None
+    tracker.ack(slave, 300, 2000)
+    assert tracker.visible_offset(2000) == 2000

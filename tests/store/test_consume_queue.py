@@ -36,7 +36,7 @@ def queue_on(disk: MemoryFiles) -> ConsumeQueue:
 
 def reopened(disk: MemoryFiles, log_min: int = 0, log_end: int = END) -> ConsumeQueue:
     queue = queue_on(disk)
-    assert queue.load(log_min, log_end, files_to_check=None) is None
+    assert queue.load(log_min, log_end, sure_until=None) is None
     return queue
 
 
@@ -117,7 +117,7 @@ def test_loading_keeps_the_sound_beginning_and_zeroes_the_rest(disk, at, data, k
     queue_on(disk).put(0, entries(0, 12))
     disk.poke(DIRECTORY / f"{0:020d}", at, data)
     queue = queue_on(disk)
-    assert queue.load(0, END, files_to_check=None)
+    assert queue.load(0, END, sure_until=None)
     assert queue.max_offset == kept and queue.read(0, 99).tolist() == entries(0, kept).tolist()
     assert disk.names(DIRECTORY) == [f"{0:020d}"]
     assert disk.read(DIRECTORY / f"{0:020d}")[kept * 20 :] == bytes(100 - kept * 20)
