@@ -1,4 +1,4 @@
-"""Lets Spark find `format("rocketsim")` with no register call: it looks for `DefaultSource` in modules named `pyspark_*`.
+"""Lets Spark find `format("rocketsim")` with no register call: it looks for `DefaultSource` in modules `pyspark_*`.
 
 One such module that fails to import disables all of them, so this one imports nothing but the class's light module.
 """

@@ -8,9 +8,9 @@
     | preparedTransactionOffset | bodySize | body … | topicSize 1 | topic … | propertiesSize 2 | properties … |
 
 All integers are big-endian.  A host is 4 bytes of IPv4 address (16 of IPv6, if `sysFlag` says so) and a 4-byte port; an
-IPv6 host moves everything behind it by 12 bytes.  Properties are NAME \\x01 VALUE \\x02, each with its \\x02.  A record of
-version 2 (magic daa320a3, for topics above 127 bytes) has a 2-byte topicSize.  The rest of a log file too small for the
-next record is one blank record: | size 4 | blank magic 4 |.
+IPv6 host moves everything behind it by 12 bytes.  Properties are NAME \\x01 VALUE \\x02, each with its \\x02.  A record
+of version 2 (magic daa320a3, for topics above 127 bytes) has a 2-byte topicSize.  The rest of a log file too small
+for the next record is one blank record: | size 4 | blank magic 4 |.
 """
 
 import ipaddress
