@@ -1,5 +1,6 @@
 """One accepted message and the future of its result, in one object: there may be a hundred thousand of them."""
 
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -12,9 +13,18 @@ from rocketsim_client.model import Message, MessageQueue
 _making = threading.Lock()
 
 
+def _new_lock() -> None:
+    """In a forked child: a thread of the parent may have held the old one."""
+    global _making
+    _making = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_new_lock)
+
+
 class Pending(Future[Any]):
-    """A future that gets its condition (a lock and a queue) only when somebody waits for it or leaves a callback; most
-    are looked at when they are done.  It keeps the message until then.
+    """A future that gets its condition (a lock and a queue) only when somebody waits for it; most are looked at when
+    they are done, or tell a callback.  It keeps the message until then.
 
     `_making` decides between a waiter that makes the condition and a sender that finishes a future without one.
     """

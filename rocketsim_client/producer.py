@@ -136,13 +136,15 @@ class Producer:
         timeout_s: float | None = None,
     ) -> SendResult:
         """Returns when a broker has acknowledged the message; look at `send_status`.  Messages with the same `key`
-        (sharding key) go to the same queue, in the order of their sends; with `queue`, to that one."""
+        (sharding key) go to the same queue, in the order of their sends, while the same brokers take writes; with
+        `queue`, to that one."""
         timeout = self._timeout_s if timeout_s is None else timeout_s
+        deadline = self._clock() + timeout
         size = self._check(message)
         kind, entry = self._entry(message, queue, key, Kind.SYNC)
         self._outbox.accept_or_send(entry, message.topic, kind, message.wait_store_msg_ok, size, timeout)
         try:
-            return cast(SendResult, entry.result(timeout))
+            return cast(SendResult, entry.result(max(deadline - self._clock(), 0)))
         except TimeoutError:
             raise SendFailed(
                 f"topic {message.topic!r}: not acknowledged within {timeout:.3g} s", attempts=1, maybe_stored=True
@@ -152,7 +154,8 @@ class Producer:
         self, message: Message, *, queue: MessageQueue | None = None, key: str | None = None
     ) -> "Future[SendResult]":
         """Accepts the message and returns at once; waits only when `buffer_bytes` are accepted and not acknowledged
-        yet.  The timeout begins when the message's batch leaves."""
+        yet.  The timeout begins when the message's batch leaves.  Callbacks run in a sender's thread: they must not
+        send and wait."""
         size = self._check(message)
         kind, entry = self._entry(message, queue, key, Kind.ASYNC)
         self._outbox.accept(entry, message.topic, kind, message.wait_store_msg_ok, size)

@@ -1,0 +1,76 @@
+"""The light future keeps every promise of the standard one, with or without a condition."""
+
+import threading
+from concurrent.futures import CancelledError, as_completed, wait
+
+import pytest
+
+from rocketsim_client.pending import Pending
+
+
+def pending() -> Pending:
+    return Pending(None, None)
+
+
+def test_a_result_that_is_there_is_returned_without_a_condition():
+    future = pending()
+    assert not future.done()
+    future.succeed(7)
+    assert future.done() and future.result() == future.result(0) == 7
+    assert future.exception() is None
+    assert pending()._made is None
+
+
+def test_an_error_is_raised():
+    future = pending()
+    future.fail(KeyError("x"))
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            future.result()
+    assert isinstance(future.exception(), KeyError)
+
+
+def test_waiting_ends_with_the_result_or_the_timeout():
+    future = pending()
+    with pytest.raises(TimeoutError):
+        future.result(0.01)
+    threading.Timer(0.05, future.succeed, (1,)).start()
+    assert future.result(5) == 1
+
+
+@pytest.mark.parametrize("waited_before", [False, True])
+def test_callbacks_run_once_whenever_they_were_left(waited_before):
+    future, heard = pending(), []
+    if waited_before:
+        assert future.cancelled() is False  # makes the condition
+    future.add_done_callback(lambda done: heard.append(("before", done.result())))
+    future.succeed(1)
+    future.add_done_callback(lambda done: heard.append(("after", done.result())))
+    assert heard == [("before", 1), ("after", 1)]
+
+
+def test_the_standard_library_can_wait_for_many():
+    futures = [pending() for _ in range(5)]
+    for number, future in enumerate(futures[:3]):
+        future.succeed(number)
+    threading.Timer(0.05, lambda: [future.succeed(9) for future in futures[3:]]).start()
+    assert sorted(future.result() for future in as_completed(futures, 5)) == [0, 1, 2, 9, 9]
+    assert not wait(futures, 5).not_done
+
+
+def test_a_cancelled_future_stays_cancelled():
+    future = pending()
+    assert future.cancel()
+    future.succeed(1)
+    with pytest.raises(CancelledError):
+        future.result()
+
+
+def test_no_waiter_is_missed_in_a_race():
+    for _ in range(300):
+        future, got = pending(), []
+        waiter = threading.Thread(target=lambda future=future, got=got: got.append(future.result(5)))
+        waiter.start()
+        future.succeed(1)
+        waiter.join()
+        assert got == [1]
