@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rocketsim_client import Cluster, Message, MessageQueue, Producer, RocketSimError
+from rocketsim_client.errors import TopicNotExist
 from rocketsim_client.route import DEFAULT_TOPIC
 from tests.support.polling import wait_until
 from tests.support.processes import Processes, ServerProcess
@@ -63,7 +64,14 @@ class Bench:
             self.send(topic, range(messages), **kwargs)
         else:
             self.send(topic, ["first"])
+        wait_until(lambda: self.is_known(topic), f"the name server to know {topic}", TIMEOUT_S)
         return topic
+
+    def is_known(self, topic: str) -> bool:
+        try:
+            return bool(self.cluster.queues(topic, fresh=True))
+        except TopicNotExist:
+            return False
 
     def send(
         self, topic: str, bodies: Iterable[object], *, tags: str | None = None, queue_id: int | None = None
@@ -84,7 +92,10 @@ class Bench:
         want = {queue.queue_id: offset for queue, offset in self.end(topic).items()}
 
         def has_all() -> bool:
-            found = self.cluster.transport.queue_bounds(self.slave.address, topic, list(want), 3.0)
+            try:
+                found = self.cluster.transport.queue_bounds(self.slave.address, topic, list(want), 3.0)
+            except TopicNotExist:
+                return False
             return all(found[queue_id].max_offset >= offset for queue_id, offset in want.items())
 
         wait_until(has_all, f"the slave to have {topic}", TIMEOUT_S)

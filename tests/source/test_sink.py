@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import functions as f
 
 from tests.source.bench import TIMEOUT_S, Bench, failure_of
+from tests.support.polling import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
@@ -128,13 +129,15 @@ def test_a_stream_survives_the_loss_of_its_master_and_loses_nothing(pair: Bench,
     query = writer.option("checkpointLocation", checkpoint).start()
     pair.master.kill()
     pair.master.start()
-    for _ in range(100):
-        if failure := query.exception():
-            raise AssertionError(failure)
-        if pair.is_writable() and pair.batch(target).where("body != 'first'").select("body").distinct().count() == 20:
-            break
-    else:
-        raise AssertionError("not all rows arrived")
+    wait_until(pair.is_writable, "the master to take writes again", TIMEOUT_S)
+
+    def all_there() -> bool:
+        assert query.exception() is None
+        return sum(pair.end(target).values()) >= 1 + 20
+
+    wait_until(all_there, "the rows", TIMEOUT_S)
+    pair.wait_caught_up(query, source)
+    assert pair.batch(target).where("body != 'first'").select("body").distinct().count() == 20
     query.stop()
 
 
