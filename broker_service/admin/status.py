@@ -9,8 +9,7 @@ from broker_service.broker.delivery import Delivery
 from broker_service.broker.leadership import Leadership
 from broker_service.broker.mastership import Standing
 from broker_service.broker.names import SCHEDULE_TOPIC
-from broker_service.broker.pull import PullPath
-from broker_service.broker.put import PutPath
+from broker_service.broker.traffic import Traffic
 from broker_service.replication.master import ReplicationMaster
 from broker_service.replication.slave import ReplicationSlave
 from broker_service.replication.tracker import SlaveProgress
@@ -37,16 +36,16 @@ class Status:
         leadership: Leadership,
         master: ReplicationMaster,
         slave: ReplicationSlave,
-        puts: PutPath,
-        pulls: PullPath,
+        taken: Traffic,
+        given: Traffic,
         delivery: Delivery,
     ) -> None:
         self._broker = broker
         self._leadership = leadership
         self._master = master
         self._slave = slave
-        self._puts = puts
-        self._pulls = pulls
+        self._taken = taken
+        self._given = given
         self._delivery = delivery
         self._rates = Rates()
         self._booted_ms = broker.now_ms()
@@ -58,10 +57,10 @@ class Status:
 
     def counters(self) -> dict[str, int]:
         return {
-            "put_messages": self._puts.messages,
-            "put_bytes": self._puts.bytes,
-            "get_messages": self._pulls.messages,
-            "get_bytes": self._pulls.bytes,
+            "put_messages": self._taken.messages,
+            "put_bytes": self._taken.bytes,
+            "get_messages": self._given.messages,
+            "get_bytes": self._given.bytes,
         }
 
     def slaves(self) -> list[SlaveStatus]:
@@ -119,10 +118,10 @@ class Status:
             "dispatchBehindBytes": 0,
             "putTps": self._rates.text("put_messages"),
             "getTransferedTps": self._rates.text("get_messages"),
-            "putMessageTimesTotal": self._puts.messages,
-            "putMessageSizeTotal": self._puts.bytes,
-            "getMessageTimesTotal": self._pulls.messages,
-            "getMessageSizeTotal": self._pulls.bytes,
+            "putMessageTimesTotal": self._taken.messages,
+            "putMessageSizeTotal": self._taken.bytes,
+            "getMessageTimesTotal": self._given.messages,
+            "getMessageSizeTotal": self._given.bytes,
             "pullsHeld": broker.long_polling.held,
             "queues": len(store.queues()),
             "topics": len(broker.topics.of_users()),

@@ -34,6 +34,7 @@ class ConsumerOffsetTable:
         self._version = DataVersion()
         self._told: set[tuple[str, str, int]] = set()  # whose lower commits have been logged
         self.unshared: set[tuple[str, str, int]] = set()  # committed here and not yet seen at the master
+        self._news = False  # committed here since `take_news`
         self.changed: list[Callable[[Change], None]] = []
         self._load()
 
@@ -64,6 +65,11 @@ class ConsumerOffsetTable:
         for group, topic, queue_id in sorted(self.unshared):
             yield group, topic, {queue_id: self.get(group, topic, queue_id)}
 
+    def take_news(self) -> bool:
+        """Whether something was committed since the last call."""
+        news, self._news = self._news, False
+        return news
+
     # --- changing ---------------------------------------------------------------------------------------------------
 
     def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
@@ -89,6 +95,7 @@ class ConsumerOffsetTable:
             standing[queue_id] = max(offset, current.offset)
         self._set(group, topic, risen)
         self.unshared.update((group, topic, queue_id) for queue_id in risen)
+        self._news |= bool(risen)
         return standing
 
     def reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:

@@ -5,11 +5,9 @@ import logging
 import time
 from collections.abc import Coroutine
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import grpc
-import psutil
 from rocketsim_proto import (
     admin_pb2,
     admin_pb2_grpc,
@@ -24,7 +22,9 @@ from broker_service.admin.metrics import Metrics
 from broker_service.admin.operations import Operations
 from broker_service.admin.servicer import AdminServicer
 from broker_service.admin.status import Status
+from broker_service.broker.access import ReadAccess
 from broker_service.broker.broker import Broker, ack_levels
+from broker_service.broker.chores import Chores
 from broker_service.broker.commits import Commits
 from broker_service.broker.consumer_offsets import ConsumerOffsetTable
 from broker_service.broker.delivery import Delivery
@@ -35,12 +35,15 @@ from broker_service.broker.metadata import MetadataExchange, topic_to_proto, ver
 from broker_service.broker.offset_journal import OffsetJournal
 from broker_service.broker.peers import Member
 from broker_service.broker.pull import PullPath
+from broker_service.broker.pull_range import RangePath
 from broker_service.broker.put import PutPath
 from broker_service.broker.queue_lookup import QueueLookup
 from broker_service.broker.registration import Registration
 from broker_service.broker.replication_link import ReplicationLink
 from broker_service.broker.servicer import BrokerServicer
+from broker_service.broker.store_settings import store_config
 from broker_service.broker.topics import TopicTable
+from broker_service.broker.traffic import Traffic
 from broker_service.config import BrokerConfig
 from broker_service.errors import ConfigError, StoreCorrupt
 from broker_service.model import BrokerRole
@@ -53,15 +56,11 @@ from broker_service.replication.slave import ReplicationSlave, SlaveSettings
 from broker_service.replication.tracker import Tracker
 from broker_service.replication.transfer import TransferSettings
 from broker_service.server import Service, add_services, host_port
-from broker_service.store.config import StoreConfig
 from broker_service.store.json_file import JsonFile
 from broker_service.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
 
-TICK_S = 0.1
-SAMPLE_EVERY_S = 1.0
-EXPIRE_EVERY_S = 10.0  # RocketMQ's cleanResourceInterval
 PROMOTION_LOOK_S = 2.0  # for the name servers' word before a promotion
 GRACE_S = 8.0  # for calls that are under way when the broker stops
 DRAIN_S = 7.0  # for puts that wait for a disk or a slave
@@ -215,11 +214,13 @@ class BrokerNode:
             opened=self._opened,
             role_file=self._role_file,
         )
-        self.puts = PutPath(self.broker)
+        taken, given = Traffic(), Traffic()
+        commits, lookup = Commits(self.broker), QueueLookup(self.broker)
+        access = ReadAccess(self.broker, commits)
+        self.puts = PutPath(self.broker, taken)
+        self.pulls = PullPath(self.broker, access, commits, given)
+        self.ranges = RangePath(self.broker, access, given)
         self.broker.log_grew = self.replication_master.on_append
-        commits = Commits(self.broker)
-        self.pulls = PullPath(self.broker, commits)
-        lookup = QueueLookup(self.broker)
         self.topics.changed.append(lambda _: self.registration.changed())
         self.broker.config_changed.append(lambda _: self.registration.changed())
         self.broker.config_changed.append(lambda changed: store.reconfigure(store_config(changed)))
@@ -229,11 +230,21 @@ class BrokerNode:
             self.leadership,
             self.replication_master,
             self.replication_slave,
-            self.puts,
-            self.pulls,
+            taken,
+            given,
             self.delivery,
         )
         self.metrics = Metrics(self.broker, self.status)
+        self.chores = Chores(
+            self.broker,
+            metadata=self.metadata,
+            delivery=self.delivery,
+            master=self.replication_master,
+            slave=self.replication_slave,
+            status=self.status,
+            metrics=self.metrics,
+            register=self.registration.changed,
+        )
         operations = Operations(self.broker, self.leadership)
         self.health = await add_services(
             server,
@@ -241,7 +252,7 @@ class BrokerNode:
                 Service(
                     broker_pb2.DESCRIPTOR.services_by_name["Broker"].full_name,
                     broker_pb2_grpc.add_BrokerServicer_to_server,
-                    BrokerServicer(self.broker, self.puts, self.pulls, commits, lookup),
+                    BrokerServicer(self.broker, self.puts, self.pulls, self.ranges, commits, lookup),
                 ),
                 Service(
                     replication_pb2.DESCRIPTOR.services_by_name["Replication"].full_name,
@@ -261,15 +272,9 @@ class BrokerNode:
         await server.start()
         self._tasks: list[asyncio.Task[Any]] = []
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        for name, work in (
-            ("leadership", self.leadership.run()),
-            ("registration", self.registration.run()),
-            ("tick", self._tick()),
-            ("sample", self._sample()),
-            ("expire", self._expire()),
-            ("offsets", self._compact_offsets()),
-            ("delays", self._save_delays()),
-        ):
+        self._own("leadership", self.leadership.run())
+        self._own("registration", self.registration.run())
+        for name, work in self.chores.loops():
             self._own(name, work)
 
     def _serve_metrics(self) -> None:
@@ -321,6 +326,7 @@ class BrokerNode:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.chores.finish()
         if self._failed.done():
             self._failed.exception()  # said by `run_until`
         self.metrics.close()
@@ -384,94 +390,6 @@ class BrokerNode:
         else:
             self.mastership.name_server_answered(broker.clock())
         self.leadership.poke()
-
-    # --- what is done now and then ----------------------------------------------------------------------------------
-
-    async def _tick(self) -> None:
-        writable = self.broker.takes_clients_writes
-        while True:
-            self.store.tick(now_ms())
-            if (change := self.metadata.take_changes()) is not None and not self.broker.is_slave:
-                self.replication_master.publish_metadata(change)
-            if self.broker.is_slave and self.offsets.unshared:
-                self.replication_slave.hand_back()
-            if writable != self.broker.takes_clients_writes:
-                writable = not writable
-                self.registration.changed()
-            await asyncio.sleep(TICK_S)
-
-    async def _sample(self) -> None:
-        while True:
-            self.status.sample()
-            if self.config.metrics_port:
-                self.metrics.picture()
-            if self.broker.is_slave and not self.replication_slave.is_following():
-                self.registration.changed()  # the master may have come back at another address
-            await asyncio.sleep(SAMPLE_EVERY_S)
-
-    async def _expire(self) -> None:
-        while True:
-            for line in self.store.delete_expired(now_ms()):
-                logger.info("%s", line)
-            await asyncio.sleep(EXPIRE_EVERY_S)
-
-    async def _compact_offsets(self) -> None:
-        while True:
-            await asyncio.sleep(self.config.flush_consumer_offset_interval / 1000)
-            compaction = self.offsets.compaction(now_ms())
-            if compaction is not None:
-                try:
-                    await asyncio.to_thread(compaction.run)
-                except OSError as error:
-                    logger.error("consumer offsets stay in the journal: %s", error)
-
-    async def _save_delays(self) -> None:
-        while True:
-            await asyncio.sleep(self.config.flush_delay_offset_interval / 1000)
-            try:
-                self.delivery.save()
-            except OSError as error:
-                logger.error("delay offsets could not be saved: %s", error)
-
-
-def store_config(config: BrokerConfig) -> StoreConfig:
-    return StoreConfig(
-        root=config.store_path_root_dir,
-        mapped_file_size_commit_log=config.mapped_file_size_commit_log,
-        mapped_file_size_consume_queue=config.mapped_file_size_consume_queue,
-        max_hash_slot_num=config.max_hash_slot_num,
-        max_index_num=config.max_index_num,
-        message_index_enable=config.message_index_enable,
-        file_reserved_time_h=config.file_reserved_time,
-        delete_when=config.delete_when,
-        disk_max_used_space_ratio=config.disk_max_used_space_ratio,
-        disk_clean_forcibly_ratio=config.disk_space_clean_forcibly_ratio,
-        disk_warning_ratio=config.disk_space_warning_level_ratio,
-        access_message_in_memory_max_ratio=config.access_message_in_memory_max_ratio,
-        physical_memory=config.physical_memory or physical_memory(),
-        max_transfer_bytes_on_message_in_memory=config.max_transfer_bytes_on_message_in_memory,
-        max_transfer_count_on_message_in_memory=config.max_transfer_count_on_message_in_memory,
-        max_transfer_bytes_on_message_in_disk=config.max_transfer_bytes_on_message_in_disk,
-        max_transfer_count_on_message_in_disk=config.max_transfer_count_on_message_in_disk,
-        delay_levels_ms=config.delay_levels_ms,
-        flush_consume_queue_thorough_interval_ms=config.flush_consume_queue_thorough_interval,
-    )
-
-
-_CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-
-
-def physical_memory() -> int:
-    """The smaller of the machine's and the cgroup's."""
-    limits = [psutil.virtual_memory().total]
-    for path in _CGROUP_LIMITS:
-        try:
-            text = path.read_text().strip()
-        except OSError:
-            continue
-        if text.isdigit():
-            limits.append(int(text))
-    return min(limits)
 
 
 def now_ms() -> int:

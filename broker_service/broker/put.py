@@ -12,6 +12,7 @@ from broker_service.broker.broker import Broker
 from broker_service.broker.frame import Frame, FrameLimits, check_frame
 from broker_service.broker.names import SCHEDULE_TOPIC
 from broker_service.broker.topics import TopicConfig
+from broker_service.broker.traffic import Traffic
 from broker_service.errors import DiskFull, InvalidParameter, MessageIllegal, TopicNotExist
 from broker_service.model import Appended, PutStatus
 
@@ -33,10 +34,9 @@ class Send:
 
 
 class PutPath:
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, traffic: Traffic) -> None:
         self._broker = broker
-        self.messages = 0  # since the start, for brokerStatus and metrics
-        self.bytes = 0
+        self._traffic = traffic
         self._pending = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -49,8 +49,7 @@ class PutPath:
         frame = self._checked(send)
         self._broker.acknowledgements.check_room()
         appended = self._append(send.topic, frame)
-        self.messages += send.count
-        self.bytes += len(send.records)
+        self._traffic.add(send.count, len(send.records))
         if not frame.waits:
             return appended, PutStatus.PUT_OK
         self._pending += 1

@@ -9,7 +9,8 @@ from rocketsim_proto import broker_pb2_grpc
 
 from broker_service.broker.broker import Broker
 from broker_service.broker.commits import CommitEntry, Commits
-from broker_service.broker.pull import Pull, PullPath, Range
+from broker_service.broker.pull import Pull, PullPath
+from broker_service.broker.pull_range import Range, RangePath
 from broker_service.broker.put import PutPath, Send
 from broker_service.broker.queue_lookup import QueueLookup
 from broker_service.rpc_errors import maps_errors, maps_stream_errors
@@ -24,10 +25,19 @@ ANSWER_SHARE = 0.1
 
 
 class BrokerServicer(broker_pb2_grpc.BrokerServicer):
-    def __init__(self, broker: Broker, puts: PutPath, pulls: PullPath, commits: Commits, queues: QueueLookup) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        puts: PutPath,
+        pulls: PullPath,
+        ranges: RangePath,
+        commits: Commits,
+        queues: QueueLookup,
+    ) -> None:
         self._broker = broker
         self._puts = puts
         self._pulls = pulls
+        self._ranges = ranges
         self._commits = commits
         self._queues = queues
 
@@ -94,7 +104,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
     @maps_stream_errors
     async def PullRange(self, request: pb.PullRangeRequest, context: Context[Any, Any]) -> AsyncIterator[pb.PullFrame]:
         ranges = [Range(item.topic, item.queue_id, item.from_offset, item.until_offset) for item in request.ranges]
-        frames = self._pulls.pull_range(
+        frames = self._ranges.pull_range(
             request.consumer_group, ranges, request.sub_expression, request.expression_type, request.max_frame_bytes
         )
         async for frame in frames:

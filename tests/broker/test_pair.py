@@ -79,6 +79,7 @@ async def test_a_put_to_a_synchronous_master_is_on_the_slave_when_it_returns(tmp
         assert status is PutStatus.PUT_OK
         assert slave.store.end_offset == master.store.end_offset
         await until(lambda: "t" in slave.topics.entries, "the slave knows the topic")
+        await until(lambda: slave.store.queue_bounds("t", 0) == (0, 1), "shown")
         assert await bodies(slave) == await bodies(master) == [b"x"]
 
 
@@ -248,8 +249,8 @@ async def test_an_old_master_that_returns_behind_a_promoted_slave_cannot_write(t
 
             # As a slave with the id that the promotion left free it follows.
             async with running(tmp_path / "m", **(keys | SLAVE)) as follower:
-                await until(lambda: follower.store.end_offset == slave.store.end_offset, "in step")
                 await until(lambda: "t" in follower.topics.entries, "the topic")
+                await until(lambda: follower.store.queue_bounds("t", 0) == (0, 2), "in step and shown")
                 assert await bodies(follower) == [b"before", b"after"]
 
 

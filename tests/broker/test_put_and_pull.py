@@ -11,7 +11,8 @@ from rocketsim_proto.record import encode_host
 from broker_service.broker.commits import CommitEntry, Commits, Committed
 from broker_service.broker.groups import SubscriptionGroup
 from broker_service.broker.node import BrokerNode
-from broker_service.broker.pull import Frame, Pull, Pulled, Range
+from broker_service.broker.pull import Pull, Pulled
+from broker_service.broker.pull_range import Frame, Range
 from broker_service.broker.queue_lookup import QueueLookup
 from broker_service.broker.suggestion import PullCode
 from broker_service.broker.topics import TopicConfig
@@ -40,7 +41,7 @@ async def pull(node: BrokerNode, offset: int = 0, **fields: Any) -> Pulled:
 async def frames(
     node: BrokerNode, *ranges: tuple[str, int, int, int], max_bytes: int = 0, **fields: Any
 ) -> list[Frame]:
-    found = node.pulls.pull_range(
+    found = node.ranges.pull_range(
         fields.get("group", "g"), [Range(*item) for item in ranges], fields.get("tags", "*"), "TAG", max_bytes
     )
     return [frame async for frame in found]

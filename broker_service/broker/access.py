@@ -1,0 +1,60 @@
+"""ReadAccess: who may read what here, in RocketMQ's order of checks, and what table D1 has to know of the reader."""
+
+from broker_service.broker.broker import Broker
+from broker_service.broker.commits import Commits
+from broker_service.broker.groups import SubscriptionGroup
+from broker_service.broker.suggestion import Reader
+from broker_service.broker.topics import PERM_READ
+from broker_service.errors import InvalidParameter, NoPermission
+
+
+class QueueIdOutOfRange(InvalidParameter):
+    """4.9.8 answers SYSTEM_ERROR."""
+
+    code = 1
+
+
+class ReadAccess:
+    def __init__(self, broker: Broker, commits: Commits) -> None:
+        self._broker = broker
+        self._commits = commits
+
+    def group(self, name: str) -> SubscriptionGroup:
+        """Broker readable, group there, consumeEnable."""
+        self._check_broker()
+        return self._commits.group(name)
+
+    def nobodys_group(self) -> SubscriptionGroup:
+        """For a reader without a group, which keeps its offsets itself."""
+        self._check_broker()
+        return SubscriptionGroup()
+
+    def check_queue(self, topic_name: str, queue_id: int) -> None:
+        """Topic there, topic readable, queue id in range."""
+        topic = self._broker.topics.readable(topic_name, self._broker.config.broker_permission)
+        if not 0 <= queue_id < topic.read_queue_nums:
+            raise QueueIdOutOfRange(
+                f"queue {queue_id} of topic {topic_name}, which has {topic.read_queue_nums} read queues"
+            )
+
+    def reader(self, group: SubscriptionGroup) -> Reader:
+        config = self._broker.config
+        return Reader(
+            role=self._broker.mastership.role,
+            slave_read_enable=config.slave_read_enable,
+            offset_check_in_slave=config.offset_check_in_slave,
+            group_broker_id=group.broker_id,
+            group_when_slowly=group.which_broker_when_consume_slowly,
+        )
+
+    def is_refused_here(self) -> bool:
+        """`strictSlaveRead`: a slave that is not to be read refuses, where RocketMQ's only suggests the master."""
+        config = self._broker.config
+        return self._broker.is_slave and config.strict_slave_read and not config.slave_read_enable
+
+    def _check_broker(self) -> None:
+        config = self._broker.config
+        if not config.broker_permission & PERM_READ:
+            raise NoPermission(
+                f"broker {config.broker_name} cannot be read: brokerPermission is {config.broker_permission}"
+            )

@@ -1,0 +1,109 @@
+"""Chores: what a broker does every now and then, each in a loop of its own."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+from broker_service.admin.metrics import Metrics
+from broker_service.admin.status import Status
+from broker_service.broker.broker import Broker
+from broker_service.broker.delivery import Delivery
+from broker_service.broker.metadata import MetadataExchange
+from broker_service.replication.master import ReplicationMaster
+from broker_service.replication.slave import ReplicationSlave
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.1  # a change of metadata reaches the slaves within this
+SAMPLE_EVERY_S = 1.0
+EXPIRE_EVERY_S = 10.0  # RocketMQ's cleanResourceInterval
+
+
+class Chores:
+    """`register` tells the name servers at once."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        metadata: MetadataExchange,
+        delivery: Delivery,
+        master: ReplicationMaster,
+        slave: ReplicationSlave,
+        status: Status,
+        metrics: Metrics,
+        register: Callable[[], None],
+    ) -> None:
+        self._broker = broker
+        self._metadata = metadata
+        self._delivery = delivery
+        self._master = master
+        self._slave = slave
+        self._status = status
+        self._metrics = metrics
+        self._register = register
+        self._compacting: asyncio.Future[None] | None = None
+
+    def loops(self) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
+        """A name and the loop of each; every one runs until it is cancelled."""
+        yield "tick", self._tick()
+        yield "sample", self._sample()
+        yield "expire", self._expire()
+        yield "offsets", self._compact_offsets()
+        yield "delays", self._save_delays()
+
+    async def finish(self) -> None:
+        """What a cancelled loop had begun in a thread has ended."""
+        if self._compacting is not None:
+            await asyncio.gather(self._compacting, return_exceptions=True)
+
+    async def _tick(self) -> None:
+        broker = self._broker
+        writable = broker.takes_clients_writes
+        while True:
+            broker.store.tick(broker.now_ms())
+            change = self._metadata.take_changes()
+            if broker.is_slave:
+                if broker.offsets.take_news():
+                    self._slave.hand_back()
+            elif change is not None:
+                self._master.publish_metadata(change)
+            if writable != broker.takes_clients_writes:
+                writable = not writable
+                self._register()
+            await asyncio.sleep(TICK_S)
+
+    async def _sample(self) -> None:
+        while True:
+            self._status.sample()
+            if self._broker.config.metrics_port:
+                self._metrics.picture()
+            if self._broker.is_slave and not self._slave.is_following():
+                self._register()  # the master may have come back at another address
+            await asyncio.sleep(SAMPLE_EVERY_S)
+
+    async def _expire(self) -> None:
+        while True:
+            for line in self._broker.store.delete_expired(self._broker.now_ms()):
+                logger.info("%s", line)
+            await asyncio.sleep(EXPIRE_EVERY_S)
+
+    async def _compact_offsets(self) -> None:
+        while True:
+            await asyncio.sleep(self._broker.config.flush_consumer_offset_interval / 1000)
+            try:
+                compaction = self._broker.offsets.compaction(self._broker.now_ms())
+                if compaction is not None:
+                    self._compacting = asyncio.ensure_future(asyncio.to_thread(compaction.run))
+                    await asyncio.shield(self._compacting)
+            except OSError as error:
+                logger.error("consumer offsets stay in the journal: %s", error)
+
+    async def _save_delays(self) -> None:
+        while True:
+            await asyncio.sleep(self._broker.config.flush_delay_offset_interval / 1000)
+            try:
+                self._delivery.save()
+            except OSError as error:
+                logger.error("delay offsets could not be saved: %s", error)

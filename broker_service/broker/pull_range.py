@@ -1,0 +1,140 @@
+"""RangePath: ranges of many queues as a stream of large frames, each with its suggestion; what feeds Spark."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from broker_service.broker.access import ReadAccess
+from broker_service.broker.broker import Broker
+from broker_service.broker.groups import SubscriptionGroup
+from broker_service.broker.subscription import tags_codes_of
+from broker_service.broker.suggestion import MASTER_ID
+from broker_service.broker.traffic import Traffic
+from broker_service.errors import InvalidParameter, ServiceNotAvailable
+from broker_service.model import GetMessageStatus
+
+DEFAULT_FRAME_BYTES = 1 << 20
+# Looks that find little or nothing are bounded, so that one frame does not keep the loop to itself.
+MAX_LOOKS_A_FRAME = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    topic: str
+    queue_id: int
+    from_offset: int
+    until_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """`count` records of the frame are of the range `range_index`."""
+
+    range_index: int
+    count: int
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    status: GetMessageStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    records: bytes
+    sizes: bytes
+    segments: list[Segment]
+    suggested_broker_id: int
+
+
+# With these a range that is not complete may go on in the next frame.
+_GOES_ON = (GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE, GetMessageStatus.MESSAGE_WAS_REMOVING)
+
+
+class RangePath:
+    def __init__(self, broker: Broker, access: ReadAccess, traffic: Traffic) -> None:
+        self._broker = broker
+        self._access = access
+        self._traffic = traffic
+
+    async def pull_range(
+        self, group_name: str, ranges: Sequence[Range], sub_expression: str, expression_type: str, max_frame_bytes: int
+    ) -> AsyncIterator[Frame]:
+        """Frames of about `max_frame_bytes`, small ranges packed together, until every range has ended."""
+        group = self._check_ranges(group_name, ranges)
+        tags = tags_codes_of(sub_expression, expression_type)
+        if self._access.is_refused_here():
+            yield self._refused_ranges(ranges)
+            return
+        frame_bytes = min(max_frame_bytes or DEFAULT_FRAME_BYTES, self._broker.config.pull_range_max_frame_bytes)
+        index, offset = 0, ranges[0].from_offset if ranges else 0
+        while index < len(ranges):
+            frame, index, offset = self._frame(ranges, index, offset, tags, frame_bytes, group)
+            self._traffic.add(sum(segment.count for segment in frame.segments), len(frame.records))
+            yield frame
+            # Other calls get their turn even if this client's window never fills up.
+            await asyncio.sleep(0)
+            if self._broker.stopping:
+                raise ServiceNotAvailable("this broker is stopping; read from another one")
+
+    def _frame(
+        self,
+        ranges: Sequence[Range],
+        index: int,
+        offset: int,
+        tags: frozenset[int] | None,
+        frame_bytes: int,
+        group: SubscriptionGroup,
+    ) -> tuple[Frame, int, int]:
+        """The next frame, and where the one after it begins."""
+        records: list[bytes] = []
+        sizes: list[bytes] = []
+        segments: list[Segment] = []
+        from_slave = False
+        room = frame_bytes
+        looks = 0
+        while index < len(ranges) and room > 0 and looks < MAX_LOOKS_A_FRAME:
+            wanted = ranges[index]
+            looks += 1
+            found = self._broker.store.read_range(
+                wanted.topic, wanted.queue_id, offset, wanted.until_offset, room, tags
+            )
+            segments.append(
+                Segment(index, found.count, found.next_offset, found.min_offset, found.max_offset, found.status)
+            )
+            from_slave |= found.suggest_pull_from_slave
+            if found.count:
+                records.append(found.records)
+                sizes.append(found.sizes)
+                room -= len(found.records)
+            complete = found.next_offset >= wanted.until_offset
+            if complete or found.status not in _GOES_ON or found.next_offset <= offset:
+                index += 1
+                offset = ranges[index].from_offset if index < len(ranges) else 0
+            else:
+                offset = found.next_offset
+                if offset < min(wanted.until_offset, found.max_offset):
+                    break  # the frame is full, or enough was looked at
+        suggestion = self._access.reader(group).suggested_broker_id(from_slave=from_slave)
+        return Frame(_joined(records), _joined(sizes), segments, suggestion), index, offset
+
+    def _check_ranges(self, group_name: str, ranges: Sequence[Range]) -> SubscriptionGroup:
+        group = self._access.group(group_name) if group_name else self._access.nobodys_group()
+        for wanted in dict.fromkeys((item.topic, item.queue_id) for item in ranges):
+            self._access.check_queue(*wanted)
+        for item in ranges:
+            if not 0 <= item.from_offset <= item.until_offset:
+                raise InvalidParameter(
+                    f"[{item.from_offset}, {item.until_offset}) of queue {item.queue_id} of {item.topic} is no range"
+                )
+        return group
+
+    def _refused_ranges(self, ranges: Sequence[Range]) -> Frame:
+        segments = []
+        for index, item in enumerate(ranges):
+            bounds = self._broker.store.queue_bounds(item.topic, item.queue_id)
+            segments.append(Segment(index, 0, item.from_offset, *bounds, GetMessageStatus.NO_MATCHED_MESSAGE))
+        return Frame(b"", b"", segments, MASTER_ID)
+
+
+def _joined(pieces: list[bytes]) -> bytes:
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
