@@ -94,8 +94,9 @@ class Producer:
             clock=clock,
         )
         self._good_topics: set[str] = set()
-        # Whoever forgets close() still loses nothing at the end of the process.
-        self._at_exit = _close_if_alive(weakref.ref(self))
+        # Whoever forgets close(), or the producer, still loses nothing at the end of the process: the sender threads keep
+        # the outbox.
+        self._at_exit = _close_if_alive(weakref.ref(self._outbox))
         atexit.register(self._at_exit)
         forks.watch(self)
 
@@ -380,9 +381,9 @@ class Producer:
         )
 
 
-def _close_if_alive(reference: "weakref.ref[Producer]") -> Callable[[], None]:
+def _close_if_alive(reference: "weakref.ref[Outbox]") -> Callable[[], None]:
     def close() -> None:
-        if (producer := reference()) is not None:
-            producer.close()
+        if (outbox := reference()) is not None:
+            outbox.close()
 
     return close

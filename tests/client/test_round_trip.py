@@ -210,6 +210,7 @@ from rocketsim_client import Message, Producer
 producer = Producer({pair[0]!r}, "p", linger_ms=50)
 for number in range(1000):
     producer.send_async(Message({topic!r}, b"x"))
+del producer
 """
     path = f"{ROOT}{os.pathsep}{Path(ROOT) / 'proto'}"
     subprocess.run([sys.executable, "-c", script], check=True, env=os.environ | {"PYTHONPATH": path}, timeout=30)
