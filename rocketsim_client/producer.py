@@ -94,7 +94,7 @@ class Producer:
             clock=clock,
         )
         self._good_topics: set[str] = set()
-        # Whoever forgets close(), or the producer, still loses nothing at the end of the process: the sender threads keep
+        # Whoever forgets close(), or the producer, still loses nothing at the end of the process: sender threads keep
         # the outbox.
         self._at_exit = _close_if_alive(weakref.ref(self._outbox))
         atexit.register(self._at_exit)
