@@ -3,6 +3,7 @@
 What may go well on another broker or later is FAILED_PRECONDITION: UNAVAILABLE is what gRPC says of a dead process.
 """
 
+import errno
 import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -39,6 +40,15 @@ def status_of(error: errors.RocketSimError) -> grpc.StatusCode:
     return next((status for kind, status in _STATUS_OF if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
 
 
+def refusal_of(error: Exception) -> errors.RocketSimError:
+    """What a caller gets for it: a disk that fails is our trouble, and may be another broker's luck."""
+    if isinstance(error, errors.RocketSimError):
+        return error
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return errors.DiskFull(f"no room on the disk: {error}")
+    return errors.ServiceNotAvailable(f"the disk refuses: {error}")
+
+
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: errors.RocketSimError) -> NoReturn:
     if status_of(error) in (grpc.StatusCode.INTERNAL, grpc.StatusCode.DATA_LOSS):
         logger.error("a call of %s failed: %s", context.peer(), error)
@@ -54,8 +64,8 @@ def maps_errors(
     async def mapped(self: Any, request: Request, context: grpc.aio.ServicerContext[Any, Any]) -> Response:
         try:
             return await method(self, request, context)
-        except errors.RocketSimError as error:
-            await abort(context, error)
+        except (errors.RocketSimError, OSError) as error:
+            await abort(context, refusal_of(error))
 
     return mapped
 
@@ -72,7 +82,7 @@ def maps_stream_errors(
         try:
             async for response in method(self, request, context):
                 yield response
-        except errors.RocketSimError as error:
-            await abort(context, error)
+        except (errors.RocketSimError, OSError) as error:
+            await abort(context, refusal_of(error))
 
     return mapped

@@ -34,7 +34,7 @@ _CLIENT_SYS_FLAGS = (
     | SYS_FLAG_STORE_HOST_V6
 )
 # Kinds of message that would be stored as something else than they are meant to be.
-_UNSUPPORTED = {
+_UNSUPPORTED: dict[str, str] = {
     "TRAN_MSG": "transactional messages are not supported",
     "TIMER_DELIVER_MS": "messages with a delivery time are not supported; use a delay level",
     "TIMER_DELAY_SEC": "messages with a delivery time are not supported; use a delay level",

@@ -84,8 +84,8 @@ class Leadership:
                     elif self._broker.mastership.standing is Standing.WAITING:
                         waits_for = self._broker.waits_for()
                         if waits_for is None:
-                            await self._open()
-                        elif waits_for != told:
+                            waits_for = await self._opening()
+                        if waits_for is not None and waits_for != told:
                             told = waits_for
                             logger.info("no writes yet: %s", waits_for)
                     if self._broker.mastership.standing is not Standing.WAITING:
@@ -110,6 +110,14 @@ class Leadership:
             for task in watched:
                 task.cancel()
         self._poke.clear()
+
+    async def _opening(self) -> str | None:
+        """Why it did not work, to be tried again; None if it did."""
+        try:
+            await self._open()
+        except (OSError, ServiceNotAvailable) as error:
+            return f"the epoch could not be written: {error}"
+        return None
 
     async def _open(self) -> None:
         """Take writes from now on; what was committed beyond the end of what is left of the log comes back first."""

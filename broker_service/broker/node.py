@@ -271,6 +271,7 @@ class BrokerNode:
         self.flusher.start()
         await server.start()
         self._tasks: list[asyncio.Task[Any]] = []
+        self._refusals: dict[str, str] = {}
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._own("leadership", self.leadership.run())
         self._own("registration", self.registration.run())
@@ -331,9 +332,13 @@ class BrokerNode:
             self._failed.exception()  # said by `run_until`
         self.metrics.close()
         await self.flusher.close()
-        self.delivery.save()
-        self.offsets.close(now_ms())
-        self.store.close()
+        try:
+            self.delivery.save()
+            self.offsets.close(now_ms())
+        except OSError as error:
+            logger.error("the journal and the log keep what could not be written: %s", error)
+        finally:
+            self.store.close()
         logger.info("broker %s stopped at %d", self.config.broker_name, self.store.end_offset)
 
     async def _slaves_caught_up(self) -> None:
@@ -374,7 +379,7 @@ class BrokerNode:
             epoch=broker.epoch,
             end_offset=self.store.end_offset,
             topics_version=version_to_proto(self.topics.version),
-            topics=[topic_to_proto(topic) for topic in self.topics.entries.values()],
+            topics=[topic_to_proto(topic) for topic in self.topics.announced(broker.config.auto_create_topic_enable)],
             broker_permission=broker.config.broker_permission,
             writable=broker.takes_clients_writes,
         )
@@ -385,10 +390,11 @@ class BrokerNode:
         broker.peers.answered(name_server, members, reply.newest_epoch, self.address)
         if reply.newest_epoch > broker.epoch and broker.mastership.is_master:
             self.replication_master.broker.fenced(reply.newest_epoch, f"name server {name_server}")
-        if reply.refused:
-            logger.warning("name server %s refuses this broker: %s", name_server, reply.refused)
-        else:
+        if not reply.refused:
             self.mastership.name_server_answered(broker.clock())
+        elif reply.refused != self._refusals.get(name_server):
+            logger.warning("name server %s refuses this broker: %s", name_server, reply.refused)
+        self._refusals[name_server] = reply.refused  # said once
         self.leadership.poke()
 
 

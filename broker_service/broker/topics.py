@@ -97,6 +97,10 @@ class TopicTable(ConfigTable[TopicConfig]):
         if not self.delete(name, now_ms, queue_offsets):
             raise TopicNotExist(f"topic {name!r} does not exist here")
 
+    def announced(self, auto_create: bool) -> list[TopicConfig]:
+        """What makes routes.  By the default topic's, producers find a broker that makes topics."""
+        return [topic for name, topic in self.entries.items() if auto_create or name != DEFAULT_TOPIC]
+
     def of_users(self) -> list[str]:
         return [name for name in self.entries if not is_system_topic(name)]
 

@@ -240,6 +240,13 @@ def test_system_topics_are_there_and_enter_the_file_with_the_first_change(tmp_pa
     assert set(topics_in(tmp_path).entries) == {"SCHEDULE_TOPIC_XXXX", "TBW102", "t"}
 
 
+def test_the_default_topic_makes_a_route_only_if_first_messages_make_topics(tmp_path: Path) -> None:
+    topics = topics_in(tmp_path)
+    topics.add_system_topics(8, 18)
+    assert {topic.name for topic in topics.announced(auto_create=True)} == {"SCHEDULE_TOPIC_XXXX", "TBW102"}
+    assert {topic.name for topic in topics.announced(auto_create=False)} == {"SCHEDULE_TOPIC_XXXX"}
+
+
 # --- groups -----------------------------------------------------------------------------------------------------------
 
 

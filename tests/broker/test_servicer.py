@@ -122,6 +122,21 @@ def test_every_error_of_ours_has_a_status_and_a_code_of_rocketmqs() -> None:
     assert status_of(errors.RocketSimError("x")) is grpc.StatusCode.INTERNAL
 
 
+async def test_a_disk_that_fails_is_said_as_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(tmp_path) as node, stub_of(node) as stub:
+        for number, words in ((28, "no room"), (5, "the disk refuses")):
+
+            def failing(*arguments: Any, number: int = number) -> None:
+                raise OSError(number, "as if")
+
+            monkeypatch.setattr(node.topics, "_file", type("File", (), {"save": failing})())
+            monkeypatch.setattr(node.topics, "_save", failing)
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await stub.Send(send_request(message("t", b"x")), timeout=10)
+            assert (refused.value.code().name, code_of(refused.value)) == ("FAILED_PRECONDITION", 14)
+            assert words in (refused.value.details() or "")
+
+
 async def test_a_hold_ends_by_an_answer_before_the_callers_deadline(tmp_path: Path) -> None:
     async with running(tmp_path) as node, stub_of(node) as stub:
         await put(node, "t", b"x")
