@@ -2,6 +2,7 @@
 
 import errno
 import random
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from broker_service.errors import FlushFailed, ServiceNotAvailable
 from broker_service.store.checkpoint import Checkpoint
 from tests.support.memory_files import MemoryFiles
-from tests.support.stores import NOW, bodies, open_store, put, queue_bodies
+from tests.support.stores import NOW, bodies, check_sound, open_store, put, queue_bodies
 
 ROOT = Path("/store")
 
@@ -92,3 +93,39 @@ def test_queue_files_deleted_meanwhile_do_not_fail_the_flush():
     store.delete_topic("gone")
     store.flush()
     assert store.writable
+
+
+def test_a_flush_thread_works_beside_appends_rolls_deletions_and_cuts(tmp_path):
+    store = open_store(tmp_path, file_reserved_time_h=0, disk_max_used_space_ratio=0)
+    stop = threading.Event()
+    failed: list[BaseException] = []
+
+    def flush_all_the_time() -> None:
+        try:
+            while not stop.is_set():
+                store.flush()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=flush_all_the_time)
+    thread.start()
+    try:
+        for number in range(150):
+            appended = put(store, "topic", number % 3, [b"x" * 700] * 3, now_ms=NOW + number)
+            if number % 10 == 3:
+                store.tick(NOW + number * 60_000)
+                store.delete_expired(NOW + number + 1)
+            if number % 40 == 39:
+                store.truncate(appended.runs[-1][0], None)
+                assert store.flushed_offset <= store.end_offset
+    finally:
+        stop.set()
+        thread.join()
+    assert not failed, failed
+    assert store.min_offset > 0, "files were deleted meanwhile"
+    check_sound(store)
+    store.close()
+    store = open_store(tmp_path)
+    assert store.recovery.scanned_from is None
+    check_sound(store)
+    store.close()

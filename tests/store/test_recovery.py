@@ -209,8 +209,8 @@ def rebuilt(store: MessageStore, directory: Path) -> dict[str, bytes]:
 CASES = [
     pytest.param(damage, left, clean, id=f"{name}, {'closed cleanly' if clean else 'killed'}")
     for name, damage, left in DISASTERS
-    # After a clean stop everything is below the flushed offset: what loses records then is in the other table.  And what
-    # our own note of a clean stop says is believed.
+    # After a clean stop everything is below the flushed offset: what loses records then is in the other table.
+    # And what our own note of a clean stop says is believed.
     for clean in ((False, True) if left == ALL and "too little" not in name else (False,))
 ]
 
