@@ -69,9 +69,10 @@ class Delivery:
     async def run(self) -> None:
         """Until cancelled; to be started when the broker takes writes."""
         self._adopt()
-        for position in told_by_log(self._position, self._broker.store):
-            self._position = position
-            await asyncio.sleep(0)
+        if self._has_queues():
+            for position in told_by_log(self._position, self._broker.store):
+                self._position = position
+                await asyncio.sleep(0)
         self._offsets = dict(self._position.offsets)
         self._running = True
         try:
@@ -147,6 +148,10 @@ class Delivery:
             broker.appended([(message.topic, message.queue_id)], appended.end_offset)
         self._offsets[level] = schedule_offset + 1
 
+    def _has_queues(self) -> bool:
+        """Whether there ever was a delayed message that may still be there."""
+        return any(topic == SCHEDULE_TOPIC for topic, _ in self._broker.store.queues())
+
     def _arrived(self, queues: Iterable[Queue]) -> None:
         if any(topic == SCHEDULE_TOPIC for topic, _ in queues):
             self._arrival.set()
@@ -156,9 +161,7 @@ class Delivery:
     def save(self) -> None:
         """Both files, if anything has changed since the last time.  Nothing depends on how often this is called."""
         position = self.position()
-        if self._saved is not None and position.offsets == self._saved.offsets and not position.offsets:
-            return
-        if position == self._saved:
+        if position == self._saved or not (position.offsets or self._has_queues()):
             return
         table = {str(level): offset for level, offset in sorted(position.offsets.items())}
         self._position_file.save({"commitLogOffset": position.log_offset, "offsets": table})

@@ -120,20 +120,23 @@ class Leadership:
         return None
 
     async def _open(self) -> None:
-        """Take writes from now on; what was committed beyond the end of what is left of the log comes back first."""
+        """Take writes from now on.  After an unclean start the log may end before what was committed."""
         broker = self._broker
         if broker.mastership.begins_epoch:
             epoch = await self._begin_epoch()
+            self._clamp_offsets()
         else:
             self._continue_epoch()
             epoch = broker.mastership.epoch
         if broker.mastership.standing is not Standing.WAITING:
             return  # fenced meanwhile
-        for line in broker.offsets.clamp(broker.store.queue_end, new_generation=True):
-            logger.warning("consumer offset beyond the end of its queue: %s", line)
         broker.mastership.opened(epoch)
         logger.info("this master takes writes: %s", broker)
         self._opened()
+
+    def _clamp_offsets(self) -> None:
+        for line in self._broker.offsets.clamp(self._broker.store.queue_end, new_generation=True):
+            logger.warning("consumer offset beyond the end of its queue: %s", line)
 
     async def _follow(self, address: str) -> None:
         if address == self._followed and self._following is not None:
@@ -170,8 +173,7 @@ class Leadership:
             start_offset = broker.store.end_offset
             epoch = await self._begin_epoch()
             self._role_file.save({"brokerRole": role.value, "brokerId": MASTER_ID, "epoch": epoch})
-            for line in broker.offsets.clamp(broker.store.queue_end, new_generation=True):
-                logger.warning("consumer offset beyond the end of its queue: %s", line)
+            self._clamp_offsets()
             broker.mastership.promoted(role, epoch)
             broker.change_role(role, MASTER_ID)
             broker.visible_changed(None)  # what the former master had not confirmed is ours now

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rocketsim_proto import namesrv_pb2, namesrv_pb2_grpc
 from rocketsim_proto.metadata_pb2 import ConsumerOffset, Metadata
 
 from broker_service.admin.operations import Operations
@@ -19,38 +18,12 @@ from broker_service.broker.pull import Pull
 from broker_service.broker.topics import TopicConfig
 from broker_service.errors import InvalidParameter, ServiceNotAvailable, StaleEpoch
 from broker_service.model import BrokerRole, PutStatus
-from broker_service.namesrv.route_table import RouteTable
-from broker_service.namesrv.servicer import NamesrvServicer
-from broker_service.server import Service, start_server
 from broker_service.store.json_file import JsonFile
-from tests.support.brokers import bodies_in, message, put, running, send_of
+from tests.support.brokers import NameServer, bodies_in, message, name_server, put, running, send_of
 from tests.support.polling import until
 
 SLAVE = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
 QUICK = {"sync_metadata_interval": 100, "ha_send_heartbeat_interval": 200}
-
-
-class NameServer:
-    def __init__(self, table: RouteTable, address: str) -> None:
-        self.table = table
-        self.address = address
-
-
-@asynccontextmanager
-async def name_server(port: int = 0) -> AsyncIterator[NameServer]:
-    table = RouteTable()
-    service = Service(
-        namesrv_pb2.DESCRIPTOR.services_by_name["NameServer"].full_name,
-        namesrv_pb2_grpc.add_NameServerServicer_to_server,
-        NamesrvServicer(table, lambda: 0),
-    )
-    server, bound = await start_server(
-        [service], bind_address="127.0.0.1", port=port, address_file=None, max_message_bytes=1 << 20
-    )
-    try:
-        yield NameServer(table, f"127.0.0.1:{bound}")
-    finally:
-        await server.stop(0)
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from rocketsim_proto import record
+from rocketsim_proto import namesrv_pb2, namesrv_pb2_grpc, record
 from rocketsim_proto.broker_pb2_grpc import BrokerStub
 from rocketsim_proto.record import Record
 
@@ -16,6 +16,9 @@ from broker_service.broker.mastership import Standing
 from broker_service.broker.node import BrokerNode
 from broker_service.broker.put import Send
 from broker_service.config import BrokerConfig
+from broker_service.namesrv.route_table import RouteTable
+from broker_service.namesrv.servicer import NamesrvServicer
+from broker_service.server import Service, start_server
 from tests.support.polling import until
 
 
@@ -82,3 +85,26 @@ def bodies_in(data: bytes) -> list[bytes]:
         bodies.append(record.decode(data, at).body)
         at += int.from_bytes(data[at : at + 4], "big")
     return bodies
+
+
+class NameServer:
+    def __init__(self, table: RouteTable, address: str) -> None:
+        self.table = table
+        self.address = address
+
+
+@asynccontextmanager
+async def name_server(port: int = 0) -> AsyncIterator[NameServer]:
+    table = RouteTable()
+    service = Service(
+        namesrv_pb2.DESCRIPTOR.services_by_name["NameServer"].full_name,
+        namesrv_pb2_grpc.add_NameServerServicer_to_server,
+        NamesrvServicer(table, lambda: 0),
+    )
+    server, bound = await start_server(
+        [service], bind_address="127.0.0.1", port=port, address_file=None, max_message_bytes=1 << 20
+    )
+    try:
+        yield NameServer(table, f"127.0.0.1:{bound}")
+    finally:
+        await server.stop(0)

@@ -1,0 +1,89 @@
+"""How a master begins: its epoch first, its offsets made to fit, and what goes wrong tried again."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_service.broker.mastership import Standing
+from broker_service.errors import ServiceNotAvailable
+from broker_service.model import BrokerRole
+from tests.support.brokers import name_server, put, running
+from tests.support.polling import until
+
+SLAVE: dict[str, Any] = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
+
+
+def crash(root: Path) -> None:
+    """As if the last stop had not been clean."""
+    (root / "abort").touch()
+
+
+async def test_a_clean_restart_goes_on_in_its_epoch_and_an_unclean_one_begins_another(tmp_path: Path) -> None:
+    epochs = []
+    for _ in range(2):
+        async with running(tmp_path) as node:
+            epochs.append(node.broker.epoch)
+            await put(node, "t", b"x")
+    crash(tmp_path)
+    async with running(tmp_path) as node:
+        epochs.append(node.broker.epoch)
+        assert node.epochs.epochs.epochs[-1].start_offset == node.store.end_offset
+    assert epochs == [100, 100, 200]
+
+
+async def test_after_an_unclean_stop_no_offset_stands_beyond_its_queue(tmp_path: Path) -> None:
+    async with running(tmp_path) as node:
+        await put(node, "t", b"0", b"1", b"2")
+        node.offsets.commit("g", "t", {0: 99})  # of records that the page cache took with it
+        node.offsets.commit("h", "t", {0: 2})
+    async with running(tmp_path) as node:
+        assert node.offsets.get("g", "t", 0) == (0, 99)
+    crash(tmp_path)
+    async with running(tmp_path) as node:
+        assert node.offsets.get("g", "t", 0) == (1, 3)
+        assert node.offsets.get("h", "t", 0) == (0, 2)
+
+
+async def test_a_promoted_slaves_offsets_end_where_its_log_does(tmp_path: Path) -> None:
+    async with running(tmp_path) as node:
+        await put(node, "t", b"0")
+        node.offsets.commit("g", "t", {0: 5})
+    async with running(tmp_path, **SLAVE) as slave:
+        await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
+        assert slave.offsets.get("g", "t", 0) == (1, 1)
+
+
+async def test_an_epoch_that_cannot_be_written_is_tried_again_and_nothing_is_taken_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: object, epochs: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr("broker_service.replication.epoch_file.EpochFile.save", full)
+        async with running(tmp_path, writable=False) as node:
+            with pytest.raises(ServiceNotAvailable, match="takes no writes yet"):
+                await put(node, "t", b"x")
+            disk.undo()
+            await until(lambda: node.mastership.standing is Standing.WRITABLE, "the disk has room again")
+            await put(node, "t", b"x")
+
+
+async def test_a_slave_with_a_configured_master_follows_it_without_a_name_server(tmp_path: Path) -> None:
+    async with (
+        running(tmp_path / "m") as master,
+        running(tmp_path / "s", **SLAVE, ha_master_address=master.address) as slave,
+    ):
+        await put(master, "t", b"x")
+        await until(lambda: slave.store.end_offset == master.store.end_offset, "copied")
+
+
+async def test_a_slave_finds_its_master_at_another_address(tmp_path: Path) -> None:
+    async with name_server() as names:
+        keys = {"namesrv_addr": names.address}
+        async with running(tmp_path / "s", **keys, **SLAVE) as slave:
+            for round_number in range(2):
+                async with running(tmp_path / "m", **keys) as master:
+                    await put(master, "t", b"%d" % round_number)
+                    await until(lambda: slave.store.end_offset == master.store.end_offset, "copied")
