@@ -5,7 +5,7 @@ After a fork the child therefore starts with none.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import grpc
@@ -42,9 +42,10 @@ _inherited: list[Any] = []
 
 
 class Channels:
-    """Thread-safe.  `close` ends all calls that are under way."""
+    """Thread-safe.  `close` ends all calls that are under way.  `options` are gRPC's channel arguments, over our own."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: Mapping[str, int | str] | None = None) -> None:
+        self._options = tuple({**dict(OPTIONS), **(options or {})}.items())
         self._lock = threading.Lock()
         self._channels: dict[str, grpc.Channel] = {}
         self._stubs: dict[tuple[str, type], Any] = {}
@@ -90,7 +91,7 @@ class Channels:
                     raise ClientClosed("this client has been closed")
                 channel = self._channels.get(address)
                 if channel is None:
-                    channel = self._channels[address] = grpc.insecure_channel(address, options=OPTIONS)
+                    channel = self._channels[address] = grpc.insecure_channel(address, options=self._options)
                 stub = self._stubs.setdefault((address, stub_type), stub_type(channel))
         return stub
 

@@ -20,8 +20,8 @@ from rocketsim_client.transport import Acknowledged, OffsetsAnswer, Outgoing, Pu
 class GrpcTransport(GrpcNameServers):
     """Thread-safe.  Every call tries one address once."""
 
-    def __init__(self, name_servers: Sequence[str]) -> None:
-        super().__init__(Channels(), name_servers)
+    def __init__(self, name_servers: Sequence[str], channel_options: Mapping[str, int | str] | None = None) -> None:
+        super().__init__(Channels(channel_options), name_servers)
 
     def close(self) -> None:
         self.channels.close()

@@ -172,6 +172,10 @@ class Outbox:
         with it."""
         kind = lane.key.kind
         columns = isinstance(entries[0].message, OutgoingBatch)
+        if columns and len(entries) > 1:  # ordered column batches may have met in one lane
+            for entry in entries:
+                self._settle([entry], lane, deadline)
+            return
         try:
             outgoing = self._outgoing(entries, kind in MAY_MOVE)
             part = self.deliver(outgoing, deadline, self._retries[kind], whole=columns or len(entries) == 1)

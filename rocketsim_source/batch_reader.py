@@ -30,7 +30,7 @@ class RocketSimReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self.options
-        cluster = ClientCluster.open(options.name_server, options.brokers, options.pull_timeout_ms / 1000)
+        cluster = ClientCluster.open(options.connection)
         try:
             return plan_partitions(ranges(options, cluster), options, cluster, os.cpu_count() or 1)
         finally:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from rocketsim_source.connection import Connection
 from rocketsim_source.queue import Offsets, Queue
 from rocketsim_source.splits import QueueRange
 
@@ -94,17 +95,8 @@ class ClientCluster:
         self.client = cluster
 
     @classmethod
-    def open(
-        cls, name_server: Sequence[str], brokers: Mapping[str, Mapping[int, str]] | None, timeout_s: float
-    ) -> "ClientCluster":
-        from rocketsim_client.cluster import Cluster
-
-        if not brokers:
-            return cls(Cluster(";".join(name_server), timeout_s=timeout_s))
-        from rocketsim_source.static_route import StaticRoute
-
-        addresses = [address for members in brokers.values() for address in members.values()]
-        return cls(Cluster(";".join(addresses), timeout_s=timeout_s, transport=StaticRoute(brokers)))
+    def open(cls, connection: Connection) -> "ClientCluster":
+        return cls(connection.open())
 
     def topics(self) -> list[str]:
         return self.client.topics()

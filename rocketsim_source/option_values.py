@@ -11,6 +11,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, TypeVar
 
 MAX_LONG = 2**63 - 1
+CHANNEL = "grpc."  # options of gRPC's channels, handed through
 MAX_SHOWN = 300  # characters of a value that an error repeats
 Parse = Callable[[str], Any]
 Options = TypeVar("Options")
@@ -72,6 +73,12 @@ def read_options(kind: type[Options], given: Mapping[str, str], *, also: tuple[s
         except OptionError as error:
             shown = text_given if len(text_given) <= MAX_SHOWN else text_given[:MAX_SHOWN] + "…"
             raise OptionError(f"option {used[0]} = {shown!r}: {error}") from None
+    if any(item.name == "channel" for item in fields(kind)):  # type: ignore[arg-type]
+        values["channel"] = {
+            name: int(value) if re.fullmatch("-?[0-9]{1,18}", value) else value
+            for name, value in given.items()
+            if name.startswith(CHANNEL)
+        }
     options = kind(**values)
     if getattr(options, "strict", True):
         refuse_unknown(given, known)
@@ -83,7 +90,9 @@ def refuse_unknown(given: Mapping[str, str], known: list[str]) -> None:
     for name in given:
         if name in by_lower:
             continue
-        if name.startswith(("tls.", "grpc.", "kafka.")):
+        if name.startswith(CHANNEL):
+            continue
+        if name.startswith(("tls.", "kafka.")):
             raise OptionError(f"option {name} is not supported yet; leave it out")
         near = difflib.get_close_matches(name, by_lower, n=1)
         hint = f"did you mean {by_lower[near[0]]}?" if near else "see docs/spark.md for those there are"

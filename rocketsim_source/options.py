@@ -6,8 +6,9 @@ Names are Kafka's where the meaning is Kafka's and RocketMQ's for what is Rocket
 # ruff: noqa: RUF009 -- `option` and `later` make dataclass fields
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from rocketsim_source.connection import Connection
 from rocketsim_source.data_loss import DataLossPolicy, data_loss_action
 from rocketsim_source.option_values import (
     OptionError,
@@ -133,6 +134,8 @@ class SourceOptions:
     commit_min_interval_ms: int = option("commitMinIntervalMs", milliseconds(), 0)
     group_conflict_policy: str = option("groupConflictPolicy", choice("warn", "fail", "ignore"), "warn")
 
+    channel: dict[str, int | str] = field(default_factory=dict)  # grpc.*
+
     filter_type: str | None = later("filterType", "TAG")
     view: str | None = later("view", "messages")
     max_time_range_per_trigger: str | None = later("maxTimeRangePerTrigger")
@@ -186,6 +189,12 @@ class SourceOptions:
     def pull_group(self) -> str:
         """A pull always names a group, because brokers decide by group who may read what, and where."""
         return self.group or READER_GROUP
+
+    @property
+    def connection(self) -> Connection:
+        return Connection.of(
+            self.name_server, self.brokers, self.pull_timeout_ms, self.metadata_refresh_ms, self.channel
+        )
 
     @property
     def commits(self) -> bool:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from rocketsim_source.cluster import BrokerCluster, ClientCluster
+from rocketsim_source.connection import Connection
 from rocketsim_source.decode import Decoder
 from rocketsim_source.options import SourceOptions
 from rocketsim_source.partition import QueueRangesPartition
@@ -19,20 +20,15 @@ from rocketsim_source.range_fetch import RangeFetch
 
 MAX_HINTS = 100_000
 
-_clusters: dict[tuple[object, ...], BrokerCluster] = {}
-_hints: dict[tuple[object, ...], dict[Queue, int]] = {}
-
-
-def worker_key(options: SourceOptions) -> tuple[object, ...]:
-    brokers = tuple(sorted((name, tuple(sorted(ids.items()))) for name, ids in (options.brokers or {}).items()))
-    return os.getpid(), options.name_server, brokers, options.pull_timeout_ms
+_clusters: dict[tuple[int, Connection], BrokerCluster] = {}
+_hints: dict[tuple[int, Connection], dict[Queue, int]] = {}
 
 
 def worker_cluster(options: SourceOptions) -> BrokerCluster:
     """This process's connection to the cluster that the options name."""
-    key = worker_key(options)
+    key = os.getpid(), options.connection
     if key not in _clusters:
-        _clusters[key] = ClientCluster.open(options.name_server, options.brokers, options.pull_timeout_ms / 1000)
+        _clusters[key] = ClientCluster.open(options.connection)
     return _clusters[key]
 
 
@@ -40,7 +36,7 @@ def worker_hints(options: SourceOptions, planned: dict[Queue, int]) -> MutableMa
     """Which broker to ask first: what the driver found out, then what this process learned, as `suggestScope` says."""
     if "worker" not in options.suggest_scope:
         return dict(planned)
-    known = _hints.setdefault(worker_key(options), {})
+    known = _hints.setdefault((os.getpid(), options.connection), {})
     if len(known) > MAX_HINTS:
         known.clear()
     known.update(planned)

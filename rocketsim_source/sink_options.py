@@ -2,8 +2,9 @@
 
 # ruff: noqa: RUF009 -- `option` and `later` make dataclass fields
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
+from rocketsim_source.connection import Connection
 from rocketsim_source.option_values import (
     OptionError,
     addresses,
@@ -19,6 +20,7 @@ from rocketsim_source.option_values import (
 )
 from rocketsim_source.options import FROM_SPARK, SourceOptions, one_of
 
+ROUTE_MS = 1000
 # Spark passes a stream's own options on to its sink.
 FROM_SPARK_STREAMS = (
     "checkpointLocation",
@@ -50,8 +52,14 @@ class SinkOptions:
     unsynced_send_policy: str = option("unsyncedSendPolicy", choice("warn", "fail"), "warn")
     strict: bool = option("strictOptions", boolean, True)
 
+    channel: dict[str, int | str] = field(default_factory=dict)  # grpc.*
+
     access_key: str | None = later("accessKey")
     secret_key: str | None = later("secretKey")
+
+    @property
+    def connection(self) -> Connection:
+        return Connection.of(self.name_server, self.brokers, self.send_timeout_ms, ROUTE_MS, self.channel)
 
     def __post_init__(self) -> None:
         one_of(
@@ -62,5 +70,5 @@ class SinkOptions:
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Options of the source are let pass, so that a table may be read and written."""
-    of_source = [item.metadata["option"].name for item in fields(SourceOptions)]
+    of_source = [item.metadata["option"].name for item in fields(SourceOptions) if "option" in item.metadata]
     return read_options(SinkOptions, given, also=(*FROM_SPARK, *FROM_SPARK_STREAMS, *of_source))

@@ -2,17 +2,18 @@
 are asked.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from rocketsim_client.errors import BrokerNotExist, NoPermission, RocketSimError, TopicNotExist
 from rocketsim_client.grpc_transport import GrpcTransport
 from rocketsim_client.route import PERM_READ, PERM_WRITE, BrokerData, QueueData, TopicRoute
+from rocketsim_source.connection import Members
 
 
 class StaticRoute(GrpcTransport):
-    def __init__(self, brokers: Mapping[str, Mapping[int, str]]) -> None:
-        super().__init__([])
-        self._brokers = {name: BrokerData("", name, dict(members)) for name, members in brokers.items()}
+    def __init__(self, brokers: Iterable[tuple[str, Members]], channel_options: Mapping[str, int | str]) -> None:
+        super().__init__([], channel_options)
+        self._brokers = {name: BrokerData("", name, dict(members)) for name, members in brokers}
         self._known: dict[tuple[str, str], int] = {}
 
     def topic_route(self, topic: str, timeout_s: float) -> TopicRoute:

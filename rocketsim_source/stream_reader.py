@@ -53,9 +53,7 @@ class RocketSimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     @property
     def driver(self) -> "_Driver":
         if self._driver is None:
-            options = self.options
-            cluster = ClientCluster.open(options.name_server, options.brokers, options.pull_timeout_ms / 1000)
-            self._driver = _Driver(options, cluster)
+            self._driver = _Driver(self.options, ClientCluster.open(self.options.connection))
             flush_on_sigterm(self._driver.close)
         return self._driver
 

@@ -1,9 +1,9 @@
 """RocketSim as a sink: Arrow batches -> messages, every one of them acknowledged before a task is done.
 
-    atLeastOnce   a task that is repeated sends its rows again, under new message ids
-    idempotent    a row's message id is made of query, batch, partition and its place in it, so that a repeated task
-                  sends the same ids and dropDuplicates("msgId") gives exactly once; that needs the same rows in the
-                  same order, which a replayed batch has
+atLeastOnce   a task that is repeated sends its rows again, under new message ids
+idempotent    a row's message id is made of query, batch, partition and its place in it, so that a repeated task
+              sends the same ids and dropDuplicates("msgId") gives exactly once; that needs the same rows in the
+              same order, which a replayed batch has
 """
 
 import logging
@@ -127,15 +127,12 @@ def worker_producer(options: SinkOptions) -> "Producer":
     never closed, and holds nothing back: a task waits for all of its acknowledgements.
     """
     from rocketsim_client.producer import Producer
-    from rocketsim_source.cluster import ClientCluster
 
-    brokers = tuple(sorted((name, tuple(sorted(ids.items()))) for name, ids in (options.brokers or {}).items()))
-    key = (os.getpid(), options.name_server, brokers, options.group, options.send_timeout_ms, options.retries)
+    key = os.getpid(), options.connection, options.group, options.retries, options.max_inflight
     if key not in _producers:
-        cluster = ClientCluster.open(options.name_server, options.brokers, options.send_timeout_ms / 1000)
         _producers[key] = Producer(
             group=options.group,
-            cluster=cluster.client,
+            cluster=options.connection.open(),
             send_msg_timeout_ms=options.send_timeout_ms,
             retry_times_when_send_failed=options.retries,
             retry_times_when_send_async_failed=options.retries,

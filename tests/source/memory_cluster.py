@@ -1,13 +1,15 @@
-"""The source's seam to the brokers, in memory: it answers truly, or as told.  What Spark's driver and executors are tested against."""
+"""The source's seam to the brokers, in memory: it answers truly, or as told.  What Spark's driver and executors are
+tested against.
+"""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
+from rocketsim_proto import record
 
 from rocketsim_client.errors import BrokerUnavailable, TopicNotExist
 from rocketsim_client.model import GetMessageStatus, PullFrame, Segment
-from rocketsim_proto import record
 from rocketsim_source.cluster import Bounds, Committed, Seen
 from rocketsim_source.queue import Offsets, Queue
 from rocketsim_source.splits import QueueRange

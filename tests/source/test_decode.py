@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType
-
 from rocketsim_proto import record
 from rocketsim_proto.columnar import Records
 from rocketsim_proto.record import Record, RecordError
+
 from rocketsim_source.decode import Decoder, Run
 from rocketsim_source.option_values import OptionError
 from rocketsim_source.options import source_options

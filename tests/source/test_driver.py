@@ -1,4 +1,6 @@
-"""The driver's side of a stream without Spark: what latestOffset, partitions and commit decide, over a cluster in memory."""
+"""The driver's side of a stream without Spark: what latestOffset, partitions and commit decide, over a cluster in
+memory.
+"""
 
 import time
 from typing import Any

@@ -1,10 +1,11 @@
 """A pair whose brokers die and come back under running queries: what is read, from whom, and where offsets go."""
 
+import shutil
 from typing import Any
 
 import pytest
 
-from rocketsim_client import MessageQueue
+from rocketsim_client import Message, MessageQueue, Producer
 from tests.source.bench import TIMEOUT_S, Bench, failure_of, source_progress
 from tests.support.polling import wait_until
 
@@ -29,7 +30,9 @@ def offsets_at(pair: Bench, broker: Any, group: str, topic: str) -> dict[Message
     return {MessageQueue(of_topic, "broker-a", queue_id): offset for of_topic, queue_id, offset in answer.offsets}
 
 
-def test_a_dead_masters_backlog_is_read_and_committed_at_its_slave_and_handed_back(pair: Bench, checkpoint: str) -> None:
+def test_a_dead_masters_backlog_is_read_and_committed_at_its_slave_and_handed_back(
+    pair: Bench, checkpoint: str
+) -> None:
     topic, group = pair.topic(40), pair.name("group")
     stream = pair.stream(topic, group=group, startingOffsets="earliest", maxOffsetsPerTrigger=8)
     pair.wait_for_slave(topic)
@@ -49,7 +52,9 @@ def test_a_dead_masters_backlog_is_read_and_committed_at_its_slave_and_handed_ba
     wait_until(pair.is_writable, "the master to take writes", TIMEOUT_S)
     pair.send(topic, ["after"])
     wait_until(lambda: "after" in pair.bodies(checkpoint), "the query to go on", TIMEOUT_S)
-    wait_until(lambda: source_progress(query)["latestOffset"]["route"] == {"broker-a": 0}, "the master again", TIMEOUT_S)
+    wait_until(
+        lambda: source_progress(query)["latestOffset"]["route"] == {"broker-a": 0}, "the master again", TIMEOUT_S
+    )
 
 
 def test_a_commit_that_only_a_master_may_take_waits_for_it_and_ends_no_query(pair: Bench, checkpoint: str) -> None:
@@ -63,7 +68,13 @@ def test_a_commit_that_only_a_master_may_take_waits_for_it_and_ends_no_query(pai
     pair.wait_for_slave(topic)
     pair.master.kill()
     failing = pair.start(
-        pair.stream(topic, group=pair.name("group"), startingOffsets="earliest", commitTarget="masterOnly", commitFailurePolicy="fail"),
+        pair.stream(
+            topic,
+            group=pair.name("group"),
+            startingOffsets="earliest",
+            commitTarget="masterOnly",
+            commitFailurePolicy="fail",
+        ),
         checkpoint + "-2",
     )
     assert "could not be committed" in failure_of(failing)
@@ -84,13 +95,23 @@ def test_the_suggested_slave_is_followed_inside_a_task_and_kept_for_the_next(pai
     pair.send(topic, [f"{n:06}" + "x" * 2000 for n in range(400)], queue_id=0)
     pair.wait_for_slave(topic)
     small = {"pullMaxBytes": "32k"}
-    rows = pair.batch(topic, schema="queueOffset bigint, servedByBrokerId int", **small).where("queueOffset >= 1").collect()
+    rows = (
+        pair.batch(topic, schema="queueOffset bigint, servedByBrokerId int", **small)
+        .where("queueOffset >= 1")
+        .collect()
+    )
     served = [row.servedByBrokerId for row in sorted(rows, key=lambda row: row.queueOffset)]
     assert len(served) >= 399
     assert served[0] == 0  # the first frame; its suggestion takes the task to the slave
     assert 1 in served
     # The slave judges by its own log in the same way, and sends the reader back at the end.
-    stream = pair.stream(topic, schema="queueId int, queueOffset bigint, servedByBrokerId int", startingOffsets="earliest", maxOffsetsPerTrigger=100, **small)
+    stream = pair.stream(
+        topic,
+        schema="queueId int, queueOffset bigint, servedByBrokerId int",
+        startingOffsets="earliest",
+        maxOffsetsPerTrigger=100,
+        **small,
+    )
     pair.run(stream, checkpoint)
     by_batch = [{row.servedByBrokerId for row in rows} for _, rows in sorted(pair._rows[checkpoint].items()) if rows]
     assert by_batch[0] == {0, 1} or by_batch[0] == {1}
@@ -98,9 +119,9 @@ def test_the_suggested_slave_is_followed_inside_a_task_and_kept_for_the_next(pai
 
 
 @pytest.mark.parametrize(("policy", "ends"), [({}, True), ({"dataLossAction": "truncated=earliest"}, False)])
-def test_a_master_that_comes_back_empty_is_noticed(pair: Bench, checkpoint: str, policy: dict[str, str], ends: bool) -> None:
-    import shutil
-
+def test_a_master_that_comes_back_empty_is_noticed(
+    pair: Bench, checkpoint: str, policy: dict[str, str], ends: bool
+) -> None:
     topic = pair.topic(20)
     pair.run(pair.stream(topic, startingOffsets="earliest"), checkpoint)
     # The name server would refuse a pair whose epochs start again; it, too, forgets.
@@ -113,7 +134,8 @@ def test_a_master_that_comes_back_empty_is_noticed(pair: Bench, checkpoint: str,
     for broker in (pair.master, pair.slave):
         broker.wait_until_ready()
     wait_until(pair.is_writable, "the master to take writes", TIMEOUT_S)
-    pair.send(topic, ["new"])
+    with Producer(pair.name_server.address, group="after") as producer:  # the old one knows a newer epoch
+        producer.send(Message(topic, b"new"))
     query = pair.start(pair.stream(topic, startingOffsets="earliest", **policy), checkpoint)
     if ends:
         said = failure_of(query)

@@ -48,6 +48,7 @@ def test_option_names_do_not_depend_on_case() -> None:
         ({"filterType": "tag", "view": "Messages", "alignQueuesByTimestamp": "false"}, "group", None),
         ({"subExpression": "A || B"}, "tags", ("A", "B")),
         ({"subExpression": "*"}, "tags", ()),
+        ({"grpc__keepalive_time_ms": "5000"}, "channel", {"grpc.keepalive_time_ms": 5000}),
     ],
 )
 def test_values_are_read_as_written(given_options: dict[str, str], field: str, value: object) -> None:

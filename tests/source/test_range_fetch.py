@@ -1,12 +1,13 @@
-"""Which broker a task reads from, what it makes of what a broker says, and that every record comes once and in order."""
+"""Which broker a task reads from, what it makes of what a broker says, and that every record comes once and in
+order."""
 
 from collections.abc import MutableMapping
 
 import pytest
+from rocketsim_proto.columnar import RecordError
 
 from rocketsim_client.errors import BadAnswer, BrokerUnavailable
 from rocketsim_client.model import GetMessageStatus, PullFrame, Segment
-from rocketsim_proto.columnar import RecordError
 from rocketsim_source.data_loss import DataLossError
 from rocketsim_source.options import source_options
 from rocketsim_source.queue import Queue

@@ -97,7 +97,9 @@ def forget_last_commit(checkpoint: str) -> None:
 
 @pytest.mark.parametrize("mode", ["atLeastOnce", "idempotent"])
 def test_a_replayed_batch(pair: Bench, checkpoint: str, mode: str) -> None:
-    """Twice in the topic in both modes; `idempotent` repeats the message ids, so that dropDuplicates('msgId') has each row once."""
+    """Twice in the topic in both modes; `idempotent` repeats the message ids, so that dropDuplicates('msgId') has each
+    row once.
+    """
     source, target = pair.topic(60), pair.topic()
 
     def run() -> None:

@@ -77,11 +77,31 @@ def test_two_executors_read_and_write(tmp_path: Path) -> None:
         name_server = processes.start_namesrv()
         processes.start_broker("broker-a", 0, name_server, autoCreateTopicEnable=True)
         with spark_process(
-            tmp_path / "master.log", f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"
+            tmp_path / "master.log",
+            f"{deploy}.master.Master",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            "0",
+            "--webui-port",
+            "0",
         ) as log:
-            found = wait_until(lambda: re.search(r"Starting Spark master at (spark://\S+)", log.read_text()), "the master", 60)
+            found = wait_until(
+                lambda: re.search(r"Starting Spark master at (spark://\S+)", log.read_text()), "the master", 60
+            )
             url = found[1]
-            worker = (f"{deploy}.worker.Worker", "--cores", "1", "--memory", "1g", "--webui-port", "0", "--host", "127.0.0.1", url)
+            worker = (
+                f"{deploy}.worker.Worker",
+                "--cores",
+                "1",
+                "--memory",
+                "1g",
+                "--webui-port",
+                "0",
+                "--host",
+                "127.0.0.1",
+                url,
+            )
             with spark_process(tmp_path / "worker1.log", *worker), spark_process(tmp_path / "worker2.log", *worker):
                 wait_until(lambda: log.read_text().count("Registering worker") == 2, "two workers", 60)
                 program = tmp_path / "program.py"

@@ -1,4 +1,6 @@
-"""Streams over a real pair: the facts about Spark's Python sources that decide how this one is built, each with what would go wrong."""
+"""Streams over a real pair: the facts about Spark's Python sources that decide how this one is built, each with what
+would go wrong.
+"""
 
 import json
 from pathlib import Path
@@ -13,8 +15,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 
 def test_an_idle_query_reaches_lag_zero_and_runs_no_empty_batches(pair: Bench, checkpoint: str) -> None:
-    """Spark calls commit(end) one batch late, so that an idle topic never gets there; latestOffset(start) is told every time.  And
-    offsets are compared as text: one unstable key order would run batch after batch."""
+    """Spark calls commit(end) one batch late, so that an idle topic never gets there; latestOffset(start) is told
+    every time.  And offsets are compared as text: one unstable key order would run batch after batch.
+    """
     topic, group = pair.topic(20), pair.name("group")
     query = pair.start(pair.stream(topic, group=group, startingOffsets="earliest"), checkpoint)
     pair.wait_committed(group, topic)
@@ -90,8 +93,9 @@ def test_once_reads_everything_in_one_batch(pair: Bench, checkpoint: str) -> Non
 def test_a_start_at_latest_loses_nothing_when_the_first_batch_fails(
     pair: Bench, checkpoint: str, trigger: dict[str, Any], failing: int
 ) -> None:
-    """Spark asks a replayed batch 0 for its initial offset again, when `latest` is somewhere else.  The anchor batch has it in the
-    checkpoint before anything is read."""
+    """Spark asks a replayed batch 0 for its initial offset again, when `latest` is somewhere else.  The anchor batch
+    has it in the checkpoint before anything is read.
+    """
     topic = pair.topic(4)
     stream = pair.stream(topic)
 

@@ -1,0 +1,48 @@
+"""How to reach the brokers, as the options say it: a plain value that travels to executors and tells one cluster from
+another.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rocketsim_client.cluster import Cluster
+
+Members = tuple[tuple[int, str], ...]  # broker id, address
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    name_servers: tuple[str, ...]
+    brokers: tuple[tuple[str, Members], ...]  # instead of name servers
+    timeout_ms: int  # of each call
+    route_ms: int  # how old a route may be
+    channel: tuple[tuple[str, int | str], ...] = ()  # gRPC's own arguments
+
+    @classmethod
+    def of(
+        cls,
+        name_servers: tuple[str, ...],
+        brokers: Mapping[str, Mapping[int, str]] | None,
+        timeout_ms: int,
+        route_ms: int,
+        channel: Mapping[str, int | str],
+    ) -> "Connection":
+        members = tuple(sorted((name, tuple(sorted(ids.items()))) for name, ids in (brokers or {}).items()))
+        return cls(name_servers, members, timeout_ms, route_ms, tuple(sorted(channel.items())))
+
+    def open(self) -> "Cluster":
+        """Opens no channel yet: that is done by the first call, which is after any fork."""
+        from rocketsim_client.cluster import Cluster
+        from rocketsim_client.grpc_transport import GrpcTransport
+        from rocketsim_source.static_route import StaticRoute
+
+        if self.brokers:
+            transport: GrpcTransport = StaticRoute(self.brokers, dict(self.channel))
+            name_servers = [address for _, members in self.brokers for _, address in members]
+        else:
+            transport, name_servers = GrpcTransport(self.name_servers, dict(self.channel)), list(self.name_servers)
+        return Cluster(
+            name_servers, timeout_s=self.timeout_ms / 1000, poll_interval_s=self.route_ms / 1000, transport=transport
+        )
