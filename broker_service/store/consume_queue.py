@@ -21,6 +21,7 @@ ENTRY = np.dtype([("commit_log_offset", ">i8"), ("size", ">i4"), ("tags_code", "
 ENTRY_SIZE = ENTRY.itemsize
 FILES_TO_CHECK = 3  # at a start, as RocketMQ
 FILLER_SIZE = 2**31 - 1
+_CHUNK = 1 << 16
 Entries = npt.NDArray[Any]
 NO_ENTRIES = np.empty(0, ENTRY)
 
@@ -62,10 +63,12 @@ class ConsumeQueue:
                 behind = entries[count:]
                 if behind["size"].any() or behind["commit_log_offset"].any():
                     damage = damage or f"entry {self.max_offset} makes no sense"
-                if count < len(entries):
+                if count < self.file_size // ENTRY_SIZE:
                     if start != self._starts[-1]:
                         damage = damage or f"entries end at {self.max_offset}, files go on"
                     break
+        # The process before may have died before it synced them; what is sound now must still be so after a power loss.
+        self.unsynced.update(self._path(start) for start in self._starts if start + self.file_size > sure)
         self._cut_files(self.max_offset)
         if damage:
             self._zero_behind_max()
@@ -167,8 +170,7 @@ class ConsumeQueue:
         for start in self._starts:
             if start + self.file_size > at:
                 begin = max(at - start, 0)
-                rest = self._files.pread(self._open.handle(self._path(start)), self.file_size - begin, begin)
-                used = len(rest.rstrip(b"\0"))
+                used = len(self._read_used(start, begin))
                 if used:
                     self.unsynced.add(self._path(start))
                     self._files.pwrite(self._open.handle(self._path(start)), bytes(used), begin)
@@ -223,8 +225,18 @@ class ConsumeQueue:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _read_file(self, start: int) -> Entries:
-        data = self._files.pread(self._open.handle(self._path(start)), self.file_size, 0)
-        return np.frombuffer(data, ENTRY)
+        """The entries of a file, without the zeros behind the last one."""
+        data = self._read_used(start, 0)
+        return np.frombuffer(data.ljust(-(-len(data) // ENTRY_SIZE) * ENTRY_SIZE, b"\0"), ENTRY)
+
+    def _read_used(self, start: int, at: int) -> bytes:
+        """A file's bytes from a position to the last one that is not zero.  The files are sparse: holes are not read."""
+        handle, pieces = self._open.handle(self._path(start)), []
+        while (data_at := self._files.next_data(handle, at)) is not None and data_at < self.file_size:
+            pieces.append(bytes(data_at - at))
+            pieces.append(self._files.pread(handle, min(_CHUNK, self.file_size - data_at), data_at))
+            at = data_at + len(pieces[-1])
+        return b"".join(pieces).rstrip(b"\0")
 
     # --- following the log ----------------------------------------------------------------------------------------
 

@@ -184,12 +184,12 @@ class Index:
         changed = False
         while self._index_files and self._index_files[-1].header.last_offset >= log_offset:
             file = self._index_files[-1]
-            first_kept = max(file.header.first_offset, self._log.min_offset)
-            if file.header.next_entry > 1 and first_kept < log_offset:
+            if file.header.next_entry > 1 and file.header.first_offset < log_offset:
                 offsets = file.entries()["commit_log_offset"].astype(np.int64)
                 last = int(offsets[np.searchsorted(offsets, log_offset) - 1])
-                file.truncate(log_offset, self._timestamp_of(last))
-                break
+                if last >= self._log.min_offset:  # else all that would stay has expired
+                    file.truncate(log_offset, self._timestamp_of(last))
+                    break
             self._drop_from(len(self._index_files) - 1)
             changed = True
         self._waiting.clear()
