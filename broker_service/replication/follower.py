@@ -66,7 +66,7 @@ class Follower:
         cut = None
         if resume == end:
             self._check_resume(reply, prefix)
-        elif resume > end or prefix is None or prefix < self._log.min_offset:
+        elif resume > end or prefix is None or prefix < max(self._log.min_offset, master.min_offset):
             cut = self._start_over(resume, master.min_offset, prefix)
         else:
             cut = self._cut_back(reply, epochs, prefix)

@@ -8,6 +8,7 @@ import errno
 import fcntl
 import mmap
 import os
+import resource
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,11 @@ class DiskUsage:
     @property
     def used_percent(self) -> float:
         return 100.0 * (self.total - self.free) / self.total if self.total else 0.0
+
+
+def open_file_limit() -> int:
+    """How many files this process may have open."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def refusal(error: OSError, doing: str) -> ServiceNotAvailable:

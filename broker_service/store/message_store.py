@@ -17,7 +17,7 @@ from broker_service.model import Appended
 from broker_service.store.commit_log import CommitLog, file_name
 from broker_service.store.config import StoreConfig
 from broker_service.store.durability import Durability, ThoroughFlush
-from broker_service.store.files import Files
+from broker_service.store.files import Files, open_file_limit
 from broker_service.store.flushed_offset import Flushed
 from broker_service.store.index import Index
 from broker_service.store.open_files import OpenFiles
@@ -33,6 +33,7 @@ _INDEX_BYTES_A_TICK = 4 << 20
 _INDEX_MAX_BEHIND = 16 << 20  # from here on appends pull the index along
 _PROBE_INTERVAL_MS = 1000
 _CHUNK = 1 << 20
+_MAX_HANDLES = 4096
 
 
 class MessageStore:
@@ -44,7 +45,7 @@ class MessageStore:
         self.recovery = Recovery(clean=True)
         self.confirm_offset: int | None = None  # readers see what ends at or before it; None: everything
         self._files = files
-        self._open_files = OpenFiles(files)
+        self._open_files = OpenFiles(files, handles=max(64, min(open_file_limit() // 4, _MAX_HANDLES)))
         self._log = CommitLog(files, self._open_files, root / "commitlog", config.mapped_file_size_commit_log)
         self._queues = QueueTable(files, self._open_files, root, config.mapped_file_size_consume_queue)
         slots, entries = config.max_hash_slot_num, config.max_index_num
@@ -112,6 +113,9 @@ class MessageStore:
         if self.config.message_index_enable:
             self.recovery.index = self._index.load(clean=clean)
         self._next_thorough_ms = now_ms + self.config.flush_consume_queue_thorough_interval_ms
+        if self.recovery.rebuilt_queues or self.recovery.shortened_queues:
+            self._request_thorough()
+            self.flush()  # entries that were cut must not come alive behind the records that come now
 
     def close(self) -> None:
         """Flushes everything and marks the store as closed cleanly, unless a write or flush failed for good."""
@@ -232,6 +236,7 @@ class MessageStore:
             if self.config.message_index_enable:
                 self._index.truncate(self.end_offset)
         self._request_thorough()
+        self.flush()  # the queues' cut too: nothing is appended before it is on disk
         return end - self.end_offset
 
     def start_over(self, offset: int) -> None:
@@ -256,6 +261,7 @@ class MessageStore:
             self._log.create_first()
             self._durability.set_flushed(Flushed(offset))
         self._request_thorough()
+        self.flush()
 
     def _keep(self, offset: int, end: int, directory: Path) -> None:
         """Copies log bytes to a file of their own, named by their offset."""
