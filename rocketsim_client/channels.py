@@ -42,7 +42,7 @@ _inherited: list[Any] = []
 
 
 class Channels:
-    """Thread-safe.  `close` ends all calls that are under way.  `options` are gRPC's channel arguments, over our own."""
+    """Thread-safe.  `close` ends all calls that are under way.  `options` are gRPC's channel arguments."""
 
     def __init__(self, options: Mapping[str, int | str] | None = None) -> None:
         self._options = tuple({**dict(OPTIONS), **(options or {})}.items())

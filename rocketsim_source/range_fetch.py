@@ -83,6 +83,7 @@ class RangeFetch:
         self._clock = clock
         self._sleep = sleep
         self._failures = 0
+        self._left_slave: set[Queue] = set()  # queues of which a slave did not have enough, for the rest of this task
         self._waiting_since: dict[int, float] = {}
 
     def frames(self) -> Iterator[Fetched]:
@@ -94,7 +95,9 @@ class RangeFetch:
                 yield from self._stream(run, target)
             except TopicNotExist as error:
                 self._deleted(run, error)
-            except (Unreachable, RecordError, BadAnswer) as error:
+            except RecordError as error:
+                self._failed(BadAnswer(f"{self._ranges[first].queue}: a broker sent what is no record: {error}"))
+            except (Unreachable, BadAnswer) as error:
                 self._failed(error)
             except NoPermission as error:
                 raise PermissionError(f"reading {self._ranges[first].queue} is not permitted: {error}") from error
@@ -102,6 +105,8 @@ class RangeFetch:
     # --- whom to ask --------------------------------------------------------------------------------------------------
 
     def _target(self, queue: Queue) -> int:
+        if queue in self._left_slave:
+            return MASTER
         match self._options.read_from:
             case "slave":
                 slaves = sorted(i for i, usable in self._cluster.members(queue).items() if i != MASTER and usable)
@@ -112,7 +117,7 @@ class RangeFetch:
 
     def _follow(self, queue: Queue, suggested: int, answering: int) -> bool:
         """Whether to go on at another broker for this queue."""
-        if self._options.read_from != "suggested":
+        if self._options.read_from != "suggested" or queue in self._left_slave:
             return False
         if suggested == answering:
             self._hints[queue] = suggested
@@ -246,10 +251,10 @@ class RangeFetch:
         queue, _, until = self._ranges[stuck.index]
         at, segment = self._at[stuck.index], stuck.segment
         if stuck.broker_id != MASTER:
-            if self._members_master(queue) and self._hints.get(queue) != MASTER:
-                self._hints[queue] = MASTER  # the master knows better
+            if queue not in self._left_slave and self._members_master(queue):
+                self._left_slave.add(queue)  # the master knows better
                 return
-            self._hints[queue] = MASTER
+            self._left_slave.add(queue)
             if self._wait(stuck.index, self._options.slave_behind_wait_ms / 1000):
                 return
             if segment.status != GetMessageStatus.OFFSET_TOO_SMALL:

@@ -24,8 +24,8 @@ def test_all_columns_are_there(pair: Bench, topic: str) -> None:
     assert (
         frame.columns
         == (
-            "topic brokerName queueId queueOffset msgId keys tags body flag bornTimestamp storeTimestamp reconsumeTimes "
-            "messageGroup properties bornHost storeHost servedByBrokerId"
+            "topic brokerName queueId queueOffset msgId keys tags body flag bornTimestamp storeTimestamp "
+            "reconsumeTimes messageGroup properties bornHost storeHost servedByBrokerId"
         ).split()
     )
     rows = frame.collect()
@@ -56,9 +56,8 @@ def test_kafkas_columns_need_only_another_format(pair: Bench, topic: str) -> Non
 
 def test_sql_finds_the_format_without_a_register_call(pair: Bench, topic: str) -> None:
     name = pair.name("view")
-    pair.spark.sql(
-        f"CREATE TEMPORARY VIEW {name} USING rocketsim OPTIONS (nameServer '{pair.name_server.address}', topic '{topic}')"
-    )
+    options = f"nameServer '{pair.name_server.address}', topic '{topic}'"
+    pair.spark.sql(f"CREATE TEMPORARY VIEW {name} USING rocketsim OPTIONS ({options})")
     assert pair.spark.sql(f"SELECT count(DISTINCT msgId) AS n FROM {name} WHERE tags = 'A'").first().n == 40
 
 

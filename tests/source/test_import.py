@@ -2,6 +2,9 @@
 
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 
 def run(code: str) -> str:
@@ -24,12 +27,23 @@ def test_the_lookup_does_not_need_what_only_reading_needs() -> None:
     assert run(f"{blocked}import pyspark_rocketsim; print(pyspark_rocketsim.DefaultSource.name())") == "rocketsim"
 
 
+# What pyspark.sql.worker.lookup_data_sources does.
+LOOKUP = """
+import importlib, sys
+from pkgutil import iter_modules
+from pyspark.sql.datasource import DataSource
+found = {m.name: importlib.import_module(m.name) for m in iter_modules() if m.name.startswith("pyspark_")}
+print([c.DefaultSource.name() for c in found.values() if issubclass(c.DefaultSource, DataSource)])
+"""
+
+
 def test_spark_finds_the_format_in_a_module_of_the_right_name() -> None:
-    code = (
-        "from pkgutil import iter_modules\n"
-        "from pyspark.sql.datasource import DataSource\n"
-        "import importlib\n"
-        "found = {m.name: importlib.import_module(m.name) for m in iter_modules() if m.name.startswith('pyspark_')}\n"
-        "print([c.DefaultSource.name() for c in found.values() if issubclass(c.DefaultSource, DataSource)])"
-    )
-    assert run(code) == "['rocketsim']"
+    assert run(LOOKUP) == "['rocketsim']"
+
+
+def test_one_sibling_that_fails_to_import_takes_all_formats_with_it(tmp_path: Path) -> None:
+    """Spark's doing, not ours; the reason why our own module must never raise."""
+    (tmp_path / "pyspark_broken.py").write_text("raise RuntimeError('broken sibling')")
+    with pytest.raises(subprocess.CalledProcessError) as failure:
+        run(f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{LOOKUP}")
+    assert "broken sibling" in failure.value.stderr

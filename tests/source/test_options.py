@@ -78,7 +78,7 @@ def test_static_brokers_name_every_member_of_a_pair() -> None:
         ({"maxOffsetsPerTrigger": "1e18"}, "whole number"),
         ({"maxOffsetsPerTrigger": "abc"}, "whole number"),
         ({"maxOffsetsPerTrigger": "9223372036854775808"}, "between 1 and"),
-        ({"maxOffsetsPerTrigger": "１２"}, "whole number"),
+        ({"maxOffsetsPerTrigger": "\uff11\uff12"}, "whole number"),
         ({"failOnDataLoss": "yes"}, "must be true or false"),
         ({"readFrom": "nobody"}, "must be one of suggested, master, slave, masterOnly"),
         ({"maxTriggerDelay": "5 parsecs"}, "such as 500, 30s or 15m"),

@@ -4,7 +4,6 @@ order."""
 from collections.abc import MutableMapping
 
 import pytest
-from rocketsim_proto.columnar import RecordError
 
 from rocketsim_client.errors import BadAnswer, BrokerUnavailable
 from rocketsim_client.model import GetMessageStatus, PullFrame, Segment
@@ -227,28 +226,27 @@ good = [message(Q0, n) for n in range(3)]
 
 
 @pytest.mark.parametrize(
-    ("bad", "error"),
+    "bad",
     [
         pytest.param(
             PullFrame(b"garbage" * 20, b"", [Segment(0, 1, 1, 0, 50, GetMessageStatus.FOUND)], 0, 0),
-            RecordError,
             id="garbage",
         ),
-        pytest.param(frame(*good, next_offset=3, count=2), RecordError, id="another count"),
-        pytest.param(frame(*good, next_offset=3, sizes=b"\x01\0\0\0" * 3), RecordError, id="wrong sizes"),
-        pytest.param(frame(good[0][:-1], next_offset=1), RecordError, id="cut short"),
-        pytest.param(frame(good[0], good[2], next_offset=3), BadAnswer, id="a record left out"),
-        pytest.param(frame(good[1], good[0], next_offset=2), BadAnswer, id="out of order"),
-        pytest.param(frame(message(Q1, 0), next_offset=1), BadAnswer, id="another queue's record"),
-        pytest.param(frame(*good, next_offset=2), BadAnswer, id="more than it says"),
+        pytest.param(frame(*good, next_offset=3, count=2), id="another count"),
+        pytest.param(frame(*good, next_offset=3, sizes=b"\x01\0\0\0" * 3), id="wrong sizes"),
+        pytest.param(frame(good[0][:-1], next_offset=1), id="cut short"),
+        pytest.param(frame(good[0], good[2], next_offset=3), id="a record left out"),
+        pytest.param(frame(good[1], good[0], next_offset=2), id="out of order"),
+        pytest.param(frame(message(Q1, 0), next_offset=1), id="another queue's record"),
+        pytest.param(frame(*good, next_offset=2), id="more than it says"),
     ],
 )
 def test_a_frame_that_does_not_add_up_is_asked_for_again_and_never_given_on(
-    bad: PullFrame, error: type[Exception]
+    bad: PullFrame,
 ) -> None:
     cluster = pair()
     cluster.brokers[0].spoil = [bad]
     assert offsets_of(fetch(cluster, [QueueRange(Q0, 0, 50)])) == list(range(50))
     cluster.brokers[0].spoil = [bad] * 10
-    with pytest.raises(error):
+    with pytest.raises(BadAnswer, match=str(Q0)):
         fetch(cluster, [QueueRange(Q0, 0, 50)], pullRetries="2")
