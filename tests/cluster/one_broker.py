@@ -106,6 +106,11 @@ class OneBroker:
 
         wait_until(made, f"{self.process.name} takes writes")
 
+    def wait_for_topic(self, topic: str) -> "OneBroker":
+        """Topics follow to a slave beside the log, a moment later."""
+        wait_until(lambda: self.bounds(topic), f"{self.process.name} knows topic {topic}")
+        return self
+
     def ha_status(self) -> admin_pb2.HaStatusResponse:
         return self.admin("HaStatus", admin_pb2.HaStatusRequest())
 

@@ -20,6 +20,7 @@ def test_an_ok_means_what_the_mode_says(processes, namesrv, alone, role, flush):
     master, slave = processes.start_pair("broker-a", namesrv, brokerRole=role, flushDiskType=flush)
     alone(master).update_topic("T")
     alone(master).wait_for_slaves()
+    alone(slave).wait_for_topic("T")
     for number in range(20):
         assert alone(master).put("T", b"%d" % number).status == SendStatus.SEND_OK
         if role == "SYNC_MASTER":
@@ -34,6 +35,7 @@ def test_an_asynchronous_master_does_not_wait_for_a_frozen_slave(processes, name
     master, slave = processes.start_pair("broker-a", namesrv, brokerRole="ASYNC_MASTER")
     alone(master).update_topic("T")
     alone(master).wait_for_slaves()
+    alone(slave).wait_for_topic("T")
     slave.freeze()
     started = time.monotonic()
     assert alone(master).put("T", b"now").status == SendStatus.SEND_OK

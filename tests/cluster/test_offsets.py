@@ -12,6 +12,7 @@ def test_offsets_committed_on_the_slave_while_the_master_is_away_are_handed_back
     alone(master).update_topic("T")
     alone(master).put("T", *(b"%d" % number for number in range(100)))
     alone(master).wait_for_slaves()
+    alone(slave).wait_for_topic("T")
     alone(master).commit("g", "T", {0: 10})
     wait_until(lambda: alone(slave).committed("g", "T") == 10, "the commit follows to the slave")
 
@@ -49,6 +50,7 @@ def test_offsets_of_both_sides_merge_forward(processes, namesrv, alone):
     alone(master).put("T", *(b"%d" % number for number in range(50)))
     alone(master).put("T", *(b"%d" % number for number in range(50)), queue_id=1)
     alone(master).wait_for_slaves()
+    alone(slave).wait_for_topic("T")
     slave.kill()
     alone(master).commit("g", "T", {0: 40, 1: 5})
     master.kill()

@@ -19,6 +19,7 @@ def test_a_promoted_slave_takes_writes_and_the_old_master_is_fenced(processes, n
     master, slave = processes.start_pair("broker-a", namesrv, brokerRole="SYNC_MASTER")
     alone(master).update_topic("T")
     alone(master).wait_for_slaves()
+    alone(slave).wait_for_topic("T")
     alone(master).put("T", b"before")
     old_epoch = alone(master).ha_status().epoch
     master.kill()
@@ -40,6 +41,7 @@ def test_an_old_master_with_a_tail_of_its_own_cannot_mix_it_in(processes, namesr
     master, slave = processes.start_pair("broker-a", namesrv, brokerRole="ASYNC_MASTER")
     alone(master).update_topic("T")
     alone(master).wait_for_slaves()
+    alone(slave).wait_for_topic("T")
     alone(master).put("T", b"shared")
     alone(master).wait_for_slaves()
     slave.kill()
@@ -63,6 +65,7 @@ def test_the_role_after_a_promotion_outlives_a_restart(processes, namesrv, alone
     master, slave = processes.start_pair("broker-a", namesrv)
     alone(master).update_topic("T")
     alone(master).wait_for_slaves()
+    alone(slave).wait_for_topic("T")
     master.kill()
     epoch = promote(alone, slave).epoch
     slave.kill()

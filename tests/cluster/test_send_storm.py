@@ -21,6 +21,7 @@ def storm(processes, namesrv, alone, *, kills: int, rate: float, acknowledged: i
     master, slave = processes.start_pair("broker-a", namesrv, brokerRole="SYNC_MASTER", flushDiskType=flush, **keys)
     alone(master).update_topic("T")
     alone(master).wait_for_slaves()
+    alone(slave).wait_for_topic("T")
     before: dict = {}
     with SendStorm(namesrv.address, "T", rate, SEED) as sending:
         history = sending.history
