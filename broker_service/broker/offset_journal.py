@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from broker_service.errors import DiskFull
+from broker_service.store.files import refusal
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class OffsetJournal:
                 raise OSError(f"only {written} of {len(line)} bytes were written")
         except OSError as error:
             os.ftruncate(self._file, self._end)  # No half line may stand before the next whole one.
-            raise DiskFull(f"{self._path}: {error}; the offsets of group {group} were not committed") from error
+            raise refusal(error, f"committing offsets of group {group} to {self._path}") from error
         self._end += len(line)
 
     @property

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from broker_service.broker.consumer_offsets import NEVER, ConsumerOffsetTable
 from broker_service.broker.offset_journal import OffsetEntry, OffsetJournal
-from broker_service.errors import DiskFull, StoreCorrupt
+from broker_service.errors import ServiceNotAvailable, StoreCorrupt
 from broker_service.store.json_file import JsonFile
 
 
@@ -82,14 +82,20 @@ def test_a_commit_that_cannot_be_journaled_is_refused_and_did_not_happen(tmp_pat
     offsets.commit("g", "t", {0: 5})
 
     def torn_write(file: int, data: bytes, at: int) -> int:
-        return real(file, data[:7], at)
+        return real(file, data[:-1], at)
+
+    def failed_write(file: int, data: bytes, at: int) -> int:
+        real(file, data, at)  # nobody knows what a disk did before it failed
+        raise OSError(5, "Input/output error")
 
     real = __import__("os").pwrite
-    monkeypatch.setattr("broker_service.broker.offset_journal.os.pwrite", torn_write)
-    with pytest.raises(DiskFull, match="group g"):
-        offsets.commit("g", "t", {0: 6})
-    assert offsets.get("g", "t", 0) == (0, 5)
-    monkeypatch.undo()
+    for write in (torn_write, failed_write):
+        monkeypatch.setattr("broker_service.broker.offset_journal.os.pwrite", write)
+        with pytest.raises(ServiceNotAvailable, match="group g"):
+            offsets.commit("g", "t", dict.fromkeys(range(50), 6))
+        assert offsets.get("g", "t", 0) == (0, 5)
+        monkeypatch.undo()
+        assert offsets_in(tmp_path).get("g", "t", 0) == (0, 5)
     offsets.commit("g", "t", {0: 7})
     assert offsets_in(tmp_path).get("g", "t", 0) == (0, 7)  # no half line stands in its way
 

@@ -349,6 +349,8 @@ async def test_what_is_not_confirmed_is_neither_seen_nor_wakes_anybody(tmp_path:
         while not node.broker.long_polling.held:  # noqa: ASYNC110 - the task needs its turn
             await asyncio.sleep(0)
         await put(node, "t", b"x")
+        for _ in range(10):
+            await asyncio.sleep(0)
         assert not waiting.done()
         assert (await pull(node)).count == 0
         node.broker.visible_changed(node.store.end_offset)
