@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rocketsim_cli.local_cluster import LAPTOP, LocalCluster, ServerProcess, pair_properties
+from rocketsim_cli.local_cluster import LAPTOP, LocalCluster, ServerProcess, end_in_order, pair_properties
 from rocketsim_cli.tables import console, show_json
 from rocketsim_cli.trouble import Trouble
 
@@ -47,6 +47,7 @@ def demo(
     """Two broker pairs, live telemetry, Spark, and a SIGKILL: about two minutes, then the account."""
     from rocketsim_cli.demo_screen import open_screen, show_report
 
+    end_in_order()
     out = console(stderr=as_json)
     screen = open_screen(out)
     try:

@@ -1,6 +1,5 @@
 """`rocketsim namesrv`, `rocketsim broker` and `rocketsim up`: the processes that serve."""
 
-import signal
 import tempfile
 import time
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from rocketsim_cli.local_cluster import LocalCluster, pair_properties
+from rocketsim_cli.local_cluster import LocalCluster, end_in_order, pair_properties
 from rocketsim_cli.tables import console
 
 ConfigFile = Annotated[
@@ -44,8 +43,7 @@ def up(
 ) -> None:
     """Run a name server and broker pairs on this machine until Ctrl-C."""
     say = console().print
-    # SIGTERM as Ctrl-C: at any point, whatever has been started ends in order.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    end_in_order()
     with ExitStack() as parts:
         if folder is None:
             folder = Path(parts.enter_context(tempfile.TemporaryDirectory(prefix="rocketsim-")))

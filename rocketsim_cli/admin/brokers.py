@@ -20,18 +20,23 @@ def cluster_list(name_server: NameServer, cluster: ClusterName = None, as_json: 
                 status = admin.broker_status(broker_addr=member.address)[member.address]
             except RocketSimError:
                 status = {}  # Registered, but it does not answer: the dashes say so.
-            rows.append({**facts(member), **{column: status.get(key) for column, key in STATUS_OF.items()}})
-    columns = ("clusterName", "brokerName", "brokerId", "address", "epoch", *STATUS_OF)
+            rows.append({**facts(member), **_digest(status)})
+    columns = ("clusterName", "brokerName", "brokerId", "address", "epoch", "role", "inTPS", "outTPS", "space")
     show_rows(columns, rows, as_json=as_json)
 
 
-# Column of clusterList -> key of brokerStatus.
-STATUS_OF = {
-    "inTPS": "putTps",
-    "outTPS": "getTransferredTps",
-    "hour": "earliestMessageHours",
-    "space": "commitLogDiskRatio",
-}
+def _digest(status: dict[str, str]) -> dict[str, object]:
+    """What clusterList shows of a brokerStatus.  Rates are those of the last ten seconds, the first of three numbers."""
+    return {
+        "role": status.get("brokerRole"),
+        "inTPS": _first_number(status.get("putTps")),
+        "outTPS": _first_number(status.get("getTransferedTps")),
+        "space": _first_number(status.get("commitLogDiskRatio")),
+    }
+
+
+def _first_number(text: str | None) -> float | None:
+    return float(text.split()[0]) if text else None
 
 
 def ha_status(

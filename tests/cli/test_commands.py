@@ -164,6 +164,8 @@ def test_groups_are_made_changed_reset_and_deleted(pair):
 def test_brokers_tell_their_state_and_take_runtime_keys(pair):
     rows = pair.admin("clusterList")
     assert [(row["brokerName"], row["brokerId"]) for row in rows] == [("broker-a", 0), ("broker-a", 1)]
+    assert [row["role"] for row in rows] == ["SYNC_MASTER", "SLAVE"]
+    assert all(isinstance(row[rate], float) for row in rows for rate in ("inTPS", "outTPS", "space"))
     master, slave = pair.admin("haStatus")
     assert (master["isMaster"], slave["isMaster"]) == (True, False)
     assert [one["inSync"] for one in master["slaves"]] == [True]
