@@ -20,7 +20,7 @@ BROKER_NAME = "interop"
 START_TIMEOUT_S = 60.0
 READ_TIMEOUT_S = 600
 # Java 17 hides from RocketMQ what it maps its files with.
-_OPENS = [
+OPENS = [
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
     *(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in ("java.nio", "sun.nio.ch", "java.lang", "java.util")),
 ]
@@ -151,7 +151,7 @@ def _java(jars: Path, work: Path, heap: str, *main: str) -> list[str]:
     ]
     # Its own checks of the disk would delete or refuse on a machine that is nearly full.
     settings += [f"-Drocketmq.broker.diskSpace{name}Ratio=0.99" for name in ("WarningLevel", "CleanForcibly")]
-    return ["java", *settings, *_OPENS, "-cp", f"{jars}/*", *main]
+    return ["java", *settings, *OPENS, "-cp", f"{jars}/*", *main]
 
 
 @contextmanager

@@ -1,0 +1,104 @@
+"""`python -m benchmarks [NAME] [--quick] [--json FILE]`: the list, or one benchmark's table, or all of them."""
+
+import argparse
+import json
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from benchmarks import machine, tables
+from benchmarks.bench import Bench, WrongResult
+from benchmarks.contest import FULL, QUICK, SMOKE, Plan
+from benchmarks.figures import Figure
+from benchmarks.registry import BENCHMARKS, BY_NAME, Benchmark
+
+WIDTH = 200  # of a table in a file, where there is no terminal to ask
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = parser().parse_args(argv)
+    console = Console() if sys.stdout.isatty() else Console(width=WIDTH)
+    if arguments.name is None:
+        tables.print_list(console, BENCHMARKS)
+        return 0
+    plan = SMOKE if arguments.smoke else QUICK if arguments.quick else FULL
+    chosen = BENCHMARKS if arguments.name == "all" else (BY_NAME[arguments.name],)
+    if arguments.log:
+        logging.basicConfig(filename=arguments.log, level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    figures: list[Figure] = []
+    wrong = 0
+    for one in chosen:
+        try:
+            figures += run(console, one, plan, arguments.directory, keep=arguments.keep)
+        except WrongResult as error:
+            wrong += 1
+            console.print(f"{one.name}: {error}; nothing that it measured counts", style="bold red", highlight=False)
+        # After each, so that a run that is broken off has written what it has.
+        if arguments.json:
+            arguments.json.write_text(json.dumps([figure.row() for figure in figures], indent=1) + "\n")
+        if arguments.markdown:
+            arguments.markdown.write_text(tables.markdown(figures))
+    return 1 if wrong else 0
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="./run bench", description="Without a name: what there is, and what it needs.")
+    made.add_argument("name", nargs="?", choices=[*BY_NAME, "all"], metavar="NAME", help=", ".join([*BY_NAME, "all"]))
+    made.add_argument("--quick", action="store_true", help="smaller data and 3 runs, at most 3 minutes a benchmark")
+    made.add_argument("--smoke", action="store_true", help="tiny data and one run: shows that it works, not how fast")
+    made.add_argument("--json", type=Path, metavar="FILE", help="write the figures as a list, too")
+    made.add_argument("--markdown", type=Path, metavar="FILE", help="write the table as Markdown, too")
+    made.add_argument("--log", type=Path, metavar="FILE", help="every single run, as it ends")
+    made.add_argument("--directory", type=Path, metavar="DIR", help="where stores go (default: a temporary folder)")
+    made.add_argument("--keep", action="store_true", help="leave the stores and logs there")
+    return made
+
+
+def run(console: Console, one: Benchmark, plan: Plan, directory: Path | None, *, keep: bool) -> list[Figure]:
+    if directory is not None:
+        directory.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"rocketsim-bench-{one.name}-", dir=directory))
+    begun = time.monotonic()
+    others = machine.OthersShare()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    try:
+        with ExitStack() as stack:
+            # Apart from the table: standard output can go to a file.
+            shown = stack.enter_context(Progress(*columns, console=Console(stderr=True), transient=True))
+            task = shown.add_task(one.name, total=None)
+
+            def progress(done: int, total: int, what: str) -> None:
+                shown.update(task, completed=done, total=total, description=f"{one.name}: {what}")
+
+            # The parts end (and the stores are verified) before anything is believed.
+            with ExitStack() as parts:
+                bench = Bench(one.name, plan, folder, parts, progress)
+                one.run(bench)
+    finally:
+        if keep:
+            console.print(f"stores and logs are in {folder}", highlight=False)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    load = f"{time.monotonic() - begun:.0f} s; others used {others() * 100:.0f} % of the machine"
+    title = f"{one.name} ({one.targets}): {one.what} [{plan.name}, {plan.rounds} counted runs; {load}]"
+    tables.print_figures(console, title, [*machine.describe(), command(one, plan)], bench.figures, bench.notes)
+    return bench.figures
+
+
+def command(one: Benchmark, plan: Plan) -> str:
+    return f"./run bench {one.name}" + ("" if plan is FULL else f" --{plan.name}")
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stdout.flush()
+    # Not to wait for threads of libraries that have nothing left to do.
+    os._exit(status)

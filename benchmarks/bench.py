@@ -1,0 +1,99 @@
+"""One benchmark that runs: its plan, its folder, its peers, and the figures it has found."""
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import TypeVar
+
+from benchmarks.contest import Contestant, Plan, Results, schedule
+from benchmarks.figures import Figure, Missing, Series
+from benchmarks.targets import Target
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Unavailable(Exception):
+    """A peer that cannot be fetched or does not start; the message says why."""
+
+
+class WrongResult(Exception):
+    """What was moved is not what should have been: nothing that was measured counts."""
+
+
+class Bench:
+    """`progress(done, all, what)` is told before every run."""
+
+    def __init__(
+        self, name: str, plan: Plan, folder: Path, stack: ExitStack, progress: Callable[[int, int, str], None]
+    ) -> None:
+        self.name = name
+        self.plan = plan
+        self.folder = folder
+        self.figures: list[Figure] = []
+        self.notes: list[str] = []
+        self._stack = stack
+        self._progress = progress
+
+    def enter(self, part: AbstractContextManager[T]) -> T:
+        """Something that lives until the benchmark ends."""
+        return self._stack.enter_context(part)
+
+    def peer(self, name: str, make: Callable[[], T]) -> T | Missing:
+        """A peer, or why it is not there; the benchmark goes on without it."""
+        self.doing(f"starting {name}")
+        try:
+            return make()
+        except Unavailable as error:
+            why = f"{name}: {error}"
+            self.notes.append(f"missing: {why}")
+            return Missing(why)
+
+    def doing(self, what: str) -> None:
+        self._progress(0, 1, what)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def contest(self, contestants: Mapping[str, Contestant | Missing], what: str = "") -> Results:
+        """Runs them interleaved.  A contestant that proves `Unavailable` in the middle has no result."""
+        results = Results({name: one for name, one in contestants.items() if isinstance(one, Missing)})
+        running = {name: one for name, one in contestants.items() if not isinstance(one, Missing)}
+        order = list(schedule(list(running), self.plan))
+        for done, (number, name) in enumerate(order):
+            if not results.has(name):
+                continue
+            counted = f"run {number + 1} of {self.plan.rounds}" if number >= 0 else "warm-up"
+            self._progress(done, len(order), f"{what} {name}, {counted}".strip())
+            try:
+                sample = running[name]()
+            except Unavailable as error:
+                results.fail(name, str(error))
+                self.notes.append(f"missing: {name}: {error}")
+                continue
+            logger.info("%s %s %s: %s", self.name, what, name, dict(sample))
+            if number >= 0:
+                results.add(name, sample)
+        self._progress(len(order), len(order), what)
+        return results
+
+    def report(
+        self,
+        name: str,
+        unit: str,
+        series: Series | Missing,
+        reference: str = "",
+        reference_series: Series | Missing | None = None,
+        target: Target | None = None,
+    ) -> None:
+        """A line of the table; nothing if there is nothing of ours to say."""
+        if isinstance(series, Missing):
+            return
+        self.figures.append(Figure(self.name, name, unit, series, reference, reference_series, target))
+
+
+def must_be(what: str, found: object, wanted: object) -> None:
+    """Counts and checksums of what was moved."""
+    if found != wanted:
+        raise WrongResult(f"{what}: {found}, not {wanted}")

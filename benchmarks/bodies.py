@@ -1,0 +1,40 @@
+"""The bodies everybody moves: a number of 20 digits, then filler; the same for ours and for every peer.
+
+0        20                     size
+| number | xxxxxxxxxxxxxxxxxxxx |
+"""
+
+import zlib
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+DIGITS = 20
+
+
+def bodies(start: int, count: int, size: int) -> Any:
+    """Arrow bodies of the numbers from `start` on."""
+    if size < DIGITS:
+        raise ValueError(f"bodies of {size} bytes have no room for a number")
+    filled = np.full((count, size), ord("x"), np.uint8)
+    numbers = np.arange(start, start + count)
+    for column in range(DIGITS - 1, -1, -1):
+        numbers, digit = np.divmod(numbers, 10)
+        filled[:, column] = digit + ord("0")
+    offsets = np.arange(count + 1, dtype=np.int32) * size
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(filled)])
+
+
+def checksum(start: int, count: int, size: int) -> int:
+    """The sum of the bodies' CRC-32, which does not depend on their order."""
+    step = 100_000
+    total = 0
+    for at in range(start, start + count, step):
+        total += sum(map(zlib.crc32, bodies(at, min(step, start + count - at), size).to_pylist()))
+    return total
+
+
+def spark_expression(size: int, name: str) -> str:
+    """The same out of Spark's column `id`."""
+    return f"cast(concat(lpad(cast(id as string), {DIGITS}, '0'), repeat('x', {size - DIGITS})) as binary) as {name}"

@@ -1,0 +1,154 @@
+"""RocketSim as the benchmarks run it: name server and broker processes on files as large as the peer's."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.bench import Bench, WrongResult, must_be
+from benchmarks.driver import Driver, python_driver
+from broker_service.store.inspect import Severity, verify
+from rocketsim_client import Admin, Cluster, RocketSimError
+from rocketsim_client.route import DEFAULT_TOPIC
+from tests.support.polling import wait_until
+from tests.support.processes import Processes, ServerProcess
+
+BROKER = "broker-a"
+FILE_SIZE = 256 << 20  # RocketMQ's broker is given the same here
+READY_S = 60.0
+CATCH_UP_S = 120.0
+SIZES = {
+    "mappedFileSizeCommitLog": FILE_SIZE,
+    # RocketMQ's defaults, not those of the tests
+    "mappedFileSizeConsumeQueue": 6_000_000,
+    "maxHashSlotNum": 5_000_000,
+    "maxIndexNum": 20_000_000,
+}
+
+
+class OurCluster:
+    """One broker, or a pair, with a load driver beside it."""
+
+    def __init__(
+        self, name_server: ServerProcess, master: ServerProcess, slave: ServerProcess | None, load: Driver, title: str
+    ) -> None:
+        self.name_server = name_server
+        self.master = master
+        self.slave = slave
+        self.load = load
+        self.title = title
+        self.admin = Admin(name_server.address)
+        self._stored: dict[str, int] = {}
+
+    def await_writable(self) -> None:
+        def is_writable() -> bool:
+            try:
+                return bool(self.admin.cluster.route(DEFAULT_TOPIC, fresh=True).writable_queues())
+            except RocketSimError:
+                return False
+
+        wait_until(is_writable, "a master that takes writes", READY_S)
+
+    def topic(self, name: str, queues: int = 4) -> str:
+        self.admin.update_topic(name, read_queue_nums=queues, write_queue_nums=queues)
+        wait_until(lambda: self._knows(name), f"a route for {name}", READY_S)
+        return name
+
+    def _knows(self, topic: str) -> bool:
+        try:
+            return bool(self.admin.cluster.queues(topic, fresh=True))
+        except RocketSimError:
+            return False
+
+    def fill(self, topic: str, count: int, size: int, queues: int = 4) -> str:
+        """A topic with the bodies 0 to count."""
+        self.topic(topic, queues)
+        must_be(
+            f"messages sent to {topic}", self.load.ask("fill", topic=topic, count=count, size=size)["messages"], count
+        )
+        must_be(f"messages in {topic}", self.count(topic), count)
+        return topic
+
+    def count(self, topic: str) -> int:
+        bounds = self.admin.cluster.bounds(topic, fresh=True)
+        return sum(found.max_offset - found.min_offset for found in bounds.values())
+
+    def stored_at_least(self, topic: str, acknowledged: int) -> None:
+        """No more than retries may explain, and never less than was acknowledged."""
+        self._stored[topic] = self._stored.get(topic, 0) + acknowledged
+        found = self.count(topic)
+        if found < self._stored[topic]:
+            raise WrongResult(f"{topic}: {self._stored[topic]} messages acknowledged, {found} stored")
+
+    def await_slave(self) -> None:
+        """Until the slave has everything."""
+        wait_until(lambda: self.slave_behind() == 0, "the slave to have everything", CATCH_UP_S)
+
+    def slave_behind(self) -> int | None:
+        """Bytes; None while there is no slave in sync."""
+        try:
+            (status,) = self.admin.ha_status(broker_addr=self.master.address)
+        except RocketSimError:
+            return None
+        return next((slave.diff_bytes for slave in status.slaves if slave.in_sync), None)
+
+    def close(self) -> None:
+        self.admin.close()
+        for process in (self.slave, self.master):
+            if process is not None and process.is_running():
+                process.stop()
+
+    def verify(self) -> None:
+        """The stores, once their brokers have ended."""
+        for process in (self.master, self.slave):
+            if process is not None:
+                verify_store(process.store)
+
+
+def verify_store(store: Path) -> None:
+    found = [str(finding) for finding in verify(store) if finding.severity is not Severity.WARNING]
+    if found:
+        raise WrongResult(f"the store is not in order afterwards: {'; '.join(found[:3])}")
+
+
+@contextmanager
+def running(
+    bench: Bench, title: str, *, pair: bool = False, check: bool = True, **keys: object
+) -> Iterator[OurCluster]:
+    """`keys` are the master's and the slave's.  The stores are verified at the end, unless it ends with an error."""
+    folder = bench.folder / title
+    with Processes(folder) as processes:
+        name_server = processes.start_namesrv()
+        slave = None
+        if pair:
+            master, slave = processes.start_pair(BROKER, name_server, **(SIZES | keys))
+        else:
+            master = processes.start_broker(BROKER, 0, name_server, **(SIZES | keys))
+        with python_driver(f"load of {title}", "benchmarks.load", folder / "load.log", name_server.address) as load:
+            ours = OurCluster(name_server, master, slave, load, title)
+            try:
+                ours.await_writable()
+                if pair:
+                    ours.await_slave()
+                yield ours
+                if pair and master.is_running() and slave is not None and slave.is_running():
+                    ours.await_slave()
+            finally:
+                ours.close()
+        if check:
+            bench.doing(f"verifying the store of {title}")
+            ours.verify()
+
+
+def modes(sync: bool, flush: bool) -> dict[str, object]:
+    return {
+        "brokerRole": "SYNC_MASTER" if sync else "ASYNC_MASTER",
+        "flushDiskType": "SYNC_FLUSH" if flush else "ASYNC_FLUSH",
+    }
+
+
+def now() -> float:
+    return time.perf_counter()
+
+
+__all__ = ["BROKER", "Cluster", "OurCluster", "modes", "now", "running", "verify_store"]

@@ -1,0 +1,58 @@
+"""Interleaved runs: every contestant once a round, so that what drifts on the machine drifts for all.  Pure."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from benchmarks.figures import Missing, Series
+
+Sample = Mapping[str, float]
+Contestant = Callable[[], Sample]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is measured.  `full` and `quick` have the same targets; `smoke` only shows that the harness works."""
+
+    name: str
+    rounds: int
+    warm_up: int = 1
+
+    def pick(self, full: int, quick: int, smoke: int) -> int:
+        return {"full": full, "quick": quick, "smoke": smoke}[self.name]
+
+
+FULL = Plan("full", rounds=5)
+QUICK = Plan("quick", rounds=3)
+SMOKE = Plan("smoke", rounds=1)
+
+
+def schedule(names: list[str], plan: Plan) -> Iterator[tuple[int, str]]:
+    """(round, contestant); rounds below 0 warm up.  Every other round goes backwards: nobody always follows the
+    same."""
+    for number in range(-plan.warm_up, plan.rounds):
+        for name in names if number % 2 == 0 else reversed(names):
+            yield number, name
+
+
+class Results:
+    """The counted samples of each contestant, and why others have none."""
+
+    def __init__(self, missing: Mapping[str, Missing]) -> None:
+        self._samples: dict[str, list[Sample]] = {}
+        self._missing = dict(missing)
+
+    def add(self, name: str, sample: Sample) -> None:
+        self._samples.setdefault(name, []).append(sample)
+
+    def fail(self, name: str, why: str) -> None:
+        """A contestant that fails has no result at all, whatever it did before."""
+        self._samples.pop(name, None)
+        self._missing[name] = Missing(why)
+
+    def has(self, name: str) -> bool:
+        return name not in self._missing
+
+    def series(self, name: str, key: str = "rate") -> Series | Missing:
+        if name in self._missing:
+            return self._missing[name]
+        return Series.of(sample[key] for sample in self._samples[name])

@@ -1,0 +1,93 @@
+"""A load process: a line of words in, a line of JSON out.  Ours, Java's and the Python peers' all speak it.
+
+    produce topic=p threads=64 seconds=2      {"messages": 84000, "seconds": 2.0, ...}
+
+One process each, kept for all runs, so that everybody is warm and nobody shares an interpreter with the harness.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from benchmarks.bench import Unavailable
+
+ROOT = Path(__file__).parents[1]
+CLOSE_TIMEOUT_S = 20.0
+
+
+class Driver:
+    """It ends when its input does, so it does not outlive the harness."""
+
+    def __init__(
+        self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._name = name
+        self._log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                cwd=ROOT,
+                env=os.environ | dict(environment or {}),
+            )
+
+    def __enter__(self) -> "Driver":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        assert self._process.stdin and self._process.stdout
+        try:
+            self._process.stdin.close()
+        except BrokenPipeError:
+            pass
+        try:
+            self._process.wait(CLOSE_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ask(self, words: str, **options: object) -> dict[str, Any]:
+        """What the process answers; Unavailable if it says error, or nothing any more."""
+        assert self._process.stdin and self._process.stdout
+        line = " ".join([words, *(f"{key}={value}" for key, value in options.items())])
+        try:
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+            answer = self._answer()
+        except (BrokenPipeError, ValueError) as error:
+            raise Unavailable(f"{self._name} ended; {self._tail()}") from error
+        if "error" in answer:
+            raise Unavailable(f"{self._name}: {answer['error']}")
+        return answer
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout
+        while line := self._process.stdout.readline():
+            if line.startswith("{"):  # libraries print, too
+                found: dict[str, Any] = json.loads(line)
+                return found
+        raise ValueError("the output ended")
+
+    def _tail(self) -> str:
+        lines = self._log.read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+
+def python_driver(name: str, module: str, log: Path, *arguments: str) -> Driver:
+    """A driver of this project, in a fresh interpreter."""
+    paths = f"{ROOT}{os.pathsep}{ROOT / 'proto'}"
+    return Driver(name, [sys.executable, "-m", module, *arguments], log, {"PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"})

@@ -1,0 +1,36 @@
+"""The other end of a driver: reads commands, calls functions, writes what they return.
+
+Standard library only: it also runs in the environment of the Python peers.
+"""
+
+import json
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Command = Callable[..., Mapping[str, Any]]
+
+
+def parsed(line: str) -> tuple[str, dict[str, Any]]:
+    """`pull topic=t count=5` -> ("pull", {"topic": "t", "count": 5})."""
+    word, *pairs = line.split()
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        key, _, value = pair.partition("=")
+        options[key] = int(value) if value.lstrip("-").isdigit() else value
+    return word, options
+
+
+def serve(commands: Mapping[str, Command]) -> None:
+    """Until the input ends.  A failure is an answer; the traceback goes to standard error."""
+    for line in sys.stdin:
+        if not line.strip():
+            continue
+        word, options = parsed(line)
+        try:
+            answer = dict(commands[word](**options))
+        except Exception as error:  # the harness decides what a failed command means
+            traceback.print_exc()
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), flush=True)

@@ -1,0 +1,115 @@
+"""Figures: what several runs gave, what the reference gave in the same run, and the verdict.  Pure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from benchmarks.targets import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The counted runs of one thing."""
+
+    values: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.values:
+            raise ValueError("a series without a run")
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> "Series":
+        return cls(tuple(float(value) for value in values))
+
+    @property
+    def low(self) -> float:
+        return min(self.values)
+
+    @property
+    def middle(self) -> float:
+        return median(self.values)
+
+    @property
+    def high(self) -> float:
+        return max(self.values)
+
+    def over(self, other: "Series") -> "Series":
+        """Run by run, as they were interleaved: what drifted for both drops out."""
+        return Series.of(mine / theirs for mine, theirs in zip(self.values, other.values, strict=True) if theirs)
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A peer that could not be had, and why."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One line of a table.  `reference` says in words what `reference_series` measured."""
+
+    bench: str
+    name: str
+    unit: str
+    series: Series
+    reference: str = ""
+    reference_series: Series | Missing | None = None
+    target: Target | None = None
+
+    @property
+    def reference_value(self) -> float | None:
+        return self.reference_series.middle if isinstance(self.reference_series, Series) else None
+
+    @property
+    def ratio(self) -> float | None:
+        """Of the medians."""
+        other = self.reference_value
+        return self.series.middle / other if other else None
+
+    @property
+    def met(self) -> bool | None:
+        return None if self.target is None else self.target.is_met(self.series.middle, self.ratio)
+
+    @property
+    def verdict(self) -> str:
+        if isinstance(self.reference_series, Missing):
+            return "reference missing"
+        return {True: "met", False: "MISSED", None: ""}[self.met]
+
+    def row(self) -> dict[str, Any]:
+        """As `--json` writes it; the values are medians."""
+        return {
+            "bench": self.bench,
+            "figure": self.name,
+            "unit": self.unit,
+            "value": rounded(self.series.middle),
+            "reference": f"{self.reference} (missing: {self.reference_series.why})"
+            if isinstance(self.reference_series, Missing)
+            else self.reference,
+            "reference_value": rounded(self.reference_value),
+            "ratio": rounded(self.ratio),
+            "target": None if self.target is None else f"{self.target.number} {self.target}",
+            "met": self.met,
+        }
+
+
+def rounded(value: float | None) -> float | None:
+    """Four digits that count: more would claim a precision that nobody has."""
+    return None if value is None else float(f"{value:.4g}")
+
+
+def text(value: float | None) -> str:
+    """For people: 1,234,567 and 12.3 and 0.012."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that `share` of all do not exceed."""
+    if not values:
+        raise ValueError("no values")
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, max(0, -int(-share * len(ordered) // 1) - 1))]

@@ -1,0 +1,259 @@
+"""Our side's load: `python -m benchmarks.load NAME_SERVER`, commands as driver.py has them.
+
+Sends run for `seconds` and count what was acknowledged; anything but SEND_OK is an error, because a message that is
+stored less safely than asked for is not what the peer's figure counts.
+"""
+
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from rocketsim_proto.columnar import Records
+
+from benchmarks.bodies import bodies
+from benchmarks.driver_loop import serve
+from benchmarks.figures import percentile
+from rocketsim_client import Message, Producer, PullConsumer, PullStatus, QueueRange, SendStatus
+
+FILL_ROWS = 50_000
+COLUMN_ROWS = 10_000
+COLUMNS_IN_FLIGHT = 8
+FRAME_BYTES = 1 << 20
+TIMEOUT_S = 60.0
+
+
+class Load:
+    def __init__(self, name_server: str) -> None:
+        self._name_server = name_server
+        self._producer_made: Producer | None = None
+        self._consumer_made: PullConsumer | None = None
+
+    @property
+    def _producer(self) -> Producer:
+        if self._producer_made is None:
+            self._producer_made = Producer(self._name_server, group="bench", send_msg_timeout_ms=10_000)
+        return self._producer_made
+
+    @property
+    def _consumer(self) -> PullConsumer:
+        if self._consumer_made is None:
+            self._consumer_made = PullConsumer(self._name_server, group="bench", timeout_ms=10_000)
+        return self._consumer_made
+
+    # --- sends ----------------------------------------------------------------------------------------------------
+
+    def fill(self, topic: str, count: int, size: int, start: int = 0) -> dict[str, Any]:
+        """The bodies from `start` on, as columns."""
+        begun = time.perf_counter()
+        sent = 0
+        for at in range(start, start + count, FILL_ROWS):
+            results = self._producer.send_columns(
+                topic, bodies(at, min(FILL_ROWS, start + count - at), size), timeout_s=TIMEOUT_S
+            )
+            _ok(results.send_status)
+            sent += len(results)
+        return _rate(sent, time.perf_counter() - begun)
+
+    def send_async(self, topic: str, size: int, seconds: float, window: int) -> dict[str, Any]:
+        """A message a call, each with its own result, at most `window` of them open."""
+        body = b"x" * size
+        producer = self._producer
+        pending: deque[Any] = deque()
+        done = 0
+        begun = time.perf_counter()
+        end = begun + seconds
+        while time.perf_counter() < end:
+            for _ in range(16):
+                if len(pending) >= window:
+                    _ok(pending.popleft().result(TIMEOUT_S).send_status)
+                    done += 1
+                pending.append(producer.send_async(Message(topic, body)))
+        while pending:
+            _ok(pending.popleft().result(TIMEOUT_S).send_status)
+            done += 1
+        return _rate(done, time.perf_counter() - begun)
+
+    def send(self, topic: str, size: int, seconds: float, threads: int) -> dict[str, Any]:
+        """Blocking sends, and how long each took."""
+        body = b"x" * size
+        producer = self._producer
+
+        def once() -> int:
+            _ok(producer.send(Message(topic, body)).send_status)
+            return 1
+
+        return _threads(threads, seconds, once, latencies=True)
+
+    def send_list(self, topic: str, size: int, seconds: float, threads: int, batch: int) -> dict[str, Any]:
+        """`send_batch` of new `Message`s."""
+        body = b"x" * size
+        producer = self._producer
+
+        def once() -> int:
+            results = producer.send_batch([Message(topic, body) for _ in range(batch)])
+            _ok(results.send_status)
+            return len(results)
+
+        return _threads(threads, seconds, once)
+
+    def send_columns(self, topic: str, size: int, seconds: float) -> dict[str, Any]:
+        """Arrow arrays of bodies, tags and keys, several calls under way."""
+        values = bodies(0, COLUMN_ROWS, size)
+        tags = pa.repeat(pa.scalar("tag"), COLUMN_ROWS)
+        keys = pa.array([f"key-{number:08}" for number in range(COLUMN_ROWS)])
+        producer = self._producer
+        pending: deque[Any] = deque()
+        done = 0
+        begun = time.perf_counter()
+        end = begun + seconds
+        while time.perf_counter() < end:
+            if len(pending) >= COLUMNS_IN_FLIGHT:
+                done += _part_count(pending.popleft())
+            pending.extend(producer.send_columns_async(topic, values, tags=tags, keys=keys))
+        while pending:
+            done += _part_count(pending.popleft())
+        return _rate(done, time.perf_counter() - begun)
+
+    def paced(self, topic: str, size: int, rate: int, seconds: float) -> dict[str, Any]:
+        """`rate` messages a second, each sent when it is due.  Bodies begin with the time of it (ns, 20 digits)."""
+        filler = b"x" * (size - 20)
+        pending: deque[Any] = deque()
+        begun = time.perf_counter()
+        sent = 0
+        while sent < rate * seconds:
+            due = min(int((time.perf_counter() - begun) * rate) + 1, int(rate * seconds))
+            while sent < due:
+                pending.append(self._producer.send_async(Message(topic, b"%020d" % time.time_ns() + filler)))
+                sent += 1
+            while pending and pending[0].done():
+                _ok(pending.popleft().result().send_status)
+            time.sleep(0.001)
+        for future in pending:
+            _ok(future.result(TIMEOUT_S).send_status)
+        return _rate(sent, time.perf_counter() - begun)
+
+    def commit_groups(self, topic: str, groups: int) -> dict[str, Any]:
+        """An offset in every queue for each of many groups."""
+        queues = self._consumer.message_queues(topic)
+        begun = time.perf_counter()
+        for number in range(groups):
+            self._consumer.cluster.commit(f"lag-{number:05}", dict.fromkeys(queues, number % 7))
+        return _rate(groups, time.perf_counter() - begun)
+
+    # --- pulls ----------------------------------------------------------------------------------------------------
+
+    def pull_columns(self, topic: str, crc: int = 0, limit: int = 0) -> dict[str, Any]:
+        """All of a topic (or about `limit` messages) as RecordBatches of offset, timestamp and body."""
+        consumer = self._consumer
+        bounds = consumer.bounds(topic)
+        count = size = total = crcs = 0
+        begun = time.perf_counter()
+        by_broker: dict[str, list[QueueRange]] = {}
+        for queue, found in bounds.items():
+            until = found.max_offset
+            if limit:
+                until = min(until, found.min_offset + -(-limit // len(bounds)))
+            piece = QueueRange(topic, queue.queue_id, found.min_offset, until)
+            by_broker.setdefault(queue.broker_name, []).append(piece)
+            total += piece.until_offset - piece.from_offset
+        for broker_name, ranges in by_broker.items():
+            for frame in consumer.pull_range(broker_name, ranges, max_frame_bytes=FRAME_BYTES):
+                records = Records.walk(frame.records, frame.count, frame.sizes or None)
+                batch = pa.RecordBatch.from_arrays(
+                    [
+                        pa.array(records.queue_id),
+                        pa.array(records.queue_offset),
+                        pa.array(records.born_timestamp),
+                        records.bodies(),
+                    ],
+                    names=["queueId", "queueOffset", "bornTimestamp", "body"],
+                )
+                count += batch.num_rows
+                size += int(records.body_size.sum())
+                if crc:
+                    records.check()
+                    crcs += int(records.body_crc.astype(np.int64).sum())
+        seconds = time.perf_counter() - begun
+        if count != total:
+            raise RuntimeError(f"{count} of {total} messages came")
+        return _rate(count, seconds) | {"bytes": size, "checksum": crcs, "bytes_rate": size / seconds}
+
+    def pull_messages(self, topic: str, seconds: float, batch: int) -> dict[str, Any]:
+        """`pull`, and the body of every message."""
+        consumer = self._consumer
+        queues = list(consumer.bounds(topic))
+        at = {queue: consumer.min_offset(queue) for queue in queues}
+        count = size = 0
+        begun = time.perf_counter()
+        end = begun + seconds
+        while time.perf_counter() < end and queues:
+            for queue in list(queues):
+                answer = consumer.pull(queue, at[queue], batch)
+                at[queue] = answer.next_begin_offset
+                for message in answer.messages:
+                    size += len(message.body)
+                    count += 1
+                if answer.status is not PullStatus.FOUND:
+                    queues.remove(queue)
+        return _rate(count, time.perf_counter() - begun) | {"bytes": size}
+
+
+def _ok(status: SendStatus) -> None:
+    if status is not SendStatus.SEND_OK:
+        raise RuntimeError(f"a message was stored, but {status.name}")
+
+
+def _part_count(future: Any) -> int:
+    part = future.result(TIMEOUT_S)
+    _ok(part.send_status)
+    return len(part.msg_ids)
+
+
+def _rate(count: int, seconds: float) -> dict[str, Any]:
+    return {"messages": count, "seconds": seconds, "rate": count / seconds}
+
+
+def _threads(threads: int, seconds: float, once: Callable[[], int], *, latencies: bool = False) -> dict[str, Any]:
+    """`once` again and again in each thread; the first failure is the caller's."""
+    counts = [0] * threads
+    took: list[list[float]] = [[] for _ in range(threads)]
+    failures: list[BaseException] = []
+    begun = time.perf_counter()
+    end = begun + seconds
+
+    def work(index: int) -> None:
+        try:
+            while (before := time.perf_counter()) < end:
+                counts[index] += once()
+                took[index].append(time.perf_counter() - before)
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    workers = [threading.Thread(target=work, args=(index,)) for index in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    if failures:
+        raise RuntimeError(f"a send failed: {failures[0]}") from failures[0]
+    answer = _rate(sum(counts), time.perf_counter() - begun)
+    if latencies:
+        every = [one for some in took for one in some]
+        answer |= {"p50_ms": percentile(every, 0.5) * 1000, "p99_ms": percentile(every, 0.99) * 1000}
+    return answer
+
+
+def main(name_server: str) -> None:
+    load = Load(name_server)
+    commands = ("fill", "send_async", "send", "send_list", "send_columns", "paced", "commit_groups", "pull_columns")
+    serve({name: getattr(load, name) for name in (*commands, "pull_messages")})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,58 @@
+"""The head of every table: the machine and the versions that gave the figures."""
+
+import os
+import platform
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+
+PACKAGES = ("pyspark", "pyarrow", "numpy", "grpcio", "protobuf")
+
+
+def describe() -> list[str]:
+    memory = psutil.virtual_memory().total / 2**30
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in PACKAGES)
+    return [
+        f"{_processor()}, {os.cpu_count()} cores, {memory:.0f} GiB, {platform.system()} {platform.release()}",
+        f"Python {sys.version.split()[0]}, {versions}",
+    ]
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown processor"
+    )
+
+
+class OthersShare:
+    """How much of the machine everybody else used since this was made: figures of a busy machine are worth less."""
+
+    def __init__(self) -> None:
+        self._before = _times()
+
+    def __call__(self) -> float:
+        busy, own, room = (now - then for now, then in zip(_times(), self._before, strict=True))
+        return max(0.0, busy - own) / room if room else 0.0
+
+
+def _times() -> tuple[float, float, float]:
+    """CPU seconds: everybody's, this process tree's (with children that have ended), all there were."""
+    times = psutil.cpu_times()
+    # guest and guest_nice are in user and nice already.
+    total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
+    idle = times.idle + getattr(times, "iowait", 0.0)
+    own = 0.0
+    me = psutil.Process()
+    for process in (me, *me.children(recursive=True)):
+        try:
+            used = process.cpu_times()
+        except psutil.Error:
+            continue
+        own += used.user + used.system + used.children_user + used.children_system
+    return total - idle, own, total

@@ -1,0 +1,96 @@
+"""The ceiling of a Python source in Spark: hands over the same ready Arrow batch until there are enough rows.
+
+The batch is one that our own source made, so the schema and the sizes of all columns are the real ones.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+if TYPE_CHECKING:
+    from pyspark.sql.session import SparkSession
+
+NAME = "rocketsim_null"
+_batches: dict[str, pa.RecordBatch] = {}
+
+
+class NullSource(DataSource):
+    """Options: `path` (where `save` put the batch), `rows`, `partitions`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> StructType:
+        return StructType.fromJson(json.loads(Path(self.options["path"] + ".json").read_text()))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return NullReader(self.options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return NullStreamReader(self.options)
+
+
+class NullReader(DataSourceReader):
+    def __init__(self, options: Any) -> None:
+        self._path = options["path"]
+        self._rows = int(options["rows"])
+        self._partitions = int(options["partitions"])
+
+    def partitions(self) -> Sequence[InputPartition]:
+        share, rest = divmod(self._rows, self._partitions)
+        return [InputPartition(share + (index < rest)) for index in range(self._partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return repeated(self._path, partition.value)
+
+
+class NullStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Everything at once."""
+
+    def __init__(self, options: Any) -> None:
+        self._reader = NullReader(options)
+        self._rows = int(options["rows"])
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        pass
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"rows": 0}
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        return {"rows": self._rows}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        return self._reader.partitions() if end["rows"] > start["rows"] else []
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._reader.read(partition)
+
+
+def repeated(path: str, rows: int) -> Iterator[pa.RecordBatch]:
+    if path not in _batches:
+        with pa.ipc.open_file(path) as file:
+            _batches[path] = file.get_batch(0)
+    batch = _batches[path]
+    for start in range(0, rows, batch.num_rows):
+        yield batch.slice(0, min(batch.num_rows, rows - start))
+
+
+def save(path: Path, batch: pa.RecordBatch, schema: StructType) -> None:
+    with pa.ipc.new_file(str(path), batch.schema) as file:
+        file.write_batch(batch)
+    Path(f"{path}.json").write_text(schema.json())
+
+
+def register(session: "SparkSession") -> None:
+    session.dataSource.register(NullSource)

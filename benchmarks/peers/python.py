@@ -1,0 +1,42 @@
+"""The Python peers: confluent-kafka and RocketMQ's official client, in an environment of their own in the user's cache.
+
+Separate, because the official client brings a grpcio and protobuf of its own choice.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.bench import Unavailable
+from benchmarks.driver import ROOT, Driver
+from benchmarks.peers import maven
+
+REQUIREMENTS = ROOT / "benchmarks" / "requirements.txt"
+INSTALL_TIMEOUT_S = 900
+
+
+def environment() -> Path:
+    """Its interpreter."""
+    folder = maven.cache() / "python-peers"
+    python = folder / "bin" / "python"
+    stamp = folder / "made-for"
+    wanted = REQUIREMENTS.read_text() + sys.version
+    if not stamp.exists() or stamp.read_text() != wanted:
+        for command in (
+            [sys.executable, "-m", "venv", "--clear", str(folder)],
+            [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", "-r", str(REQUIREMENTS)],
+        ):
+            try:
+                ended = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False)
+            except subprocess.TimeoutExpired:
+                raise Unavailable(f"pip did not install them in {INSTALL_TIMEOUT_S} s") from None
+            if ended.returncode:
+                raise Unavailable(f"pip did not install them: {ended.stderr.strip().splitlines()[-1:]}")
+        stamp.write_text(wanted)
+    return python
+
+
+def driver(name: str, script: str, log: Path, *arguments: str) -> Driver:
+    """benchmarks/peers/SCRIPT in that environment."""
+    command = [str(environment()), "-m", f"benchmarks.peers.{script}", *arguments]
+    return Driver(name, command, log, {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"})

@@ -1,0 +1,206 @@
+"""The real RocketMQ as a peer: name server, master, slave and proxy from Maven's jars, and load with its Java client.
+
+To know: since 5.0 its SYNC_MASTER waits for a slave only with `inSyncReplicas=2`; an empty slave copies the newest log
+file only, one that has the beginning copies the rest; the proxy ends when no broker is registered yet.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from benchmarks.bench import Unavailable
+from benchmarks.driver import Driver
+from benchmarks.peers import maven
+from tests.interop.real_rocketmq import OPENS, VERSION, free_port
+
+CLUSTER = "bench"
+BROKER = "peer-a"
+HEAP = "1g"
+FILE_SIZE = 256 << 20  # ours is given the same
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 60.0
+CATCH_UP_S = 120.0
+WAITS_FOR_ITS_SLAVE = {"inSyncReplicas": 2, "totalReplicas": 2}
+RAISED_LIMITS = {
+    "maxTransferCountOnMessageInMemory": 1024,
+    "maxTransferBytesOnMessageInMemory": 4 << 20,
+    "maxTransferCountOnMessageInDisk": 1024,
+    "maxTransferBytesOnMessageInDisk": 4 << 20,
+}
+_MAIN = "org.apache.rocketmq."
+
+
+class JavaServer:
+    """One JVM that can be ended and started again on its files."""
+
+    def __init__(self, jars: Path, folder: Path, name: str, port: int, heap: str, *main: str) -> None:
+        self.name = name
+        self.port = port
+        self._folder = folder
+        self._command = java(jars, folder, heap, *main)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> float:
+        """Seconds until its port accepted."""
+        begun = time.perf_counter()
+        environment = {**os.environ, "ROCKETMQ_HOME": str(self._folder)}
+        with (self._folder / f"{self.name}.out").open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, cwd=self._folder
+            )
+        while time.perf_counter() < begun + START_TIMEOUT_S:
+            with socket.socket() as one:
+                if one.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return time.perf_counter() - begun
+            if self._process.poll() is not None:
+                break
+            time.sleep(0.01)
+        raise Unavailable(f"RocketMQ's {self.name} does not answer on port {self.port}: {self._tail()}")
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> None:
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.send_signal(number)
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _tail(self) -> str:
+        return (self._folder / f"{self.name}.out").read_text(errors="replace")[-400:].strip()
+
+
+class RocketMq:
+    """`master` and `slave` by their processes; `load` is the Java client."""
+
+    def __init__(
+        self, folder: Path, name_server: str, master: JavaServer, slave: JavaServer | None, load: Driver
+    ) -> None:
+        self.folder = folder
+        self.name_server = name_server
+        self.master = master
+        self.slave = slave
+        self.load = load
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.master.port}"
+
+    def topic(self, name: str, queues: int = 4, **options: object) -> str:
+        self.load.ask("topic", topic=name, queues=queues, broker=self.address, **options)
+        return name
+
+    def await_slave(self) -> None:
+        deadline = time.monotonic() + CATCH_UP_S
+        while (answer := self.load.ask("ha", broker=self.address))["end"] != answer["acknowledged"]:
+            if time.monotonic() > deadline:
+                raise Unavailable(f"RocketMQ's slave does not catch up: {answer}")
+            time.sleep(0.1)
+
+
+def java(jars: Path, folder: Path, heap: str, *main: str) -> list[str]:
+    settings = ["-server", f"-Xms{heap}", f"-Xmx{heap}", "-XX:MaxDirectMemorySize=2g", "-XX:+UseG1GC", *OPENS]
+    settings += [f"-Duser.home={folder}", "-Drocketmq.client.logUseSlf4j=false"]
+    settings += [f"-Drocketmq.broker.diskSpace{name}Ratio=0.99" for name in ("WarningLevel", "CleanForcibly")]
+    return ["java", *settings, "-cp", f"{jars}/*", *main]
+
+
+def broker(
+    jars: Path, folder: Path, name: str, role: str, flush: str, name_server: str, keys: dict[str, object]
+) -> JavaServer:
+    port = free_port()
+    store = folder / f"{name}-store"
+    settings: dict[str, object] = {
+        "brokerClusterName": CLUSTER,
+        "brokerName": BROKER,
+        "brokerId": 1 if role == "SLAVE" else 0,
+        "brokerRole": role,
+        "flushDiskType": flush,
+        "listenPort": port,
+        "haListenPort": port + 1,
+        "brokerIP1": "127.0.0.1",
+        "brokerIP2": "127.0.0.1",
+        "namesrvAddr": name_server,
+        "storePathRootDir": store,
+        "storePathCommitLog": store / "commitlog",
+        "mappedFileSizeCommitLog": FILE_SIZE,
+        "registerNameServerPeriod": 10_000,
+        "deleteWhen": "04",
+        "fileReservedTime": 480,
+        "diskMaxUsedSpaceRatio": 95,
+        **keys,
+    }
+    config = folder / f"{name}.properties"
+    config.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    return JavaServer(jars, folder, name, port, HEAP, _MAIN + "broker.BrokerStartup", "-c", str(config))
+
+
+@contextmanager
+def running(
+    folder: Path, *, pair: bool = False, sync: bool = False, flush: bool = False, **keys: object
+) -> Iterator[RocketMq]:
+    """`sync` is the master's role; it really waits."""
+    jars = maven.jars("rocketmq.xml", "all", f"rocketmq-{VERSION}")
+    folder.mkdir(parents=True)
+    port = free_port()
+    config = folder / "namesrv.properties"
+    config.write_text(f"listenPort={port}\nkvConfigPath={folder}/kvConfig.json\n")
+    name_server = f"127.0.0.1:{port}"
+    role, disk = "SYNC_MASTER" if sync else "ASYNC_MASTER", "SYNC_FLUSH" if flush else "ASYNC_FLUSH"
+    if sync:
+        keys = WAITS_FOR_ITS_SLAVE | keys
+    servers = [
+        JavaServer(jars, folder, "namesrv", port, "256m", _MAIN + "namesrv.NamesrvStartup", "-c", str(config)),
+        broker(jars, folder, "master", role, disk, name_server, dict(keys)),
+    ]
+    if pair:
+        servers.append(broker(jars, folder, "slave", "SLAVE", disk, name_server, dict(keys)))
+    with ExitStack() as parts:
+        for server in servers:
+            parts.callback(server.end)
+            server.start()
+        command = java(jars, folder, HEAP, str(maven.HERE / "RocketMqLoad.java"), name_server)
+        load = parts.enter_context(Driver("RocketMQ's Java client", command, folder / "client.log"))
+        peer = RocketMq(folder, name_server, servers[1], servers[2] if pair else None, load)
+        if pair:
+            peer.await_slave()
+        yield peer
+
+
+@contextmanager
+def proxy(peer: RocketMq) -> Iterator[str]:
+    """Its gRPC endpoint, for the official clients of RocketMQ 5.  A topic must exist: then the broker is registered."""
+    jars = maven.jars("rocketmq.xml", "all", f"rocketmq-{VERSION}")
+    port, remoting = free_port(), free_port()
+    (peer.folder / "conf").mkdir(exist_ok=True)
+    config = peer.folder / "conf" / "rmq-proxy.json"
+    config.write_text(
+        json.dumps(
+            {
+                "rocketMQClusterName": CLUSTER,
+                "namesrvAddr": peer.name_server,
+                "proxyMode": "CLUSTER",
+                "grpcServerPort": port,
+                "remotingListenPort": remoting,
+                "localServeAddr": "127.0.0.1",
+            }
+        )
+    )
+    server = JavaServer(jars, peer.folder, "proxy", port, HEAP, _MAIN + "proxy.ProxyStartup", "-pc", str(config))
+    try:
+        server.start()
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.end()

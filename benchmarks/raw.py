@@ -1,0 +1,117 @@
+"""Ceilings: what gRPC, the disk and Python can do here without any of our code in between.
+
+`python -m benchmarks.raw` is a driver; it starts a gRPC server of bytes in a process of its own.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from benchmarks.driver_loop import serve
+from benchmarks.figures import percentile
+
+FRAME = 1 << 20
+OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+STREAM, ECHO = "/raw.Raw/Stream", "/raw.Raw/Echo"
+
+
+# --- the server -----------------------------------------------------------------------------------------------------
+
+
+class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Bytes in, bytes out: `Stream` sends as many frames as its request names, `Echo` says what it heard."""
+
+    def service(self, call: Any) -> Any:
+        if call.method == STREAM:
+            return grpc.unary_stream_rpc_method_handler(_frames)
+        return grpc.unary_unary_rpc_method_handler(_echo) if call.method == ECHO else None
+
+
+async def _frames(request: bytes, _: Any) -> Any:
+    frame = b"x" * FRAME
+    for _number in range(int(request)):
+        yield frame
+
+
+async def _echo(request: bytes, _: Any) -> bytes:
+    return request
+
+
+async def _serve() -> None:
+    server = grpc.aio.server(options=OPTIONS)
+    server.add_generic_rpc_handlers((_Handlers(),))
+    print(server.add_insecure_port("127.0.0.1:0"), flush=True)
+    await server.start()
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)  # the driver's end is ours
+    await server.stop(None)
+
+
+# --- the driver -----------------------------------------------------------------------------------------------------
+
+
+class Raw:
+    def __init__(self, port: int) -> None:
+        self._channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS)
+
+    def stream(self, frames: int) -> dict[str, Any]:
+        """A server stream of 1 MiB frames."""
+        begun = time.perf_counter()
+        size = sum(len(frame) for frame in self._channel.unary_stream(STREAM)(str(frames).encode()))
+        seconds = time.perf_counter() - begun
+        return {"bytes": size, "seconds": seconds, "bytes_rate": size / seconds}
+
+    def round_trips(self, size: int, seconds: float) -> dict[str, Any]:
+        """One unary call after the other from one thread."""
+        echo, request = self._channel.unary_unary(ECHO), b"x" * size
+        took = []
+        begun = time.perf_counter()
+        while (before := time.perf_counter()) < begun + seconds:
+            echo(request)
+            took.append(time.perf_counter() - before)
+        return {"rate": len(took) / seconds, "p50_ms": percentile(took, 0.5) * 1000}
+
+    def write(self, folder: str, megabytes: int, block: int, sync: int) -> dict[str, Any]:
+        """`pwrite` of blocks into a preallocated file, with an `fdatasync` after each if `sync`."""
+        path = Path(folder) / "raw"
+        data = b"x" * block
+        file = os.open(path, os.O_RDWR | os.O_CREAT)
+        try:
+            os.posix_fallocate(file, 0, megabytes << 20)
+            os.fsync(file)
+            begun = time.perf_counter()
+            for at in range(0, megabytes << 20, block):
+                os.pwrite(file, data, at)
+                if sync:
+                    os.fdatasync(file)
+            seconds = time.perf_counter() - begun
+        finally:
+            os.close(file)
+            path.unlink()
+        return {
+            "seconds": seconds,
+            "bytes_rate": (megabytes << 20) / seconds,
+            "rate": (megabytes << 20) / block / seconds,
+        }
+
+
+def main() -> None:
+    if sys.argv[1:] == ["server"]:
+        asyncio.run(_serve())
+        return
+    with subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.raw", "server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout and server.stdin
+        raw = Raw(int(server.stdout.readline()))
+        serve({"stream": raw.stream, "round_trips": raw.round_trips, "write": raw.write})
+        server.stdin.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""The benchmarks by name: what each measures and what it needs."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from benchmarks.bench import Bench
+
+
+class Benchmark(NamedTuple):
+    name: str
+    targets: str
+    what: str
+    needs: str
+    run: Callable[[Bench], None]
+
+
+# Each imports its own module when it runs: the list has to come at once, without Spark and Arrow.
+
+
+def spark_read(bench: Bench) -> None:
+    from benchmarks import spark_read
+
+    spark_read.all_columns(bench)
+
+
+def spark_body(bench: Bench) -> None:
+    from benchmarks import spark_read
+
+    spark_read.body_only(bench)
+
+
+def spark_sink(bench: Bench) -> None:
+    from benchmarks import spark_sink
+
+    spark_sink.run(bench)
+
+
+def send_async(bench: Bench) -> None:
+    from benchmarks import sends
+
+    sends.send_async(bench)
+
+
+def send_batch(bench: Bench) -> None:
+    from benchmarks import sends
+
+    sends.send_batch(bench)
+
+
+def send(bench: Bench) -> None:
+    from benchmarks import sends
+
+    sends.send(bench)
+
+
+def sync_ratio(bench: Bench) -> None:
+    from benchmarks import durability
+
+    durability.replication(bench)
+
+
+def flush_ratio(bench: Bench) -> None:
+    from benchmarks import durability
+
+    durability.disk(bench)
+
+
+def pull(bench: Bench) -> None:
+    from benchmarks import pull
+
+    pull.run(bench)
+
+
+def catchup(bench: Bench) -> None:
+    from benchmarks import catchup
+
+    catchup.run(bench)
+
+
+def recovery(bench: Bench) -> None:
+    from benchmarks import recovery
+
+    recovery.run(bench)
+
+
+def latency(bench: Bench) -> None:
+    from benchmarks import latency
+
+    latency.run(bench)
+
+
+def memory(bench: Bench) -> None:
+    from benchmarks import memory
+
+    memory.run(bench)
+
+
+def growth(bench: Bench) -> None:
+    from benchmarks import growth
+
+    growth.run(bench)
+
+
+_KAFKA = "Java 17, Maven: Kafka 4.2.1 and Spark's connector"
+_ROCKETMQ = "Java 17, Maven: RocketMQ 5.5.0"
+
+BENCHMARKS = (
+    Benchmark("spark-read", "P1", "Spark reads: Kafka's columns, all columns", f"{_KAFKA}; 8 GiB", spark_read),
+    Benchmark("spark-body", "P2", "Spark reads the bodies alone", f"{_KAFKA}; 8 GiB", spark_body),
+    Benchmark("spark-sink", "P3", "Spark writes: one broker, a pair", f"{_KAFKA}; 25 GiB", spark_sink),
+    Benchmark("send-async", "P4", "a message a call, a result each", f"{_ROCKETMQ}, pip; 15 GiB", send_async),
+    Benchmark("send-batch", "P5", "lists of 500 messages; Arrow columns", f"{_ROCKETMQ}; 20 GiB", send_batch),
+    Benchmark("send", "P6", "blocking sends, 64 threads and one", f"{_ROCKETMQ}; 5 GiB", send),
+    Benchmark("sync-ratio", "P7", "what waiting for the slave costs", f"{_ROCKETMQ}; 20 GiB", sync_ratio),
+    Benchmark("flush-ratio", "P8", "what waiting for the disk costs", f"{_ROCKETMQ}; 20 GiB", flush_ratio),
+    Benchmark("pull", "P9", "pulls in plain Python: batches, messages", f"{_ROCKETMQ}, Kafka 4.2.1, pip; 10 GiB", pull),
+    Benchmark("catchup", "P10", "an empty slave catches up; replication lag", f"{_ROCKETMQ}; 15 GiB", catchup),
+    Benchmark("recovery", "P11", "restarts on a full log; queues made again", f"{_ROCKETMQ}; 8 GiB", recovery),
+    Benchmark("latency", "P12", "producer to the micro-batch's commit", f"{_KAFKA}, pip; 2 GiB", latency),
+    Benchmark("memory", "P13", "memory after millions of messages", "Java 17; 5 GiB", memory),
+    Benchmark("growth", "P14", "what more log, queues and groups cost", "Java 17; 25 GiB", growth),
+)
+
+BY_NAME = {one.name: one for one in BENCHMARKS}

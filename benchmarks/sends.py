@@ -1,0 +1,156 @@
+"""P4 to P6: sends from one process, beside RocketMQ's Java producer and its official Python client."""
+
+from benchmarks import cluster, targets
+from benchmarks.bench import Bench
+from benchmarks.cluster import OurCluster
+from benchmarks.contest import Contestant, Sample
+from benchmarks.driver import Driver, python_driver
+from benchmarks.figures import Missing
+from benchmarks.peers import python, rocketmq
+from benchmarks.peers.rocketmq import RocketMq
+
+WINDOW = 16_384
+PYTHON_WINDOW = 500
+MODES = {"ASYNC_MASTER": False, "SYNC_MASTER": True}
+
+
+def seconds(bench: Bench) -> int:
+    return bench.plan.pick(5, 2, 1)
+
+
+def our_pair(bench: Bench, mode: str) -> OurCluster:
+    keys = cluster.modes(sync=MODES[mode], flush=False)
+    return bench.enter(cluster.running(bench, f"ours-{mode}", pair=True, **keys))
+
+
+def their_pair(bench: Bench, mode: str) -> RocketMq | Missing:
+    folder = bench.folder / f"rocketmq-{mode}"
+    return bench.peer("RocketMQ", lambda: bench.enter(rocketmq.running(folder, pair=True, sync=MODES[mode])))
+
+
+def our_sends(ours: OurCluster, command: str, topic: str, **options: object) -> Contestant:
+    """One measured run of a command of load.py; what it says was acknowledged has to be there."""
+
+    def run() -> Sample:
+        answer = ours.load.ask(command, topic=topic, **options)
+        ours.stored_at_least(topic, answer["messages"])
+        return answer
+
+    return run
+
+
+def java_sends(peer: RocketMq | Missing, topic: str, **options: object) -> Contestant | Missing:
+    return peer if isinstance(peer, Missing) else lambda: peer.load.ask("produce", topic=topic, **options)
+
+
+def send_async(bench: Bench) -> None:
+    """P4."""
+    for mode in MODES:
+        ours, peer = our_pair(bench, mode), their_pair(bench, mode)
+        client = official_client(bench, peer) if mode == "ASYNC_MASTER" else None
+        for size in (100, 1024):
+            topic = ours.topic(f"async{size}")
+            if not isinstance(peer, Missing):
+                peer.topic(topic)
+            every: dict[str, Contestant | Missing] = {
+                "ours": our_sends(ours, "send_async", topic, size=size, seconds=seconds(bench), window=WINDOW),
+                "Java": java_sends(peer, topic, size=size, threads=64, seconds=seconds(bench)),
+            }
+            if client is not None and size == 100:
+                every["Python"] = official_sends(client, size, seconds(bench))
+            results = bench.contest(every, f"{mode}, {size} B,")
+            name = f"send_async, {mode} pair, {size} B"
+            mine, theirs = results.series("ours"), results.series("Java")
+            bench.report(name, "msgs/s", mine, "RocketMQ's Java producer, 64 threads", theirs, targets.ASYNC_JAVA)
+            if "Python" in every:
+                theirs = results.series("Python")
+                bench.report(
+                    name, "msgs/s", mine, "official Python client through the proxy", theirs, targets.ASYNC_PYTHON
+                )
+
+
+def official_client(bench: Bench, peer: RocketMq | Missing) -> Driver | Missing:
+    """The official Python client on a topic and group of its own, through a proxy."""
+    if isinstance(peer, Missing):
+        return peer
+
+    def start() -> Driver:
+        python.environment()
+        peer.topic("official", type="NORMAL")
+        peer.load.ask("group", group="official", broker=peer.address)
+        endpoint = bench.enter(rocketmq.proxy(peer))
+        log = bench.folder / "official.log"
+        name = "RocketMQ's official Python client"
+        return bench.enter(python.driver(name, "rocketmq_client", log, endpoint, "official", "official"))
+
+    return bench.peer("RocketMQ's official Python client", start)
+
+
+def official_sends(client: Driver | Missing, size: int, duration: int) -> Contestant | Missing:
+    if isinstance(client, Missing):
+        return client
+    return lambda: client.ask("send_async", size=size, seconds=duration, window=PYTHON_WINDOW)
+
+
+def send_batch(bench: Bench) -> None:
+    """P5."""
+    size = 100
+    for mode in MODES:
+        ours, peer = our_pair(bench, mode), their_pair(bench, mode)
+        for topic in ("list", "columns"):
+            ours.topic(topic)
+        if not isinstance(peer, Missing):
+            peer.topic("batch")
+        duration = seconds(bench)
+        results = bench.contest(
+            {
+                "list": our_sends(ours, "send_list", "list", size=size, seconds=duration, threads=4, batch=500),
+                "columns": our_sends(ours, "send_columns", "columns", size=size, seconds=duration),
+                "Java": java_sends(peer, "batch", size=size, seconds=duration, threads=16, batch=500),
+            },
+            f"{mode},",
+        )
+        reference, theirs = "RocketMQ's Java batch of 500, 16 threads", results.series("Java")
+        name = f"{mode} pair, {size} B"
+        bench.report(
+            f"list of 500, 4 threads, {name}", "msgs/s", results.series("list"), reference, theirs, targets.BATCH_LIST
+        )
+        bench.report(
+            f"columns with tags and keys, {name}",
+            "msgs/s",
+            results.series("columns"),
+            reference,
+            theirs,
+            targets.BATCH_COLUMNS,
+        )
+
+
+def send(bench: Bench) -> None:
+    """P6."""
+    mode, size, duration = "ASYNC_MASTER", 100, seconds(bench)
+    ours, peer = our_pair(bench, mode), their_pair(bench, mode)
+    raw = bench.enter(python_driver("raw gRPC", "benchmarks.raw", bench.folder / "raw.log"))
+    ours.topic("send")
+    if not isinstance(peer, Missing):
+        peer.topic("send")
+    results = bench.contest(
+        {
+            "64 threads": our_sends(ours, "send", "send", size=size, seconds=duration, threads=64),
+            "Java": java_sends(peer, "send", size=size, seconds=duration, threads=64),
+            "one thread": our_sends(ours, "send", "send", size=size, seconds=duration, threads=1),
+            "round trips": lambda: raw.ask("round_trips", size=size, seconds=duration),
+        }
+    )
+    many, java = "64 threads", "RocketMQ's Java producer, 64 threads"
+    name = f"send, {many}, {mode} pair, {size} B"
+    bench.report(f"{name}: rate", "msgs/s", results.series(many), java, results.series("Java"), targets.SEND_RATE)
+    for key, what in (("p50_ms", "p50"), ("p99_ms", "p99")):
+        bench.report(f"{name}: {what}", "ms", results.series(many, key), java, results.series("Java", key))
+    bench.report(
+        f"send, one thread, {mode} pair, {size} B: p50",
+        "ms",
+        results.series("one thread", "p50_ms"),
+        "raw gRPC round trip",
+        results.series("round trips", "p50_ms"),
+        targets.SEND_P50,
+    )

@@ -1,0 +1,153 @@
+"""One Spark session for ours and for Kafka, and the queries that are timed in it."""
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.bench import Bench, must_be
+from benchmarks.bodies import spark_expression
+from benchmarks.driver import ROOT
+from benchmarks.figures import Missing
+from benchmarks.peers import kafka
+
+TIMEOUT_S = 600
+IDLE_S = 60.0
+
+
+class Spark:
+    """`session` is local[2]; `folder` takes checkpoints."""
+
+    def __init__(self, session: Any, folder: Path) -> None:
+        self.session = session
+        self.folder = folder
+
+    # --- timed --------------------------------------------------------------------------------------------------------
+
+    def stream(self, source: "Source", rows: int) -> dict[str, float]:
+        """An AvailableNow query into noop, from start() to the end of awaitTermination()."""
+        begun = time.perf_counter()
+        query = (
+            source.frame(self.session.readStream)
+            .writeStream.format("noop")
+            .option("checkpointLocation", self.checkpoint())
+            .trigger(availableNow=True)
+            .start()
+        )
+        if not query.awaitTermination(TIMEOUT_S):
+            query.stop()
+            raise TimeoutError(f"{source} did not end in {TIMEOUT_S} s")
+        seconds = time.perf_counter() - begun
+        must_be(f"rows of {source}", sum(progress["numInputRows"] for progress in query.recentProgress), rows)
+        return {"rate": rows / seconds, "seconds": seconds}
+
+    def batch(self, source: "Source", rows: int) -> dict[str, float]:
+        begun = time.perf_counter()
+        source.frame(self.session.read).write.format("noop").mode("overwrite").save()
+        seconds = time.perf_counter() - begun
+        return {"rate": rows / seconds, "seconds": seconds}
+
+    def write(self, count: int, size: int, name: str, format_: str, options: Mapping[str, str]) -> dict[str, float]:
+        """Generated bodies into a sink."""
+        frame = self.generated(count, size, name)
+        begun = time.perf_counter()
+        frame.write.format(format_).mode("append").options(**options).save()
+        seconds = time.perf_counter() - begun
+        return {"rate": count / seconds, "seconds": seconds}
+
+    # --- beside -------------------------------------------------------------------------------------------------------
+
+    def generated(self, count: int, size: int, name: str) -> Any:
+        return self.session.range(0, count, 1, 4).selectExpr(spark_expression(size, name))
+
+    def summary(self, source: "Source") -> tuple[int, int]:
+        """Rows, and the checksum of their bodies.  Every column is looked at, so that none only seemed to be read."""
+        frame = source.frame(self.session.read)
+        others = [f"count(`{name}`)" for name in frame.columns]
+        row = frame.selectExpr("count(*)", f"sum(crc32({source.body}))", *others).first()
+        return int(row[0]), int(row[1] or 0)
+
+    def checkpoint(self) -> str:
+        return tempfile.mkdtemp(dir=self.folder, prefix="checkpoint-")
+
+
+class Source:
+    """What a query reads: a format, its options, and what it takes from it.  `body` is the column of the bodies."""
+
+    def __init__(
+        self, format_: str, options: Mapping[str, str], *, body: str, schema: str = "", select: tuple[str, ...] = ()
+    ) -> None:
+        self._format = format_
+        self._options = dict(options)
+        self._schema = schema
+        self._select = select
+        self.body = body
+
+    def frame(self, reader: Any) -> Any:
+        reader = reader.format(self._format).options(**self._options)
+        frame = (reader.schema(self._schema) if self._schema else reader).load()
+        return frame.select(*self._select) if self._select else frame
+
+    def __str__(self) -> str:
+        return f"{self._format} {self._options.get('topic') or self._options.get('subscribe', '')}"
+
+
+def rocketsim(name_server: str, topic: str, schema: str = "", **options: str) -> Source:
+    given = {"nameServer": name_server, "topic": topic, "startingOffsets": "earliest"} | options
+    kafka_columns = options.get("schemaProfile") == "kafka"
+    return Source("rocketsim", given, body="value" if kafka_columns else "body", schema=schema)
+
+
+def kafka_source(address: str, topic: str, *select: str, **options: str) -> Source:
+    given = {"kafka.bootstrap.servers": address, "subscribe": topic, "startingOffsets": "earliest"} | options
+    return Source("kafka", given, body="value", select=select)
+
+
+@contextmanager
+def session(bench: Bench) -> Iterator[tuple[Spark, Missing | None]]:
+    """With Kafka's connector, or without and why.  To be made before any gRPC channel: starting the JVM forks."""
+    from pyspark.sql import SparkSession
+
+    jars = bench.peer("Spark's Kafka connector", kafka.connector_jars)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "proto")])
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .appName("rocketsim-bench")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "4")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.streaming.numRecentProgressUpdates", "100000")
+        .config("spark.sql.warehouse.dir", str(bench.folder / "warehouse"))
+        .config("spark.log.level", "ERROR")
+    )
+    if not isinstance(jars, Missing):
+        builder = builder.config("spark.jars", ",".join(jars))
+    made = builder.getOrCreate()
+    folder = bench.folder / "spark"
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield Spark(made, folder), jars if isinstance(jars, Missing) else None
+    finally:
+        for query in made.streams.active:
+            query.stop()
+        gateway = made.sparkContext._gateway
+        made.stop()
+        # The JVM, too: with `all` the next benchmark has one of its own.
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(IDLE_S)
+        _forget_gateway()
+
+
+def _forget_gateway() -> None:
+    from pyspark import SparkContext
+
+    SparkContext._gateway = None
+    SparkContext._jvm = None

@@ -1,0 +1,138 @@
+"""P1 and P2: Spark reads 4 queues into noop, beside Kafka's source and a source that hands over ready batches."""
+
+from pathlib import Path
+
+from rocketsim_proto.columnar import Records
+
+from benchmarks import cluster, null_source, spark, targets
+from benchmarks.bench import Bench, must_be
+from benchmarks.bodies import checksum
+from benchmarks.cluster import OurCluster
+from benchmarks.contest import Contestant
+from benchmarks.figures import Missing
+from benchmarks.peers import kafka
+from benchmarks.peers.kafka import Kafka
+from benchmarks.spark import Source, Spark
+from rocketsim_client import MessageQueue, QueueRange
+from rocketsim_source.decode import Decoder, Run
+from rocketsim_source.options import source_options
+from rocketsim_source.queue import Queue
+from rocketsim_source.schema import source_schema
+
+FRAME_BYTES = 1 << 20  # the source's own default
+
+
+def rows_of(bench: Bench, size: int) -> int:
+    full, quick = (5_000_000, 1_500_000) if size == 100 else (1_000_000, 400_000)
+    return bench.plan.pick(full, quick, 20_000)
+
+
+def all_columns(bench: Bench) -> None:
+    """P1."""
+    made, kafka_missing = bench.enter(spark.session(bench))
+    ours = bench.enter(cluster.running(bench, "reader"))
+    peer = kafka_missing or bench.peer("Kafka", lambda: bench.enter(kafka.running(bench.folder / "kafka")))
+    null_source.register(made.session)
+    for size in (100, 1024):
+        rows = rows_of(bench, size)
+        topic = ours.fill(f"read{size}", rows, size)
+        kafka_topic = fill_kafka(bench, made, peer, topic, rows, size)
+        address = ours.name_server.address
+        sources: dict[str, Source | Missing] = {
+            "Kafka's columns": spark.rocketsim(address, topic, schemaProfile="kafka"),
+            "all columns": spark.rocketsim(address, topic),
+            "Kafka source": kafka_of(kafka_topic, peer),
+            "Kafka source, tuned": kafka_of(kafka_topic, peer, **kafka.TUNED_SOURCE),
+        }
+        check(made, sources, rows, size)
+        sources["null source"] = ceiling(ours, topic, bench.folder / f"null{size}", rows)
+        for mode in ("stream", "batch"):
+            results = bench.contest(contestants(made, sources, mode, rows), f"{mode}, {size} B,")
+            name = f"{mode}, {size} B"
+            narrow, wide = results.series("Kafka's columns"), results.series("all columns")
+            usual, tuned = results.series("Kafka source"), results.series("Kafka source, tuned")
+            null = results.series("null source")
+            bench.report(f"{name}, Kafka's columns", "rows/s", narrow, "Kafka source", usual, targets.READ_KAFKA)
+            bench.report(
+                f"{name}, Kafka's columns", "rows/s", narrow, "Kafka source, tuned", tuned, targets.READ_KAFKA_TUNED
+            )
+            bench.report(f"{name}, all columns", "rows/s", wide, "Kafka source", usual, targets.READ_ALL_KAFKA)
+            bench.report(
+                f"{name}, all columns", "rows/s", wide, "null Arrow source", null, targets.READ_ALL_CEILING[size]
+            )
+
+
+def body_only(bench: Bench) -> None:
+    """P2."""
+    made, kafka_missing = bench.enter(spark.session(bench))
+    ours = bench.enter(cluster.running(bench, "reader"))
+    peer = kafka_missing or bench.peer("Kafka", lambda: bench.enter(kafka.running(bench.folder / "kafka")))
+    for size in (100, 1024):
+        rows = rows_of(bench, size)
+        topic = ours.fill(f"body{size}", rows, size)
+        kafka_topic = fill_kafka(bench, made, peer, topic, rows, size)
+        sources: dict[str, Source | Missing] = {
+            "body": spark.rocketsim(ours.name_server.address, topic, schema="body binary"),
+            "Kafka's value": kafka_of(kafka_topic, peer, "value"),
+        }
+        check(made, sources, rows, size)
+        for mode in ("stream", "batch"):
+            results = bench.contest(contestants(made, sources, mode, rows), f"{mode}, {size} B,")
+            bench.report(
+                f"{mode}, {size} B, body",
+                "rows/s",
+                results.series("body"),
+                "Kafka source, value",
+                results.series("Kafka's value"),
+                targets.BODY_KAFKA[size],
+            )
+
+
+def fill_kafka(bench: Bench, made: Spark, peer: Kafka | Missing, topic: str, rows: int, size: int) -> str | Missing:
+    """The same bodies, through Spark's own sink."""
+    if isinstance(peer, Missing):
+        return peer
+    bench.doing(f"filling Kafka's {topic}")
+    peer.topic(topic)
+    made.write(rows, size, "value", "kafka", {"kafka.bootstrap.servers": peer.address, "topic": topic})
+    return topic
+
+
+def kafka_of(topic: str | Missing, peer: Kafka | Missing, *select: str, **options: str) -> Source | Missing:
+    if isinstance(peer, Missing):
+        return peer
+    if isinstance(topic, Missing):
+        return topic
+    return spark.kafka_source(peer.address, topic, *select, **options)
+
+
+def check(made: Spark, sources: dict[str, Source | Missing], rows: int, size: int) -> None:
+    """Everybody reads the same bodies, all of them, once."""
+    wanted = (rows, checksum(0, rows, size))
+    for name, source in sources.items():
+        if not isinstance(source, Missing):
+            must_be(f"rows and checksum of {name}", made.summary(source), wanted)
+
+
+def contestants(
+    made: Spark, sources: dict[str, Source | Missing], mode: str, rows: int
+) -> dict[str, Contestant | Missing]:
+    run = made.stream if mode == "stream" else made.batch
+    return {
+        name: source if isinstance(source, Missing) else lambda source=source: run(source, rows)  # type: ignore[misc]
+        for name, source in sources.items()
+    }
+
+
+def ceiling(ours: OurCluster, topic: str, path: Path, rows: int) -> Source:
+    """A real frame, decoded by the real decoder, as the batch that the null source repeats."""
+    options = source_options({"nameServer": ours.name_server.address, "topic": topic}, streaming=True)
+    schema = source_schema(options)
+    end = ours.admin.cluster.bounds(topic)[MessageQueue(topic, cluster.BROKER, 0)].max_offset
+    pieces = [QueueRange(topic, 0, 0, end)]
+    frame = next(iter(ours.admin.cluster.pull_range(cluster.BROKER, pieces, max_frame_bytes=FRAME_BYTES)))
+    records = Records.walk(frame.records, frame.count, frame.sizes or None)
+    runs = [Run(Queue(topic, cluster.BROKER, 0), len(records))]
+    null_source.save(path, Decoder(schema, options, {cluster.BROKER: 0}).batch(records, runs, 0), schema)
+    given = {"path": str(path), "rows": str(rows), "partitions": "4"}
+    return Source(null_source.NAME, given, body="body")

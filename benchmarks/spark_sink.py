@@ -1,0 +1,62 @@
+"""P3: Spark writes generated bodies; one broker without a slave, and a SYNC_MASTER pair, back to back with Kafka."""
+
+from benchmarks import cluster, spark, targets
+from benchmarks.bench import Bench, must_be
+from benchmarks.cluster import OurCluster
+from benchmarks.contest import Contestant, Sample
+from benchmarks.figures import Missing
+from benchmarks.peers import kafka
+from benchmarks.peers.kafka import Kafka
+from benchmarks.spark import Spark
+
+
+def run(bench: Bench) -> None:
+    made, kafka_missing = bench.enter(spark.session(bench))
+    alone = bench.enter(cluster.running(bench, "alone"))
+    pair = bench.enter(cluster.running(bench, "pair", pair=True, **cluster.modes(sync=True, flush=False)))
+    peer = kafka_missing or bench.peer("Kafka", lambda: bench.enter(kafka.running(bench.folder / "kafka")))
+    for size in (100, 1024):
+        rows = bench.plan.pick(2_000_000 if size == 100 else 500_000, 1_000_000 if size == 100 else 300_000, 20_000)
+        topic = f"sink{size}"
+        sinks: dict[str, Contestant | Missing] = {
+            "alone": ours(made, alone, topic, rows, size),
+            "pair": ours(made, pair, topic, rows, size),
+            "Kafka": theirs(made, peer, topic, rows, size),
+            "generator": lambda rows=rows, size=size: generator(made, rows, size),  # type: ignore[misc]
+        }
+        results = bench.contest(sinks, f"{size} B,")
+        reference = results.series("Kafka")
+        bench.report(
+            f"{size} B, one broker", "rows/s", results.series("alone"), "Kafka sink", reference, targets.SINK_ALONE
+        )
+        bench.report(
+            f"{size} B, SYNC_MASTER pair", "rows/s", results.series("pair"), "Kafka sink", reference, targets.SINK_PAIR
+        )
+        bench.report(f"{size} B, generator alone", "rows/s", results.series("generator"))
+
+
+def ours(made: Spark, one: OurCluster, topic: str, rows: int, size: int) -> Contestant:
+    one.topic(topic)
+    written = 0
+
+    def write() -> Sample:
+        nonlocal written
+        options = {"nameServer": one.name_server.address, "topic": topic}
+        sample = made.write(rows, size, "body", "rocketsim", options)
+        written += rows
+        must_be(f"messages in {topic} of {one.title}", one.count(topic), written)
+        return sample
+
+    return write
+
+
+def theirs(made: Spark, peer: Kafka | Missing, topic: str, rows: int, size: int) -> Contestant | Missing:
+    if isinstance(peer, Missing):
+        return peer
+    peer.topic(topic)
+    options = {"kafka.bootstrap.servers": peer.address, "topic": topic}
+    return lambda: made.write(rows, size, "value", "kafka", options)
+
+
+def generator(made: Spark, rows: int, size: int) -> Sample:
+    return made.write(rows, size, "value", "noop", {})

@@ -1,0 +1,72 @@
+"""P1 to P14: what a figure has to reach, and against what.  Pure."""
+
+from enum import Enum
+from typing import NamedTuple
+
+
+class Sense(Enum):
+    AT_LEAST = "≥"
+    AT_MOST = "≤"
+
+
+class Target(NamedTuple):
+    """A bound on the ratio to the reference, or (`of_value`) on the figure itself."""
+
+    number: str
+    sense: Sense
+    limit: float
+    of_value: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.sense.value} {self.limit:g}"
+
+    def is_met(self, value: float | None, ratio: float | None) -> bool | None:
+        """None when there is nothing to judge: without its reference a ratio is not met, and not missed either."""
+        judged = value if self.of_value else ratio
+        if judged is None:
+            return None
+        return judged >= self.limit if self.sense is Sense.AT_LEAST else judged <= self.limit
+
+
+def at_least(number: str, limit: float, *, of_value: bool = False) -> Target:
+    return Target(number, Sense.AT_LEAST, limit, of_value)
+
+
+def at_most(number: str, limit: float, *, of_value: bool = False) -> Target:
+    return Target(number, Sense.AT_MOST, limit, of_value)
+
+
+READ_KAFKA = at_least("P1", 2.0)
+READ_KAFKA_TUNED = at_least("P1", 1.4)
+READ_ALL_KAFKA = at_least("P1", 1.3)
+READ_ALL_CEILING = {100: at_least("P1", 0.65), 1024: at_least("P1", 0.5)}
+BODY_KAFKA = {100: at_least("P2", 2.5), 1024: at_least("P2", 2.0)}
+SINK_ALONE = at_least("P3", 0.9)
+SINK_PAIR = at_least("P3", 0.6)
+ASYNC_JAVA = at_least("P4", 2.0)
+ASYNC_PYTHON = at_least("P4", 15.0)
+BATCH_LIST = at_least("P5", 0.5)
+BATCH_COLUMNS = at_least("P5", 2.0)
+SEND_RATE = at_least("P6", 0.3)
+SEND_P50 = at_most("P6", 2.0)
+# Both sides of these are ratios themselves, so that "at least RocketMQ's" is a ratio of 1.
+SYNC_64 = at_least("P7", 1.0)
+SYNC_4096 = at_least("P7", 0.95, of_value=True)
+FLUSH_64 = at_least("P8", 1.0)
+FLUSH_4096 = at_least("P8", 0.9, of_value=True)
+MESSAGES_PER_SYNC = at_least("P8", 16, of_value=True)
+PULL_KAFKA = {100: at_least("P9", 1.2), 1024: at_least("P9", 1.0)}
+PULL_JAVA = at_least("P9", 1.0)
+PULL_RAW = at_least("P9", 0.5)
+PULL_MESSAGES = at_least("P9", 20.0)
+CATCHUP = at_least("P10", 1.0)
+RESTART = at_most("P11", 1.0)
+REBUILD = at_least("P11", 200, of_value=True)
+LATENCY = at_most("P12", 1.0)
+MEMORY = at_most("P13", 250, of_value=True)
+# "About zero": what a million messages may leave behind before it counts as growth.
+MEMORY_SLOPE = at_most("P13", 2, of_value=True)
+MEMORY_WORKER = at_most("P13", 300, of_value=True)
+GROWTH_LOG = at_most("P14", 1.3)
+GROWTH_QUEUES = at_most("P14", 2.0)
+GROWTH_LAG = at_most("P14", 1.0, of_value=True)
