@@ -26,7 +26,7 @@ def cluster_list(name_server: NameServer, cluster: ClusterName = None, as_json: 
 
 
 def _digest(status: dict[str, str]) -> dict[str, object]:
-    """What clusterList shows of a brokerStatus.  Rates are those of the last ten seconds, the first of three numbers."""
+    """What clusterList shows of a brokerStatus.  Rates are of the last ten seconds: the first of three."""
     return {
         "role": status.get("brokerRole"),
         "inTPS": _first_number(status.get("putTps")),
