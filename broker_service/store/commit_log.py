@@ -7,7 +7,6 @@ touches only what is named there.
 from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
 from rocketsim_proto.record import HEAD_SIZE, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, SYS_FLAG_BORN_HOST_V6
 
 from broker_service.errors import NotFound, StoreCorrupt
@@ -105,6 +104,8 @@ class CommitLog:
         deleted = []
         while self.starts and self.starts[0] + self.file_size <= min(offset, self.start_of(self.end_offset)):
             deleted.append(self._delete(self.starts[0]))
+        if deleted:
+            self._files.sync_directory(self.directory)  # else they may be back after a power loss, without their queues
         return deleted
 
     def delete_after(self, offset: int) -> list[Path]:
@@ -183,22 +184,16 @@ class CommitLog:
     def zero(self, offset: int, end: int) -> int:
         """Fills with zeros to `end`, as far as there are files; returns the end of what was not zero before."""
         not_zero = offset
-        while offset < min(end, self.file_end):
-            start = self.start_of(offset)
-            data_at = self._files.next_data(self._open.handle(self.path(start)), offset - start)
-            if data_at is None:
-                offset = start + self.file_size
-                continue
-            offset = max(offset, start + data_at)
-            stop = min(end, start + self.file_size, offset + _CHUNK)
-            if stop <= offset:
-                break
-            data = self._open.map(self.path(start))[offset - start : stop - start]
-            used = np.flatnonzero(np.frombuffer(data, np.uint8))
-            if len(used):
-                not_zero = offset + int(used[-1]) + 1
-                self._files.pwrite(self._write_handle(start), bytes(stop - offset), offset - start)
-            offset = stop
+        for start in [start for start in self.starts if start + self.file_size > offset and start < end]:
+            path = self.path(start)
+            begin, stop = max(offset - start, 0), min(end - start, self.file_size)
+            for first, last in self._files.written_parts(self._open.handle(path), begin, stop):
+                for at in range(first, last, _CHUNK):
+                    data = self._files.pread(self._open.handle(path), min(_CHUNK, last - at), at)
+                    used = len(data.rstrip(b"\0"))
+                    if used:
+                        not_zero = start + at + used
+                        self._files.pwrite(self._write_handle(start), bytes(used), at)
         return not_zero
 
     def _write_handle(self, start: int) -> int:

@@ -21,7 +21,6 @@ ENTRY = np.dtype([("commit_log_offset", ">i8"), ("size", ">i4"), ("tags_code", "
 ENTRY_SIZE = ENTRY.itemsize
 FILES_TO_CHECK = 3  # at a start, as RocketMQ
 FILLER_SIZE = 2**31 - 1
-_CHUNK = 1 << 16
 Entries = npt.NDArray[Any]
 NO_ENTRIES = np.empty(0, ENTRY)
 
@@ -40,6 +39,7 @@ class ConsumeQueue:
         self._files = files
         self._open = open_files
         self._starts: list[int] = []  # byte positions of the files
+        self._path_start, self._last_path = -1, directory
 
     # --- loading --------------------------------------------------------------------------------------------------
 
@@ -230,12 +230,11 @@ class ConsumeQueue:
         return np.frombuffer(data.ljust(-(-len(data) // ENTRY_SIZE) * ENTRY_SIZE, b"\0"), ENTRY)
 
     def _read_used(self, start: int, at: int) -> bytes:
-        """A file's bytes from a position to the last one that is not zero.  The files are sparse: holes are not read."""
+        """A file's bytes from a position to the last that is not zero.  The files are sparse: holes are not read."""
         handle, pieces = self._open.handle(self._path(start)), []
-        while (data_at := self._files.next_data(handle, at)) is not None and data_at < self.file_size:
-            pieces.append(bytes(data_at - at))
-            pieces.append(self._files.pread(handle, min(_CHUNK, self.file_size - data_at), data_at))
-            at = data_at + len(pieces[-1])
+        for first, last in self._files.written_parts(handle, at, self.file_size):
+            pieces += [bytes(first - at), self._files.pread(handle, last - first, first)]
+            at = last
         return b"".join(pieces).rstrip(b"\0")
 
     # --- following the log ----------------------------------------------------------------------------------------
@@ -249,6 +248,15 @@ class ConsumeQueue:
         self._zero_behind_max()
         self._remember_last()
         return True
+
+    def forget_from(self, queue_offset: int) -> None:
+        """Entries from there on are not to be trusted; the log knows them."""
+        if self.first_offset <= queue_offset < self.max_offset:
+            self.max_offset = queue_offset
+            self.min_offset = min(self.min_offset, queue_offset)
+            self._cut_files(queue_offset)
+            self._zero_behind_max()
+            self._remember_last()
 
     def trim(self, log_min: int, *, delete: bool = True) -> list[Path]:
         """Moves `min_offset` to the first entry whose record is still in the log, and deletes the files before it.
@@ -293,7 +301,9 @@ class ConsumeQueue:
         self._files.remove_tree(self.directory)
 
     def _path(self, start: int) -> Path:
-        return self.directory / file_name(start)
+        if start != self._path_start:  # the same one mostly, and a path that is kept knows its hash
+            self._path_start, self._last_path = start, self.directory / file_name(start)
+        return self._last_path
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.queue_id} {self.min_offset}..{self.max_offset}"

@@ -124,9 +124,11 @@ class QueueTable:
 
     # --- loading --------------------------------------------------------------------------------------------------
 
-    def load(self, log_min: int, log_end: int, summary: QueueSummary | None) -> dict[QueueKey, str]:
+    def load(self, log_min: int, log_end: int, summary: QueueSummary | None, *, clean: bool) -> dict[QueueKey, str]:
         """Opens what is on disk and returns what is damaged beyond what the end of the log can mend; those are
         deleted.
+
+        After an unclean stop nothing behind the summary counts: entries that were cut may have come alive again.
         """
         damaged: dict[QueueKey, str] = {}
         for topic in self._files.names(self.directory):
@@ -138,6 +140,10 @@ class QueueTable:
                     found = queue.load(log_min, log_end, sure_until=sure)
                     if found and not summary:
                         damaged[key] = found
+                    if not clean and summary and key in summary.bounds:
+                        queue.forget_from(summary.bounds[key][1])
+                    elif not clean:
+                        queue.truncate(log_min)
         for key, (first, end) in (summary.bounds if summary else {}).items():
             if end <= self._floors.get(key, 0):
                 continue  # deleted since

@@ -78,7 +78,8 @@ def recover(
     if summary is not None and summary.log_offset > log.file_end:
         summary = None
     known_end = _known_end(log, flushed) if clean else None
-    done.rebuilt_queues = queues.load(log.min_offset, known_end if known_end is not None else log.file_end, summary)
+    queues_end = known_end if known_end is not None else log.file_end
+    done.rebuilt_queues = queues.load(log.min_offset, queues_end, summary, clean=clean)
     rebuild = bool(done.rebuilt_queues) or summary is None
     check_from = known_end if known_end is not None else _check_from(log, clean, flushed, checkpoint, summary)
     scan_from = check_from if summary is None else min(check_from, max(summary.log_offset, log.min_offset))
