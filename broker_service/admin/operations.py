@@ -11,11 +11,11 @@ from broker_service.broker.broker import Broker
 from broker_service.broker.groups import SubscriptionGroup
 from broker_service.broker.leadership import Leadership
 from broker_service.broker.names import check_group_name
-from broker_service.broker.offset_journal import NO_OFFSET
 from broker_service.broker.topics import TopicConfig
 from broker_service.config import as_properties
 from broker_service.errors import InvalidParameter, NotFound, SubscriptionGroupNotExist
 from broker_service.model import BrokerRole
+from broker_service.store.offset_journal import NO_OFFSET
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from broker_service.broker.config_table import DataVersion, JsonStore
-from broker_service.broker.offset_journal import NO_OFFSET, OffsetEntry, OffsetJournal
 from broker_service.errors import StoreCorrupt
+from broker_service.store.offset_journal import NO_OFFSET, OffsetEntry, OffsetJournal
 
 logger = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ from broker_service.broker.config_table import DataVersion
 from broker_service.broker.consumer_offsets import Change
 from broker_service.broker.groups import SubscriptionGroup
 from broker_service.broker.names import check_group_name, check_topic_name
-from broker_service.broker.offset_journal import NO_OFFSET, OffsetEntry
 from broker_service.broker.schedule import DelayPosition
 from broker_service.broker.topics import TopicConfig
 from broker_service.errors import RocketSimError
+from broker_service.store.offset_journal import NO_OFFSET, OffsetEntry
 
 logger = logging.getLogger(__name__)
 

@@ -32,7 +32,6 @@ from broker_service.broker.groups import SubscriptionGroupTable
 from broker_service.broker.leadership import Leadership
 from broker_service.broker.mastership import Mastership
 from broker_service.broker.metadata import MetadataExchange, topic_to_proto, version_to_proto
-from broker_service.broker.offset_journal import OffsetJournal
 from broker_service.broker.peers import Member
 from broker_service.broker.pull import PullPath
 from broker_service.broker.pull_range import RangePath
@@ -58,6 +57,7 @@ from broker_service.replication.transfer import TransferSettings
 from broker_service.server import Service, add_services, host_port
 from broker_service.store.json_file import JsonFile
 from broker_service.store.message_store import MessageStore
+from broker_service.store.offset_journal import OffsetJournal
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_service.broker.consumer_offsets import NEVER, ConsumerOffsetTable
-from broker_service.broker.offset_journal import OffsetEntry, OffsetJournal
 from broker_service.errors import ServiceNotAvailable, StoreCorrupt
 from broker_service.store.json_file import JsonFile
+from broker_service.store.offset_journal import OffsetEntry, OffsetJournal
 
 
 class MemoryFile:
@@ -90,7 +90,7 @@ def test_a_commit_that_cannot_be_journaled_is_refused_and_did_not_happen(tmp_pat
 
     real = __import__("os").pwrite
     for write in (torn_write, failed_write):
-        monkeypatch.setattr("broker_service.broker.offset_journal.os.pwrite", write)
+        monkeypatch.setattr("broker_service.store.offset_journal.os.pwrite", write)
         with pytest.raises(ServiceNotAvailable, match="group g"):
             offsets.commit("g", "t", dict.fromkeys(range(50), 6))
         assert offsets.get("g", "t", 0) == (0, 5)

@@ -7,11 +7,11 @@ a slave, go on without a broker that is down) may cost what only the broker left
 import random
 from dataclasses import dataclass, field
 
-from broker_service.broker.offset_journal import OffsetEntry
 from broker_service.errors import RocketSimError
 from broker_service.model import PutStatus
 from broker_service.replication.acknowledgement import AckLevels
 from broker_service.replication.pending_puts import PendingPut
+from broker_service.store.offset_journal import OffsetEntry
 from tests.simulation.invariants import InvariantBroken, Invariants
 from tests.simulation.node import Node
 from tests.simulation.stream import Stream

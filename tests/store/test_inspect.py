@@ -10,6 +10,7 @@ from rocketsim_proto import record
 from rocketsim_proto.record import Record
 
 from broker_service.store.inspect import Finding, Severity, dump, verify
+from broker_service.store.offset_journal import NO_OFFSET, OffsetEntry, OffsetJournal
 from tests.support.golden import golden_dump, unpack_golden
 
 FILE_SIZE = 1 << 20
@@ -52,6 +53,17 @@ def test_committed_offsets_are_read_from_rocketmqs_file_with_its_bare_keys(store
         "offset": 10,
     }
     assert [line["offset"] for line in offsets if line["topic"] == "golden_plain"] == [10, 20, 100, 0]
+
+
+def test_what_was_committed_before_a_sigkill_is_in_the_journal(store: Path) -> None:
+    journal = OffsetJournal(store / "rocketsim" / "offsets.journal")
+    journal.append("golden_group", "golden_plain", {0: OffsetEntry(0, 11), 1: OffsetEntry(0, 5)})
+    journal.rotate()
+    journal.append("golden_group", "golden_plain", {2: OffsetEntry(1, 7), 3: OffsetEntry(1, NO_OFFSET)})
+    lines = [line for line in dump(store) if line["kind"] == "offset" and line["topic"] == "golden_plain"]
+    offsets = {line["queueId"]: line["offset"] for line in lines}
+    assert offsets == {0: 11, 1: 20, 2: 7}
+    journal.close()
 
 
 def test_nothing_is_wrong_with_the_golden_store(store: Path) -> None:

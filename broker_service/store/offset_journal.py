@@ -30,22 +30,28 @@ NO_OFFSET = -1
 Line = tuple[str, str, Mapping[int, OffsetEntry]]
 
 
+def read_journal(path: Path) -> Iterator[Line]:
+    """Every whole line from the oldest on, as it lies on disk; changes nothing."""
+    for number in _rotations(path):
+        yield from _lines(_rotated(path, number))[0]
+    if path.exists():
+        yield from _lines(path)[0]
+
+
 class OffsetJournal:
     """Not thread-safe but for `drop`, which may run beside anything else."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._rotated = max(self._numbers(), default=0)
+        self._rotated = max(_rotations(path), default=0)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._end = os.fstat(self._file).st_size
 
     def replay(self) -> Iterator[Line]:
         """Every line from the oldest on.  Cuts off what is damaged at the end, so call it before the first append."""
-        for number in sorted(self._numbers()):
-            yield from self._lines(self._numbered(number).read_bytes(), self._numbered(number))[0]
-        lines, whole = self._lines(self._path.read_bytes(), self._path)
-        yield from lines
+        yield from read_journal(self._path)
+        whole = _lines(self._path)[1]
         if whole < self._end:
             os.ftruncate(self._file, whole)
             self._end = whole
@@ -71,7 +77,7 @@ class OffsetJournal:
         fresh = os.open(
             self._path.with_name(self._path.name + ".new"), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644
         )
-        os.rename(self._path, self._numbered(self._rotated))
+        os.rename(self._path, _rotated(self._path, self._rotated))
         os.rename(self._path.with_name(self._path.name + ".new"), self._path)
         os.close(self._file)
         self._file, self._end = fresh, 0
@@ -79,32 +85,37 @@ class OffsetJournal:
 
     def drop(self, number: int) -> None:
         """The JSON file has everything up to this rotation."""
-        for older in self._numbers():
+        for older in _rotations(self._path):
             if older <= number:
-                self._numbered(older).unlink(missing_ok=True)
+                _rotated(self._path, older).unlink(missing_ok=True)
 
     def close(self) -> None:
         os.close(self._file)
 
-    def _numbered(self, number: int) -> Path:
-        return self._path.with_name(f"{self._path.name}.{number}")
 
-    def _numbers(self) -> list[int]:
-        names = (path.name for path in self._path.parent.glob(f"{self._path.name}.*"))
-        return [int(name.rpartition(".")[2]) for name in names if re.fullmatch(r".*\.[0-9]+", name)]
+def _rotated(path: Path, number: int) -> Path:
+    return path.with_name(f"{path.name}.{number}")
 
-    def _lines(self, data: bytes, path: Path) -> tuple[list[Line], int]:
-        """The good lines from the beginning, and where they end."""
-        lines: list[Line] = []
-        at = 0
-        for piece in data.splitlines(keepends=True):
-            line = _parse(piece)
-            if line is None:
-                logger.warning("%s: dropped %d bytes at %d that are no whole commit", path, len(data) - at, at)
-                break
-            lines.append(line)
-            at += len(piece)
-        return lines, at
+
+def _rotations(path: Path) -> list[int]:
+    """The numbers of what was put aside, oldest first."""
+    names = (other.name for other in path.parent.glob(f"{path.name}.*"))
+    return sorted(int(name.rpartition(".")[2]) for name in names if re.fullmatch(r".*\.[0-9]+", name))
+
+
+def _lines(path: Path) -> tuple[list[Line], int]:
+    """The good lines from the beginning, and where they end."""
+    data = path.read_bytes()
+    lines: list[Line] = []
+    at = 0
+    for piece in data.splitlines(keepends=True):
+        line = _parse(piece)
+        if line is None:
+            logger.warning("%s: dropped %d bytes at %d that are no whole commit", path, len(data) - at, at)
+            break
+        lines.append(line)
+        at += len(piece)
+    return lines, at
 
 
 def _parse(piece: bytes) -> Line | None:
