@@ -8,9 +8,10 @@ idempotent    a row's message id is made of query, batch, partition and its plac
 
 import logging
 import os
+import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+MASTER_WAIT_S = 0.2
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 
@@ -155,8 +157,19 @@ class Sender:
 
     def send(self, batch: "pa.RecordBatch") -> None:
         for piece in outgoing(batch, self._plan.columns, self._plan.options.topic, self._ids(batch.num_rows)):
-            self._waiting.extend(
-                self._producer.send_columns_async(
+            self._waiting.extend(self._accepted(piece))
+        # Each broker has its own limit in flight; this one only bounds what waits in memory.
+        while len(self._waiting) > 4 * self._plan.options.max_inflight:
+            self._settle()
+
+    def _accepted(self, piece: Outgoing) -> Sequence[Any]:
+        """The futures of a piece.  A master to write to is waited for if there is none, as long as a send may take."""
+        from rocketsim_client.errors import BrokerNotExist
+
+        deadline = time.monotonic() + self._plan.options.send_timeout_ms / 1000
+        while True:
+            try:
+                return self._producer.send_columns_async(
                     piece.topic,
                     piece.bodies,
                     tags=piece.tags,
@@ -166,10 +179,10 @@ class Sender:
                     msg_ids=piece.msg_ids,
                     queue=self._queue(piece),
                 )
-            )
-        # Each broker has its own limit in flight; this one only bounds what waits in memory.
-        while len(self._waiting) > 4 * self._plan.options.max_inflight:
-            self._settle()
+            except BrokerNotExist:
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(MASTER_WAIT_S)
 
     def finish(self) -> Sent:
         while self._waiting:

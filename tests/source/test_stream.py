@@ -113,17 +113,19 @@ def test_a_start_at_latest_loses_nothing_when_the_first_batch_fails(
 
 
 def test_without_the_anchor_the_same_failure_is_at_least_an_error(pair: Bench, checkpoint: str) -> None:
-    topic = pair.topic(4)
-    stream = pair.stream(topic, initialOffsetAnchor=False, idlePollMs=0)
+    topic, group = pair.topic(), pair.name("group")
+    pair.send(topic, ["a", "b"], queue_id=0)
+    pair.cluster.commit(group, dict.fromkeys(pair.end(topic), 0))
+    stream = pair.stream(
+        topic, group=group, startingOffsets="committed", initialOffsetAnchor=False, commitOffsets="none"
+    )
 
     def fail(frame: Any, batch_id: int) -> None:
         raise ValueError("the test's failure")
 
-    query = pair.start(stream, checkpoint, fail)
-    wait_idle(query)
-    pair.send(topic, ["a", "b"], queue_id=0)
-    assert "the test's failure" in failure_of(query)
+    assert "the test's failure" in failure_of(pair.start(stream, checkpoint, fail))
     pair.send(topic, ["c"], queue_id=0)
+    pair.cluster.commit(group, pair.end(topic))  # the start moves on, past the end of the batch that was not finished
     said = failure_of(pair.start(stream, checkpoint))
     assert "initialOffsetAnchor=true" in said
     assert "failOnDataLoss" in said
