@@ -1,0 +1,126 @@
+"""Minutes of sends, reads and commits while a nemesis kills, stops and freezes whatever it likes.
+
+ROCKETSIM_SOAK_S=3600 ROCKETSIM_SEED=7 ./run test --long tests/cluster/test_soak.py
+"""
+
+import os
+import random
+import threading
+import time
+
+import psutil
+import pytest
+
+from rocketsim_client import MessageQueue, PullConsumer
+from rocketsim_client.errors import RocketSimError
+from tests.cluster.send_storm import SendStorm, check
+from tests.support.polling import wait_until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
+
+SEED = int(os.environ.get("ROCKETSIM_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
+SOAK_S = float(os.environ.get("ROCKETSIM_SOAK_S", "180"))
+GROUP = "soak"
+MAX_RSS_BYTES = 800 << 20
+
+
+class Reader:
+    """Reads every queue and commits, from a thread of its own; what it saw once must stay so."""
+
+    def __init__(self, name_server: str) -> None:
+        self.seen: dict[tuple[int, int], bytes] = {}
+        self.faults: list[str] = []
+        self._consumer = PullConsumer(name_server=name_server, group=GROUP)
+        self._positions: dict[MessageQueue, int] = {}
+        self._standing: dict[MessageQueue, int] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> "Reader":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._consumer.close()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                for queue in self._consumer.message_queues("T"):
+                    self._read(queue)
+            except RocketSimError:
+                self._stop.wait(0.1)  # Somebody is dead at the moment.
+
+    def _read(self, queue: MessageQueue) -> None:
+        at = self._positions.setdefault(queue, 0)
+        result = self._consumer.pull(queue, at)
+        for message in result.messages:
+            if message.queue_offset != self._positions[queue]:
+                self.faults.append(f"{queue}: offset {message.queue_offset} after {self._positions[queue] - 1}")
+            self.seen[queue.queue_id, message.queue_offset] = message.body
+            self._positions[queue] = message.queue_offset + 1
+        if self._positions[queue] > at:
+            standing = self._consumer.commit(queue, self._positions[queue])
+            if standing < self._standing.get(queue, 0):
+                self.faults.append(f"{queue}: a commit stood at {self._standing[queue]} and then at {standing}")
+            self._standing[queue] = standing
+
+
+def test_nothing_is_lost_changed_or_taken_back_whatever_dies(processes, namesrv, alone):
+    print(f"seed {SEED} (ROCKETSIM_SEED), {SOAK_S:.0f} s (ROCKETSIM_SOAK_S)")
+    chance = random.Random(SEED)
+    keys = {"haHousekeepingInterval": 3_000, "haSendHeartbeatInterval": 500, "mappedFileSizeCommitLog": 2 << 20}
+    master, slave = processes.start_pair("broker-a", namesrv, brokerRole="SYNC_MASTER", **keys)
+    alone(master).update_topic("T")
+    alone(master).wait_for_slaves()
+    alone(slave).wait_for_topic("T")
+
+    def kill(server) -> None:
+        server.kill()
+        time.sleep(chance.random())
+        server.start()
+
+    def stop(server) -> None:
+        assert server.stop() == 0
+        server.start()
+
+    def freeze(server) -> None:
+        server.freeze()
+        time.sleep(chance.random() * 5)
+        server.thaw()
+
+    events: list[str] = []
+    with SendStorm(namesrv.address, "T", 500, SEED) as sending, Reader(namesrv.address) as reader:
+        until = time.monotonic() + SOAK_S
+        while time.monotonic() < until:
+            act, victim = chance.choice([kill, kill, stop, freeze]), chance.choice([master, master, slave, namesrv])
+            if victim is namesrv and act is freeze:
+                continue  # Frozen, it holds up those who ask it; that is what several are for.
+            events.append(f"{act.__name__} {victim.name}")
+            act(victim)
+            acknowledged = len(sending.history.ok)
+            wait_until(
+                lambda goal=acknowledged + 100: len(sending.history.ok) > goal,
+                f"sends go on after {events[-3:]} (seed {SEED}); {sending.history}",
+                60.0,
+            )
+            time.sleep(chance.random())
+        history = sending.stop()
+        alone(master).wait_for_slaves()
+        end = {queue: bounds[1] for queue, bounds in alone(master).bounds("T").items()}
+        wait_until(lambda: len(reader.seen) == sum(end.values()), "the reader is at the end", 60.0)
+        for server in (master, slave):
+            rss = psutil.Process(server.pid).memory_info().rss
+            assert rss < MAX_RSS_BYTES, f"{server.name} holds {rss >> 20} MiB"
+    print(f"{len(events)} events ({', '.join(sorted(set(events)))}): {history}")
+    assert reader.faults == []
+    for broker in (alone(master), alone(slave)):
+        found = {place: one.body for place, one in broker.messages("T").items()}
+        check(history, found)
+        assert reader.seen == found, f"what was read is not what {broker.process.name} holds (seed {SEED})"
+        wait_until(
+            lambda broker=broker: {queue: broker.committed(GROUP, "T", queue) for queue in end} == end,
+            f"everything is committed on {broker.process.name}",
+        )
