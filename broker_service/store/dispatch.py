@@ -5,7 +5,7 @@ As RocketMQ: prepared and rolled-back transactional records get no entry; a reco
 time where others keep the hash of their tags.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -48,7 +48,6 @@ def queue_runs(records: Records, delay_levels_ms: Sequence[int], topic: str | No
     entries = np.empty(len(records), ENTRY)
     entries["commit_log_offset"] = records.commit_log_offset
     entries["size"] = records.sizes
-    runs = []
     if topic is None:
         names = records.topics().dictionary_encode()
         codes = names.indices.to_numpy().astype(np.int64)
@@ -59,23 +58,31 @@ def queue_runs(records: Records, delay_levels_ms: Sequence[int], topic: str | No
     if SCHEDULE_TOPIC in topics:
         delayed = np.flatnonzero(codes == topics.index(SCHEDULE_TOPIC))
         entries["tags_code"][delayed] = delivery_times(records[delayed], entries["tags_code"][delayed], delay_levels_ms)
-    for rows in _groups(codes << 32 | records.queue_id):
-        offsets = records.queue_offset[rows]
-        for first, last in _consecutive(offsets):
-            part = entries[rows][first:last]
-            code = int(codes[rows[first]])
-            runs.append(QueueRun(topics[code], int(records.queue_id[rows[first]]), int(offsets[first]), part))
-    return runs
+    keys, offsets = codes << 32 | records.queue_id, records.queue_offset
+    if (keys != keys[0]).any():
+        order = np.argsort(keys, kind="stable")
+        keys, offsets, entries = keys[order], offsets[order], entries[order]
+    breaks = np.flatnonzero((keys[1:] != keys[:-1]) | (offsets[1:] != offsets[:-1] + 1)) + 1
+    bounds = [0, *breaks.tolist(), len(keys)]
+    firsts = bounds[:-1]
+    return [
+        QueueRun(topics[key >> 32], key & 0xFFFFFFFF, offset, entries[first:last])
+        for key, offset, (first, last) in zip(
+            keys[firsts].tolist(), offsets[firsts].tolist(), pairwise(bounds), strict=True
+        )
+    ]
 
 
 def queue_offsets(
-    queue_ids: npt.NDArray[np.int32], queued: npt.NDArray[np.bool_], next_offsets: dict[int, int]
+    queue_ids: npt.NDArray[np.int32], queued: npt.NDArray[np.bool_], next_offsets: Mapping[int, int]
 ) -> npt.NDArray[np.int64]:
     """The queue offset of each new record of a topic: the next of its queue, in order; 0 for one without a place."""
     offsets = np.zeros(len(queue_ids), np.int64)
-    for rows in _groups(queue_ids.astype(np.int64)):
-        taking = rows[queued[rows]]
-        offsets[taking] = next_offsets[int(queue_ids[rows[0]])] + np.arange(len(taking))
+    queues, codes, counts = np.unique(queue_ids[queued], return_inverse=True, return_counts=True)
+    rank = np.empty(len(codes), np.int64)
+    rank[np.argsort(codes, kind="stable")] = np.arange(len(codes)) - np.repeat(np.cumsum(counts) - counts, counts)
+    firsts = np.array([next_offsets[queue_id] for queue_id in queues.tolist()], np.int64)
+    offsets[queued] = firsts[codes] + rank
     return offsets
 
 
@@ -89,18 +96,3 @@ def delivery_times(
     delays = np.array([0, *delay_levels_ms], np.int64)
     due: npt.NDArray[np.int64] = records.store_timestamp + delays[np.clip(levels, 0, len(delay_levels_ms))]
     return np.where(levels > 0, due, otherwise)
-
-
-def _groups(keys: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
-    """The rows of each key, in order."""
-    if (keys == keys[0]).all():
-        yield np.arange(len(keys))
-        return
-    order = np.argsort(keys, kind="stable")
-    bounds = np.flatnonzero(np.diff(keys[order])) + 1
-    yield from np.split(order, bounds)
-
-
-def _consecutive(offsets: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    bounds = [0, *(np.flatnonzero(np.diff(offsets) != 1) + 1).tolist(), len(offsets)]
-    yield from pairwise(bounds)

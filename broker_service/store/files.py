@@ -91,12 +91,23 @@ class Files:
         size = os.fstat(handle).st_size
         return memoryview(mmap.mmap(handle, size, prot=mmap.PROT_READ)) if size else memoryview(b"")
 
-    def next_data(self, handle: int, offset: int) -> int | None:
-        """The first offset from here on that may hold anything but zeros; None if there is none."""
+    def written_parts(self, handle: int, begin: int, end: int) -> list[tuple[int, int]]:
+        """The parts of [begin, end) that may hold anything but zeros, found without reading.
+
+        To be asked once, before reading: reading ahead makes allocated but unwritten parts look like written ones.
+        """
+        parts = []
         try:
-            return os.lseek(handle, offset, os.SEEK_DATA)
+            while begin < end:
+                begin = os.lseek(handle, begin, os.SEEK_DATA)
+                stop = min(os.lseek(handle, begin, os.SEEK_HOLE), end)
+                if begin < stop:
+                    parts.append((begin, stop))
+                begin = stop
         except OSError as error:
-            return None if error.errno == errno.ENXIO else offset
+            if error.errno != errno.ENXIO:  # which says that nothing follows
+                parts.append((begin, end))
+        return parts
 
     def fdatasync(self, handle: int) -> None:
         """Returns only when every byte written to the file is on disk."""

@@ -207,8 +207,8 @@ class MemoryFiles(Files):
     def map(self, handle: int) -> memoryview:
         return memoryview(self._handles[handle][1].data).toreadonly()
 
-    def next_data(self, handle: int, offset: int) -> int | None:
-        return offset if offset < len(self._handles[handle][1].data) else None
+    def written_parts(self, handle: int, begin: int, end: int) -> list[tuple[int, int]]:
+        return [(begin, end)] if begin < end else []
 
     def fdatasync(self, handle: int) -> None:
         path, inode = self._handles[handle]
