@@ -1,6 +1,5 @@
 """RocketSim as the benchmarks run it: name server and broker processes on files as large as the peer's."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 from benchmarks.bench import Bench, WrongResult, must_be
 from benchmarks.driver import Driver, python_driver
 from broker_service.store.inspect import Severity, verify
-from rocketsim_client import Admin, Cluster, RocketSimError
+from rocketsim_client import Admin, RocketSimError
 from rocketsim_client.route import DEFAULT_TOPIC
 from tests.support.polling import wait_until
 from tests.support.processes import Processes, ServerProcess
@@ -92,6 +91,10 @@ class OurCluster:
             return None
         return next((slave.diff_bytes for slave in status.slaves if slave.in_sync), None)
 
+    def syncs(self) -> int:
+        """fdatasyncs of a counting master so far."""
+        return int.from_bytes((self.master.folder / "fdatasyncs").read_bytes(), "little")
+
     def close(self) -> None:
         self.admin.close()
         for process in (self.slave, self.master):
@@ -113,17 +116,23 @@ def verify_store(store: Path) -> None:
 
 @contextmanager
 def running(
-    bench: Bench, title: str, *, pair: bool = False, check: bool = True, **keys: object
+    bench: Bench, title: str, *, pair: bool = False, counting: bool = False, **keys: object
 ) -> Iterator[OurCluster]:
-    """`keys` are the master's and the slave's.  The stores are verified at the end, unless it ends with an error."""
+    """`keys` are the master's and the slave's.  The stores are verified at the end, unless it ends with an error.
+
+    `counting`: the master counts its fdatasyncs.
+    """
     folder = bench.folder / title
     with Processes(folder) as processes:
         name_server = processes.start_namesrv()
-        slave = None
-        if pair:
-            master, slave = processes.start_pair(BROKER, name_server, **(SIZES | keys))
-        else:
-            master = processes.start_broker(BROKER, 0, name_server, **(SIZES | keys))
+        master = processes.broker(BROKER, 0, name_server, **(SIZES | keys))
+        if counting:
+            master.module = "benchmarks.counting_broker"
+        slave = processes.broker(BROKER, 1, name_server, **(SIZES | keys | {"brokerRole": "SLAVE"})) if pair else None
+        for process in filter(None, (master, slave)):
+            process.launch()
+        for process in filter(None, (master, slave)):
+            process.wait_until_ready()
         with python_driver(f"load of {title}", "benchmarks.load", folder / "load.log", name_server.address) as load:
             ours = OurCluster(name_server, master, slave, load, title)
             try:
@@ -131,13 +140,12 @@ def running(
                 if pair:
                     ours.await_slave()
                 yield ours
-                if pair and master.is_running() and slave is not None and slave.is_running():
+                if master.is_running() and slave is not None and slave.is_running():
                     ours.await_slave()
             finally:
                 ours.close()
-        if check:
-            bench.doing(f"verifying the store of {title}")
-            ours.verify()
+        bench.doing(f"verifying the store of {title}")
+        ours.verify()
 
 
 def modes(sync: bool, flush: bool) -> dict[str, object]:
@@ -145,10 +153,3 @@ def modes(sync: bool, flush: bool) -> dict[str, object]:
         "brokerRole": "SYNC_MASTER" if sync else "ASYNC_MASTER",
         "flushDiskType": "SYNC_FLUSH" if flush else "ASYNC_FLUSH",
     }
-
-
-def now() -> float:
-    return time.perf_counter()
-
-
-__all__ = ["BROKER", "Cluster", "OurCluster", "modes", "now", "running", "verify_store"]

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from benchmarks.figures import Missing, Series
 
+T = TypeVar("T")
 Sample = Mapping[str, float]
 Contestant = Callable[[], Sample]
 
@@ -17,7 +19,7 @@ class Plan:
     rounds: int
     warm_up: int = 1
 
-    def pick(self, full: int, quick: int, smoke: int) -> int:
+    def pick(self, full: T, quick: T, smoke: T) -> T:
         return {"full": full, "quick": quick, "smoke": smoke}[self.name]
 
 

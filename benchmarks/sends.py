@@ -39,8 +39,14 @@ def our_sends(ours: OurCluster, command: str, topic: str, **options: object) -> 
     return run
 
 
-def java_sends(peer: RocketMq | Missing, topic: str, **options: object) -> Contestant | Missing:
-    return peer if isinstance(peer, Missing) else lambda: peer.load.ask("produce", topic=topic, **options)
+def java_sends(bench: Bench, peer: RocketMq | Missing, topic: str, **options: object) -> Contestant | Missing:
+    """Warm first: a JVM needs some seconds until it is as fast as it gets."""
+    if isinstance(peer, Missing):
+        return peer
+    bench.doing("warming up the Java producer")
+    peer.topic(topic)
+    peer.load.ask("produce", topic=topic, **(options | {"seconds": bench.plan.pick(12, 4, 1)}))
+    return lambda: peer.load.ask("produce", topic=topic, **options)
 
 
 def send_async(bench: Bench) -> None:
@@ -50,11 +56,9 @@ def send_async(bench: Bench) -> None:
         client = official_client(bench, peer) if mode == "ASYNC_MASTER" else None
         for size in (100, 1024):
             topic = ours.topic(f"async{size}")
-            if not isinstance(peer, Missing):
-                peer.topic(topic)
             every: dict[str, Contestant | Missing] = {
                 "ours": our_sends(ours, "send_async", topic, size=size, seconds=seconds(bench), window=WINDOW),
-                "Java": java_sends(peer, topic, size=size, threads=64, seconds=seconds(bench)),
+                "Java": java_sends(bench, peer, topic, size=size, threads=64, seconds=seconds(bench)),
             }
             if client is not None and size == 100:
                 every["Python"] = official_sends(client, size, seconds(bench))
@@ -99,14 +103,12 @@ def send_batch(bench: Bench) -> None:
         ours, peer = our_pair(bench, mode), their_pair(bench, mode)
         for topic in ("list", "columns"):
             ours.topic(topic)
-        if not isinstance(peer, Missing):
-            peer.topic("batch")
         duration = seconds(bench)
         results = bench.contest(
             {
                 "list": our_sends(ours, "send_list", "list", size=size, seconds=duration, threads=4, batch=500),
                 "columns": our_sends(ours, "send_columns", "columns", size=size, seconds=duration),
-                "Java": java_sends(peer, "batch", size=size, seconds=duration, threads=16, batch=500),
+                "Java": java_sends(bench, peer, "batch", size=size, seconds=duration, threads=16, batch=500),
             },
             f"{mode},",
         )
@@ -131,12 +133,10 @@ def send(bench: Bench) -> None:
     ours, peer = our_pair(bench, mode), their_pair(bench, mode)
     raw = bench.enter(python_driver("raw gRPC", "benchmarks.raw", bench.folder / "raw.log"))
     ours.topic("send")
-    if not isinstance(peer, Missing):
-        peer.topic("send")
     results = bench.contest(
         {
             "64 threads": our_sends(ours, "send", "send", size=size, seconds=duration, threads=64),
-            "Java": java_sends(peer, "send", size=size, seconds=duration, threads=64),
+            "Java": java_sends(bench, peer, "send", size=size, seconds=duration, threads=64),
             "one thread": our_sends(ours, "send", "send", size=size, seconds=duration, threads=1),
             "round trips": lambda: raw.ask("round_trips", size=size, seconds=duration),
         }

@@ -92,6 +92,10 @@ class Source:
         frame = (reader.schema(self._schema) if self._schema else reader).load()
         return frame.select(*self._select) if self._select else frame
 
+    def starting(self, offsets: str) -> "Source":
+        given = self._options | {"startingOffsets": offsets}
+        return Source(self._format, given, body=self.body, schema=self._schema, select=self._select)
+
     def __str__(self) -> str:
         return f"{self._format} {self._options.get('topic') or self._options.get('subscribe', '')}"
 

@@ -48,6 +48,7 @@ class ServerProcess:
         self.config_path = folder / f"{kind}.properties"
         self.address_path = folder / "address"
         self.log_path = folder / "log"
+        self.module = "broker_service"  # what Python runs
         self._kind = kind
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline = -1
@@ -71,7 +72,7 @@ class ServerProcess:
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, Path(__file__).with_name("until_parent_ends.py"), str(watched)),
-                    *("broker_service", self._kind, "-c", str(self.config_path)),
+                    *(self.module, self._kind, "-c", str(self.config_path)),
                 ],
                 cwd=ROOT,
                 env=os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'proto'}"},

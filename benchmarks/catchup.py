@@ -1,0 +1,138 @@
+"""P10: how fast an empty slave gets the whole log, and how far a slave is behind at half load."""
+
+import shutil
+import threading
+import time
+from collections import deque
+
+from benchmarks import cluster, targets
+from benchmarks.bench import Bench
+from benchmarks.cluster import BROKER, SIZES, OurCluster, verify_store
+from benchmarks.contest import Contestant, Sample
+from benchmarks.figures import Missing, percentile
+from benchmarks.peers import rocketmq
+from tests.support.processes import Processes
+
+LOOK_S = 0.005
+LIMIT_S = 600.0
+BODY = 1024
+
+
+def run(bench: Bench) -> None:
+    count = bench.plan.pick(1_900_000, 500_000, 20_000)
+    results = bench.contest({"ours": ours(bench, count), "RocketMQ": theirs(bench, count)})
+    bench.report(
+        f"catch-up of an empty slave, {count:,} x 1 KiB",
+        "MB/s",
+        results.series("ours"),
+        "RocketMQ's slave that has the log's beginning",
+        results.series("RocketMQ"),
+        targets.CATCHUP,
+    )
+    lag(bench)
+
+
+# --- catch-up -------------------------------------------------------------------------------------------------------
+
+
+def ours(bench: Bench, count: int) -> Contestant:
+    one = bench.enter(cluster.running(bench, "master"))
+    one.fill("catchup", count, BODY)
+    processes = bench.enter(Processes(bench.folder / "slaves"))
+    slave = processes.broker(BROKER, 1, one.name_server, **SIZES)
+
+    def catch_up() -> Sample:
+        """From the moment that the master knows its slave to the slave's last acknowledgement."""
+        slave.launch()
+        first: tuple[float, int] | None = None
+        deadline = time.monotonic() + LIMIT_S
+        while time.monotonic() < deadline:
+            (status,) = one.admin.ha_status(broker_addr=one.master.address)
+            now = time.perf_counter()
+            for member in status.slaves:
+                first = first or (now, member.ack_offset)
+                if member.diff_bytes == 0:
+                    sample = {"rate": (member.ack_offset - first[1]) / (now - first[0]) / 1e6}
+                    slave.stop()
+                    verify_store(slave.store)
+                    shutil.rmtree(slave.store)
+                    return sample
+            time.sleep(LOOK_S)
+        raise TimeoutError(f"the slave did not catch up in {LIMIT_S} s")
+
+    return catch_up
+
+
+def theirs(bench: Bench, count: int) -> Contestant | Missing:
+    """An empty slave would copy the newest file only; so each round's has the first thousand messages."""
+    folder = bench.folder / "rocketmq"
+    peer = bench.peer("RocketMQ", lambda: bench.enter(rocketmq.running(folder, pair=True)))
+    if isinstance(peer, Missing):
+        return peer
+    slave = peer.slave
+    assert slave is not None
+    store, beginning = folder / "slave-store", folder / "beginning"
+    peer.topic("catchup")
+    peer.load.ask("fill", topic="catchup", size=BODY, count=1000)
+    peer.await_slave()
+    slave.end()
+    store.rename(beginning)
+    peer.load.ask("fill", topic="catchup", size=BODY, count=count)
+
+    def catch_up() -> Sample:
+        shutil.copytree(beginning, store)
+        end = peer.load.ask("ha", broker=peer.address)["end"]
+        slave.start()
+        answer = peer.load.ask("await", broker=peer.address, offset=end)
+        slave.end()
+        shutil.rmtree(store)
+        return {"rate": answer["bytes"] / answer["seconds"] / 1e6}
+
+    return catch_up
+
+
+# --- lag ------------------------------------------------------------------------------------------------------------
+
+
+def lag(bench: Bench) -> None:
+    """At half of what `send_async` reaches here, in one process."""
+    one = bench.enter(cluster.running(bench, "pair", pair=True))
+    topic, duration = one.topic("lag"), bench.plan.pick(10, 4, 1)
+    full = one.load.ask("send_async", topic=topic, size=BODY, seconds=duration, window=4096)["rate"]
+
+    def half() -> Sample:
+        with Watch(one) as watch:
+            one.load.ask("paced", topic=topic, size=BODY, rate=round(full / 2), seconds=duration)
+        return {"p99_ms": percentile(watch.lags_ms, 0.99)}
+
+    results = bench.contest({"lag": half}, "lag,")
+    bench.report(f"replication lag at half load ({full / 2:,.0f} msgs/s): p99", "ms", results.series("lag", "p99_ms"))
+
+
+class Watch:
+    """Asks the master all the time: since when has the slave not had what the log held then?"""
+
+    def __init__(self, one: OurCluster) -> None:
+        self._one = one
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+        self.lags_ms: list[float] = []
+
+    def __enter__(self) -> "Watch":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        seen: deque[tuple[float, int]] = deque()
+        while not self._done.wait(LOOK_S):
+            (status,) = self._one.admin.ha_status(broker_addr=self._one.master.address)
+            now = time.perf_counter()
+            acked = max((slave.ack_offset for slave in status.slaves), default=0)
+            seen.append((now, status.commit_log_max_offset))
+            while seen and seen[0][1] <= acked:
+                seen.popleft()
+            self.lags_ms.append((now - seen[0][0]) * 1000 if seen else 0.0)

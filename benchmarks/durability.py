@@ -1,0 +1,124 @@
+"""P7 and P8: what waiting for the slave, or for the disk, costs; ours and RocketMQ's as ratios of one run."""
+
+from collections.abc import Mapping
+
+from benchmarks import cluster, targets
+from benchmarks.bench import Bench
+from benchmarks.cluster import OurCluster
+from benchmarks.contest import Contestant, Results, Sample
+from benchmarks.driver import python_driver
+from benchmarks.figures import Missing, Series
+from benchmarks.peers import rocketmq
+from benchmarks.peers.rocketmq import RocketMq
+from benchmarks.sends import java_sends, our_sends, seconds
+from benchmarks.targets import Target
+
+SIZES = (100, 1024)
+
+
+def replication(bench: Bench) -> None:
+    """P7: SYNC_MASTER over ASYNC_MASTER."""
+    ours = {sync: our_pair(bench, sync=sync) for sync in (False, True)}
+    theirs = {sync: their_pair(bench, sync=sync) for sync in (False, True)}
+    words = ("SYNC_MASTER ÷ ASYNC_MASTER", "ASYNC_MASTER")
+    compare(bench, ours, theirs, words, {64: targets.SYNC_64, 4096: targets.SYNC_4096})
+
+
+def disk(bench: Bench) -> None:
+    """P8: SYNC_FLUSH over ASYNC_FLUSH."""
+    ours = {flush: our_pair(bench, flush=flush) for flush in (False, True)}
+    theirs = {flush: their_pair(bench, flush=flush) for flush in (False, True)}
+    words = ("SYNC_FLUSH ÷ ASYNC_FLUSH", "ASYNC_FLUSH")
+    compare(bench, ours, theirs, words, {64: targets.FLUSH_64, 4096: targets.FLUSH_4096})
+    raw = bench.enter(python_driver("raw writes", "benchmarks.raw", bench.folder / "raw.log"))
+    megabytes = bench.plan.pick(256, 64, 4)
+    results = bench.contest(
+        {
+            "pwrite 1 MiB": lambda: raw.ask("write", folder=bench.folder, megabytes=megabytes, block=1 << 20, sync=0),
+            "pwrite 1 MiB + fdatasync": lambda: raw.ask(
+                "write", folder=bench.folder, megabytes=megabytes, block=1 << 20, sync=1
+            ),
+            "pwrite 64 KiB + fdatasync": lambda: raw.ask(
+                "write", folder=bench.folder, megabytes=megabytes, block=64 << 10, sync=1
+            ),
+        },
+        "raw",
+    )
+    for name in ("pwrite 1 MiB", "pwrite 1 MiB + fdatasync", "pwrite 64 KiB + fdatasync"):
+        series = results.series(name, "bytes_rate")
+        if isinstance(series, Series):
+            bench.report(f"raw {name}", "MB/s", Series.of(value / 1e6 for value in series.values))
+
+
+def our_pair(bench: Bench, *, sync: bool = False, flush: bool = False) -> OurCluster:
+    title = f"ours-{'sync' if sync else 'async'}-{'flush' if flush else 'cache'}"
+    return bench.enter(cluster.running(bench, title, pair=True, counting=flush, **cluster.modes(sync, flush)))
+
+
+def their_pair(bench: Bench, *, sync: bool = False, flush: bool = False) -> RocketMq | Missing:
+    folder = bench.folder / f"rocketmq-{'sync' if sync else 'async'}-{'flush' if flush else 'cache'}"
+    return bench.peer("RocketMQ", lambda: bench.enter(rocketmq.running(folder, pair=True, sync=sync, flush=flush)))
+
+
+def compare(
+    bench: Bench,
+    ours: Mapping[bool, OurCluster],
+    theirs: Mapping[bool, RocketMq | Missing],
+    words: tuple[str, str],
+    wanted: Mapping[int, Target],
+) -> None:
+    """`True` is the side that waits."""
+    duration = seconds(bench)
+    what, usual = words
+    for size in SIZES:
+        every: dict[str, Contestant | Missing] = {}
+        for waits in (False, True):
+            topic = ours[waits].topic(f"ratio{size}")
+            given = {"size": size, "seconds": duration}
+            every[f"64 {waits}"] = counted(ours[waits], our_sends(ours[waits], "send", topic, threads=64, **given))
+            every[f"4096 {waits}"] = counted(
+                ours[waits], our_sends(ours[waits], "send_async", topic, window=4096, **given)
+            )
+            every[f"Java {waits}"] = java_sends(bench, theirs[waits], topic, threads=64, **given)
+        results = bench.contest(every, f"{size} B,")
+        reference = ratio(results, "Java")
+        for window, target in wanted.items():
+            how = "64 threads" if window == 64 else "send_async"
+            name = f"{size} B, {window:,} in flight ({how})"
+            bench.report(
+                f"{what}, {name}", "", ratio(results, str(window)), "RocketMQ's ratio, 64 threads", reference, target
+            )
+            bench.report(
+                f"{usual}, {name}",
+                "msgs/s",
+                results.series(f"{window} False"),
+                "RocketMQ's, 64 threads",
+                results.series("Java False"),
+            )
+            if "FLUSH" in what:
+                bench.report(
+                    f"messages a fdatasync, {name}",
+                    "",
+                    results.series(f"{window} True", "a_sync"),
+                    target=targets.MESSAGES_PER_SYNC,
+                )
+
+
+def ratio(results: Results, name: str) -> Series | Missing:
+    waits, usual = results.series(f"{name} True"), results.series(f"{name} False")
+    if isinstance(waits, Missing):
+        return waits
+    return usual if isinstance(usual, Missing) else waits.over(usual)
+
+
+def counted(ours: OurCluster, contestant: Contestant) -> Contestant:
+    """With the messages for each fdatasync of the master."""
+    if ours.master.module == "broker_service":
+        return contestant
+
+    def run() -> Sample:
+        before = ours.syncs()
+        sample = contestant()
+        return {**sample, "a_sync": sample["messages"] / max(1, ours.syncs() - before)}
+
+    return run

@@ -1,0 +1,141 @@
+"""P12: from the producer to the commit of the micro-batch, at 1,000 messages a second and the default trigger.
+
+A record belongs to the batch whose offset range holds it; that batch was committed at its trigger's start plus
+`triggerExecution`.  Computed afterwards, from the query's progress and the times in the bodies: nothing runs for it
+in the query.
+"""
+
+import json
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from benchmarks import cluster, spark, targets
+from benchmarks.bench import Bench
+from benchmarks.cluster import BROKER
+from benchmarks.contest import Contestant, Sample
+from benchmarks.figures import Missing, percentile
+from benchmarks.peers import kafka
+from benchmarks.pull import client_of
+from benchmarks.spark import Source, Spark
+
+RATE = 1000
+SIZE = 100
+SETTLE_S = 3.0
+
+
+class Commit(NamedTuple):
+    """One micro-batch: when it was committed (ms), and the end of each queue in it."""
+
+    at_ms: float
+    ends: Mapping[int, int]
+
+
+def run(bench: Bench) -> None:
+    made, kafka_missing = bench.enter(spark.session(bench))
+    ours = bench.enter(cluster.running(bench, "broker"))
+    peer = kafka_missing or bench.peer("Kafka", lambda: bench.enter(kafka.running(bench.folder / "kafka")))
+    client = client_of(bench, peer)
+    seconds = bench.plan.pick(60, 12, 3)
+    topic = ours.topic("latency")
+
+    def ours_once() -> Sample:
+        def send() -> None:
+            ours.load.ask("paced", topic=topic, size=SIZE, rate=RATE, seconds=seconds)
+
+        source = spark.rocketsim(ours.name_server.address, topic, "queueId int, queueOffset bigint, body binary")
+        return once(made, source, ("queueId", "queueOffset", "body"), send, our_ends)
+
+    every: dict[str, Contestant | Missing] = {"ours": ours_once}
+    if isinstance(peer, Missing) or isinstance(client, Missing):
+        every["Kafka"] = peer if isinstance(peer, Missing) else client if isinstance(client, Missing) else Missing("")
+    else:
+        peer.topic(topic)
+        address = peer.address
+        sender = client
+
+        def kafka_once() -> Sample:
+            def send() -> None:
+                sender.ask("paced", topic=topic, size=SIZE, rate=RATE, seconds=seconds)
+
+            source = spark.kafka_source(address, topic, "partition", "offset", "value")
+            return once(made, source, ("partition", "offset", "value"), send, kafka_ends)
+
+        every["Kafka"] = kafka_once
+    results = bench.contest(every)
+    for key, what in (("p50_ms", "p50"), ("p99_ms", "p99")):
+        bench.report(
+            f"producer to commit at {RATE:,} msgs/s: {what}",
+            "ms",
+            results.series("ours", key),
+            "Kafka source",
+            results.series("Kafka", key),
+            targets.LATENCY,
+        )
+
+
+def once(
+    made: Spark,
+    source: Source,
+    columns: Sequence[str],
+    send: Callable[[], None],
+    ends: Callable[[Any], dict[int, int]],
+) -> Sample:
+    """A query of its own, from the latest offsets on, while `send` runs."""
+    query = (
+        source.starting("latest")
+        .frame(made.session.readStream)
+        .writeStream.format("noop")
+        .option("checkpointLocation", made.checkpoint())
+        .start()
+    )
+    try:
+        time.sleep(SETTLE_S)  # its first batches
+        begun_ns = time.time_ns()
+        send()
+        time.sleep(SETTLE_S)
+        query.processAllAvailable()
+        progress = [one for one in query.recentProgress if one["numInputRows"]]
+    finally:
+        query.stop()
+    commits = [Commit(committed_ms(one), ends(one["sources"][0]["endOffset"])) for one in progress]
+    queue, offset, body = columns
+    rows = (
+        source.frame(made.session.read)
+        .selectExpr(queue, offset, f"cast(substring(cast({body} as string), 1, 20) as bigint) as sent")
+        .where(f"sent >= {begun_ns}")
+        .collect()
+    )
+    took = latencies_ms([(row[0], row[1], row[2] / 1e6) for row in rows], commits)
+    return {"p50_ms": percentile(took, 0.5), "p99_ms": percentile(took, 0.99)}
+
+
+def committed_ms(progress: Mapping[str, Any]) -> float:
+    start = datetime.fromisoformat(progress["timestamp"].replace("Z", "+00:00")).timestamp() * 1000
+    return start + float(progress["durationMs"]["triggerExecution"])
+
+
+def latencies_ms(rows: Sequence[tuple[int, int, float]], commits: Sequence[Commit]) -> list[float]:
+    """(queue, offset, sent at) and the commits in order; every row has to be in one of them."""
+    by_queue: dict[int, list[int]] = {}
+    found = []
+    for queue, offset, sent_ms in rows:
+        if queue not in by_queue:
+            by_queue[queue] = [commit.ends.get(queue, 0) for commit in commits]
+        number = bisect_right(by_queue[queue], offset)
+        found.append(commits[number].at_ms - sent_ms)
+    return found
+
+
+def our_ends(end: Any) -> dict[int, int]:
+    end = json.loads(end) if isinstance(end, str) else end
+    (brokers,) = end["q"].values()
+    return {int(queue): int(offset) for queue, offset in brokers.get(BROKER, {}).items()}
+
+
+def kafka_ends(end: Any) -> dict[int, int]:
+    end = json.loads(end) if isinstance(end, str) else end
+    (partitions,) = end.values()
+    return {int(partition): int(offset) for partition, offset in partitions.items()}

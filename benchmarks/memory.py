@@ -1,0 +1,95 @@
+"""P13: memory without the page cache, of a master and its slave after millions of messages, and of Spark's workers."""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+from benchmarks import cluster, spark, targets
+from benchmarks.bench import Bench
+from benchmarks.contest import Sample
+from benchmarks.figures import Series
+
+SIZE = 100
+STEPS = 10
+LOOK_S = 0.05
+
+
+def run(bench: Bench) -> None:
+    made, _ = bench.enter(spark.session(bench))
+    pair = bench.enter(cluster.running(bench, "pair", pair=True))
+    count = bench.plan.pick(5_000_000, 2_000_000, 50_000)
+    topic = pair.topic("memory")
+    assert pair.slave is not None
+    servers = {"master": pair.master, "slave": pair.slave}
+    used: dict[str, list[float]] = {name: [] for name in servers}
+    for step in range(STEPS):
+        bench.doing(f"sending, {step + 1} of {STEPS}")
+        sent = pair.load.ask("fill", topic=topic, size=SIZE, count=count // STEPS, start=step * count // STEPS)
+        pair.stored_at_least(topic, sent["messages"])
+        pair.await_slave()
+        for name, server in servers.items():
+            used[name].append(anonymous_mib(server.pid))
+    for name, values in used.items():
+        bench.report(f"{name} after {count / 1e6:g} M messages", "MiB", Series.of(values[-1:]), target=targets.MEMORY)
+        bench.report(
+            f"{name}, slope over its second half",
+            "MiB per million",
+            Series.of([slope(values[STEPS // 2 :]) * STEPS / (count / 1e6)]),
+            target=targets.MEMORY_SLOPE,
+        )
+
+    def read() -> Sample:
+        with Workers() as workers:
+            made.batch(spark.rocketsim(pair.name_server.address, topic), count)
+        return {"peak": workers.peak_mib}
+
+    results = bench.contest({"worker": read})
+    bench.report(
+        "a Spark worker, reading all columns: peak",
+        "MiB",
+        results.series("worker", "peak"),
+        target=targets.MEMORY_WORKER,
+    )
+
+
+def slope(values: Sequence[float]) -> float:
+    """Of the line through equally spaced values (least squares), a step."""
+    middle, mean = (len(values) - 1) / 2, sum(values) / len(values)
+    over = sum((at - middle) * (value - mean) for at, value in enumerate(values))
+    return over / sum((at - middle) ** 2 for at in range(len(values)))
+
+
+def anonymous_mib(pid: int) -> float:
+    """What belongs to the process itself: maps of files are page cache."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) / 1024
+    raise ValueError(f"/proc/{pid}/status has no RssAnon")
+
+
+class Workers:
+    """The largest that any of Spark's Python workers gets."""
+
+    def __init__(self) -> None:
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+        self.peak_mib = 0.0
+
+    def __enter__(self) -> "Workers":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._done.wait(LOOK_S):
+            for process in psutil.Process().children(recursive=True):
+                try:
+                    if any("pyspark" in word for word in process.cmdline()) and "python" in process.name():
+                        self.peak_mib = max(self.peak_mib, anonymous_mib(process.pid))
+                except (psutil.Error, OSError, ValueError):
+                    continue  # it has just ended

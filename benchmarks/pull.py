@@ -1,0 +1,136 @@
+"""P9: pulls in plain Python, beside librdkafka, RocketMQ's Java pull consumer, and a raw stream of bytes."""
+
+from benchmarks import cluster, targets
+from benchmarks.bench import Bench, Unavailable, must_be
+from benchmarks.bodies import RECORD_CRC, checksum
+from benchmarks.contest import Contestant, Sample
+from benchmarks.driver import Driver, python_driver
+from benchmarks.figures import Missing, Series
+from benchmarks.peers import kafka, python, rocketmq
+from benchmarks.peers.kafka import Kafka
+from benchmarks.peers.rocketmq import RAISED_LIMITS, RocketMq
+from benchmarks.sends import official_client
+
+KAFKA, JAVA, RAW = "confluent-kafka", "RocketMQ's Java", "raw gRPC stream"
+PULL_AT_ONCE = 1024
+
+
+def run(bench: Bench) -> None:
+    ours = bench.enter(cluster.running(bench, "reader", **RAISED_LIMITS))
+    raw = bench.enter(python_driver(RAW, "benchmarks.raw", bench.folder / "raw.log"))
+    kafka_peer = bench.peer("Kafka", lambda: bench.enter(kafka.running(bench.folder / "kafka")))
+    librdkafka = client_of(bench, kafka_peer)
+    folder = bench.folder / "rocketmq"
+    peer = bench.peer("RocketMQ", lambda: bench.enter(rocketmq.running(folder, **RAISED_LIMITS)))
+    for size in (100, 1024):
+        count = bench.plan.pick(3_000_000 if size == 100 else 1_000_000, 1_000_000 if size == 100 else 400_000, 20_000)
+        topic = ours.fill(f"pull{size}", count, size)
+        wanted = (count, count * size, checksum(0, count, size, RECORD_CRC))
+        answer = ours.load.ask("pull_columns", topic=topic, crc=1)
+        must_be(
+            "messages, bytes and checksum pulled", (answer["messages"], answer["bytes"], answer["checksum"]), wanted
+        )
+
+        def columns(topic: str = topic) -> Sample:
+            return ours.load.ask("pull_columns", topic=topic)
+
+        # As many bytes as our frames have.
+        frames = answer["frame_bytes"] >> 20 or 1
+        results = bench.contest(
+            {
+                "columns": columns,
+                KAFKA: of_kafka(bench, kafka_peer, librdkafka, topic, count, size),
+                JAVA: of_rocketmq(bench, peer, topic, count, size),
+                RAW: lambda frames=frames: raw.ask("stream", frames=frames),  # type: ignore[misc]
+            },
+            f"{size} B,",
+        )
+        name, mine = f"columnar pull, {size} B", results.series("columns")
+        bench.report(
+            name,
+            "msgs/s",
+            mine,
+            "confluent-kafka consume(10000), tuned",
+            results.series(KAFKA),
+            targets.PULL_KAFKA[size],
+        )
+        bench.report(
+            name, "msgs/s", mine, "RocketMQ's Java pull, 4 threads, 1,024", results.series(JAVA), targets.PULL_JAVA
+        )
+        bench.report(
+            f"{name}, record bytes",
+            "MB/s",
+            megabytes(results.series("columns", "bytes_rate")),
+            "raw gRPC stream of 1 MiB",
+            megabytes(results.series(RAW, "bytes_rate")),
+            targets.PULL_RAW,
+        )
+    messages(bench, ours, peer)
+
+
+def messages(bench: Bench, ours: cluster.OurCluster, peer: RocketMq | Missing) -> None:
+    duration = bench.plan.pick(3, 2, 1)
+    client = official_client(bench, peer)
+    if not isinstance(client, Missing) and not isinstance(peer, Missing):
+        # What was received stays invisible for a minute: enough for all runs.
+        peer.load.ask("fill", topic="official", size=100, count=bench.plan.pick(400_000, 200_000, 20_000))
+    results = bench.contest(
+        {
+            "messages": lambda: ours.load.ask("pull_messages", topic="pull100", seconds=duration, batch=PULL_AT_ONCE),
+            "official": client
+            if isinstance(client, Missing)
+            else lambda: client.ask("receive", seconds=duration, batch=32),
+        }
+    )
+    bench.report(
+        f"pull of Message objects, 100 B, {PULL_AT_ONCE:,} a pull",
+        "msgs/s",
+        results.series("messages"),
+        "official Python client's receive(32)",
+        results.series("official"),
+        targets.PULL_MESSAGES,
+    )
+
+
+def client_of(bench: Bench, peer: Kafka | Missing) -> Driver | Missing:
+    if isinstance(peer, Missing):
+        return peer
+    log = bench.folder / "confluent.log"
+    return bench.peer(KAFKA, lambda: bench.enter(python.driver(KAFKA, "kafka_client", log, peer.address)))
+
+
+def of_kafka(
+    bench: Bench, peer: Kafka | Missing, client: Driver | Missing, topic: str, count: int, size: int
+) -> Contestant | Missing:
+    if isinstance(peer, Missing):
+        return peer
+    if isinstance(client, Missing):
+        return client
+    bench.doing(f"filling Kafka's {topic}")
+    peer.topic(topic)
+    client.ask("fill", topic=topic, count=count, size=size)
+    answer = client.ask("consume", topic=topic, crc=1)
+    found = (answer["messages"], answer["bytes"], answer["checksum"])
+    must_be("messages, bytes and checksum from Kafka", found, (count, count * size, checksum(0, count, size)))
+    return lambda: client.ask("consume", topic=topic)
+
+
+def of_rocketmq(bench: Bench, peer: RocketMq | Missing, topic: str, count: int, size: int) -> Contestant | Missing:
+    if isinstance(peer, Missing):
+        return peer
+    bench.doing(f"filling RocketMQ's {topic}")
+    peer.topic(topic)
+    peer.load.ask("fill", topic=topic, count=count, size=size)
+
+    def pull() -> Sample:
+        answer = peer.load.ask("pull", topic=topic, threads=4, batch=PULL_AT_ONCE)
+        if (answer["messages"], answer["bytes"]) != (count, count * size):
+            raise Unavailable(f"RocketMQ's pull gave {answer['messages']} messages of {count}")
+        return answer
+
+    pull()  # its JVM's warm-up
+    return pull
+
+
+def megabytes(series: Series | Missing) -> Series | Missing:
+    return series if isinstance(series, Missing) else Series.of(value / 1e6 for value in series.values)

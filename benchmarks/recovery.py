@@ -1,0 +1,111 @@
+"""P11: a restart on a full log until it serves; ours and RocketMQ's, after three kinds of end."""
+
+import shutil
+import signal
+import time
+from pathlib import Path
+
+from benchmarks import cluster, targets
+from benchmarks.bench import Bench, must_be
+from benchmarks.cluster import BROKER, OurCluster
+from benchmarks.contest import Contestant, Sample
+from benchmarks.figures import Missing
+from benchmarks.peers import rocketmq
+from rocketsim_client import MessageQueue, RocketSimError
+
+BODY = 1024
+LOOK_S = 0.005
+LIMIT_S = 600.0
+TOPIC = "recovery"
+ENDS = {
+    "stop": "after SIGTERM",
+    "kill": "after SIGKILL",
+    "scan": "after SIGKILL, without checkpoint",
+}
+
+
+def run(bench: Bench) -> None:
+    count = bench.plan.pick(1_900_000, 500_000, 20_000)
+    one = bench.enter(cluster.running(bench, "master"))
+    one.fill(TOPIC, count, BODY)
+    size = log_bytes(one.master.store / "commitlog")
+    every: dict[str, Contestant | Missing] = {f"ours {how}": ours(one, how, count) for how in ENDS}
+    every["ours rebuild"] = rebuild(one, count, size)
+    every |= theirs(bench, count)
+    results = bench.contest(every)
+    for how, words in ENDS.items():
+        bench.report(
+            f"restart with {size / 2**30:.1f} GiB, {words}: until it serves",
+            "s",
+            results.series(f"ours {how}", "seconds"),
+            "RocketMQ",
+            results.series(f"RocketMQ {how}", "seconds"),
+            targets.RESTART,
+        )
+    bench.report("consume queues deleted: made again", "MB/s", results.series("ours rebuild"), target=targets.REBUILD)
+
+
+def ours(one: OurCluster, how: str, count: int) -> Contestant:
+    def restart() -> Sample:
+        if how == "stop":
+            one.master.stop()
+        else:
+            one.master.kill()
+        if how == "scan":
+            (one.master.store / "checkpoint").unlink()
+            (one.master.store / "rocketsim" / "flushed").unlink(missing_ok=True)
+        return {"seconds": until_it_serves(one, count)}
+
+    return restart
+
+
+def rebuild(one: OurCluster, count: int, size: int) -> Contestant:
+    def run() -> Sample:
+        one.master.stop()
+        shutil.rmtree(one.master.store / "consumequeue")
+        return {"rate": size / until_it_serves(one, count) / 1e6}
+
+    return run
+
+
+def until_it_serves(one: OurCluster, count: int) -> float:
+    """Seconds until a client is told where the queues end."""
+    begun = time.perf_counter()
+    one.master.launch()
+    queues = [MessageQueue(TOPIC, BROKER, number) for number in range(4)]
+    transport = one.admin.cluster.transport
+    address = f"127.0.0.1:{one.master.keys['listenPort']}"
+    while time.perf_counter() < begun + LIMIT_S:
+        if one.master.address_path.exists():
+            try:
+                bounds = transport.queue_bounds(address, TOPIC, [queue.queue_id for queue in queues], 2.0)
+                seconds = time.perf_counter() - begun
+                must_be("messages after a restart", sum(found.max_offset for found in bounds.values()), count)
+                one.await_writable()
+                return seconds
+            except RocketSimError:
+                pass
+        time.sleep(LOOK_S)
+    raise TimeoutError(f"the broker does not serve after {LIMIT_S} s: {one.master.log()[-1000:]}")
+
+
+def theirs(bench: Bench, count: int) -> dict[str, Contestant | Missing]:
+    folder = bench.folder / "rocketmq"
+    peer = bench.peer("RocketMQ", lambda: bench.enter(rocketmq.running(folder)))
+    if isinstance(peer, Missing):
+        return {f"RocketMQ {how}": peer for how in ENDS}
+    peer.topic(TOPIC)
+    peer.load.ask("fill", topic=TOPIC, size=BODY, count=count)
+
+    def restart(how: str) -> Sample:
+        peer.master.end(signal.SIGTERM if how == "stop" else signal.SIGKILL)
+        if how == "scan":
+            (folder / "master-store" / "checkpoint").unlink()
+        return {"seconds": peer.master.start()}
+
+    return {f"RocketMQ {how}": lambda how=how: restart(how) for how in ENDS}  # type: ignore[misc]
+
+
+def log_bytes(folder: Path) -> int:
+    """Preallocated files are as long as they can get: what is on disk of them counts."""
+    return sum(path.stat().st_blocks * 512 for path in folder.iterdir())
