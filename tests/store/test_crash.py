@@ -110,15 +110,18 @@ def test_everything_flushed_survives_a_crash_at_any_call(script, crash_at, seed,
         pass
     chance = random.Random(seed)
     disk = disk.power_loss(chance) if power else disk.kill()
-    if not power:
-        run.flushed = run.flushed if run.cutting else len(run.accepted)
+    written = len(run.accepted) if not power and not run.cutting else run.flushed
     # The next start may be interrupted, too.
     disk.stop_at = chance.randint(1, 60)
     try:
-        open_store(ROOT, disk)
+        found = bodies(open_store(ROOT, disk))
+        written = run.flushed = max(len(found), run.flushed)
     except PowerCut:
         pass
-    disk = disk.power_loss(chance) if chance.random() < 0.5 else disk.kill()
+    if chance.random() < 0.5:
+        disk = disk.power_loss(chance)
+    else:
+        disk, run.flushed = disk.kill(), written
     store = open_store(ROOT, disk)
     run.check(store)
     # What a crash left goes on as if nothing had been.
