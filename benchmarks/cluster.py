@@ -1,6 +1,6 @@
 """RocketSim as the benchmarks run it: name server and broker processes on files as large as the peer's."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -116,19 +116,20 @@ def verify_store(store: Path) -> None:
 
 @contextmanager
 def running(
-    bench: Bench, title: str, *, pair: bool = False, counting: bool = False, **keys: object
+    bench: Bench, title: str, *, pair: bool = False, counting: bool = False, keys: Mapping[str, object] | None = None
 ) -> Iterator[OurCluster]:
     """`keys` are the master's and the slave's.  The stores are verified at the end, unless it ends with an error.
 
     `counting`: the master counts its fdatasyncs.
     """
     folder = bench.folder / title
+    settings = SIZES | dict(keys or {})
     with Processes(folder) as processes:
         name_server = processes.start_namesrv()
-        master = processes.broker(BROKER, 0, name_server, **(SIZES | keys))
+        master = processes.broker(BROKER, 0, name_server, **settings)
         if counting:
             master.module = "benchmarks.counting_broker"
-        slave = processes.broker(BROKER, 1, name_server, **(SIZES | keys | {"brokerRole": "SLAVE"})) if pair else None
+        slave = processes.broker(BROKER, 1, name_server, **(settings | {"brokerRole": "SLAVE"})) if pair else None
         for process in filter(None, (master, slave)):
             process.launch()
         for process in filter(None, (master, slave)):

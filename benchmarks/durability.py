@@ -52,7 +52,7 @@ def disk(bench: Bench) -> None:
 
 def our_pair(bench: Bench, *, sync: bool = False, flush: bool = False) -> OurCluster:
     title = f"ours-{'sync' if sync else 'async'}-{'flush' if flush else 'cache'}"
-    return bench.enter(cluster.running(bench, title, pair=True, counting=flush, **cluster.modes(sync, flush)))
+    return bench.enter(cluster.running(bench, title, pair=True, counting=flush, keys=cluster.modes(sync, flush)))
 
 
 def their_pair(bench: Bench, *, sync: bool = False, flush: bool = False) -> RocketMq | Missing:

@@ -17,7 +17,6 @@ from benchmarks.bench import Bench
 from benchmarks.cluster import BROKER
 from benchmarks.contest import Contestant, Sample
 from benchmarks.figures import Missing, percentile
-from benchmarks.peers import kafka
 from benchmarks.pull import client_of
 from benchmarks.spark import Source, Spark
 
@@ -36,7 +35,7 @@ class Commit(NamedTuple):
 def run(bench: Bench) -> None:
     made, kafka_missing = bench.enter(spark.session(bench))
     ours = bench.enter(cluster.running(bench, "broker"))
-    peer = kafka_missing or bench.peer("Kafka", lambda: bench.enter(kafka.running(bench.folder / "kafka")))
+    peer = spark.kafka_peer(bench, kafka_missing)
     client = client_of(bench, peer)
     seconds = bench.plan.pick(60, 12, 3)
     topic = ours.topic("latency")

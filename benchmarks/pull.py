@@ -16,12 +16,12 @@ PULL_AT_ONCE = 1024
 
 
 def run(bench: Bench) -> None:
-    ours = bench.enter(cluster.running(bench, "reader", **RAISED_LIMITS))
+    ours = bench.enter(cluster.running(bench, "reader", keys=RAISED_LIMITS))
     raw = bench.enter(python_driver(RAW, "benchmarks.raw", bench.folder / "raw.log"))
     kafka_peer = bench.peer("Kafka", lambda: bench.enter(kafka.running(bench.folder / "kafka")))
     librdkafka = client_of(bench, kafka_peer)
     folder = bench.folder / "rocketmq"
-    peer = bench.peer("RocketMQ", lambda: bench.enter(rocketmq.running(folder, **RAISED_LIMITS)))
+    peer = bench.peer("RocketMQ", lambda: bench.enter(rocketmq.running(folder, keys=RAISED_LIMITS)))
     for size in (100, 1024):
         count = bench.plan.pick(3_000_000 if size == 100 else 1_000_000, 1_000_000 if size == 100 else 400_000, 20_000)
         topic = ours.fill(f"pull{size}", count, size)

@@ -24,7 +24,7 @@ STREAM, ECHO = "/raw.Raw/Stream", "/raw.Raw/Echo"
 # --- the server -----------------------------------------------------------------------------------------------------
 
 
-class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
+class _Handlers(grpc.GenericRpcHandler):
     """Bytes in, bytes out: `Stream` sends as many frames as its request names, `Echo` says what it heard."""
 
     def service(self, call: Any) -> Any:
@@ -57,7 +57,7 @@ async def _serve() -> None:
 
 class Raw:
     def __init__(self, port: int) -> None:
-        self._channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS)
+        self._channel: Any = grpc.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS)
 
     def stream(self, frames: int) -> dict[str, Any]:
         """A server stream of 1 MiB frames."""

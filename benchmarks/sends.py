@@ -20,7 +20,7 @@ def seconds(bench: Bench) -> int:
 
 def our_pair(bench: Bench, mode: str) -> OurCluster:
     keys = cluster.modes(sync=MODES[mode], flush=False)
-    return bench.enter(cluster.running(bench, f"ours-{mode}", pair=True, **keys))
+    return bench.enter(cluster.running(bench, f"ours-{mode}", pair=True, keys=keys))
 
 
 def their_pair(bench: Bench, mode: str) -> RocketMq | Missing:

@@ -14,6 +14,7 @@ from benchmarks.bodies import spark_expression
 from benchmarks.driver import ROOT
 from benchmarks.figures import Missing
 from benchmarks.peers import kafka
+from benchmarks.peers.kafka import Kafka
 
 TIMEOUT_S = 600
 IDLE_S = 60.0
@@ -141,13 +142,20 @@ def session(bench: Bench) -> Iterator[tuple[Spark, Missing | None]]:
     finally:
         for query in made.streams.active:
             query.stop()
-        gateway = made.sparkContext._gateway
+        gateway: Any = made.sparkContext._gateway
         made.stop()
         # The JVM, too: with `all` the next benchmark has one of its own.
         gateway.shutdown()
         gateway.proc.stdin.close()
         gateway.proc.wait(IDLE_S)
         _forget_gateway()
+
+
+def kafka_peer(bench: Bench, missing: Missing | None) -> Kafka | Missing:
+    """Its broker; without the connector there is nothing to start it for."""
+    if missing is not None:
+        return missing
+    return bench.peer("Kafka", lambda: bench.enter(kafka.running(bench.folder / "kafka")))
 
 
 def _forget_gateway() -> None:

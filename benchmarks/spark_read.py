@@ -31,7 +31,7 @@ def all_columns(bench: Bench) -> None:
     """P1."""
     made, kafka_missing = bench.enter(spark.session(bench))
     ours = bench.enter(cluster.running(bench, "reader"))
-    peer = kafka_missing or bench.peer("Kafka", lambda: bench.enter(kafka.running(bench.folder / "kafka")))
+    peer = spark.kafka_peer(bench, kafka_missing)
     null_source.register(made.session)
     for size in (100, 1024):
         rows = rows_of(bench, size)
@@ -66,7 +66,7 @@ def body_only(bench: Bench) -> None:
     """P2."""
     made, kafka_missing = bench.enter(spark.session(bench))
     ours = bench.enter(cluster.running(bench, "reader"))
-    peer = kafka_missing or bench.peer("Kafka", lambda: bench.enter(kafka.running(bench.folder / "kafka")))
+    peer = spark.kafka_peer(bench, kafka_missing)
     for size in (100, 1024):
         rows = rows_of(bench, size)
         topic = ours.fill(f"body{size}", rows, size)

@@ -5,7 +5,6 @@ from benchmarks.bench import Bench, must_be
 from benchmarks.cluster import OurCluster
 from benchmarks.contest import Contestant, Sample
 from benchmarks.figures import Missing
-from benchmarks.peers import kafka
 from benchmarks.peers.kafka import Kafka
 from benchmarks.spark import Spark
 
@@ -13,8 +12,8 @@ from benchmarks.spark import Spark
 def run(bench: Bench) -> None:
     made, kafka_missing = bench.enter(spark.session(bench))
     alone = bench.enter(cluster.running(bench, "alone"))
-    pair = bench.enter(cluster.running(bench, "pair", pair=True, **cluster.modes(sync=True, flush=False)))
-    peer = kafka_missing or bench.peer("Kafka", lambda: bench.enter(kafka.running(bench.folder / "kafka")))
+    pair = bench.enter(cluster.running(bench, "pair", pair=True, keys=cluster.modes(sync=True, flush=False)))
+    peer = spark.kafka_peer(bench, kafka_missing)
     for size in (100, 1024):
         rows = bench.plan.pick(2_000_000 if size == 100 else 500_000, 1_000_000 if size == 100 else 300_000, 20_000)
         topic = f"sink{size}"

@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -26,7 +26,7 @@ FILE_SIZE = 256 << 20  # ours is given the same
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
 CATCH_UP_S = 120.0
-WAITS_FOR_ITS_SLAVE = {"inSyncReplicas": 2, "totalReplicas": 2}
+WAITS_FOR_ITS_SLAVE: dict[str, object] = {"inSyncReplicas": 2, "totalReplicas": 2}
 RAISED_LIMITS = {
     "maxTransferCountOnMessageInMemory": 1024,
     "maxTransferBytesOnMessageInMemory": 4 << 20,
@@ -118,7 +118,7 @@ def java(jars: Path, folder: Path, heap: str, *main: str) -> list[str]:
 
 
 def broker(
-    jars: Path, folder: Path, name: str, role: str, flush: str, name_server: str, keys: dict[str, object]
+    jars: Path, folder: Path, name: str, role: str, flush: str, name_server: str, keys: Mapping[str, object]
 ) -> JavaServer:
     port = free_port()
     store = folder / f"{name}-store"
@@ -149,7 +149,12 @@ def broker(
 
 @contextmanager
 def running(
-    folder: Path, *, pair: bool = False, sync: bool = False, flush: bool = False, **keys: object
+    folder: Path,
+    *,
+    pair: bool = False,
+    sync: bool = False,
+    flush: bool = False,
+    keys: Mapping[str, object] | None = None,
 ) -> Iterator[RocketMq]:
     """`sync` is the master's role; it really waits."""
     jars = maven.jars("rocketmq.xml", "all", f"rocketmq-{VERSION}")
@@ -159,14 +164,13 @@ def running(
     config.write_text(f"listenPort={port}\nkvConfigPath={folder}/kvConfig.json\n")
     name_server = f"127.0.0.1:{port}"
     role, disk = "SYNC_MASTER" if sync else "ASYNC_MASTER", "SYNC_FLUSH" if flush else "ASYNC_FLUSH"
-    if sync:
-        keys = WAITS_FOR_ITS_SLAVE | keys
+    settings = (WAITS_FOR_ITS_SLAVE if sync else {}) | dict(keys or {})
     servers = [
         JavaServer(jars, folder, "namesrv", port, "256m", _MAIN + "namesrv.NamesrvStartup", "-c", str(config)),
-        broker(jars, folder, "master", role, disk, name_server, dict(keys)),
+        broker(jars, folder, "master", role, disk, name_server, settings),
     ]
     if pair:
-        servers.append(broker(jars, folder, "slave", "SLAVE", disk, name_server, dict(keys)))
+        servers.append(broker(jars, folder, "slave", "SLAVE", disk, name_server, settings))
     with ExitStack() as parts:
         for server in servers:
             parts.callback(server.end)
