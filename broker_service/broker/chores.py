@@ -43,7 +43,7 @@ class Chores:
         self._status = status
         self._metrics = metrics
         self._register = register
-        self._compacting: asyncio.Future[None] | None = None
+        self._writing: list[asyncio.Future[None]] = []
 
     def loops(self) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
         """A name and the loop of each; every one runs until it is cancelled."""
@@ -55,20 +55,36 @@ class Chores:
 
     async def finish(self) -> None:
         """What a cancelled loop had begun in a thread has ended."""
-        if self._compacting is not None:
-            await asyncio.gather(self._compacting, return_exceptions=True)
+        await asyncio.gather(*self._writing, return_exceptions=True)
+
+    async def _in_a_thread(self, write: Callable[[], None]) -> None:
+        """A file is synced off the event loop; a write goes on to its end also if its loop is cancelled."""
+        writing = asyncio.ensure_future(asyncio.to_thread(write))
+        self._writing = [*(other for other in self._writing if not other.done()), writing]
+        await asyncio.shield(writing)
+
+    def log_grew(self) -> None:
+        """Send the slaves what was appended, behind its topic if that is new: one that takes over has to know it."""
+        if self._metadata.topics_changed:
+            self._publish()
+        self._master.on_append()
+
+    def _publish(self) -> None:
+        change = self._metadata.take_changes()
+        if change is not None:
+            self._master.publish_metadata(change)
 
     async def _tick(self) -> None:
         broker = self._broker
         writable = broker.takes_clients_writes
         while True:
             broker.store.tick(broker.now_ms())
-            change = self._metadata.take_changes()
             if broker.is_slave:
+                self._metadata.forget_changes()
                 if broker.offsets.take_news():
                     self._slave.hand_back()
-            elif change is not None:
-                self._master.publish_metadata(change)
+            else:
+                self._publish()
             if writable != broker.takes_clients_writes:
                 writable = not writable
                 self._register()
@@ -95,8 +111,7 @@ class Chores:
             try:
                 compaction = self._broker.offsets.compaction(self._broker.now_ms())
                 if compaction is not None:
-                    self._compacting = asyncio.ensure_future(asyncio.to_thread(compaction.run))
-                    await asyncio.shield(self._compacting)
+                    await self._in_a_thread(compaction.run)
             except OSError as error:
                 logger.error("consumer offsets stay in the journal: %s", error)
 
@@ -104,6 +119,8 @@ class Chores:
         while True:
             await asyncio.sleep(self._broker.config.flush_delay_offset_interval / 1000)
             try:
-                self._delivery.save()
+                saving = self._delivery.saving()
+                if saving is not None:
+                    await self._in_a_thread(saving)
             except OSError as error:
                 logger.error("delay offsets could not be saved: %s", error)

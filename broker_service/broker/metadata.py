@@ -62,6 +62,10 @@ class MetadataExchange:
             end_offset=position.log_offset,
         )
 
+    @property
+    def topics_changed(self) -> bool:
+        return bool(self._changed_topics)
+
     def take_changes(self) -> metadata_pb2.Metadata | None:
         """What has changed since the last call; None if nothing has."""
         if not (self._changed_topics or self._changed_groups or self._changed_offsets):

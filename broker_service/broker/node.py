@@ -80,6 +80,8 @@ class BrokerNode:
         self._delay_file = JsonFile(root / "config" / "delayOffset.json")
         self._position_file = JsonFile(root / "rocketsim" / "delay_position.json")
         self.epochs = EpochFile(root / "rocketsim" / "epochs.json", store.end_offset)
+        if not store.recovery.clean:
+            self.epochs.note_unclean_stop()
         self.topics = TopicTable(
             JsonFile(root / "config" / "topics.json"), JsonFile(root / "rocketsim" / "deleted_topics.json")
         )
@@ -132,7 +134,7 @@ class BrokerNode:
             config.broker_role,
             self.epochs.epochs.last,
             asks_name_servers=bool(config.name_servers),
-            clean_start=store.recovery.clean,
+            clean_start=store.recovery.clean and (self.epochs.goes_on or not self.epochs.epochs.epochs),
             slave_wait_s=config.slave_wait_time_ms / 1000,
         )
         self.flusher = Flusher(
@@ -220,7 +222,6 @@ class BrokerNode:
         self.puts = PutPath(self.broker, taken)
         self.pulls = PullPath(self.broker, access, commits, given)
         self.ranges = RangePath(self.broker, access, given)
-        self.broker.log_grew = self.replication_master.on_append
         self.topics.changed.append(lambda _: self.registration.changed())
         self.broker.config_changed.append(lambda _: self.registration.changed())
         self.broker.config_changed.append(lambda changed: store.reconfigure(store_config(changed)))
@@ -245,6 +246,7 @@ class BrokerNode:
             metrics=self.metrics,
             register=self.registration.changed,
         )
+        self.broker.log_grew = self.chores.log_grew
         operations = Operations(self.broker, self.leadership)
         self.health = await add_services(
             server,

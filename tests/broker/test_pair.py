@@ -10,6 +10,7 @@ import pytest
 from rocketsim_proto.metadata_pb2 import ConsumerOffset, Metadata
 
 from broker_service.admin.operations import Operations
+from broker_service.broker import chores
 from broker_service.broker.commits import CommitEntry, Commits
 from broker_service.broker.groups import SubscriptionGroup
 from broker_service.broker.mastership import Standing
@@ -18,6 +19,7 @@ from broker_service.broker.pull import Pull
 from broker_service.broker.topics import TopicConfig
 from broker_service.errors import InvalidParameter, ServiceNotAvailable, StaleEpoch
 from broker_service.model import BrokerRole, PutStatus
+from broker_service.replication.catch_up import Cut
 from broker_service.store.json_file import JsonFile
 from tests.support.brokers import NameServer, bodies_in, message, name_server, put, running, send_of
 from tests.support.polling import until
@@ -51,9 +53,22 @@ async def test_a_put_to_a_synchronous_master_is_on_the_slave_when_it_returns(tmp
         _, status = await master.puts.put(send_of("t", message("t", b"x")))
         assert status is PutStatus.PUT_OK
         assert slave.store.end_offset == master.store.end_offset
-        await until(lambda: "t" in slave.topics.entries, "the slave knows the topic")
         await until(lambda: slave.store.queue_bounds("t", 0) == (0, 1), "shown")
         assert await bodies(slave) == await bodies(master) == [b"x"]
+
+
+async def test_a_slave_has_heard_of_a_topic_before_it_has_its_first_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chores, "TICK_S", 3600.0)  # nothing is published behind the put
+    async with pair(tmp_path, broker_role=BrokerRole.SYNC_MASTER, sync_metadata_interval=1_000_000) as (
+        _,
+        master,
+        slave,
+    ):
+        for topic in ("t", "u"):
+            assert (await master.puts.put(send_of(topic, message(topic, b"x"))))[1] is PutStatus.PUT_OK
+            assert slave.topics.entries[topic] == master.topics.entries[topic]
 
 
 async def test_a_pull_held_on_a_slave_is_woken_by_replication(tmp_path: Path) -> None:
@@ -103,6 +118,22 @@ async def test_what_a_slave_hands_back_ends_where_the_masters_queue_does(tmp_pat
             1, Metadata(consumer_offsets=[ConsumerOffset(group="g", topic="t", queue_id=0, offset=99)])
         )
         assert node.offsets.get("g", "t", 0).offset == 1
+
+
+@pytest.mark.parametrize(("kept_in", "stands_at"), [(None, 2), ("diverged", 0)], ids=["only behind", "forked off"])
+async def test_a_slave_that_starts_over_keeps_the_commits_it_took_unless_its_records_were_forked_off(
+    tmp_path: Path, kept_in: str | None, stands_at: int
+) -> None:
+    async with running(tmp_path) as node:
+        await put(node, "t", b"a", b"b", b"c")
+    async with running(tmp_path, **SLAVE) as slave:
+        Commits(slave.broker).commit("g", [CommitEntry("t", 0, 2)])
+        end = slave.store.end_offset
+        slave.store.start_over(1 << 20)
+        slave.replication_slave._broker.log_cut(Cut(0, end, 1 << 20, kept_in))
+        handed_back = slave.metadata.offsets_to_hand_back()
+        assert handed_back is not None
+        assert [entry.offset for entry in handed_back.consumer_offsets] == [stands_at]
 
 
 @pytest.mark.parametrize(
