@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -47,6 +48,10 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.markdown:
             arguments.markdown.write_text(tables.markdown(figures))
     return 1 if wrong else 0
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def parser() -> argparse.ArgumentParser:
@@ -98,6 +103,7 @@ def command(one: Benchmark, plan: Plan) -> str:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _interrupt)  # so that nothing we started outlives us
     status = main()
     sys.stdout.flush()
     # Not to wait for threads of libraries that have nothing left to do.

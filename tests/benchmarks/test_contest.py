@@ -1,0 +1,93 @@
+"""Interleaving, warm-up, and contestants that drop out."""
+
+from contextlib import ExitStack
+
+import pytest
+
+from benchmarks.bench import Bench, Unavailable, WrongResult, must_be
+from benchmarks.contest import FULL, QUICK, Plan, schedule
+from benchmarks.figures import Missing, Series
+
+
+@pytest.fixture
+def bench(tmp_path):
+    with ExitStack() as stack:
+        yield Bench("test", Plan("quick", rounds=3), tmp_path, stack, lambda done, total, what: None)
+
+
+def test_full_and_quick_runs_count_as_often_as_promised():
+    assert FULL.rounds >= 5
+    assert QUICK.rounds >= 3
+    assert min(FULL.warm_up, QUICK.warm_up) >= 1
+
+
+def test_everybody_runs_once_a_round_and_the_order_turns():
+    order = list(schedule(["a", "b"], Plan("quick", rounds=2)))
+    assert order == [(-1, "b"), (-1, "a"), (0, "a"), (0, "b"), (1, "b"), (1, "a")]
+
+
+def test_warm_up_does_not_count(bench):
+    rates = iter([1000.0, 1.0, 2.0, 3.0])
+    results = bench.contest({"ours": lambda: {"rate": next(rates)}})
+    assert results.series("ours") == Series((1.0, 2.0, 3.0))
+
+
+def test_a_peer_that_is_missing_does_not_stop_the_others(bench):
+    results = bench.contest({"ours": lambda: {"rate": 1.0}, "peer": Missing("not installed")})
+    assert results.series("peer") == Missing("not installed")
+    assert results.series("ours") == Series((1.0, 1.0, 1.0))
+
+
+def test_a_peer_that_breaks_in_the_middle_has_no_result_at_all(bench):
+    runs = iter(range(100))
+
+    def breaks():
+        if next(runs) == 2:
+            raise Unavailable("the process ended")
+        return {"rate": 5.0}
+
+    results = bench.contest({"ours": lambda: {"rate": 1.0}, "peer": breaks})
+    assert results.series("peer") == Missing("the process ended")
+    assert next(runs) == 3, "it is not asked again"
+    assert bench.notes == ["missing: peer: the process ended"]
+
+
+def test_a_wrong_count_ends_the_benchmark(bench):
+    def loses_one():
+        must_be("rows", 99, 100)
+        return {"rate": 1.0}
+
+    with pytest.raises(WrongResult, match="rows: 99, not 100"):
+        bench.contest({"ours": loses_one})
+
+
+def test_a_peer_that_cannot_be_had_is_noted(bench):
+    def fetch():
+        raise Unavailable("Maven (mvn) is not installed")
+
+    assert bench.peer("Kafka", fetch) == Missing("Kafka: Maven (mvn) is not installed")
+    bench.report("rows", "rows/s", Series((1.0,)), "Kafka source", Missing("Kafka: …"))
+    assert bench.figures[0].verdict == "reference missing"
+    assert bench.notes == ["missing: Kafka: Maven (mvn) is not installed"]
+
+
+def test_a_figure_without_a_value_of_ours_is_no_line(bench):
+    bench.report("rows", "rows/s", Missing("broken"), "Kafka source", Series((1.0,)))
+    assert bench.figures == []
+
+
+def test_parts_end_with_the_benchmark(tmp_path):
+    ended = []
+    with ExitStack() as stack:
+        bench = Bench("test", FULL, tmp_path, stack, lambda *_: None)
+
+        class Part:
+            def __enter__(self):
+                return self
+
+            def __exit__(self, *_):
+                ended.append(self)
+
+        part = bench.enter(Part())
+        assert not ended
+    assert ended == [part]

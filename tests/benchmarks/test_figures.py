@@ -1,0 +1,84 @@
+"""Statistics, verdicts and the rows of --json."""
+
+import json
+
+import pytest
+
+from benchmarks.figures import Figure, Missing, Series, percentile, text
+from benchmarks.targets import at_least, at_most
+
+
+def figure(series, reference=None, target=None):
+    words = "" if reference is None else "the peer"
+    return Figure("send", "rate", "msgs/s", Series.of(series), words, reference, target)
+
+
+def test_a_series_has_a_middle_that_one_bad_run_does_not_move():
+    series = Series.of([10, 1000, 12, 11, 9])
+    assert (series.low, series.middle, series.high) == (9, 11, 1000)
+
+
+def test_a_series_without_a_run_is_refused():
+    with pytest.raises(ValueError, match="without a run"):
+        Series.of([])
+
+
+def test_the_ratio_of_two_series_is_taken_run_by_run():
+    assert Series.of([10, 30]).over(Series.of([20, 40])).values == (0.5, 0.75)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "target", "met"),
+    [
+        pytest.param([20, 21, 19], [10, 10, 10], at_least("P1", 2), True, id="reached exactly"),
+        pytest.param([19, 19, 19], [10, 10, 10], at_least("P1", 2), False, id="missed"),
+        pytest.param([9, 9, 9], [10, 10, 10], at_most("P12", 1), True, id="lower is better"),
+        pytest.param([11, 11, 11], [10, 10, 10], at_most("P12", 1), False, id="too slow"),
+        pytest.param([0.96], [0.5], at_least("P7", 0.95, of_value=True), True, id="the value itself is judged"),
+        pytest.param([0.9], [0.5], at_least("P7", 0.95, of_value=True), False, id="whatever the ratio is"),
+        pytest.param([5], [10], None, None, id="no target"),
+    ],
+)
+def test_a_verdict_is_about_the_medians_of_one_run(ours, theirs, target, met):
+    assert figure(ours, Series.of(theirs), target).met is met
+
+
+def test_a_missing_peer_is_never_a_result():
+    missing = figure([100], Missing("Kafka: Maven (mvn) is not installed"), at_least("P1", 2))
+    assert missing.met is None
+    assert missing.verdict == "reference missing"
+    row = missing.row()
+    assert (row["reference_value"], row["ratio"], row["met"]) == (None, None, None)
+    assert "mvn" in row["reference"]
+
+
+def test_a_target_of_the_value_is_judged_without_the_peer():
+    assert figure([0.99], Missing("RocketMQ: no Java"), at_least("P7", 0.95, of_value=True)).met is True
+
+
+def test_json_has_the_keys_that_were_promised():
+    row = figure([123456.789, 2, 300000], Series.of([1000]), at_least("P4", 2)).row()
+    assert list(row) == [
+        "bench", "figure", "unit", "value", "reference", "reference_value", "ratio", "target", "met",
+    ]  # fmt: skip
+    assert json.loads(json.dumps(row)) == row
+    assert row["value"] == 123500
+    assert row["target"] == "P4 ≥ 2"
+    assert row["met"] is True
+
+
+def test_figures_are_written_for_people():
+    assert [text(value) for value in (1234567.8, 12.345, 0.01234, 0, None)] == ["1,234,568", "12.3", "0.0123", "0", ""]
+
+
+@pytest.mark.parametrize(
+    ("share", "value"),
+    [(0.5, 50), (0.99, 99), (1.0, 100), (0.001, 1)],
+)
+def test_a_percentile_is_a_value_that_was_measured(share, value):
+    assert percentile(list(range(100, 0, -1)), share) == value
+
+
+def test_percentiles_of_nothing_are_refused():
+    with pytest.raises(ValueError, match="no values"):
+        percentile([], 0.5)

@@ -1,0 +1,48 @@
+"""The table of targets is the issue's, and every benchmark of it is there."""
+
+import pytest
+
+from benchmarks import targets
+from benchmarks.registry import BENCHMARKS
+from benchmarks.targets import Sense, Target
+
+
+def every_target() -> list[Target]:
+    found = []
+    for value in vars(targets).values():
+        if isinstance(value, Target):
+            found.append(value)
+        elif isinstance(value, dict):
+            found += [one for one in value.values() if isinstance(one, Target)]
+    return found
+
+
+def test_p1_to_p14_all_have_a_target_and_a_benchmark():
+    numbers = [f"P{number}" for number in range(1, 15)]
+    assert sorted({target.number for target in every_target()}, key=lambda name: int(name[1:])) == numbers
+    assert [one.targets for one in BENCHMARKS] == numbers
+
+
+def test_the_benchmarks_have_their_promised_names():
+    words = "spark-read spark-body spark-sink send-async send-batch send sync-ratio flush-ratio"
+    words += " pull catchup recovery latency memory growth"
+    assert [one.name for one in BENCHMARKS] == words.split()
+    assert all(one.needs and one.what for one in BENCHMARKS)
+
+
+@pytest.mark.parametrize(
+    ("target", "sense", "limit"),
+    [
+        (targets.READ_KAFKA, Sense.AT_LEAST, 2.0),
+        (targets.READ_KAFKA_TUNED, Sense.AT_LEAST, 1.4),
+        (targets.READ_ALL_KAFKA, Sense.AT_LEAST, 1.3),
+        (targets.BODY_KAFKA[100], Sense.AT_LEAST, 2.5),
+        (targets.ASYNC_PYTHON, Sense.AT_LEAST, 15.0),
+        (targets.SEND_P50, Sense.AT_MOST, 2.0),
+        (targets.RESTART, Sense.AT_MOST, 1.0),
+        (targets.LATENCY, Sense.AT_MOST, 1.0),
+        (targets.GROWTH_LOG, Sense.AT_MOST, 1.3),
+    ],
+)
+def test_a_target_points_the_right_way(target, sense, limit):
+    assert (target.sense, target.limit, target.of_value) == (sense, limit, False)
