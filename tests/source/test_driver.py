@@ -266,12 +266,14 @@ def test_a_failed_commit_does_not_end_the_query_unless_asked_for() -> None:
     at = StreamOffset({Q0: 10, Q1: 10})
     cluster = cluster_with()
     cluster.commit_fails = 100
-    found = driver(cluster, group="g", commitAsync="false")
+    found = driver(cluster, group="g", commitAsync="false", commitTimeoutMs="50")
     assert next_end(found, at) == at
     found.close()
     for policy, calls in (("fail", 1), ("failAfter:3", 2)):
         cluster.commit_fails = 100
-        failing = driver(cluster, group="g", commitAsync="false", commitFailurePolicy=policy, commitRetries="0")
+        failing = driver(
+            cluster, group="g", commitAsync="false", commitFailurePolicy=policy, commitRetries="0", commitTimeoutMs="50"
+        )
         with pytest.raises(RuntimeError, match="could not be committed"):
             for offset in range(11, 11 + calls + 1):
                 failing.batch_committed(StreamOffset({Q0: offset, Q1: 10}))

@@ -124,12 +124,13 @@ def test_a_master_that_comes_back_empty_is_noticed(
 ) -> None:
     topic = pair.topic(20)
     pair.run(pair.stream(topic, startingOffsets="earliest"), checkpoint)
+    for broker in (pair.master, pair.slave):
+        broker.kill()
+        shutil.rmtree(broker.store)
     # The name server would refuse a pair whose epochs start again; it, too, forgets.
     pair.name_server.stop()
     pair.name_server.start()
     for broker in (pair.master, pair.slave):
-        broker.kill()
-        shutil.rmtree(broker.store)
         broker.launch()
     for broker in (pair.master, pair.slave):
         broker.wait_until_ready()
