@@ -7,6 +7,7 @@ import argparse
 import asyncio
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -21,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 Config = TypeVar("Config")
 INTERRUPTED = 130
+FILES_MAX = 65536  # thousands of queues are thousands of files; shells often give 1024
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -33,6 +35,7 @@ def main(argv: list[str] | None = None) -> int:
         level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr
     )
     logging.captureWarnings(True)
+    allow_many_files()
     overrides = dict(setting.partition("=")[::2] for setting in arguments.settings)
     try:
         if arguments.kind == "broker":
@@ -44,6 +47,13 @@ def main(argv: list[str] | None = None) -> int:
         logger.critical("%s", error)
         return 1
     return 0
+
+
+def allow_many_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, FILES_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def until_signal(config: Config, run: Callable[[Config, asyncio.Event], Awaitable[None]]) -> None:

@@ -97,6 +97,8 @@ def _check_properties(message: Message) -> int:
         text = name + value
         if has_separator(text):
             raise MessageIllegal(f"property {name!r} contains \\x01 or \\x02, which separate properties")
+        if "\0" in text:
+            raise MessageIllegal(f"property {name!r} contains NUL: to a recovery that is what never reached the disk")
         size += len(text) if text.isascii() else len(text.encode())
         size += 2
     most = record.MAX_PROPERTIES_SIZE - 128  # UNIQ_KEY, WAIT, DELAY and the broker's own have to fit, too.

@@ -4,6 +4,7 @@ Everything the log takes from a client is checked here, because what is in the l
 """
 
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +34,7 @@ _CLIENT_SYS_FLAGS = (
     | SYS_FLAG_BORN_HOST_V6
     | SYS_FLAG_STORE_HOST_V6
 )
+_SECTOR = bytes(512)
 # Kinds of message that would be stored as something else than they are meant to be.
 _UNSUPPORTED: dict[str, str] = {
     "TRAN_MSG": "transactional messages are not supported",
@@ -72,6 +74,7 @@ def check_frame(topic: str, data: bytes, count: int, crc32: int, limits: FrameLi
         records.check_topic(topic)
         _check_sizes(records, limits)
         _check_flags(records, limits)
+        _check_no_zeros(records, data)
         for name, reason in _UNSUPPORTED.items():
             if _has(records, data, name):
                 raise MessageIllegal(f"property {name}: {reason}")
@@ -106,6 +109,21 @@ def _check_flags(records: Records, limits: FrameLimits) -> None:
             f"message {int(wrong.argmax())} of the frame has no room for this broker's address: "
             f"the store host must be {limits.store_host_size} bytes"
         )
+
+
+def _check_no_zeros(records: Records, data: bytes) -> None:
+    """Properties that a recovery would take for sectors that never reached the disk: no checksum covers them."""
+    ends = records.properties_start + records.properties_size - 1
+    lost = (records.properties_size > 0) & (records.data[ends] == 0)
+    if _SECTOR in data:
+        lost |= np.array([_SECTOR in piece for piece in _properties(records)])
+    if lost.any():
+        raise MessageIllegal(f"message {int(lost.argmax())} of the frame has NUL characters in its properties")
+
+
+def _properties(records: Records) -> Iterator[bytes]:
+    for start, size in zip(records.properties_start.tolist(), records.properties_size.tolist(), strict=True):
+        yield records.data[start : start + size].tobytes()
 
 
 def _has(records: Records, data: bytes, name: str) -> bool:

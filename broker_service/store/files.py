@@ -21,7 +21,7 @@ Buffer = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class DiskUsage:
-    total: int
+    total: int  # used and free: without what the file system keeps for root, as df and RocketMQ count
     free: int  # what an ordinary user may still write
 
     @property
@@ -166,7 +166,8 @@ class Files:
 
     def disk_usage(self, path: Path) -> DiskUsage:
         stat = os.statvfs(path)
-        return DiskUsage(total=stat.f_blocks * stat.f_frsize, free=stat.f_bavail * stat.f_frsize)
+        used = stat.f_blocks - stat.f_bfree
+        return DiskUsage(total=(used + stat.f_bavail) * stat.f_frsize, free=stat.f_bavail * stat.f_frsize)
 
     def lock(self, path: Path) -> int:
         """A handle that holds the file's lock until it is closed; BlockingIOError if another one holds it.

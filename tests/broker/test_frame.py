@@ -60,6 +60,8 @@ DISASTERS = [
     pytest.param([message("t", b"x", sys_flag=1 << 20)], {}, "system flag", id="unknown flag"),
     pytest.param([message("t", b"x", store_host=V6)], {}, "store host", id="store host too wide"),
     pytest.param([message("t", b"x" * 1001)], {}, "1001 bytes; 1000 at most", id="body too long"),
+    pytest.param([message("t", b"x", A="b")[:-1] + b"\0"], {}, "NUL", id="properties that end in NUL"),
+    pytest.param([message("t", b"x", A="\0" * 600)], {}, "NUL", id="a sector of NUL in the properties"),
     pytest.param([message("t", b"x", DELAY="soon")], {}, "delay level", id="delay level no number"),
     pytest.param([message("t", b"x", DELAY="\uff11")], {}, "delay level", id="delay level in other digits"),
     pytest.param([message("t", b"x", DELAY="1"), message("t", b"y")], {}, "batch", id="delayed in a batch"),
@@ -111,6 +113,10 @@ def test_a_single_message_may_be_delayed(value: str, level: int) -> None:
 @pytest.mark.parametrize(("value", "waits"), [("false", False), ("true", True), ("False", False), ("", True)])
 def test_a_single_message_may_say_that_it_does_not_wait(value: str, waits: bool) -> None:
     assert check(message("t", b"x", WAIT=value) if value else message("t", b"x")).waits is waits
+
+
+def test_zeros_in_a_body_are_no_zeros_in_the_properties() -> None:
+    check(message("t", bytes(900), A="b"))
 
 
 def test_a_property_name_in_a_body_is_no_property() -> None:

@@ -168,3 +168,13 @@ async def test_the_second_signal_exits_at_once(monkeypatch: pytest.MonkeyPatch) 
 
     await process.until_signal(None, stubborn)
     assert exits == [130]
+
+
+def test_a_process_allows_itself_many_files() -> None:
+    code = (
+        "import resource; from broker_service.__main__ import allow_many_files as allow\n"
+        "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard)); allow()\n"
+        "soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]; assert soft == 65536 or soft == hard > 256, soft"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,11 +1,13 @@
 """Deletion by time and disk ratio, and that queues and index follow."""
 
+import os
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from broker_service.store.files import DiskUsage
+from broker_service.store.files import DiskUsage, Files
 from broker_service.store.retention import expired_files
 from tests.support.memory_files import MemoryFiles
 from tests.support.stores import LOG_FILE, NOW, check_sound, config, open_store, put
@@ -83,3 +85,10 @@ def test_what_is_not_flushed_and_the_newest_file_stay_even_by_force():
     assert 0 < store.min_offset <= store.end_offset
     assert disk.names(ROOT / "commitlog") == [f"{store.min_offset:020d}"]
     check_sound(store)
+
+
+def test_the_disk_is_as_full_as_df_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # 100 blocks, 20 used, 30 kept for root: 20 of the 70 that ordinary users share.
+    values = {"f_blocks": 100, "f_bfree": 80, "f_bavail": 50, "f_frsize": 4096}
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(**values))
+    assert Files().disk_usage(tmp_path) == DiskUsage(total=70 * 4096, free=50 * 4096)
