@@ -67,7 +67,7 @@ class Follower:
         if resume == end:
             self._check_resume(reply, prefix)
         elif resume > end or prefix is None or prefix < max(self._log.min_offset, master.min_offset):
-            cut = self._start_over(resume, master.min_offset, prefix)
+            cut = self._start_over(reply, master.min_offset, prefix)
         else:
             cut = self._cut_back(reply, epochs, prefix)
         self._adopt(epochs)
@@ -148,12 +148,13 @@ class Follower:
         self._log.truncate(resume, self._diverged)
         return Cut(resume, end, self._log.end_offset, str(self._diverged))
 
-    def _start_over(self, resume: int, master_min: int, prefix: int | None) -> Cut | None:
-        first, end = self._log.min_offset, self._log.end_offset
+    def _start_over(self, reply: pb.HandshakeReply, master_min: int, prefix: int | None) -> Cut | None:
+        first, end, resume = self._log.min_offset, self._log.end_offset, reply.resume_offset
+        floors = [(floor.topic, floor.queue_id, floor.next_offset) for floor in reply.queue_floors]
         if resume != master_min:
             raise Mismatch(f"the master resumes at {resume}, this log is [{first}, {end}), equal up to {prefix}")
         if first == end:
-            self._log.start_over(resume)
+            self._log.start_over(resume, floors)
             return None
         if prefix is None:
             raise Mismatch("no epoch in common with the master: the log of another broker? Wipe it to copy it anew")
@@ -161,7 +162,7 @@ class Follower:
         if prefix < end:
             kept_in = str(self._diverged)
             self._log.truncate(max(prefix, first), self._diverged)
-        self._log.start_over(resume)
+        self._log.start_over(resume, floors)
         return Cut(first, end, resume, kept_in)
 
     def _compare_tail(self, reply: pb.HandshakeReply, joint: int) -> None:

@@ -3,6 +3,7 @@
 Everything here is called on the event loop's thread, and nothing may block on the network.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
@@ -39,8 +40,11 @@ class ReplicatedLog(Protocol):
     def truncate(self, offset: int, keep_in: Path | None) -> int:
         """Cut back, so that nothing cut comes back after a crash at any point; a copy goes to `keep_in`."""
 
-    def start_over(self, offset: int) -> None:
-        """Throw the whole log and its queues away and be an empty log that begins and ends at `offset`."""
+    def queue_floors(self) -> list[tuple[str, int, int]]:
+        """(topic, queue id, queue offset) of every queue that does not begin at 0."""
+
+    def start_over(self, offset: int, floors: Iterable[tuple[str, int, int]]) -> None:
+        """Throw the log and its queues away and be an empty log that begins at `offset`, with queues at `floors`."""
 
     def flush(self) -> int:
         """Return only when every byte up to the returned offset is on disk."""

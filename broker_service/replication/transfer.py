@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Protocol
 
 from rocketsim_proto import replication_pb2 as pb
-from rocketsim_proto.metadata_pb2 import Metadata
+from rocketsim_proto.metadata_pb2 import Metadata, QueueFloor
 from rocketsim_proto.record import RecordError
 
 from broker_service.errors import StaleEpoch
@@ -119,6 +119,7 @@ class Transfer:
             sync_master=self._sync_master,
             tail_size=tail_size,
             tail_crc32=tail_crc32,
+            queue_floors=self._queue_floors() if plan.step is Step.START_OVER else (),
         )
         self._epoch_sent = master.epochs.last
         self.sent_offset = self._confirmed_offset = plan.resume_offset
@@ -241,6 +242,12 @@ class Transfer:
             sync_flush=self._sync_flush,
             sync_master=self._sync_master,
         )
+
+    def _queue_floors(self) -> list[QueueFloor]:
+        return [
+            QueueFloor(topic=topic, queue_id=queue_id, next_offset=queue_offset)
+            for topic, queue_id, queue_offset in self._log.queue_floors()
+        ]
 
     def _compare_tail(self, handshake: pb.Handshake) -> None:
         size = min(handshake.tail_size, TAIL_BYTES)

@@ -113,6 +113,15 @@ class ConsumeQueue:
             self.max_offset = end
             self.log_end = int(entries["commit_log_offset"][-1]) + int(entries["size"][-1])
 
+    def begin_at(self, queue_offset: int) -> None:
+        """An empty queue whose next entry has this offset, also after a restart: its file remembers it."""
+        if self._starts or not queue_offset:
+            return
+        self._begin(queue_offset)
+        if not self._starts:
+            self._create(queue_offset * ENTRY_SIZE)
+            self.unsynced.add(self._path(self._starts[0]))
+
     def put_if_different(self, queue_offset: int, entries: Entries) -> bool:
         """As `put`, but leaves equal bytes alone; says whether something was written."""
         if self._starts and queue_offset >= self.first_offset:

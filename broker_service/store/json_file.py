@@ -74,8 +74,8 @@ class JsonFile:
         return str(self.path)
 
     def remove(self) -> None:
+        self._files.remove(self.backup)  # first: alone it would pass for the content
         self._files.remove(self.path)
-        self._files.remove(self.backup)
 
 
 def _is_object(data: bytes) -> bool:

@@ -6,6 +6,7 @@ One thread (the event loop's) calls everything but `flush`, which one flush thre
 """
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from rocketsim_proto import record as record_format
@@ -239,11 +240,16 @@ class MessageStore:
         self.flush()  # the queues' cut too: nothing is appended before it is on disk
         return end - self.end_offset
 
-    def start_over(self, offset: int) -> None:
-        """Throws log and queues away; what is left is an empty log that begins and ends at `offset`, a log file's
-        start.
+    def queue_floors(self) -> list[tuple[str, int, int]]:
+        """(topic, queue id, queue offset) where the queues begin that do not begin at 0: what a log cannot tell whose
+        first records have expired."""
+        return self._queues.floors()
 
-        For a slave whose records are all older than its master's, or part from them before its first one.
+    def start_over(self, offset: int, floors: Iterable[tuple[str, int, int]] = ()) -> None:
+        """Throws log and queues away; what is left is an empty log that begins and ends at `offset`, a log file's
+        start, with queues that begin at the master's `floors`.
+
+        For a slave that is new, or whose records are older than all its master has, or part from them before its first.
         """
         with self._durability.lock:
             self._durability.refuse_if_fatal()
@@ -257,6 +263,7 @@ class MessageStore:
                 self._queues.drop(key)
             if self.config.message_index_enable:
                 self._index.truncate(before)
+            self._queues.begin_at(floors)
             self._log.begin_at(offset)
             self._log.create_first()
             self._durability.set_flushed(Flushed(offset))

@@ -5,7 +5,7 @@ is less than that after a restart was damaged.  `rocketsim/queue_offsets.json` k
 topics, so that a topic made again goes on from there, and its old records stay out of the queues.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,6 +98,17 @@ class QueueTable:
     def trim(self, log_min: int) -> list[Path]:
         return [path for queue in self._queues.values() for path in queue.trim(log_min)]
 
+    def floors(self) -> list[tuple[str, int, int]]:
+        """(topic, queue id, first offset) of every queue whose first messages have expired."""
+        return [
+            (topic, queue_id, queue.min_offset) for (topic, queue_id), queue in self._queues.items() if queue.min_offset
+        ]
+
+    def begin_at(self, floors: Iterable[tuple[str, int, int]]) -> None:
+        """Empty queues that go on from there."""
+        for topic, queue_id, queue_offset in floors:
+            self.get_or_create(topic, queue_id).begin_at(queue_offset)
+
     # --- topics ---------------------------------------------------------------------------------------------------
 
     def load_floors(self) -> None:
@@ -179,7 +190,9 @@ class QueueTable:
         return QueueSummary(stored["commitLogOffset"], bounds)
 
     def forget_summary(self) -> None:
+        """On return it does not come back, whatever happens."""
         self._summary_file.remove()
+        self._files.sync_directory(self._summary_file.path.parent)
 
     # --- the flush thread's side ----------------------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ class Handshake(_message.Message):
     def __init__(self, cluster_name: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., address: _Optional[str] = ..., epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., min_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., mapped_file_size_commit_log: _Optional[int] = ..., mapped_file_size_consume_queue: _Optional[int] = ..., tail_size: _Optional[int] = ..., tail_crc32: _Optional[int] = ...) -> None: ...
 
 class HandshakeReply(_message.Message):
-    __slots__ = ("epochs", "min_offset", "end_offset", "resume_offset", "refill", "refill_from", "sync_flush", "sync_master", "tail_size", "tail_crc32")
+    __slots__ = ("epochs", "min_offset", "end_offset", "resume_offset", "refill", "refill_from", "sync_flush", "sync_master", "tail_size", "tail_crc32", "queue_floors")
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
     MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -53,6 +53,7 @@ class HandshakeReply(_message.Message):
     SYNC_MASTER_FIELD_NUMBER: _ClassVar[int]
     TAIL_SIZE_FIELD_NUMBER: _ClassVar[int]
     TAIL_CRC32_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FLOORS_FIELD_NUMBER: _ClassVar[int]
     epochs: _containers.RepeatedCompositeFieldContainer[Epoch]
     min_offset: int
     end_offset: int
@@ -63,7 +64,8 @@ class HandshakeReply(_message.Message):
     sync_master: bool
     tail_size: int
     tail_crc32: int
-    def __init__(self, epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., min_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., resume_offset: _Optional[int] = ..., refill: _Optional[bool] = ..., refill_from: _Optional[int] = ..., sync_flush: _Optional[bool] = ..., sync_master: _Optional[bool] = ..., tail_size: _Optional[int] = ..., tail_crc32: _Optional[int] = ...) -> None: ...
+    queue_floors: _containers.RepeatedCompositeFieldContainer[_metadata_pb2.QueueFloor]
+    def __init__(self, epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., min_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., resume_offset: _Optional[int] = ..., refill: _Optional[bool] = ..., refill_from: _Optional[int] = ..., sync_flush: _Optional[bool] = ..., sync_master: _Optional[bool] = ..., tail_size: _Optional[int] = ..., tail_crc32: _Optional[int] = ..., queue_floors: _Optional[_Iterable[_Union[_metadata_pb2.QueueFloor, _Mapping]]] = ...) -> None: ...
 
 class LogData(_message.Message):
     __slots__ = ("epoch", "commit_log_offset", "data", "crc32", "confirm_offset", "master_end_offset")

@@ -168,3 +168,24 @@ async def test_two_slaves_and_a_storm_of_puts_end_alike(tmp_path):
             await until(lambda: one.end_offset == two.end_offset == ours.end_offset)
     assert files(tmp_path / "m", "commitlog", "consumequeue") == files(tmp_path / "s1", "commitlog", "consumequeue")
     assert files(tmp_path / "m", "commitlog", "consumequeue") == files(tmp_path / "s2", "commitlog", "consumequeue")
+
+
+async def test_a_slave_of_a_trimmed_master_knows_where_a_queue_goes_on_whose_records_have_all_expired(tmp_path):
+    """Found by the simulation: once promoted, such a slave gave the same queue offsets out a second time."""
+    with store(tmp_path / "m") as ours:
+        master = Node(ours, tmp_path / "m", 0)
+        async with master.serving():
+            put(master, 20, topic="old")
+            put(master, 300, topic="T")
+            ours._log.delete_before(2 * FILE_SIZE)
+            ours._queues.trim(ours.min_offset)
+            with store(tmp_path / "s") as theirs:
+                slave = Node(theirs, tmp_path / "s", 1)
+                async with slave.following(master):
+                    await until(confirmed(master))
+            with store(tmp_path / "s") as theirs:
+                for queue in range(3):
+                    assert theirs.queue_bounds("old", queue) == ours.queue_bounds("old", queue) != (0, 0)
+                promoted = Node(theirs, tmp_path / "s", 1)
+                put(promoted, 1, topic="old")
+                assert theirs.queue_bounds("old", 0)[1] == ours.queue_bounds("old", 0)[1] + 1

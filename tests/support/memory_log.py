@@ -69,7 +69,10 @@ class MemoryLog:
         self.flushed_offset = min(self.flushed_offset, offset)
         return self.end_offset
 
-    def start_over(self, offset: int) -> None:
+    def queue_floors(self) -> list[tuple[str, int, int]]:
+        return []
+
+    def start_over(self, offset: int, floors: list[tuple[str, int, int]]) -> None:
         self.data.clear()
         self._aside = b""
         self.min_offset = self.flushed_offset = offset
