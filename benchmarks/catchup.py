@@ -6,7 +6,7 @@ import time
 from collections import deque
 
 from benchmarks import cluster, targets
-from benchmarks.bench import Bench
+from benchmarks.bench import Bench, WrongResult
 from benchmarks.cluster import BROKER, SIZES, OurCluster, verify_store
 from benchmarks.contest import Contestant, Sample
 from benchmarks.figures import Missing, percentile
@@ -49,6 +49,8 @@ def ours(bench: Bench, count: int) -> Contestant:
         while time.monotonic() < deadline:
             (status,) = one.admin.ha_status(broker_addr=one.master.address)
             now = time.perf_counter()
+            if not slave.is_running():
+                raise WrongResult(f"the slave ended: {slave.log()[-500:]}")
             for member in status.slaves:
                 first = first or (now, member.ack_offset)
                 if member.diff_bytes == 0:
