@@ -51,6 +51,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _interrupt(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # another one must not break off the cleaning up
     raise KeyboardInterrupt
 
 
