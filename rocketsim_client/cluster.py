@@ -172,10 +172,11 @@ class Cluster(Directory):
         while open_ranges := progress.open_ranges():
             topic = open_ranges[0].topic
             member = self.find(topic, broker_name, broker_id_hint, tried)
-            if member is None and tried:
-                self.refresh_after_failure(topic)
-                tried.clear()
-                member = self.find(topic, broker_name, broker_id_hint)
+            if member is None or (broker_id_hint == MASTER_ID != member.broker_id):
+                self.refresh_after_failure(topic)  # the master may be back by now
+                if member is None:
+                    tried.clear()
+                member = self.find(topic, broker_name, broker_id_hint, tried)
             if only_this and member and member.broker_id != broker_id_hint:
                 member = None
             if member is None or failures >= max_failures:

@@ -21,6 +21,7 @@ from rocketsim_client.errors import (
 )
 from rocketsim_client.model import GetMessageStatus
 from tests.support.fake_broker import Answer, Hang
+from tests.support.polling import wait_until
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 
@@ -79,6 +80,14 @@ def test_a_master_that_dies_in_the_middle_is_left_for_its_slave(cluster, reader)
     frames += stream
     assert bodies_of(frames) == expected()
     assert frames[-1].broker_id in (0, 1)
+
+
+def test_a_master_that_is_back_is_read_from_again_at_once(cluster, reader):
+    cluster.stop("broker-a")
+    reader.route("T", fresh=True)
+    assert {frame.broker_id for frame in reader.pull_range("broker-a", ranges())} == {1}
+    cluster.start("broker-a")
+    wait_until(lambda: {frame.broker_id for frame in reader.pull_range("broker-a", ranges())} == {0}, "the master")
 
 
 def test_the_hint_chooses_the_broker(reader):
