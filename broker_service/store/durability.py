@@ -6,7 +6,7 @@ it only to cut the log back, which must not happen under a sync.
 
 import threading
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from broker_service.errors import FlushFailed, ServiceNotAvailable
@@ -26,6 +26,7 @@ class ThoroughFlush:
     index_timestamp: int
     log_offset: int
     timestamp: int
+    is_void: bool = False
 
 
 class Durability:
@@ -60,6 +61,10 @@ class Durability:
     def request(self, thorough: ThoroughFlush) -> None:
         self._requests.append(thorough)
 
+    def void_requests(self) -> None:
+        """What waits to be flushed is still to be synced, but what it would say then is not true any more: a cut."""
+        self._requests = deque(replace(request, is_void=True) for request in self._requests)
+
     @property
     def is_requested(self) -> bool:
         return bool(self._requests)
@@ -88,9 +93,12 @@ class Durability:
             return end
 
     def _flush_thoroughly(self, thorough: ThoroughFlush) -> None:
-        thorough.queues.run()
+        thorough.queues.sync()
         for path in thorough.index_paths:
             self._sync(path)
+        if thorough.is_void:
+            return
+        thorough.queues.save_summary()
         checkpoint = self.checkpoint
         checkpoint.queues_log_offset = thorough.log_offset
         checkpoint.queues_timestamp = thorough.timestamp

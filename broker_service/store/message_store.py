@@ -115,8 +115,7 @@ class MessageStore:
             self.recovery.index = self._index.load(clean=clean)
         self._next_thorough_ms = now_ms + self.config.flush_consume_queue_thorough_interval_ms
         if self.recovery.rebuilt_queues or self.recovery.shortened_queues:
-            self._request_thorough()
-            self.flush()  # entries that were cut must not come alive behind the records that come now
+            self._flush_thoroughly()  # entries that were cut must not come alive behind the records that come now
 
     def close(self) -> None:
         """Flushes everything and marks the store as closed cleanly, unless a write or flush failed for good."""
@@ -129,10 +128,7 @@ class MessageStore:
     def _close_cleanly(self) -> None:
         self._log.clean()
         self._work_on_index(_INDEX_MAX_BEHIND)
-        while self._durability.is_requested:
-            self.flush()
-        self._request_thorough()
-        self.flush()
+        self._flush_thoroughly()
         size, crc = self.tail_crc(TAIL_SIZE)
         self._durability.set_flushed(Flushed(self.end_offset, size, crc))
         self._files.remove(self._path("abort"))
@@ -230,14 +226,14 @@ class MessageStore:
             if keep_in is not None:
                 self._keep(max(offset, self.min_offset), end, keep_in)
             self._writer.partial = b""
+            self._durability.void_requests()
             self._queues.forget_summary()
             self._durability.set_flushed(Flushed(min(offset, self.flushed_offset)))
             self._log.cut(offset)
             self._queues.truncate(self.end_offset)
             if self.config.message_index_enable:
                 self._index.truncate(self.end_offset)
-        self._request_thorough()
-        self.flush()  # the queues' cut too: nothing is appended before it is on disk
+        self._flush_thoroughly()  # the queues' cut too: nothing is appended before it is on disk
         return end - self.end_offset
 
     def queue_floors(self) -> list[tuple[str, int, int]]:
@@ -255,6 +251,7 @@ class MessageStore:
             self._durability.refuse_if_fatal()
             before = self.min_offset
             self._writer.partial = b""
+            self._durability.void_requests()
             self._queues.forget_summary()
             self._durability.set_flushed(Flushed(0))  # a crash in between leaves an empty log, not a damaged one
             self._log.cut(before)
@@ -267,8 +264,7 @@ class MessageStore:
             self._log.begin_at(offset)
             self._log.create_first()
             self._durability.set_flushed(Flushed(offset))
-        self._request_thorough()
-        self.flush()
+        self._flush_thoroughly()
 
     def _keep(self, offset: int, end: int, directory: Path) -> None:
         """Copies log bytes to a file of their own, named by their offset."""
@@ -302,6 +298,11 @@ class MessageStore:
         FlushFailed, once and for all, if the disk refuses.
         """
         return self._durability.flush()
+
+    def _flush_thoroughly(self) -> None:
+        self._request_thorough()
+        while self._durability.is_requested:
+            self.flush()
 
     def _request_thorough(self) -> None:
         """The next flush also syncs queues and index: recovery need not look before this point then."""

@@ -215,7 +215,7 @@ class QueueSync:
     summary_file: JsonFile
     summary: QueueSummary
 
-    def run(self) -> None:
+    def sync(self) -> None:
         for path in self.paths:
             try:
                 handle = self.files.open(path)
@@ -231,6 +231,9 @@ class QueueSync:
                 self.files.sync_directory(directory)
             except FileNotFoundError:
                 continue
+
+    def save_summary(self) -> None:
+        """To be called when all that the summary speaks of is on disk."""
         queues = _by_topic(dict(self.summary.bounds))
         self.summary_file.save({"commitLogOffset": self.summary.log_offset, "queues": queues})
 

@@ -76,6 +76,7 @@ def recover(
     done = Recovery(clean)
     summary = queues.load_summary()
     if summary is not None and summary.log_offset > log.file_end:
+        queues.forget_summary()
         summary = None
     known_end = _known_end(log, flushed) if clean else None
     queues_end = known_end if known_end is not None else log.file_end
