@@ -48,8 +48,10 @@ def run(bench: Bench) -> None:
         return once(made, source, ("queueId", "queueOffset", "body"), send, our_ends)
 
     every: dict[str, Contestant | Missing] = {"ours": ours_once}
-    if isinstance(peer, Missing) or isinstance(client, Missing):
-        every["Kafka"] = peer if isinstance(peer, Missing) else client if isinstance(client, Missing) else Missing("")
+    if isinstance(peer, Missing):
+        every["Kafka"] = peer
+    elif isinstance(client, Missing):
+        every["Kafka"] = client
     else:
         peer.topic(topic)
         address = peer.address
