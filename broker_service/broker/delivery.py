@@ -5,7 +5,7 @@ On a slave it only keeps what the master says, for the day that this broker is p
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from rocketsim_proto import record
 from rocketsim_proto.columnar import Records
@@ -132,7 +132,8 @@ class Delivery:
     def _deliver(self, delayed: record.Record, level: int, schedule_offset: int) -> None:
         """Append and advance are one step: whatever the log has, the offsets have."""
         broker = self._broker
-        if reason := broker.failure or broker.store.why_not_writable():
+        broker.check_writable()  # fenced or stopping since the last one
+        if reason := broker.store.why_not_writable():
             raise ServiceNotAvailable(reason)
         try:
             message = delivery(delayed, level, schedule_offset)
@@ -159,16 +160,28 @@ class Delivery:
     # --- the files --------------------------------------------------------------------------------------------------
 
     def save(self) -> None:
-        """Both files, if anything has changed since the last time.  Nothing depends on how often this is called."""
+        if saving := self.saving():
+            saving()
+
+    def saving(self) -> Callable[[], None] | None:
+        """The writing of both files, to be run on any thread; None if nothing has changed since the last time.
+
+        Nothing depends on how often this is called.
+        """
         position = self.position()
         if position == self._saved or not (position.offsets or self._has_queues()):
-            return
+            return None
         table = {str(level): offset for level, offset in sorted(position.offsets.items())}
-        self._position_file.save({"commitLogOffset": position.log_offset, "offsets": table})
-        if self._saved is None or position.offsets != self._saved.offsets:
-            self._version = self._version.next(self._broker.now_ms())
-            self._delay_file.save({"dataVersion": self._version.to_json(), "offsetTable": table})
-        self._saved = position
+        version = self._version.next(self._broker.now_ms())
+
+        def run() -> None:
+            self._position_file.save({"commitLogOffset": position.log_offset, "offsets": table})
+            if self._saved is None or position.offsets != self._saved.offsets:
+                self._delay_file.save({"dataVersion": version.to_json(), "offsetTable": table})
+                self._version = version
+            self._saved = position
+
+        return run
 
     def _load(self) -> DelayPosition:
         rocketmqs = _table((self._delay_file.load() or {}).get("offsetTable"))

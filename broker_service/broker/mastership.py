@@ -24,7 +24,7 @@ class Standing(Enum):
 
 
 class Mastership:
-    """`clean_start`: the last stop was clean, so nothing that was appended can be missing here."""
+    """`clean_start`: this broker began its log's last epoch and stopped cleanly: nothing of it can be missing here."""
 
     def __init__(
         self, role: BrokerRole, epoch: int, *, asks_name_servers: bool, clean_start: bool, slave_wait_s: float

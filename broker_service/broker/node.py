@@ -134,7 +134,7 @@ class BrokerNode:
             config.broker_role,
             self.epochs.epochs.last,
             asks_name_servers=bool(config.name_servers),
-            clean_start=store.recovery.clean and (self.epochs.goes_on or not self.epochs.epochs.epochs),
+            clean_start=store.recovery.clean and (self.epochs.goes_on or not self.epochs.epochs.last),
             slave_wait_s=config.slave_wait_time_ms / 1000,
         )
         self.flusher = Flusher(

@@ -54,6 +54,7 @@ def told_by_log(position: DelayPosition, log: Log) -> Iterator[DelayPosition]:
     """The position further and further on, up to the log's end: what was delivered since has left its mark there."""
     at = max(position.log_offset, log.min_offset)
     while at < log.end_offset:
+        at = max(at, log.min_offset)  # files may expire meanwhile
         data = log.read_log(at, READ_BYTES)
         whole, is_blank = _whole_records(data)
         if is_blank:

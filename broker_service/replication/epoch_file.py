@@ -12,11 +12,15 @@ from broker_service.store.files import Files
 
 
 class EpochFile:
-    """`epochs` is what the file says.  A log that is older than its first list (a store of RocketMQ's) has epoch 0."""
+    """`epochs` is what the file says.  A log that is older than its first list (a store of RocketMQ's) has epoch 0.
+
+    `goes_on`: this broker began the last epoch itself and has lost nothing of it since, so it may go on writing in it.
+    """
 
     def __init__(self, path: Path, log_end_offset: int, files: Files | None = None) -> None:
         self._path = path
         self._files = files or Files()
+        self.goes_on = False
         self.epochs = self._load(log_end_offset)
 
     def _load(self, log_end_offset: int) -> EpochList:
@@ -25,7 +29,9 @@ class EpochFile:
         except FileNotFoundError:
             return EpochList.of((0, 0)) if log_end_offset else EpochList()
         try:
-            entries = json.loads(text)["epochs"]
+            content = json.loads(text)
+            entries = content["epochs"]
+            self.goes_on = content.get("goesOn") is True
             return EpochList(tuple(Epoch(int(entry["epoch"]), int(entry["startOffset"])) for entry in entries))
         except (ValueError, KeyError, TypeError) as error:
             raise StoreCorrupt(
@@ -33,9 +39,14 @@ class EpochFile:
                 "Copy it from the broker's peer, or wipe this store and let it be copied anew"
             ) from error
 
-    def save(self, epochs: EpochList) -> None:
+    def save(self, epochs: EpochList, *, goes_on: bool = False) -> None:
         """On return the list is on disk; a crash before that leaves the old one."""
         entries = [{"epoch": epoch.epoch, "startOffset": epoch.start_offset} for epoch in epochs.epochs]
         self._files.make_directory(self._path.parent)
-        self._files.write_atomically(self._path, json.dumps({"epochs": entries}, indent=1).encode())
-        self.epochs = epochs
+        self._files.write_atomically(self._path, json.dumps({"epochs": entries, "goesOn": goes_on}, indent=1).encode())
+        self.epochs, self.goes_on = epochs, goes_on
+
+    def note_unclean_stop(self) -> None:
+        """Bytes of the last epoch may be missing: also a later start, after a clean stop, must not go on in it."""
+        if self.goes_on:
+            self.save(self.epochs)

@@ -62,7 +62,7 @@ class ReplicationMaster(ReplicationServicer):
         async with self.greeting:
             await self.flusher.wait(self.log.end_offset)  # an epoch must not start beyond what a power loss leaves
             epoch = self.epochs.epochs.next(self.identity.broker_id if numbered_by is None else numbered_by)
-            self.epochs.save(self.epochs.epochs.begin(epoch, self.log.end_offset))
+            self.epochs.save(self.epochs.epochs.begin(epoch, self.log.end_offset), goes_on=True)
             self.acks.begin()
             self._wake_all()
             logger.info("epoch %d begins at %d", epoch, self.log.end_offset)

@@ -1,5 +1,7 @@
 """Delayed messages: in order, on time, and neither lost nor doubled whatever happens in between."""
 
+import asyncio
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,6 +70,22 @@ def test_a_record_longer_than_a_read_is_read_too(monkeypatch: Any) -> None:
     monkeypatch.setattr("broker_service.broker.schedule.READ_BYTES", 100)
     log = Log(delivered(1, 0) + delivered(1, 1, b"x" * 1000) + delivered(1, 2))
     assert at_the_end(DelayPosition(), log).offsets == {1: 3}
+
+
+def test_files_that_expire_while_the_log_is_read_are_passed_over(monkeypatch: Any) -> None:
+    monkeypatch.setattr("broker_service.broker.schedule.READ_BYTES", 400)
+    log = Log(*(delivered(1, offset) for offset in range(4)))
+    read = log.read_log
+
+    def outside_is_not_found(offset: int, max_bytes: int) -> bytes:
+        assert offset >= log.min_offset
+        return read(offset, max_bytes)
+
+    monkeypatch.setattr(log, "read_log", outside_is_not_found)
+    positions = told_by_log(DelayPosition(), log)
+    assert next(positions).offsets == {1: 1}
+    log.min_offset = len(log.files[0]) * 3
+    assert [position.offsets for position in positions] == [{1: 4}]
 
 
 def test_a_damaged_log_is_noticed() -> None:
@@ -226,6 +244,46 @@ async def test_a_message_of_a_deleted_topic_is_dropped_and_the_next_one_comes(tm
         await send_delayed(node, b"y")
         assert await deliver_all(node, 1) == [b"y"]
         assert "topic gone does not exist any more" in caplog.text
+
+
+@pytest.mark.parametrize("end", ["fenced", "stopping"])
+async def test_a_broker_that_takes_no_more_writes_delivers_no_more_of_what_is_due(tmp_path: Path, end: str) -> None:
+    async with running(tmp_path, **SOON) as node:
+        await send_delayed(node, *(b"%d" % number for number in range(100)))  # more than are delivered in one step
+        deliver = node.delivery._deliver
+        seen: list[int] = []
+
+        def then_the_end_comes(*arguments: Any) -> None:
+            deliver(*arguments)
+            seen.append(node.store.queue_end("t", 1))
+            if end == "fenced":
+                node.mastership.newer_epoch(999, "a promoted slave")
+            else:
+                node.broker.stopping = True
+
+        node.delivery._deliver = then_the_end_comes  # type: ignore[method-assign]
+        clock_of(node)[0] += 100_000
+        node.delivery._arrival.set()
+        await until(lambda: seen, "the first is delivered")
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert node.store.queue_end("t", 1) == 1
+        node.delivery._deliver = deliver  # type: ignore[method-assign]
+
+
+async def test_saving_the_position_does_not_hold_up_the_event_loop(tmp_path: Path) -> None:
+    threads = []
+
+    class Slow(JsonFile):
+        def save(self, value: dict[str, Any]) -> None:
+            threads.append(threading.current_thread())
+            super().save(value)
+
+    async with running(tmp_path, **SOON, flush_delay_offset_interval=10) as node:
+        node.delivery._delay_file, node.delivery._position_file = Slow(tmp_path / "d.json"), Slow(tmp_path / "p.json")
+        await send_delayed(node, b"a")
+        await until(lambda: threads, "saved")
+        assert threading.main_thread() not in threads
 
 
 async def test_a_slave_takes_the_masters_word_only_for_a_log_it_has(tmp_path: Path) -> None:

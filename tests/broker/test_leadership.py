@@ -32,6 +32,27 @@ async def test_a_clean_restart_goes_on_in_its_epoch_and_an_unclean_one_begins_an
     assert epochs == [100, 100, 200]
 
 
+async def test_a_clean_stop_before_the_new_epoch_does_not_hide_an_unclean_one(tmp_path: Path) -> None:
+    async with running(tmp_path) as node:
+        await put(node, "t", b"x")
+    crash(tmp_path)
+    async with running(tmp_path, writable=False, namesrv_addr="127.0.0.1:1") as node:
+        assert node.mastership.standing is Standing.WAITING
+    async with running(tmp_path) as node:
+        assert node.broker.epoch == 200
+
+
+async def test_a_slave_that_its_configuration_makes_a_master_begins_an_epoch_of_its_own(tmp_path: Path) -> None:
+    async with (
+        running(tmp_path / "m") as master,
+        running(tmp_path / "s", **SLAVE, ha_master_address=master.address) as slave,
+    ):
+        await put(master, "t", b"x")
+        await until(lambda: slave.store.end_offset == master.store.end_offset, "copied")
+    async with running(tmp_path / "s") as node:
+        assert node.broker.epoch == 200  # else the old master, back too, would write in the same one
+
+
 async def test_after_an_unclean_stop_no_offset_stands_beyond_its_queue(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         await put(node, "t", b"0", b"1", b"2")
@@ -57,7 +78,7 @@ async def test_a_promoted_slaves_offsets_end_where_its_log_does(tmp_path: Path) 
 async def test_an_epoch_that_cannot_be_written_is_tried_again_and_nothing_is_taken_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: object, epochs: object) -> None:
+    def full(self: object, epochs: object, *, goes_on: bool) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as disk:
