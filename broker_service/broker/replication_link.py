@@ -79,6 +79,8 @@ class ReplicationLink:
     def log_cut(self, cut: Cut) -> None:
         self._broker.visible_changed(cut.end_offset)
         self._delivery.log_cut(cut.end_offset)
+        if cut.kept_in is None:
+            return  # The master has all that was here, and so the commits are true; they are to be handed back.
         for line in self._broker.offsets.clamp(self._broker.store.queue_end, new_generation=False):
             logger.warning("consumer offset beyond the end of its queue: %s", line)
 

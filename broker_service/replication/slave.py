@@ -11,7 +11,7 @@ import grpc
 from rocketsim_proto import replication_pb2 as pb
 from rocketsim_proto.replication_pb2_grpc import ReplicationStub
 
-from broker_service.errors import RocketSimError
+from broker_service.errors import RocketSimError, ServiceNotAvailable
 from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.flusher import Flusher
 from broker_service.replication.follower import Follower
@@ -67,9 +67,10 @@ class ReplicationSlave:
                 reason = f"{error.code().name} {error.details()}"
             except RocketSimError as error:
                 reason = str(error)
-            if self._stream is not None and self._stream.is_welcome:
+            stream, self._stream = self._stream, None
+            if stream is not None and stream.is_welcome:
                 retry_s, trouble = self._settings.retry_first_s, ""
-            self._stream = None
+                await stream.show_rest()
             if reason != trouble:  # once, not at every try
                 logger.warning("master %s lost: %s; trying again", master_address, reason)
                 trouble = reason
@@ -149,6 +150,16 @@ class _MasterStream:
             await asyncio.gather(*tasks, return_exceptions=True)
             call.cancel()
         ended[0].result()
+
+    async def show_rest(self) -> None:
+        """Show what came last and could not be acknowledged any more: the master may have confirmed it by itself."""
+        end_offset = self._follower.end_offset
+        try:
+            if self._follower.sync_flush:
+                await self._flusher.wait(end_offset)
+        except ServiceNotAvailable:
+            return  # It will never be as safe as the master asks.
+        self._broker.replicated(end_offset)
 
     async def _receive(self, call: Any) -> NoReturn:
         async for message in call:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 import zlib
 
 import grpc
@@ -127,6 +128,29 @@ async def test_with_sync_flush_a_slave_acks_only_what_it_has_synced(tmp_path):
         assert await master.put_and_wait() is PutStatus.FLUSH_SLAVE_TIMEOUT
         assert slave.log.end_offset == master.log.end_offset > master.acks.confirm_offset
         assert [str(failure) for failure in slave.failures] == ["[Errno 5] no disk"]
+
+
+async def test_what_a_slave_stored_just_before_it_lost_its_master_is_shown_once_it_is_synced(tmp_path):
+    levels = AckLevels(sync_master=False, sync_flush=True)
+    master = Node(MemoryLog(), tmp_path / "m", 0, levels=levels)
+    slave = Node(MemoryLog(), tmp_path / "s", 1)
+    flush, may_flush = slave.log.flush, threading.Event()
+    may_flush.set()
+    slave.log.flush = lambda: may_flush.wait(10) and flush()
+    async with slave.running():
+        async with master.serving():
+            follow = asyncio.create_task(slave.slave.follow(master.address))
+            await until(lambda: master.acks.tracker.is_slave_available(0))
+            may_flush.clear()
+            assert await master.put_and_wait() is PutStatus.PUT_OK
+            await until(in_step(master, slave))
+        await until(lambda: not slave.slave.is_following())
+        may_flush.set()
+        try:
+            await until(lambda: slave.broker.replicated_to == slave.log.end_offset)
+        finally:
+            follow.cancel()
+            await asyncio.gather(follow, return_exceptions=True)
 
 
 async def test_a_flush_that_fails_is_reported_once_and_never_tried_again(tmp_path):
