@@ -13,6 +13,7 @@ from rocketsim_client import MessageQueue
 
 SIZE = 100
 GROUPS, GROUP_QUEUES = 1000, 16
+QUEUES = (4, 64, 1024)
 
 
 def run(bench: Bench) -> None:
@@ -24,44 +25,44 @@ def run(bench: Bench) -> None:
 
 
 def by_log(bench: Bench, made: Spark) -> None:
-    """The same rows, read again when the log has grown around them: some lie at its beginning, some at its end."""
-    one = bench.enter(cluster.running(bench, "log"))
+    """The same rows in a small log, and at the beginning and the end of a large one."""
     rows = bench.plan.pick(1_000_000, 400_000, 20_000)
     small, large = (size << 20 for size in bench.plan.pick((1024, 16 << 10), (256, 1024), (8, 16)))
-    one.fill("first", rows, SIZE)
-    filled = grow(bench, one, 0, small)
-    before = bench.contest(readers(one, made, "first", rows), f"{small >> 20} MiB of log,")
-    grow(bench, one, filled, large)
-    one.fill("last", rows, SIZE)
-    for topic, where in (("first", "beginning"), ("last", "end")):
-        after = bench.contest(readers(one, made, topic, rows), f"{large >> 20} MiB of log, {where},")
-        what = f"{large >> 20:,} MiB of log, rows at its {where}"
-        both(bench, what, after, f"{small >> 20:,} MiB of log", before, targets.GROWTH_LOG)
+    little, much = (bench.enter(cluster.running(bench, f"log-{size >> 20}")) for size in (small, large))
+    little.fill("first", rows, SIZE)
+    much.fill("first", rows, SIZE)
+    grow(bench, little, small)
+    grow(bench, much, large)
+    much.fill("last", rows, SIZE)
+    usual, begin, end = "small", "large, beginning", "large, end"
+    every = readers(usual, little, made, "first", rows)
+    every |= readers(begin, much, made, "first", rows) | readers(end, much, made, "last", rows)
+    results = bench.contest(every)
+    for what, where in ((begin, "beginning"), (end, "end")):
+        name = f"{large >> 20:,} MiB of log, rows at its {where}"
+        both(bench, name, results, what, f"{small >> 20:,} MiB of log", usual, targets.GROWTH_LOG)
 
 
-def grow(bench: Bench, one: OurCluster, filled: int, wanted: int) -> int:
+def grow(bench: Bench, one: OurCluster, wanted: int) -> None:
     """Fills the log with other messages to about that many bytes."""
-    step = 200_000
-    while filled + step * 1200 <= wanted:
-        bench.doing(f"filling the log, {filled >> 20} of {wanted >> 20} MiB")
-        if not filled:
-            one.topic("filler")
+    step, filled = 200_000, 0
+    one.topic("filler")
+    while filled + step * 1200 <= wanted:  # 1200: with a record's other fields
+        bench.doing(f"filling the log, {filled >> 20:,} of {wanted >> 20:,} MiB")
         one.load.ask("fill", topic="filler", count=step, size=1024)
-        filled += step * 1200  # a record's other fields, too
-    return filled
+        filled += step * 1200
 
 
 def by_queues(bench: Bench, made: Spark) -> None:
     one = bench.enter(cluster.running(bench, "queues"))
     rows = bench.plan.pick(1_000_000, 400_000, 20_000)
-    first: Results | None = None
-    for queues in (4, 64, 1024):
-        topic = one.fill(f"queues{queues}", rows, SIZE, queues)
-        results = bench.contest(readers(one, made, topic, rows), f"{queues} queues,")
-        if first is None:
-            first = results
-        else:
-            both(bench, f"{queues:,} queues", results, "4 queues", first, targets.GROWTH_QUEUES)
+    every: dict[str, Contestant | Missing] = {}
+    for queues in QUEUES:
+        every |= readers(f"{queues}", one, made, one.fill(f"queues{queues}", rows, SIZE, queues), rows)
+    results = bench.contest(every, "queues:")
+    for queues in QUEUES[1:]:
+        usual = f"{QUEUES[0]}"
+        both(bench, f"{queues:,} queues", results, f"{queues}", f"{usual} queues", usual, targets.GROWTH_QUEUES)
 
 
 def by_size(bench: Bench) -> None:
@@ -102,7 +103,7 @@ def lag_of(ends: dict[MessageQueue, int], number: int) -> int:
     return sum(end - number % 7 for end in ends.values())
 
 
-def readers(one: OurCluster, made: Spark, topic: str, rows: int) -> dict[str, Contestant | Missing]:
+def readers(name: str, one: OurCluster, made: Spark, topic: str, rows: int) -> dict[str, Contestant | Missing]:
     """Microseconds a row."""
     source = spark.rocketsim(one.name_server.address, topic, schemaProfile="kafka")
 
@@ -111,10 +112,15 @@ def readers(one: OurCluster, made: Spark, topic: str, rows: int) -> dict[str, Co
         must_be(f"messages of {topic}", answer["messages"], rows)
         return {"us": answer["seconds"] / rows * 1e6}
 
-    return {"pull": pull, "Spark": lambda: {"us": made.batch(source, rows)["seconds"] / rows * 1e6}}
+    return {
+        f"{name}: pull": pull,
+        f"{name}: Spark": lambda: {"us": made.batch(source, rows)["seconds"] / rows * 1e6},
+    }
 
 
-def both(bench: Bench, what: str, after: Results, usual: str, before: Results, target: Target) -> None:
-    for name in ("pull", "Spark"):
-        words = "columnar pull" if name == "pull" else "Spark read, Kafka's columns"
-        bench.report(f"{words}, {what}", "µs a row", after.series(name, "us"), usual, before.series(name, "us"), target)
+def both(
+    bench: Bench, what: str, results: Results, name: str, reference: str, reference_name: str, target: Target
+) -> None:
+    for reader, words in (("pull", "columnar pull"), ("Spark", "Spark read, Kafka's columns")):
+        cost, usual = (results.series(f"{one}: {reader}", "us") for one in (name, reference_name))
+        bench.report(f"{words}, {what}", "µs a row", cost, reference, usual, target)
