@@ -74,7 +74,7 @@ async def test_a_slave_has_heard_of_a_topic_before_it_has_its_first_records(
 async def test_a_pull_held_on_a_slave_is_woken_by_replication(tmp_path: Path) -> None:
     async with pair(tmp_path) as (_, master, slave):
         await put(master, "t", b"first")
-        await until(lambda: "t" in slave.topics.entries and slave.store.queue_end("t", 0) == 1, "the slave has it")
+        await until(lambda: "t" in slave.topics.entries and slave.store.queue_bounds("t", 0) == (0, 1), "shown")
         wanted = Pull(group="g", topic="t", queue_id=0, queue_offset=1, suspend_s=60.0)
         waiting = asyncio.create_task(slave.pulls.pull(wanted))
         await until(lambda: slave.broker.long_polling.held, "held")

@@ -1,6 +1,7 @@
 """Put, pull, commit and look-up on a broker with a real store: RocketMQ's answers in RocketMQ's order."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from broker_service.errors import (
 )
 from broker_service.model import BrokerRole, GetMessageStatus, PutStatus
 from tests.support.brokers import bodies_in, message, put, running, send_of
+from tests.support.polling import until
 
 SLAVE = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
 
@@ -144,6 +146,37 @@ async def test_a_synchronous_master_without_a_slave_stores_and_says_so(tmp_path:
         assert (await node.puts.put(send_of("t", message("t", b"x"))))[1] is PutStatus.SLAVE_NOT_AVAILABLE
         assert (await node.puts.put(send_of("t", message("t", b"y", WAIT="false"))))[1] is PutStatus.PUT_OK
         assert (await pull(node)).count == 2
+
+
+async def test_while_too_many_puts_wait_the_next_is_told_to_come_back_and_leaves_nothing(tmp_path: Path) -> None:
+    async with running(tmp_path) as node:
+        await put(node, "t", b"first")
+        end = node.store.end_offset
+        acknowledgements = node.broker.acknowledgements
+        acknowledgements.levels = replace(acknowledgements.levels, max_pending=0)
+        with pytest.raises(SystemBusy, match="send again in a moment"):
+            await put(node, "t", b"one too many")
+        assert node.store.end_offset == end
+
+
+async def test_a_clean_stop_waits_until_the_slave_has_all(tmp_path: Path) -> None:
+    async with AsyncExitStack() as masters_life, AsyncExitStack() as slaves_life:
+        master = await masters_life.enter_async_context(running(tmp_path / "m"))
+        slave = await slaves_life.enter_async_context(
+            running(tmp_path / "s", **SLAVE, ha_master_address=master.address)
+        )
+        await until(lambda: master.status.slaves() and master.status.slaves()[0].in_sync, "the slave is in sync")
+        (stream,) = master.replication_master.streams
+        stream.transfer._has_room = lambda: False  # the network is slow
+        await put(master, "t", b"x")
+
+        def quick_again() -> None:
+            del stream.transfer._has_room
+            stream.wake.set()
+
+        asyncio.get_running_loop().call_later(0.3, quick_again)
+        await masters_life.aclose()
+        assert slave.store.end_offset == master.store.end_offset
 
 
 async def test_after_a_failed_flush_nothing_is_taken_and_reads_go_on(tmp_path: Path) -> None:

@@ -185,6 +185,26 @@ async def test_consumers_see_up_to_the_confirm_offset_while_a_slave_is_in_sync(t
         await until(lambda: master.broker.visible[-1] is None)
 
 
+async def test_a_slave_whose_next_bytes_expire_while_it_is_slow_starts_over_at_the_masters_minimum(tmp_path, caplog):
+    levels = AckLevels(sync_master=False, sync_flush=True)
+    window = TransferSettings(frame_bytes=1000, in_flight_bytes=1000)
+    master = Node(MemoryLog(), tmp_path / "m", 0, levels=levels, transfer=window)
+    slave = Node(MemoryLog(), tmp_path / "s", 1)
+    flush, may_flush = slave.log.flush, threading.Event()
+    slave.log.flush = lambda: may_flush.wait(10) and flush()
+    size = len(record(bytes(996)))
+    async with master.serving():
+        master.put(*[bytes(996) for _ in range(50)])
+        async with slave.following(master):
+            await until(lambda: slave.log.end_offset == size)  # and no ack for them
+            del master.log.data[: 20 * size]
+            master.log.min_offset = 20 * size
+            may_flush.set()
+            await until(in_step(master, slave))
+            assert slave.log.min_offset == 20 * size
+    assert "is deleted by now; it has to start over" in caplog.text
+
+
 # --- what a restart finds -----------------------------------------------------------------------------------------
 
 
