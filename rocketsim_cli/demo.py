@@ -161,6 +161,7 @@ class Demo:
             sent=sent.sent,
             statuses=sent.statuses,
             sent_again=sent.sent_again,
+            last_error=sent.last_error,
             read=self._query.read(),
             acknowledged_ids=acknowledged,
             counted_ids=self._query.ids(),

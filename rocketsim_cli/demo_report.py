@@ -32,6 +32,7 @@ class DemoReport:
     served: Mapping[tuple[str, int], int]
     killed_broker: str
     committed_to_slave: int  # how far the slave's offsets moved while its master was away
+    last_error: str = ""  # of a send that failed
     problems: list[str] = field(default_factory=list)
 
     @classmethod
@@ -48,6 +49,7 @@ class DemoReport:
         served: Mapping[tuple[str, int], int],
         killed_broker: str,
         committed_to_slave: int,
+        last_error: str = "",
         trouble: Iterable[str] = (),
     ) -> "DemoReport":
         report = cls(
@@ -61,6 +63,7 @@ class DemoReport:
             served,
             killed_broker,
             committed_to_slave,
+            last_error,
         )
         report.problems.extend([*trouble, *report._findings()])
         return report
@@ -124,6 +127,7 @@ class DemoReport:
             "sent": self.sent,
             "acknowledged": self.acknowledged,
             "statuses": dict(self.statuses),
+            "lastError": self.last_error,
             "sentAgain": self.sent_again,
             "read": self.read,
             "lost": self.lost,

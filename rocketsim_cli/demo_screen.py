@@ -165,6 +165,7 @@ def show_report(console: Console, report: DemoReport) -> None:
     rows: list[dict[str, object]] = [
         {"what": "sent", "result": report.sent},
         {"what": "acknowledged", "result": f"{report.acknowledged} ({statuses})"},
+        *([{"what": "last failed send", "result": report.last_error}] if report.last_error else []),
         {"what": "sent again", "result": report.sent_again},
         {"what": "read", "result": report.read},
         {"what": "duplicates dropped", "result": report.duplicates_dropped},

@@ -1,10 +1,13 @@
 """The demo's verdict: each promise broken alone makes it say so."""
 
+import io
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from rocketsim_cli.demo_report import DemoReport, QueueProgress
+from rocketsim_cli.demo_screen import show_report
 
 
 def report(**changes: object) -> DemoReport:
@@ -55,3 +58,9 @@ def test_each_broken_promise_is_named(changes, problem):
 def test_one_lost_and_one_counted_twice_do_not_cancel_out():
     made = report(counted_ids=["1", "2", "2"])
     assert (made.lost, made.duplicates) == (1, 1)
+
+
+def test_a_send_that_failed_says_why():
+    console = Console(width=100, record=True, file=io.StringIO())
+    show_report(console, report(statuses={"SEND_OK": 3, "FAILED": 1}, last_error="no broker answered in 3 s"))
+    assert "no broker answered in 3 s" in console.export_text()
