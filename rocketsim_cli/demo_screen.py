@@ -165,7 +165,6 @@ def show_report(console: Console, report: DemoReport) -> None:
     rows: list[dict[str, object]] = [
         {"what": "sent", "result": report.sent},
         {"what": "acknowledged", "result": f"{report.acknowledged} ({statuses})"},
-        *([{"what": "last failed send", "result": report.last_error}] if report.last_error else []),
         {"what": "sent again", "result": report.sent_again},
         {"what": "read", "result": report.read},
         {"what": "duplicates dropped", "result": report.duplicates_dropped},
@@ -179,6 +178,8 @@ def show_report(console: Console, report: DemoReport) -> None:
             for (name, broker_id), count in sorted(report.served.items())
         ),
     ]
+    if report.last_error:
+        rows.insert(2, {"what": "last failed send", "result": report.last_error})
     console.print(table(("what", "result"), rows))
     offsets: list[dict[str, object]] = [
         {
