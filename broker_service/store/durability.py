@@ -16,6 +16,8 @@ from broker_service.store.files import Files
 from broker_service.store.flushed_offset import Flushed, FlushedOffset
 from broker_service.store.queue_table import QueueSync
 
+_QUEUE_FILES_A_FLUSH = 64
+
 
 @dataclass(frozen=True, slots=True)
 class ThoroughFlush:
@@ -59,7 +61,16 @@ class Durability:
             raise ServiceNotAvailable(self.fatal)
 
     def request(self, thorough: ThoroughFlush) -> None:
-        self._requests.append(thorough)
+        """In pieces, one a flush: a put that waits for the disk does not wait for the files of thousands of queues.
+
+        Only the last piece says that all is on disk.
+        """
+        paths = thorough.queues.paths
+        while len(paths) > _QUEUE_FILES_A_FLUSH:
+            piece, paths = paths[:_QUEUE_FILES_A_FLUSH], paths[_QUEUE_FILES_A_FLUSH:]
+            queues = replace(thorough.queues, paths=piece)
+            self._requests.append(replace(thorough, queues=queues, index_paths=[], is_void=True))
+        self._requests.append(replace(thorough, queues=replace(thorough.queues, paths=paths)))
 
     def void_requests(self) -> None:
         """What waits to be flushed is still to be synced, but what it would say then is not true any more: a cut."""

@@ -84,6 +84,24 @@ def test_the_thorough_flush_moves_the_checkpoint():
     assert disk.size(ROOT / "checkpoint") == 4096
 
 
+def test_puts_do_not_wait_for_the_files_of_thousands_of_queues(monkeypatch):
+    disk, synced = MemoryFiles(), []
+    sync = disk.fdatasync
+    store = open_store(ROOT, disk)
+    put(store, "topic", range(1000), [b"x"] * 1000)
+    monkeypatch.setattr(disk, "fdatasync", lambda handle: synced.append(handle) or sync(handle))
+    store._request_thorough()
+    while store._durability.is_requested:
+        put(store, "topic", 0, [b"y"])
+        before = len(synced)
+        assert store.flush() == store.end_offset
+        assert len(synced) - before < 100
+    assert len(synced) > 1000
+    found = open_store(ROOT, disk.power_loss(random.Random(1)))
+    assert not found.recovery.rebuilt_queues
+    check_sound(found)
+
+
 def test_queue_files_deleted_meanwhile_do_not_fail_the_flush():
     disk = MemoryFiles()
     store = open_store(ROOT, disk)
