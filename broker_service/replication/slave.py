@@ -3,12 +3,14 @@
 import asyncio
 import logging
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 import grpc
 from rocketsim_proto import replication_pb2 as pb
+from rocketsim_proto.metadata_pb2 import Metadata
 from rocketsim_proto.replication_pb2_grpc import ReplicationStub
 
 from broker_service.errors import RocketSimError, ServiceNotAvailable
@@ -20,6 +22,8 @@ from broker_service.replication.protocols import ReplicatedLog, SlaveBroker
 from broker_service.replication.refusals import FellSilent, ProtocolViolation
 
 logger = logging.getLogger(__name__)
+
+OFFSETS_A_MESSAGE = 10_000  # a topic's and a group's names have 255 bytes at most, so this is 6 MB at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,8 +206,8 @@ class _MasterStream:
             if self._hand_back_due:
                 self._hand_back_due = False
                 offsets = self._broker.offsets_to_hand_back()
-                if offsets is not None:
-                    await _write(call, pb.SlaveMessage(offsets=offsets))
+                for part in _parts(offsets) if offsets is not None else ():
+                    await _write(call, pb.SlaveMessage(offsets=part))
             if self._ack_due:
                 self._ack_due = False
                 await self._send_ack(call)
@@ -240,6 +244,13 @@ class _MasterStream:
 
     def __str__(self) -> str:
         return f"{self._follower} master={self._address}"
+
+
+def _parts(offsets: Metadata) -> Iterator[Metadata]:
+    """Messages that the master takes, however many queues and groups there are; each is merged by itself."""
+    entries = offsets.consumer_offsets
+    for first in range(0, len(entries), OFFSETS_A_MESSAGE):
+        yield Metadata(consumer_offsets=entries[first : first + OFFSETS_A_MESSAGE])
 
 
 async def _write(call: Any, message: pb.SlaveMessage) -> None:

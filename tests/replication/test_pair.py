@@ -532,6 +532,16 @@ async def test_metadata_comes_as_snapshots_and_changes_and_offsets_are_handed_ba
         await until(lambda: len(master.broker.handed_back) == 2)
 
 
+async def test_more_offsets_than_fit_into_a_message_are_handed_back_in_several(tmp_path):
+    master, slave = Node(MemoryLog(), tmp_path / "m", 0), Node(MemoryLog(), tmp_path / "s", 1)
+    entry = ConsumerOffset(group="g" * 50, topic="t", offset=7)
+    slave.broker.to_hand_back = Metadata(consumer_offsets=[entry] * 100_000)  # above gRPC's 4 MiB
+    async with master.serving(), slave.following(master):
+        await until(lambda: sum(len(part.consumer_offsets) for part in master.broker.handed_back) == 100_000)
+        await until(lambda: master.acks.tracker.is_slave_available(0))
+        assert await master.put_and_wait() is PutStatus.PUT_OK
+
+
 async def test_a_slave_too_slow_for_changes_gets_one_snapshot(tmp_path):
     master = Node(MemoryLog(), tmp_path / "m", 0, transfer=TransferSettings(metadata_changes=3))
     async with master.serving(), slave_by_hand(master) as call:
