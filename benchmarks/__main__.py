@@ -21,6 +21,7 @@ from benchmarks.contest import FULL, QUICK, SMOKE, Plan
 from benchmarks.figures import Figure
 from benchmarks.registry import BENCHMARKS, BY_NAME, Benchmark
 
+QUIET = 0.1  # of the machine; beyond it the figures are not worth much
 WIDTH = 200  # of a table in a file, where there is no terminal to ask
 
 
@@ -93,7 +94,10 @@ def run(console: Console, one: Benchmark, plan: Plan, directory: Path | None, *,
             console.print(f"stores and logs are in {folder}", highlight=False)
         else:
             shutil.rmtree(folder, ignore_errors=True)
-    load = f"{time.monotonic() - begun:.0f} s; others used {others() * 100:.0f} % of the machine"
+    share = others()
+    if share > QUIET:
+        bench.note(f"others used {share * 100:.0f} % of the machine: measure again when it is quiet")
+    load = f"{time.monotonic() - begun:.0f} s; others used {share * 100:.0f} % of the machine"
     title = f"{one.name} ({one.targets}): {one.what} [{plan.name}, {plan.rounds} counted runs; {load}]"
     tables.print_figures(console, title, [*machine.describe(), command(one, plan)], bench.figures, bench.notes)
     return bench.figures
