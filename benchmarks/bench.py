@@ -1,8 +1,8 @@
 """One benchmark that runs: its plan, its folder, its peers, and the figures it has found."""
 
 import logging
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -39,6 +39,16 @@ class Bench:
     def enter(self, part: AbstractContextManager[T]) -> T:
         """Something that lives until the benchmark ends."""
         return self._stack.enter_context(part)
+
+    @contextmanager
+    def section(self) -> Iterator[None]:
+        """What is entered inside ends with it: nobody idles beside what comes next."""
+        with ExitStack() as parts:
+            outer, self._stack = self._stack, parts
+            try:
+                yield
+            finally:
+                self._stack = outer
 
     def peer(self, name: str, make: Callable[[], T]) -> T | Missing:
         """A peer, or why it is not there; the benchmark goes on without it."""

@@ -20,7 +20,8 @@ BODY = 1024
 
 def run(bench: Bench) -> None:
     count = bench.plan.pick(1_900_000, 500_000, 20_000)
-    results = bench.contest({"ours": ours(bench, count), "RocketMQ": theirs(bench, count)})
+    with bench.section():
+        results = bench.contest({"ours": ours(bench, count), "RocketMQ": theirs(bench, count)})
     bench.report(
         f"catch-up of an empty slave, {count:,} x 1 KiB",
         "MB/s",

@@ -18,10 +18,14 @@ QUEUES = (4, 64, 1024)
 
 def run(bench: Bench) -> None:
     made, _ = bench.enter(spark.session(bench))
-    by_log(bench, made)
-    by_queues(bench, made)
-    by_size(bench)
-    by_groups(bench)
+    with bench.section():
+        by_log(bench, made)
+    with bench.section():
+        by_queues(bench, made)
+    with bench.section():
+        by_size(bench)
+    with bench.section():
+        by_groups(bench)
 
 
 def by_log(bench: Bench, made: Spark) -> None:

@@ -59,25 +59,28 @@ def java_sends(bench: Bench, peer: RocketMq | Missing, topic: str, **options: ob
 def send_async(bench: Bench) -> None:
     """P4."""
     for mode in MODES:
-        ours, peer = our_pair(bench, mode), their_pair(bench, mode)
-        client = official_client(bench, peer) if mode == "ASYNC_MASTER" else None
-        for size in (100, 1024):
-            topic = ours.topic(f"async{size}")
-            every: dict[str, Contestant | Missing] = {
-                "ours": our_sends(ours, "send_async", topic, size=size, seconds=seconds(bench), window=WINDOW),
-                "Java": java_sends(bench, peer, topic, size=size, threads=64, seconds=seconds(bench)),
-            }
-            if client is not None and size == 100:
-                every["Python"] = official_sends(client, size, seconds(bench))
-            results = bench.contest(every, f"{mode}, {size} B,")
-            name = f"send_async, {mode} pair, {size} B"
-            mine, theirs = results.series("ours"), results.series("Java")
-            bench.report(name, "msgs/s", mine, "RocketMQ's Java producer, 64 threads", theirs, targets.ASYNC_JAVA)
-            if "Python" in every:
-                theirs = results.series("Python")
-                bench.report(
-                    name, "msgs/s", mine, "official Python client through the proxy", theirs, targets.ASYNC_PYTHON
-                )
+        with bench.section():
+            send_async_to(bench, mode)
+
+
+def send_async_to(bench: Bench, mode: str) -> None:
+    ours, peer = our_pair(bench, mode), their_pair(bench, mode)
+    client = official_client(bench, peer) if mode == "ASYNC_MASTER" else None
+    for size in (100, 1024):
+        topic = ours.topic(f"async{size}")
+        every: dict[str, Contestant | Missing] = {
+            "ours": our_sends(ours, "send_async", topic, size=size, seconds=seconds(bench), window=WINDOW),
+            "Java": java_sends(bench, peer, topic, size=size, threads=64, seconds=seconds(bench)),
+        }
+        if client is not None and size == 100:
+            every["Python"] = official_sends(client, size, seconds(bench))
+        results = bench.contest(every, f"{mode}, {size} B,")
+        name = f"send_async, {mode} pair, {size} B"
+        mine, theirs = results.series("ours"), results.series("Java")
+        bench.report(name, "msgs/s", mine, "RocketMQ's Java producer, 64 threads", theirs, targets.ASYNC_JAVA)
+        if "Python" in every:
+            theirs = results.series("Python")
+            bench.report(name, "msgs/s", mine, "official Python client through the proxy", theirs, targets.ASYNC_PYTHON)
 
 
 def official_client(bench: Bench, peer: RocketMq | Missing) -> Driver | Missing:
@@ -105,33 +108,37 @@ def official_sends(client: Driver | Missing, size: int, duration: int) -> Contes
 
 def send_batch(bench: Bench) -> None:
     """P5."""
-    size = 100
     for mode in MODES:
-        ours, peer = our_pair(bench, mode), their_pair(bench, mode)
-        for topic in ("list", "columns"):
-            ours.topic(topic)
-        duration = seconds(bench)
-        results = bench.contest(
-            {
-                "list": our_sends(ours, "send_list", "list", size=size, seconds=duration, threads=4, batch=500),
-                "columns": our_sends(ours, "send_columns", "columns", size=size, seconds=duration),
-                "Java": java_sends(bench, peer, "batch", size=size, seconds=duration, threads=16, batch=500),
-            },
-            f"{mode},",
-        )
-        reference, theirs = "RocketMQ's Java batch of 500, 16 threads", results.series("Java")
-        name = f"{mode} pair, {size} B"
-        bench.report(
-            f"list of 500, 4 threads, {name}", "msgs/s", results.series("list"), reference, theirs, targets.BATCH_LIST
-        )
-        bench.report(
-            f"columns with tags and keys, {name}",
-            "msgs/s",
-            results.series("columns"),
-            reference,
-            theirs,
-            targets.BATCH_COLUMNS,
-        )
+        with bench.section():
+            send_batch_to(bench, mode)
+
+
+def send_batch_to(bench: Bench, mode: str) -> None:
+    size, duration = 100, seconds(bench)
+    ours, peer = our_pair(bench, mode), their_pair(bench, mode)
+    for topic in ("list", "columns"):
+        ours.topic(topic)
+    results = bench.contest(
+        {
+            "list": our_sends(ours, "send_list", "list", size=size, seconds=duration, threads=4, batch=500),
+            "columns": our_sends(ours, "send_columns", "columns", size=size, seconds=duration),
+            "Java": java_sends(bench, peer, "batch", size=size, seconds=duration, threads=16, batch=500),
+        },
+        f"{mode},",
+    )
+    reference, theirs = "RocketMQ's Java batch of 500, 16 threads", results.series("Java")
+    name = f"{mode} pair, {size} B"
+    bench.report(
+        f"list of 500, 4 threads, {name}", "msgs/s", results.series("list"), reference, theirs, targets.BATCH_LIST
+    )
+    bench.report(
+        f"columns with tags and keys, {name}",
+        "msgs/s",
+        results.series("columns"),
+        reference,
+        theirs,
+        targets.BATCH_COLUMNS,
+    )
 
 
 def send(bench: Bench) -> None:

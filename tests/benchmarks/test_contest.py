@@ -91,3 +91,22 @@ def test_parts_end_with_the_benchmark(tmp_path):
         part = bench.enter(Part())
         assert not ended
     assert ended == [part]
+
+
+def test_parts_of_a_section_end_with_it(bench):
+    ended = []
+
+    class Part:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            ended.append(self)
+
+    outer = bench.enter(Part())
+    with bench.section():
+        inner = bench.enter(Part())
+        assert ended == []
+    assert ended == [inner]
+    assert bench.enter(outer) is outer, "what comes after lives as long as the benchmark again"
+    assert ended == [inner]
