@@ -49,7 +49,6 @@ def build_server(max_message_bytes: int) -> grpc.aio.Server:
     return grpc.aio.server(
         options=[
             ("grpc.max_receive_message_length", max_message_bytes),
-            ("grpc.max_send_message_length", max_message_bytes),
             # A second process on our port must fail, not share it.
             ("grpc.so_reuseport", 0),
             # A peer that died without a word, or whose host did, is noticed within half a minute.

@@ -101,6 +101,15 @@ async def test_changes_reach_the_slave_without_waiting_for_the_next_snapshot(tmp
         await until(lambda: slave.store.queue_end("t", 0) == 2, "the topic goes on where it was")
 
 
+async def test_metadata_of_many_queues_still_reaches_the_slave(tmp_path: Path) -> None:
+    topic, count = "t" * 120, 150_000  # a snapshot beyond the size of any frame
+    async with pair(tmp_path, sync_metadata_interval=5_000) as (_, master, slave):
+        master.offsets.commit("g", topic, dict.fromkeys(range(count), 1))
+        assert master.metadata.snapshot().ByteSize() > 16 << 20
+        await until(lambda: slave.offsets.get("g", topic, count - 1).offset == 1, "the offsets")
+        assert slave.replication_slave.is_following()
+
+
 async def test_offsets_that_a_slave_took_reach_the_master(tmp_path: Path) -> None:
     async with pair(tmp_path) as (_, master, slave):
         await put(master, "t", b"a", b"b", b"c")
