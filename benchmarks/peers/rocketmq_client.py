@@ -17,7 +17,8 @@ class Client:
     def __init__(self, endpoint: str, topic: str, group: str) -> None:
         from rocketmq.v5.client import ClientConfiguration, Credentials
 
-        self._configuration = ClientConfiguration(endpoint, Credentials())
+        # Its default of 3 s is too short for the proxy to wait in on a busy machine (code 40018).
+        self._configuration = ClientConfiguration(endpoint, Credentials(), request_timeout=10)
         self._topic = topic
         self._group = group
         self._producer: Any = None
