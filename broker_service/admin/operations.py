@@ -76,6 +76,7 @@ class Operations:
         broker.topics.remove(name, broker.now_ms(), ends)
         broker.store.delete_topic(name, ends)
         broker.offsets.delete_topic(name)
+        broker.tell_slaves()
         broker.long_polling.arrived([queue for queue in broker.long_polling.queues() if queue[0] == name])
         logger.info("topic %s deleted", name)
 

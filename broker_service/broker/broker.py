@@ -61,6 +61,7 @@ class Broker:
         self.config_changed: list[Callable[[BrokerConfig], None]] = []
         self.arrived: list[Callable[[Iterable[Queue]], None]] = [self.long_polling.arrived]
         self.log_grew: Callable[[], None] = _nobody  # the slaves are to be sent what was appended
+        self.tell_slaves: Callable[[], None] = _nobody  # and changed metadata at once, not with the next tick
         self._unseen: deque[tuple[int, list[Queue]]] = deque()  # (end offset, queues) of what consumers may not see yet
 
     # --- who it is --------------------------------------------------------------------------------------------------

@@ -69,6 +69,11 @@ class Chores:
             self._publish()
         self._master.on_append()
 
+    def tell_slaves(self) -> None:
+        """Now, not with the next tick: by then a deleted topic may have been made again, and would be the old one."""
+        if not self._broker.is_slave:
+            self._publish()
+
     def _publish(self) -> None:
         change = self._metadata.take_changes()
         if change is not None:

@@ -247,6 +247,7 @@ class BrokerNode:
             register=self.registration.changed,
         )
         self.broker.log_grew = self.chores.log_grew
+        self.broker.tell_slaves = self.chores.tell_slaves
         operations = Operations(self.broker, self.leadership)
         self.health = await add_services(
             server,

@@ -71,6 +71,22 @@ async def test_a_slave_has_heard_of_a_topic_before_it_has_its_first_records(
             assert slave.topics.entries[topic] == master.topics.entries[topic]
 
 
+async def test_a_topic_made_again_at_once_is_a_new_one_on_the_slave_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chores, "TICK_S", 3600.0)
+    async with pair(tmp_path, broker_role=BrokerRole.SYNC_MASTER, sync_metadata_interval=1_000_000) as (
+        _,
+        master,
+        slave,
+    ):
+        await put(master, "t", b"old")
+        Operations(master.broker, master.leadership).delete_topic("t")
+        await put(master, "t", b"new")
+        await until(lambda: slave.store.queue_end("t", 0) == 2, "the slave has it")
+        assert slave.store.queue_bounds("t", 0) == master.store.queue_bounds("t", 0) == (1, 2)
+
+
 async def test_a_pull_held_on_a_slave_is_woken_by_replication(tmp_path: Path) -> None:
     async with pair(tmp_path) as (_, master, slave):
         await put(master, "t", b"first")
