@@ -28,6 +28,8 @@ class EpochFile:
             text = self._files.read(self._path)
         except FileNotFoundError:
             return EpochList.of((0, 0)) if log_end_offset else EpochList()
+        # A killed process may have put the file in its place without syncing that: a power loss would take it back.
+        self._files.sync_directory(self._path.parent)
         try:
             content = json.loads(text)
             entries = content["epochs"]

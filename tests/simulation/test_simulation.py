@@ -13,6 +13,11 @@ def test_no_promise_is_broken_whatever_happens(first):
         World(seed).run(STEPS)
 
 
+@pytest.mark.parametrize("seed", [pytest.param(1111, id="an epoch list that a killed process had not synced")])
+def test_what_a_seed_once_found_stays_found(seed):
+    World(seed).run(2 * STEPS)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(1000, 1200, 10))
 def test_no_promise_is_broken_whatever_happens_for_long(first):
