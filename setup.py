@@ -28,6 +28,7 @@ setup(
         "grpcio>=1.85",
         "grpcio-health-checking>=1.85",
         "grpcio-reflection>=1.85",
+        "isal>=1.8",
         "javaproperties>=0.8",
         "lz4>=4.4",
         "numpy>=2.0",

@@ -1,9 +1,9 @@
 """The transport over our own gRPC services: generated messages on one side, the client's values on the other, nothing
 else."""
 
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 
+from isal import isal_zlib
 from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto.broker_pb2_grpc import BrokerStub
 
@@ -42,7 +42,7 @@ class GrpcTransport(GrpcNameServers):
             topic=outgoing.topic,
             records=records,
             count=len(outgoing),
-            crc32=zlib.crc32(records),
+            crc32=isal_zlib.crc32(records),
             producer_group=group,
             epoch=epoch,
             broker_name=broker_name,

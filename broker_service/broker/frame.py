@@ -3,11 +3,11 @@
 Everything the log takes from a client is checked here, because what is in the log is copied and served as it is.
 """
 
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from isal import isal_zlib
 from rocketsim_proto.columnar import RecordError, Records
 from rocketsim_proto.record import (
     BLANK_SIZE,
@@ -66,7 +66,7 @@ def check_frame(topic: str, data: bytes, count: int, crc32: int, limits: FrameLi
     """The frame's records, over a writable copy of `data`; MessageIllegal says what is wrong and with which message."""
     if count <= 0 or not data:
         raise MessageIllegal("a frame without a message")
-    if zlib.crc32(data) != crc32:
+    if isal_zlib.crc32(data) != crc32:
         raise MessageIllegal("the frame's CRC-32 does not fit its bytes: they were damaged on the way; send it again")
     try:
         records = Records.walk(bytearray(data), count)

@@ -5,9 +5,9 @@ The order of what is made durable is the point of this file: bytes are cut befor
 bytes would pass for the new master's), and epochs are adopted before their first byte is stored.
 """
 
-import zlib
 from pathlib import Path
 
+from isal import isal_zlib
 from rocketsim_proto import replication_pb2 as pb
 from rocketsim_proto.record import RecordError
 
@@ -87,7 +87,7 @@ class Follower:
             raise StaleEpoch(f"log bytes of epoch {frame.epoch}; this broker is in epoch {self._epochs.epochs.last}")
         if frame.epoch > self._epochs.epochs.last:
             raise ProtocolViolation(f"log bytes of epoch {frame.epoch}, which was not announced")
-        if zlib.crc32(frame.data) != frame.crc32:
+        if isal_zlib.crc32(frame.data) != frame.crc32:
             raise ProtocolViolation(f"log bytes from {expected} have a wrong CRC")
         if frame.data:
             try:
@@ -107,7 +107,7 @@ class Follower:
             epoch=self._epochs.epochs.last,
             commit_log_offset=self._refill_offset,
             data=data,
-            crc32=zlib.crc32(data),
+            crc32=isal_zlib.crc32(data),
             master_end_offset=self._log.end_offset,
         )
         self._refill_offset += len(data)

@@ -6,12 +6,12 @@ Does no I/O but the log's, knows no event loop; the clock is an argument.  `mast
             '--------------nothing lost-----------------------^
 """
 
-import zlib
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from isal import isal_zlib
 from rocketsim_proto import replication_pb2 as pb
 from rocketsim_proto.metadata_pb2 import Metadata, QueueFloor
 from rocketsim_proto.record import RecordError
@@ -138,7 +138,7 @@ class Transfer:
         end = expected + len(frame.data)
         if frame.epoch != self._epochs.epochs.last or end > self._refill_until:
             raise ProtocolViolation(f"{self.name}: refill of epoch {frame.epoch} up to {end}, nobody asked for it")
-        if zlib.crc32(frame.data) != frame.crc32:
+        if isal_zlib.crc32(frame.data) != frame.crc32:
             raise ProtocolViolation(f"{self.name}: refill from {expected} has a wrong CRC")
         try:
             stored = self._log.append_replicated(expected, frame.data)
@@ -228,7 +228,7 @@ class Transfer:
             epoch=self._epoch_sent,
             commit_log_offset=self.sent_offset,
             data=data,
-            crc32=zlib.crc32(data),
+            crc32=isal_zlib.crc32(data),
             confirm_offset=self._acks.confirm_offset,
             master_end_offset=self._log.end_offset,
         )

@@ -11,11 +11,11 @@ Damage below the flushed offset is StoreCorrupt: acknowledged messages are gone,
 Behind it the log is cut at the first bad record, filled with zeros and synced: stale records must not come alive again.
 """
 
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from isal import isal_zlib
 from rocketsim_proto.columnar import Records
 
 from broker_service.errors import StoreCorrupt
@@ -114,7 +114,7 @@ def tail_crc(log: CommitLog, end: int, size: int) -> tuple[int, int]:
     """(size, CRC-32) of the last bytes before `end`, at most `size`, within the last file that has any."""
     begin = max(end - size, log.start_of(max(end - 1, 0)), log.min_offset)
     start = log.start_of(begin)
-    return end - begin, zlib.crc32(log.view(start)[begin - start : end - start]) if end > begin else 0
+    return end - begin, isal_zlib.crc32(log.view(start)[begin - start : end - start]) if end > begin else 0
 
 
 def _fill(queues: QueueTable, scan: LogScan, delay_levels_ms: Sequence[int], done: Recovery) -> None:

@@ -4,13 +4,13 @@ The broker fills in queue offset, log offset, store timestamp and store host (`R
 then.
 """
 
-import zlib
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from isal import isal_zlib
 
 from rocketsim_proto.layout import HOST_FLAGS, layout
 from rocketsim_proto.record import (
@@ -27,11 +27,13 @@ CRC_MASK = 0x7FFFFFFF  # RocketMQ keeps CRC-32 without its top bit
 
 
 def body_crcs(bodies: pa.BinaryArray) -> npt.NDArray[np.uint32]:
-    """The checksum of each body.  The one loop over records in this package: zlib has no call for many.
+    """The checksum of each body.  The one loop over records in this package: no library has a call for many.
+
+    ISA-L's CRC-32 is the one of zlib, three to five times faster; this is where a sender's and a broker's time goes.
 
     NB: Arrow makes a list of bytes six times faster than Python makes slices of a buffer.
     """
-    return np.fromiter(map(zlib.crc32, bodies.to_pylist()), np.uint32, len(bodies)) & np.uint32(CRC_MASK)
+    return np.fromiter(map(isal_zlib.crc32, bodies.to_pylist()), np.uint32, len(bodies)) & np.uint32(CRC_MASK)
 
 
 def encode(

@@ -15,9 +15,10 @@ for the next record is one blank record: | size 4 | blank magic 4 |.
 
 import ipaddress
 import struct
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+
+from isal import isal_zlib
 
 MESSAGE_MAGIC = 0xDAA320A7
 MESSAGE_MAGIC_V2 = 0xDAA320A3
@@ -89,7 +90,7 @@ class Record:
 
 def body_crc(body: bytes | bytearray | memoryview) -> int:
     """RocketMQ keeps CRC-32 without its top bit."""
-    return zlib.crc32(body) & 0x7FFFFFFF
+    return isal_zlib.crc32(body) & 0x7FFFFFFF
 
 
 def encode_properties(properties: Mapping[str, str] | Iterable[tuple[str, str]]) -> bytes:
