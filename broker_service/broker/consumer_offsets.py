@@ -13,13 +13,12 @@ from typing import Any
 
 from broker_service.broker.config_table import DataVersion, JsonStore
 from broker_service.errors import StoreCorrupt
-from broker_service.store.offset_journal import NO_OFFSET, OffsetEntry, OffsetJournal
+from broker_service.store.committed import Committed, Queues, committed
+from broker_service.store.offset_journal import NEVER, NO_OFFSET, OffsetEntry, OffsetJournal
 
 logger = logging.getLogger(__name__)
 
-Queues = dict[int, OffsetEntry]
 Change = tuple[str, str, Mapping[int, OffsetEntry]]  # group, topic, queues
-NEVER = OffsetEntry(0, NO_OFFSET)
 
 
 class ConsumerOffsetTable:
@@ -29,7 +28,7 @@ class ConsumerOffsetTable:
         self._file = file
         self._generations_file = generations_file
         self._journal = journal
-        self._table: dict[tuple[str, str], Queues] = {}
+        self._table: Committed = {}
         self._other: dict[str, Any] = {}  # RocketMQ's other fields: groupTopicMap, pullOffsetTable
         self._version = DataVersion()
         self._told: set[tuple[str, str, int]] = set()  # whose lower commits have been logged
@@ -202,34 +201,16 @@ class ConsumerOffsetTable:
         generations = (self._generations_file.load() or {}).get("generations", {})
         try:
             self._version = DataVersion.from_json(content.pop("dataVersion", None) or {})
-            for key, queues in (content.pop("offsetTable", None) or {}).items():
-                self._put(key, {int(queue): OffsetEntry(0, int(offset)) for queue, offset in queues.items()})
-            for key, raised in generations.items():
-                self._put(key, {int(queue): self._raised(key, int(queue), *pair) for queue, pair in raised.items()})
+            self._table = committed(content.pop("offsetTable", None) or {}, generations, self._journal.replay())
         except (TypeError, ValueError, AttributeError) as error:
             raise StoreCorrupt(f"{self._file}: {error}; correct it or put its .bak in its place") from error
         self._other = content
-        for group, topic, entries in self._journal.replay():
-            table = self._table.setdefault((group, topic), {})
-            table.update({queue: entry for queue, entry in entries.items() if entry > table.get(queue, NEVER)})
         self.unshared = {
             (group, topic, queue)
             for (group, topic), entries in self._table.items()
             for queue, entry in entries.items()
             if entry.offset >= 0
         }
-
-    def _put(self, key: str, queues: Queues) -> None:
-        topic, at, group = key.partition("@")
-        if not at:
-            raise ValueError(f"key {key!r} is not topic@group")
-        self._table.setdefault((group, topic), {}).update(queues)
-
-    def _raised(self, key: str, queue_id: int, generation: int, offset: int) -> OffsetEntry:
-        # The JSON file is written first: its offset is of this generation, or of a newer one that the journal has.
-        topic, _, group = key.partition("@")
-        written = self.get(group, topic, queue_id).offset
-        return OffsetEntry(generation, written if written >= 0 and offset >= 0 else offset)
 
 
 @dataclass(frozen=True, slots=True)

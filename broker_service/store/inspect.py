@@ -48,7 +48,12 @@ def dump(directory: Path) -> Iterator[Line]:
             "entriesSha1": hashlib.sha1(entries.tobytes()).hexdigest(),
         }
     yield {"kind": "log", "minOffset": log_min, "maxOffset": log_max}
-    for one in committed_offsets(directory):
+    try:
+        offsets = committed_offsets(directory)
+    except ValueError as error:
+        yield {"kind": "damaged", "file": "config/consumerOffset.json", "reason": str(error)}
+        return
+    for one in offsets:
         yield {
             "kind": "offset",
             "group": one.group,

@@ -17,9 +17,10 @@ from rocketsim_proto.columnar import Records
 from rocketsim_proto.record import BLANK, BLANK_MAGIC, BLANK_SIZE, RecordError
 
 from broker_service.store.chain import Stop, walk
+from broker_service.store.committed import committed
 from broker_service.store.consume_queue import ENTRY, ENTRY_SIZE, FILLER_SIZE, Entries
 from broker_service.store.json_file import loads
-from broker_service.store.offset_journal import OffsetEntry, read_journal
+from broker_service.store.offset_journal import read_journal
 
 _CHUNK = 8 << 20
 _MAGICS = [magic.to_bytes(4, "big") for magic in (record.MESSAGE_MAGIC, record.MESSAGE_MAGIC_V2, BLANK_MAGIC)]
@@ -277,21 +278,22 @@ class CommittedOffset:
 def committed_offsets(directory: Path) -> list[CommittedOffset]:
     """What is committed, by group, topic and queue: `config/consumerOffset.json`, and after a SIGKILL what the
     journal has on top of it.  ValueError if a file is damaged."""
-    table: dict[tuple[str, str, int], OffsetEntry] = {}
-    for key, offsets in _read_json(directory / "config" / "consumerOffset.json").get("offsetTable", {}).items():
-        topic, _, group = key.partition("@")
-        table |= {(group, topic, int(queue)): OffsetEntry(0, int(offset)) for queue, offset in offsets.items()}
-    raised = _read_json(directory / "rocketsim" / "offset_generations.json").get("generations", {})
-    for key, queues in raised.items():
-        topic, _, group = key.partition("@")
-        for queue, (generation, offset) in queues.items():
-            place = (group, topic, int(queue))
-            table[place] = OffsetEntry(generation, table[place].offset if place in table and offset >= 0 else offset)
-    for group, topic, entries in read_journal(directory / "rocketsim" / "offsets.journal"):
-        for queue, entry in entries.items():
-            table[group, topic, queue] = max(table.get((group, topic, queue), entry), entry)
-    return [CommittedOffset(*place, entry.offset) for place, entry in sorted(table.items()) if entry.offset >= 0]
+    try:
+        offset_table = _read_json(directory / "config" / "consumerOffset.json").get("offsetTable", {})
+        generations = _read_json(directory / "rocketsim" / "offset_generations.json").get("generations", {})
+        table = committed(offset_table, generations, read_journal(directory / "rocketsim" / "offsets.journal"))
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"no table of offsets: {error}") from error
+    return [
+        CommittedOffset(group, topic, queue_id, entry.offset)
+        for (group, topic), queues in sorted(table.items())
+        for queue_id, entry in sorted(queues.items())
+        if entry.offset >= 0
+    ]
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    return dict(loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+    content = loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} is not a JSON object")
+    return content

@@ -27,6 +27,7 @@ class OffsetEntry(NamedTuple):
 
 
 NO_OFFSET = -1
+NEVER = OffsetEntry(0, NO_OFFSET)
 Line = tuple[str, str, Mapping[int, OffsetEntry]]
 
 

@@ -222,21 +222,25 @@ class _Verification:
     # --- config ---------------------------------------------------------------------------------------------------
 
     def _config(self) -> Iterator[Finding]:
-        for path in sorted((self._directory / "config").glob("*.json")):
+        damaged = False
+        for path in sorted([*self._directory.glob("config/*.json"), *self._directory.glob("rocketsim/*.json")]):
             try:
                 loads(path.read_text(encoding="utf-8"))
             except ValueError as error:
+                damaged = True
                 backup = path.with_name(path.name + ".bak")
                 severity = Severity.REPAIRABLE if backup.exists() else Severity.DAMAGE
                 yield self._finding(severity, path, 0, f"not JSON: {error}")
-        yield from self._offsets()
+        if not damaged:
+            yield from self._offsets()
 
     def _offsets(self) -> Iterator[Finding]:
         path = self._directory / "config" / "consumerOffset.json"
         try:
             offsets = committed_offsets(self._directory)
-        except ValueError:
-            return  # already found
+        except ValueError as error:
+            yield self._finding(Severity.DAMAGE, path, 0, f"{error}; correct it or put its .bak in its place")
+            return
         for one in offsets:
             queue = self._queues.get((one.topic, one.queue_id))
             end = self._replayed.get((one.topic, one.queue_id), queue.max_offset if queue else one.offset)

@@ -66,6 +66,13 @@ def test_what_was_committed_before_a_sigkill_is_in_the_journal(store: Path) -> N
     journal.close()
 
 
+@pytest.mark.parametrize("table", ['{"offsetTable":{"t":{"0":1}}}', '{"offsetTable":7}', "[]", "{"])
+def test_a_damaged_file_of_offsets_ends_the_dump_with_a_line_that_says_so(store: Path, table: str) -> None:
+    (store / "config" / "consumerOffset.json").write_text(table)
+    last = list(dump(store))[-1]
+    assert (last["kind"], last["file"]) == ("damaged", "config/consumerOffset.json")
+
+
 def test_nothing_is_wrong_with_the_golden_store(store: Path) -> None:
     assert list(verify(store)) == []
 
@@ -153,6 +160,16 @@ def test_an_empty_directory_holds_an_empty_log(tmp_path: Path) -> None:
             lambda store: ((store / "config/topics.json").write_text("{"), (store / "config/topics.json.bak").unlink()),
             [(Severity.DAMAGE, "config/topics.json", 0)],
             id="a damaged configuration file without one",
+        ),
+        pytest.param(
+            lambda store: (store / "config/consumerOffset.json").write_text('{"offsetTable":{"no group":{"0":1}}}'),
+            [(Severity.DAMAGE, "config/consumerOffset.json", 0)],
+            id="an offset of nobody",
+        ),
+        pytest.param(
+            lambda store: ((store / "rocketsim").mkdir(), (store / "rocketsim/epochs.json").write_text('{"epochs":')),
+            [(Severity.DAMAGE, "rocketsim/epochs.json", 0)],
+            id="a damaged file of our own",
         ),
     ],
 )

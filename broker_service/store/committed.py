@@ -1,0 +1,39 @@
+"""What the three files of committed offsets say together: RocketMQ's `consumerOffset.json`, the generations beside it
+and the journal of what came since.  Pure: takes what was read, not files.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from broker_service.store.offset_journal import NEVER, Line, OffsetEntry
+
+Queues = dict[int, OffsetEntry]
+Committed = dict[tuple[str, str], Queues]  # (group, topic) -> queue id -> entry
+
+
+def committed(
+    offset_table: Mapping[str, Mapping[str, int]],
+    generations: Mapping[str, Mapping[str, tuple[int, int]]],
+    journal: Iterable[Line],
+) -> Committed:
+    """Merged forward; deleted entries, with offset -1, too.  ValueError, TypeError or AttributeError where the JSON is
+    not of this shape."""
+    table: Committed = {}
+    for key, offsets in offset_table.items():
+        table[_place(key)] = {int(queue): OffsetEntry(0, int(offset)) for queue, offset in offsets.items()}
+    for key, raised in generations.items():
+        queues = table.setdefault(_place(key), {})
+        for queue, (generation, offset) in raised.items():
+            # The offsets are written first: theirs is of this generation, or of a newer one that the journal has.
+            written = queues.get(int(queue), NEVER).offset
+            queues[int(queue)] = OffsetEntry(int(generation), written if written >= 0 <= offset else int(offset))
+    for group, topic, entries in journal:
+        queues = table.setdefault((group, topic), {})
+        queues.update({queue: entry for queue, entry in entries.items() if entry > queues.get(queue, NEVER)})
+    return table
+
+
+def _place(key: str) -> tuple[str, str]:
+    topic, at, group = key.partition("@")
+    if not at:
+        raise ValueError(f"key {key!r} is not topic@group")
+    return group, topic
