@@ -3,14 +3,8 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from rocketsim_client.brokers import Member
-from rocketsim_client.directory import Directory, another_may_do_better
-from rocketsim_client.errors import (
-    BadAnswer,
-    BrokerNotExist,
-    CallTimeout,
-    RocketSimError,
-    Unreachable,
-)
+from rocketsim_client.directory import Directory, another_may_do_better, nobody
+from rocketsim_client.errors import BadAnswer, CallTimeout, RocketSimError, Unreachable
 from rocketsim_client.expression import TagExpression
 from rocketsim_client.model import CommitResult, MessageQueue, PullFrame, QueueBounds, QueueRange, by_broker
 from rocketsim_client.range_pull import RangeProgress
@@ -171,19 +165,12 @@ class Cluster(Directory):
         failure: RocketSimError | None = None
         while open_ranges := progress.open_ranges():
             topic = open_ranges[0].topic
-            member = self.find(topic, broker_name, broker_id_hint, tried)
-            if member is None or (broker_id_hint == MASTER_ID != member.broker_id):
-                self.refresh_after_failure(topic)  # the master may be back by now
-                if member is None:
-                    tried.clear()
-                member = self.find(topic, broker_name, broker_id_hint, tried)
-            if only_this and member and member.broker_id != broker_id_hint:
-                member = None
+            member = self.next_member(topic, broker_name, broker_id_hint, tried, only_this=only_this)
+            if member is None and tried:
+                tried.clear()  # once round: from the first on again
+                member = self.next_member(topic, broker_name, broker_id_hint, only_this=only_this)
             if member is None or failures >= max_failures:
-                wanted = f"broker id {broker_id_hint} of " if only_this else ""
-                raise failure or BrokerNotExist(
-                    f"the route of topic {topic!r} has no address for {wanted}broker {broker_name!r}"
-                )
+                raise failure or nobody(topic, broker_name, broker_id_hint if only_this else None)
             frames = self.transport.pull_range(
                 member.address,
                 open_ranges,
@@ -214,7 +201,5 @@ class Cluster(Directory):
                 tried.append(member.address)
                 if isinstance(error, Unreachable):
                     self.failed(member.address, error)
-                if only_this:
-                    tried.clear()
             finally:
                 frames.close()  # type: ignore[attr-defined]  # a generator: closing it cancels the call

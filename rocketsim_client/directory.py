@@ -39,6 +39,11 @@ def another_may_do_better(error: RocketSimError, broker_id: int) -> bool:
     return broker_id != MASTER_ID and isinstance(error, TopicNotExist | GroupNotExist)
 
 
+def nobody(topic: str, broker_name: str, only_id: int | None) -> BrokerNotExist:
+    wanted = "" if only_id is None else f"broker id {only_id} of "
+    return BrokerNotExist(f"the route of topic {topic!r} has no address for {wanted}broker {broker_name!r}")
+
+
 class Directory:
     """`name_server` is `host:port;host:port`.  `timeout_s` bounds each call to one server; falling back takes a further
     call."""
@@ -131,10 +136,28 @@ class Directory:
     def answered(self, address: str) -> None:
         self._bad.answered(address)
 
-    def find(self, topic: str, broker_name: str, broker_id: int, tried: Collection[str] = ()) -> Member | None:
-        """The next member to ask, by D5, leaving out `tried` addresses and putting those that just failed last."""
+    def next_member(
+        self, topic: str, broker_name: str, broker_id: int, tried: Collection[str] = (), *, only_this: bool = False
+    ) -> Member | None:
+        """Whom to ask next, by D5, leaving out `tried` addresses and putting those that just failed last; with
+        `only_this` it is this broker or nobody.
+
+        Whenever that is not the master that was asked for, or one was tried in vain, the route is looked at again: it
+        may know better by now.
+        """
+        member = self._find(topic, broker_name, broker_id, tried, only_this)
+        # Not for a suggested slave that is not there (yet): suggestions name ids that need not exist.
+        if member is None or (member.broker_id != broker_id and (tried or broker_id == MASTER_ID)):
+            self.refresh_after_failure(topic)
+            member = self._find(topic, broker_name, broker_id, tried, only_this)
+        return member
+
+    def _find(
+        self, topic: str, broker_name: str, broker_id: int, tried: Collection[str], only_this: bool
+    ) -> Member | None:
         order = candidates(self.route(topic).addresses(broker_name), broker_id, self.bad_addresses())
-        return next((member for member in order if member.address not in tried), None)
+        open_to_choice = (member for member in order if not only_this or member.broker_id == broker_id)
+        return next((member for member in open_to_choice if member.address not in tried), None)
 
     def ask(
         self,
@@ -145,37 +168,23 @@ class Directory:
         broker_id: int = MASTER_ID,
         only_this: bool = False,
     ) -> T:
-        """`call`'s answer from the first member that gives one.  Whenever that is not the master that was asked for, or
-        one has failed, the route is looked at again: it may know better by now."""
+        """`call`'s answer from the first member that gives one, in the order of `next_member`."""
         tried: list[str] = []
         failure: RocketSimError | None = None
-        refreshed = False
-        while True:
-            member = self.find(topic, broker_name, broker_id, tried)
-            # Not for a suggested slave that is not there (yet): suggestions name ids that need not exist.
-            doubtful = member is None or (member.broker_id != broker_id and (failure or broker_id == MASTER_ID))
-            if doubtful and not refreshed:
-                self.refresh_after_failure(topic)
-                refreshed = True
-                continue
-            if member is None or (only_this and member.broker_id != broker_id):
-                break
+        while member := self.next_member(topic, broker_name, broker_id, tried, only_this=only_this):
             tried.append(member.address)
             try:
                 answer = call(member)
             except RocketSimError as error:
                 if not another_may_do_better(error, member.broker_id):
                     raise
-                failure, refreshed = error, False
+                failure = error
                 if isinstance(error, Unreachable):
                     self.failed(member.address, error)
             else:
                 self.answered(member.address)
                 return answer
-        if failure:
-            raise failure
-        wanted = f"broker id {broker_id} of " if only_this else ""
-        raise BrokerNotExist(f"the route of topic {topic!r} has no address for {wanted}broker {broker_name!r}")
+        raise failure or nobody(topic, broker_name, broker_id if only_this else None)
 
     def ask_name(self, broker_name: str, call: Callable[[str], T]) -> T:
         """`call(address)`'s answer from the master of a name, from another member when it does not answer.  For

@@ -101,6 +101,15 @@ def test_only_this_broker_is_a_failure_when_it_is_gone(cluster, reader):
         list(reader.pull_range("broker-a", ranges(), only_this=True))
 
 
+def test_only_this_broker_is_asked_again_though_it_failed_a_moment_ago(cluster, reader):
+    master = reader.route("T").addresses("broker-a")[0]
+    reader.failed(master, CallTimeout("no frame in time", address=master))
+    frames = reader.pull_range("broker-a", ranges(), only_this=True)
+    assert {frame.broker_id for frame in frames} == {0}
+    reader.failed(master, CallTimeout("no answer in time", address=master))
+    assert reader.ask("T", "broker-a", lambda member: member.broker_id, only_this=True) == 0
+
+
 def test_a_range_beyond_the_end_is_told_and_not_asked_for_again(cluster, reader):
     frames = list(reader.pull_range("broker-a", ranges(60)))
     ends = {s.range_index: s.status for frame in frames for s in frame.segments if s.status != GetMessageStatus.FOUND}
