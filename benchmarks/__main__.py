@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -18,11 +19,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from benchmarks import machine, tables
 from benchmarks.bench import Bench, WrongResult
 from benchmarks.contest import FULL, QUICK, SMOKE, Plan
-from benchmarks.figures import Figure
 from benchmarks.registry import BENCHMARKS, BY_NAME, Benchmark
+from benchmarks.tables import Report
 
+logger = logging.getLogger(__name__)
+
+INTERRUPTED = 130  # as shells have it
 QUIET = 0.1  # of the machine; beyond it the figures are not worth much
-WIDTH = 200  # of a table in a file, where there is no terminal to ask
+WIDTH = 120  # of a table in a file, where there is no terminal to ask
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -34,21 +38,27 @@ def main(argv: list[str] | None = None) -> int:
     plan = SMOKE if arguments.smoke else QUICK if arguments.quick else FULL
     chosen = BENCHMARKS if arguments.name == "all" else (BY_NAME[arguments.name],)
     if arguments.log:
-        logging.basicConfig(filename=arguments.log, level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
-    figures: list[Figure] = []
-    wrong = 0
+        logging.basicConfig(filename=arguments.log, level=logging.INFO, format="%(asctime)s %(message)s")
+    reports: list[Report] = []
+    good = True
     for one in chosen:
         try:
-            figures += run(console, one, plan, arguments.directory, keep=arguments.keep)
-        except WrongResult as error:
-            wrong += 1
-            console.print(f"{one.name}: {error}; nothing that it measured counts", style="bold red", highlight=False)
+            report, broken = run(console, one, plan, arguments.directory, keep=arguments.keep)
+            reports.append(report)
+            good = good and not broken
+        except Exception as error:  # the next one may well work
+            good = False
+            logger.exception("%s ended with an error", one.name)
+            words = str(error) if isinstance(error, WrongResult) else f"{type(error).__name__}: {error}"
+            words = f"{one.name}: {words}; nothing that it measured counts"
+            console.print(words, style="bold red", highlight=False, markup=False)
         # After each, so that a run that is broken off has written what it has.
         if arguments.json:
-            arguments.json.write_text(json.dumps([figure.row() for figure in figures], indent=1) + "\n")
+            rows = [figure.row() for each in reports for figure in each.figures]
+            arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
         if arguments.markdown:
-            arguments.markdown.write_text(tables.markdown(figures))
-    return 1 if wrong else 0
+            arguments.markdown.write_text(tables.markdown(reports))
+    return 0 if good else 1
 
 
 def _interrupt(*_: object) -> None:
@@ -69,7 +79,10 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def run(console: Console, one: Benchmark, plan: Plan, directory: Path | None, *, keep: bool) -> list[Figure]:
+def run(
+    console: Console, one: Benchmark, plan: Plan, directory: Path | None, *, keep: bool
+) -> tuple[Report, Sequence[str]]:
+    """What it found, and what of ours failed while the rest went on."""
     if directory is not None:
         directory.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f"rocketsim-bench-{one.name}-", dir=directory))
@@ -99,8 +112,10 @@ def run(console: Console, one: Benchmark, plan: Plan, directory: Path | None, *,
         bench.note(f"others used {share * 100:.0f} % of the machine: measure again when it is quiet")
     load = f"{time.monotonic() - begun:.0f} s; others used {share * 100:.0f} % of the machine"
     title = f"{one.name} ({one.targets}): {one.what} [{plan.name}, {plan.rounds} counted runs; {load}]"
-    tables.print_figures(console, title, [*machine.describe(), command(one, plan)], bench.figures, bench.notes)
-    return bench.figures
+    failed = [f"FAILED: {what}" for what in bench.broken]
+    report = Report(title, [*machine.describe(), command(one, plan)], bench.figures, failed + bench.notes, bench.cpu)
+    tables.print_report(console, report)
+    return report, bench.broken
 
 
 def command(one: Benchmark, plan: Plan) -> str:
@@ -109,7 +124,10 @@ def command(one: Benchmark, plan: Plan) -> str:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, _interrupt)  # so that nothing we started outlives us
-    status = main()
+    try:
+        status = main()
+    except KeyboardInterrupt:
+        status = INTERRUPTED
     sys.stdout.flush()
     # Not to wait for threads of libraries that have nothing left to do.
     os._exit(status)

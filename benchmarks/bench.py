@@ -1,12 +1,14 @@
 """One benchmark that runs: its plan, its folder, its peers, and the figures it has found."""
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from benchmarks.contest import Contestant, Plan, Results, schedule
+from benchmarks import cpu
+from benchmarks.contest import Contestant, Plan, Results, Sample, schedule
 from benchmarks.figures import Figure, Missing, Series
 from benchmarks.targets import Target
 
@@ -23,7 +25,7 @@ class WrongResult(Exception):
 
 
 class Bench:
-    """`progress(done, all, what)` is told before every run."""
+    """`progress(done, all, what)` is told before every run.  `broken` says what of ours failed."""
 
     def __init__(
         self, name: str, plan: Plan, folder: Path, stack: ExitStack, progress: Callable[[int, int, str], None]
@@ -33,6 +35,8 @@ class Bench:
         self.folder = folder
         self.figures: list[Figure] = []
         self.notes: list[str] = []
+        self.cpu: list[str] = []
+        self.broken: list[str] = []
         self._stack = stack
         self._progress = progress
 
@@ -61,6 +65,7 @@ class Bench:
             return Missing(why)
 
     def doing(self, what: str) -> None:
+        logger.info("%s: %s", self.name, what)
         self._progress(0, 1, what)
 
     def note(self, text: str) -> None:
@@ -71,21 +76,28 @@ class Bench:
         results = Results({name: one for name, one in contestants.items() if isinstance(one, Missing)})
         running = {name: one for name, one in contestants.items() if not isinstance(one, Missing)}
         order = list(schedule(list(running), self.plan))
+        used: dict[str, list[tuple[cpu.Used, float | None]]] = {}
+        begun = time.monotonic()
         for done, (number, name) in enumerate(order):
             if not results.has(name):
                 continue
             counted = f"run {number + 1} of {self.plan.rounds}" if number >= 0 else "warm-up"
             self._progress(done, len(order), f"{what} {name}, {counted}".strip())
+            meter = cpu.Meter()
             try:
                 sample = running[name]()
             except Unavailable as error:
                 results.fail(name, str(error))
                 self.notes.append(f"missing: {name}: {error}")
                 continue
-            logger.info("%s %s %s: %s", self.name, what, name, dict(sample))
+            spent = meter()
+            logger.info("%s %s %s, %s: %s, %s", self.name, what, name, counted, dict(sample), spent)
             if number >= 0:
                 results.add(name, sample)
+                used.setdefault(name, []).append((spent, messages_of(sample)))
         self._progress(len(order), len(order), what)
+        self.cpu += [f"{what} {name}: {cpu.line(runs)}".strip() for name, runs in used.items() if results.has(name)]
+        logger.info("%s: %s took %.0f s", self.name, what or "the runs", time.monotonic() - begun)
         return results
 
     def report(
@@ -97,10 +109,18 @@ class Bench:
         reference_series: Series | Missing | None = None,
         target: Target | None = None,
     ) -> None:
-        """A line of the table; nothing if there is nothing of ours to say."""
+        """A line of the table; if what is measured failed, there is none, and the run ends with status 1."""
         if isinstance(series, Missing):
+            self.broken.append(f"{name}: {series.why}")
             return
         self.figures.append(Figure(self.name, name, unit, series, reference, reference_series, target))
+
+
+def messages_of(sample: Sample) -> float | None:
+    """How many a run moved, if it says so."""
+    if "messages" in sample:
+        return sample["messages"]
+    return sample["rate"] * sample["seconds"] if "rate" in sample and "seconds" in sample else None
 
 
 def must_be(what: str, found: object, wanted: object) -> None:

@@ -15,13 +15,14 @@ from types import TracebackType
 from typing import Any
 
 from benchmarks.bench import Unavailable
+from benchmarks.leash import leashed
 
 ROOT = Path(__file__).parents[1]
 CLOSE_TIMEOUT_S = 20.0
 
 
 class Driver:
-    """It ends when its input does, so it does not outlive the harness."""
+    """It ends when its input does, and does not outlive the harness."""
 
     def __init__(
         self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
@@ -31,7 +32,7 @@ class Driver:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                command,
+                leashed(command),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

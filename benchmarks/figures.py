@@ -101,9 +101,13 @@ def rounded(value: float | None) -> float | None:
 
 
 def text(value: float | None) -> str:
-    """For people: 1,234,567 and 12.3 and 0.012."""
+    """For people: 1.23 M, 123 k, 1,234, 12.3 and 0.0123: three digits that count, so that a line fits a terminal."""
     if value is None:
         return ""
+    if abs(value) >= 999_500:
+        return f"{value / 1e6:.{2 if abs(value) < 9_995_000 else 1}f} M"
+    if abs(value) >= 10_000:
+        return f"{value / 1e3:.{1 if abs(value) < 99_950 else 0}f} k"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 

@@ -1,6 +1,7 @@
-"""What people see: the list of benchmarks, and a table for each that ran."""
+"""What people see: the list of benchmarks, and a table for each that ran, on a terminal or as Markdown."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from statistics import median
 
 from rich import box
@@ -12,7 +13,20 @@ from benchmarks.figures import Figure, Missing, text
 from benchmarks.registry import Benchmark
 
 DURABILITY = "durability: page cache (ASYNC_FLUSH), one broker or an ASYNC_MASTER pair, unless the figure says more"
+CPU = "CPU of the counted runs, by process:"
 _COLORS = {"met": "green", "MISSED": "red", "reference missing": "yellow"}
+_COLUMNS = ("figure", "min / median / max", "unit", "reference", "its min / median / max", "ratio", "target", "verdict")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One benchmark's outcome.  `cpu` is a line for each contestant."""
+
+    title: str
+    head: Sequence[str]
+    figures: Sequence[Figure]
+    notes: Sequence[str] = ()
+    cpu: Sequence[str] = ()
 
 
 def print_list(console: Console, benchmarks: Sequence[Benchmark]) -> None:
@@ -21,7 +35,7 @@ def print_list(console: Console, benchmarks: Sequence[Benchmark]) -> None:
         table.add_column(name, overflow="fold")
     for one in benchmarks:
         table.add_row(one.name, one.targets, one.what, one.needs)
-    table.add_row("all", "P1-P14", "each of them, one after the other", "all of that, at most 3 hours")
+    table.add_row("all", "P1-P14", "each of them, one after the other", "all of that; about an hour")
     console.print(table)
     console.print(
         "./run bench NAME [--quick] [--json FILE]\n"
@@ -29,27 +43,28 @@ def print_list(console: Console, benchmarks: Sequence[Benchmark]) -> None:
     )
 
 
-def print_figures(
-    console: Console, title: str, head: Sequence[str], figures: Sequence[Figure], notes: Sequence[str]
-) -> None:
+def print_report(console: Console, report: Report) -> None:
     console.print()
-    console.print(title, style="bold", highlight=False, markup=False)
-    for line in (*head, DURABILITY):
+    console.print(report.title, style="bold", highlight=False, markup=False)
+    for line in (*report.head, DURABILITY):
         console.print(line, style="dim", highlight=False, markup=False)
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column("figure", overflow="fold")
-    table.add_column("min / median / max", justify="right")
-    table.add_column("unit")
-    table.add_column("reference", overflow="fold")
-    table.add_column("its min / median / max", justify="right")
-    for name in ("ratio", "target"):
-        table.add_column(name, justify="right")
-    table.add_column("verdict")
-    for figure in figures:
+    for name in _COLUMNS:
+        # Words fold, numbers do not.
+        words = name in ("figure", "reference")
+        numbers = "min" in name or name in ("ratio", "target")
+        table.add_column(
+            name, overflow="fold", ratio=1 if words else None, no_wrap=numbers, justify="right" if numbers else "left"
+        )
+    for figure in report.figures:
         table.add_row(*cells(figure)[:-1], Text(figure.verdict, style=_COLORS.get(figure.verdict, "")))
     console.print(table, highlight=False)
-    for note in notes:
+    for note in report.notes:
         console.print(f"* {note}", highlight=False, markup=False)
+    if report.cpu:
+        console.print(CPU, style="dim", highlight=False)
+    for line in report.cpu:
+        console.print(f"  {line}", style="dim", highlight=False, markup=False)
 
 
 def cells(figure: Figure) -> list[str]:
@@ -75,18 +90,21 @@ def spread(values: Sequence[float]) -> str:
     return " / ".join(map(text, (min(values), median(values), max(values))))
 
 
-def markdown(figures: Sequence[Figure]) -> str:
+def markdown(reports: Sequence[Report]) -> str:
     """The same for docs/performance.md."""
-    names = (
-        "figure",
-        "min / median / max",
-        "unit",
-        "reference",
-        "its min / median / max",
-        "ratio",
-        "target",
-        "verdict",
-    )
-    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
-    lines += ["| " + " | ".join(cells(figure)) + " |" for figure in figures]
-    return "\n".join(lines) + "\n"
+    return "\n".join(line for report in reports for line in _section(report))
+
+
+def _section(report: Report) -> Iterator[str]:
+    yield f"### {report.title}\n"
+    yield "\n".join(f"{line}  " for line in (*report.head, DURABILITY)) + "\n"
+    yield "| " + " | ".join(_COLUMNS) + " |"
+    yield "|" + "---|" * len(_COLUMNS)
+    for figure in report.figures:
+        yield "| " + " | ".join(cells(figure)) + " |"
+    yield ""
+    yield from (f"- {note}" for note in report.notes)
+    if report.cpu:
+        yield f"\n{CPU}\n"
+        yield from (f"- {line}" for line in report.cpu)
+    yield ""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.bench import Unavailable
+from benchmarks.leash import leashed
 from benchmarks.peers import maven
 from tests.interop.real_rocketmq import free_port
 
@@ -73,7 +74,7 @@ auto.create.topics.enable=false
     _format(jars, config)
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            [*_java(jars, HEAP, "kafka.Kafka"), str(config)], stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            leashed([*_java(jars, HEAP, "kafka.Kafka"), str(config)]), stdout=log, stderr=log, stdin=subprocess.DEVNULL
         )
     try:
         _await_port(process, port, folder / "log")

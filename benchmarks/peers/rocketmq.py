@@ -16,6 +16,7 @@ from pathlib import Path
 
 from benchmarks.bench import Unavailable
 from benchmarks.driver import Driver
+from benchmarks.leash import leashed
 from benchmarks.peers import maven
 from tests.interop.real_rocketmq import OPENS, VERSION, free_port
 
@@ -43,7 +44,7 @@ class JavaServer:
         self.name = name
         self.port = port
         self._folder = folder
-        self._command = java(jars, folder, heap, *main)
+        self._command = leashed(java(jars, folder, heap, *main))
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> float:

@@ -71,9 +71,10 @@ def test_a_peer_that_cannot_be_had_is_noted(bench):
     assert bench.notes == ["missing: Kafka: Maven (mvn) is not installed"]
 
 
-def test_a_figure_without_a_value_of_ours_is_no_line(bench):
-    bench.report("rows", "rows/s", Missing("broken"), "Kafka source", Series((1.0,)))
+def test_a_figure_without_a_value_of_ours_is_no_line_but_a_failure(bench):
+    bench.report("rows", "rows/s", Missing("the client ended"), "Kafka source", Series((1.0,)))
     assert bench.figures == []
+    assert bench.broken == ["rows: the client ended"]
 
 
 def test_parts_end_with_the_benchmark(tmp_path):

@@ -68,7 +68,9 @@ def test_json_has_the_keys_that_were_promised():
 
 
 def test_figures_are_written_for_people():
-    assert [text(value) for value in (1234567.8, 12.345, 0.01234, 0, None)] == ["1,234,568", "12.3", "0.0123", "0", ""]
+    values = {1234567.8: "1.23 M", 999_600: "1.00 M", 12_345_678: "12.3 M", 123_456: "123 k", 12_345: "12.3 k"}
+    values |= {9_876: "9,876", 12.345: "12.3", 0.01234: "0.0123", 0: "0", None: ""}
+    assert {value: text(value) for value in values} == values
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,89 @@
+"""Whose CPU a run used: the processes by what they are, so that one sees which of them is the limit."""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import psutil
+
+HARNESS, OTHER = "harness", "other"
+SHOWN = 0.05  # of a core; less limits nothing
+# The first that a command line holds.
+KINDS = (
+    ("-s/broker.properties", "slave"),
+    ("broker.properties", "master"),
+    ("namesrv.properties", "name server"),
+    ("benchmarks.load", "client"),
+    ("benchmarks.raw server", "raw server"),
+    ("benchmarks.raw", "raw client"),
+    ("kafka.Kafka", "Kafka"),
+    ("kafka_client", "librdkafka"),
+    ("slave.properties", "RocketMQ's slave"),
+    ("master.properties", "RocketMQ's master"),
+    ("ProxyStartup", "proxy"),
+    ("RocketMqLoad", "Java client"),
+    ("rocketmq_client", "Python client"),
+    ("SparkSubmit", "Spark's JVM"),
+    ("pyspark", "Spark's Python"),
+)
+
+
+def kind_of(command: Sequence[str]) -> str:
+    line = " ".join(command)
+    return next((kind for words, kind in KINDS if words in line), OTHER)
+
+
+class Used(NamedTuple):
+    """CPU seconds by kind, in `wall` seconds."""
+
+    seconds: Mapping[str, float]
+    wall: float
+
+
+class Meter:
+    """From its making on.  Processes that ended meanwhile are not in it, those that began are."""
+
+    def __init__(self) -> None:
+        self._before = _seconds()
+        self._begun = time.perf_counter()
+
+    def __call__(self) -> Used:
+        wall = time.perf_counter() - self._begun
+        found: dict[str, float] = {}
+        for pid, (kind, seconds) in _seconds().items():
+            found[kind] = found.get(kind, 0.0) + seconds - self._before.get(pid, (kind, 0.0))[1]
+        return Used(found, wall)
+
+
+def _seconds() -> dict[int, tuple[str, float]]:
+    """By process id.  Spark's Python workers come and go: theirs is what their daemon has reaped, too."""
+    me = psutil.Process()
+    found = {}
+    for process in (me, *me.children(recursive=True)):
+        try:
+            kind = HARNESS if process.pid == me.pid else kind_of(process.cmdline())
+            used = process.cpu_times()
+        except psutil.Error:
+            continue  # it has just ended
+        reaped = used.children_user + used.children_system if kind == "Spark's Python" else 0.0
+        found[process.pid] = (kind, used.user + used.system + reaped)
+    return found
+
+
+def line(runs: Sequence[tuple[Used, float | None]]) -> str:
+    """`client 0.62 µs (0.97 cores), ... a message; 1.9 of 2 cores busy`, over runs with their counts of messages."""
+    wall = sum(used.wall for used, _ in runs)
+    total: dict[str, float] = {}
+    for used, _ in runs:
+        for kind, seconds in used.seconds.items():
+            total[kind] = total.get(kind, 0.0) + seconds
+    messages = sum(count or 0.0 for _, count in runs)
+    words = []
+    for kind, seconds in sorted(total.items(), key=lambda item: -item[1]):
+        if seconds / wall < SHOWN:
+            continue
+        each = f" {seconds / messages * 1e6:.3g} µs" if messages else ""
+        words.append(f"{kind}{each} ({seconds / wall:.2f} cores)")
+    each = " a message" if messages else ""
+    return f"{', '.join(words)}{each}; {sum(total.values()) / wall:.1f} of {os.cpu_count()} cores busy"
