@@ -1,7 +1,8 @@
 """The Admin service's calls: generated messages on one side, `admin_model` on the other, nothing else."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import fields
+from typing import Any, TypeVar
 
 from rocketsim_proto import admin_pb2 as pb
 from rocketsim_proto import metadata_pb2 as meta
@@ -24,6 +25,8 @@ from rocketsim_client.errors import BadAnswer
 from rocketsim_client.message_view import Messages
 from rocketsim_client.model import MessageQueue
 
+T = TypeVar("T")
+
 
 class GrpcAdmin:
     """Every call asks one broker, once.  `broker_name` only labels what it answers."""
@@ -37,23 +40,15 @@ class GrpcAdmin:
     # --- topics ---------------------------------------------------------------------------------------------------
 
     def update_topic(self, address: str, topic: TopicConfig, timeout_s: float) -> TopicConfig:
-        request = pb.UpdateTopicRequest(
-            topic=meta.TopicConfig(
-                topic_name=topic.topic_name,
-                read_queue_nums=topic.read_queue_nums,
-                write_queue_nums=topic.write_queue_nums,
-                perm=topic.perm,
-                order=topic.order,
-                attributes=dict(topic.attributes),
-            )
-        )
-        return _topic(self._call(address, "UpdateTopic", request, timeout_s).topic)
+        request = pb.UpdateTopicRequest(topic=meta.TopicConfig(**_values(topic)))
+        return _plain(TopicConfig, self._call(address, "UpdateTopic", request, timeout_s).topic)
 
     def delete_topic(self, address: str, topic: str, timeout_s: float) -> None:
         self._call(address, "DeleteTopic", pb.DeleteTopicRequest(topic=topic), timeout_s)
 
     def list_topics(self, address: str, timeout_s: float) -> list[TopicConfig]:
-        return [_topic(topic) for topic in self._call(address, "ListTopics", pb.ListTopicsRequest(), timeout_s).topics]
+        answer = self._call(address, "ListTopics", pb.ListTopicsRequest(), timeout_s)
+        return [_plain(TopicConfig, topic) for topic in answer.topics]
 
     def topic_status(self, address: str, broker_name: str, topic: str, timeout_s: float) -> list[TopicStatus]:
         answer = self._call(address, "TopicStatus", pb.TopicStatusRequest(topic=topic), timeout_s)
@@ -72,23 +67,8 @@ class GrpcAdmin:
     def update_sub_group(
         self, address: str, group: SubscriptionGroupConfig, timeout_s: float
     ) -> SubscriptionGroupConfig:
-        request = pb.UpdateSubGroupRequest(
-            group=meta.SubscriptionGroupConfig(
-                group_name=group.group_name,
-                consume_enable=group.consume_enable,
-                consume_from_min_enable=group.consume_from_min_enable,
-                consume_broadcast_enable=group.consume_broadcast_enable,
-                consume_message_orderly=group.consume_message_orderly,
-                retry_queue_nums=group.retry_queue_nums,
-                retry_max_times=group.retry_max_times,
-                broker_id=group.broker_id,
-                which_broker_when_consume_slowly=group.which_broker_when_consume_slowly,
-                notify_consumer_ids_changed_enable=group.notify_consumer_ids_changed_enable,
-                consume_timeout_minute=group.consume_timeout_minute,
-                attributes=dict(group.attributes),
-            )
-        )
-        return _group(self._call(address, "UpdateSubGroup", request, timeout_s).group)
+        request = pb.UpdateSubGroupRequest(group=meta.SubscriptionGroupConfig(**_values(group)))
+        return _plain(SubscriptionGroupConfig, self._call(address, "UpdateSubGroup", request, timeout_s).group)
 
     def delete_sub_group(self, address: str, group: str, remove_offset: bool, timeout_s: float) -> None:
         request = pb.DeleteSubGroupRequest(group=group, remove_offset=remove_offset)
@@ -96,7 +76,7 @@ class GrpcAdmin:
 
     def list_sub_groups(self, address: str, timeout_s: float) -> list[SubscriptionGroupConfig]:
         answer = self._call(address, "ListSubGroups", pb.ListSubGroupsRequest(), timeout_s)
-        return [_group(group) for group in answer.groups]
+        return [_plain(SubscriptionGroupConfig, group) for group in answer.groups]
 
     def consumer_progress(
         self, address: str, broker_name: str, group: str, topic: str, timeout_s: float
@@ -139,18 +119,7 @@ class GrpcAdmin:
 
     def ha_status(self, address: str, timeout_s: float) -> HaStatus:
         answer = self._call(address, "HaStatus", pb.HaStatusRequest(), timeout_s)
-        slaves = [
-            HaSlave(
-                slave.address,
-                slave.broker_id,
-                slave.ack_offset,
-                slave.diff_bytes,
-                slave.in_sync,
-                slave.transfer_bytes_per_second,
-                slave.transfer_from_where,
-            )
-            for slave in answer.slaves
-        ]
+        slaves = [_plain(HaSlave, slave) for slave in answer.slaves]
         return HaStatus(
             address,
             answer.is_master,
@@ -209,32 +178,14 @@ class GrpcAdmin:
         return _messages(self._call(address, "QueryMsgByOffset", request, timeout_s), queue.broker_name)
 
 
-def _topic(topic: meta.TopicConfig) -> TopicConfig:
-    return TopicConfig(
-        topic_name=topic.topic_name,
-        read_queue_nums=topic.read_queue_nums,
-        write_queue_nums=topic.write_queue_nums,
-        perm=topic.perm,
-        order=topic.order,
-        attributes=dict(topic.attributes),
-    )
+def _values(config: TopicConfig | SubscriptionGroupConfig) -> dict[str, Any]:
+    return {field.name: getattr(config, field.name) for field in fields(config)}
 
 
-def _group(group: meta.SubscriptionGroupConfig) -> SubscriptionGroupConfig:
-    return SubscriptionGroupConfig(
-        group_name=group.group_name,
-        consume_enable=group.consume_enable,
-        consume_from_min_enable=group.consume_from_min_enable,
-        consume_broadcast_enable=group.consume_broadcast_enable,
-        consume_message_orderly=group.consume_message_orderly,
-        retry_queue_nums=group.retry_queue_nums,
-        retry_max_times=group.retry_max_times,
-        broker_id=group.broker_id,
-        which_broker_when_consume_slowly=group.which_broker_when_consume_slowly,
-        notify_consumer_ids_changed_enable=group.notify_consumer_ids_changed_enable,
-        consume_timeout_minute=group.consume_timeout_minute,
-        attributes=dict(group.attributes),
-    )
+def _plain(kind: type[T], message: Any) -> T:
+    """The dataclass with the message's values: their fields have the same names."""
+    values = {field.name: getattr(message, field.name) for field in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()})
 
 
 def _messages(answer: pb.QueryMsgResponse, broker_name: str) -> Messages:
