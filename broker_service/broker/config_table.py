@@ -93,7 +93,9 @@ class ConfigTable(Generic[Entry]):
         """False if there was none."""
         if name not in self.entries:
             return False
-        self._bury({name: Tombstone(now_ms, queue_offsets or {})})
+        before = self.tombstones.get(name)  # a queue that was not used again since still goes on from there
+        offsets = {**(before.queue_offsets if before else {}), **(queue_offsets or {})}
+        self._bury({name: Tombstone(now_ms, offsets)})
         self._store({key: entry for key, entry in self.entries.items() if key != name}, self.version.next(now_ms), name)
         return True
 
@@ -105,16 +107,25 @@ class ConfigTable(Generic[Entry]):
         *,
         complete: bool,
     ) -> set[str]:
-        """Become what the master has: a snapshot (`complete`) or a change.  Returns the names that differed."""
+        """Become what the master has: a snapshot (`complete`) or a change.  Returns the names that differed.
+
+        A name in `entries` and in `deleted` was made again: its tombstone is kept, as the master keeps it.
+        """
         mastered = {entry.name: entry for entry in entries}
+        buried = {
+            name: Tombstone(version.timestamp, offsets)
+            for name, offsets in deleted.items()
+            if name in mastered and ((grave := self.tombstones.get(name)) is None or grave.queue_offsets != offsets)
+        }
         gone = {name for name in deleted if name in self.entries and name not in mastered}
         if complete:
             gone |= self.entries.keys() - mastered.keys()
         changed = {name for name, entry in mastered.items() if self.entries.get(name) != entry} | gone
+        buried |= {name: Tombstone(version.timestamp, deleted.get(name, {})) for name in gone}
+        if buried:
+            self._bury(buried)
         if not changed and version == self.version:
             return set()
-        if gone:
-            self._bury({name: Tombstone(version.timestamp, deleted.get(name, {})) for name in gone})
         table = {name: entry for name, entry in self.entries.items() if name not in gone} | mastered
         self._store(table, version, *changed)
         return changed

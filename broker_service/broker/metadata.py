@@ -55,7 +55,7 @@ class MetadataExchange:
                 metadata_pb2.DelayOffset(delay_level=level, offset=offset) for level, offset in position.offsets.items()
             ],
             deleted_topics=broker.topics.deleted(),
-            deleted_queues=self._floors(broker.topics.deleted()),
+            deleted_queues=self._floors(broker.topics.tombstones),
             deleted_groups=broker.groups.deleted(),
             complete=True,
             epoch=broker.epoch,
@@ -123,13 +123,15 @@ class MetadataExchange:
     def apply(self, metadata: metadata_pb2.Metadata) -> None:
         """A snapshot or a change from the master.  Offsets merge forward; topics and groups become the master's."""
         broker = self._broker
-        buried: dict[str, dict[int, int]] = {name: {} for name in metadata.deleted_topics}
+        deleted: dict[str, dict[int, int]] = {name: {} for name in metadata.deleted_topics}
+        made_again: dict[str, dict[int, int]] = {}
         for floor in metadata.deleted_queues:
-            buried.setdefault(floor.topic, {})[floor.queue_id] = floor.next_offset
+            of_topic = deleted if floor.topic in deleted else made_again
+            of_topic.setdefault(floor.topic, {})[floor.queue_id] = floor.next_offset
         topics = broker.topics.adopt(
             version_from_proto(metadata.topics_version),
             [topic_from_proto(topic) for topic in metadata.topics],
-            buried,
+            deleted | made_again,
             complete=metadata.complete,
         )
         groups = broker.groups.adopt(
@@ -138,9 +140,12 @@ class MetadataExchange:
             {name: {} for name in metadata.deleted_groups},
             complete=metadata.complete,
         )
-        for name in sorted(topics & buried.keys()):
+        for name in sorted(topics & deleted.keys()):
             # Only a tombstone deletes queues: a snapshot without the topic may come from a master that lost its file.
-            broker.store.delete_topic(name, buried[name])
+            broker.store.delete_topic(name, deleted[name])
+        for name, floors in sorted(made_again.items()):
+            if queues := broker.store.forget_before(name, floors):
+                logger.info("topic %s was deleted and made again: the old entries of queues %s are gone", name, queues)
         if topics or groups:
             logger.info(
                 "taken over from the master: topics %s, groups %s", sorted(topics) or "-", sorted(groups) or "-"

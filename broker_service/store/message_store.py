@@ -290,6 +290,13 @@ class MessageStore:
         self._durability.refuse_if_fatal()
         return self._queues.delete_topic(topic, floors)
 
+    def forget_before(self, topic: str, floors: dict[int, int]) -> list[int]:
+        """A slave's: the topic was deleted and made again while it was away.  What its queues have from before `floors`
+        goes; returns the queues that had some.
+        """
+        self._durability.refuse_if_fatal()
+        return self._queues.forget_before(topic, floors)
+
     # --- flushing and periodic work -------------------------------------------------------------------------------
 
     def flush(self) -> int:

@@ -133,6 +133,27 @@ class QueueTable:
         self._files.remove_tree(self.directory / topic)
         return {queue_id: self._floors[topic, queue_id] for queue_id in ends}
 
+    def forget_before(self, topic: str, floors: Mapping[int, int]) -> list[int]:
+        """The topic was deleted and made again while this broker was away: what its queues have from before `floors`
+        goes, now and when they are made again from the log.  Returns the queues that had some.
+        """
+        raised = {
+            (topic, queue): floor for queue, floor in floors.items() if floor > self._floors.get((topic, queue), 0)
+        }
+        if raised:
+            self._floors.update(raised)
+            self._floors_file.save({"deletedTopics": _by_topic(self._floors)})
+        old = [
+            queue for queue_id in floors if (queue := self.get(topic, queue_id)) and queue.min_offset < floors[queue_id]
+        ]
+        for queue in old:
+            floor = floors[queue.queue_id]
+            kept = queue.read(floor, queue.max_offset - floor)
+            self.drop((topic, queue.queue_id))
+            if len(kept):
+                self.get_or_create(topic, queue.queue_id).put(floor, kept)
+        return [queue.queue_id for queue in old]
+
     # --- loading --------------------------------------------------------------------------------------------------
 
     def load(self, log_min: int, log_end: int, summary: QueueSummary | None, *, clean: bool) -> dict[QueueKey, str]:
@@ -163,7 +184,7 @@ class QueueTable:
                 damaged[key] = "it is missing"
             elif known.max_offset < end:
                 damaged[key] = f"it ends at {known.max_offset} instead of {end}"
-            elif known.first_offset > first:
+            elif known.first_offset > max(first, self._floors.get(key, 0)):
                 damaged[key] = f"it starts at {known.first_offset} instead of {first}"
         for key in damaged:
             self.drop(key)

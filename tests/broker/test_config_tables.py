@@ -159,6 +159,22 @@ def test_a_change_touches_only_what_it_names(tmp_path: Path) -> None:
     assert topics.tombstones["b"].queue_offsets == {0: 3}
 
 
+def test_a_snapshot_tells_that_a_topic_was_deleted_and_made_again(tmp_path: Path) -> None:
+    topics = topics_in(tmp_path)
+    topics.adopt(DataVersion(2, 2), [TopicConfig("t")], {"t": {0: 3}}, complete=True)
+    again = topics_in(tmp_path)
+    assert set(again.entries) == {"t"}
+    assert again.tombstones["t"].queue_offsets == {0: 3}  # for slaves of its own, once it is promoted
+
+
+def test_a_second_deletion_forgets_no_queue_of_the_first(tmp_path: Path) -> None:
+    topics = topics_in(tmp_path)
+    for queue_offsets in ({0: 3, 1: 5}, {0: 4}):
+        topics.put(TopicConfig("t"), now_ms=1)
+        topics.delete("t", 2, queue_offsets)
+    assert topics.tombstones["t"].queue_offsets == {0: 4, 1: 5}
+
+
 def test_the_same_snapshot_again_writes_nothing(tmp_path: Path) -> None:
     topics = topics_in(tmp_path)
     topics.adopt(DataVersion(2, 2), [TopicConfig("a")], {}, complete=True)

@@ -87,6 +87,31 @@ async def test_a_topic_made_again_at_once_is_a_new_one_on_the_slave_too(
         assert slave.store.queue_bounds("t", 0) == master.store.queue_bounds("t", 0) == (1, 2)
 
 
+@pytest.mark.parametrize("restarted", [False, True], ids=["master stays", "master restarts too"])
+async def test_a_topic_made_again_while_its_slave_was_away_is_a_new_one_there_too(
+    tmp_path: Path, restarted: bool
+) -> None:
+    async with name_server() as names, AsyncExitStack() as parts:
+        keys = QUICK | {"namesrv_addr": names.address}
+        master = await parts.enter_async_context(running(tmp_path / "m", **keys))
+        async with running(tmp_path / "s", **(keys | SLAVE)) as slave:
+            await put(master, "t", b"old", b"older")
+            await put(master, "t", b"of a queue not used again", queue_id=1)
+            await until(lambda: "t" in slave.topics.entries, "the topic")
+            await until(lambda: slave.store.end_offset == master.store.end_offset, "copied")
+        Operations(master.broker, master.leadership).delete_topic("t")
+        await put(master, "t", b"new")
+        if restarted:
+            await parts.aclose()
+            master = await parts.enter_async_context(running(tmp_path / "m", **keys))
+        async with running(tmp_path / "s", **(keys | SLAVE)) as slave:
+            await until(lambda: slave.store.queue_bounds("t", 0) == (2, 3), "the old entries are gone")
+            found = await slave.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=2))
+            assert bodies_in(found.records) == [b"new"]
+            assert slave.store.queue_bounds("t", 1) == (0, 0)
+            assert slave.topics.tombstones["t"].queue_offsets == master.topics.tombstones["t"].queue_offsets
+
+
 async def test_a_pull_held_on_a_slave_is_woken_by_replication(tmp_path: Path) -> None:
     async with pair(tmp_path) as (_, master, slave):
         await put(master, "t", b"first")

@@ -3,6 +3,8 @@
 import shutil
 from pathlib import Path
 
+import pytest
+
 from tests.support.memory_files import MemoryFiles
 from tests.support.stores import bodies, open_store, put, queue_bodies
 
@@ -47,3 +49,36 @@ def test_a_slave_takes_the_masters_offsets():
     assert store.delete_topic("topic", {0: 7, 3: 2}) == {0: 7, 3: 2}
     put(store, "topic", [0, 3], [b"b", b"c"])
     assert store.queue_bounds("topic", 0) == (7, 8) and store.queue_bounds("topic", 3) == (2, 3)
+
+
+@pytest.mark.parametrize("floor", [1, 2, 3, 7])
+def test_a_slave_that_was_away_forgets_what_the_queues_of_a_topic_made_again_had_before(floor):
+    disk = MemoryFiles()
+    store = open_store(ROOT, disk)
+    put(store, "topic", [0, 0, 0, 1], [b"a", b"b", b"c", b"d"])
+    assert store.forget_before("topic", {0: floor, 1: 0}) == [0]
+    kept = [b"a", b"b", b"c"][floor:]
+    assert queue_bodies(store, "topic", 0) == kept and queue_bodies(store, "topic", 1) == [b"d"]
+    assert store.forget_before("topic", {0: floor, 1: 0}) == []
+    for _ in range(2):  # from its files, and made again from the log after a kill
+        store = open_store(ROOT, disk := disk.kill())
+        assert queue_bodies(store, "topic", 0) == kept and queue_bodies(store, "topic", 1) == [b"d"]
+    put(store, "topic", 0, [b"e"])
+    assert queue_bodies(store, "topic", 0) == [*kept, b"e"]
+    assert store.queue_bounds("topic", 0) == (floor, max(floor, 3) + 1)
+    store.close()
+    store = open_store(ROOT, disk)
+    assert store.recovery.scanned_from is None and queue_bodies(store, "topic", 0) == [*kept, b"e"]
+
+
+def test_a_kill_before_the_old_entries_went_leaves_them_to_the_next_time(monkeypatch):
+    disk = MemoryFiles()
+    store = open_store(ROOT, disk)
+    put(store, "topic", 0, [b"a", b"b"])
+    with monkeypatch.context() as killed:
+        killed.setattr("broker_service.store.queue_table.QueueTable.drop", lambda self, key: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            store.forget_before("topic", {0: 1})
+    store = open_store(ROOT, disk.kill())
+    store.forget_before("topic", {0: 1})
+    assert queue_bodies(store, "topic", 0) == [b"b"]
