@@ -134,6 +134,7 @@ class _MasterStream:
         self._hand_back_due = False
         self._heard_at = _now()
         self._welcomed = asyncio.Event()
+        self._versions = (0, 0)  # of the newest topics and groups that this master has told of
 
     def hand_back(self) -> None:
         self._hand_back_due = True
@@ -175,13 +176,22 @@ class _MasterStream:
                     self._follower.receive(message.log)
                     self._ack_due = True
                 case "metadata":
-                    self._broker.apply_metadata(message.metadata)
+                    self._take(message.metadata)
                 case kind:
                     raise ProtocolViolation(f"a message of kind {kind}")
             self._wake.set()
         raise grpc.aio.AioRpcError(
             await call.code(), await call.initial_metadata(), await call.trailing_metadata(), await call.details()
         )
+
+    def _take(self, metadata: Metadata) -> bool:
+        """False, and nothing is done, for what newer metadata has overtaken: answers and changes come on two ways."""
+        versions = metadata.topics_version.counter, metadata.groups_version.counter
+        if any(version < known for version, known in zip(versions, self._versions, strict=True)):
+            return False
+        self._versions = versions
+        self._broker.apply_metadata(metadata)
+        return True
 
     def _on_handshake(self, reply: pb.HandshakeReply) -> None:
         with self._flusher.halted():
@@ -231,7 +241,8 @@ class _MasterStream:
             except grpc.aio.AioRpcError as error:
                 logger.warning("metadata of master %s: %s %s", self._address, error.code().name, error.details())
             else:
-                self._broker.apply_metadata(metadata)
+                if not self._take(metadata):
+                    continue  # asked again: only topics and groups that go on changing could overtake that one too
             await asyncio.sleep(self._settings.metadata_interval_s)
 
     async def _watch(self) -> NoReturn:

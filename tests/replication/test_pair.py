@@ -8,7 +8,7 @@ import zlib
 import grpc
 import pytest
 from rocketsim_proto import replication_pb2 as pb
-from rocketsim_proto.metadata_pb2 import ConsumerOffset, Metadata, TopicConfig
+from rocketsim_proto.metadata_pb2 import ConsumerOffset, DataVersion, Metadata, TopicConfig
 from rocketsim_proto.replication_pb2_grpc import ReplicationStub
 
 from broker_service.model import PutStatus
@@ -517,6 +517,53 @@ async def test_a_broker_that_is_no_master_refuses_slaves(tmp_path):
 
 
 # --- metadata -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", ["topics_version", "groups_version"])
+async def test_an_answer_that_a_change_has_overtaken_takes_nothing_back(tmp_path, monkeypatch, table):
+    def metadata(counter, **fields):
+        return Metadata(**{table: DataVersion(counter=counter)}, **fields)
+
+    master, slave = Node(MemoryLog(), tmp_path / "m", 0), Node(MemoryLog(), tmp_path / "s", 1, slave=QUICK)
+    master.broker.snapshot = metadata(7, complete=True)
+    asked, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def answer_late(request, context):
+        answer = master.broker.metadata()
+        asked.set()
+        await may_answer.wait()
+        return answer
+
+    monkeypatch.setattr(master.master, "GetMetadata", answer_late)
+    async with master.serving(), slave.following(master):
+        await asked.wait()
+        await until(lambda: master.broker.joined)
+        master.broker.snapshot = metadata(8, complete=True)
+        master.master.publish_metadata(metadata(8))
+        await until(lambda: slave.broker.applied)
+        may_answer.set()
+        await until(lambda: any(applied.complete for applied in slave.broker.applied))
+        counters = [getattr(applied, table).counter for applied in slave.broker.applied]
+        assert set(counters) == {8}
+
+        # And the other way round: a change on its way for longer than an answer.
+        master.broker.snapshot = metadata(10, complete=True)
+        await until(lambda: getattr(slave.broker.applied[-1], table).counter == 10)
+        for counter in (9, 11):
+            master.master.publish_metadata(metadata(counter))
+        master.broker.snapshot = metadata(11, complete=True)
+        await until(lambda: getattr(slave.broker.applied[-1], table).counter == 11)
+        counters = [getattr(applied, table).counter for applied in slave.broker.applied]
+        assert counters == sorted(counters)
+
+
+async def test_a_master_met_again_may_be_at_an_older_version(tmp_path):
+    master, slave = Node(MemoryLog(), tmp_path / "m", 0), Node(MemoryLog(), tmp_path / "s", 1, slave=QUICK)
+    async with master.serving(), slave.running():
+        for counter in (7, 3):  # a promoted one, or one whose file was put back
+            master.broker.snapshot = Metadata(topics_version=DataVersion(counter=counter), complete=True)
+            async with slave.following(master):
+                await until(lambda at=counter: slave.broker.applied[-1:] == [master.broker.snapshot])
 
 
 async def test_metadata_comes_as_snapshots_and_changes_and_offsets_are_handed_back(tmp_path):
