@@ -36,14 +36,15 @@ _CLIENT_SYS_FLAGS = (
 )
 _SECTOR = bytes(512)
 # Kinds of message that would be stored as something else than they are meant to be.
-_UNSUPPORTED: dict[str, str] = {
-    "TRAN_MSG": "transactional messages are not supported",
-    "TIMER_DELIVER_MS": "messages with a delivery time are not supported; use a delay level",
-    "TIMER_DELAY_SEC": "messages with a delivery time are not supported; use a delay level",
-    "TIMER_DELAY_MS": "messages with a delivery time are not supported; use a delay level",
-    PROPERTY_DELIVERED_LEVEL: "the property belongs to the broker",
-    PROPERTY_DELIVERED_OFFSET: "the property belongs to the broker",
+_UNSUPPORTED: dict[bytes, str] = {
+    b"TRAN_MSG": "transactional messages are not supported",
+    b"TIMER_DELIVER_MS": "messages with a delivery time are not supported; use a delay level",
+    b"TIMER_DELAY_SEC": "messages with a delivery time are not supported; use a delay level",
+    b"TIMER_DELAY_MS": "messages with a delivery time are not supported; use a delay level",
+    PROPERTY_DELIVERED_LEVEL.encode(): "the property belongs to the broker",
+    PROPERTY_DELIVERED_OFFSET.encode(): "the property belongs to the broker",
 }
+_DELAY, _WAIT = PROPERTY_DELAY.encode(), PROPERTY_WAIT.encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +76,14 @@ def check_frame(topic: str, data: bytes, count: int, crc32: int, limits: FrameLi
         _check_sizes(records, limits)
         _check_flags(records, limits)
         _check_no_zeros(records, data)
-        for name, reason in _UNSUPPORTED.items():
-            if _has(records, data, name):
-                raise MessageIllegal(f"property {name}: {reason}")
-        return Frame(records, _delay_level(records, data), _waits(records, data))
+        names = records.property_names()
+        for name in _UNSUPPORTED.keys() & names:
+            raise MessageIllegal(f"property {name.decode()}: {_UNSUPPORTED[name]}")
+        return Frame(
+            records,
+            _delay_level(records) if _DELAY in names else 0,
+            _waits(records) if _WAIT in names else True,
+        )
     except RecordError as error:
         raise MessageIllegal(f"the frame for topic {topic} is refused: {error}") from error
 
@@ -126,14 +131,7 @@ def _properties(records: Records) -> Iterator[bytes]:
         yield records.data[start : start + size].tobytes()
 
 
-def _has(records: Records, data: bytes, name: str) -> bool:
-    """Whether any record has the property.  Looks into the properties only if the name is anywhere in the bytes."""
-    return f"{name}\x01".encode() in data and records.property(name).null_count < len(records)
-
-
-def _delay_level(records: Records, data: bytes) -> int:
-    if not _has(records, data, PROPERTY_DELAY):
-        return 0
+def _delay_level(records: Records) -> int:
     levels = [_level(value) for value in records.property(PROPERTY_DELAY).drop_null().to_pylist()]
     if len(records) > 1 and any(levels):
         raise MessageIllegal("delayed messages cannot be sent in a batch; send each by itself")
@@ -146,7 +144,7 @@ def _level(value: str) -> int:
     return max(0, int(value[:9]))
 
 
-def _waits(records: Records, data: bytes) -> bool:
-    if len(records) > 1 or not _has(records, data, PROPERTY_WAIT):
+def _waits(records: Records) -> bool:
+    if len(records) > 1:
         return True
     return str(records.property(PROPERTY_WAIT)[0].as_py()).lower() != "false"

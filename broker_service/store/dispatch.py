@@ -49,9 +49,7 @@ def queue_runs(records: Records, delay_levels_ms: Sequence[int], topic: str | No
     entries["commit_log_offset"] = records.commit_log_offset
     entries["size"] = records.sizes
     if topic is None:
-        names = records.topics().dictionary_encode()
-        codes = names.indices.to_numpy().astype(np.int64)
-        topics = names.dictionary.to_pylist()
+        topics, codes = records.topic_codes()
     else:
         codes, topics = np.zeros(len(records), np.int64), [topic]
     entries["tags_code"] = records.tags_codes()

@@ -41,9 +41,9 @@ def index_keys(records: Records) -> IndexKeys:
     rolled_back = (records.sys_flag & SYS_FLAG_TRANSACTION_MASK) == ROLLED_BACK
     if rolled_back.any():
         records = records[~rolled_back]
-    topics = records.topics().dictionary_encode()
-    rows, hashes = [], []
+    topics, codes = records.topic_codes()
     keys, key_rows = _tokens(records.property(PROPERTY_KEYS))
+    rows, hashes = [], []
     for values, at, mark in (
         (records.property(PROPERTY_UNIQ_KEY), None, "#"),
         (keys, key_rows, "#"),
@@ -55,23 +55,28 @@ def index_keys(records: Records) -> IndexKeys:
         if len(there) < len(values):
             values = values.take(pa.array(there))
         row = there if at is None else at[there]
-        prefix = pc.binary_join_element_wise(topics.dictionary.take(topics.indices.take(pa.array(row))), mark, "")
-        if mark == "#T#":
-            hashes.append(_repeated_hash(prefix, values))
-        else:
-            hashes.append(java_hash(pc.binary_join_element_wise(prefix, values, "")).astype(np.int64))
+        before = np.array([tags_code(f"{topic}{mark}") for topic in topics], np.int32)
+        hashes.append(java_hash(values, before[codes[row]]).astype(np.int64))
         rows.append(row)
     if not rows:
         nothing = np.empty(0, np.int64)
         return IndexKeys(nothing, nothing, nothing)
-    all_rows = np.concatenate(rows)
-    order = np.argsort(all_rows, kind="stable")
-    all_rows = all_rows[order]
+    order, all_rows = _in_turn(rows, len(records))
     return IndexKeys(
         _magnitude(np.concatenate(hashes)[order]),
         records.commit_log_offset[all_rows],
         records.store_timestamp[all_rows],
     )
+
+
+def _in_turn(rows: list[npt.NDArray[np.int64]], count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """All entries of the first record, all of the second one ...: the order, and the record of each."""
+    if all(len(row) == count for row in rows) and count and all((row == rows[0]).all() for row in rows):
+        order = np.arange(count * len(rows)).reshape(len(rows), count).T.reshape(-1)
+        return order, np.repeat(rows[0], len(rows))
+    all_rows = np.concatenate(rows)
+    order = np.argsort(all_rows, kind="stable")
+    return order, all_rows[order]
 
 
 def key_hash(topic: str, key: str) -> int:
@@ -82,13 +87,6 @@ def key_hash(topic: str, key: str) -> int:
 def _magnitude(hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Java's Math.abs, and 0 where that stays negative."""
     return np.where(hashes == -(2**31), 0, np.abs(hashes))
-
-
-def _repeated_hash(prefix: pa.StringArray, values: pa.StringArray) -> npt.NDArray[np.int64]:
-    """For columns with few different values: each is hashed once."""
-    codes = pc.binary_join_element_wise(prefix, values, "").dictionary_encode()
-    hashes: npt.NDArray[np.int64] = java_hash(codes.dictionary).astype(np.int64)[codes.indices.to_numpy()]
-    return hashes
 
 
 def _tokens(keys: pa.StringArray) -> tuple[pa.StringArray, npt.NDArray[np.int64]]:

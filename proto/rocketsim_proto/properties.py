@@ -40,6 +40,10 @@ class Properties:
             self._columns[name] = self._split.column(name.encode())
         return self._columns[name]
 
+    def names(self) -> frozenset[bytes]:
+        """Every name that some record has."""
+        return self._split.names()
+
     def maps(self) -> pa.MapArray:
         """All properties of each record, every name once."""
         return self._split.maps()
@@ -66,6 +70,9 @@ class _Few:
         key = name.decode()
         return pa.array([row.get(key) for row in self._rows], pa.string())
 
+    def names(self) -> frozenset[bytes]:
+        return frozenset(name.encode() for row in self._rows for name in row)
+
     def maps(self) -> pa.MapArray:
         return pa.array([list(row.items()) for row in self._rows], pa.map_(pa.string(), pa.string()))
 
@@ -87,6 +94,9 @@ class _Table:
             return pa.nulls(len(self._starts), pa.string())
         column = self._names.index(name)
         return strings(binary_slices(self._text, self._starts[:, column], self._sizes[:, column]))
+
+    def names(self) -> frozenset[bytes]:
+        return frozenset(self._names)
 
     def maps(self) -> pa.MapArray:
         count, width = self._starts.shape
@@ -158,6 +168,10 @@ class _Pieces:
         sizes[rows] = self._ends[chosen] - self._separators[chosen] - 1
         valid[rows] = True
         return strings(binary_slices(self._text, starts, sizes, valid))
+
+    def names(self) -> frozenset[bytes]:
+        names = binary_slices(self._text, self._begins, self._separators - self._begins)
+        return frozenset(names.unique().to_pylist())
 
     def maps(self) -> pa.MapArray:
         names = strings(binary_slices(self._text, self._begins, self._separators - self._begins))

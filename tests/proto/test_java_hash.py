@@ -1,3 +1,4 @@
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -12,6 +13,17 @@ def test_a_column_of_hashes_agrees_with_the_plain_hash(texts: list[str | None]) 
     expected = [0 if text is None else record.tags_code(text) for text in texts]
     assert java_hash(column).tolist() == expected
     assert java_hash(column[1:]).tolist() == expected[1:]
+
+
+@given(
+    st.lists(st.none() | st.text(st.characters(codec="utf-8"), max_size=50) | st.text("ab", max_size=200)),
+    st.text(max_size=5),
+)
+def test_a_hash_that_goes_on_is_that_of_both_together(texts: list[str | None], prefix: str) -> None:
+    before = record.tags_code(prefix)
+    expected = [0 if text is None else record.tags_code(prefix + text) for text in texts]
+    assert java_hash(pa.array(texts, pa.string()), before).tolist() == expected
+    assert java_hash(pa.array(texts, pa.string()), np.full(len(texts), before, np.int32)).tolist() == expected
 
 
 @pytest.mark.parametrize(

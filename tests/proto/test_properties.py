@@ -32,6 +32,7 @@ def assert_reads(rows: list[bytes]) -> None:
     plain = [record.decode_properties(row) for row in rows]
     properties = split(rows)
     assert properties.maps().to_pylist() == [list(one.items()) for one in plain]
+    assert {name.decode("utf-8", "replace") for name in properties.names()} == {name for one in plain for name in one}
     for name in ("TAGS", "KEYS", "", "ü", "TAG", "nowhere"):
         assert properties.column(name).to_pylist() == [one.get(name) for one in plain]
 
