@@ -71,17 +71,20 @@ class Bench:
     def note(self, text: str) -> None:
         self.notes.append(text)
 
-    def contest(self, contestants: Mapping[str, Contestant | Missing], what: str = "") -> Results:
+    def contest(
+        self, contestants: Mapping[str, Contestant | Missing], what: str = "", plan: Plan | None = None
+    ) -> Results:
         """Runs them interleaved.  A contestant that proves `Unavailable` in the middle has no result."""
+        plan = plan or self.plan
         results = Results({name: one for name, one in contestants.items() if isinstance(one, Missing)})
         running = {name: one for name, one in contestants.items() if not isinstance(one, Missing)}
-        order = list(schedule(list(running), self.plan))
+        order = list(schedule(list(running), plan))
         used: dict[str, list[tuple[cpu.Used, float | None]]] = {}
         begun = time.monotonic()
         for done, (number, name) in enumerate(order):
             if not results.has(name):
                 continue
-            counted = f"run {number + 1} of {self.plan.rounds}" if number >= 0 else "warm-up"
+            counted = f"run {number + 1} of {plan.rounds}" if number >= 0 else "warm-up"
             self._progress(done, len(order), f"{what} {name}, {counted}".strip())
             meter = cpu.Meter()
             try:

@@ -37,7 +37,7 @@ def run(bench: Bench) -> None:
     ours = bench.enter(cluster.running(bench, "broker"))
     peer = spark.kafka_peer(bench, kafka_missing)
     client = client_of(bench, peer)
-    seconds = bench.plan.pick(60, 12, 3)
+    seconds = bench.plan.pick(15, 8, 3)
     topic = ours.topic("latency")
 
     def ours_once() -> Sample:

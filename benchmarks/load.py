@@ -21,7 +21,7 @@ from benchmarks.figures import percentile
 from rocketsim_client import Message, Producer, PullConsumer, PullStatus, QueueRange, SendStatus
 
 FILL_ROWS = 50_000
-COLUMN_ROWS = 10_000
+COLUMN_ROWS, COLUMN_BYTES = 10_000, 16 << 20
 COLUMNS_IN_FLIGHT = 8
 FRAME_BYTES = 1 << 20
 TIMEOUT_S = 60.0
@@ -109,9 +109,10 @@ class Load:
 
     def send_columns(self, topic: str, size: int, seconds: float) -> dict[str, Any]:
         """Arrow arrays of bodies, tags and keys, several calls under way."""
-        values = bodies(0, COLUMN_ROWS, size)
-        tags = pa.repeat(pa.scalar("tag"), COLUMN_ROWS)
-        keys = pa.array([f"key-{number:08}" for number in range(COLUMN_ROWS)])
+        rows = min(COLUMN_ROWS, max(1, COLUMN_BYTES // size))
+        values = bodies(0, rows, size)
+        tags = pa.repeat(pa.scalar("tag"), rows)
+        keys = pa.array([f"key-{number:08}" for number in range(rows)])
         producer = self._producer
         pending: deque[Any] = deque()
         done = 0

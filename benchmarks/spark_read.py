@@ -23,7 +23,7 @@ FRAME_BYTES = 1 << 20  # the source's own default
 
 
 def rows_of(bench: Bench, size: int) -> int:
-    full, quick = (5_000_000, 1_500_000) if size == 100 else (1_000_000, 400_000)
+    full, quick = (4_000_000, 800_000) if size == 100 else (1_000_000, 250_000)
     return bench.plan.pick(full, quick, 20_000)
 
 

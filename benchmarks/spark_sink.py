@@ -15,7 +15,8 @@ def run(bench: Bench) -> None:
     pair = bench.enter(cluster.running(bench, "pair", pair=True, keys=cluster.modes(sync=True, flush=False)))
     peer = spark.kafka_peer(bench, kafka_missing)
     for size in (100, 1024):
-        rows = bench.plan.pick(2_000_000 if size == 100 else 500_000, 1_000_000 if size == 100 else 300_000, 20_000)
+        full, quick = (1_500_000, 800_000) if size == 100 else (400_000, 250_000)
+        rows = bench.plan.pick(full, quick, 20_000)
         topic = f"sink{size}"
         sinks: dict[str, Contestant | Missing] = {
             "alone": ours(made, alone, topic, rows, size),

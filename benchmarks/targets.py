@@ -52,6 +52,8 @@ SEND_P50 = at_most("P6", 2.0)
 # Both sides of these are ratios themselves, so that "at least RocketMQ's" is a ratio of 1.
 SYNC_64 = at_least("P7", 1.0)
 SYNC_4096 = at_least("P7", 0.95, of_value=True)
+# "ASYNC's own rate may not fall for it": what P6 and P4 ask of it, against RocketMQ's in the same run.
+ASYNC_OWN = {64: at_least("P7", 0.3), 4096: at_least("P7", 2.0)}
 FLUSH_64 = at_least("P8", 1.0)
 FLUSH_4096 = at_least("P8", 0.9, of_value=True)
 MESSAGES_PER_SYNC = at_least("P8", 16, of_value=True)
@@ -60,6 +62,7 @@ PULL_JAVA = at_least("P9", 1.0)
 PULL_RAW = at_least("P9", 0.5)
 PULL_MESSAGES = at_least("P9", 20.0)
 CATCHUP = at_least("P10", 1.0)
+LAG = at_most("P10", 1.0)
 RESTART = at_most("P11", 1.0)
 REBUILD = at_least("P11", 200, of_value=True)
 LATENCY = at_most("P12", 1.0)

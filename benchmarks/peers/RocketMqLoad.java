@@ -31,7 +31,8 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  * fill    topic= size= count= [threads= batch=]        numbered bodies, as bodies.py makes them
  * produce topic= size= seconds= threads= [batch=1]     new messages; anything but SEND_OK is an error
  * pull    topic= threads= batch=                       all of it, every body looked at
- * count   topic=                                       what its queues hold
+ * count   topic= [until=]                              what its queues hold, at once or once there is that much
+ * lag     topic= size= rate= seconds= threads= broker= paced sends, and how far the slave is behind meanwhile
  * ha      broker=                                      end of the master's log, and what its slave has acknowledged
  * await   broker= offset=                              until the slave has that much; from its first acknowledgement
  * </pre>
@@ -78,6 +79,7 @@ public final class RocketMqLoad {
             case "count": return count(options);
             case "ha": return ha(options);
             case "await": return await(options);
+            case "lag": return lag(options);
             default: throw new IllegalArgumentException(words[0]);
         }
     }
@@ -273,13 +275,26 @@ public final class RocketMqLoad {
     }
 
     private static String count(Map<String, String> options) throws Exception {
+        long until = Long.parseLong(options.getOrDefault("until", "0"));
+        long deadline = System.nanoTime() + 300_000_000_000L;
         DefaultMQPullConsumer consumer = consumer();
         try {
-            long messages = 0;
-            for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(options.get("topic"))) {
-                messages += consumer.maxOffset(queue) - consumer.minOffset(queue);
+            while (true) {
+                try {
+                    long messages = 0;
+                    for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(options.get("topic"))) {
+                        messages += consumer.maxOffset(queue) - consumer.minOffset(queue);
+                    }
+                    if (messages >= until) {
+                        return "{\"messages\": " + messages + "}";
+                    }
+                } catch (Exception error) { // a broker that has just been started
+                    if (until == 0 || System.nanoTime() > deadline) {
+                        throw error;
+                    }
+                }
+                Thread.sleep(5);
             }
-            return "{\"messages\": " + messages + "}";
         } finally {
             consumer.shutdown();
         }
@@ -363,5 +378,73 @@ public final class RocketMqLoad {
             }
             Thread.sleep(5);
         }
+    }
+
+    /**
+     * As catchup.py measures ours: every 2 ms, since when has the slave not had what the log held then?  Each look that finds it
+     * behind counts from the last one whose end it has by now.
+     */
+    private static String lag(Map<String, String> options) throws Exception {
+        double rate = Double.parseDouble(options.get("rate"));
+        double seconds = Double.parseDouble(options.get("seconds"));
+        byte[] body = new byte[number(options, "size", 1024)];
+        String topic = options.get("topic");
+        DefaultMQProducer producer = producer();
+        AtomicLong next = new AtomicLong();
+        long from = System.nanoTime();
+        List<Double> lags = new ArrayList<>();
+        AtomicReference<Throwable> failure = new AtomicReference<>();
+        java.util.concurrent.atomic.AtomicBoolean done = new java.util.concurrent.atomic.AtomicBoolean();
+        Thread watch = new Thread(() -> {
+            try {
+                java.util.ArrayDeque<long[]> seen = new java.util.ArrayDeque<>();
+                long covered = System.nanoTime();
+                while (!done.get()) {
+                    HARuntimeInfo info = admin().getBrokerHAStatus(options.get("broker"));
+                    long now = System.nanoTime();
+                    long acknowledged = acknowledged(info);
+                    seen.add(new long[] {now, info.getMasterCommitLogMaxOffset()});
+                    while (!seen.isEmpty() && seen.peek()[1] <= acknowledged) {
+                        covered = seen.poll()[0];
+                    }
+                    lags.add(seen.isEmpty() ? 0.0 : (now - covered) / 1e6);
+                    Thread.sleep(2);
+                }
+            } catch (Throwable error) {
+                failure.set(error);
+            }
+        });
+        watch.start();
+        LongAdder sent = new LongAdder();
+        Thread[] workers = new Thread[number(options, "threads", 64)];
+        for (int t = 0; t < workers.length; t++) {
+            workers[t] = new Thread(() -> {
+                try {
+                    for (long number = next.getAndIncrement(); number < rate * seconds; number = next.getAndIncrement()) {
+                        long wait = from + (long) (number / rate * 1e9) - System.nanoTime();
+                        if (wait > 0) {
+                            java.util.concurrent.locks.LockSupport.parkNanos(wait);
+                        }
+                        ok(producer.send(new Message(topic, body)), 1);
+                        sent.increment();
+                    }
+                } catch (Throwable error) {
+                    failure.set(error);
+                }
+            });
+            workers[t].start();
+        }
+        for (Thread worker : workers) {
+            worker.join();
+        }
+        double took = (System.nanoTime() - from) / 1e9;
+        done.set(true);
+        watch.join();
+        if (failure.get() != null) {
+            throw new IllegalStateException(failure.get().toString());
+        }
+        lags.sort(null);
+        int at = (int) Math.ceil(lags.size() * 0.99) - 1;
+        return "{" + rate(sent.sum(), took) + String.format(", \"p99_ms\": %.3f, \"looks\": %d}", lags.get(at), lags.size());
     }
 }

@@ -80,12 +80,8 @@ auto.create.topics.enable=false
         _await_port(process, port, folder / "log")
         yield Kafka(f"127.0.0.1:{port}", jars, folder)
     finally:
-        process.terminate()
-        try:
-            process.wait(START_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        process.kill()  # nobody needs its store any more
+        process.wait()
 
 
 def _format(jars: Path, config: Path) -> None:

@@ -174,7 +174,9 @@ def running(
         servers.append(broker(jars, folder, "slave", "SLAVE", disk, name_server, settings))
     with ExitStack() as parts:
         for server in servers:
-            parts.callback(server.end)
+            parts.callback(
+                server.end, signal.SIGKILL
+            )  # nobody needs its store any more, and a clean end takes its time
             server.start()
         command = java(jars, folder, HEAP, str(maven.HERE / "RocketMqLoad.java"), name_server)
         load = parts.enter_context(Driver("RocketMQ's Java client", command, folder / "client.log"))
@@ -208,4 +210,4 @@ def proxy(peer: RocketMq) -> Iterator[str]:
         server.start()
         yield f"127.0.0.1:{port}"
     finally:
-        server.end()
+        server.end(signal.SIGKILL)
