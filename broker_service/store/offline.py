@@ -153,7 +153,8 @@ def _reason(data: Any, at: int) -> str:
 
 
 def _is_zero(data: Any, at: int) -> bool:
-    return all(not any(data[begin : begin + _CHUNK]) for begin in range(at, len(data), _CHUNK))
+    rest = np.frombuffer(data, np.uint8)[at:]
+    return not any(rest[begin : begin + _CHUNK].any() for begin in range(0, len(rest), _CHUNK))
 
 
 def _next_sound(data: Any, start: int, at: int) -> int:
