@@ -25,11 +25,9 @@ class EpochFile:
 
     def _load(self, log_end_offset: int) -> EpochList:
         try:
-            text = self._files.read(self._path)
+            text = self._files.read_for_good(self._path)
         except FileNotFoundError:
             return EpochList.of((0, 0)) if log_end_offset else EpochList()
-        # A killed process may have put the file in its place without syncing that: a power loss would take it back.
-        self._files.sync_directory(self._path.parent)
         try:
             content = json.loads(text)
             entries = content["epochs"]

@@ -150,6 +150,19 @@ class Files:
     def read(self, path: Path) -> bytes:
         return path.read_bytes()
 
+    def read_for_good(self, path: Path) -> bytes:
+        """As `read`, and no power loss takes back what was found, nor that there was nothing: a process that was killed
+        may have put the file there, or removed it, and not synced that.
+        """
+        if self.exists(path.parent):
+            self.sync_directory(path.parent)
+        handle = self.open(path, read_only=True)
+        try:
+            self.fdatasync(handle)
+        finally:
+            self.close(handle)
+        return self.read(path)
+
     def write_atomically(self, path: Path, data: bytes) -> None:
         """After a crash at any point the file has either the old or the new content; on return the new one is on
         disk.

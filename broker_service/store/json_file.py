@@ -40,11 +40,12 @@ class JsonFile:
         self.note: str | None = None  # why the backup was read instead, for the log
 
     def load(self) -> dict[str, Any] | None:
-        """The content, from the backup if the file is missing or damaged; None if neither was ever written."""
+        """The content, from the backup if the file is missing or damaged; None if neither was ever written.  What it
+        says can be acted on: it is on disk."""
         damage = []
         for path in (self.path, self.backup):
             try:
-                value = loads(self._files.read(path).decode())
+                value = loads(self._files.read_for_good(path).decode())
             except FileNotFoundError:
                 continue
             except ValueError as error:

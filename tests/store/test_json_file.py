@@ -59,3 +59,41 @@ def test_a_crash_while_saving_leaves_the_old_or_the_new_content(call):
     for after in (disk.power_loss(random.Random(call)), disk.kill()):
         found = JsonFile(PATH, after).load()
         assert found == {"a": 3} if saved else found in ({"a": 2}, {"a": 3})
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_was_read_after_a_kill_is_not_taken_back_by_a_power_loss(seed):
+    """A killed process renames without syncing the directory; the next one acts on what it reads."""
+    disk = MemoryFiles()
+    JsonFile(PATH, disk).save({"role": "SLAVE"})
+
+    def killed_before_the_sync(call: str, path: Path) -> None:
+        if call == "sync_directory" and b"MASTER" in disk.read(PATH):
+            raise PowerCut
+
+    disk.before = killed_before_the_sync
+    with pytest.raises(PowerCut):
+        JsonFile(PATH, disk).save({"role": "MASTER"})
+    second = disk.kill()
+    assert JsonFile(PATH, second).load() == {"role": "MASTER"}
+    assert JsonFile(PATH, second.power_loss(random.Random(seed))).load() == {"role": "MASTER"}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_file_that_was_gone_after_a_kill_does_not_come_back(seed):
+    disk = MemoryFiles()
+    JsonFile(PATH, disk).save({"a": 1})
+    JsonFile(PATH, disk).remove()
+    second = disk.kill()
+    assert JsonFile(PATH, second).load() is None
+    assert JsonFile(PATH, second.power_loss(random.Random(seed))).load() is None
+
+
+def test_what_somebody_put_there_by_hand_is_on_disk_once_it_is_read():
+    disk = MemoryFiles()
+    disk.make_directory(PATH.parent)
+    handle = disk.open(PATH, create=True)
+    disk.pwrite(handle, b'{"a":1}', 0)
+    disk.close(handle)
+    assert JsonFile(PATH, disk).load() == {"a": 1}
+    assert JsonFile(PATH, disk.power_loss(random.Random(1))).load() == {"a": 1}
