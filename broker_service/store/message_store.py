@@ -348,7 +348,7 @@ class MessageStore:
             else None
         )
         log = self._log
-        count = expired_files([log.first_timestamp(start) for start in log.starts[1:]], now_ms, used, self.config)
+        count = expired_files(map(log.first_timestamp, log.starts[1:]), now_ms, used, self.config)
         deleted = log.delete_before(min(log.starts[count], self.flushed_offset)) if count else []
         if not deleted:
             return []

@@ -5,8 +5,9 @@ Files are deleted oldest first, a few at a time, never the newest: those whose m
 those that have not.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from datetime import datetime
+from itertools import islice
 
 from broker_service.store.config import StoreConfig
 
@@ -14,17 +15,16 @@ MAX_FILES_A_ROUND = 10
 
 
 def expired_files(
-    newest_timestamps: Sequence[int | None], now_ms: int, disk_used_percent: float, config: StoreConfig
+    newest_timestamps: Iterable[int | None], now_ms: int, disk_used_percent: float, config: StoreConfig
 ) -> int:
     """How many of the oldest files go.  `newest_timestamps` has one value per file but the newest: the store time of
-    its last
-    messages, None if unknown."""
+    its last messages, None if unknown.  A value is asked for only if it matters: each is a look into a file."""
     by_force = disk_used_percent > config.disk_clean_forcibly_ratio
     if not (by_force or disk_used_percent > config.disk_max_used_space_ratio or _is_time(now_ms, config.delete_when)):
         return 0
     oldest_kept = now_ms - config.file_reserved_time_h * 3_600_000
     count = 0
-    for timestamp in newest_timestamps[:MAX_FILES_A_ROUND]:
+    for timestamp in islice(newest_timestamps, MAX_FILES_A_ROUND):
         if not by_force and (timestamp is None or timestamp > oldest_kept):
             break
         count += 1

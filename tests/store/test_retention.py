@@ -36,6 +36,16 @@ def test_which_files_go(ages_h, now, used, deleted):
     assert expired_files(timestamps, now, used, config(ROOT, file_reserved_time_h=72)) == deleted
 
 
+@pytest.mark.parametrize(
+    ("now", "looks"),
+    [pytest.param(NOON, 0, id="not the hour"), pytest.param(FOUR, 3, id="two expired and the first that is not")],
+)
+def test_no_more_files_are_looked_into_than_needed(now, looks):
+    ages_h = iter([100, 90, 10, 5, 1])
+    expired_files((now - age * HOUR for age in ages_h), now, 50, config(ROOT, file_reserved_time_h=72))
+    assert 5 - len(list(ages_h)) == looks
+
+
 def filled(disk):
     store = open_store(ROOT, disk, file_reserved_time_h=72)
     put(store, "old", 0, [b"x"], now_ms=FOUR - 100 * HOUR)
