@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
+from rocketsim_proto.allocation import keep_freed_memory
+
 from broker_service.app import run_broker, run_namesrv
 from broker_service.config import load_broker_config, load_namesrv_config
 from broker_service.errors import RocketSimError
@@ -36,6 +38,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     logging.captureWarnings(True)
     allow_many_files()
+    keep_freed_memory()
     overrides = dict(setting.partition("=")[::2] for setting in arguments.settings)
     try:
         if arguments.kind == "broker":

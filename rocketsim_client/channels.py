@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import grpc
+from rocketsim_proto.allocation import keep_freed_memory
 
 from rocketsim_client import forks
 from rocketsim_client.errors import (
@@ -50,6 +51,7 @@ class Channels:
         self._channels: dict[str, grpc.Channel] = {}
         self._stubs: dict[tuple[str, type], Any] = {}
         self._closed = False
+        keep_freed_memory()
         forks.watch(self)
 
     def call(self, address: str, stub_type: type, method: str, request: Any, timeout_s: float) -> Any:

@@ -68,18 +68,19 @@ def encode(
         raise RecordError(row, f"properties of {properties_sizes[row]} bytes; {MAX_PROPERTIES_SIZE} at most")
 
     form = layout(born_v6=len(born_host) == 20, store_v6=store_host_v6)
-    heads = np.zeros(count, form)
-    sizes = form.itemsize + body_sizes + 1 + len(name) + 2 + properties_sizes
     host_flags = SYS_FLAG_BORN_HOST_V6 if len(born_host) == 20 else 0
     host_flags |= SYS_FLAG_STORE_HOST_V6 if store_host_v6 else 0
+    one = np.zeros((), form)  # what all have in common, copied to all
+    one["magic"] = MESSAGE_MAGIC
+    one["born_host"] = np.void(born_host)
+    heads = np.frombuffer(bytearray(one.tobytes() * count), form)
+    sizes = form.itemsize + body_sizes + 1 + len(name) + 2 + properties_sizes
     heads["size"] = sizes
-    heads["magic"] = MESSAGE_MAGIC
     heads["body_crc"] = body_crcs(bodies)
     heads["queue_id"] = queue_ids
     heads["flag"] = flags
     heads["sys_flag"] = np.asarray(sys_flags) & ~HOST_FLAGS | host_flags
     heads["born_timestamp"] = born_timestamp
-    heads["born_host"] = np.void(born_host)
     heads["body_size"] = body_sizes
 
     records = pc.binary_join_element_wise(

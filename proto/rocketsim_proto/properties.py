@@ -213,18 +213,26 @@ def encode_property_columns(columns: Mapping[str, pa.Array], further: pa.Array |
     Raises ValueError for a name or value with a separator in it, which would read back as something else.  Put TAGS
     first: then the broker finds it without looking further.
     """
-    parts = []
+    pieces: list[bytes | pa.BinaryArray] = []  # all of it is joined in one go: constants and columns in turn
+    text = b""
     for name, column in columns.items():
         values = _one_array(column).cast(pa.binary())
         _refuse_separators(pa.array([name.encode()], pa.binary()), "name")
         _refuse_separators(values, name)
-        parts.append(pc.binary_join_element_wise(f"{name}{NAME_END}".encode(), values, PROPERTY_END.encode(), b""))
+        begin = f"{name}{NAME_END}".encode()
+        if values.null_count:
+            pieces += [text, pc.binary_join_element_wise(begin, values, PROPERTY_END.encode(), b"")]
+            text = b""
+        else:
+            pieces += [text + begin, values]
+            text = PROPERTY_END.encode()
     if further is not None:
-        parts.append(_encode_maps(_one_array(further)))
-    if not parts:
+        pieces += [text, _encode_maps(_one_array(further))]
+        text = b""
+    if not pieces:
         raise ValueError("no property columns: their number of rows is unknown")
     # Not null_handling="skip": Arrow then leaves out a row that has nothing but nulls.
-    return pc.binary_join_element_wise(*parts, b"", null_handling="replace", null_replacement="")
+    return pc.binary_join_element_wise(*pieces, text, b"", null_handling="replace", null_replacement="")
 
 
 def _encode_maps(maps: pa.MapArray) -> pa.BinaryArray:

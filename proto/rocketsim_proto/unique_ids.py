@@ -16,6 +16,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from rocketsim_proto.slices import Bytes
@@ -26,9 +27,13 @@ _WRAP = 1 << 48  # what six bytes can count
 
 def hex_strings(rows: Bytes) -> pa.StringArray:
     """Each row of a (count, width) byte array as upper-case hex digits."""
-    count, width = rows.shape
-    offsets = (np.arange(count + 1) * 2 * width).astype(np.int32)
-    digits = np.ascontiguousarray(_DIGITS[rows])
+    return _strings(np.ascontiguousarray(_DIGITS[rows]))
+
+
+def _strings(digits: npt.NDArray[np.uint16]) -> pa.StringArray:
+    """Rows of pairs of hex digits."""
+    count, width = digits.shape
+    offsets = np.arange(0, (count + 1) * 2 * width, 2 * width, dtype=np.int32)
     return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(digits)])
 
 
@@ -56,10 +61,11 @@ class UniqIds:
 
     def next(self, count: int, now_ms: int) -> pa.StringArray:
         prefix, first = self._reserve(count, now_ms)
-        rows = np.empty((count, 16), np.uint8)
-        rows[:, :10] = np.frombuffer(prefix, np.uint8)
-        rows[:, 10:] = np.arange(first, first + count).astype(">i8").view(np.uint8).reshape(count, 8)[:, 2:]
-        return hex_strings(rows)
+        numbers = np.arange(first, first + count).astype(">i8").view(np.uint8).reshape(count, 8)
+        digits = np.empty((count, 16), np.uint16)
+        digits[:, :10] = _DIGITS[np.frombuffer(prefix, np.uint8)]
+        digits[:, 10:] = _DIGITS[numbers[:, 2:]]
+        return _strings(digits)
 
     def one(self, now_ms: int) -> str:
         prefix, number = self._reserve(1, now_ms)
