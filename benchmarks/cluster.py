@@ -23,6 +23,8 @@ SIZES = {
     "maxHashSlotNum": 5_000_000,
     "maxIndexNum": 20_000_000,
 }
+# A machine that stalls for some seconds should not cost a run; RocketMQ's broker is given the same.
+PATIENCE = {"slaveTimeout": 9_000, "syncFlushTimeout": 9_000}
 
 
 class OurCluster:
@@ -153,4 +155,5 @@ def modes(sync: bool, flush: bool) -> dict[str, object]:
     return {
         "brokerRole": "SYNC_MASTER" if sync else "ASYNC_MASTER",
         "flushDiskType": "SYNC_FLUSH" if flush else "ASYNC_FLUSH",
+        **PATIENCE,
     }

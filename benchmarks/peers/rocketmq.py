@@ -140,6 +140,8 @@ def broker(
         "registerNameServerPeriod": 10_000,
         "deleteWhen": "04",
         "fileReservedTime": 480,
+        "slaveTimeout": 9_000,  # ours, too
+        "syncFlushTimeout": 9_000,
         "diskMaxUsedSpaceRatio": 95,
         **keys,
     }
