@@ -39,6 +39,7 @@ def main(argv: list[str] | None = None) -> int:
     chosen = BENCHMARKS if arguments.name == "all" else (BY_NAME[arguments.name],)
     if arguments.log:
         logging.basicConfig(filename=arguments.log, level=logging.INFO, format="%(asctime)s %(message)s")
+        logging.getLogger("py4j").setLevel(logging.WARNING)
     reports: list[Report] = []
     good = True
     for one in chosen:
@@ -111,7 +112,8 @@ def run(
     if share > QUIET:
         bench.note(f"others used {share * 100:.0f} % of the machine: measure again when it is quiet")
     load = f"{time.monotonic() - begun:.0f} s; others used {share * 100:.0f} % of the machine"
-    title = f"{one.name} ({one.targets}): {one.what} [{plan.name}, {plan.rounds} counted runs; {load}]"
+    runs = "1 counted run" if plan.rounds == 1 else f"{plan.rounds} counted runs"
+    title = f"{one.name} ({one.targets}): {one.what} [{plan.name}, {runs}; {load}]"
     failed = [f"FAILED: {what}" for what in bench.broken]
     report = Report(title, [*machine.describe(), command(one, plan)], bench.figures, failed + bench.notes, bench.cpu)
     tables.print_report(console, report)

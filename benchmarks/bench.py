@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from benchmarks import cpu
 from benchmarks.contest import Contestant, Plan, Results, Sample, schedule
-from benchmarks.figures import Figure, Missing, Series
+from benchmarks.figures import Figure, Missing, Series, rounded
 from benchmarks.targets import Target
 
 logger = logging.getLogger(__name__)
@@ -94,7 +94,9 @@ class Bench:
                 self.notes.append(f"missing: {name}: {error}")
                 continue
             spent = meter()
-            logger.info("%s %s %s, %s: %s, %s", self.name, what, name, counted, dict(sample), spent)
+            logger.info(
+                "%s: %s %s, %s: %s; %s", self.name, what, name, counted, brief(sample), cpu.line([(spent, None)])
+            )
             if number >= 0:
                 results.add(name, sample)
                 used.setdefault(name, []).append((spent, messages_of(sample)))
@@ -117,6 +119,10 @@ class Bench:
             self.broken.append(f"{name}: {series.why}")
             return
         self.figures.append(Figure(self.name, name, unit, series, reference, reference_series, target))
+
+
+def brief(sample: Sample) -> str:
+    return ", ".join(f"{key} {rounded(value) if isinstance(value, float) else value}" for key, value in sample.items())
 
 
 def messages_of(sample: Sample) -> float | None:

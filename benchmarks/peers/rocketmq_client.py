@@ -17,8 +17,9 @@ class Client:
     def __init__(self, endpoint: str, topic: str, group: str) -> None:
         from rocketmq.v5.client import ClientConfiguration, Credentials
 
-        # Its default of 3 s is too short for the proxy to wait in on a busy machine (code 40018).
-        self._configuration = ClientConfiguration(endpoint, Credentials(), request_timeout=10)
+        # The proxy waits for messages for 5 s at least, and refuses (40018) a receive whose deadline, which is
+        # await_duration and this together, leaves it less: with the default of 3 s that is every one.
+        self._configuration = ClientConfiguration(endpoint, Credentials(), request_timeout=30)
         self._topic = topic
         self._group = group
         self._producer: Any = None
