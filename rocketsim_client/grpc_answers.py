@@ -2,9 +2,11 @@
 Pure."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from rocketsim_proto import broker_pb2 as pb
+from rocketsim_proto import bytes_field
 from rocketsim_proto import namesrv_pb2 as ns
 
 from rocketsim_client.errors import BadAnswer
@@ -53,12 +55,26 @@ def acknowledged(answer: pb.SendResponse, queue_ids: Sequence[int], sizes: Seque
     )
 
 
-def pull_frame(answer: pb.PullFrame, range_count: int, address: str) -> PullFrame:
+class ReceivedFrame(NamedTuple):
+    """A PullFrame whose records are where gRPC left them."""
+
+    records: bytes | memoryview
+    answer: pb.PullFrame  # the other fields
+
+    @classmethod
+    def of(cls, data: bytes) -> "ReceivedFrame":
+        records, others = bytes_field.split(pb.PullFrame.RECORDS_FIELD_NUMBER, data)
+        answer = pb.PullFrame.FromString(others)
+        return cls(answer.records or records, answer)
+
+
+def pull_frame(received: ReceivedFrame, range_count: int, address: str) -> PullFrame:
+    records, answer = received
     segments = [
         Segment(s.range_index, s.count, s.next_offset, s.min_offset, s.max_offset, GetMessageStatus(s.status))
         for s in answer.segments
     ]
-    records, sizes = answer.records, answer.sizes
+    sizes = answer.sizes
     if any(segment.range_index >= range_count for segment in segments):
         raise BadAnswer(f"{address} sent a piece of a range that was not asked for", address=address)
     if sizes:

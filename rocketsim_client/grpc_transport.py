@@ -3,6 +3,7 @@ else."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import grpc
 from isal import isal_zlib
 from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto.broker_pb2_grpc import BrokerStub
@@ -10,11 +11,22 @@ from rocketsim_proto.broker_pb2_grpc import BrokerStub
 from rocketsim_client import record_frame
 from rocketsim_client.channels import Channels
 from rocketsim_client.errors import BadAnswer
-from rocketsim_client.grpc_answers import acknowledged, pull_frame
+from rocketsim_client.grpc_answers import ReceivedFrame, acknowledged, pull_frame
 from rocketsim_client.grpc_name_servers import GrpcNameServers
 from rocketsim_client.local_address import local_ipv4
 from rocketsim_client.model import GetMessageStatus, MessageQueue, PullFrame, QueueBounds, QueueRange
 from rocketsim_client.transport import Acknowledged, OffsetsAnswer, Outgoing, PullAnswer, PullCall
+
+
+class RangeStub:
+    """BrokerStub's PullRange, whose answers are `ReceivedFrame`s."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self.PullRange = channel.unary_stream(
+            f"/{pb.DESCRIPTOR.services_by_name['Broker'].full_name}/PullRange",
+            request_serializer=pb.PullRangeRequest.SerializeToString,
+            response_deserializer=ReceivedFrame.of,
+        )
 
 
 class GrpcTransport(GrpcNameServers):
@@ -103,7 +115,7 @@ class GrpcTransport(GrpcNameServers):
             expression_type="TAG",
             max_frame_bytes=max_frame_bytes,
         )
-        stream = self.channels.stream(address, BrokerStub, "PullRange", request, timeout_s)
+        stream = self.channels.stream(address, RangeStub, "PullRange", request, timeout_s)
         try:
             for answer in stream:
                 yield pull_frame(answer, len(ranges), address)

@@ -211,7 +211,7 @@ class PullFrame:
     """Records of one or many ranges as they lie in the log.  `sizes` is little-endian uint32, one a record (may be
     empty)."""
 
-    records: bytes
+    records: bytes | memoryview
     sizes: bytes
     segments: list[Segment]
     suggest_which_broker_id: int

@@ -12,7 +12,6 @@ from rocketsim_proto import (
     admin_pb2,
     admin_pb2_grpc,
     broker_pb2,
-    broker_pb2_grpc,
     namesrv_pb2,
     replication_pb2,
     replication_pb2_grpc,
@@ -39,7 +38,7 @@ from broker_service.broker.put import PutPath
 from broker_service.broker.queue_lookup import QueueLookup
 from broker_service.broker.registration import Registration
 from broker_service.broker.replication_link import ReplicationLink
-from broker_service.broker.servicer import BrokerServicer
+from broker_service.broker.servicer import BrokerServicer, add_to_server
 from broker_service.broker.store_settings import store_config
 from broker_service.broker.topics import TopicTable
 from broker_service.broker.traffic import Traffic
@@ -254,7 +253,7 @@ class BrokerNode:
             [
                 Service(
                     broker_pb2.DESCRIPTOR.services_by_name["Broker"].full_name,
-                    broker_pb2_grpc.add_BrokerServicer_to_server,
+                    add_to_server,
                     BrokerServicer(self.broker, self.puts, self.pulls, self.ranges, commits, lookup),
                 ),
                 Service(

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
+from typing import NamedTuple
 
 from broker_service.broker.access import ReadAccess
 from broker_service.broker.broker import Broker
@@ -14,12 +16,9 @@ from broker_service.errors import InvalidParameter, ServiceNotAvailable
 from broker_service.model import GetMessageStatus
 
 DEFAULT_FRAME_BYTES = 1 << 20
-# Looks that find little or nothing are bounded, so that one frame does not keep the loop to itself.
-MAX_LOOKS_A_FRAME = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(NamedTuple):
     topic: str
     queue_id: int
     from_offset: int
@@ -40,7 +39,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    records: bytes
+    records: list[memoryview]  # pieces of the log: to be copied before anything else is done with the store
     sizes: bytes
     segments: list[Segment]
     suggested_broker_id: int
@@ -69,7 +68,7 @@ class RangePath:
         index, offset = 0, ranges[0].from_offset if ranges else 0
         while index < len(ranges):
             frame, index, offset = self._frame(ranges, index, offset, tags, frame_bytes, group)
-            self._traffic.add(sum(segment.count for segment in frame.segments), len(frame.records))
+            self._traffic.add(sum(segment.count for segment in frame.segments), sum(map(len, frame.records)))
             yield frame
             # Other calls get their turn even if this client's window never fills up.
             await asyncio.sleep(0)
@@ -86,36 +85,26 @@ class RangePath:
         group: SubscriptionGroup,
     ) -> tuple[Frame, int, int]:
         """The next frame, and where the one after it begins."""
-        records: list[bytes] = []
-        sizes: list[bytes] = []
-        segments: list[Segment] = []
-        from_slave = False
-        room = frame_bytes
-        looks = 0
-        while index < len(ranges) and room > 0 and looks < MAX_LOOKS_A_FRAME:
-            wanted = ranges[index]
-            looks += 1
-            found = self._broker.store.read_range(
-                wanted.topic, wanted.queue_id, offset, wanted.until_offset, room, tags
+        wanted = chain([ranges[index]._replace(from_offset=offset)], islice(ranges, index + 1, None))
+        found = self._broker.store.read_ranges(wanted, frame_bytes, tags)
+        segments = [
+            Segment(
+                index + piece.span_index,
+                piece.count,
+                piece.next_offset,
+                piece.min_offset,
+                piece.max_offset,
+                piece.status,
             )
-            segments.append(
-                Segment(index, found.count, found.next_offset, found.min_offset, found.max_offset, found.status)
-            )
-            from_slave |= found.suggest_pull_from_slave
-            if found.count:
-                records.append(found.records)
-                sizes.append(found.sizes)
-                room -= len(found.records)
-            complete = found.next_offset >= wanted.until_offset
-            if complete or found.status not in _GOES_ON or found.next_offset <= offset:
-                index += 1
-                offset = ranges[index].from_offset if index < len(ranges) else 0
-            else:
-                offset = found.next_offset
-                if offset < min(wanted.until_offset, found.max_offset):
-                    break  # the frame is full, or enough was looked at
-        suggestion = self._access.reader(group).suggested_broker_id(from_slave=from_slave)
-        return Frame(_joined(records), _joined(sizes), segments, suggestion), index, offset
+            for piece in found.pieces
+        ]
+        suggestion = self._access.reader(group).suggested_broker_id(from_slave=found.suggest_pull_from_slave)
+        last = segments[-1]
+        index, offset = last.range_index, last.next_offset
+        if last.status not in _GOES_ON or offset >= ranges[index].until_offset:
+            index += 1
+            offset = ranges[index].from_offset if index < len(ranges) else 0
+        return Frame(found.records, found.sizes, segments, suggestion), index, offset
 
     def _check_ranges(self, group_name: str, ranges: Sequence[Range]) -> SubscriptionGroup:
         group = self._access.group(group_name) if group_name else self._access.nobodys_group()
@@ -133,8 +122,4 @@ class RangePath:
         for index, item in enumerate(ranges):
             bounds = self._broker.store.queue_bounds(item.topic, item.queue_id)
             segments.append(Segment(index, 0, item.from_offset, *bounds, GetMessageStatus.NO_MATCHED_MESSAGE))
-        return Frame(b"", b"", segments, MASTER_ID)
-
-
-def _joined(pieces: list[bytes]) -> bytes:
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return Frame([], b"", segments, MASTER_ID)

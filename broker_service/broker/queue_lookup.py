@@ -3,13 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rocketsim_proto.columnar import Records
-
 from broker_service.broker.broker import Broker
 from broker_service.broker.topics import TopicConfig
 from broker_service.errors import InvalidParameter
-
-SAMPLE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +42,8 @@ class QueueLookup:
         min_offset, max_offset = store.queue_bounds(topic.name, queue_id)
         if max_offset <= min_offset:
             return Bounds(queue_id, min_offset, max_offset)
-        newest = store.read_range(topic.name, queue_id, max_offset - 1, max_offset, SAMPLE_BYTES, None)
-        if not newest.count:
-            return Bounds(queue_id, min_offset, max_offset)
-        record = Records.walk(newest.records)
-        size = int(record.sizes[-1])
-        return Bounds(
-            queue_id, min_offset, max_offset, int(record.store_timestamp[-1]), size * (max_offset - min_offset)
-        )
+        size, timestamp = store.size_and_time_of(topic.name, queue_id, max_offset - 1)
+        return Bounds(queue_id, min_offset, max_offset, timestamp, size * (max_offset - min_offset))
 
     def _check(self, topic: TopicConfig, queue_id: int) -> None:
         queue_nums = max(topic.read_queue_nums, topic.write_queue_nums)

@@ -5,7 +5,7 @@ from typing import Any
 
 import grpc
 from rocketsim_proto import broker_pb2 as pb
-from rocketsim_proto import broker_pb2_grpc
+from rocketsim_proto import broker_pb2_grpc, bytes_field
 
 from broker_service.broker.broker import Broker
 from broker_service.broker.commits import CommitEntry, Commits
@@ -102,14 +102,14 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         )
 
     @maps_stream_errors
-    async def PullRange(self, request: pb.PullRangeRequest, context: Context[Any, Any]) -> AsyncIterator[pb.PullFrame]:
+    async def PullRange(self, request: pb.PullRangeRequest, context: Context[Any, Any]) -> AsyncIterator[bytes]:
+        """Frames as they travel: see `add_to_server`."""
         ranges = [Range(item.topic, item.queue_id, item.from_offset, item.until_offset) for item in request.ranges]
         frames = self._ranges.pull_range(
             request.consumer_group, ranges, request.sub_expression, request.expression_type, request.max_frame_bytes
         )
         async for frame in frames:
-            yield pb.PullFrame(
-                records=frame.records,
+            others = pb.PullFrame(
                 sizes=frame.sizes,
                 segments=[
                     pb.PullFrame.Segment(
@@ -126,6 +126,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
                 broker_id=self._broker.broker_id,
                 epoch=self._broker.epoch,
             )
+            yield bytes_field.join(pb.PullFrame.RECORDS_FIELD_NUMBER, frame.records, others.SerializeToString())
 
     @maps_errors
     async def CommitOffsets(
@@ -187,3 +188,13 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
 def time_left_s(context: Context[Any, Any]) -> float:
     left_s = context.time_remaining()
     return NO_DEADLINE_S if left_s is None else min(max(0.0, left_s), NO_DEADLINE_S)
+
+
+def add_to_server(servicer: BrokerServicer, server: grpc.aio.Server) -> None:
+    """As generated code does it; but what PullRange answers is bytes already."""
+    broker_pb2_grpc.add_BrokerServicer_to_server(servicer, server)
+    frames: grpc.RpcMethodHandler[Any, Any] = grpc.unary_stream_rpc_method_handler(
+        servicer.PullRange, request_deserializer=pb.PullRangeRequest.FromString
+    )
+    name = pb.DESCRIPTOR.services_by_name["Broker"].full_name
+    server.add_registered_method_handlers(name, {"PullRange": frames})

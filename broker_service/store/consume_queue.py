@@ -196,6 +196,10 @@ class ConsumeQueue:
         count = min(count, self.max_offset - queue_offset)
         return np.frombuffer(self._read_raw(queue_offset, count), ENTRY) if count > 0 else NO_ENTRIES
 
+    def read_bytes(self, queue_offset: int, count: int) -> bytes:
+        """Entries in [min, max] as they are in the files; fewer only where a file is missing."""
+        return self._read_raw(queue_offset, count)
+
     def file_end(self, queue_offset: int) -> int:
         """The queue offset where the file that holds this one ends."""
         at = queue_offset * ENTRY_SIZE

@@ -1,45 +1,75 @@
-"""Copies the records that queue entries point to out of the log, in queue order, into one `bytes`.
+"""Takes the records that queue entries point to out of the log, in queue order, as few pieces of it.
 
-Neighbours are copied as one piece; what lies scattered is gathered by Arrow from the mapped files: views over the maps,
-cast to `binary`, which copies in C.
+Neighbours are one piece: a view over the mapped file, nothing is copied.  Where there are many pieces, Arrow copies
+them into one: views over the maps, cast to `binary`, which copies in C.
 """
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+from rocketsim_proto import slices
+from rocketsim_proto.layout import HEAD
+from rocketsim_proto.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_SIZE
 
 from broker_service.store.commit_log import CommitLog
-from broker_service.store.consume_queue import Entries
 
-_SLICES_PER_RECORD = 0.25  # with fewer pieces than this, slicing beats Arrow
+Positions = npt.NDArray[np.int64]
+
+_FEW_PIECES = 64  # up to here, slicing beats Arrow
 
 
-def gather(log: CommitLog, entries: Entries) -> bytes:
-    """The bytes of all these records; every entry must lie in the log."""
-    offsets = entries["commit_log_offset"].astype(np.int64)
-    sizes = entries["size"].astype(np.int64)
+def gather(log: CommitLog, offsets: Positions, sizes: Positions) -> list[memoryview]:
+    """The bytes of all these records, one behind the other; each must lie within one file of the log."""
+    if not len(offsets):
+        return []
     starts = offsets - offsets % log.file_size
     breaks = np.flatnonzero((offsets[1:] != offsets[:-1] + sizes[:-1]) | (starts[1:] != starts[:-1])) + 1
-    if len(breaks) < max(16, _SLICES_PER_RECORD * len(entries)):
-        firsts = np.concatenate(([0], breaks))
-        lasts = np.concatenate((breaks, [len(entries)])) - 1
-        pieces = [
-            log.view(start)[begin : begin + size]
-            for start, begin, size in zip(
-                starts[firsts].tolist(),
-                (offsets[firsts] - starts[firsts]).tolist(),
-                (offsets[lasts] + sizes[lasts] - offsets[firsts]).tolist(),
-                strict=True,
-            )
-        ]
-        return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
+    firsts = np.concatenate(([0], breaks))
+    lasts = np.append(breaks, len(offsets)) - 1
+    starts, begins = starts[firsts], (offsets - starts)[firsts]
+    lengths = offsets[lasts] + sizes[lasts] - offsets[firsts]
+    if len(firsts) <= _FEW_PIECES:
+        places = zip(starts.tolist(), begins.tolist(), (begins + lengths).tolist(), strict=True)
+        return [log.view(start)[begin:end] for start, begin, end in places]
     files, file_numbers = np.unique(starts, return_inverse=True)
     # An Arrow view of more than 12 bytes: | size 4 | first bytes 4, not needed here | buffer 4 | offset 4 |
-    views = np.zeros((len(entries), 4), np.int32)
-    views[:, 0] = sizes
+    views = np.zeros((len(firsts), 4), np.int32)
+    views[:, 0] = lengths
     views[:, 2] = file_numbers
-    views[:, 3] = offsets - starts
+    views[:, 3] = begins
     buffers = [None, pa.py_buffer(views), *(pa.py_buffer(log.view(start)) for start in files.tolist())]
-    gathered: bytes = (
-        pa.Array.from_buffers(pa.binary_view(), len(entries), buffers).cast(pa.binary()).buffers()[2].to_pybytes()
-    )
-    return gathered
+    array = pa.Array.from_buffers(pa.binary_view(), len(firsts), buffers).cast(pa.binary())
+    return [memoryview(array.buffers()[2])[: int(lengths.sum())]]
+
+
+def are_there(
+    log: CommitLog, offsets: Positions, sizes: Positions, queue_offsets: Positions, queue_ids: Positions
+) -> npt.NDArray[np.bool_]:
+    """For each record whether the log has it at that offset: with that size, for that place of that queue."""
+    there = (sizes >= MIN_SIZE) & (offsets >= log.min_offset) & (offsets + sizes <= log.end_offset)
+    there &= offsets % log.file_size + sizes <= log.file_size
+    if not there.all():
+        return there
+    heads = _heads(log, offsets)
+    magic = heads["magic"]
+    there &= (magic == MESSAGE_MAGIC) | (magic == MESSAGE_MAGIC_V2)
+    there &= heads["size"] == sizes
+    there &= heads["commit_log_offset"] == offsets
+    there &= heads["queue_offset"] == queue_offsets
+    there &= heads["queue_id"] == queue_ids
+    return there
+
+
+def _heads(log: CommitLog, offsets: Positions) -> npt.NDArray[np.void]:
+    """The first fields of the records at these offsets."""
+    if not len(offsets):
+        return np.empty(0, HEAD)
+    starts = offsets - offsets % log.file_size
+    first = int(starts[0])
+    if (starts == first).all():
+        return slices.gather(slices.as_bytes(log.view(first)), offsets - first, HEAD)
+    heads = np.empty(len(offsets), HEAD)
+    for start in np.unique(starts).tolist():
+        rows = starts == start
+        heads[rows] = slices.gather(slices.as_bytes(log.view(start)), offsets[rows] - start, HEAD)
+    return heads

@@ -22,13 +22,14 @@ from broker_service.store.files import Files, open_file_limit
 from broker_service.store.flushed_offset import Flushed
 from broker_service.store.index import Index
 from broker_service.store.open_files import OpenFiles
-from broker_service.store.pull import GetMessageResult, RangeResult, Reader, TagsCodes
+from broker_service.store.pull import GetMessageResult, Reader
 from broker_service.store.queue_table import QueueTable
+from broker_service.store.ranges import RangeResult, RangesResult, Span, TagsCodes
 from broker_service.store.recovery import TAIL_SIZE, Recovery, recover, tail_crc
 from broker_service.store.retention import expired_files
 from broker_service.store.writer import Writer
 
-__all__ = ["GetMessageResult", "MessageStore", "RangeResult", "StoreConfig"]
+__all__ = ["GetMessageResult", "MessageStore", "RangeResult", "RangesResult", "StoreConfig"]
 
 _INDEX_BYTES_A_TICK = 4 << 20
 _INDEX_MAX_BEHIND = 16 << 20  # from here on appends pull the index along
@@ -414,15 +415,29 @@ class MessageStore:
         tags_codes: TagsCodes = None,
     ) -> RangeResult:
         """As many records of the range as fit, at least one; statuses as D3, offsets corrected."""
-        queue, end = self._queues.get(topic, queue_id), self.queue_bounds(topic, queue_id)[1]
-        return self._reader.read_range(queue, from_offset, until_offset, end, max_bytes, tags_codes)
+        return RangeResult.of(self.read_ranges([(topic, queue_id, from_offset, until_offset)], max_bytes, tags_codes))
+
+    def read_ranges(
+        self, ranges: Iterable[tuple[str, int, int, int]], max_bytes: int, tags_codes: TagsCodes = None
+    ) -> RangesResult:
+        """The same for one (topic, queue id, from, until) after the other, until `max_bytes` are full; it looks at no
+        more ranges than that takes."""
+        spans = (
+            Span(self._queues.get(topic, queue_id), first, until, self.queue_bounds(topic, queue_id)[1])
+            for topic, queue_id, first, until in ranges
+        )
+        return self._reader.read_ranges(spans, max_bytes, tags_codes)
+
+    def size_and_time_of(self, topic: str, queue_id: int, queue_offset: int) -> tuple[int, int]:
+        """Of the message's record: its bytes, and when it was stored; 0 and 0 if it is not there."""
+        queue = self._queues.get(topic, queue_id)
+        if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
+            return 0, 0
+        return self._reader.size_and_time(queue, queue_offset)
 
     def store_timestamp_of(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """When the message was stored; 0 if it is not there."""
-        queue = self._queues.get(topic, queue_id)
-        if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
-            return 0
-        return self._reader.store_timestamp(queue, queue_offset)
+        return self.size_and_time_of(topic, queue_id, queue_offset)[1]
 
     def search_offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """The first message stored at or after that time; the end of the queue if there is none."""
@@ -430,7 +445,7 @@ class MessageStore:
         queue = self._queues.get(topic, queue_id)
         while queue is not None and low < high:
             middle = (low + high) // 2
-            if self._reader.store_timestamp(queue, middle) < timestamp_ms:
+            if self._reader.size_and_time(queue, middle)[1] < timestamp_ms:
                 low = middle + 1
             else:
                 high = middle

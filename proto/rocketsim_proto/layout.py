@@ -36,3 +36,8 @@ def layout(*, born_v6: bool = False, store_v6: bool = False) -> np.dtype[Any]:
 
 def layout_of(host_flags: int) -> np.dtype[Any]:
     return layout(born_v6=bool(host_flags & SYS_FLAG_BORN_HOST_V6), store_v6=bool(host_flags & SYS_FLAG_STORE_HOST_V6))
+
+
+# The first fields: which record it is and where it belongs.
+_HEAD_FIELDS = ("size", "magic", "body_crc", "queue_id", "flag", "queue_offset", "commit_log_offset")
+HEAD = np.dtype([(name, layout_of(0)[name]) for name in _HEAD_FIELDS])

@@ -1,0 +1,270 @@
+"""Reads ranges of many queues as one frame: what feeds large readers.  The statuses are those of table D3, the limits
+our own.
+
+Python runs once a range, never once a record: the queue entries of all ranges are one array, and which of them are
+taken, how many fit and where their records lie is found for all of them at once.
+
+    entries | queue 3: e e e e e | queue 7: e e e e | queue 9: e e e |
+    taken   |          .   x x x |          x x x x |          x x x |   the others are filtered out, or removed
+    fitting |          .   x x x |          x x     |                |   full: the next frame goes on in queue 7
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+
+from broker_service.errors import StoreCorrupt
+from broker_service.model import GetMessageStatus
+from broker_service.store.commit_log import CommitLog
+from broker_service.store.consume_queue import ENTRY, ENTRY_SIZE, FILLER_SIZE, ConsumeQueue
+from broker_service.store.gather import Positions, are_there, gather
+
+TagsCodes = frozenset[int] | None
+
+_FIRST_ENTRIES = 512  # looked at before it is known how large the messages are
+_ENTRIES_AT_A_TIME = 16384
+_MAX_ENTRIES_SCANNED = 1 << 18  # of a frame: 0.25 million entries take some ms
+_MAX_SPANS = 256  # of a frame: those that have little or nothing cost, too
+
+
+class Span(NamedTuple):
+    """Messages [offset, until) of a queue, if there is one, of which readers see those before `max_offset`."""
+
+    queue: ConsumeQueue | None
+    offset: int
+    until: int
+    max_offset: int
+
+
+@dataclass(slots=True)
+class Piece:
+    """What a frame has of a span: `count` messages up to `next_offset`; or why there is nothing there."""
+
+    span_index: int
+    status: GetMessageStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RangesResult:
+    """`records` are those of all pieces in order, back to back; a view is good for as long as the log is not cut."""
+
+    pieces: list[Piece]
+    records: list[memoryview]
+    sizes: bytes  # of each record, little-endian uint32
+    suggest_pull_from_slave: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RangeResult:
+    """The same of one range, in one piece."""
+
+    status: GetMessageStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    records: bytes
+    sizes: bytes
+    count: int
+    suggest_pull_from_slave: bool
+
+    @classmethod
+    def of(cls, found: RangesResult) -> "RangeResult":
+        piece = found.pieces[0]
+        return cls(
+            piece.status,
+            piece.next_offset,
+            piece.min_offset,
+            piece.max_offset,
+            b"".join(found.records),
+            found.sizes,
+            piece.count,
+            found.suggest_pull_from_slave,
+        )
+
+
+def read_ranges(
+    log: CommitLog, spans: Iterable[Span], max_bytes: int, tags_codes: TagsCodes, memory: int
+) -> RangesResult:
+    """As many messages as fit into `max_bytes`, at least one; a span that ends early gets a piece that says why.
+
+    `memory`: how many bytes of the log's end count as being in memory.
+    """
+    filling = _Filling(log, max_bytes, tags_codes)
+    looks = filling.looks(spans)
+    look = next(looks, None)
+    while look is not None and (wanted := filling.entries_wanted()) > 0:
+        part: list[tuple[_Look, int]] = []
+        while look is not None and wanted > 0:
+            count = min(wanted, look.end - look.at)
+            wanted -= count
+            part.append((look, count))
+            if count == look.end - look.at:
+                look = next(looks, None)
+        filling.take(part)
+    if look is not None and not filling.is_full:
+        filling.end_at(look.piece)
+    return filling.result(memory)
+
+
+def outside(exists: bool, offset: int, min_offset: int, max_offset: int) -> tuple[GetMessageStatus, int] | None:
+    """Table D3 for an offset at which there is nothing to read: status and corrected next offset."""
+    if not exists:
+        return GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0
+    if max_offset == 0:
+        return GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0
+    if offset < min_offset:
+        return GetMessageStatus.OFFSET_TOO_SMALL, min_offset
+    if offset == max_offset:
+        return GetMessageStatus.OFFSET_OVERFLOW_ONE, offset
+    if offset > max_offset:
+        return GetMessageStatus.OFFSET_OVERFLOW_BADLY, max_offset
+    return None
+
+
+def damaged(queue: ConsumeQueue, queue_offset: int) -> StoreCorrupt:
+    return StoreCorrupt(
+        f"consume queue {queue.directory} is damaged at or behind offset {queue_offset}: "
+        "stop the broker, delete that folder and start again, it is made anew from the log"
+    )
+
+
+@dataclass(slots=True)
+class _Look:
+    """A span with something to read: the entries [at, end) are still to be looked at."""
+
+    queue: ConsumeQueue
+    piece: Piece
+    at: int
+    end: int
+    last_examined: int = -1  # log offset
+
+    def read(self, count: int) -> bytes:
+        data = self.queue.read_bytes(self.at, count)
+        if len(data) != count * ENTRY_SIZE:
+            raise damaged(self.queue, self.at)
+        return data
+
+
+class _Filling:
+    """A frame while it is filled: the places of its records, part by part."""
+
+    def __init__(self, log: CommitLog, room: int, tags_codes: TagsCodes) -> None:
+        self._log = log
+        self._room = self._size = room
+        self._tags = None if tags_codes is None else np.fromiter(tags_codes, np.int64, len(tags_codes))
+        self.is_full = False
+        self._scanned = 0
+        self._pieces: list[Piece] = []
+        self._looked: list[tuple[_Look, int]] = []  # with the number of records taken, in the order of the records
+        self._offsets: list[Positions] = []
+        self._sizes: list[Positions] = []
+        self._queue_offsets: list[Positions] = []
+
+    def looks(self, spans: Iterable[Span]) -> Iterator[_Look]:
+        """Gives each span its piece, before it is looked at, and another if readers do not see all of it."""
+        for index, (queue, offset, until, max_offset) in enumerate(islice(spans, _MAX_SPANS)):
+            min_offset = queue.min_offset if queue else 0
+            nothing = outside(queue is not None, offset, min_offset, max_offset)
+            if queue is not None and nothing is None:
+                status = GetMessageStatus.NO_MATCHED_MESSAGE
+                piece = Piece(index, status, offset, min_offset, max_offset)
+                self._pieces.append(piece)
+                if offset < until:
+                    yield _Look(queue, piece, offset, min(until, max_offset))
+                nothing = outside(True, max_offset, min_offset, max_offset) if max_offset < until else None
+            if nothing is not None:
+                self._pieces.append(Piece(index, *nothing, min_offset, max_offset))
+
+    def entries_wanted(self) -> int:
+        """How many may be looked at next: about as many as fit."""
+        if self.is_full or self._scanned >= _MAX_ENTRIES_SCANNED:
+            return 0
+        if not self._scanned:
+            return _FIRST_ENTRIES
+        an_entry = (self._size - self._room) / self._scanned
+        fitting = int(self._room / max(an_entry, 1.0)) + 8
+        return min(fitting, _ENTRIES_AT_A_TIME, _MAX_ENTRIES_SCANNED - self._scanned)
+
+    def take(self, part: list[tuple[_Look, int]]) -> None:
+        """What fits of the next `count` entries of each."""
+        entries = np.frombuffer(b"".join([look.read(count) for look, count in part]), ENTRY)
+        offsets, sizes = entries["commit_log_offset"].astype(np.int64), entries["size"].astype(np.int64)
+        taking = (offsets >= self._log.min_offset) & (sizes != FILLER_SIZE)
+        removed = not taking.all()
+        if self._tags is not None:
+            taking &= np.isin(entries["tags_code"], self._tags)
+        rows = np.flatnonzero(taking)
+        bytes_until = np.cumsum(sizes[rows])
+        fitting = int(np.searchsorted(bytes_until, self._room, side="right"))
+        if not fitting and not self._sizes:
+            fitting = min(1, len(rows))
+        self.is_full = fitting < len(rows)
+        examined = int(rows[fitting]) if self.is_full else len(entries)
+        rows = rows[:fitting]
+        counts = np.array([count for _, count in part])
+        ends = np.cumsum(counts)
+        begins = ends - counts
+        found = np.searchsorted(rows, ends) - np.searchsorted(rows, begins)
+        firsts = np.array([look.at for look, _ in part])
+        if fitting:
+            self._offsets.append(offsets[rows])
+            self._sizes.append(sizes[rows])
+            self._queue_offsets.append(rows + np.repeat(firsts - begins, found))
+            self._room -= int(bytes_until[fitting - 1])
+        self._scanned += examined
+        stops = np.minimum(ends, examined).tolist()
+        for (look, _), begin, stop, taken in zip(part, begins.tolist(), stops, found.tolist(), strict=True):
+            if stop > begin:
+                self._move(look, stop - begin, taken, int(offsets[stop - 1]), removed)
+        if self.is_full:
+            self.end_at(part[int(np.searchsorted(ends, examined, side="right"))][0].piece)
+
+    def _move(self, look: _Look, examined: int, taken: int, last_examined: int, removed: bool) -> None:
+        look.at += examined
+        look.last_examined = last_examined
+        piece = look.piece
+        piece.next_offset = look.at
+        piece.count += taken
+        if piece.count:
+            piece.status = GetMessageStatus.FOUND
+        elif removed and self._tags is None:
+            piece.status = GetMessageStatus.MESSAGE_WAS_REMOVING
+        self._looked.append((look, taken))
+
+    def end_at(self, last: Piece) -> None:
+        """Nothing behind this piece is in the frame, nor it, if it is empty."""
+        at = next(number for number, piece in enumerate(self._pieces) if piece is last)
+        was_reached = any(look.piece is last for look, _ in self._looked)
+        del self._pieces[at + was_reached :]
+
+    def result(self, memory: int) -> RangesResult:
+        if not self._sizes:
+            offsets = sizes = np.empty(0, np.int64)
+        else:
+            offsets, sizes = np.concatenate(self._offsets), np.concatenate(self._sizes)
+            self._check(offsets, sizes)
+        end = self._log.end_offset
+        return RangesResult(
+            pieces=self._pieces,
+            records=gather(self._log, offsets, sizes),
+            sizes=sizes.astype("<u4").tobytes(),
+            suggest_pull_from_slave=any(end - look.last_examined > memory for look, _ in self._looked),
+        )
+
+    def _check(self, offsets: Positions, sizes: Positions) -> None:
+        """Never others than those the queue stands for, should its files be damaged."""
+        taken = np.array([taken for _, taken in self._looked])
+        queue_ids = np.repeat([look.queue.queue_id for look, _ in self._looked], taken)
+        queue_offsets = np.concatenate(self._queue_offsets)
+        there = are_there(self._log, offsets, sizes, queue_offsets, queue_ids)
+        if not there.all():
+            row = int(there.argmin())
+            look, _ = self._looked[int(np.searchsorted(np.cumsum(taken), row, side="right"))]
+            raise damaged(look.queue, int(queue_offsets[row]))
