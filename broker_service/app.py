@@ -23,7 +23,7 @@ FRAME_ROOM = 8 << 20  # a frame beside the longest message
 async def run_broker(config: BrokerConfig, shutdown: asyncio.Event) -> None:
     """A broker process, until `shutdown` is set."""
     async with broker(config) as node:
-        await node.run_until(shutdown)
+        await node.tasks.run_until(shutdown)
 
 
 async def run_namesrv(config: NamesrvConfig, shutdown: asyncio.Event) -> None:

@@ -71,6 +71,9 @@ class BrokerConfig:
     bind_address: str = key("127.0.0.1", "the address listened on; loopback unless said otherwise")
     broker_ip1: str = key("", "the address told to others, `bindAddress` by default", name="brokerIP1")
     ha_master_address: str = key("", "a slave's master, `host:port`, instead of asking the name servers")
+    ha_slave_addresses: str = key(
+        "", "own: a master's slaves, `host:port;host:port`, asked at its start as name servers are; it waits for all"
+    )
     address_file: Path | None = key(
         None, "own: written with `host:port` once the port is bound; default `<root>/rocketsim/address`"
     )
@@ -144,7 +147,8 @@ class BrokerConfig:
     )
     slave_wait_time_ms: int = key(
         10_000,
-        "own: how long a restarted master waits for a slave that the name server knows before it takes writes alone",
+        "own: how long a master waits after an unclean stop for slaves that may have what it lost, before it takes "
+        "writes without them; 0: not at all",
         low=0,
         high=INT32_MAX,
     )
@@ -206,6 +210,7 @@ class BrokerConfig:
             )
         _check_addresses("namesrvAddr", self.namesrv_addr)
         _check_addresses("haMasterAddress", self.ha_master_address)
+        _check_addresses("haSlaveAddresses", self.ha_slave_addresses)
         if self.bind_address in ("0.0.0.0", "::", "[::]", "") and not self.broker_ip1:
             raise ConfigError(
                 f"bindAddress={self.bind_address}: set brokerIP1 too, to the address that clients reach this broker at"
@@ -225,6 +230,10 @@ class BrokerConfig:
     @property
     def name_servers(self) -> tuple[str, ...]:
         return _addresses(self.namesrv_addr)
+
+    @property
+    def slave_addresses(self) -> tuple[str, ...]:
+        return _addresses(self.ha_slave_addresses)
 
     @property
     def advertised_host(self) -> str:

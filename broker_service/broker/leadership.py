@@ -9,15 +9,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from broker_service.broker.broker import Broker
-from broker_service.broker.config_table import JsonStore
 from broker_service.broker.mastership import Standing
-from broker_service.errors import InvalidParameter, ServiceNotAvailable, StaleEpoch
+from broker_service.broker.role_file import MASTER_ID, RoleFile
+from broker_service.errors import InvalidParameter, RocketSimError, ServiceNotAvailable, StaleEpoch
 from broker_service.model import BrokerRole
 
 logger = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 0.1
-MASTER_ID = 0
 
 
 class Follows(Protocol):
@@ -29,20 +28,24 @@ class Follows(Protocol):
 
 
 class Leadership:
+    """`take_back_epoch` undoes `begin_epoch`, before anybody has heard of that epoch."""
+
     def __init__(
         self,
         broker: Broker,
         *,
         follower: Follows,
         begin_epoch: Callable[[], Awaitable[int]],
+        take_back_epoch: Callable[[], None],
         continue_epoch: Callable[[], None],
         refresh_peers: Callable[[], Awaitable[None]],
         opened: Callable[[], None],
-        role_file: JsonStore,
+        role_file: RoleFile,
     ) -> None:
         self._broker = broker
         self._follower = follower
         self._begin_epoch = begin_epoch
+        self._take_back_epoch = take_back_epoch
         self._continue_epoch = continue_epoch
         self._refresh_peers = refresh_peers
         self._opened = opened
@@ -122,6 +125,7 @@ class Leadership:
     async def _open(self) -> None:
         """Take writes from now on.  After an unclean start the log may end before what was committed."""
         broker = self._broker
+        misses = broker.mastership.misses(broker.peers.slaves())
         if broker.mastership.begins_epoch:
             epoch = await self._begin_epoch()
             self._clamp_offsets()
@@ -131,6 +135,8 @@ class Leadership:
         if broker.mastership.standing is not Standing.WAITING:
             return  # fenced meanwhile
         broker.mastership.opened(epoch)
+        if misses is not None:
+            logger.warning("this master goes on alone: %s", misses)
         logger.info("this master takes writes: %s", broker)
         self._opened()
 
@@ -159,7 +165,8 @@ class Leadership:
         """Make this slave the master of its name: (the new epoch, where it starts).  An operator's act, and fenced.
 
         The epoch is on disk first and the role next, then writes are taken: a crash in between leaves a slave that
-        no master of an older epoch can have, and that can be promoted again.
+        no master of an older epoch can have, and that can be promoted again.  A promotion that fails leaves the slave
+        that it was, and it follows again.
         """
         broker = self._broker
         if broker_name != broker.config.broker_name:
@@ -169,11 +176,9 @@ class Leadership:
         await self._refresh_peers()
         async with self._lock:
             self._check_promotion(expected_epoch, force)
-            await self._stop_following()
+            await self._stop_following()  # which wakes `run`: it follows again if what comes now fails
             start_offset = broker.store.end_offset
-            epoch = await self._begin_epoch()
-            self._role_file.save({"brokerRole": role.value, "brokerId": MASTER_ID, "epoch": epoch})
-            self._clamp_offsets()
+            epoch = await self._take_over(role)
             broker.mastership.promoted(role, epoch)
             broker.change_role(role, MASTER_ID)
             broker.visible_changed(None)  # what the former master had not confirmed is ours now
@@ -181,6 +186,18 @@ class Leadership:
         self._opened()
         self.poke()
         return epoch, start_offset
+
+    async def _take_over(self, role: BrokerRole) -> int:
+        """The new epoch; it, the role and the offsets are on disk, or nothing has changed."""
+        epoch = await self._begin_epoch()
+        try:
+            self._role_file.save(role, epoch)
+            self._clamp_offsets()
+        except (OSError, RocketSimError):
+            self._role_file.remove()
+            self._take_back_epoch()  # else it would fence the master that it goes on to follow
+            raise
+        return epoch
 
     def _check_promotion(self, expected_epoch: int, force: bool) -> None:
         broker = self._broker

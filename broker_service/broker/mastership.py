@@ -5,8 +5,8 @@
     WAITING ──ready───────┘     WAITING ───────────┘
 
 A master starts WAITING.  It is ready when somebody who would know of a newer master has answered (a name server or a
-slave; where there is no name server, nobody would), and when no live slave has records that it lost.  FENCED is final:
-the operator restarts the broker as a slave of the new master.
+slave; where neither is configured, nobody would), and when no slave has records that it lost: after an unclean stop it
+waits a while for those that may.  FENCED is final: the operator restarts the broker as a slave of the new master.
 """
 
 from collections.abc import Mapping
@@ -24,19 +24,32 @@ class Standing(Enum):
 
 
 class Mastership:
-    """`clean_start`: this broker began its log's last epoch and stopped cleanly: nothing of it can be missing here."""
+    """`clean_start`: this broker began its log's last epoch and stopped cleanly: nothing of it can be missing here.
+
+    `asks_others`: name servers or slaves are configured.  `slave_count` is how many slaves are; a name server knows
+    only those that are there already, which after a power loss of both may be none.
+    """
 
     def __init__(
-        self, role: BrokerRole, epoch: int, *, asks_name_servers: bool, clean_start: bool, slave_wait_s: float
+        self,
+        role: BrokerRole,
+        epoch: int,
+        *,
+        asks_others: bool,
+        clean_start: bool,
+        slave_count: int,
+        slave_wait_s: float,
+        now: float,
     ) -> None:
         self.role = role
         self.epoch = epoch
         self.standing = Standing.SLAVE if role is BrokerRole.SLAVE else Standing.WAITING
         self.fenced_by = ""
-        self._asks_name_servers = asks_name_servers
         self._clean_start = clean_start
+        # Its acknowledgements said that a slave has it, too; an asynchronous master's did not.
+        self._awaited_slaves = max(1, slave_count) if role is BrokerRole.SYNC_MASTER else 0
         self._slave_wait_s = slave_wait_s
-        self._heard_at: float | None = None
+        self._heard_at = None if asks_others else now
         self._joined: set[int] = set()
 
     @property
@@ -50,14 +63,15 @@ class Mastership:
 
     # --- what happens -----------------------------------------------------------------------------------------------
 
-    def name_server_answered(self, now: float) -> None:
+    def answered(self, now: float) -> None:
+        """A name server or a slave, and it knows of no newer master."""
         if self._heard_at is None:
             self._heard_at = now
 
     def slave_joined(self, slave_id: int, now: float) -> None:
         """It has shown its log, and what it had beyond ours has been fetched."""
         self._joined.add(slave_id)
-        self.name_server_answered(now)
+        self.answered(now)
 
     def newer_epoch(self, epoch: int, by: str) -> bool:
         """Somebody named an epoch; True if it fences this master now."""
@@ -82,18 +96,35 @@ class Mastership:
 
     def waits_for(self, end_offset: int, slaves: Mapping[int, int], now: float) -> str | None:
         """What a WAITING master waits for, given its log's end and the live slaves' (id -> end); None: nothing."""
-        if self._asks_name_servers and self._heard_at is None:
+        if self._heard_at is None:
             return "no name server and no slave has answered yet"
-        for slave_id, slave_end in sorted(slaves.items()):
-            if slave_id in self._joined:
-                continue
+        unheard = {slave_id: end for slave_id, end in sorted(slaves.items()) if slave_id not in self._joined}
+        for slave_id, slave_end in unheard.items():
             if slave_end > end_offset:
                 return (
                     f"slave {slave_id} is at {slave_end}, ahead of {end_offset} here: its tail is to be fetched first"
                 )
-            if not self._clean_start and self._heard_at is not None and now < self._heard_at + self._slave_wait_s:
-                return f"slave {slave_id} is alive and may have records that were lost here"
+        if self._clean_start or now >= self._heard_at + self._slave_wait_s:
+            return None
+        for slave_id in unheard:
+            return f"slave {slave_id} is alive and may have records that were lost here"
+        if len(self._joined) < self._awaited_slaves:
+            return (
+                f"{len(self._joined)} of {self._awaited_slaves} slaves have shown their logs after an unclean stop: "
+                "the others may have records that were lost here"
+            )
         return None
+
+    def misses(self, slaves: Mapping[int, int]) -> str | None:
+        """Whom a master that waits for nothing any more has waited for in vain; None: nobody."""
+        if self._clean_start or (slaves.keys() <= self._joined and len(self._joined) >= self._awaited_slaves):
+            return None
+        count = max(self._awaited_slaves, len(self._joined | slaves.keys()))
+        return (
+            f"{len(self._joined)} of {count} slaves have shown their logs within "
+            f"slaveWaitTimeMs={self._slave_wait_s * 1000:.0f} after an unclean stop; what was lost here and another "
+            "has will be cut there, and kept in its rocketsim/diverged"
+        )
 
     def check_writable(self, client_epoch: int = 0, waits_for: str | None = None) -> None:
         """Raises unless a client that knows `client_epoch` (0: none) may write here now."""

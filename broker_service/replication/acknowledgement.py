@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 # The part of the caller's time that is kept for the answer's way back.
 ANSWER_SHARE = 0.2
 ANSWER_MAX_S = 0.1
+CATCH_UP_LOOK_S = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +136,15 @@ class Acknowledgements:
     def abandon(self) -> None:
         """Nothing will come any more (shutdown): every waiting put ends with the status of its timeout."""
         self._resolve(self._pending.expire(float("inf")))
+
+    async def slaves_caught_up(self, within_s: float) -> bool:
+        """Whether every slave that is there has all of the log, now or within that time."""
+        until = asyncio.get_running_loop().time() + within_s
+        while not self.tracker.have_all(self._end_offset()):
+            if asyncio.get_running_loop().time() >= until:
+                return False
+            await asyncio.sleep(CATCH_UP_LOOK_S)
+        return True
 
     def _resolve(self, puts: list[PendingPut]) -> None:
         for put in puts:

@@ -50,6 +50,7 @@ class ReplicationMaster(ReplicationServicer):
         # Held from a slave's handshake until this log has what that slave had more: the next one is judged by that.
         self.greeting = asyncio.Lock()
         self.streams: set[_SlaveStream] = set()
+        self._epochs_before = epochs.epochs
 
     # --- for the broker -------------------------------------------------------------------------------------------
 
@@ -61,12 +62,17 @@ class ReplicationMaster(ReplicationServicer):
         """
         async with self.greeting:
             await self.flusher.wait(self.log.end_offset)  # an epoch must not start beyond what a power loss leaves
+            self._epochs_before = self.epochs.epochs
             epoch = self.epochs.epochs.next(self.identity.broker_id if numbered_by is None else numbered_by)
             self.epochs.save(self.epochs.epochs.begin(epoch, self.log.end_offset), goes_on=True)
             self.acks.begin()
             self._wake_all()
             logger.info("epoch %d begins at %d", epoch, self.log.end_offset)
             return epoch
+
+    def take_back_epoch(self) -> None:
+        """The epoch that was begun last has not a byte and nobody has heard of it: it has not been."""
+        self.epochs.save(self._epochs_before)
 
     def is_refilling(self) -> bool:
         return any(stream.transfer.state is State.REFILL for stream in self.streams)
@@ -117,17 +123,28 @@ class ReplicationMaster(ReplicationServicer):
             self.broker.fenced(stream.newer_epoch, stream.transfer.name)
         await context.abort(status_of(refusal), str(refusal))
 
+    async def GetMember(self, request: pb.GetMemberRequest, context: Context[Any, Any]) -> pb.GetMemberResponse:
+        await self._check_caller(request, context)
+        return pb.GetMemberResponse(
+            broker_id=self.identity.broker_id, epoch=self.epochs.epochs.last, end_offset=self.log.end_offset
+        )
+
     async def GetMetadata(self, request: pb.GetMetadataRequest, context: Context[Any, Any]) -> Metadata:
+        await self._check_caller(request, context)
+        if not self.broker.is_master():
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this broker is not a master")
+        return self.broker.metadata()
+
+    async def _check_caller(
+        self, request: pb.GetMemberRequest | pb.GetMetadataRequest, context: Context[Any, Any]
+    ) -> None:
         if request.broker_name != self.identity.broker_name:
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"brokerName is {self.identity.broker_name} here, not {request.broker_name}",
             )
         if request.epoch > self.epochs.epochs.last:
-            self.broker.fenced(request.epoch, f"slave-{request.broker_id}")
-        if not self.broker.is_master():
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this broker is not a master")
-        return self.broker.metadata()
+            self.broker.fenced(request.epoch, f"broker {request.broker_id}")
 
 
 class _SlaveStream:

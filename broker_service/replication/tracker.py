@@ -77,6 +77,10 @@ class Tracker:
             for slave in self.slaves.values()
         )
 
+    def have_all(self, end_offset: int) -> bool:
+        """Whether every slave that has acknowledged anything has acknowledged the log up to there."""
+        return all(slave.ack_offset is None or slave.ack_offset >= end_offset for slave in self.slaves.values())
+
     def visible_offset(self, master_end: int) -> int | None:
         """What consumers of a SYNC_MASTER may see: up to here, or, while no slave is in sync, everything (None).
 

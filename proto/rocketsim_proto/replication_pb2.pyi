@@ -122,3 +122,23 @@ class GetMetadataRequest(_message.Message):
     broker_id: int
     epoch: int
     def __init__(self, broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class GetMemberRequest(_message.Message):
+    __slots__ = ("broker_name", "broker_id", "epoch")
+    BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    broker_name: str
+    broker_id: int
+    epoch: int
+    def __init__(self, broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class GetMemberResponse(_message.Message):
+    __slots__ = ("broker_id", "epoch", "end_offset")
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    broker_id: int
+    epoch: int
+    end_offset: int
+    def __init__(self, broker_id: _Optional[int] = ..., epoch: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...

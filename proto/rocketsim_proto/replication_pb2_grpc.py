@@ -46,6 +46,11 @@ class ReplicationStub:
                 request_serializer=rocketsim__proto_dot_replication__pb2.GetMetadataRequest.SerializeToString,
                 response_deserializer=rocketsim__proto_dot_metadata__pb2.Metadata.FromString,
                 _registered_method=True)
+        self.GetMember = channel.unary_unary(
+                '/rocketsim.Replication/GetMember',
+                request_serializer=rocketsim__proto_dot_replication__pb2.GetMemberRequest.SerializeToString,
+                response_deserializer=rocketsim__proto_dot_replication__pb2.GetMemberResponse.FromString,
+                _registered_method=True)
 
 
 class ReplicationServicer:
@@ -67,6 +72,13 @@ class ReplicationServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetMember(self, request, context):
+        """Who this broker is and how far its log goes. A master asks the slaves that its configuration names; a slave answers too.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ReplicationServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -79,6 +91,11 @@ def add_ReplicationServicer_to_server(servicer, server):
                     servicer.GetMetadata,
                     request_deserializer=rocketsim__proto_dot_replication__pb2.GetMetadataRequest.FromString,
                     response_serializer=rocketsim__proto_dot_metadata__pb2.Metadata.SerializeToString,
+            ),
+            'GetMember': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetMember,
+                    request_deserializer=rocketsim__proto_dot_replication__pb2.GetMemberRequest.FromString,
+                    response_serializer=rocketsim__proto_dot_replication__pb2.GetMemberResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -136,6 +153,33 @@ class Replication:
             '/rocketsim.Replication/GetMetadata',
             rocketsim__proto_dot_replication__pb2.GetMetadataRequest.SerializeToString,
             rocketsim__proto_dot_metadata__pb2.Metadata.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetMember(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rocketsim.Replication/GetMember',
+            rocketsim__proto_dot_replication__pb2.GetMemberRequest.SerializeToString,
+            rocketsim__proto_dot_replication__pb2.GetMemberResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -75,6 +75,38 @@ async def test_a_promoted_slaves_offsets_end_where_its_log_does(tmp_path: Path) 
         assert slave.offsets.get("g", "t", 0) == (1, 1)
 
 
+@pytest.mark.parametrize(
+    "refuses",
+    [
+        "broker_service.replication.epoch_file.EpochFile.save",
+        "broker_service.broker.role_file.RoleFile.save",
+        "broker_service.broker.consumer_offsets.ConsumerOffsetTable.clamp",
+    ],
+)
+async def test_a_slave_whose_promotion_fails_follows_its_master_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: str
+) -> None:
+    def full(*args: object, **keys: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    async with (
+        running(tmp_path / "m") as master,
+        running(tmp_path / "s", **SLAVE, ha_master_address=master.address) as slave,
+    ):
+        await put(master, "t", b"x")
+        await until(lambda: slave.store.end_offset == master.store.end_offset, "copied")
+        with monkeypatch.context() as disk:
+            disk.setattr(refuses, full)
+            with pytest.raises(OSError, match="No space left"):
+                await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
+        await until(slave.replication_slave.is_following, "it follows again")
+        await put(master, "t", b"y")
+        await until(lambda: slave.store.end_offset == master.store.end_offset, "copied")
+        assert slave.broker.is_slave and slave.broker.epoch == master.broker.epoch
+    async with running(tmp_path / "s", **SLAVE) as slave:
+        assert slave.broker.is_slave
+
+
 async def test_an_epoch_that_cannot_be_written_is_tried_again_and_nothing_is_taken_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,7 @@
 """When a master takes writes, and when it never will again."""
 
+from typing import Any
+
 import pytest
 
 from broker_service.broker.mastership import Mastership, Standing
@@ -10,24 +12,28 @@ from broker_service.model import BrokerRole
 SLAVE_WAIT_S = 10.0
 
 
-def master(*, clean: bool = True, name_servers: bool = True, epoch: int = 100) -> Mastership:
+def master(
+    *,
+    clean: bool = True,
+    asks_others: bool = True,
+    epoch: int = 100,
+    role: BrokerRole = BrokerRole.ASYNC_MASTER,
+    slaves: int = 0,
+    wait_s: float = SLAVE_WAIT_S,
+) -> Mastership:
     return Mastership(
-        BrokerRole.SYNC_MASTER,
-        epoch,
-        asks_name_servers=name_servers,
-        clean_start=clean,
-        slave_wait_s=SLAVE_WAIT_S,
+        role, epoch, asks_others=asks_others, clean_start=clean, slave_count=slaves, slave_wait_s=wait_s, now=1.0
     )
 
 
-def test_without_name_servers_nobody_needs_to_be_asked() -> None:
-    assert master(name_servers=False, clean=False).waits_for(0, {}, now=0.0) is None
+def test_without_name_servers_and_slaves_nobody_needs_to_be_asked() -> None:
+    assert master(asks_others=False, clean=False).waits_for(0, {}, now=0.0) is None
 
 
 def test_with_name_servers_one_has_to_answer_first() -> None:
     starting = master()
     assert starting.waits_for(0, {}, now=1e6) == "no name server and no slave has answered yet"
-    starting.name_server_answered(now=5.0)
+    starting.answered(now=5.0)
     assert starting.waits_for(0, {}, now=5.0) is None
 
 
@@ -39,13 +45,13 @@ def test_a_slave_is_as_good_an_answer() -> None:
 
 def test_after_a_clean_stop_an_equal_slave_is_not_waited_for() -> None:
     starting = master(clean=True)
-    starting.name_server_answered(now=0.0)
+    starting.answered(now=0.0)
     assert starting.waits_for(500, {1: 500}, now=0.0) is None
 
 
 def test_after_an_unclean_stop_a_live_slave_is_waited_for_but_not_for_ever() -> None:
     starting = master(clean=False)
-    starting.name_server_answered(now=3.0)
+    starting.answered(now=3.0)
     assert "slave 1" in str(starting.waits_for(500, {1: 400}, now=3.0))
     assert "slave 1" in str(starting.waits_for(500, {1: 400}, now=3.0 + SLAVE_WAIT_S - 0.1))
     assert starting.waits_for(500, {1: 400}, now=3.0 + SLAVE_WAIT_S) is None
@@ -53,16 +59,65 @@ def test_after_an_unclean_stop_a_live_slave_is_waited_for_but_not_for_ever() -> 
 
 def test_a_slave_that_has_shown_its_log_is_not_waited_for() -> None:
     starting = master(clean=False)
-    starting.name_server_answered(now=0.0)
+    starting.answered(now=0.0)
     starting.slave_joined(1, now=0.0)
     assert starting.waits_for(500, {1: 500}, now=0.0) is None
     assert "slave 2" in str(starting.waits_for(500, {1: 500, 2: 0}, now=0.0))
 
 
+def sync_master(**changes: Any) -> Mastership:
+    return master(**({"role": BrokerRole.SYNC_MASTER, "clean": False} | changes))
+
+
+def test_after_an_unclean_stop_a_synchronous_master_waits_for_a_slave_that_nobody_knows_yet() -> None:
+    starting = sync_master()
+    starting.answered(now=3.0)
+    assert "0 of 1 slaves" in str(starting.waits_for(500, {}, now=3.0))
+    assert "0 of 1 slaves" in str(starting.waits_for(500, {}, now=3.0 + SLAVE_WAIT_S - 0.1))
+    starting.slave_joined(1, now=4.0)
+    assert starting.waits_for(500, {}, now=4.0) is None
+    assert starting.misses({}) is None
+
+
+def test_when_no_slave_comes_in_time_it_goes_on_alone_and_says_so() -> None:
+    starting = sync_master()
+    starting.answered(now=3.0)
+    assert starting.waits_for(500, {}, now=3.0 + SLAVE_WAIT_S) is None
+    assert "0 of 1 slaves have shown their logs within slaveWaitTimeMs=10000" in str(starting.misses({}))
+
+
+def test_of_several_configured_slaves_all_are_waited_for() -> None:
+    starting = sync_master(slaves=2)
+    starting.slave_joined(1, now=3.0)
+    assert "1 of 2 slaves" in str(starting.waits_for(500, {}, now=3.0))
+    assert "1 of 2 slaves" in str(starting.misses({}))
+    starting.slave_joined(2, now=3.0)
+    assert starting.waits_for(500, {}, now=3.0) is None
+
+
+def test_without_anybody_to_ask_the_wait_begins_with_the_start() -> None:
+    starting = sync_master(asks_others=False)
+    assert "0 of 1 slaves" in str(starting.waits_for(500, {}, now=1.0))
+    assert starting.waits_for(500, {}, now=1.0 + SLAVE_WAIT_S) is None
+
+
+@pytest.mark.parametrize(
+    "starting",
+    [
+        pytest.param(sync_master(clean=True), id="it stopped cleanly"),
+        pytest.param(sync_master(wait_s=0.0), id="slaveWaitTimeMs=0"),
+        pytest.param(sync_master(role=BrokerRole.ASYNC_MASTER, slaves=1), id="its OK was the master's alone"),
+    ],
+)
+def test_a_slave_that_nobody_knows_is_not_waited_for_when(starting: Mastership) -> None:
+    starting.answered(now=3.0)
+    assert starting.waits_for(500, {}, now=3.0) is None
+
+
 @pytest.mark.parametrize("clean", [True, False])
 def test_while_a_live_slave_is_ahead_no_time_is_long_enough(clean: bool) -> None:
     starting = master(clean=clean)
-    starting.name_server_answered(now=0.0)
+    starting.answered(now=0.0)
     assert "slave 1 is at 501, ahead of 500" in str(starting.waits_for(500, {1: 501}, now=1e9))
     assert starting.waits_for(500, {}, now=1e9) is None  # it went away
 
@@ -98,11 +153,11 @@ def test_a_newer_epoch_fences_a_master_for_good_before_and_after_it_takes_writes
         assert not old.newer_epoch(201, "slave-1")  # said once
         with pytest.raises(StaleEpoch, match="epoch 101 of slave-1"):
             old.check_writable()
-        assert str(old) == "SYNC_MASTER fenced by epoch 101 of slave-1 epoch=100"
+        assert str(old) == "ASYNC_MASTER fenced by epoch 101 of slave-1 epoch=100"
 
 
 def test_a_slave_takes_no_writes_until_it_is_promoted() -> None:
-    slave = Mastership(BrokerRole.SLAVE, 100, asks_name_servers=True, clean_start=True, slave_wait_s=0.0)
+    slave = master(role=BrokerRole.SLAVE)
     with pytest.raises(ServiceNotAvailable, match="slave"):
         slave.check_writable()
     assert not slave.newer_epoch(300, "its master")

@@ -55,8 +55,8 @@ async def test_its_address_is_in_a_file_and_it_stops_cleanly(tmp_path: Path, cap
 async def test_a_part_that_fails_takes_the_process_down_visibly(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         async with running(tmp_path) as node:
-            node._own("broken", broken())
-            await node.run_until(asyncio.Event())
+            node.tasks.own("broken", broken())
+            await node.tasks.run_until(asyncio.Event())
     assert not (tmp_path / "abort").exists()  # but it still closed what it could
 
 

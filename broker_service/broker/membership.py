@@ -1,0 +1,85 @@
+"""Membership: what this broker tells others of its name, and what it makes of their answers.
+
+A name server answers with all live brokers of the name, a slave that the configuration names for itself.
+"""
+
+import logging
+from collections.abc import Callable
+
+from rocketsim_proto import namesrv_pb2, replication_pb2
+
+from broker_service.broker.broker import Broker
+from broker_service.broker.mastership import Standing
+from broker_service.broker.metadata import topic_to_proto, version_to_proto
+from broker_service.broker.peers import Member
+
+logger = logging.getLogger(__name__)
+
+ASK_AGAIN_S = 0.5
+
+
+class Membership:
+    """`fence` hears of every epoch that others name, `poke` that a fact has changed."""
+
+    def __init__(
+        self, broker: Broker, address: str, *, fence: Callable[[int, str], None], poke: Callable[[], None]
+    ) -> None:
+        self._broker = broker
+        self._address = address
+        self._fence = fence
+        self._poke = poke
+        self._refusals: dict[str, str] = {}
+
+    def registration(self) -> namesrv_pb2.BrokerRegistration:
+        broker = self._broker
+        topics = broker.topics.announced(broker.config.auto_create_topic_enable)
+        return namesrv_pb2.BrokerRegistration(
+            cluster_name=broker.config.broker_cluster_name,
+            broker_name=broker.config.broker_name,
+            broker_id=broker.broker_id,
+            address=self._address,
+            epoch=broker.epoch,
+            end_offset=broker.store.end_offset,
+            topics_version=version_to_proto(broker.topics.version),
+            topics=[topic_to_proto(topic) for topic in topics],
+            broker_permission=broker.config.broker_permission,
+            writable=broker.takes_clients_writes,
+        )
+
+    def name_server_answered(self, name_server: str, reply: namesrv_pb2.RegistrationReply) -> None:
+        broker = self._broker
+        members = [Member(item.broker_id, item.address, item.epoch, item.end_offset) for item in reply.members]
+        broker.peers.answered(name_server, members, reply.newest_epoch, self._address)
+        self._fence(reply.newest_epoch, f"name server {name_server}")
+        if not reply.refused:
+            broker.mastership.answered(broker.clock())
+        elif reply.refused != self._refusals.get(name_server):
+            logger.warning("name server %s refuses this broker: %s", name_server, reply.refused)
+        self._refusals[name_server] = reply.refused  # said once
+        self._poke()
+
+    def question(self) -> replication_pb2.GetMemberRequest | None:
+        """What a master asks its configured slaves; None for a slave."""
+        broker = self._broker
+        if broker.is_slave:
+            return None
+        return replication_pb2.GetMemberRequest(
+            broker_name=broker.config.broker_name, broker_id=broker.broker_id, epoch=broker.epoch
+        )
+
+    def pause_s(self) -> float:
+        """Until they are asked again: often at a start, later as often as name servers hear of this broker."""
+        waiting = self._broker.mastership.standing is Standing.WAITING
+        return ASK_AGAIN_S if waiting else self._broker.config.register_name_server_period / 1000
+
+    def slave_answered(self, address: str, reply: replication_pb2.GetMemberResponse | None) -> None:
+        """None: it did not."""
+        broker = self._broker
+        if reply is None:
+            broker.peers.answered(address, [], 0, self._address)
+            return
+        member = Member(reply.broker_id, address, reply.epoch, reply.end_offset)
+        broker.peers.answered(address, [member], reply.epoch, self._address)
+        self._fence(reply.epoch, f"broker {reply.broker_id} at {address}")
+        broker.mastership.answered(broker.clock())
+        self._poke()

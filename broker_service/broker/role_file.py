@@ -1,0 +1,47 @@
+"""RoleFile: `rocketsim/role.json`, what a promotion made of a broker.  It outlives the configuration file that does not
+know of it.
+"""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+from broker_service.config import BrokerConfig
+from broker_service.errors import StoreCorrupt
+from broker_service.model import BrokerRole
+from broker_service.store.json_file import JsonFile
+
+logger = logging.getLogger(__name__)
+
+MASTER_ID = 0
+
+
+class RoleFile:
+    def __init__(self, path: Path) -> None:
+        self._file = JsonFile(path)
+
+    def applied_to(self, config: BrokerConfig) -> BrokerConfig:
+        """The configuration with the role of now; StoreCorrupt if the file makes no sense."""
+        override = self._file.load()
+        if override is None:
+            return config
+        try:
+            role, broker_id = BrokerRole(override["brokerRole"]), int(override["brokerId"])
+        except (KeyError, ValueError, TypeError) as error:
+            raise StoreCorrupt(f"{self._file}: {error}; remove it to take the role of the configuration") from error
+        if role is not config.broker_role:
+            logger.warning(
+                "brokerRole=%s brokerId=%d since a promotion, not what the file says; remove %s to make it %s again",
+                role.name,
+                broker_id,
+                self._file,
+                config.broker_role.name,
+            )
+        return replace(config, broker_role=role, broker_id=broker_id)
+
+    def save(self, role: BrokerRole, epoch: int) -> None:
+        """On return this broker is a master, whatever happens; OSError if that could not be written."""
+        self._file.save({"brokerRole": role.value, "brokerId": MASTER_ID, "epoch": epoch})
+
+    def remove(self) -> None:
+        self._file.remove()

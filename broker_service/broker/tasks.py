@@ -1,0 +1,40 @@
+"""OwnedTasks: the loops of a process.  One that fails takes the process down, visibly."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+
+class OwnedTasks:
+    """To be made where the event loop runs."""
+
+    def __init__(self) -> None:
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def own(self, name: str, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
+
+    def _ended(self, task: "asyncio.Task[Any]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None and not self._failed.done():
+            self._failed.set_exception(error)
+
+    async def run_until(self, shutdown: asyncio.Event) -> None:
+        """Raises what one of the tasks failed with."""
+        waiting = asyncio.ensure_future(shutdown.wait())
+        try:
+            await asyncio.wait((waiting, self._failed), return_when=asyncio.FIRST_COMPLETED)
+            if self._failed.done():
+                self._failed.result()
+        finally:
+            waiting.cancel()
+
+    async def cancel(self) -> None:
+        """On return none of them runs any more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._failed.done():
+            self._failed.exception()  # said by `run_until`

@@ -1,0 +1,167 @@
+"""A master's start: whom it waits for before it takes writes, so that nothing acknowledged is lost and no two write."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_service.broker.mastership import Standing
+from broker_service.broker.node import BrokerNode
+from broker_service.broker.pull import Pull
+from broker_service.broker.store_settings import store_config
+from broker_service.errors import ServiceNotAvailable
+from broker_service.model import BrokerRole
+from broker_service.store.message_store import MessageStore
+from tests.support.brokers import bodies_in, name_server, put, running, small_config
+from tests.support.polling import until
+
+MASTER: dict[str, Any] = {"broker_role": BrokerRole.SYNC_MASTER}
+SLAVE: dict[str, Any] = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
+NO_WAIT = {"slave_wait_time_ms": 0}
+LONG_WAIT = {"slave_wait_time_ms": 600_000}
+
+
+def lose_power(root: Path, end_offset: int) -> None:
+    """As if the machine had lost its power when the log was on disk up to there."""
+    store = MessageStore.open(store_config(small_config(root)), time.time_ns() // 1_000_000)
+    store.truncate(end_offset, None)
+    store.close()
+    (root / "abort").touch()
+
+
+async def in_step(master: BrokerNode, *slaves: BrokerNode) -> None:
+    await until(lambda: all(slave.store.end_offset == master.store.end_offset for slave in slaves), "copied")
+
+
+async def bodies(node: BrokerNode) -> list[bytes]:
+    return bodies_in((await node.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=0))).records)
+
+
+async def a_pair_whose_master_lost_b(folder: Path, **keys: Any) -> int:
+    """Both are down; the slave alone has what was acknowledged last.  Returns the port that the master had."""
+    async with (
+        running(folder / "m", **(keys | MASTER)) as master,
+        running(folder / "s", **(keys | SLAVE | {"ha_master_address": master.address})) as slave,
+    ):
+        await put(master, "t", b"a")
+        kept = master.store.end_offset
+        await put(master, "t", b"b")
+        await in_step(master, slave)
+        port = int(master.address.rpartition(":")[2])
+    lose_power(folder / "m", kept)
+    return port
+
+
+def diverged(folder: Path) -> list[Path]:
+    """What was cut off somewhere."""
+    return list(folder.glob("*/rocketsim/diverged"))
+
+
+# --- a slave that comes later than the name server's word -------------------------------------------------------------
+
+
+async def test_what_only_the_slave_has_is_fetched_although_it_comes_back_after_the_master(tmp_path: Path) -> None:
+    await a_pair_whose_master_lost_b(tmp_path)
+    async with name_server() as names:
+        keys = {"namesrv_addr": names.address} | LONG_WAIT
+        async with running(tmp_path / "m", writable=False, **(keys | MASTER)) as master:
+            await until(lambda: "0 of 1 slaves" in str(master.broker.waits_for()), "the name server knows no slave")
+            with pytest.raises(ServiceNotAvailable, match="0 of 1 slaves have shown their logs"):
+                await put(master, "t", b"x")
+            async with running(tmp_path / "s", **(keys | SLAVE)) as slave:
+                await until(lambda: master.mastership.standing is Standing.WRITABLE, "it has heard the slave")
+                await put(master, "t", b"c")
+                await in_step(master, slave)
+                assert await bodies(master) == [b"a", b"b", b"c"]
+    assert diverged(tmp_path) == []
+
+
+@pytest.mark.parametrize("wait_ms", [0, 200])
+async def test_a_master_whose_slave_does_not_come_opens_alone_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, wait_ms: int
+) -> None:
+    await a_pair_whose_master_lost_b(tmp_path)
+    async with running(tmp_path / "m", **MASTER, slave_wait_time_ms=wait_ms) as master:
+        await put(master, "t", b"x")
+        assert await bodies(master) == [b"a", b"x"]
+    alone = [line for line in caplog.messages if "this master goes on alone" in line]
+    assert len(alone) == 1 and f"0 of 1 slaves have shown their logs within slaveWaitTimeMs={wait_ms} " in alone[0]
+
+
+async def test_after_a_clean_stop_nobody_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        async with running(tmp_path / "m", **MASTER, **LONG_WAIT) as master:
+            await put(master, "t", b"a")
+    assert "goes on alone" not in caplog.text
+
+
+# --- configured slaves ----------------------------------------------------------------------------------------------
+
+
+async def test_without_a_name_server_a_master_takes_no_writes_until_a_configured_slave_has_answered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(tmp_path / "s", **SLAVE) as slave:
+        address = slave.address
+    keys = MASTER | {"ha_slave_addresses": address}
+    async with running(tmp_path / "m", writable=False, **keys) as master:
+        await until(lambda: f"slave {address} does not answer" in caplog.text, "asked in vain")
+        with pytest.raises(ServiceNotAvailable, match="no name server and no slave has answered"):
+            await put(master, "t", b"x")
+        # It has not been told of its master: that it answers is enough.
+        async with running(tmp_path / "s", **SLAVE, listen_port=int(address.rpartition(":")[2])):
+            await until(lambda: master.mastership.standing is Standing.WRITABLE, "the slave has answered")
+            await put(master, "t", b"x")
+
+
+async def test_a_configured_slave_that_was_promoted_fences_the_old_master(tmp_path: Path) -> None:
+    async with running(tmp_path / "m") as master:
+        port = int(master.address.rpartition(":")[2])
+    async with running(tmp_path / "s", **SLAVE, ha_master_address=f"127.0.0.1:{port}") as slave:
+        keys = {"listen_port": port, "ha_slave_addresses": slave.address}
+        async with running(tmp_path / "m", **keys) as master:
+            await put(master, "t", b"x")
+            await in_step(master, slave)
+        await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
+        async with running(tmp_path / "m", writable=False, **keys) as returned:
+            await until(lambda: returned.mastership.standing is Standing.FENCED, "fenced")
+            assert f"of broker 0 at {slave.address}" in returned.mastership.fenced_by
+
+
+async def test_a_configured_slave_that_is_ahead_refills_its_master_without_a_name_server(tmp_path: Path) -> None:
+    port = await a_pair_whose_master_lost_b(tmp_path)
+    async with running(tmp_path / "s", **SLAVE, ha_master_address=f"127.0.0.1:{port}") as slave:
+        keys = MASTER | NO_WAIT | {"listen_port": port, "ha_slave_addresses": slave.address}
+        async with running(tmp_path / "m", **keys) as master:
+            await put(master, "t", b"c")
+            assert await bodies(master) == [b"a", b"b", b"c"]
+
+
+async def test_a_master_behind_both_its_slaves_refills_from_the_longer_one(tmp_path: Path) -> None:
+    keys = {"flush_interval_commit_log": 3_600_000}
+    slaves = [SLAVE | {"broker_id": broker_id} | keys for broker_id in (1, 2)]
+    async with running(tmp_path / "m", **MASTER, **keys) as master:
+        address = {"ha_master_address": master.address}
+        async with running(tmp_path / "s1", **slaves[0], **address) as longer:
+            async with running(tmp_path / "s2", **slaves[1], **address) as shorter:
+                await put(master, "t", b"a")
+                kept = master.store.end_offset
+                await put(master, "t", b"b")
+                await in_step(master, longer, shorter)
+            await put(master, "t", b"c")  # acknowledged by the one that is there
+            await in_step(master, longer)
+        port = int(master.address.rpartition(":")[2])
+    lose_power(tmp_path / "m", kept)
+    async with (
+        running(tmp_path / "s2", **slaves[1], **address) as shorter,
+        running(tmp_path / "s1", **slaves[0], **address) as longer,
+    ):
+        both = {"ha_slave_addresses": f"{shorter.address};{longer.address}", "listen_port": port}
+        async with running(tmp_path / "m", **MASTER, **keys, **both, **LONG_WAIT) as master:
+            await put(master, "t", b"d")
+            await in_step(master, longer, shorter)
+            for node in (master, longer, shorter):
+                await until(lambda node=node: node.store.queue_bounds("t", 0) == (0, 4), "shown")
+                assert await bodies(node) == [b"a", b"b", b"c", b"d"]
+    assert diverged(tmp_path) == []
