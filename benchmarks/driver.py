@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +20,7 @@ from benchmarks.leash import leashed
 
 ROOT = Path(__file__).parents[1]
 CLOSE_TIMEOUT_S = 20.0
+ANSWER_TIMEOUT_S = 600.0  # far more than anything takes: one that hangs must not hold up all that comes after it
 
 
 class Driver:
@@ -62,15 +64,19 @@ class Driver:
         return self._process.pid
 
     def ask(self, words: str, **options: object) -> dict[str, Any]:
-        """What the process answers; Unavailable if it says error, or nothing any more."""
+        """What the process answers; Unavailable if it says error, or nothing any more.  One that hangs is killed."""
         assert self._process.stdin and self._process.stdout
         line = " ".join([words, *(f"{key}={value}" for key, value in options.items())])
+        watchdog = threading.Timer(ANSWER_TIMEOUT_S, self._process.kill)
+        watchdog.start()
         try:
             self._process.stdin.write(line + "\n")
             self._process.stdin.flush()
             answer = self._answer()
         except (BrokenPipeError, ValueError) as error:
-            raise Unavailable(f"{self._name} ended; {self._tail()}") from error
+            raise Unavailable(f"{self._name} ended, or was ended because it hung; {self._tail()}") from error
+        finally:
+            watchdog.cancel()
         if "error" in answer:
             raise Unavailable(f"{self._name}: {answer['error']}")
         return answer
