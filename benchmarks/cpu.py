@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import psutil
 
-HARNESS, OTHER = "harness", "other"
+HARNESS, ENDED, OTHER = "harness", "processes that ended in it", "other"
 SHOWN = 0.05  # of a core; less limits nothing
 # The first that a command line holds.
 KINDS = (
@@ -42,7 +42,7 @@ class Used(NamedTuple):
 
 
 class Meter:
-    """From its making on.  Processes that ended meanwhile are not in it, those that began are."""
+    """From its making on.  Processes that ended meanwhile count with all that they ever used."""
 
     def __init__(self) -> None:
         self._before = _seconds()
@@ -57,7 +57,7 @@ class Meter:
 
 
 def _seconds() -> dict[int, tuple[str, float]]:
-    """By process id.  Spark's Python workers come and go: theirs is what their daemon has reaped, too."""
+    """By process id; 0 is those that have ended.  Spark's Python workers come and go: their daemon has reaped them."""
     me = psutil.Process()
     found = {}
     for process in (me, *me.children(recursive=True)):
@@ -68,6 +68,8 @@ def _seconds() -> dict[int, tuple[str, float]]:
             continue  # it has just ended
         reaped = used.children_user + used.children_system if kind == "Spark's Python" else 0.0
         found[process.pid] = (kind, used.user + used.system + reaped)
+        if kind == HARNESS:
+            found[0] = (ENDED, used.children_user + used.children_system)
     return found
 
 
