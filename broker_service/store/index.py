@@ -21,6 +21,7 @@ from broker_service.store.json_file import JsonFile
 from broker_service.store.open_files import OpenFiles
 
 _MAX_WAITING = 16 << 20  # bytes of appended records kept at hand; what is beyond that is read from the log again
+_TOGETHER = 2048  # records
 _NAME = "%Y%m%d%H%M%S"
 
 
@@ -127,10 +128,12 @@ class Index:
         while self._waiting and self._waiting[0][0] < self.position:
             self._take()
         if self._waiting and self._waiting[0][0] == self.position:
-            offset, records = self._waiting[0]
-            self._put(index_keys(records), now_ms)
-            self._take()
-            self.position, self._entries_done = offset + int(records.sizes.sum()), 0
+            parts = self._next_parts()
+            self._put(index_keys(_together(parts)), now_ms)
+            end = self._waiting[0][0] + sum(int(part.sizes.sum()) for part in parts)
+            for _ in parts:
+                self._take()
+            self.position, self._entries_done = end, 0
             return
         until = self._waiting[0][0] if self._waiting else self._log.end_offset
         scan = self._scan(self.position, until)
@@ -140,6 +143,17 @@ class Index:
             if self.position >= stop:
                 return
         self.position = scan.end_offset if scan.end_offset > self.position else until
+
+    def _next_parts(self) -> list[Records]:
+        """The first batch at hand; with those that follow it, if it is small: one message costs as much as hundreds."""
+        parts: list[Records] = []
+        end, count = self._waiting[0][0], 0
+        for offset, records in self._waiting:
+            if offset != end or (parts and count + len(records) > _TOGETHER):
+                break
+            parts.append(records)
+            end, count = end + int(records.sizes.sum()), count + len(records)
+        return parts
 
     def _take(self) -> None:
         _, records = self._waiting.popleft()
@@ -236,3 +250,11 @@ class Index:
 
     def __str__(self) -> str:
         return f"index of {len(self._index_files)} files up to {self.position}, {self.behind} bytes behind"
+
+
+def _together(parts: list[Records]) -> Records:
+    """As one batch."""
+    if len(parts) == 1:
+        return parts[0]
+    data = b"".join(part.take_bytes() for part in parts)
+    return Records.walk(data, sizes=np.concatenate([part.sizes for part in parts]))

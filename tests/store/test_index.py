@@ -124,6 +124,22 @@ def test_it_is_built_behind_the_appends_and_goes_on_after_any_stop():
     assert len(names) > 3 and all(len(name) == 17 for name in names)
 
 
+def test_batches_that_are_indexed_together_make_what_each_by_itself_makes():
+    indexes = []
+    for tick_each in (True, False):
+        store = open_store(ROOT, disk := MemoryFiles())
+        for number in range(40):  # over the ends of log files, which are small here
+            keys = [("UNIQ_KEY", f"U{number}"), ("KEYS", f"k{number} all"), ("TAGS", "T")]
+            put(store, "topic", 0, [b"x" * 200] * (1 + number % 3), properties=keys[number % 2 :])
+            if tick_each:
+                store.tick(NOW)
+        store.tick(NOW)
+        assert store.index_behind == 0
+        store.close()
+        indexes.append([disk.read(ROOT / "index" / name) for name in disk.names(ROOT / "index")])
+    assert len(indexes[0]) > 2 and indexes[0] == indexes[1]
+
+
 def test_a_disk_that_fails_the_index_does_not_hold_up_appends():
     disk = MemoryFiles()
     store = store_with_keys(disk)
