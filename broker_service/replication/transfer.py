@@ -34,7 +34,7 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferSettings:
-    frame_bytes: int = 1 << 20
+    frame_bytes: int = 4 << 20  # haTransferBatchSize
     # Bytes sent and not acknowledged.  An ack covers whole records only: this must exceed the largest one by far.
     in_flight_bytes: int = 32 << 20
     heartbeat_s: float = 5.0  # haSendHeartbeatInterval
@@ -208,30 +208,32 @@ class Transfer:
         if self._metadata:
             return pb.MasterMessage(metadata=self._metadata.popleft())
         if self.state is State.TRANSFER and self._has_room() and self.sent_offset < self._log.end_offset:
-            return pb.MasterMessage(log=self._read())
+            return self._read()
         if now >= self.next_heartbeat():
-            return pb.MasterMessage(log=self._log_data(b""))
+            return self._log_message(b"")
         return None
 
     def _has_room(self) -> bool:
         return self.sent_offset - self._confirmed_offset < self._settings.in_flight_bytes
 
-    def _read(self) -> pb.LogData:
+    def _read(self) -> pb.MasterMessage:
         if self.sent_offset < self._log.min_offset:
             raise Mismatch(f"{self.name}: {self.sent_offset} is deleted by now; it has to start over")
-        frame = self._log_data(self._log.read_log(self.sent_offset, self._settings.frame_bytes))
-        self.sent_offset += len(frame.data)
-        return frame
+        data = self._log.read_log(self.sent_offset, self._settings.frame_bytes)
+        message = self._log_message(data)
+        self.sent_offset += len(data)
+        return message
 
-    def _log_data(self, data: bytes) -> pb.LogData:
-        return pb.LogData(
-            epoch=self._epoch_sent,
-            commit_log_offset=self.sent_offset,
-            data=data,
-            crc32=isal_zlib.crc32(data),
-            confirm_offset=self._acks.confirm_offset,
-            master_end_offset=self._log.end_offset,
-        )
+    def _log_message(self, data: bytes) -> pb.MasterMessage:
+        message = pb.MasterMessage()
+        log = message.log  # filled in place: a LogData made by itself would be copied into the message
+        log.epoch = self._epoch_sent
+        log.commit_log_offset = self.sent_offset
+        log.data = data
+        log.crc32 = isal_zlib.crc32(data)
+        log.confirm_offset = self._acks.confirm_offset
+        log.master_end_offset = self._log.end_offset
+        return message
 
     def _epoch_news(self) -> pb.HandshakeReply:
         return pb.HandshakeReply(

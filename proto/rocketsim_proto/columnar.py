@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from rocketsim_proto import record
 from rocketsim_proto.compression import CompressionError, decompress
-from rocketsim_proto.encoding import body_crcs, encode
+from rocketsim_proto.encoding import encode, slice_crcs
 from rocketsim_proto.framing import check_sizes, walk_sizes
 from rocketsim_proto.java_hash import java_hash
 from rocketsim_proto.layout import HOST_FLAGS, layout_of
@@ -219,7 +219,7 @@ class Records:
         """Magic, every length, and the body's checksum; RecordError names the first bad record."""
         _ = self._places
         if crc:
-            wrong = body_crcs(self.bodies()) != self.body_crc
+            wrong = slice_crcs(self.data, self.body_start, self.body_size) != self.body_crc
             if wrong.any():
                 raise self._error(int(wrong.argmax()), "body CRC")
 

@@ -21,9 +21,10 @@ from rocketsim_proto.record import (
     SYS_FLAG_STORE_HOST_V6,
     RecordError,
 )
-from rocketsim_proto.slices import binary_array, fixed_binary, flat
+from rocketsim_proto.slices import Bytes, Positions, binary_array, binary_slices, fixed_binary, flat
 
 CRC_MASK = 0x7FFFFFFF  # RocketMQ keeps CRC-32 without its top bit
+_SMALL = 256  # bytes a body on average: below, two copies in C are cheaper than a slice in Python
 
 
 def body_crcs(bodies: pa.BinaryArray) -> npt.NDArray[np.uint32]:
@@ -31,9 +32,21 @@ def body_crcs(bodies: pa.BinaryArray) -> npt.NDArray[np.uint32]:
 
     ISA-L's CRC-32 is the one of zlib, three to five times faster; this is where a sender's and a broker's time goes.
 
-    NB: Arrow makes a list of bytes six times faster than Python makes slices of a buffer.
+    NB: Arrow makes a list of small bytes faster than Python makes slices of a buffer.
     """
     return np.fromiter(map(isal_zlib.crc32, bodies.to_pylist()), np.uint32, len(bodies)) & np.uint32(CRC_MASK)
+
+
+def slice_crcs(data: Bytes, starts: Positions, sizes: Positions) -> npt.NDArray[np.uint32]:
+    """The same of bodies that lie in a buffer; the caller has checked the bounds.
+
+    A slice costs about 150 ns whatever its size, Arrow's copies (an array, then bytes) cost the more the larger it is.
+    """
+    if int(sizes.sum()) < _SMALL * len(sizes):
+        return body_crcs(binary_slices(data, starts, sizes))
+    view, crc32 = data.data, isal_zlib.crc32
+    crcs = [crc32(view[start:end]) for start, end in zip(starts.tolist(), (starts + sizes).tolist(), strict=True)]
+    return np.array(crcs, np.uint32) & np.uint32(CRC_MASK)
 
 
 def encode(

@@ -198,6 +198,18 @@ def test_the_checksum_is_only_looked_at_when_asked() -> None:
         Records.walk(damaged).check()
 
 
+@pytest.mark.parametrize("size", [1, 255, 256, 5000])
+def test_one_wrong_bit_in_one_body_of_many_is_found(size: int) -> None:
+    """Small bodies and large ones are checked in different ways."""
+    one = record.encode(Record("t", b"b" * size))
+    damaged = bytearray(one * 100)
+    Records.walk(damaged).check()
+    damaged[57 * len(one) + 88 + size - 1] ^= 1
+    with pytest.raises(RecordError, match="CRC") as error:
+        Records.walk(damaged).check()
+    assert error.value.at == 57 * len(one)
+
+
 @pytest.mark.parametrize("other", ["topi", "topic2", "tüpic", "TOPIC"])
 def test_a_record_of_another_topic_is_refused(other: str) -> None:
     ours, theirs = record.encode(Record("topic", b"")), record.encode(Record(other, b""))
