@@ -180,7 +180,7 @@ class Demo:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if failure := self._query.failure():
-                raise Trouble(f"the query has failed: {failure}")
+                raise Trouble(f"the query has failed: {failure}; with --dir DIR, DIR/spark.log says more")
             if failure := self._producer.failure():
                 raise Trouble(f"the producer has failed: {failure}")
             if time.monotonic() - self._asked > ASK_EVERY_S:

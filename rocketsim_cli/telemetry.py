@@ -131,8 +131,15 @@ def send_telemetry(name_server: str, topic: str, rate: float, ids: IO[str], stop
     from rocketsim_client.errors import RocketSimError
 
     tally = Tally(ids)
-    # A master that is back is used again within seconds, not at the usual poll of the name server after up to 30.
-    with Producer(name_server=name_server, group="telemetry", poll_name_server_interval_ms=3_000) as producer:
+    producer = Producer(
+        name_server=name_server,
+        group="telemetry",
+        # On a busy machine an answer may take longer than the usual 3 s; nobody has asked to see that fail.
+        send_msg_timeout_ms=10_000,
+        # A master that is back is used again within seconds, not at the usual poll of the name server after up to 30.
+        poll_name_server_interval_ms=3_000,
+    )
+    with producer:
         readings = Telemetry().readings()
         started = reported = time.monotonic()
         while not stop.is_set():

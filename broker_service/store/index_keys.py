@@ -36,6 +36,9 @@ class IndexKeys:
         return IndexKeys(self.hashes[rows], self.offsets[rows], self.timestamps[rows])
 
 
+NO_KEYS = IndexKeys(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64))
+
+
 def index_keys(records: Records) -> IndexKeys:
     """All index entries of these records."""
     rolled_back = (records.sys_flag & SYS_FLAG_TRANSACTION_MASK) == ROLLED_BACK
@@ -59,8 +62,7 @@ def index_keys(records: Records) -> IndexKeys:
         hashes.append(java_hash(values, before[codes[row]]).astype(np.int64))
         rows.append(row)
     if not rows:
-        nothing = np.empty(0, np.int64)
-        return IndexKeys(nothing, nothing, nothing)
+        return NO_KEYS
     order, all_rows = _in_turn(rows, len(records))
     return IndexKeys(
         _magnitude(np.concatenate(hashes)[order]),

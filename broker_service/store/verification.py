@@ -17,8 +17,10 @@ from rocketsim_proto.columnar import Records
 from broker_service.store.consume_queue import ENTRY, FILLER_SIZE, Entries
 from broker_service.store.files import Files
 from broker_service.store.flushed_offset import FlushedOffset
+from broker_service.store.index_keys import NO_KEYS, index_keys
 from broker_service.store.json_file import loads
 from broker_service.store.offline import (
+    Blank,
     Damaged,
     OfflineQueue,
     Tail,
@@ -28,6 +30,7 @@ from broker_service.store.offline import (
     numbered_files,
     queues,
 )
+from broker_service.store.offline_index import OfflineIndex
 
 _DELAY_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
@@ -66,13 +69,14 @@ class _Verification:
         self._log_min = self._log_end = int(files[0].name) if files else 0
         self._queues = {(queue.topic, queue.queue_id): queue for queue in queues(directory, self._log_min)}
         self._replayed: dict[tuple[str, int], int] = {}  # queue -> where its next entry belongs
-        self._topics: set[str] = set()
+        self._index = OfflineIndex(directory)
 
     def findings(self) -> Iterator[Finding]:
         yield from self._log_files()
         yield from self._log()
         yield from self._queue_files()
         yield from self._queue_ends()
+        yield from self._index_findings()
         yield from self._config()
 
     def _finding(self, severity: Severity, path: Path, offset: int, what: str) -> Finding:
@@ -96,7 +100,11 @@ class _Verification:
     def _log(self) -> Iterator[Finding]:
         for piece in log_pieces(self._directory):
             if isinstance(piece, Whole):
+                end = piece.offset + int(piece.records.sizes.sum())
+                self._index.compare(index_keys(piece.records), piece.offset, end)
                 yield from self._replay(piece.records)
+            elif isinstance(piece, Blank):
+                self._index.compare(NO_KEYS, piece.offset, piece.offset + piece.size)
             elif isinstance(piece, Damaged):
                 what = f"{piece.size} bytes of the log, from {piece.offset} on, hold no record: {piece.reason}"
                 yield self._finding(Severity.DAMAGE, piece.path, piece.offset - int(piece.path.name), what)
@@ -218,6 +226,13 @@ class _Verification:
         if rest is not None and queue.max_offset >= end:
             what = f"bytes behind the queue's end, {queue.max_offset}, that are no entry"
             yield self._finding(Severity.REPAIRABLE, *queue.place(rest), what)
+
+    # --- the index ------------------------------------------------------------------------------------------------
+
+    def _index_findings(self) -> Iterator[Finding]:
+        for path, at, what in self._index.findings(self._log_end):
+            what = f"{what}; remove the folder index, and the broker makes it again from the log"
+            yield self._finding(Severity.REPAIRABLE, path, at, what)
 
     # --- config ---------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,8 @@ FILE_SIZE = 1 << 20
 FIRST_LOG_FILE = "commitlog/00000000000000000000"
 LAST_LOG_FILE = "commitlog/00000000000004194304"
 END = 4739572  # of the golden log
+INDEX = "index/20261120102928642"  # of 1,000 slots, 3,222 entries
+SLOTS_AT, ENTRIES_AT = 40, 40 + 1000 * 4
 PLAIN = "consumequeue/golden_plain/0/00000000000000000000"
 
 
@@ -179,6 +181,72 @@ def test_damage_is_named_with_its_file_and_place(
     damage(store)
     # A record that is gone from the log also leaves its queue with a hole, which is told behind it.
     assert found(store)[: len(expected)] == expected
+
+
+def slot_in_use(store: Path) -> int:
+    data = (store / INDEX).read_bytes()
+    return next(slot for slot in range(1000) if any(data[SLOTS_AT + slot * 4 :][:4]))
+
+
+@pytest.mark.parametrize(
+    ("damage", "at", "what"),
+    [
+        pytest.param(
+            lambda store: overwrite(store / INDEX, 36, b"\x7f"), 0, "more than the file has room for", id="count"
+        ),
+        pytest.param(lambda store: overwrite(store / INDEX, 24, bytes(7) + b"\1"), 0, "do not fit together", id="end"),
+        pytest.param(lambda store: overwrite(store / INDEX, 16, b"\1"), 0, "log offsets 72057594037927936", id="begin"),
+        pytest.param(
+            lambda store: overwrite(store / INDEX, 35, b"\1"), 32, "used slots, there are 894", id="used slots"
+        ),
+        pytest.param(
+            lambda store: overwrite(store / INDEX, 6, b"\0"), ENTRIES_AT + 20, "not those of the log", id="first time"
+        ),
+        pytest.param(
+            lambda store: overwrite(store / INDEX, ENTRIES_AT + 100 * 20, b"\1\2\3\4"),
+            ENTRIES_AT + 100 * 20,
+            "entries are not",
+            id="the hash of an entry",
+        ),
+        pytest.param(
+            lambda store: overwrite(store / INDEX, ENTRIES_AT + 100 * 20 + 4, bytes(8)),
+            ENTRIES_AT + 100 * 20,
+            "before the one in front of it",
+            id="the log offset of an entry",
+        ),
+        pytest.param(
+            lambda store: overwrite(store / INDEX, ENTRIES_AT + 100 * 20 + 12, b"\1"),
+            ENTRIES_AT + 100 * 20,
+            "1 entries that are not those of the log",
+            id="the time of an entry",
+        ),
+        pytest.param(
+            lambda store: overwrite(store / INDEX, ENTRIES_AT + 100 * 20 + 16, (3000).to_bytes(4, "big")),
+            ENTRIES_AT + 100 * 20,
+            "not chained",
+            id="an entry chained to a newer one",
+        ),
+        pytest.param(
+            lambda store: overwrite(store / INDEX, SLOTS_AT + slot_in_use(store) * 4, bytes(4)),
+            None,
+            "not found from their slots",
+            id="a slot that lost its chain",
+        ),
+        pytest.param(
+            lambda store: overwrite(store / INDEX, SLOTS_AT + slot_in_use(store) * 4, (9999).to_bytes(4, "big")),
+            None,
+            "lead to no entry",
+            id="a slot of nothing",
+        ),
+        pytest.param(lambda store: (store / INDEX).write_bytes(b"short"), 0, "no index file", id="cut short"),
+    ],
+)
+def test_damage_to_an_index_is_named(store: Path, damage: Callable[[Path], object], at: int | None, what: str) -> None:
+    damage(store)
+    one, *_ = verify(store)
+    assert (one.severity, one.file) == (Severity.REPAIRABLE, INDEX)
+    assert what in one.what and "remove the folder index" in one.what
+    assert at is None or one.offset == at
 
 
 def test_what_lies_behind_damage_is_still_dumped(store: Path) -> None:

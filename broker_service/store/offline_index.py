@@ -1,0 +1,279 @@
+"""Index files as they lie on disk, looked at without a broker: whether they hold together, and what they have of a
+stretch of the log.
+
+How many slots a file has is only in the broker's configuration.  It follows from where the last entry lies, which the
+header tells by its log offset and number.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from broker_service.store.index_file import ENTRY, ENTRY_SIZE, HEADER, HEADER_SIZE, SLOT_SIZE, IndexHeader
+from broker_service.store.index_keys import IndexKeys
+from broker_service.store.json_file import loads
+from broker_service.store.offline import map_file
+
+Wrong = tuple[int, str]  # position in the file, what is wrong there
+Entries = npt.NDArray[Any]
+Finding = tuple[Path, int, str]
+Pairs = npt.NDArray[np.int64]
+_MAX_SECONDS = 2**31 - 1
+
+
+@dataclass(slots=True)
+class Difference:
+    """Between a file's entries and the keys of the log's records; place and record are those of the first one."""
+
+    position: int
+    log_offset: int
+    wrong: int = 0
+    missing: int = 0
+
+    def __str__(self) -> str:
+        parts = [f"{self.wrong} entries that are not those of the log's records"] if self.wrong else []
+        parts += [f"{self.missing} keys without an entry"] if self.missing else []
+        return f"{' and '.join(parts)}, the first for log offset {self.log_offset}"
+
+
+class OfflineIndexFile:
+    """Only `header_trouble` and `find_slot_count` may be called before `slot_count` is set."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._data = map_file(path)
+        self.size = len(self._data)
+        self.header = IndexHeader(*HEADER.unpack_from(self._data)) if self.size >= HEADER_SIZE else IndexHeader()
+        self.slot_count = 0
+
+    @property
+    def count(self) -> int:
+        return self.header.next_entry - 1
+
+    def position(self, number: int) -> int:
+        return HEADER_SIZE + self.slot_count * SLOT_SIZE + number * ENTRY_SIZE
+
+    @property
+    def entries(self) -> Entries:
+        """From number 1 on."""
+        return np.frombuffer(self._data, ENTRY, self.count, self.position(1))
+
+    @cached_property
+    def offsets(self) -> npt.NDArray[np.int64]:
+        return self.entries["commit_log_offset"].astype(np.int64)
+
+    @property
+    def _slots(self) -> npt.NDArray[np.int64]:
+        return np.frombuffer(self._data, ">i4", self.slot_count, HEADER_SIZE).astype(np.int64)
+
+    # --- the number of slots --------------------------------------------------------------------------------------
+
+    def header_trouble(self) -> str | None:
+        head = self.header
+        if self.size < HEADER_SIZE + SLOT_SIZE + ENTRY_SIZE:
+            return f"{self.size} bytes are no index file"
+        if not 1 <= head.next_entry <= (self.size - HEADER_SIZE - SLOT_SIZE) // ENTRY_SIZE:
+            return f"its header counts {self.count} entries, more than the file has room for"
+        if not 0 <= head.first_offset <= head.last_offset:
+            return f"its header says it has log offsets {head.first_offset} to {head.last_offset}"
+        return None
+
+    def find_slot_count(self) -> int:
+        """The one with which header, entries and slots fit together; 0 if there is none."""
+        if not self.count or not self.header.last_offset:
+            return 0
+        wanted = self.header.last_offset.to_bytes(8, "big")
+        at = self._data.rfind(wanted)
+        while at > HEADER_SIZE:
+            size: int = at - 4 - self.count * ENTRY_SIZE - HEADER_SIZE
+            if size > 0 and size % SLOT_SIZE == 0 and self._fits(size // SLOT_SIZE):
+                return size // SLOT_SIZE
+            at = self._data.rfind(wanted, 0, at)
+        return 0
+
+    def _fits(self, slot_count: int) -> bool:
+        """Whether most slots lead to entries whose hash belongs there, and the first entry is the header's."""
+        self.slot_count = slot_count
+        first = self.entries[0]
+        slots = self._slots
+        places = np.flatnonzero((slots > 0) & (slots <= self.count))
+        right = self.entries["hash"][slots[places] - 1] % slot_count == places
+        self.slot_count = 0
+        return int(first["commit_log_offset"]) == self.header.first_offset and 2 * int(right.sum()) >= len(places)
+
+    # --- by itself ------------------------------------------------------------------------------------------------
+
+    def wrong(self, *, slots_are_current: bool) -> Iterator[Wrong]:
+        """What does not hold together in the file, at most one finding of a kind."""
+        entries, head = self.entries, self.header
+        backwards = np.flatnonzero(np.diff(self.offsets) < 0)
+        if len(backwards):
+            number = int(backwards[0]) + 2
+            yield self.position(number), f"entry {number} points before the one in front of it"
+        elif int(self.offsets[0]) != head.first_offset:
+            yield self.position(1), f"the first entry points to {self.offsets[0]}, the header says {head.first_offset}"
+        elif int(self.offsets[-1]) != head.last_offset:
+            what = f"the last entry points to {self.offsets[-1]}, the header says {head.last_offset}"
+            yield self.position(self.count), what
+        numbers = np.arange(1, self.count + 1)
+        hashes, previous = entries["hash"].astype(np.int64), entries["previous"].astype(np.int64)
+        negative = np.flatnonzero(hashes < 0)
+        if len(negative):
+            yield self.position(int(negative[0]) + 1), f"entry {negative[0] + 1} has the hash {hashes[negative[0]]}"
+            return
+        places = hashes % self.slot_count
+        of_place = places[np.clip(previous - 1, 0, self.count - 1)] == places
+        unchained = np.flatnonzero((previous < 0) | (previous >= numbers) | ((previous > 0) & ~of_place))
+        if len(unchained):
+            number = int(unchained[0]) + 1
+            yield (
+                self.position(number),
+                f"{len(unchained)} entries are not chained to one of their slot, the first is {number}",
+            )
+        elif slots_are_current:
+            yield from self._wrong_slots(places, previous)
+
+    def _wrong_slots(self, places: npt.NDArray[np.int64], previous: npt.NDArray[np.int64]) -> Iterator[Wrong]:
+        """Every entry has to be reached exactly once: from a slot of its own place, or from a newer entry."""
+        slots = self._slots
+        used = np.flatnonzero(slots)
+        newest = slots[used]
+        inside = (newest > 0) & (newest <= self.count)
+        astray = used[~inside]
+        if not len(astray):
+            astray = used[places[newest - 1] != used]
+        if len(astray):
+            what = f"{len(astray)} slots lead to no entry of theirs, the first is slot {astray[0]}: {slots[astray[0]]}"
+            yield HEADER_SIZE + int(astray[0]) * SLOT_SIZE, what
+            return
+        reached = np.bincount(np.concatenate((newest, previous[previous > 0])), minlength=self.count + 1)[1:]
+        lost = np.flatnonzero(reached != 1)
+        if len(lost):
+            number = int(lost[0]) + 1
+            yield self.position(number), f"{len(lost)} entries are not found from their slots, the first is {number}"
+        elif len(used) != self.header.slots_used:
+            yield 32, f"its header counts {self.header.slots_used} used slots, there are {len(used)}"
+
+    def rows(self, begin: int, end: int) -> slice:
+        """Those of the entries for [begin, end) of the log."""
+        first, last = np.searchsorted(self.offsets, (begin, end))
+        return slice(int(first), int(last))
+
+
+class OfflineIndex:
+    """All files.  The log is held beside those that hold together: `compare` is given it stretch by stretch, in order,
+    and `findings` comes last.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._wrong: list[Finding] = []
+        self._differences: dict[Path, Difference] = {}
+        self._files = self._sound(directory)
+        self._borders = {
+            offset for file in self._files for offset in (file.header.first_offset, file.header.last_offset)
+        }
+
+    def _sound(self, directory: Path) -> list[OfflineIndexFile]:
+        """The files with which nothing is wrong by themselves; notes what is wrong with the others."""
+        paths = sorted(path for path in (directory / "index").glob("*") if path.name.isdigit())
+        missing = _noted_names(directory / "rocketsim" / "index.json") - {path.name for path in paths}
+        self._wrong += [(directory / "index" / name, 0, "missing") for name in sorted(missing)]
+        files = []
+        for file in map(OfflineIndexFile, paths):
+            if trouble := file.header_trouble():
+                self._wrong.append((file.path, 0, trouble))
+            elif file.count and file.header.last_offset:
+                file.slot_count = file.find_slot_count()
+                files.append(file)
+        slot_counts = {file.size: file.slot_count for file in files if file.slot_count}  # the same, in one store
+        sound = []
+        for file in files:
+            file.slot_count = file.slot_count or slot_counts.get(file.size, 0)
+            # The slots of the file being written follow its entries now and then, and at a clean stop.
+            being_written = file.path == paths[-1] and (directory / "abort").exists()
+            wrong = [(0, "header, slots and entries do not fit together")]
+            if file.slot_count:
+                wrong = list(file.wrong(slots_are_current=not being_written))
+            self._wrong += [(file.path, at, what) for at, what in wrong]
+            sound += [] if wrong else [file]
+        return sound
+
+    def findings(self, log_end: int) -> Iterator[Finding]:
+        """Where, and what is wrong there."""
+        yield from self._wrong
+        for path, difference in self._differences.items():
+            yield path, difference.position, str(difference)
+        for file in self._files:
+            if file.header.last_offset >= log_end:
+                position = file.position(file.rows(log_end, log_end).start + 1)
+                yield file.path, position, f"entries that point behind the log's end, {log_end}"
+
+    def compare(self, keys: IndexKeys, begin: int, end: int) -> None:
+        """Notes how the entries for [begin, end) of the log differ from the keys that its records have."""
+        files = [file for file in self._files if file.header.last_offset >= begin and file.header.first_offset < end]
+        for file in self._files:
+            if file.header.last_offset < begin:
+                file.__dict__.pop("offsets", None)  # 160 MB of a full one
+        if not files:
+            return
+        entries = [file.entries[file.rows(begin, end)] for file in files]
+        covered = np.zeros(len(keys), np.bool_)
+        for file in files:
+            covered |= (keys.offsets >= file.header.first_offset) & (keys.offsets <= file.header.last_offset)
+        there, expected = _pairs(np.concatenate(entries)), _pairs(keys)[covered]
+        if len(there) == len(expected) and (there == expected).all():
+            self._compare_times(files, entries, keys.timestamps[covered], begin)
+        else:
+            self._compare_one_by_one(files, there, expected)
+
+    def _compare_times(
+        self, files: list[OfflineIndexFile], entries: list[Entries], timestamps: npt.NDArray[np.int64], begin: int
+    ) -> None:
+        at = 0
+        for file, part in zip(files, entries, strict=True):
+            times, head, before = timestamps[at : at + len(part)], file.header, file.rows(begin, begin).start
+            wrong = part["seconds"] != np.clip((times - head.first_timestamp) // 1000, 0, _MAX_SECONDS)
+            if len(part) and before == 0:
+                wrong[0] |= times[0] != head.first_timestamp
+            if len(part) and before + len(part) == file.count:
+                wrong[-1] |= times[-1] != head.last_timestamp
+            if wrong.any():
+                row = int(wrong.argmax())
+                self._note(file, int(part["commit_log_offset"][row]), before + row + 1, wrong=int(wrong.sum()))
+            at += len(part)
+
+    def _compare_one_by_one(self, files: list[OfflineIndexFile], there: Pairs, expected: Pairs) -> None:
+        have, want = Counter(map(tuple, there.tolist())), Counter(map(tuple, expected.tolist()))
+        for found, is_wrong in ((have - want, True), (want - have, False)):
+            for (log_offset, _), count in sorted(found.items()):
+                # The others of a record's keys are in the next file, or not indexed yet.
+                if is_wrong or log_offset not in self._borders:
+                    file = next(file for file in files if file.header.last_offset >= log_offset)
+                    number = file.rows(log_offset, log_offset).start + 1
+                    self._note(file, log_offset, number, **{"wrong" if is_wrong else "missing": count})
+
+    def _note(self, file: OfflineIndexFile, log_offset: int, number: int, *, wrong: int = 0, missing: int = 0) -> None:
+        known = self._differences.setdefault(file.path, Difference(file.position(number), log_offset))
+        known.wrong += wrong
+        known.missing += missing
+
+
+def _pairs(what: IndexKeys | Entries) -> Pairs:
+    """(log offset, hash) of each."""
+    if isinstance(what, IndexKeys):
+        return np.stack((what.offsets, what.hashes), axis=1)
+    return np.stack((what["commit_log_offset"].astype(np.int64), what["hash"].astype(np.int64)), axis=1)
+
+
+def _noted_names(path: Path) -> set[str]:
+    """The index files that a broker has noted; none where there is no note to be read."""
+    try:
+        return set(loads(path.read_text(encoding="utf-8"))["files"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return set()
