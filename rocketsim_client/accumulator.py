@@ -1,9 +1,10 @@
 """Gathers messages into batches, one lane per broker, topic and kind, and says which batch may leave.  Pure: no lock,
 no clock.
 
-A lane's batch leaves when it is full, when its first message has waited for the linger, or at once when the lane has
-nothing under way and somebody is waiting for it (SYNC, ORDERED).  An ordered lane has one batch under way at a time, so
-that neither the network nor a retry can turn two messages of a key round.
+A lane's batch leaves when it is full, when its first message has waited for the linger and no more than one other is
+under way, or at once when the lane has nothing under way and somebody is waiting for it (SYNC, ORDERED).  So batches
+grow with the load: a call costs as much as some hundred messages.  An ordered lane has one batch under way at a time,
+so that neither the network nor a retry can turn two messages of a key round.
 """
 
 from collections import deque
@@ -25,6 +26,7 @@ class Kind(IntEnum):
 
 
 LEAVES_WHEN_IDLE = frozenset({Kind.SYNC, Kind.ORDERED})
+PART_FULL_IN_FLIGHT = 2  # one under way, one being acknowledged; a third would only be a small one
 ALWAYS_FULL = frozenset({Kind.ALONE, Kind.COLUMNS})
 
 
@@ -107,7 +109,7 @@ class Accumulator(Generic[E]):
         for lane in self._lanes.values():
             if lane.in_flight >= self._limit(lane):
                 continue
-            if not lane.full and self._due(lane) <= now:
+            if not lane.full and lane.in_flight < PART_FULL_IN_FLIGHT and self._due(lane) <= now:
                 self._close_open(lane)
             if lane.full:
                 entries, size_bytes = lane.full.popleft()
@@ -117,7 +119,11 @@ class Accumulator(Generic[E]):
 
     def due_in(self, now: float) -> float | None:
         """Seconds until `take` may give something without a batch being done first; None: never."""
-        dues = [self._due(lane) for lane in self._lanes.values() if lane.open and lane.in_flight < self._limit(lane)]
+        dues = [
+            self._due(lane)
+            for lane in self._lanes.values()
+            if lane.open and lane.in_flight < min(self._limit(lane), PART_FULL_IN_FLIGHT)
+        ]
         return max(0.0, min(dues) - now) if dues else None
 
     def done(self, batch: Batch[E]) -> None:

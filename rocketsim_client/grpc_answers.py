@@ -2,12 +2,13 @@
 Pure."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto import bytes_field
 from rocketsim_proto import namesrv_pb2 as ns
+from rocketsim_proto.slices import FEW
 
 from rocketsim_client.errors import BadAnswer
 from rocketsim_client.model import GetMessageStatus, PullFrame, Segment, SendStatus
@@ -21,7 +22,7 @@ def broker_data(data: ns.BrokerData) -> BrokerData:
 
 def acknowledged(answer: pb.SendResponse, queue_ids: Sequence[int], sizes: Sequence[int], address: str) -> Acknowledged:
     """Give every message its place: offsets of a queue are consecutive in frame order, records of a run lie back to
-    back."""
+    back.  Many places are arrays."""
     count = len(sizes)
     if sum(run.count for run in answer.runs) != count or sum(queue.count for queue in answer.queues) != count:
         raise BadAnswer(
@@ -32,27 +33,55 @@ def acknowledged(answer: pb.SendResponse, queue_ids: Sequence[int], sizes: Seque
         return Acknowledged(
             SendStatus(answer.status), [only_queue], [only_run], answer.store_host, answer.store_timestamp
         )
+    offsets = _few_offsets if count <= FEW else _many_offsets
+    queue_offsets, log_offsets = offsets(answer, queue_ids, sizes, address)
+    return Acknowledged(
+        SendStatus(answer.status), queue_offsets, log_offsets, answer.store_host, answer.store_timestamp
+    )
+
+
+def _few_offsets(
+    answer: pb.SendResponse, queue_ids: Sequence[int], sizes: Sequence[int], address: str
+) -> tuple[Sequence[int], Sequence[int]]:
+    left = {queue.queue_id: [queue.first_queue_offset, queue.count] for queue in answer.queues}
+    queue_offsets = []
+    for queue_id in queue_ids:
+        queue = left.get(int(queue_id), (0, 0))
+        if not queue[1]:
+            raise BadAnswer(f"{address} acknowledged too few messages in queue {queue_id}", address=address)
+        queue_offsets.append(queue[0])
+        left[int(queue_id)] = [queue[0] + 1, queue[1] - 1]
+    log_offsets: list[int] = []
+    for run in answer.runs:
+        at = run.commit_log_offset
+        for size in sizes[len(log_offsets) : len(log_offsets) + run.count]:
+            log_offsets.append(at)
+            at += int(size)
+    return queue_offsets, log_offsets
+
+
+def _many_offsets(
+    answer: pb.SendResponse, queue_ids: Sequence[int], sizes: Sequence[int], address: str
+) -> tuple[Sequence[int], Sequence[int]]:
     ids = np.asarray(queue_ids)
-    queue_offsets = np.full(count, -1, np.int64)
+    queue_offsets = np.full(len(ids), -1, np.int64)
     for queue in answer.queues:
         mine = np.flatnonzero(ids == queue.queue_id)
         if len(mine) != queue.count:
-            raise BadAnswer(f"{address} acknowledged {queue.count} messages in queue {queue.queue_id}, not {len(mine)}")
+            raise BadAnswer(
+                f"{address} acknowledged {queue.count} messages in queue {queue.queue_id}, not {len(mine)}",
+                address=address,
+            )
         queue_offsets[mine] = np.arange(queue.first_queue_offset, queue.first_queue_offset + queue.count)
     lengths = np.asarray(sizes, np.int64)
-    starts = np.cumsum(lengths) - lengths
-    log_offsets, at = starts, 0
+    log_offsets = np.cumsum(lengths) - lengths
+    at = 0
     for run in answer.runs:
         piece = slice(at, at + run.count)
-        log_offsets[piece] += run.commit_log_offset - starts[at]
+        log_offsets[piece] += run.commit_log_offset - log_offsets[at]
         at += run.count
-    return Acknowledged(
-        SendStatus(answer.status),
-        queue_offsets.tolist(),
-        log_offsets.tolist(),
-        answer.store_host,
-        answer.store_timestamp,
-    )
+    # As arrays: a batch of columns is seldom looked at message by message.
+    return cast(Sequence[int], queue_offsets), cast(Sequence[int], log_offsets)
 
 
 class ReceivedFrame(NamedTuple):

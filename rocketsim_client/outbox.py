@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import cast
 
+import numpy as np
+
 from rocketsim_client.accumulator import Accumulator, Batch, Kind, Lane
 from rocketsim_client.batch import OutgoingBatch
 from rocketsim_client.delivery import Delivery
@@ -233,10 +235,14 @@ def _results(part: BatchPart, entries: Sequence[Pending]) -> "map[SendResult]":
         repeat(part.send_status),
         part.msg_ids,
         queues,
-        part.queue_offsets,
+        _plain(part.queue_offsets),
         repeat(part.store_host),
-        part.commit_log_offsets,
+        _plain(part.commit_log_offsets),
     )
+
+
+def _plain(values: Sequence[int]) -> Sequence[int]:
+    return values.tolist() if isinstance(values, np.ndarray) else values
 
 
 def _fail(entries: Sequence[Pending], error: BaseException) -> None:

@@ -94,6 +94,24 @@ def test_an_ordered_lane_has_one_batch_under_way_whatever_waits():
     assert acc.take(0.0).entries == ["b"]
 
 
+def test_what_is_not_full_waits_while_two_are_under_way_and_what_is_full_does_not():
+    acc = accumulator(max_in_flight=9)
+    under_way = []
+    for name in "abc":
+        acc.add(ASYNC, name, 1, 0.0)
+        under_way.append(acc.take(2.0))
+    assert [batch and batch.entries for batch in under_way] == [["a"], ["b"], None]
+    assert acc.due_in(2.0) is None, "nobody need look before one of them is done"
+    acc.add(ASYNC, "d", 99, 2.0)
+    full = acc.take(2.0)
+    assert full.entries == ["c", "d"]
+    acc.add(ASYNC, "e", 1, 2.0)
+    acc.done(under_way[0])
+    assert acc.take(4.0) is None
+    acc.done(full)
+    assert acc.take(4.0).entries == ["e"]
+
+
 def test_a_delayed_message_is_a_batch_of_its_own():
     acc = accumulator()
     key = LaneKey("a", "T", Kind.ALONE)
