@@ -10,7 +10,7 @@ from pathlib import Path
 from rocketsim_proto.record import HEAD_SIZE, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, SYS_FLAG_BORN_HOST_V6
 
 from broker_service.errors import NotFound, StoreCorrupt
-from broker_service.store.files import Buffer, Files
+from broker_service.store.files import Buffer, Files, used_size
 from broker_service.store.open_files import OpenFiles
 
 _CHUNK = 1 << 20
@@ -190,7 +190,7 @@ class CommitLog:
             for first, last in self._files.written_parts(self._open.handle(path), begin, stop):
                 for at in range(first, last, _CHUNK):
                     data = self._files.pread(self._open.handle(path), min(_CHUNK, last - at), at)
-                    used = len(data.rstrip(b"\0"))
+                    used = used_size(data)
                     if used:
                         not_zero = start + at + used
                         self._files.pwrite(self._write_handle(start), bytes(used), at)

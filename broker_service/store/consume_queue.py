@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from broker_service.store.commit_log import file_name
-from broker_service.store.files import Files
+from broker_service.store.files import Files, used_size
 from broker_service.store.open_files import OpenFiles
 
 ENTRY = np.dtype([("commit_log_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
@@ -248,7 +248,8 @@ class ConsumeQueue:
         for first, last in self._files.written_parts(handle, at, self.file_size):
             pieces += [bytes(first - at), self._files.pread(handle, last - first, first)]
             at = last
-        return b"".join(pieces).rstrip(b"\0")
+        data = b"".join(pieces)
+        return data[: used_size(data)]
 
     # --- following the log ----------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """A broker's process: its start, its address, its end."""
 
 import asyncio
+import importlib.util
 import logging
 import re
 import signal
@@ -177,4 +178,15 @@ def test_a_process_allows_itself_many_files() -> None:
         "resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard)); allow()\n"
         "soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]; assert soft == 65536 or soft == hard > 256, soft"
     )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_server_process_works_with_arrow_and_does_not_import_pandas() -> None:
+    code = (
+        "import sys; from broker_service.__main__ import main; main(['broker', '-c', '/nowhere'])\n"
+        "import pyarrow as pa\n"
+        "assert pa.array(['a']).cast(pa.binary()).to_pylist() == [b'a']\n"
+        "assert 'pandas' not in sys.modules"
+    )
+    assert importlib.util.find_spec("pandas") is not None, "nothing is shown where it is not installed"
     subprocess.run([sys.executable, "-c", code], check=True)
