@@ -19,6 +19,7 @@ from rocketsim_proto.allocation import keep_freed_memory
 from broker_service.app import run_broker, run_namesrv
 from broker_service.config import load_broker_config, load_namesrv_config
 from broker_service.errors import RocketSimError
+from broker_service.without_pandas import leave_pandas_out
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ def main(argv: list[str] | None = None) -> int:
     logging.captureWarnings(True)
     allow_many_files()
     keep_freed_memory()
+    leave_pandas_out()
     overrides = dict(setting.partition("=")[::2] for setting in arguments.settings)
     try:
         if arguments.kind == "broker":
