@@ -124,6 +124,7 @@ def running(
 
     `counting`: the master counts its fdatasyncs.
     """
+    bench.doing(f"starting {title}")
     folder = bench.folder / title
     settings = SIZES | dict(keys or {})
     with Processes(folder) as processes:
