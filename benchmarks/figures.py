@@ -75,7 +75,7 @@ class Figure:
     @property
     def verdict(self) -> str:
         if isinstance(self.reference_series, Missing):
-            return "reference missing"
+            return "no reference"
         return {True: "met", False: "MISSED", None: ""}[self.met]
 
     def row(self) -> dict[str, Any]:

@@ -13,8 +13,9 @@ from benchmarks.figures import Figure, Missing, text
 from benchmarks.registry import Benchmark
 
 DURABILITY = "durability: page cache (ASYNC_FLUSH), one broker or an ASYNC_MASTER pair, unless the figure says more"
+SPREAD = "min / median / max of the counted runs; the ratio is that of the medians"
 CPU = "CPU of the counted runs, by process:"
-_COLORS = {"met": "green", "MISSED": "red", "reference missing": "yellow"}
+_COLORS = {"met": "green", "MISSED": "red", "no reference": "yellow"}
 _COLUMNS = ("figure", "min / median / max", "unit", "reference", "its min / median / max", "ratio", "target", "verdict")
 
 
@@ -48,16 +49,19 @@ def print_report(console: Console, report: Report) -> None:
     console.print(report.title, style="bold", highlight=False, markup=False)
     for line in (*report.head, DURABILITY):
         console.print(line, style="dim", highlight=False, markup=False)
+    console.print(SPREAD, style="dim", highlight=False)
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for name in _COLUMNS:
-        # Words fold, numbers do not.
-        words = name in ("figure", "reference")
-        numbers = "min" in name or name in ("ratio", "target")
-        table.add_column(
-            name, overflow="fold", ratio=1 if words else None, no_wrap=numbers, justify="right" if numbers else "left"
-        )
+    # Words fold, numbers do not.
+    table.add_column("figure (its reference)", overflow="fold", ratio=1)
+    for name in ("ours", "the reference", "ratio", "target"):
+        table.add_column(name, no_wrap=True, justify="right")
+    table.add_column("verdict", no_wrap=True)
     for figure in report.figures:
-        table.add_row(*cells(figure)[:-1], Text(figure.verdict, style=_COLORS.get(figure.verdict, "")))
+        name, ours, unit, reference, theirs, ratio, target, verdict = cells(figure)
+        what = Text(f"{name}, {unit}" if unit else name)
+        if reference:
+            what.append(f" ({reference})", style="dim")
+        table.add_row(what, ours, theirs, ratio, target, Text(verdict, style=_COLORS.get(verdict, "")))
     console.print(table, highlight=False)
     for note in report.notes:
         console.print(f"* {note}", highlight=False, markup=False)

@@ -67,7 +67,7 @@ def test_a_peer_that_cannot_be_had_is_noted(bench):
 
     assert bench.peer("Kafka", fetch) == Missing("Kafka: Maven (mvn) is not installed")
     bench.report("rows", "rows/s", Series((1.0,)), "Kafka source", Missing("Kafka: …"))
-    assert bench.figures[0].verdict == "reference missing"
+    assert bench.figures[0].verdict == "no reference"
     assert bench.notes == ["missing: Kafka: Maven (mvn) is not installed"]
 
 

@@ -46,7 +46,7 @@ def test_a_verdict_is_about_the_medians_of_one_run(ours, theirs, target, met):
 def test_a_missing_peer_is_never_a_result():
     missing = figure([100], Missing("Kafka: Maven (mvn) is not installed"), at_least("P1", 2))
     assert missing.met is None
-    assert missing.verdict == "reference missing"
+    assert missing.verdict == "no reference"
     row = missing.row()
     assert (row["reference_value"], row["ratio"], row["met"]) == (None, None, None)
     assert "mvn" in row["reference"]
