@@ -87,14 +87,15 @@ class Follower:
             raise StaleEpoch(f"log bytes of epoch {frame.epoch}; this broker is in epoch {self._epochs.epochs.last}")
         if frame.epoch > self._epochs.epochs.last:
             raise ProtocolViolation(f"log bytes of epoch {frame.epoch}, which was not announced")
-        if isal_zlib.crc32(frame.data) != frame.crc32:
+        data = frame.data  # once: each time that it is asked for its bytes, the message copies them
+        if isal_zlib.crc32(data) != frame.crc32:
             raise ProtocolViolation(f"log bytes from {expected} have a wrong CRC")
-        if frame.data:
+        if data:
             try:
-                self._log.append_replicated(expected, frame.data)
+                self._log.append_replicated(expected, data)
             except RecordError as error:
                 raise ProtocolViolation(f"log bytes from {expected}: {error}") from error
-        self._expected_offset = expected + len(frame.data)
+        self._expected_offset = expected + len(data)
         self.master_end_offset = frame.master_end_offset
 
     def next_refill(self, max_bytes: int) -> pb.LogData | None:

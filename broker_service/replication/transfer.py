@@ -132,16 +132,16 @@ class Transfer:
 
     def refill(self, frame: pb.LogData) -> None:
         """The next piece of what this master lost.  With the last one the transfer begins."""
-        expected = self._refill_offset
-        if self.state is not State.REFILL or frame.commit_log_offset != expected or not frame.data:
+        expected, data = self._refill_offset, frame.data
+        if self.state is not State.REFILL or frame.commit_log_offset != expected or not data:
             raise ProtocolViolation(f"{self.name}: refill from {frame.commit_log_offset}, {expected} expected")
-        end = expected + len(frame.data)
+        end = expected + len(data)
         if frame.epoch != self._epochs.epochs.last or end > self._refill_until:
             raise ProtocolViolation(f"{self.name}: refill of epoch {frame.epoch} up to {end}, nobody asked for it")
-        if isal_zlib.crc32(frame.data) != frame.crc32:
+        if isal_zlib.crc32(data) != frame.crc32:
             raise ProtocolViolation(f"{self.name}: refill from {expected} has a wrong CRC")
         try:
-            stored = self._log.append_replicated(expected, frame.data)
+            stored = self._log.append_replicated(expected, data)
         except RecordError as error:
             raise ProtocolViolation(f"{self.name}: refill from {expected}: {error}") from error
         self._refill_offset = end
