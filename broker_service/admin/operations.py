@@ -183,10 +183,10 @@ class Operations:
         self._broker.topics.existing(topic)
         found = self._broker.store.read_range(topic, queue_id, offset, offset + 1, 1, None)
         if not found.count:
-            raise NotFound(
-                f"queue {queue_id} of topic {topic} has no message {offset}: it goes from {found.min_offset} "
-                f"to {found.max_offset}"
+            there = (
+                f"from {found.min_offset} to {found.max_offset - 1}" if found.max_offset > found.min_offset else "none"
             )
+            raise NotFound(f"queue {queue_id} of topic {topic} has no message {offset}: it has {there}")
         return found.records
 
     def _by_offset_id(self, message_id: str) -> bytes | None:

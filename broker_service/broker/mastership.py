@@ -140,5 +140,7 @@ class Mastership:
             )
 
     def __str__(self) -> str:
+        if not self.is_master:
+            return self.role.name  # its epoch is its master's, and in its log
         fenced = f" by {self.fenced_by}" if self.standing is Standing.FENCED else ""
         return f"{self.role.name} {self.standing.value}{fenced} epoch={self.epoch}"

@@ -1,12 +1,16 @@
 """Brokers: who is there, how they are, their settings, promotion and write permission."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rocketsim_cli.admin.session import facts, open_admin
 from rocketsim_cli.options import AsJson, BrokerAddr, ClusterName, NameServer, OptionalNameServer
 from rocketsim_cli.tables import cell, console, show_json, show_rows, show_values, table
+from rocketsim_cli.trouble import Trouble
+
+if TYPE_CHECKING:
+    from rocketsim_client import Admin
 
 
 def cluster_list(name_server: NameServer, cluster: ClusterName = None, as_json: AsJson = False) -> None:
@@ -145,6 +149,7 @@ def wipe_write_perm(
     """Take a broker's topics out of the producers' routes, at every name server."""
     with open_admin(name_server) as admin:
         changed = admin.wipe_write_perm(broker_name)
+        _check_known(admin, broker_name, changed)
     _show_changed(changed, as_json)
 
 
@@ -154,7 +159,15 @@ def add_write_perm(
     """Give the write permission back."""
     with open_admin(name_server) as admin:
         changed = admin.add_write_perm(broker_name)
+        _check_known(admin, broker_name, changed)
     _show_changed(changed, as_json)
+
+
+def _check_known(admin: "Admin", broker_name: str, changed: dict[str, int]) -> None:
+    """Nothing changed: it was so already, or the name is misspelt."""
+    known = {member.broker_name for member in admin.cluster_list()}
+    if not any(changed.values()) and broker_name not in known:
+        raise Trouble(f"there is no broker {broker_name!r}; there are: {', '.join(sorted(known)) or 'none'}")
 
 
 def _show_changed(changed: dict[str, int], as_json: bool) -> None:

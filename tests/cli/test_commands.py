@@ -186,6 +186,7 @@ def test_write_permission_can_be_taken_and_given_back(pair):
     assert pair.admin("topicRoute", "-t", "Perm")["queueDatas"][0]["perm"] == 4
     pair.admin("addWritePerm", "-b", "broker-a")
     assert pair.admin("topicRoute", "-t", "Perm")["queueDatas"][0]["perm"] == 6
+    assert "no broker 'broker-q'; there are: broker-a" in trouble("admin", "wipeWritePerm", *pair.n, "-b", "broker-q")
 
 
 def test_messages_are_found_by_id_key_and_place(pair):
