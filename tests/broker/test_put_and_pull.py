@@ -436,6 +436,16 @@ async def test_a_large_range_comes_in_frames_that_join(tmp_path: Path) -> None:
         assert all(sum(map(len, frame.records)) < 2300 for frame in found)
 
 
+@pytest.mark.parametrize("asked", [0, 1 << 20])
+async def test_no_frame_is_larger_than_the_configuration_says_whatever_is_asked_for(tmp_path: Path, asked: int) -> None:
+    async with running(tmp_path, pull_range_max_frame_bytes=2000) as node:
+        bodies = [b"%04d" % number * 20 for number in range(100)]
+        await put(node, "t", *bodies)
+        found = await frames(node, ("t", 0, 0, 100), max_bytes=asked)
+        assert [body for frame in found for body in bodies_of(frame)] == bodies
+        assert 1000 < max(sum(map(len, frame.records)) for frame in found) <= 2000
+
+
 async def test_a_frame_holds_at_least_one_record(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         await put(node, "t", b"x" * 5000, b"y" * 5000)

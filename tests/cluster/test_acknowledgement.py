@@ -7,6 +7,7 @@ from itertools import count
 import pytest
 
 from rocketsim_client.model import SendStatus
+from tests.support import stalling_disk
 from tests.support.polling import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -78,6 +79,40 @@ def test_a_frozen_slave_is_named_within_its_bound_and_ok_returns_with_it(process
     slave.thaw()
     wait_until(lambda: broker.put("T", b"n%d" % next(numbers)).status == SendStatus.SEND_OK, "OK is back")
     assert alone(slave).bodies("T") == broker.bodies("T"), "what was written meanwhile is there too"
+
+
+@pytest.mark.parametrize(
+    ("sync_flush_timeout_ms", "timeout_s"),
+    [pytest.param(500, 10.0, id="syncFlushTimeout"), pytest.param(60_000, 1.0, id="before the caller's own deadline")],
+)
+def test_a_disk_that_stalls_is_named_within_its_bound_and_ok_returns_with_it(
+    processes, namesrv, alone, sync_flush_timeout_ms, timeout_s
+):
+    master = processes.broker(
+        "broker-a", 0, namesrv, flushDiskType="SYNC_FLUSH", syncFlushTimeout=sync_flush_timeout_ms
+    )
+    master.module = stalling_disk.__name__
+    master.start()
+    broker = alone(master)
+    broker.update_topic("T")
+    assert broker.put("T", b"before").status == SendStatus.SEND_OK
+
+    gate = master.config_path.with_name(stalling_disk.GATE)
+    gate.touch()
+    # Side by side again.
+    started = time.monotonic()
+    with ThreadPoolExecutor(6) as threads:
+        waiting = [threads.submit(broker.put, "T", b"w%d" % number, timeout_s=timeout_s) for number in range(5)]
+        assert threads.submit(broker.put, "T", b"does not wait", WAIT="false").result().status == SendStatus.SEND_OK
+        assert {future.result().status for future in waiting} == {SendStatus.FLUSH_DISK_TIMEOUT}
+    assert 0.4 < time.monotonic() - started < 3.0
+    assert len(broker.bodies("T")) == 7, "stored and readable meanwhile"
+
+    gate.unlink()
+    numbers = count()
+    wait_until(lambda: broker.put("T", b"n%d" % next(numbers)).status == SendStatus.SEND_OK, "OK is back")
+    assert len(broker.bodies("T")) == 7 + next(numbers)
+    assert master.stop() == 0
 
 
 def test_without_any_slave_a_synchronous_master_says_so_at_once(processes, namesrv, alone):

@@ -1,0 +1,31 @@
+"""`python -m tests.support.stalling_disk broker -c FILE`: a broker whose flush thread hangs in the disk for as long as
+there is a file `the-disk-stalls` beside FILE.
+"""
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+from broker_service import __main__ as process
+from tests.support.polling import wait_until
+
+GATE = "the-disk-stalls"
+FOR_EVER_S = 600.0
+
+
+def main() -> int:
+    gate = Path(sys.argv[sys.argv.index("-c") + 1]).with_name(GATE)
+    fdatasync = os.fdatasync
+
+    def stalling(handle: int) -> None:
+        if threading.current_thread().name == "flush":
+            wait_until(lambda: not gate.exists(), "the disk goes on", FOR_EVER_S)
+        fdatasync(handle)
+
+    os.fdatasync = stalling
+    return process.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
