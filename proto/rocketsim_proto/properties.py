@@ -125,9 +125,9 @@ def _table(text: Bytes, bounds: Positions) -> _Table | None:
         return None
     names = []
     for column, size in enumerate(name_sizes[0].tolist()):
-        found = gather(text, begins[:, column], f"V{size}").view(np.uint8).reshape(count, size)
-        name = found[0].tobytes()
-        if (found != found[0]).any() or name in names or not name.isascii():
+        found = gather(text, begins[:, column], f"V{size}").tobytes()
+        name = found[:size]
+        if found != name * count or name in names or not name.isascii():
             return None
         names.append(name)
     return _Table(text, names, separators + 1, sizes)
