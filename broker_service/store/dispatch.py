@@ -76,6 +76,10 @@ def queue_offsets(
 ) -> npt.NDArray[np.int64]:
     """The queue offset of each new record of a topic: the next of its queue, in order; 0 for one without a place."""
     offsets = np.zeros(len(queue_ids), np.int64)
+    if len(next_offsets) == 1:
+        (first,) = next_offsets.values()
+        offsets[queued] = np.arange(first, first + np.count_nonzero(queued))
+        return offsets
     queues, codes, counts = np.unique(queue_ids[queued], return_inverse=True, return_counts=True)
     rank = np.empty(len(codes), np.int64)
     rank[np.argsort(codes, kind="stable")] = np.arange(len(codes)) - np.repeat(np.cumsum(counts) - counts, counts)

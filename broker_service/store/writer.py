@@ -59,7 +59,7 @@ class Writer:
             raise DiskFull(self.disk_too_full)
         placement = place(self._log.end_offset, self._log.file_size, records.sizes)
         queue_ids = records.queue_id
-        queues = {queue_id: self._queues.get_or_create(topic, queue_id) for queue_id in np.unique(queue_ids).tolist()}
+        queues = {queue_id: self._queues.get_or_create(topic, queue_id) for queue_id in _different(queue_ids)}
         firsts = {queue_id: queue.max_offset for queue_id, queue in queues.items()}
         offsets = queue_offsets(queue_ids, is_queued(records.sys_flag), firsts)
         records.stamp(offsets, placement.offsets, now_ms, store_host)
@@ -162,6 +162,11 @@ class Writer:
                 self.trouble = None
         except OSError:
             return  # Not yet.
+
+
+def _different(queue_ids: npt.NDArray[np.int32]) -> list[int]:
+    same = (queue_ids == queue_ids[0]).all()
+    return [int(queue_ids[0])] if same else np.unique(queue_ids).tolist()
 
 
 def _rows(records: Records, first: int, last: int) -> Records:

@@ -152,11 +152,9 @@ class Records:
         data, ends = self.data, self.starts + self.sizes
         version_2 = self.magic == MESSAGE_MAGIC_V2
         bad = ~(version_2 | (self.magic == MESSAGE_MAGIC))
-        width = 1 + version_2.astype(np.int64)
-        fixed = np.full(len(self), layout_of(0).itemsize, np.int64)
-        for rows, heads in self._heads:
-            fixed[rows] = heads.dtype.itemsize
-        body_starts, body_sizes = self.starts + fixed, self._field("body_size", np.int64)
+        has_version_2 = bool(version_2.any())
+        width = 1 + version_2.astype(np.int64) if has_version_2 else 1
+        body_starts, body_sizes = self.starts + self._fixed_size, self._field("body_size", np.int64)
         over = (body_sizes < 0) | (body_starts + body_sizes + width + 2 > ends)
         bad |= over
         body_sizes[over] = 0
@@ -164,7 +162,7 @@ class Records:
         topic_starts = body_ends + width
         bad |= topic_starts + 2 > ends  # only a version 2 record that is too small gets here
         topic_sizes = data[body_ends].astype(np.int64)
-        if version_2.any():
+        if has_version_2:
             low = data.take(body_ends + 1, mode="clip")
             topic_sizes = np.where(version_2, topic_sizes << 8 | low, topic_sizes)
         over = topic_starts + topic_sizes + 2 > ends
@@ -177,6 +175,16 @@ class Records:
         if bad.any():
             raise self._error(int(bad.argmax()), "its lengths do not agree")
         return body_starts, body_sizes, topic_starts, topic_sizes, properties_starts, properties_sizes
+
+    @property
+    def _fixed_size(self) -> "int | Positions":
+        """Of the fields before the body."""
+        if len(self._heads) == 1:
+            return int(self._heads[0][1].dtype.itemsize)
+        fixed = np.empty(len(self), np.int64)
+        for rows, heads in self._heads:
+            fixed[rows] = heads.dtype.itemsize
+        return fixed
 
     def _error(self, row: int, reason: str) -> RecordError:
         """What is wrong with one record, in the words of the plain decoder."""
@@ -344,11 +352,13 @@ class Records:
 
     def tags_codes(self) -> npt.NDArray[np.int64]:
         """What the consume queue keeps: Java's hash of TAGS, 0 without."""
+        if len(self) <= FEW:
+            return np.array(
+                [record.tags_code(tag or "") for tag in self._properties.texts(record.PROPERTY_TAGS)], np.int64
+            )
         tags = self.property(record.PROPERTY_TAGS)
         if tags.null_count == len(tags):
             return np.zeros(len(self), np.int64)
-        if len(tags) <= FEW:
-            return np.array([record.tags_code(tag or "") for tag in tags.to_pylist()], np.int64)
         return java_hash(tags).astype(np.int64)
 
     # --- the broker's side --------------------------------------------------------------------------------------------
@@ -361,11 +371,10 @@ class Records:
             room = heads.dtype["store_host"].itemsize
             if room != len(store_host) and len(heads):
                 raise RecordError(int(self.starts[rows][0]), f"{room} bytes for a store host of {len(store_host)}")
-        queue_offsets = np.broadcast_to(np.asarray(queue_offsets, np.int64), len(self))
-        commit_log_offsets = np.broadcast_to(np.asarray(commit_log_offsets, np.int64), len(self))
         for rows, heads in self._heads:
-            heads["queue_offset"] = queue_offsets[rows]
-            heads["commit_log_offset"] = commit_log_offsets[rows]
+            for name, values in (("queue_offset", queue_offsets), ("commit_log_offset", commit_log_offsets)):
+                offsets = np.asarray(values, np.int64)
+                heads[name] = offsets[rows] if offsets.ndim else offsets
             heads["store_timestamp"] = store_timestamp
             heads["store_host"] = np.void(store_host)
             width = heads.dtype.itemsize

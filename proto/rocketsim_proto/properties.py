@@ -40,6 +40,11 @@ class Properties:
             self._columns[name] = self._split.column(name.encode())
         return self._columns[name]
 
+    def texts(self, name: str) -> list[str | None]:
+        """As `column`, for who wants them one by one."""
+        split = self._split
+        return split.texts(name) if isinstance(split, _Few) else self.column(name).to_pylist()
+
     def names(self) -> frozenset[bytes]:
         """Every name that some record has."""
         return self._split.names()
@@ -67,8 +72,10 @@ class _Few:
         self._rows = [decode_properties(data.data[start : start + size]) for start, size in bounds]
 
     def column(self, name: bytes) -> pa.StringArray:
-        key = name.decode()
-        return pa.array([row.get(key) for row in self._rows], pa.string())
+        return pa.array(self.texts(name.decode()), pa.string())
+
+    def texts(self, name: str) -> list[str | None]:
+        return [row.get(name) for row in self._rows]
 
     def names(self) -> frozenset[bytes]:
         return frozenset(name.encode() for row in self._rows for name in row)

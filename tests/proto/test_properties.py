@@ -35,6 +35,7 @@ def assert_reads(rows: list[bytes]) -> None:
     assert {name.decode("utf-8", "replace") for name in properties.names()} == {name for one in plain for name in one}
     for name in ("TAGS", "KEYS", "", "ü", "TAG", "nowhere"):
         assert properties.column(name).to_pylist() == [one.get(name) for one in plain]
+        assert properties.texts(name) == [one.get(name) for one in plain]
 
 
 @given(st.lists(anything, max_size=8))
