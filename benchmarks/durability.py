@@ -71,8 +71,8 @@ def compare(
 ) -> None:
     """`True` is the side that waits."""
     # Short and many: a ratio near 1 needs rounds rather than seconds.
-    duration = bench.plan.pick(2, 2, 1)
-    plan = replace(bench.plan, rounds=bench.plan.pick(8, 3, 1))
+    duration = bench.plan.pick(2, 1, 1)
+    plan = replace(bench.plan, rounds=bench.plan.pick(8, 4, 1))
     what, usual = words
     for size in SIZES:
         every: dict[str, Contestant | Missing] = {}
