@@ -65,9 +65,10 @@ class RangePath:
             yield self._refused_ranges(ranges)
             return
         frame_bytes = min(max_frame_bytes or DEFAULT_FRAME_BYTES, self._broker.config.pull_range_max_frame_bytes)
-        index, offset = 0, ranges[0].from_offset if ranges else 0
+        index, offset, entries = 0, ranges[0].from_offset if ranges else 0, 0
         while index < len(ranges):
-            frame, index, offset = self._frame(ranges, index, offset, tags, frame_bytes, group)
+            frame, index, offset = self._frame(ranges, index, offset, tags, frame_bytes, group, entries)
+            entries = len(frame.sizes) // 4 + 16  # the next frame will have about as many
             self._traffic.add(sum(segment.count for segment in frame.segments), sum(map(len, frame.records)))
             yield frame
             # Other calls get their turn even if this client's window never fills up.
@@ -83,10 +84,11 @@ class RangePath:
         tags: frozenset[int] | None,
         frame_bytes: int,
         group: SubscriptionGroup,
+        entries: int,
     ) -> tuple[Frame, int, int]:
         """The next frame, and where the one after it begins."""
         wanted = chain([ranges[index]._replace(from_offset=offset)], islice(ranges, index + 1, None))
-        found = self._broker.store.read_ranges(wanted, frame_bytes, tags)
+        found = self._broker.store.read_ranges(wanted, frame_bytes, tags, entries)
         segments = [
             Segment(
                 index + piece.span_index,

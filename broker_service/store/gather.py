@@ -22,11 +22,12 @@ def gather(log: CommitLog, offsets: Positions, sizes: Positions) -> list[memoryv
     """The bytes of all these records, one behind the other; each must lie within one file of the log."""
     if not len(offsets):
         return []
-    starts = offsets - offsets % log.file_size
+    starts = _file_starts(log, offsets)
     breaks = np.flatnonzero((offsets[1:] != offsets[:-1] + sizes[:-1]) | (starts[1:] != starts[:-1])) + 1
     firsts = np.concatenate(([0], breaks))
     lasts = np.append(breaks, len(offsets)) - 1
-    starts, begins = starts[firsts], (offsets - starts)[firsts]
+    starts = starts[firsts]
+    begins = offsets[firsts] - starts
     lengths = offsets[lasts] + sizes[lasts] - offsets[firsts]
     if len(firsts) <= _FEW_PIECES:
         places = zip(starts.tolist(), begins.tolist(), (begins + lengths).tolist(), strict=True)
@@ -46,13 +47,18 @@ def are_there(
     log: CommitLog, offsets: Positions, sizes: Positions, queue_offsets: Positions, queue_ids: Positions
 ) -> npt.NDArray[np.bool_]:
     """For each record whether the log has it at that offset: with that size, for that place of that queue."""
-    there = (sizes >= MIN_SIZE) & (offsets >= log.min_offset) & (offsets + sizes <= log.end_offset)
-    there &= offsets % log.file_size + sizes <= log.file_size
+    there: npt.NDArray[np.bool_] = (
+        (sizes >= MIN_SIZE) & (offsets >= log.min_offset) & (offsets + sizes <= log.end_offset)
+    )
+    if not len(there) or not there.all():
+        return there
+    starts = _file_starts(log, offsets)
+    there = offsets + sizes <= starts + log.file_size
     if not there.all():
         return there
-    heads = _heads(log, offsets)
+    heads = _heads(log, offsets, starts)
     magic = heads["magic"]
-    there &= (magic == MESSAGE_MAGIC) | (magic == MESSAGE_MAGIC_V2)
+    there = (magic == MESSAGE_MAGIC) | (magic == MESSAGE_MAGIC_V2)
     there &= heads["size"] == sizes
     there &= heads["commit_log_offset"] == offsets
     there &= heads["queue_offset"] == queue_offsets
@@ -60,16 +66,20 @@ def are_there(
     return there
 
 
-def _heads(log: CommitLog, offsets: Positions) -> npt.NDArray[np.void]:
+def _file_starts(log: CommitLog, offsets: Positions) -> Positions:
+    """Where the file of each record begins."""
+    first = log.start_of(int(offsets.min()))
+    if offsets.max() < first + log.file_size:
+        return np.full(len(offsets), first)
+    starts = np.array(log.starts, np.int64)
+    return starts[np.searchsorted(starts, offsets, side="right") - 1]
+
+
+def _heads(log: CommitLog, offsets: Positions, starts: Positions) -> npt.NDArray[np.void]:
     """The first fields of the records at these offsets."""
-    if not len(offsets):
-        return np.empty(0, HEAD)
-    starts = offsets - offsets % log.file_size
-    first = int(starts[0])
-    if (starts == first).all():
-        return slices.gather(slices.as_bytes(log.view(first)), offsets - first, HEAD)
-    heads = np.empty(len(offsets), HEAD)
-    for start in np.unique(starts).tolist():
-        rows = starts == start
-        heads[rows] = slices.gather(slices.as_bytes(log.view(start)), offsets[rows] - start, HEAD)
-    return heads
+    heads = np.empty(len(offsets), f"V{HEAD.itemsize}")  # HEAD itself would be copied field by field
+    changes = starts[1:] != starts[:-1]
+    for start in {int(starts[0]), *starts[1:][changes].tolist()}:
+        rows = starts == start if changes.any() else slice(None)
+        heads[rows] = slices.gather(slices.as_bytes(log.view(start)), offsets[rows] - start, heads.dtype)
+    return heads.view(HEAD)

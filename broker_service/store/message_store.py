@@ -418,15 +418,19 @@ class MessageStore:
         return RangeResult.of(self.read_ranges([(topic, queue_id, from_offset, until_offset)], max_bytes, tags_codes))
 
     def read_ranges(
-        self, ranges: Iterable[tuple[str, int, int, int]], max_bytes: int, tags_codes: TagsCodes = None
+        self,
+        ranges: Iterable[tuple[str, int, int, int]],
+        max_bytes: int,
+        tags_codes: TagsCodes = None,
+        entries: int = 0,
     ) -> RangesResult:
         """The same for one (topic, queue id, from, until) after the other, until `max_bytes` are full; it looks at no
-        more ranges than that takes."""
+        more ranges than that takes.  `entries`: about how many messages are likely to fit."""
         spans = (
             Span(self._queues.get(topic, queue_id), first, until, self.queue_bounds(topic, queue_id)[1])
             for topic, queue_id, first, until in ranges
         )
-        return self._reader.read_ranges(spans, max_bytes, tags_codes)
+        return self._reader.read_ranges(spans, max_bytes, tags_codes, entries)
 
     def size_and_time_of(self, topic: str, queue_id: int, queue_offset: int) -> tuple[int, int]:
         """Of the message's record: its bytes, and when it was stored; 0 and 0 if it is not there."""

@@ -123,8 +123,8 @@ class Reader:
             number = len(entries)
         return chosen, number, status, last_examined
 
-    def read_ranges(self, spans: Iterable[Span], max_bytes: int, tags_codes: TagsCodes) -> RangesResult:
-        return read_ranges(self.log, spans, max_bytes, tags_codes, self.memory)
+    def read_ranges(self, spans: Iterable[Span], max_bytes: int, tags_codes: TagsCodes, entries: int) -> RangesResult:
+        return read_ranges(self.log, spans, max_bytes, tags_codes, self.memory, entries)
 
     def size_and_time(self, queue: ConsumeQueue, queue_offset: int) -> tuple[int, int]:
         """A record's bytes and store time; 0 and 0 for an entry whose record is gone."""

@@ -90,13 +90,14 @@ class RangeResult:
 
 
 def read_ranges(
-    log: CommitLog, spans: Iterable[Span], max_bytes: int, tags_codes: TagsCodes, memory: int
+    log: CommitLog, spans: Iterable[Span], max_bytes: int, tags_codes: TagsCodes, memory: int, entries: int = 0
 ) -> RangesResult:
     """As many messages as fit into `max_bytes`, at least one; a span that ends early gets a piece that says why.
 
-    `memory`: how many bytes of the log's end count as being in memory.
+    `memory`: how many bytes of the log's end count as being in memory; `entries`: about how many are likely to fit,
+    0 if nobody knows.
     """
-    filling = _Filling(log, max_bytes, tags_codes)
+    filling = _Filling(log, max_bytes, tags_codes, entries or _FIRST_ENTRIES)
     looks = filling.looks(spans)
     look = next(looks, None)
     while look is not None and (wanted := filling.entries_wanted()) > 0:
@@ -155,8 +156,9 @@ class _Look:
 class _Filling:
     """A frame while it is filled: the places of its records, part by part."""
 
-    def __init__(self, log: CommitLog, room: int, tags_codes: TagsCodes) -> None:
+    def __init__(self, log: CommitLog, room: int, tags_codes: TagsCodes, first_entries: int) -> None:
         self._log = log
+        self._first_entries = first_entries
         self._room = self._size = room
         self._tags = None if tags_codes is None else np.fromiter(tags_codes, np.int64, len(tags_codes))
         self.is_full = False
@@ -187,7 +189,7 @@ class _Filling:
         if self.is_full or self._scanned >= _MAX_ENTRIES_SCANNED:
             return 0
         if not self._scanned:
-            return _FIRST_ENTRIES
+            return min(self._first_entries, _ENTRIES_AT_A_TIME)
         an_entry = (self._size - self._room) / self._scanned
         fitting = int(self._room / max(an_entry, 1.0)) + 8
         return min(fitting, _ENTRIES_AT_A_TIME, _MAX_ENTRIES_SCANNED - self._scanned)
