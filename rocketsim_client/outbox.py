@@ -17,7 +17,7 @@ from rocketsim_client.batch import OutgoingBatch
 from rocketsim_client.delivery import Delivery
 from rocketsim_client.errors import CallTimeout, ClientClosed, MessageIllegal, RocketSimError, SendFailed
 from rocketsim_client.model import BatchPart, Message, MessageQueue, SendResult
-from rocketsim_client.pending import Pending
+from rocketsim_client.pending import Pending, succeed_all
 
 MAX_SENDERS = 32
 MAY_MOVE = frozenset({Kind.SYNC, Kind.ASYNC, Kind.ONEWAY, Kind.ALONE})
@@ -197,8 +197,7 @@ class Outbox:
             if columns:
                 entries[0].succeed(part)
             else:
-                for entry, result in zip(entries, _results(part, entries), strict=True):
-                    entry.succeed(result)
+                succeed_all(entries, _results(part, entries))
 
     def _outgoing(self, entries: Sequence[Pending], may_move: bool) -> OutgoingBatch:
         first = entries[0].message

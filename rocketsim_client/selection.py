@@ -19,6 +19,8 @@ class RoundRobin:
         """The next queue whose broker is not to be avoided; simply the next one if all are."""
         self.start += 1
         queue = queues[self.start % len(queues)]
+        if not avoid:
+            return queue
         for _ in queues:
             if queue.broker_name not in avoid:
                 break

@@ -71,6 +71,8 @@ def check(message: Message, max_message_size: int) -> int:
     tags, keys = message.tags, message.keys
     if message.properties is None and (tags is None or type(tags) is str) and (keys is None or type(keys) is str):
         # The usual message, quickly; whatever looks odd is looked at again, slowly.
+        if not tags and not keys:
+            return size + 16
         text = f"{tags or ''}{keys or ''}"
         if text.isascii() and text.isprintable() and len(text) < 1000:
             return size + len(text) + 16

@@ -5,7 +5,7 @@ from concurrent.futures import CancelledError, as_completed, wait
 
 import pytest
 
-from rocketsim_client.pending import Pending
+from rocketsim_client.pending import Pending, succeed_all
 
 
 def pending() -> Pending:
@@ -47,6 +47,20 @@ def test_callbacks_run_once_whenever_they_were_left(waited_before):
     future.succeed(1)
     future.add_done_callback(lambda done: heard.append(("after", done.result())))
     assert heard == [("before", 1), ("after", 1)]
+
+
+def test_a_batch_is_finished_together_whoever_waits_for_it_and_whoever_gave_up():
+    futures, heard = [pending() for _ in range(4)], []
+    waiter = threading.Thread(target=lambda: heard.append(futures[0].result(5)))
+    waiter.start()
+    assert futures[1].cancel()
+    futures[2].add_done_callback(lambda done: heard.append(futures[3].result(0)))  # all are done before any hears
+    succeed_all(futures, iter("abcd"))
+    waiter.join()
+    assert sorted(heard) == ["a", "d"]
+    assert futures[1].cancelled() and futures[2].result() == "c"
+    with pytest.raises(ValueError):
+        succeed_all([pending()], [])
 
 
 def test_the_standard_library_can_wait_for_many():
