@@ -21,7 +21,14 @@ from rocketsim_client.admin_model import (
 )
 from rocketsim_client.channels import Channels
 from rocketsim_client.cluster import Cluster
-from rocketsim_client.errors import BrokerNotExist, InvalidParameter, NotFound, RocketSimError, TopicNotExist
+from rocketsim_client.errors import (
+    BrokerNotExist,
+    GroupNotExist,
+    InvalidParameter,
+    NotFound,
+    RocketSimError,
+    TopicNotExist,
+)
 from rocketsim_client.grpc_admin import GrpcAdmin
 from rocketsim_client.grpc_transport import GrpcTransport
 from rocketsim_client.message_view import MessageView
@@ -67,6 +74,18 @@ class Admin:
             for broker_id, address in sorted(data.addresses.items())
         ]
 
+    def masters(self, broker_addr: str | None = None, cluster_name: str | None = None) -> list[str]:
+        """The addresses that a change goes to: the one given, or all masters, of one cluster if it is named."""
+        if broker_addr:
+            return [broker_addr]
+        members = self.cluster_list(cluster_name)
+        found = [member.address for member in members if member.broker_id == MASTER_ID]
+        if not found:
+            raise BrokerNotExist(
+                f"no master of cluster {cluster_name!r} is known" if cluster_name else "no master is known"
+            )
+        return found
+
     def topic_list(self) -> list[str]:
         return self._cluster.topics()
 
@@ -103,20 +122,15 @@ class Admin:
             order=order,
             attributes=attributes or {},
         )
-        masters = self._masters(broker_addr, cluster_name)
+        masters = self.masters(broker_addr, cluster_name)
         return {address: self._brokers.update_topic(address, config, self._timeout_s) for address in masters}
 
     def delete_topic(self, topic: str, *, broker_addr: str | None = None, cluster_name: str | None = None) -> list[str]:
         """The addresses of the brokers that had it, and have it no more."""
-        deleted = []
-        for address in self._masters(broker_addr, cluster_name):
-            try:
-                self._brokers.delete_topic(address, topic, self._timeout_s)
-                deleted.append(address)
-            except TopicNotExist:
-                continue
+        masters = self.masters(broker_addr, cluster_name)
+        deleted = self._had(masters, TopicNotExist, lambda at: self._brokers.delete_topic(at, topic, self._timeout_s))
         if not deleted:
-            raise TopicNotExist(f"no broker has topic {topic!r}")
+            raise TopicNotExist(f"topic {topic!r} is not at {', '.join(masters)}")
         return deleted
 
     def topic_status(self, topic: str) -> list[TopicStatus]:
@@ -134,7 +148,7 @@ class Admin:
     def update_sub_group(
         self, config: SubscriptionGroupConfig, *, broker_addr: str | None = None, cluster_name: str | None = None
     ) -> dict[str, SubscriptionGroupConfig]:
-        masters = self._masters(broker_addr, cluster_name)
+        masters = self.masters(broker_addr, cluster_name)
         return {address: self._brokers.update_sub_group(address, config, self._timeout_s) for address in masters}
 
     def delete_sub_group(
@@ -145,10 +159,16 @@ class Admin:
         broker_addr: str | None = None,
         cluster_name: str | None = None,
     ) -> list[str]:
-        masters = self._masters(broker_addr, cluster_name)
-        for address in masters:
-            self._brokers.delete_sub_group(address, group, remove_offset, self._timeout_s)
-        return masters
+        """The addresses of the brokers that had it, and have it no more."""
+        masters = self.masters(broker_addr, cluster_name)
+        deleted = self._had(
+            masters,
+            GroupNotExist,
+            lambda at: self._brokers.delete_sub_group(at, group, remove_offset, self._timeout_s),
+        )
+        if not deleted:
+            raise GroupNotExist(f"consumer group {group!r} is not at {', '.join(masters)}")
+        return deleted
 
     def sub_groups(self, broker_addr: str) -> list[SubscriptionGroupConfig]:
         """All subscription groups of one broker."""
@@ -301,15 +321,16 @@ class Admin:
             )
         return found
 
-    def _masters(self, broker_addr: str | None, cluster_name: str | None) -> list[str]:
-        if broker_addr:
-            return [broker_addr]
-        members = self.cluster_list(cluster_name)
-        found = [member.address for member in members if member.broker_id == MASTER_ID]
-        if not found:
-            raise BrokerNotExist(
-                f"no master of cluster {cluster_name!r} is known" if cluster_name else "no master is known"
-            )
+    @staticmethod
+    def _had(addresses: Iterable[str], absent: type[RocketSimError], call: Callable[[str], None]) -> list[str]:
+        """Those where `call` did not find that there is nothing."""
+        found = []
+        for address in addresses:
+            try:
+                call(address)
+                found.append(address)
+            except absent:
+                continue
         return found
 
     def _broker_names(self, cluster_name: str | None) -> list[str]:

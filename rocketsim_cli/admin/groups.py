@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rocketsim_cli.admin.session import facts, open_admin
-from rocketsim_cli.admin.topics import _masters as masters
 from rocketsim_cli.options import (
     AsJson,
     BrokerAddr,
@@ -66,7 +65,7 @@ def update_sub_group(
     }
     rows = []
     with open_admin(name_server, broker_addr) as admin:
-        for address in masters(admin, broker_addr, cluster):
+        for address in admin.masters(broker_addr, cluster):
             config = replace(_present(admin, address, group), **changes)  # type: ignore[arg-type]
             done = admin.update_sub_group(config, broker_addr=address)
             rows += [{"brokerAddr": at, **facts(one)} for at, one in done.items()]

@@ -41,7 +41,7 @@ def update_topic(
     """Make a topic, or change it; what is not given stays as it is."""
     rows = []
     with open_admin(name_server, broker_addr) as admin:
-        for address in _masters(admin, broker_addr, cluster):
+        for address in admin.masters(broker_addr, cluster):
             config = _present(admin, address, topic)
             config = replace(
                 config,
@@ -62,17 +62,6 @@ def update_topic(
             rows += [{"brokerAddr": at, **facts(one)} for at, one in done.items()]
     columns = ("brokerAddr", "topicName", "readQueueNums", "writeQueueNums", "perm", "order")
     show_rows(columns, rows, as_json=as_json)
-
-
-def _masters(admin: "Admin", broker_addr: str | None, cluster: str | None) -> list[str]:
-    from rocketsim_client.errors import BrokerNotExist
-
-    if broker_addr:
-        return [broker_addr]
-    masters = [member.address for member in admin.cluster_list(cluster) if member.broker_id == 0]
-    if not masters:
-        raise BrokerNotExist(f"no master of {f'cluster {cluster!r}' if cluster else 'any cluster'} is known")
-    return masters
 
 
 def _present(admin: "Admin", address: str, topic: str) -> "TopicConfig":

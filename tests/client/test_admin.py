@@ -5,6 +5,7 @@ import pytest
 from rocketsim_client import Admin, Message, Producer, PullConsumer, SubscriptionGroupConfig
 from rocketsim_client.errors import (
     BrokerNotExist,
+    GroupNotExist,
     InvalidParameter,
     NotFound,
     RocketSimError,
@@ -140,6 +141,19 @@ def test_a_deleted_topic_is_gone(pair, sent):
     wait_until(lambda: "Gone" not in admin.topic_list(), "the topic to go")
     with pytest.raises(TopicNotExist):
         admin.delete_topic("Gone")
+
+
+def test_a_group_that_only_one_of_the_pairs_knows_is_deleted_there(tmp_path):
+    with Processes(tmp_path) as processes:
+        name_server = processes.start_namesrv()
+        processes.start_broker("broker-a", 0, name_server)
+        second = processes.start_broker("broker-b", 0, name_server)
+        with Admin(name_server.address) as admin:
+            wait_until(lambda: len(admin.masters()) == 2, "both brokers")
+            admin.update_sub_group(SubscriptionGroupConfig(group_name="g"), broker_addr=second.address)
+            assert admin.delete_sub_group("g") == [second.address]
+            with pytest.raises(GroupNotExist, match=second.address):
+                admin.delete_sub_group("g")
 
 
 def test_promotion_is_refused_while_the_master_answers_and_done_when_it_is_dead(pair, sent):
