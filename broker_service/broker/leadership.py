@@ -26,6 +26,9 @@ class Follows(Protocol):
 
     def is_following(self) -> bool: ...
 
+    def hurry(self) -> None:
+        """The master is back: a follower that pauses between two tries tries now."""
+
 
 class Leadership:
     """`take_back_epoch` undoes `begin_epoch`, before anybody has heard of that epoch."""
@@ -55,6 +58,7 @@ class Leadership:
         self._settled = asyncio.Event()
         self._following: asyncio.Task[Any] | None = None
         self._followed = ""
+        self._master_is_there = False
 
     def poke(self) -> None:
         """A fact has changed: a name server or slave has answered, the master has another address."""
@@ -145,6 +149,9 @@ class Leadership:
             logger.warning("consumer offset beyond the end of its queue: %s", line)
 
     async def _follow(self, address: str) -> None:
+        was_there, self._master_is_there = self._master_is_there, self._broker.peers.master() is not None
+        if self._master_is_there and not was_there:
+            self._follower.hurry()
         if address == self._followed and self._following is not None:
             return
         await self._stop_following()

@@ -59,6 +59,7 @@ class ReplicationSlave:
         self._settings = settings or SlaveSettings()
         self._chance = chance or random.Random()
         self._stream: _MasterStream | None = None
+        self._hurry = asyncio.Event()
 
     async def follow(self, master_address: str) -> NoReturn:
         """Be that master's slave until cancelled.  Once cancelled and awaited, nothing is appended any more."""
@@ -78,8 +79,20 @@ class ReplicationSlave:
             if reason != trouble:  # once, not at every try
                 logger.warning("master %s lost: %s; trying again", master_address, reason)
                 trouble = reason
-            await asyncio.sleep(retry_s * self._chance.uniform(0.8, 1.2))
+            await self._pause(retry_s * self._chance.uniform(0.8, 1.2))
             retry_s = min(retry_s * 2, self._settings.retry_last_s)
+
+    def hurry(self) -> None:
+        """The master is back: try now."""
+        self._hurry.set()
+
+    async def _pause(self, pause_s: float) -> None:
+        self._hurry.clear()
+        try:
+            async with asyncio.timeout(pause_s):
+                await self._hurry.wait()
+        except TimeoutError:
+            pass
 
     def hand_back(self) -> None:
         """There are offsets to hand back; without a stream they go at the next connect."""

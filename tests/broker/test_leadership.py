@@ -1,5 +1,6 @@
 """How a master begins: its epoch first, its offsets made to fit, and what goes wrong tried again."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from broker_service.broker.mastership import Standing
 from broker_service.errors import ServiceNotAvailable
 from broker_service.model import BrokerRole
+from broker_service.replication.slave import SlaveSettings
 from tests.support.brokers import name_server, put, running
 from tests.support.polling import until
 
@@ -130,6 +132,22 @@ async def test_a_slave_with_a_configured_master_follows_it_without_a_name_server
     ):
         await put(master, "t", b"x")
         await until(lambda: slave.store.end_offset == master.store.end_offset, "copied")
+
+
+async def test_a_slave_follows_as_soon_as_a_name_server_knows_its_master_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = partial(SlaveSettings, retry_first_s=3600.0, retry_last_s=3600.0)
+    monkeypatch.setattr("broker_service.broker.node.SlaveSettings", slow)
+    async with name_server() as names:
+        keys = {"namesrv_addr": names.address}
+        async with running(tmp_path / "s", **keys, **SLAVE) as slave:
+            async with running(tmp_path / "m", **keys) as master:
+                await until(slave.replication_slave.is_following, "it follows")
+                port = int(master.address.rpartition(":")[2])
+            await until(lambda: slave.broker.peers.master() is None, "the master is gone")
+            async with running(tmp_path / "m", listen_port=port, **keys):
+                await until(slave.replication_slave.is_following, "it follows again")
 
 
 async def test_a_slave_finds_its_master_at_another_address(tmp_path: Path) -> None:

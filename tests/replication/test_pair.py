@@ -46,6 +46,18 @@ async def test_a_new_slave_of_a_trimmed_master_starts_at_the_masters_minimum(tmp
         assert slave.log.min_offset == 4096
 
 
+async def test_a_slave_between_two_tries_tries_at_once_when_it_hears_that_the_master_is_back(tmp_path, caplog):
+    slow = SlaveSettings(retry_first_s=3600.0, retry_last_s=3600.0)
+    master, slave = Node(MemoryLog(), tmp_path / "m", 0), Node(MemoryLog(), tmp_path / "s", 1, slave=slow)
+    async with slave.running():
+        async with master.serving(), slave.following(master):
+            await until(slave.slave.is_following)
+            master.master.disconnect("as if it died")
+            await until(lambda: "trying again" in caplog.text)
+            slave.slave.hurry()
+            await until(slave.slave.is_following)
+
+
 async def test_a_slave_that_reconnects_resumes_at_its_end(tmp_path):
     master, slave = Node(MemoryLog(), tmp_path / "m", 0), Node(MemoryLog(), tmp_path / "s", 1)
     async with master.serving(), slave.running():
