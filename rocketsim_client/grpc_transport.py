@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import grpc
 from isal import isal_zlib
 from rocketsim_proto import broker_pb2 as pb
+from rocketsim_proto import bytes_field
 from rocketsim_proto.broker_pb2_grpc import BrokerStub
 
 from rocketsim_client import record_frame
@@ -16,6 +17,17 @@ from rocketsim_client.grpc_name_servers import GrpcNameServers
 from rocketsim_client.local_address import local_ipv4
 from rocketsim_client.model import GetMessageStatus, MessageQueue, PullFrame, QueueBounds, QueueRange
 from rocketsim_client.transport import Acknowledged, OffsetsAnswer, Outgoing, PullAnswer, PullCall
+
+
+class SendStub:
+    """BrokerStub's Send, whose requests are bytes already."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self.Send: grpc.UnaryUnaryMultiCallable[bytes, pb.SendResponse] = channel.unary_unary(
+            f"/{pb.DESCRIPTOR.services_by_name['Broker'].full_name}/Send",
+            request_serializer=None,
+            response_deserializer=pb.SendResponse.FromString,
+        )
 
 
 class RangeStub:
@@ -50,9 +62,8 @@ class GrpcTransport(GrpcNameServers):
         timeout_s: float,
     ) -> Acknowledged:
         records, sizes = record_frame.encode(outgoing, local_ipv4(address))
-        request = pb.SendRequest(
+        others = pb.SendRequest(
             topic=outgoing.topic,
-            records=records,
             count=len(outgoing),
             crc32=isal_zlib.crc32(records),
             producer_group=group,
@@ -60,7 +71,8 @@ class GrpcTransport(GrpcNameServers):
             broker_name=broker_name,
             default_topic_queue_nums=default_topic_queue_nums,
         )
-        answer = self.channels.call(address, BrokerStub, "Send", request, timeout_s)
+        request = bytes_field.join(pb.SendRequest.RECORDS_FIELD_NUMBER, [records], others.SerializeToString())
+        answer = self.channels.call(address, SendStub, "Send", request, timeout_s)
         return acknowledged(answer, outgoing.queue_ids, sizes, address)
 
     def pull(self, address: str, call: PullCall, timeout_s: float) -> PullAnswer:

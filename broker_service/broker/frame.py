@@ -63,19 +63,20 @@ class Frame:
     waits: bool = True
 
 
-def check_frame(topic: str, data: bytes, count: int, crc32: int, limits: FrameLimits) -> Frame:
+def check_frame(topic: str, data: bytes | memoryview, count: int, crc32: int, limits: FrameLimits) -> Frame:
     """The frame's records, over a writable copy of `data`; MessageIllegal says what is wrong and with which message."""
     if count <= 0 or not data:
         raise MessageIllegal("a frame without a message")
     if isal_zlib.crc32(data) != crc32:
         raise MessageIllegal("the frame's CRC-32 does not fit its bytes: they were damaged on the way; send it again")
     try:
-        records = Records.walk(bytearray(data), count)
+        copy = bytearray(data)
+        records = Records.walk(copy, count)
         records.check()
         records.check_topic(topic)
         _check_sizes(records, limits)
         _check_flags(records, limits)
-        _check_no_zeros(records, data)
+        _check_no_zeros(records, copy)
         names = records.property_names()
         for name in _UNSUPPORTED.keys() & names:
             raise MessageIllegal(f"property {name.decode()}: {_UNSUPPORTED[name]}")
@@ -116,7 +117,7 @@ def _check_flags(records: Records, limits: FrameLimits) -> None:
         )
 
 
-def _check_no_zeros(records: Records, data: bytes) -> None:
+def _check_no_zeros(records: Records, data: bytearray) -> None:
     """Properties that a recovery would take for sectors that never reached the disk: no checksum covers them."""
     ends = records.properties_start + records.properties_size - 1
     lost = (records.properties_size > 0) & (records.data[ends] == 0)

@@ -24,7 +24,7 @@ class Send:
     """A client's frame.  `timeout_s` is what is left of the caller's time."""
 
     topic: str
-    records: bytes
+    records: bytes | memoryview
     count: int
     crc32: int
     epoch: int = 0

@@ -1,7 +1,7 @@
 """proto <-> Broker for producers and consumers; decides nothing itself."""
 
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 from rocketsim_proto import broker_pb2 as pb
@@ -24,6 +24,19 @@ ANSWER_S = 0.5
 ANSWER_SHARE = 0.1
 
 
+class ReceivedSend(NamedTuple):
+    """A SendRequest whose records are where gRPC left them."""
+
+    records: bytes | memoryview
+    request: pb.SendRequest  # the other fields
+
+    @classmethod
+    def of(cls, data: bytes) -> "ReceivedSend":
+        records, others = bytes_field.split(pb.SendRequest.RECORDS_FIELD_NUMBER, data)
+        request = pb.SendRequest.FromString(others)
+        return cls(request.records or records, request)
+
+
 class BrokerServicer(broker_pb2_grpc.BrokerServicer):
     def __init__(
         self,
@@ -42,11 +55,13 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         self._queues = queues
 
     @maps_errors
-    async def Send(self, request: pb.SendRequest, context: Context[Any, Any]) -> pb.SendResponse:
+    async def Send(self, received: ReceivedSend, context: Context[Any, Any]) -> pb.SendResponse:
+        """Requests as they travelled: see `add_to_server`."""
+        records, request = received
         appended, status = await self._puts.put(
             Send(
                 topic=request.topic,
-                records=request.records,
+                records=records,
                 count=request.count,
                 crc32=request.crc32,
                 epoch=request.epoch,
@@ -191,10 +206,13 @@ def time_left_s(context: Context[Any, Any]) -> float:
 
 
 def add_to_server(servicer: BrokerServicer, server: grpc.aio.Server) -> None:
-    """As generated code does it; but what PullRange answers is bytes already."""
+    """As generated code does it; but what PullRange answers is bytes already, and what Send is asked still is."""
     broker_pb2_grpc.add_BrokerServicer_to_server(servicer, server)
     frames: grpc.RpcMethodHandler[Any, Any] = grpc.unary_stream_rpc_method_handler(
         servicer.PullRange, request_deserializer=pb.PullRangeRequest.FromString
     )
     name = pb.DESCRIPTOR.services_by_name["Broker"].full_name
-    server.add_registered_method_handlers(name, {"PullRange": frames})
+    sends: grpc.RpcMethodHandler[Any, Any] = grpc.unary_unary_rpc_method_handler(
+        servicer.Send, request_deserializer=ReceivedSend.of, response_serializer=pb.SendResponse.SerializeToString
+    )
+    server.add_registered_method_handlers(name, {"PullRange": frames, "Send": sends})

@@ -23,7 +23,11 @@ V6 = bytes(20)
 def check(*records: bytes, count: int | None = None, crc32: int | None = None, limits: FrameLimits = LIMITS) -> Frame:
     data = b"".join(records)
     return check_frame(
-        "t", data, len(records) if count is None else count, zlib.crc32(data) if crc32 is None else crc32, limits
+        "t",
+        memoryview(data),
+        len(records) if count is None else count,
+        zlib.crc32(data) if crc32 is None else crc32,
+        limits,
     )
 
 
