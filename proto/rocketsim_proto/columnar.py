@@ -257,8 +257,12 @@ class Records:
         """The different topics, and the number of each record's among them."""
         if len(self):
             at, size = int(self.topic_start[0]), int(self.topic_size[0])
-            if size and not self._other_topic(self.data[at : at + size]).any():
-                return self[:1].topics().to_pylist(), np.zeros(len(self), np.int64)
+            name = self.data[at : at + size]
+            if size and not self._other_topic(name).any():
+                try:
+                    return [name.tobytes().decode()], np.zeros(len(self), np.int64)
+                except UnicodeDecodeError:
+                    raise RecordError(int(self.starts[0]), "a topic that is not UTF-8") from None
         names = self.topics().dictionary_encode()
         return names.dictionary.to_pylist(), names.indices.to_numpy().astype(np.int64)
 

@@ -267,3 +267,18 @@ def test_a_topic_of_version_2_may_have_more_than_127_bytes() -> None:
     records = Records.walk(one)
     records.check_topic("x" * 300)
     assert records.property("TAGS").to_pylist() == ["a"]
+
+
+@given(st.lists(st.sampled_from(["a", "b", "ab", "üü"]), min_size=1, max_size=100))
+def test_the_codes_of_topics_say_which_record_has_which(topics: list[str]) -> None:
+    records = Records.walk(b"".join(record.encode(Record(topic, b"body")) for topic in topics))
+    names, codes = records.topic_codes()
+    assert [names[code] for code in codes.tolist()] == topics
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("others", [0, 3])
+def test_a_topic_that_is_not_utf8_has_no_code(others: int) -> None:
+    data = record.encode(Record("t", b"body")).replace(b"body\x01t", b"body\x01\xff") * (1 + others)
+    with pytest.raises(RecordError, match="UTF-8"):
+        Records.walk(data).topic_codes()
