@@ -5,7 +5,6 @@ One thread (the event loop's) calls everything but `flush`, which one flush thre
 `index.py` finds.
 """
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,10 +12,11 @@ from rocketsim_proto import record as record_format
 from rocketsim_proto.columnar import Records
 from rocketsim_proto.record import BLANK, BLANK_SIZE, PROPERTY_KEYS, PROPERTY_UNIQ_KEY, Record, RecordError
 
-from broker_service.errors import NotFound, StoreLocked
+from broker_service.errors import NotFound
 from broker_service.model import Appended
 from broker_service.store.commit_log import CommitLog, file_name
 from broker_service.store.config import StoreConfig
+from broker_service.store.directory_lock import DirectoryLock
 from broker_service.store.durability import Durability, ThoroughFlush
 from broker_service.store.files import Files, open_file_limit
 from broker_service.store.flushed_offset import Flushed
@@ -41,9 +41,10 @@ _MAX_HANDLES = 4096
 class MessageStore:
     """A directory in RocketMQ's layout; made by `open` only."""
 
-    def __init__(self, config: StoreConfig, files: Files) -> None:
+    def __init__(self, config: StoreConfig, files: Files, lock: DirectoryLock) -> None:
         root = config.root
         self.config = config
+        self._lock = lock
         self.recovery = Recovery(clean=True)
         self.confirm_offset: int | None = None  # readers see what ends at or before it; None: everything
         self._files = files
@@ -58,7 +59,6 @@ class MessageStore:
         self._now_ms = 0  # of the last call that said; names index files
         self._next_probe_ms = 0
         self._next_thorough_ms = 0
-        self._lock_handle: int | None = None
 
     def reconfigure(self, config: StoreConfig) -> None:
         """Takes over what may change while the store is open: retention, disk limits, the limits of a pull."""
@@ -74,8 +74,7 @@ class MessageStore:
         for directory in ("commitlog", "consumequeue", "index", "config", "rocketsim"):
             files.make_directory(config.root / directory)
         files.sync_directory(config.root)
-        store = cls(config, files)
-        store._lock()
+        store = cls(config, files, DirectoryLock(files, config.root))
         try:
             store._recover(now_ms)
         except BaseException:
@@ -83,22 +82,9 @@ class MessageStore:
             raise
         return store
 
-    def _lock(self) -> None:
-        path, abort = self._path("lock"), self._path("abort")
-        try:
-            self._lock_handle = self._files.lock(path)
-        except BlockingIOError as error:
-            pid = self._files.read(abort).decode(errors="replace").strip() if self._files.exists(abort) else ""
-            raise StoreLocked(
-                f"{self.config.root} is in use by {'process ' + pid if pid else 'another process'} (it holds {path}): "
-                "stop that broker, or set another storePathRootDir"
-            ) from error
-        self._files.pwrite(self._lock_handle, b"lock", 0)
-
     def _recover(self, now_ms: int) -> None:
         self._now_ms = now_ms
-        abort = self._path("abort")
-        clean = not self._files.exists(abort)
+        clean = self._lock.was_closed
         self._log.load()
         self._queues.load_floors()
         flushed = self._durability.load()
@@ -110,7 +96,7 @@ class MessageStore:
             checkpoint=self._durability.checkpoint,
             delay_levels_ms=self.config.delay_levels_ms,
         )
-        self._files.write_atomically(abort, str(os.getpid()).encode())
+        self._lock.mark_open()
         self._durability.set_flushed(Flushed(self.end_offset))
         if self.config.message_index_enable:
             self.recovery.index = self._index.load(clean=clean)
@@ -132,20 +118,14 @@ class MessageStore:
         self._flush_thoroughly()
         size, crc = self.tail_crc(TAIL_SIZE)
         self._durability.set_flushed(Flushed(self.end_offset, size, crc))
-        self._files.remove(self._path("abort"))
-        self._files.sync_directory(self.config.root)
+        self._lock.mark_closed()
 
     def _release(self) -> None:
         self._durability.fatal = self._durability.fatal or "the store is closed"
         self._log.close()
         self._durability.close()
         self._open_files.close()
-        if self._lock_handle is not None:
-            self._files.close(self._lock_handle)
-            self._lock_handle = None
-
-    def _path(self, name: str) -> Path:
-        return self.config.root / name
+        self._lock.release()
 
     # --- where it stands ------------------------------------------------------------------------------------------
 

@@ -1,0 +1,40 @@
+"""`lock` and `abort`: who has the store's directory, and whether the last who had it closed it."""
+
+import os
+from pathlib import Path
+
+from broker_service.errors import StoreLocked
+from broker_service.store.files import Files
+
+
+class DirectoryLock:
+    """Taken when it is made (StoreLocked if another process has it), as RocketMQ takes it."""
+
+    def __init__(self, files: Files, root: Path) -> None:
+        self._files = files
+        self._root = root
+        self._abort = root / "abort"
+        path = root / "lock"
+        try:
+            self._handle: int | None = files.lock(path)
+        except BlockingIOError as error:
+            pid = files.read(self._abort).decode(errors="replace").strip() if files.exists(self._abort) else ""
+            raise StoreLocked(
+                f"{root} is in use by {'process ' + pid if pid else 'another process'} (it holds {path}): "
+                "stop that broker, or set another storePathRootDir"
+            ) from error
+        files.pwrite(self._handle, b"lock", 0)
+        self.was_closed = not files.exists(self._abort)
+
+    def mark_open(self) -> None:
+        """Until `mark_closed` a start finds that the store was not closed."""
+        self._files.write_atomically(self._abort, str(os.getpid()).encode())
+
+    def mark_closed(self) -> None:
+        self._files.remove(self._abort)
+        self._files.sync_directory(self._root)
+
+    def release(self) -> None:
+        if self._handle is not None:
+            self._files.close(self._handle)
+            self._handle = None
