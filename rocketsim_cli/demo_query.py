@@ -199,9 +199,17 @@ class TelemetryQuery:
         error = self._query.exception()
         if error is None:
             return None
-        words = str(error).split("JVM stacktrace:")[0].split("=== Streaming Query ===")[0]
-        lines = [line for line in words.splitlines() if line.strip()]
-        return "\n".join(line for line in lines if not line.lstrip().startswith("at "))
+        return in_few_words(str(error))
 
     def stop(self) -> None:
         self._query.stop()
+
+
+def in_few_words(error: str) -> str:
+    """What Spark says of a query's end, without stacks; with the cause where that is the machine."""
+    words = error.split("JVM stacktrace:")[0].split("=== Streaming Query ===")[0]
+    lines = [line for line in words.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
+    short = "\n".join(lines).rstrip(".")
+    if "Python worker failed to connect back" in short:
+        short += " (Spark gives its Python process ten seconds to start: this machine is too busy now)"
+    return short
