@@ -1,7 +1,9 @@
 """RocketSim as the benchmarks run it: name server and broker processes on files as large as the peer's."""
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from multiprocessing import get_context
 from pathlib import Path
 
 from benchmarks.bench import Bench, WrongResult, must_be
@@ -104,10 +106,12 @@ class OurCluster:
                 process.stop()
 
     def verify(self) -> None:
-        """The stores, once their brokers have ended."""
-        for process in (self.master, self.slave):
-            if process is not None:
-                verify_store(process.store)
+        """The stores, once their brokers have ended; those of a pair side by side."""
+        if self.slave is None:
+            verify_store(self.master.store)
+            return
+        with ProcessPoolExecutor(2, get_context("spawn")) as pool:
+            list(pool.map(verify_store, (self.master.store, self.slave.store)))
 
 
 def verify_store(store: Path) -> None:
