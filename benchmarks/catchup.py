@@ -23,7 +23,9 @@ BODY = 1024
 def run(bench: Bench) -> None:
     count = bench.plan.pick(1_750_000, 400_000, 20_000)  # 2 GiB of log
     with bench.section():
-        results = bench.contest({"ours": ours(bench, count), "RocketMQ": theirs(bench, count)})
+        results = bench.contest(
+            {"ours": ours(bench, count), "RocketMQ": bench.peer("RocketMQ", lambda: theirs(bench, count))}
+        )
     bench.report(
         f"catch-up of an empty slave, {count:,} x 1 KiB",
         "MB/s",
@@ -106,7 +108,10 @@ def theirs(bench: Bench, count: int) -> Contestant | Missing:
 
 def lag(bench: Bench) -> None:
     """At half of what each side reaches here from one process: ours with `send_async`, RocketMQ's with 64 threads."""
-    every: dict[str, Contestant | Missing] = {"ours": our_lag(bench), "RocketMQ": their_lag(bench)}
+    every: dict[str, Contestant | Missing] = {
+        "ours": our_lag(bench),
+        "RocketMQ": bench.peer("RocketMQ", lambda: their_lag(bench)),
+    }
     results = bench.contest(every, "lag,")
     bench.report(
         f"replication lag at half load, 1 KiB, a look every {LOOK_S * 1000:g} ms: p99",

@@ -1,5 +1,7 @@
 """P9: pulls in plain Python, beside librdkafka, RocketMQ's Java pull consumer, and a raw stream of bytes."""
 
+from functools import partial
+
 from benchmarks import cluster, targets
 from benchmarks.bench import Bench, Unavailable, must_be
 from benchmarks.bodies import RECORD_CRC, checksum
@@ -39,8 +41,8 @@ def run(bench: Bench) -> None:
         results = bench.contest(
             {
                 "columns": columns,
-                KAFKA: of_kafka(bench, kafka_peer, librdkafka, topic, count, size),
-                JAVA: of_rocketmq(bench, peer, topic, count, size),
+                KAFKA: bench.peer(KAFKA, partial(of_kafka, bench, kafka_peer, librdkafka, topic, count, size)),
+                JAVA: bench.peer(JAVA, partial(of_rocketmq, bench, peer, topic, count, size)),
                 RAW: lambda frames=frames: raw.ask("stream", frames=frames),  # type: ignore[misc]
             },
             f"{size} B,",

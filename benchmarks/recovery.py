@@ -32,7 +32,8 @@ def run(bench: Bench) -> None:
     size = status.commit_log_max_offset
     every: dict[str, Contestant | Missing] = {f"ours {how}": ours(one, how, count) for how in ENDS}
     every["ours rebuild"] = rebuild(one, count, size)
-    every |= theirs(bench, count)
+    peers = bench.peer("RocketMQ", lambda: theirs(bench, count))
+    every |= peers_missing(peers) if isinstance(peers, Missing) else peers
     results = bench.contest(every)
     for how, words in ENDS.items():
         bench.report(
@@ -97,11 +98,15 @@ def until_it_serves(one: OurCluster, count: int) -> float:
     raise TimeoutError(f"the broker does not serve after {LIMIT_S} s: {one.master.log()[-1000:]}")
 
 
+def peers_missing(why: Missing) -> dict[str, Contestant | Missing]:
+    return {f"RocketMQ {how}": why for how in (*ENDS, "rebuild")}
+
+
 def theirs(bench: Bench, count: int) -> dict[str, Contestant | Missing]:
     folder = bench.folder / "rocketmq"
     peer = bench.peer("RocketMQ", lambda: bench.enter(rocketmq.running(folder)))
     if isinstance(peer, Missing):
-        return {f"RocketMQ {how}": peer for how in (*ENDS, "rebuild")}
+        return peers_missing(peer)
     peer.topic(TOPIC)
     peer.load.ask("fill", topic=TOPIC, size=BODY, count=count)
 

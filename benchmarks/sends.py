@@ -45,8 +45,12 @@ def java_sends(bench: Bench, peer: RocketMq | Missing, topic: str, **options: ob
     """Warm first: a JVM needs some seconds until it is as fast as it gets, and more of them on a busy machine."""
     if isinstance(peer, Missing):
         return peer
-    warmed_up(bench, peer, topic, **options)
-    return lambda: peer.load.ask("produce", topic=topic, **options)
+
+    def ready() -> Contestant:
+        warmed_up(bench, peer, topic, **options)
+        return lambda: peer.load.ask("produce", topic=topic, **options)
+
+    return bench.peer("RocketMQ's Java producer", ready)
 
 
 def warmed_up(bench: Bench, peer: RocketMq, topic: str, **options: object) -> float:

@@ -1,5 +1,6 @@
 """P1 and P2: Spark reads 4 queues into noop, beside Kafka's source and a source that hands over ready batches."""
 
+from functools import partial
 from pathlib import Path
 
 from rocketsim_proto.columnar import Records
@@ -36,7 +37,7 @@ def all_columns(bench: Bench) -> None:
     for size in (100, 1024):
         rows = rows_of(bench, size)
         topic = ours.fill(f"read{size}", rows, size)
-        kafka_topic = fill_kafka(bench, made, peer, topic, rows, size)
+        kafka_topic = bench.peer("Kafka", partial(fill_kafka, bench, made, peer, topic, rows, size))
         address = ours.name_server.address
         sources: dict[str, Source | Missing] = {
             "Kafka's columns": spark.rocketsim(address, topic, schemaProfile="kafka"),
@@ -70,7 +71,7 @@ def body_only(bench: Bench) -> None:
     for size in (100, 1024):
         rows = rows_of(bench, size)
         topic = ours.fill(f"body{size}", rows, size)
-        kafka_topic = fill_kafka(bench, made, peer, topic, rows, size)
+        kafka_topic = bench.peer("Kafka", partial(fill_kafka, bench, made, peer, topic, rows, size))
         sources: dict[str, Source | Missing] = {
             "body": spark.rocketsim(ours.name_server.address, topic, schema="body binary"),
             "Kafka's value": kafka_of(kafka_topic, peer, "value"),

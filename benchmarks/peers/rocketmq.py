@@ -142,6 +142,8 @@ def broker(
         "fileReservedTime": 480,
         "slaveTimeout": 9_000,  # ours, too
         "syncFlushTimeout": 9_000,
+        "waitTimeMillsInSendQueue": 5_000,  # its default of 200 ms refuses sends when the machine stalls
+        "osPageCacheBusyTimeOutMills": 5_000,
         "diskMaxUsedSpaceRatio": 95,
         **keys,
     }
