@@ -15,7 +15,7 @@ from typing import Self
 
 from rocketsim_cli.trouble import Trouble
 
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
 
 # RocketMQ preallocates 1 GiB of log and 400 MB of index per broker, and wants a tenth of the disk free: a trial on a
@@ -102,14 +102,17 @@ class ServerProcess:
         deadline = time.monotonic() + timeout_s
         while not (self._address_file.exists() and (address := self._address_file.read_text().strip())):
             if not self.is_running():
-                raise Trouble(f"{self.name} ended while it started: {self.last_words()} (log: {self.log_file})")
+                raise Trouble(f"{self.name} ended while it started: {self._said()}")
             if time.monotonic() > deadline:
-                raise Trouble(f"{self.name} does not listen after {timeout_s:.0f} s (log: {self.log_file})")
+                raise Trouble(f"{self.name} does not listen after {timeout_s:.0f} s: {self._said()}")
             time.sleep(0.02)
         self.address = address
         # A restart takes the same port, as a server with a fixed configuration would.
         self._properties["listenPort"] = address.rsplit(":", 1)[1]
         return address
+
+    def _said(self) -> str:
+        return f"{self.last_words()} (with --dir DIR, DIR/{self.log_file.name} stays)"
 
     def last_words(self) -> str:
         """The last line of its log: mostly the reason why it ended."""
