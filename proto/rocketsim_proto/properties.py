@@ -4,8 +4,9 @@ The reading side agrees with `record.decode_properties`: a piece without a separ
 or a value is dropped, the first \\x01
 separates, the last value of a name wins at the place of the first, and what is not UTF-8 becomes U+FFFD.
 
-Most batches come from one producer, with the same names in the same order in every record: then names are compared once
-and values are a table of places (`_Table`).  Anything else is taken apart piece by piece (`_Pieces`).
+Most batches come from one producer, with the same names in the same order in every record.  If the values, too, are of
+the same sizes, the batch is a matrix (`_Matrix`); if not, values are a table of places (`_Table`).  Anything else is
+taken apart piece by piece (`_Pieces`).
 """
 
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rocketsim_proto.record import NAME_END, PROPERTY_END, decode_properties
-from rocketsim_proto.slices import FEW, Bytes, Positions, binary_slices, flat, gather, strings
+from rocketsim_proto.slices import FEW, Bytes, Positions, binary_slices, fixed_binary, flat, gather, strings
 
 _NAME_END = ord(NAME_END)
 _PROPERTY_END = ord(PROPERTY_END)
@@ -54,9 +55,11 @@ class Properties:
         return self._split.maps()
 
     @cached_property
-    def _split(self) -> "_Few | _Table | _Pieces":
+    def _split(self) -> "_Few | _Matrix | _Table | _Pieces":
         if len(self._starts) <= FEW:
             return _Few(self._data, self._starts, self._sizes)
+        if (matrix := _matrix(self._data, self._starts, self._sizes)) is not None:
+            return matrix
         text, bounds = flat(binary_slices(self._data, self._starts, self._sizes))
         return _table(text, bounds) or _Pieces(text, bounds)
 
@@ -84,6 +87,69 @@ class _Few:
         return pa.array([list(row.items()) for row in self._rows], pa.map_(pa.string(), pa.string()))
 
 
+# --- the same names and sizes in every record ---------------------------------------------------------------------
+
+
+class _Matrix:
+    """A row a record; every name and every value has columns of its own.
+
+    | U N I Q _ K E Y \\x01 0 A 0 0 0 1 ... \\x02 W A I T \\x01 t r u e \\x02 |
+    |                      begin       end                begin   end      |
+    """
+
+    def __init__(self, rows: npt.NDArray[np.uint8], names: list[bytes], begins: list[int], sizes: list[int]) -> None:
+        self._rows = rows
+        self._names = names
+        self._values = [slice(begin, begin + size) for begin, size in zip(begins, sizes, strict=True)]
+        self._sizes = sizes
+
+    def column(self, name: bytes) -> pa.StringArray:
+        if name not in self._names:
+            return pa.nulls(len(self._rows), pa.string())
+        number = self._names.index(name)
+        values = np.ascontiguousarray(self._rows[:, self._values[number]])
+        return strings(fixed_binary(values.reshape(-1), self._sizes[number]))
+
+    def names(self) -> frozenset[bytes]:
+        return frozenset(self._names)
+
+    def maps(self) -> pa.MapArray:
+        count, width = len(self._rows), len(self._names)
+        values = np.hstack([self._rows[:, value] for value in self._values])
+        names = np.tile(np.frombuffer(b"".join(self._names), np.uint8), count)
+        offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
+        return pa.MapArray.from_arrays(
+            pa.array(offsets),
+            strings(_in_turn(names, [len(name) for name in self._names], count)),
+            strings(_in_turn(values, self._sizes, count)),
+        )
+
+
+def _in_turn(pieces: Bytes, sizes: list[int], count: int) -> pa.BinaryArray:
+    """Pieces back to back that have these sizes, again and again."""
+    offsets = np.zeros(count * len(sizes) + 1, np.int32)
+    np.cumsum(np.tile(sizes, count), out=offsets[1:])
+    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(pieces)])
+
+
+def _matrix(data: Bytes, starts: Positions, sizes: Positions) -> _Matrix | None:
+    """None unless all records have the first one's names, and values of its sizes."""
+    size = int(sizes[0])
+    if not size or (sizes != size).any():
+        return None
+    rows = gather(data, starts, f"V{size}").view(np.uint8).reshape(len(starts), size)
+    table = _table(rows[0], np.array([0, size]))
+    if table is None:
+        return None
+    names, begins, value_sizes = table.first_row()
+    is_value = np.zeros(size, np.bool_)
+    for begin, value_size in zip(begins, value_sizes, strict=True):
+        is_value[begin : begin + value_size] = True
+    same = (rows == rows[0]).all(axis=0)
+    clear = (rows > _PROPERTY_END).all(axis=0)
+    return _Matrix(rows, names, begins, value_sizes) if np.where(is_value, clear, same).all() else None
+
+
 # --- the same names in every record -------------------------------------------------------------------------------
 
 
@@ -104,6 +170,10 @@ class _Table:
 
     def names(self) -> frozenset[bytes]:
         return frozenset(self._names)
+
+    def first_row(self) -> tuple[list[bytes], list[int], list[int]]:
+        """Names, and where the first record's values lie: starts and sizes."""
+        return self._names, self._starts[0].tolist(), self._sizes[0].tolist()
 
     def maps(self) -> pa.MapArray:
         count, width = self._starts.shape
