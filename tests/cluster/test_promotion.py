@@ -3,7 +3,7 @@
 import pytest
 from rocketsim_proto import admin_pb2
 
-from rocketsim_client.errors import RocketSimError
+from rocketsim_client.errors import InvalidParameter, RocketSimError
 from rocketsim_client.model import SendStatus
 from tests.support.polling import wait_until
 
@@ -15,6 +15,19 @@ def promote(alone, slave, **fields):
     return alone(slave).admin("PromoteSlave", request, 20.0)
 
 
+def promote_after_the_masters_death(alone, slave):
+    """As soon as the slave and the name server have noticed it."""
+
+    def promoted():
+        try:
+            return promote(alone, slave)
+        except InvalidParameter as refusal:
+            assert "stop it first" in str(refusal)
+            return None
+
+    return wait_until(promoted, "the master's death is noticed")
+
+
 def test_a_promoted_slave_takes_writes_and_the_old_master_is_fenced(processes, namesrv, alone):
     master, slave = processes.start_pair("broker-a", namesrv, brokerRole="SYNC_MASTER")
     alone(master).update_topic("T")
@@ -24,7 +37,7 @@ def test_a_promoted_slave_takes_writes_and_the_old_master_is_fenced(processes, n
     old_epoch = alone(master).ha_status().epoch
     master.kill()
 
-    answer = promote(alone, slave)
+    answer = promote_after_the_masters_death(alone, slave)
     assert answer.epoch > old_epoch
     wait_until(lambda: alone(slave).ha_status().is_master, "the slave is master")
     alone(slave).put("T", b"after")
@@ -48,7 +61,7 @@ def test_an_old_master_with_a_tail_of_its_own_cannot_mix_it_in(processes, namesr
     assert alone(master).put("T", b"only on the old master").status == SendStatus.SEND_OK
     master.kill()
     slave.start()
-    promote(alone, slave)
+    promote_after_the_masters_death(alone, slave)
     wait_until(lambda: alone(slave).ha_status().is_master, "the slave is master")
     alone(slave).put("T", b"from the new master")
 
@@ -67,12 +80,13 @@ def test_the_role_after_a_promotion_outlives_a_restart(processes, namesrv, alone
     alone(master).wait_for_slaves()
     alone(slave).wait_for_topic("T")
     master.kill()
-    epoch = promote(alone, slave).epoch
+    epoch = promote_after_the_masters_death(alone, slave).epoch
     slave.kill()
     slave.start()
     wait_until(lambda: alone(slave).ha_status().is_master, "still master")
     assert alone(slave).ha_status().epoch >= epoch
-    wait_until(lambda: alone(slave).put("T", b"x").queue_offsets is not None, "and takes writes")
+    alone(slave).update_topic("T")  # as soon as it takes writes
+    assert alone(slave).put("T", b"x").status == SendStatus.SEND_OK
 
 
 def test_promotion_is_refused_while_the_master_answers(processes, namesrv, alone):

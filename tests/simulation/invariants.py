@@ -53,7 +53,9 @@ class Invariants:
         slaves = [node for node in self._world.nodes if node is not put.master]
         if levels.sync_master and not any(self._has(node, put, durable=levels.sync_flush) for node in slaves):
             raise InvariantBroken(f"put {put.number} is OK, but in no slave's {_where(levels.sync_flush)}")
-        put.holders = {node.broker_id for node in self._world.nodes if node.is_up and self._has(node, put)}
+        # A log that begins behind a put that was just acknowledged is of another history, and has not seen it expire.
+        joined = [node for node in self._world.nodes if node.is_up and node.store.min_offset <= put.begin]
+        put.holders = {node.broker_id for node in joined if self._has(node, put)}
         newest = max(self._epoch_starts, default=0)
         if put.epoch < newest:
             put.excused = "acknowledged by a master that was replaced already"
