@@ -101,7 +101,7 @@ def run(
 
             # The parts end (and the stores are verified) before anything is believed.
             with ExitStack() as parts:
-                bench = Bench(one.name, plan, folder, parts, progress)
+                bench = Bench(one.name, plan, folder, parts, progress, keep=keep)
                 one.run(bench)
     finally:
         if keep:

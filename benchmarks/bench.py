@@ -28,9 +28,17 @@ class Bench:
     """`progress(done, all, what)` is told before every run.  `broken` says what of ours failed."""
 
     def __init__(
-        self, name: str, plan: Plan, folder: Path, stack: ExitStack, progress: Callable[[int, int, str], None]
+        self,
+        name: str,
+        plan: Plan,
+        folder: Path,
+        stack: ExitStack,
+        progress: Callable[[int, int, str], None],
+        *,
+        keep: bool = False,
     ) -> None:
         self.name = name
+        self.keep = keep
         self.plan = plan
         self.folder = folder
         self.figures: list[Figure] = []

@@ -1,5 +1,6 @@
 """RocketSim as the benchmarks run it: name server and broker processes on files as large as the peer's."""
 
+import shutil
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -154,6 +155,8 @@ def running(
                 ours.close()
         bench.doing(f"verifying the store of {title}")
         ours.verify()
+    if not bench.keep:
+        shutil.rmtree(folder)  # now, not at the end: the next one needs the room
 
 
 def modes(sync: bool, flush: bool) -> dict[str, object]:

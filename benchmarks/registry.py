@@ -109,7 +109,7 @@ BENCHMARKS = (
     Benchmark("spark-body", "P2", "Spark reads the bodies alone", f"{_KAFKA}; 8 GiB", spark_body),
     Benchmark("spark-sink", "P3", "Spark writes: one broker, a pair", f"{_KAFKA}; 25 GiB", spark_sink),
     Benchmark("send-async", "P4", "a message a call, a result each", f"{_ROCKETMQ}, pip; 15 GiB", send_async),
-    Benchmark("send-batch", "P5", "lists of 500 messages; Arrow columns", f"{_ROCKETMQ}; 20 GiB", send_batch),
+    Benchmark("send-batch", "P5", "lists of 500 messages; Arrow columns", f"{_ROCKETMQ}; 30 GiB", send_batch),
     Benchmark("send", "P6", "blocking sends, 64 threads and one", f"{_ROCKETMQ}; 5 GiB", send),
     Benchmark("sync-ratio", "P7", "what waiting for the slave costs", f"{_ROCKETMQ}; 20 GiB", sync_ratio),
     Benchmark("flush-ratio", "P8", "what waiting for the disk costs", f"{_ROCKETMQ}; 20 GiB", flush_ratio),
@@ -118,7 +118,7 @@ BENCHMARKS = (
     Benchmark("recovery", "P11", "restarts on a full log; queues made again", f"{_ROCKETMQ}; 8 GiB", recovery),
     Benchmark("latency", "P12", "producer to the micro-batch's commit", f"{_KAFKA}, pip; 2 GiB", latency),
     Benchmark("memory", "P13", "memory after millions of messages", "Java 17; 5 GiB", memory),
-    Benchmark("growth", "P14", "what more log, queues and groups cost", "Java 17; 25 GiB", growth),
+    Benchmark("growth", "P14", "what more log, queues and groups cost", "Java 17; 30 GiB", growth),
 )
 
 BY_NAME = {one.name: one for one in BENCHMARKS}
