@@ -50,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
         except Exception as error:  # the next one may well work
             good = False
             logger.exception("%s ended with an error", one.name)
-            words = str(error) if isinstance(error, WrongResult) else f"{type(error).__name__}: {error}"
+            words = str(error) if isinstance(error, WrongResult) else reason(error)
             words = f"{one.name}: {words}; nothing that it measured counts"
             console.print(words, style="bold red", highlight=False, markup=False)
         # After each, so that a run that is broken off has written what it has.
@@ -60,6 +60,13 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.markdown:
             arguments.markdown.write_text(tables.markdown(reports))
     return 0 if good else 1
+
+
+def reason(error: Exception) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # Spark's errors ask a JVM that has ended by now for their text
+        return type(error).__name__
 
 
 def _interrupt(*_: object) -> None:

@@ -115,6 +115,7 @@ def kafka_source(address: str, topic: str, *select: str, **options: str) -> Sour
 @contextmanager
 def session(bench: Bench) -> Iterator[tuple[Spark, Missing | None]]:
     """With Kafka's connector, or without and why.  To be made before any gRPC channel: starting the JVM forks."""
+    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     jars = bench.peer("Spark's Kafka connector", kafka.connector_jars)
@@ -139,6 +140,8 @@ def session(bench: Bench) -> Iterator[tuple[Spark, Missing | None]]:
     folder.mkdir(parents=True, exist_ok=True)
     try:
         yield Spark(made, folder), jars if isinstance(jars, Missing) else None
+    except PySparkException as error:
+        raise RuntimeError(str(error)[:2000]) from None  # now: its text comes from the JVM
     finally:
         for query in made.streams.active:
             query.stop()

@@ -142,6 +142,15 @@ def test_all_goes_on_when_one_breaks(monkeypatch, tmp_path, capsys):
     assert "FAILED: other: the client ended" in shown
 
 
+def test_an_error_that_cannot_say_what_it_is_does_not_end_the_rest():
+    class Silent(Exception):
+        def __str__(self):
+            raise AssertionError("the JVM has ended")
+
+    assert command.reason(Silent()) == "Silent"
+    assert command.reason(OSError("no space left")) == "OSError: no space left"
+
+
 def test_a_driver_does_not_outlive_a_harness_that_is_killed(tmp_path):
     harness = """
 import pathlib, sys, time
