@@ -217,8 +217,8 @@ def test_errors_survive_the_way_between_processes(error):
 def test_a_silent_name_server_costs_one_timeout_also_for_topics_that_are_nowhere(cluster):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = "{}:{}".format(*silent.getsockname())
-        with Cluster(f"{address};{cluster.address}", timeout_s=0.3) as reader:
-            for most in (2.0, 0.25):
+        with Cluster(f"{address};{cluster.address}", timeout_s=2) as reader:
+            for most in (20, 1.9):
                 began = time.monotonic()
                 with pytest.raises(TopicNotExist):
                     reader.route("Nowhere")
