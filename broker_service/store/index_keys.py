@@ -17,6 +17,7 @@ from rocketsim_proto.record import (
     SYS_FLAG_TRANSACTION_MASK,
     tags_code,
 )
+from rocketsim_proto.slices import flat
 
 from broker_service.store.dispatch import ROLLED_BACK
 
@@ -52,7 +53,7 @@ def index_keys(records: Records) -> IndexKeys:
         (keys, key_rows, "#"),
         (records.property(PROPERTY_TAGS), None, "#T#"),
     ):
-        there = np.flatnonzero(pc.fill_null(pc.not_equal(values, ""), False).to_numpy(zero_copy_only=False))
+        there = np.flatnonzero(pc.fill_null(pc.binary_length(values), 0).to_numpy())
         if not len(there):
             continue
         if len(there) < len(values):
@@ -95,7 +96,7 @@ def _tokens(keys: pa.StringArray) -> tuple[pa.StringArray, npt.NDArray[np.int64]
     """The words of each value, and the row each is from."""
     if keys.null_count == len(keys):
         return pa.array([], pa.string()), np.empty(0, np.int64)
-    if not pc.any(pc.match_substring(keys, " ")).as_py():
+    if not (flat(keys)[0] == ord(" ")).any():
         return keys, np.arange(len(keys))
     lists = pc.split_pattern(keys, " ")
     return pc.list_flatten(lists), pc.list_parent_indices(lists).to_numpy().astype(np.int64)
