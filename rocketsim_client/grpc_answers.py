@@ -2,12 +2,12 @@
 Pure."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 from rocketsim_proto import broker_pb2 as pb
-from rocketsim_proto import bytes_field
 from rocketsim_proto import namesrv_pb2 as ns
+from rocketsim_proto.bytes_field import Received
 from rocketsim_proto.slices import FEW
 
 from rocketsim_client.errors import BadAnswer
@@ -84,20 +84,7 @@ def _many_offsets(
     return cast(Sequence[int], queue_offsets), cast(Sequence[int], log_offsets)
 
 
-class ReceivedFrame(NamedTuple):
-    """A PullFrame whose records are where gRPC left them."""
-
-    records: bytes | memoryview
-    answer: pb.PullFrame  # the other fields
-
-    @classmethod
-    def of(cls, data: bytes) -> "ReceivedFrame":
-        records, others = bytes_field.split(pb.PullFrame.RECORDS_FIELD_NUMBER, data)
-        answer = pb.PullFrame.FromString(others)
-        return cls(answer.records or records, answer)
-
-
-def pull_frame(received: ReceivedFrame, range_count: int, address: str) -> PullFrame:
+def pull_frame(received: Received[pb.PullFrame], range_count: int, address: str) -> PullFrame:
     records, answer = received
     segments = [
         Segment(s.range_index, s.count, s.next_offset, s.min_offset, s.max_offset, GetMessageStatus(s.status))

@@ -12,7 +12,7 @@ from rocketsim_proto.broker_pb2_grpc import BrokerStub
 from rocketsim_client import record_frame
 from rocketsim_client.channels import Channels
 from rocketsim_client.errors import BadAnswer
-from rocketsim_client.grpc_answers import ReceivedFrame, acknowledged, pull_frame
+from rocketsim_client.grpc_answers import acknowledged, pull_frame
 from rocketsim_client.grpc_name_servers import GrpcNameServers
 from rocketsim_client.local_address import local_ipv4
 from rocketsim_client.model import GetMessageStatus, MessageQueue, PullFrame, QueueBounds, QueueRange
@@ -31,13 +31,13 @@ class SendStub:
 
 
 class RangeStub:
-    """BrokerStub's PullRange, whose answers are `ReceivedFrame`s."""
+    """BrokerStub's PullRange, whose records stay where gRPC left them."""
 
     def __init__(self, channel: grpc.Channel) -> None:
         self.PullRange = channel.unary_stream(
             f"/{pb.DESCRIPTOR.services_by_name['Broker'].full_name}/PullRange",
             request_serializer=pb.PullRangeRequest.SerializeToString,
-            response_deserializer=ReceivedFrame.of,
+            response_deserializer=bytes_field.reader(pb.PullFrame),
         )
 
 

@@ -1,7 +1,7 @@
 """proto <-> Broker for producers and consumers; decides nothing itself."""
 
 from collections.abc import AsyncIterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
 from rocketsim_proto import broker_pb2 as pb
@@ -24,19 +24,6 @@ ANSWER_S = 0.5
 ANSWER_SHARE = 0.1
 
 
-class ReceivedSend(NamedTuple):
-    """A SendRequest whose records are where gRPC left them."""
-
-    records: bytes | memoryview
-    request: pb.SendRequest  # the other fields
-
-    @classmethod
-    def of(cls, data: bytes) -> "ReceivedSend":
-        records, others = bytes_field.split(pb.SendRequest.RECORDS_FIELD_NUMBER, data)
-        request = pb.SendRequest.FromString(others)
-        return cls(request.records or records, request)
-
-
 class BrokerServicer(broker_pb2_grpc.BrokerServicer):
     def __init__(
         self,
@@ -55,7 +42,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         self._queues = queues
 
     @maps_errors
-    async def Send(self, received: ReceivedSend, context: Context[Any, Any]) -> pb.SendResponse:
+    async def Send(self, received: bytes_field.Received[pb.SendRequest], context: Context[Any, Any]) -> pb.SendResponse:
         """Requests as they travelled: see `add_to_server`."""
         records, request = received
         appended, status = await self._puts.put(
@@ -213,6 +200,8 @@ def add_to_server(servicer: BrokerServicer, server: grpc.aio.Server) -> None:
     )
     name = pb.DESCRIPTOR.services_by_name["Broker"].full_name
     sends: grpc.RpcMethodHandler[Any, Any] = grpc.unary_unary_rpc_method_handler(
-        servicer.Send, request_deserializer=ReceivedSend.of, response_serializer=pb.SendResponse.SerializeToString
+        servicer.Send,
+        request_deserializer=bytes_field.reader(pb.SendRequest),
+        response_serializer=pb.SendResponse.SerializeToString,
     )
     server.add_registered_method_handlers(name, {"PullRange": frames, "Send": sends})

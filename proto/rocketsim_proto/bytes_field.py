@@ -6,10 +6,32 @@ most.  Fields may come in any order, so the large one goes first, and the others
     | tag 1 | length 1 to 10, seven bits a byte | the field's bytes | the other fields |
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, NamedTuple, TypeVar
+
+M = TypeVar("M")
 
 _BYTES = 2  # the wire type of what has a length
 _MAX_LENGTH_BYTES = 10
+
+
+class Received(NamedTuple, Generic[M]):
+    """A message whose `records` are where gRPC left them."""
+
+    records: bytes | memoryview
+    message: M  # the other fields
+
+
+def reader(kind: type[M]) -> Callable[[bytes], Received[M]]:
+    """What makes messages of this kind, which has a field `records`, out of bytes: a deserializer for gRPC."""
+    generated: Any = kind
+
+    def read(data: bytes) -> Received[M]:
+        records, others = split(generated.RECORDS_FIELD_NUMBER, data)
+        message = generated.FromString(others)
+        return Received(message.records or records, message)
+
+    return read
 
 
 def join(number: int, pieces: Iterable[bytes | memoryview], others: bytes) -> bytes:
