@@ -5,23 +5,26 @@ offset up to which it goes.
 """
 
 from collections import deque
+from collections.abc import Iterator
 from datetime import datetime
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 from rocketsim_proto.columnar import Records
+from rocketsim_proto.slices import FEW
 
 from broker_service.errors import StoreCorrupt
 from broker_service.store.chain import LogScan
 from broker_service.store.commit_log import CommitLog
 from broker_service.store.files import Files
 from broker_service.store.index_file import IndexFile
-from broker_service.store.index_keys import IndexKeys, index_keys, key_hash
+from broker_service.store.index_keys import IndexKeys, index_keys, joined, key_hash
 from broker_service.store.json_file import JsonFile
 from broker_service.store.open_files import OpenFiles
 
 _MAX_WAITING = 16 << 20  # bytes of appended records kept at hand; what is beyond that is read from the log again
-_TOGETHER = 2048  # records
+_TOGETHER = 2048  # records are put at once, unless one batch has more
 _NAME = "%Y%m%d%H%M%S"
 
 
@@ -129,7 +132,7 @@ class Index:
             self._take()
         if self._waiting and self._waiting[0][0] == self.position:
             parts = self._next_parts()
-            self._put(index_keys(_together(parts)), now_ms)
+            self._put(joined([index_keys(batch) for batch in _batches(parts)]), now_ms)
             end = self._waiting[0][0] + sum(int(part.sizes.sum()) for part in parts)
             for _ in parts:
                 self._take()
@@ -145,7 +148,7 @@ class Index:
         self.position = scan.end_offset if scan.end_offset > self.position else until
 
     def _next_parts(self) -> list[Records]:
-        """The first batch at hand; with those that follow it, if it is small: one message costs as much as hundreds."""
+        """The first batch at hand; with those that follow it, if it is small."""
         parts: list[Records] = []
         end, count = self._waiting[0][0], 0
         for offset, records in self._waiting:
@@ -252,9 +255,12 @@ class Index:
         return f"index of {len(self._index_files)} files up to {self.position}, {self.behind} bytes behind"
 
 
-def _together(parts: list[Records]) -> Records:
-    """As one batch."""
-    if len(parts) == 1:
-        return parts[0]
-    data = b"".join(part.take_bytes() for part in parts)
-    return Records.walk(data, sizes=np.concatenate([part.sizes for part in parts]))
+def _batches(parts: list[Records]) -> Iterator[Records]:
+    """Small ones as one batch: one message costs as much as hundreds.  A larger one has its columns already."""
+    for is_small, group in groupby(parts, lambda part: len(part) <= FEW):
+        members = list(group)
+        if is_small and len(members) > 1:
+            data = b"".join(part.take_bytes() for part in members)
+            yield Records.walk(data, sizes=np.concatenate([part.sizes for part in members]))
+        else:
+            yield from members

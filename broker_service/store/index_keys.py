@@ -3,6 +3,7 @@
 UNIQ_KEY and each of KEYS as TOPIC#KEY, then the tags as TOPIC#T#TAGS.  Rolled-back transactional records have none.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,9 +25,9 @@ from broker_service.store.dispatch import ROLLED_BACK
 
 @dataclass(frozen=True, slots=True)
 class IndexKeys:
-    """Entries in the order in which they are put."""
+    """Entries in the order in which they are put; hashes are never negative."""
 
-    hashes: npt.NDArray[np.int64]
+    hashes: npt.NDArray[np.int32]
     offsets: npt.NDArray[np.int64]
     timestamps: npt.NDArray[np.int64]
 
@@ -37,7 +38,18 @@ class IndexKeys:
         return IndexKeys(self.hashes[rows], self.offsets[rows], self.timestamps[rows])
 
 
-NO_KEYS = IndexKeys(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64))
+NO_KEYS = IndexKeys(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64))
+_MARKS = {PROPERTY_UNIQ_KEY: "#", PROPERTY_KEYS: "#", PROPERTY_TAGS: "#T#"}
+
+
+def joined(parts: Sequence[IndexKeys]) -> IndexKeys:
+    if len(parts) == 1:
+        return parts[0]
+    return IndexKeys(
+        np.concatenate([part.hashes for part in parts]),
+        np.concatenate([part.offsets for part in parts]),
+        np.concatenate([part.timestamps for part in parts]),
+    )
 
 
 def index_keys(records: Records) -> IndexKeys:
@@ -46,12 +58,42 @@ def index_keys(records: Records) -> IndexKeys:
     if rolled_back.any():
         records = records[~rolled_back]
     topics, codes = records.topic_codes()
+    table = _of_one_shape(records, topics[0]) if len(topics) == 1 else None
+    if table is None:
+        return _of_any_shape(records, topics, codes)
+    return IndexKeys(
+        _magnitude(table.reshape(-1)),
+        np.repeat(records.commit_log_offset, table.shape[1]),
+        np.repeat(records.store_timestamp, table.shape[1]),
+    )
+
+
+def _of_one_shape(records: Records, topic: str) -> npt.NDArray[np.int32] | None:
+    """The hashes, a row a record; None if not every record has the same keys, in values of the same sizes.
+
+    | UNIQ_KEY of the first record | its KEYS | its TAGS |
+    | of the second ...
+    """
+    matrix = records.property_matrix()
+    if matrix is None or matrix.has(PROPERTY_KEYS.encode(), b" "):
+        return None
+    there = [name for name in _MARKS if name.encode() in matrix.names()]
+    table = np.empty((len(records), len(there)), np.int32)
+    for column, name in enumerate(there):
+        hashes = matrix.java_hash(name.encode(), tags_code(topic + _MARKS[name]))
+        if hashes is None:
+            return None
+        table[:, column] = hashes
+    return table
+
+
+def _of_any_shape(records: Records, topics: list[str], codes: npt.NDArray[np.int64]) -> IndexKeys:
     keys, key_rows = _tokens(records.property(PROPERTY_KEYS))
     rows, hashes = [], []
-    for values, at, mark in (
-        (records.property(PROPERTY_UNIQ_KEY), None, "#"),
-        (keys, key_rows, "#"),
-        (records.property(PROPERTY_TAGS), None, "#T#"),
+    for name, values, at in (
+        (PROPERTY_UNIQ_KEY, records.property(PROPERTY_UNIQ_KEY), None),
+        (PROPERTY_KEYS, keys, key_rows),
+        (PROPERTY_TAGS, records.property(PROPERTY_TAGS), None),
     ):
         there = np.flatnonzero(pc.fill_null(pc.binary_length(values), 0).to_numpy())
         if not len(there):
@@ -59,8 +101,8 @@ def index_keys(records: Records) -> IndexKeys:
         if len(there) < len(values):
             values = values.take(pa.array(there))
         row = there if at is None else at[there]
-        before = np.array([tags_code(f"{topic}{mark}") for topic in topics], np.int32)
-        hashes.append(java_hash(values, before[codes[row]]).astype(np.int64))
+        before = np.array([tags_code(topic + _MARKS[name]) for topic in topics], np.int32)
+        hashes.append(java_hash(values, before[codes[row]]))
         rows.append(row)
     if not rows:
         return NO_KEYS
@@ -84,12 +126,12 @@ def _in_turn(rows: list[npt.NDArray[np.int64]], count: int) -> tuple[npt.NDArray
 
 def key_hash(topic: str, key: str) -> int:
     """The hash under which a record with this key is found."""
-    return int(_magnitude(np.array([tags_code(f"{topic}#{key}")], np.int64))[0])
+    return int(_magnitude(np.array([tags_code(f"{topic}#{key}")], np.int32))[0])
 
 
-def _magnitude(hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _magnitude(hashes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     """Java's Math.abs, and 0 where that stays negative."""
-    return np.where(hashes == -(2**31), 0, np.abs(hashes))
+    return np.maximum(np.abs(hashes), 0)
 
 
 def _tokens(keys: pa.StringArray) -> tuple[pa.StringArray, npt.NDArray[np.int64]]:

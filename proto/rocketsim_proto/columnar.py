@@ -19,7 +19,7 @@ from rocketsim_proto.encoding import encode, slice_crcs
 from rocketsim_proto.framing import check_sizes, walk_sizes
 from rocketsim_proto.java_hash import java_hash
 from rocketsim_proto.layout import HOST_FLAGS, layout_of
-from rocketsim_proto.properties import Properties, encode_property_columns
+from rocketsim_proto.properties import Matrix, Properties, encode_property_columns
 from rocketsim_proto.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_SIZE, SYS_FLAG_COMPRESSED, RecordError
 from rocketsim_proto.slices import FEW, Bytes, Positions, as_bytes, binary_slices, fixed_binary, gather, windows
 from rocketsim_proto.unique_ids import UniqIds, hex_strings
@@ -310,6 +310,10 @@ class Records:
         """One property as a column, null where a record does not have it."""
         return self._properties.column(name)
 
+    def property_matrix(self) -> Matrix | None:
+        """All properties as a table, if the records have the same names and values of the same sizes."""
+        return self._properties.matrix
+
     def property_names(self) -> frozenset[bytes]:
         """The names of all properties that some record has."""
         return self._properties.names()
@@ -360,10 +364,7 @@ class Records:
             return np.array(
                 [record.tags_code(tag or "") for tag in self._properties.texts(record.PROPERTY_TAGS)], np.int64
             )
-        tags = self.property(record.PROPERTY_TAGS)
-        if tags.null_count == len(tags):
-            return np.zeros(len(self), np.int64)
-        return java_hash(tags).astype(np.int64)
+        return self._properties.java_hash(record.PROPERTY_TAGS).astype(np.int64)
 
     # --- the broker's side --------------------------------------------------------------------------------------------
 

@@ -2,11 +2,12 @@
 
     h = c[0] * 31^(n-1) + ... + c[n-1] over UTF-16 units, modulo 2^32
 
-In ASCII the bytes are the units.  Strings of one size are the rows of a table, and Horner's rule goes over its columns:
+In ASCII the bytes are the units.  Strings of one size are the rows of a table.  A column that is the same in all rows,
+as most of the ids of a batch, adds the same to all hashes:
 
     key-00000001
-    key-00000002        h = h * 31 + column, twelve times, for all rows at once
-    key-00000003
+    key-00000002        h = constant + column 10 * 31 + column 11, for all rows at once
+    key-00000013
 """
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rocketsim_proto.record import tags_code
-from rocketsim_proto.slices import Bytes, Positions, flat, gather
+from rocketsim_proto.slices import Bytes, Positions, extremes, flat, gather
 
 _LONG = 128  # from here on, and with more different sizes than _MANY, all characters are taken in one go
 _MANY = 16
@@ -38,12 +39,13 @@ def java_hash(strings: pa.StringArray, before: "int | npt.NDArray[np.int32]" = 0
     if counts.sum() < len(sizes) or len(different) > _MANY:
         _hash_of_any(characters, bounds, sizes, hashes)
     elif len(different) == 1:
-        _go_on(hashes, characters.reshape(len(sizes), int(different[0])))
+        if len(characters):
+            _go_on(hashes, characters.reshape(len(sizes), -1))
     else:
-        for size in different.tolist():
+        for size in different[different > 0].tolist():
             rows = np.flatnonzero(sizes == size)
-            table = gather(characters, bounds[rows], f"V{size}") if size else np.empty(0, "V1")
-            hashes[rows] = _go_on(hashes[rows], table.view(np.uint8).reshape(len(rows), size))
+            table = gather(characters, bounds[rows], f"V{size}").view(np.uint8).reshape(len(rows), size)
+            hashes[rows] = _go_on(hashes[rows], table)
     if len(characters) and characters.max() >= 0x80:
         _hash_wide(strings, characters, bounds, np.broadcast_to(np.asarray(before), len(strings)), hashes)
     if strings.null_count:
@@ -51,18 +53,34 @@ def java_hash(strings: pa.StringArray, before: "int | npt.NDArray[np.int32]" = 0
     return hashes.view(np.int32)
 
 
-def _go_on(hashes: Hashes, table: Bytes) -> Hashes:
+def hash_rows(table: Bytes, low: Bytes, high: Bytes, before: int = 0) -> npt.NDArray[np.int32]:
+    """hashCode of each row of ASCII characters; `low` and `high` are the `extremes` of the table."""
+    hashes = np.full(len(table), before & 0xFFFFFFFF, np.uint32)
+    return _go_on(hashes, table, low, high).view(np.int32)
+
+
+def _go_on(hashes: Hashes, table: Bytes, low: Bytes | None = None, high: Bytes | None = None) -> Hashes:
     """In place: a row of characters behind each hash."""
-    for column in table.T.astype(np.uint32):
-        hashes *= np.uint32(31)
-        hashes += column
+    if low is None or high is None:
+        low, high = extremes(table)
+    powers = _powers(len(low) + 1)[::-1]
+    same = low == high
+    hashes *= powers[0]
+    hashes += (low * powers[1:])[same].sum(dtype=np.uint32)
+    for column in np.flatnonzero(~same).tolist():
+        hashes += table[:, column] * powers[column + 1]
     return hashes
+
+
+def _powers(count: int) -> Hashes:
+    """31^0, 31^1, ..."""
+    return np.cumprod(np.r_[np.uint32(1), np.full(count - 1, 31, np.uint32)], dtype=np.uint32)
 
 
 def _hash_of_any(characters: Bytes, bounds: Positions, sizes: Positions, hashes: Hashes) -> None:
     """All characters are multiplied with their powers and summed up string by string."""
     filled = np.flatnonzero(sizes)
-    powers = np.cumprod(np.r_[np.uint32(1), np.full(sizes.max(), 31, np.uint32)], dtype=np.uint32)
+    powers = _powers(int(sizes.max()) + 1)
     places = np.repeat(bounds[1:], sizes) - 1 - np.arange(bounds[-1])
     hashes *= powers[sizes]
     hashes[filled] += np.add.reduceat(characters * powers[places], bounds[:-1][filled], dtype=np.uint32)

@@ -5,7 +5,7 @@ or a value is dropped, the first \\x01
 separates, the last value of a name wins at the place of the first, and what is not UTF-8 becomes U+FFFD.
 
 Most batches come from one producer, with the same names in the same order in every record.  If the values, too, are of
-the same sizes, the batch is a matrix (`_Matrix`); if not, values are a table of places (`_Table`).  Anything else is
+the same sizes, the batch is a matrix (`Matrix`); if not, values are a table of places (`_Table`).  Anything else is
 taken apart piece by piece (`_Pieces`).
 """
 
@@ -18,8 +18,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rocketsim_proto.java_hash import hash_rows, java_hash
 from rocketsim_proto.record import NAME_END, PROPERTY_END, decode_properties
-from rocketsim_proto.slices import FEW, Bytes, Positions, binary_slices, fixed_binary, flat, gather, strings
+from rocketsim_proto.slices import FEW, Bytes, Positions, binary_slices, extremes, fixed_binary, flat, gather, strings
 
 _NAME_END = ord(NAME_END)
 _PROPERTY_END = ord(PROPERTY_END)
@@ -41,6 +42,18 @@ class Properties:
             self._columns[name] = self._split.column(name.encode())
         return self._columns[name]
 
+    def java_hash(self, name: str) -> npt.NDArray[np.int32]:
+        """Java's hashCode of one property, 0 where a record does not have it."""
+        if (matrix := self.matrix) is not None and (hashes := matrix.java_hash(name.encode())) is not None:
+            return hashes
+        column = self.column(name)
+        return np.zeros(len(column), np.int32) if column.null_count == len(column) else java_hash(column)
+
+    @property
+    def matrix(self) -> "Matrix | None":
+        """The properties as a table of bytes, if all records have the same names and values of the same sizes."""
+        return self._split if isinstance(self._split, Matrix) else None
+
     def texts(self, name: str) -> list[str | None]:
         """As `column`, for who wants them one by one."""
         split = self._split
@@ -55,7 +68,7 @@ class Properties:
         return self._split.maps()
 
     @cached_property
-    def _split(self) -> "_Few | _Matrix | _Table | _Pieces":
+    def _split(self) -> "_Few | Matrix | _Table | _Pieces":
         if len(self._starts) <= FEW:
             return _Few(self._data, self._starts, self._sizes)
         if (matrix := _matrix(self._data, self._starts, self._sizes)) is not None:
@@ -90,38 +103,50 @@ class _Few:
 # --- the same names and sizes in every record ---------------------------------------------------------------------
 
 
-class _Matrix:
-    """A row a record; every name and every value has columns of its own.
+class Matrix:
+    """A row a record; every name and every value has columns of its own, `low` and `high` are their extremes.
 
     | U N I Q _ K E Y \\x01 0 A 0 0 0 1 ... \\x02 W A I T \\x01 t r u e \\x02 |
     |                      begin       end                begin   end      |
     """
 
-    def __init__(self, rows: npt.NDArray[np.uint8], names: list[bytes], begins: list[int], sizes: list[int]) -> None:
+    def __init__(self, rows: Bytes, low: Bytes, high: Bytes, values: Mapping[bytes, slice]) -> None:
         self._rows = rows
-        self._names = names
-        self._values = [slice(begin, begin + size) for begin, size in zip(begins, sizes, strict=True)]
-        self._sizes = sizes
+        self._low = low
+        self._high = high
+        self._values = values
 
     def column(self, name: bytes) -> pa.StringArray:
-        if name not in self._names:
+        value = self._values.get(name)
+        if value is None:
             return pa.nulls(len(self._rows), pa.string())
-        number = self._names.index(name)
-        values = np.ascontiguousarray(self._rows[:, self._values[number]])
-        return strings(fixed_binary(values.reshape(-1), self._sizes[number]))
+        values = np.ascontiguousarray(self._rows[:, value])
+        return strings(fixed_binary(values.reshape(-1), value.stop - value.start))
+
+    def java_hash(self, name: bytes, before: int = 0) -> npt.NDArray[np.int32] | None:
+        """hashCode of each value, behind a string with the hash `before`; None if it is not there, or not ASCII."""
+        value = self._values.get(name)
+        if value is None or self._high[value].max() >= 0x80:
+            return None
+        return hash_rows(self._rows[:, value], self._low[value], self._high[value], before)
+
+    def has(self, name: bytes, character: bytes) -> bool:
+        """Whether a value has this character."""
+        return name in self._values and bool((self._rows[:, self._values[name]] == ord(character)).any())
 
     def names(self) -> frozenset[bytes]:
-        return frozenset(self._names)
+        return frozenset(self._values)
 
     def maps(self) -> pa.MapArray:
-        count, width = len(self._rows), len(self._names)
-        values = np.hstack([self._rows[:, value] for value in self._values])
-        names = np.tile(np.frombuffer(b"".join(self._names), np.uint8), count)
+        count, width = len(self._rows), len(self._values)
+        places = self._values.values()
+        values = np.hstack([self._rows[:, value] for value in places])
+        names = np.tile(np.frombuffer(b"".join(self._values), np.uint8), count)
         offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
         return pa.MapArray.from_arrays(
             pa.array(offsets),
-            strings(_in_turn(names, [len(name) for name in self._names], count)),
-            strings(_in_turn(values, self._sizes, count)),
+            strings(_in_turn(names, [len(name) for name in self._values], count)),
+            strings(_in_turn(values, [value.stop - value.start for value in places], count)),
         )
 
 
@@ -132,7 +157,7 @@ def _in_turn(pieces: Bytes, sizes: list[int], count: int) -> pa.BinaryArray:
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(pieces)])
 
 
-def _matrix(data: Bytes, starts: Positions, sizes: Positions) -> _Matrix | None:
+def _matrix(data: Bytes, starts: Positions, sizes: Positions) -> Matrix | None:
     """None unless all records have the first one's names, and values of its sizes."""
     size = int(sizes[0])
     if not size or (sizes != size).any():
@@ -141,13 +166,13 @@ def _matrix(data: Bytes, starts: Positions, sizes: Positions) -> _Matrix | None:
     table = _table(rows[0], np.array([0, size]))
     if table is None:
         return None
-    names, begins, value_sizes = table.first_row()
+    values = table.first_row()
+    low, high = extremes(rows)
     is_value = np.zeros(size, np.bool_)
-    for begin, value_size in zip(begins, value_sizes, strict=True):
-        is_value[begin : begin + value_size] = True
-    same = (rows == rows[0]).all(axis=0)
-    clear = (rows > _PROPERTY_END).all(axis=0)
-    return _Matrix(rows, names, begins, value_sizes) if np.where(is_value, clear, same).all() else None
+    for value in values.values():
+        is_value[value] = True
+    fits = np.where(is_value, low > _PROPERTY_END, low == high).all()
+    return Matrix(rows, low, high, values) if fits else None
 
 
 # --- the same names in every record -------------------------------------------------------------------------------
@@ -171,9 +196,10 @@ class _Table:
     def names(self) -> frozenset[bytes]:
         return frozenset(self._names)
 
-    def first_row(self) -> tuple[list[bytes], list[int], list[int]]:
-        """Names, and where the first record's values lie: starts and sizes."""
-        return self._names, self._starts[0].tolist(), self._sizes[0].tolist()
+    def first_row(self) -> dict[bytes, slice]:
+        """Where the first record's values lie."""
+        starts, ends = self._starts[0], self._starts[0] + self._sizes[0]
+        return dict(zip(self._names, map(slice, starts.tolist(), ends.tolist()), strict=True))
 
     def maps(self) -> pa.MapArray:
         count, width = self._starts.shape

@@ -36,6 +36,7 @@ def assert_reads(rows: list[bytes]) -> None:
     for name in ("TAGS", "KEYS", "", "ü", "TAG", "nowhere"):
         assert properties.column(name).to_pylist() == [one.get(name) for one in plain]
         assert properties.texts(name) == [one.get(name) for one in plain]
+        assert properties.java_hash(name).tolist() == [record.tags_code(one.get(name, "")) for one in plain]
 
 
 @given(st.lists(anything, max_size=8))
