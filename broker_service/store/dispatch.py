@@ -57,7 +57,7 @@ def queue_runs(records: Records, delay_levels_ms: Sequence[int], topic: str | No
         delayed = np.flatnonzero(codes == topics.index(SCHEDULE_TOPIC))
         entries["tags_code"][delayed] = delivery_times(records[delayed], entries["tags_code"][delayed], delay_levels_ms)
     keys, offsets = codes << 32 | records.queue_id, records.queue_offset
-    if (keys != keys[0]).any():
+    if (keys[1:] < keys[:-1]).any():
         order = np.argsort(keys, kind="stable")
         keys, offsets, entries = keys[order], offsets[order], entries[order]
     breaks = np.flatnonzero((keys[1:] != keys[:-1]) | (offsets[1:] != offsets[:-1] + 1)) + 1
@@ -80,11 +80,14 @@ def queue_offsets(
         (first,) = next_offsets.values()
         offsets[queued] = np.arange(first, first + np.count_nonzero(queued))
         return offsets
-    queues, codes, counts = np.unique(queue_ids[queued], return_inverse=True, return_counts=True)
-    rank = np.empty(len(codes), np.int64)
-    rank[np.argsort(codes, kind="stable")] = np.arange(len(codes)) - np.repeat(np.cumsum(counts) - counts, counts)
-    firsts = np.array([next_offsets[queue_id] for queue_id in queues.tolist()], np.int64)
-    offsets[queued] = firsts[codes] + rank
+    ids = queue_ids[queued]
+    order = np.argsort(ids, kind="stable") if (ids[1:] < ids[:-1]).any() else np.arange(len(ids))
+    ordered = ids[order]
+    begins = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ids)])
+    firsts = np.array([next_offsets[queue_id] for queue_id in ordered[begins].tolist()], np.int64)
+    ranked = np.empty(len(ids), np.int64)
+    ranked[order] = np.arange(len(ids)) + np.repeat(firsts - begins, np.diff(np.append(begins, len(ids))))
+    offsets[queued] = ranked
     return offsets
 
 

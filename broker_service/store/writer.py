@@ -165,8 +165,8 @@ class Writer:
 
 
 def _different(queue_ids: npt.NDArray[np.int32]) -> list[int]:
-    same = (queue_ids == queue_ids[0]).all()
-    return [int(queue_ids[0])] if same else np.unique(queue_ids).tolist()
+    runs = np.append(queue_ids[:-1] != queue_ids[1:], True)
+    return sorted(set(queue_ids[runs].tolist()))
 
 
 def _rows(records: Records, first: int, last: int) -> Records:

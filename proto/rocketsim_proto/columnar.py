@@ -238,6 +238,7 @@ class Records:
             row = int(other.argmax())
             found = self[row : row + 1]._strings(self.topic_start[row : row + 1], self.topic_size[row : row + 1])
             raise RecordError(int(self.starts[row]), f"topic {found[0].as_py()!r}, {topic!r} expected")
+        self._topic_codes = [topic], np.zeros(len(self), np.int64)
 
     def _other_topic(self, name: Bytes) -> npt.NDArray[np.bool_]:
         """Which records have another topic than this one."""
@@ -255,6 +256,10 @@ class Records:
 
     def topic_codes(self) -> tuple[list[str], Positions]:
         """The different topics, and the number of each record's among them."""
+        return self._topic_codes
+
+    @cached_property
+    def _topic_codes(self) -> tuple[list[str], Positions]:
         if len(self):
             at, size = int(self.topic_start[0]), int(self.topic_size[0])
             name = self.data[at : at + size]

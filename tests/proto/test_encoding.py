@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rocketsim_proto import record
 from rocketsim_proto.columnar import RecordError, Records, encode
+from rocketsim_proto.encoding import body_crcs, slice_crcs
 from rocketsim_proto.record import Record
 
 from tests.support.records import hosts, int32, property_pairs, topics
@@ -86,3 +87,13 @@ def test_limits_of_the_format_are_refused_with_the_row() -> None:
         encode("t", 0, [b"", b""], [b""], born_timestamp=1, born_host=HOST)
     with pytest.raises(ValueError, match="null"):
         encode("t", 0, [b"", None], [b"", b""], born_timestamp=1, born_host=HOST)
+
+
+@given(st.lists(st.binary(max_size=3) | st.binary(min_size=200, max_size=300), max_size=8), st.booleans())
+def test_checksums_of_many_bodies_are_those_of_each(bodies: list[bytes], same: bool) -> None:
+    bodies = [body[:1] for body in bodies if body] if same else bodies
+    sizes = np.array([len(body) for body in bodies], np.int64)
+    lying = np.frombuffer(b"".join(b"x" + body for body in bodies) or b"x", np.uint8)
+    expected = [record.body_crc(body) for body in bodies]
+    assert slice_crcs(lying, np.cumsum(sizes + 1) - sizes, sizes).tolist() == expected
+    assert body_crcs(pa.array(bodies, pa.binary())).tolist() == expected
