@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from isal import isal_zlib
-from rocketsim_proto.columnar import RecordError, Records
+from rocketsim_proto.columnar import Records
 from rocketsim_proto.record import (
     BLANK_SIZE,
     MAX_PROPERTIES_SIZE,
+    NAME_END,
     PROPERTY_DELAY,
     PROPERTY_WAIT,
     SYS_FLAG_BORN_HOST_V6,
@@ -19,9 +20,13 @@ from rocketsim_proto.record import (
     SYS_FLAG_COMPRESSION_TYPE,
     SYS_FLAG_MULTI_TAGS,
     SYS_FLAG_STORE_HOST_V6,
+    Parts,
+    RecordError,
+    locate,
 )
 
 from broker_service.errors import MessageIllegal
+from broker_service.store import few
 
 # A delivered delayed message says where it comes from; recovery counts on these, so clients may not set them.
 PROPERTY_DELIVERED_LEVEL = "__DELAY_LEVEL"
@@ -45,6 +50,7 @@ _UNSUPPORTED: dict[bytes, str] = {
     PROPERTY_DELIVERED_OFFSET.encode(): "the property belongs to the broker",
 }
 _DELAY, _WAIT = PROPERTY_DELAY.encode(), PROPERTY_WAIT.encode()
+_SPECIAL = tuple(name + NAME_END.encode() for name in (*_UNSUPPORTED, _DELAY, _WAIT))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +62,12 @@ class FrameLimits:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Checked records of one topic.  `delay_level` and `waits` are properties of a single message."""
+    """Checked records of one topic, for queues from `queues[0]` to `queues[1]`.  `delay_level` and `waits` are
+    properties of a single message.
+    """
 
     records: Records
+    queues: tuple[int, int]
     delay_level: int = 0
     waits: bool = True
 
@@ -69,8 +78,10 @@ def check_frame(topic: str, data: bytes | memoryview, count: int, crc32: int, li
         raise MessageIllegal("a frame without a message")
     if isal_zlib.crc32(data) != crc32:
         raise MessageIllegal("the frame's CRC-32 does not fit its bytes: they were damaged on the way; send it again")
+    copy = bytearray(data)
+    if count <= few.FEW and (frame := _few(topic.encode(), copy, count, limits)) is not None:
+        return frame
     try:
-        copy = bytearray(data)
         records = Records.walk(copy, count)
         records.check()
         records.check_topic(topic)
@@ -82,11 +93,45 @@ def check_frame(topic: str, data: bytes | memoryview, count: int, crc32: int, li
             raise MessageIllegal(f"property {name.decode()}: {_UNSUPPORTED[name]}")
         return Frame(
             records,
+            (int(records.queue_id.min()), int(records.queue_id.max())),
             _delay_level(records) if _DELAY in names else 0,
             _waits(records) if _WAIT in names else True,
         )
     except RecordError as error:
         raise MessageIllegal(f"the frame for topic {topic} is refused: {error}") from error
+
+
+def _few(topic: bytes, data: bytearray, count: int, limits: FrameLimits) -> Frame | None:
+    """A few records, looked at one by one; None if there is anything about them that the columns have to judge."""
+    view, found, at = memoryview(data), [], 0
+    try:
+        while at < len(data):
+            found.append(locate(view, at))
+            at += found[-1].size
+    except RecordError:
+        return None
+    if len(found) != count or not all(_is_plain(view, parts, topic, limits) for parts in found):
+        return None
+    records = few.as_columns(data, found)
+    records.parts = found
+    queue_ids = [parts.queue_id for parts in found]
+    return Frame(records, (min(queue_ids), max(queue_ids)))
+
+
+def _is_plain(data: memoryview, parts: Parts, topic: bytes, limits: FrameLimits) -> bool:
+    """Whether a record passes all checks below and says nothing that a single message only may say."""
+    properties = bytes(data[parts.properties_start : parts.end])
+    return (
+        parts.body_end - parts.body_start <= limits.max_message_size
+        and parts.size <= limits.log_file_size - BLANK_SIZE
+        and len(properties) <= MAX_PROPERTIES_SIZE
+        and not parts.sys_flag & ~_CLIENT_SYS_FLAGS
+        and parts.store_end - parts.born_end == 8 + limits.store_host_size
+        and data[parts.topic_start : parts.topic_end] == topic
+        and b"\0" not in properties
+        and not any(name in properties for name in _SPECIAL)
+        and few.has_its_body(data, parts)
+    )
 
 
 def _check_sizes(records: Records, limits: FrameLimits) -> None:

@@ -5,7 +5,6 @@ import logging
 from dataclasses import dataclass
 
 from rocketsim_proto import record
-from rocketsim_proto.columnar import Records
 from rocketsim_proto.record import PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC
 
 from broker_service.broker.broker import Broker
@@ -82,7 +81,7 @@ class PutPath:
         )
         frame = check_frame(send.topic, send.records, send.count, send.crc32, limits)
         # Only a frame that is good in itself makes a topic.
-        self._check_queues(topic or self._created(send), frame.records)
+        self._check_queues(topic or self._created(send), frame.queues)
         return frame
 
     def _created(self, send: Send) -> TopicConfig:
@@ -98,8 +97,8 @@ class PutPath:
         logger.info("topic %s made with %d queues by its first message", topic.name, topic.write_queue_nums)
         return topic
 
-    def _check_queues(self, topic: TopicConfig, records: Records) -> None:
-        for queue_id in (int(records.queue_id.min()), int(records.queue_id.max())):
+    def _check_queues(self, topic: TopicConfig, queues: tuple[int, int]) -> None:
+        for queue_id in queues:
             if not 0 <= queue_id < topic.write_queue_nums:
                 raise MessageIllegal(
                     f"queue {queue_id} of topic {topic.name}, which has {topic.write_queue_nums} write queues"

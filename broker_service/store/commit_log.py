@@ -40,6 +40,7 @@ class CommitLog:
         self._base = 0  # where the first file will start
         self._files = files
         self._open = open_files
+        self._paths: dict[int, Path] = {}  # kept: to make one takes as long as to read a small record
         # Handles of files that may hold bytes not yet on disk.  Only the writing thread changes it; it closes a handle
         # only when `flushed` covers the file, so never one that `sync` is using.
         self._writing: dict[int, int] = {}
@@ -94,7 +95,9 @@ class CommitLog:
         return self.starts[-1] + self.file_size if self.starts else self._base
 
     def path(self, start: int) -> Path:
-        return self.directory / file_name(start)
+        if (path := self._paths.get(start)) is None:
+            path = self._paths[start] = self.directory / file_name(start)
+        return path
 
     def start_of(self, offset: int) -> int:
         return offset - offset % self.file_size
@@ -119,6 +122,7 @@ class CommitLog:
         path = self.path(start)
         self._files.remove(path)
         self._open.forget(path)
+        del self._paths[start]
         self.starts.remove(start)
         handle = self._writing.pop(start, None)
         if handle is not None:

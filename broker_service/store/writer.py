@@ -13,7 +13,8 @@ from rocketsim_proto.record import BLANK, BLANK_MAGIC, BLANK_SIZE, RecordError
 
 from broker_service.errors import DiskFull, StoreCorrupt
 from broker_service.model import Appended, QueueAppend
-from broker_service.store.chain import Stop, sound, walk
+from broker_service.store import few
+from broker_service.store.chain import Chain, Stop, sound, walk
 from broker_service.store.commit_log import CommitLog
 from broker_service.store.config import StoreConfig
 from broker_service.store.consume_queue import ConsumeQueue
@@ -57,6 +58,8 @@ class Writer:
         self._durability.refuse_if_fatal()
         if self.disk_too_full is not None:
             raise DiskFull(self.disk_too_full)
+        if len(records) <= few.FEW and self._fits(records):
+            return self._append_few(records, topic, now_ms, store_host)
         placement = place(self._log.end_offset, self._log.file_size, records.sizes)
         queue_ids = records.queue_id
         queues = {queue_id: self._queues.get_or_create(topic, queue_id) for queue_id in _different(queue_ids)}
@@ -74,6 +77,32 @@ class Writer:
             [QueueAppend(queue_id, first, queues[queue_id].max_offset - first) for queue_id, first in firsts.items()],
             [(run.commit_log_offset, run.last - run.first) for run in placement.runs],
             placement.end_offset,
+            now_ms,
+        )
+
+    def _fits(self, records: Records) -> bool:
+        """Whether they can be written as they lie, into one file, with a blank record behind them."""
+        log, size = self._log, len(records.data)
+        room = log.file_size - log.end_offset % log.file_size
+        return sum(parts.size for parts in records.parts) == size <= room - BLANK_SIZE
+
+    def _append_few(self, records: Records, topic: str, now_ms: int, store_host: bytes) -> Appended:
+        """`append` of a few records that fill `data` and fit."""
+        offset = self._log.end_offset
+        end = offset + len(records.data)
+        queues = {
+            queue_id: self._queues.get_or_create(topic, queue_id)
+            for queue_id in sorted({parts.queue_id for parts in records.parts})
+        }
+        firsts = {queue_id: queue.max_offset for queue_id, queue in queues.items()}
+        view = records.data.data
+        stamped = few.stamp(view, records.parts, offset, dict(firsts), now_ms, store_host)
+        self._store([(offset, view)], end, few.queue_runs(view, stamped, self._config.delay_levels_ms), now_ms)
+        self._on_appended(offset, few.as_columns(view, stamped))
+        return Appended(
+            [QueueAppend(queue_id, first, queues[queue_id].max_offset - first) for queue_id, first in firsts.items()],
+            [(offset, len(stamped))],
+            end,
             now_ms,
         )
 
@@ -103,7 +132,8 @@ class Writer:
             room = log.file_size - log.end_offset % log.file_size
             chain = walk(data, at, min(len(data), at + room))
             if len(chain.sizes):
-                self._append_checked(np.frombuffer(data, np.uint8)[at : chain.end], chain.sizes, at)
+                if not (len(chain.sizes) <= few.FEW and self._append_few_checked(data, chain, at)):
+                    self._append_checked(np.frombuffer(data, np.uint8)[at : chain.end], chain.sizes, at)
                 room -= chain.end - at
                 at = chain.end
             if chain.stop is Stop.BLANK and chain.next_size == room:
@@ -117,6 +147,19 @@ class Writer:
                 raise RecordError(at, f"{chain.stop.value} of size {chain.next_size}, {room} bytes left in the file")
         self.partial = bytes(memoryview(data)[at:])
         return log.end_offset
+
+    def _append_few_checked(self, data: bytes, chain: Chain, at: int) -> bool:
+        """A few records, if nothing is wrong with them; else nothing is done."""
+        view, offset = memoryview(data), self._log.end_offset
+        records = few.sound(view, chain.sizes.tolist(), at, offset)
+        if records is None:
+            return False
+        runs = few.queue_runs(view, records, self._config.delay_levels_ms)
+        last = records[-1].born_end
+        timestamp = int.from_bytes(view[last : last + 8], "big")
+        self._store([(offset, view[at : chain.end])], offset + chain.end - at, runs, timestamp)
+        self._on_appended(offset, few.as_columns(data, records))
+        return True
 
     def _append_checked(self, data: npt.NDArray[np.uint8], sizes: npt.NDArray[np.int64], at: int) -> None:
         records = Records.walk(data, sizes=sizes)

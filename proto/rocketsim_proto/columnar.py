@@ -69,6 +69,11 @@ class Records:
         """Some of the records, by slice, index array or mask; over the same buffer."""
         return Records(self.data, self.starts[rows], self.sizes[rows])
 
+    @cached_property
+    def parts(self) -> list[record.Parts]:
+        """Each record by itself, as the plain reader sees it: for who has a few."""
+        return [record.locate(self.data.data, start) for start in self.starts.tolist()]
+
     # --- fixed fields -------------------------------------------------------------------------------------------------
 
     @cached_property
@@ -389,7 +394,7 @@ class Records:
             heads["store_host"] = np.void(store_host)
             width = heads.dtype.itemsize
             windows(self.data, width)[self.starts[rows]] = heads.view(f"V{width}")
-        for column in ("queue_offset", "commit_log_offset", "store_timestamp"):
+        for column in ("queue_offset", "commit_log_offset", "store_timestamp", "parts"):
             self.__dict__.pop(column, None)
 
     def take_bytes(self) -> bytes:

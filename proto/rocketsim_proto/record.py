@@ -17,6 +17,7 @@ import ipaddress
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from isal import isal_zlib
 
@@ -149,16 +150,41 @@ def encode(record: Record) -> bytes:
     )
 
 
-def decode(data: bytes | bytearray | memoryview, at: int = 0, *, check_crc: bool = True) -> Record:
+class Parts(NamedTuple):
+    """Where in a buffer the parts of one record lie, and the fields in front of its hosts."""
+
+    start: int
+    size: int
+    body_crc: int
+    queue_id: int
+    flag: int
+    queue_offset: int
+    commit_log_offset: int
+    sys_flag: int
+    born_timestamp: int
+    born_end: int  # the born host ends, the store timestamp starts
+    store_end: int
+    body_start: int
+    body_end: int
+    topic_start: int
+    topic_end: int
+    properties_start: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.size
+
+
+def locate(data: bytes | bytearray | memoryview, at: int = 0) -> Parts:
     """The record that starts at `at`; raises RecordError unless every length in it agrees."""
-    view = memoryview(data)
-    if len(view) - at < MIN_SIZE:
-        raise RecordError(at, f"{len(view) - at} bytes left, a record has at least {MIN_SIZE}")
-    size, magic, crc, queue_id, flag, queue_offset, commit_log_offset, sys_flag, born = HEAD.unpack_from(view, at)
+    left = len(data) - at
+    if left < MIN_SIZE:
+        raise RecordError(at, f"{left} bytes left, a record has at least {MIN_SIZE}")
+    size, magic, crc, queue_id, flag, queue_offset, commit_log_offset, sys_flag, born = HEAD.unpack_from(data, at)
     if magic not in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2):
         raise RecordError(at, f"magic {magic:08x}")
-    if not MIN_SIZE <= size <= len(view) - at:
-        raise RecordError(at, f"size {size}, {len(view) - at} bytes left")
+    if not MIN_SIZE <= size <= left:
+        raise RecordError(at, f"size {size}, {left} bytes left")
     end = at + size
     born_end = at + HEAD_SIZE + (20 if sys_flag & SYS_FLAG_BORN_HOST_V6 else 8)
     store_end = born_end + 8 + (20 if sys_flag & SYS_FLAG_STORE_HOST_V6 else 8)
@@ -166,36 +192,61 @@ def decode(data: bytes | bytearray | memoryview, at: int = 0, *, check_crc: bool
     topic_width = 2 if magic == MESSAGE_MAGIC_V2 else 1
     if body_start + topic_width + 2 > end:
         raise RecordError(at, f"size {size} is too small for its hosts")
-    reconsume_times, prepared, body_size = TAIL.unpack_from(view, store_end)
+    body_size = int.from_bytes(data[body_start - 4 : body_start], "big", signed=True)
     body_end = body_start + body_size
     if body_size < 0 or body_end + topic_width + 2 > end:
         raise RecordError(at, f"body of {body_size} bytes in a record of {size}")
     topic_start = body_end + topic_width
-    topic_end = topic_start + int.from_bytes(view[body_end:topic_start], "big")
+    topic_end = topic_start + int.from_bytes(data[body_end:topic_start], "big")
     if topic_end + 2 > end:
         raise RecordError(at, f"topic of {topic_end - topic_start} bytes in a record of {size}")
     properties_start = topic_end + 2
-    properties_size = int.from_bytes(view[topic_end:properties_start], "big")
+    properties_size = int.from_bytes(data[topic_end:properties_start], "big")
     if properties_start + properties_size != end:
         raise RecordError(at, f"properties of {properties_size} bytes do not end where the record of {size} does")
-    body = bytes(view[body_start:body_end])
-    if check_crc and body_crc(body) != crc:
-        raise RecordError(at, f"body CRC {body_crc(body):08x}, {crc:08x} expected")
+    return Parts(
+        at,
+        size,
+        crc,
+        queue_id,
+        flag,
+        queue_offset,
+        commit_log_offset,
+        sys_flag,
+        born,
+        born_end,
+        store_end,
+        body_start,
+        body_end,
+        topic_start,
+        topic_end,
+        properties_start,
+    )
+
+
+def decode(data: bytes | bytearray | memoryview, at: int = 0, *, check_crc: bool = True) -> Record:
+    """The record that starts at `at`; raises RecordError unless every length in it agrees, and its body's checksum."""
+    view = memoryview(data)
+    parts = locate(view, at)
+    body = bytes(view[parts.body_start : parts.body_end])
+    if check_crc and body_crc(body) != parts.body_crc:
+        raise RecordError(at, f"body CRC {body_crc(body):08x}, {parts.body_crc:08x} expected")
+    reconsume_times, prepared, _ = TAIL.unpack_from(view, parts.store_end)
     return Record(
-        topic=bytes(view[topic_start:topic_end]).decode(),
+        topic=bytes(view[parts.topic_start : parts.topic_end]).decode(),
         body=body,
-        queue_id=queue_id,
-        flag=flag,
-        queue_offset=queue_offset,
-        commit_log_offset=commit_log_offset,
-        sys_flag=sys_flag,
-        born_timestamp=born,
-        born_host=bytes(view[at + HEAD_SIZE : born_end]),
-        store_timestamp=int.from_bytes(view[born_end : born_end + 8], "big", signed=True),
-        store_host=bytes(view[born_end + 8 : store_end]),
+        queue_id=parts.queue_id,
+        flag=parts.flag,
+        queue_offset=parts.queue_offset,
+        commit_log_offset=parts.commit_log_offset,
+        sys_flag=parts.sys_flag,
+        born_timestamp=parts.born_timestamp,
+        born_host=bytes(view[at + HEAD_SIZE : parts.born_end]),
+        store_timestamp=int.from_bytes(view[parts.born_end : parts.born_end + 8], "big", signed=True),
+        store_host=bytes(view[parts.born_end + 8 : parts.store_end]),
         reconsume_times=reconsume_times,
         prepared_transaction_offset=prepared,
-        properties=decode_properties(view[properties_start:end]),
+        properties=decode_properties(view[parts.properties_start : parts.end]),
     )
 
 

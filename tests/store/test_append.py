@@ -11,6 +11,7 @@ from rocketsim_proto import record
 
 from broker_service.errors import DiskFull, MessageIllegal, ServiceNotAvailable
 from broker_service.model import QueueAppend
+from broker_service.store import few
 from broker_service.store.files import DiskUsage
 from broker_service.store.placement import place
 from tests.support.memory_files import MemoryFiles
@@ -28,6 +29,14 @@ from tests.support.stores import (
 )
 
 ROOT = Path("/store")
+
+
+@pytest.fixture(params=[0, few.FEW], ids=["columns", "few"], autouse=True, scope="module")
+def most_one_by_one(request):
+    """Everything here twice: with up to so many records one by one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(few, "FEW", request.param)
+        yield
 
 
 def place_one_by_one(end: int, file_size: int, sizes: list[int]) -> tuple[list[int], list[tuple[int, int]], int]:
