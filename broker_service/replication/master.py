@@ -268,10 +268,10 @@ class _SlaveStream:
                 await self._context.write(message)
                 continue
             try:
-                async with asyncio.timeout_at(self.transfer.next_heartbeat()):
+                async with asyncio.timeout_at(self.transfer.next_call()):
                     await self.wake.wait()
             except TimeoutError:
-                pass  # A heartbeat is due.
+                pass  # What was gathered is due, or a heartbeat.
 
     async def _watch(self) -> None:
         housekeeping_s = self._master.settings.housekeeping_s

@@ -37,6 +37,10 @@ class TransferSettings:
     frame_bytes: int = 4 << 20  # haTransferBatchSize
     # Bytes sent and not acknowledged.  An ack covers whole records only: this must exceed the largest one by far.
     in_flight_bytes: int = 32 << 20
+    # With ASYNC_MASTER, where nobody waits for it, less than this leaves only so long after the message before it: a
+    # message costs as much for one small record as for dozens.
+    gather_bytes: int = 4096
+    gather_s: float = 0.005
     heartbeat_s: float = 5.0  # haSendHeartbeatInterval
     housekeeping_s: float = 20.0  # haHousekeepingInterval
     metadata_changes: int = 64  # kept for a slow slave; beyond that it gets one snapshot instead
@@ -193,8 +197,9 @@ class Transfer:
             self._sent_at = now
         return message
 
-    def next_heartbeat(self) -> float:
-        return self._sent_at + self._settings.heartbeat_s
+    def next_call(self) -> float:
+        """When `next_message` will have something to say, though nothing happens until then."""
+        return self._sent_at + (self._settings.gather_s if self._pending() else self._settings.heartbeat_s)
 
     def _next(self, now: float) -> pb.MasterMessage | None:
         if self.state is State.GREETING and self._reply is None:
@@ -207,14 +212,17 @@ class Transfer:
             return pb.MasterMessage(handshake=self._epoch_news())
         if self._metadata:
             return pb.MasterMessage(metadata=self._metadata.popleft())
-        if self.state is State.TRANSFER and self._has_room() and self.sent_offset < self._log.end_offset:
-            return self._read()
-        if now >= self.next_heartbeat():
+        if pending := self._pending():
+            is_time = self._sync_master or now >= self._sent_at + self._settings.gather_s
+            return self._read() if is_time or pending >= self._settings.gather_bytes else None
+        if now >= self._sent_at + self._settings.heartbeat_s:
             return self._log_message(b"")
         return None
 
-    def _has_room(self) -> bool:
-        return self.sent_offset - self._confirmed_offset < self._settings.in_flight_bytes
+    def _pending(self) -> int:
+        """How many bytes of log may be sent."""
+        has_room = self.sent_offset - self._confirmed_offset < self._settings.in_flight_bytes
+        return self._log.end_offset - self.sent_offset if self.state is State.TRANSFER and has_room else 0
 
     def _read(self) -> pb.MasterMessage:
         if self.sent_offset < self._log.min_offset:

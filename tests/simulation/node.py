@@ -19,7 +19,9 @@ from broker_service.store.message_store import MessageStore
 from tests.support.memory_files import MemoryFiles
 from tests.support.stores import LOG_FILE, NOW, config
 
-SETTINGS = TransferSettings(frame_bytes=700, in_flight_bytes=6 * LOG_FILE, heartbeat_s=5.0, housekeeping_s=20.0)
+SETTINGS = TransferSettings(
+    frame_bytes=700, in_flight_bytes=6 * LOG_FILE, heartbeat_s=5.0, housekeeping_s=20.0, gather_s=0.0
+)
 FALL_BEHIND_MAX = 8 * LOG_FILE
 
 

@@ -1,0 +1,64 @@
+"""When a master's log bytes leave for its slave; the clock is an argument."""
+
+import pytest
+
+from broker_service.replication.follower import Follower
+from broker_service.replication.transfer import Transfer, TransferSettings
+from tests.support.memory_log import MemoryLog, record
+from tests.support.pair import Node
+
+SETTINGS = TransferSettings(gather_bytes=4096, gather_s=0.005, heartbeat_s=5.0)
+
+
+def joined(tmp_path, *, sync_master: bool, now: float = 100.0) -> tuple[MemoryLog, Transfer]:
+    """A transfer whose slave has just got everything."""
+    master, slave = Node(MemoryLog(), tmp_path / "m", 0), Node(MemoryLog(), tmp_path / "s", 1)
+    transfer = Transfer(
+        master.log,
+        master.epochs,
+        master.identity,
+        master.acks,
+        SETTINGS,
+        sync_master=sync_master,
+        sync_flush=False,
+        now=now,
+    )
+    follower = Follower(slave.log, slave.epochs, slave.identity, tmp_path / "diverged")
+    transfer.greet(follower.handshake(), takes_writes=True)
+    assert transfer.next_message(now).WhichOneof("kind") == "handshake"
+    return master.log, transfer
+
+
+def data_at(transfer: Transfer, now: float) -> bytes | None:
+    message = transfer.next_message(now)
+    return None if message is None else message.log.data
+
+
+def test_a_record_leaves_at_once_when_nothing_left_just_before(tmp_path):
+    log, transfer = joined(tmp_path, sync_master=False)
+    log.append(b"one")
+    assert data_at(transfer, 100.005) == record(b"one")
+
+
+def test_small_records_behind_one_another_are_gathered(tmp_path):
+    log, transfer = joined(tmp_path, sync_master=False)
+    log.append(b"one")
+    assert data_at(transfer, 100.004) is None
+    assert transfer.next_call() == pytest.approx(100.005)
+    log.append(b"two")
+    assert data_at(transfer, 100.0049) is None
+    assert data_at(transfer, 100.0051) == record(b"one") + record(b"two")
+    assert transfer.next_call() == pytest.approx(105.0051)  # a heartbeat's time
+    assert data_at(transfer, 105.1) == b""
+
+
+def test_many_bytes_leave_at_once(tmp_path):
+    log, transfer = joined(tmp_path, sync_master=False)
+    log.append(b"x" * 4092)
+    assert data_at(transfer, 100.0) == record(b"x" * 4092)
+
+
+def test_a_sync_master_gathers_nothing(tmp_path):
+    log, transfer = joined(tmp_path, sync_master=True)
+    log.append(b"one")
+    assert data_at(transfer, 100.0) == record(b"one")
