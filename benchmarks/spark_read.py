@@ -20,8 +20,6 @@ from rocketsim_source.options import source_options
 from rocketsim_source.queue import Queue
 from rocketsim_source.schema import source_schema
 
-FRAME_BYTES = 1 << 20  # the source's own default
-
 
 def rows_of(bench: Bench, size: int) -> int:
     full, quick = (4_000_000, 800_000) if size == 100 else (1_000_000, 250_000)
@@ -131,7 +129,7 @@ def ceiling(ours: OurCluster, topic: str, path: Path, rows: int) -> Source:
     schema = source_schema(options)
     end = ours.admin.cluster.bounds(topic)[MessageQueue(topic, cluster.BROKER, 0)].max_offset
     pieces = [QueueRange(topic, 0, 0, end)]
-    frame = next(iter(ours.admin.cluster.pull_range(cluster.BROKER, pieces, max_frame_bytes=FRAME_BYTES)))
+    frame = next(iter(ours.admin.cluster.pull_range(cluster.BROKER, pieces, max_frame_bytes=options.pull_max_bytes)))
     records = Records.walk(frame.records, frame.count, frame.sizes or None)
     runs = [Run(Queue(topic, cluster.BROKER, 0), len(records))]
     null_source.save(path, Decoder(schema, options, {cluster.BROKER: 0}).batch(records, runs, 0), schema)

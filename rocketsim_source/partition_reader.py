@@ -9,6 +9,7 @@ from collections.abc import Iterator, MutableMapping
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
+from rocketsim_proto.allocation import share_freed_memory
 
 from rocketsim_source.cluster import BrokerCluster, ClientCluster
 from rocketsim_source.connection import Connection
@@ -28,6 +29,7 @@ def worker_cluster(options: SourceOptions) -> BrokerCluster:
     """This process's connection to the cluster that the options name."""
     key = os.getpid(), options.connection
     if key not in _clusters:
+        share_freed_memory()  # before gRPC's threads are there
         _clusters[key] = ClientCluster.open(options.connection)
     return _clusters[key]
 

@@ -1,4 +1,4 @@
-"""Frames do not pay for fresh pages each time."""
+"""Frames do not pay for fresh pages each time, nor does each thread keep its own."""
 
 import platform
 import subprocess
@@ -25,12 +25,52 @@ for _ in range(50):
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
+KEPT = """
+import threading
+from rocketsim_proto.allocation import keep_freed_memory, share_freed_memory
+
+keep_freed_memory()
+if {share}:
+    share_freed_memory()
+turn, all_done = threading.Lock(), threading.Barrier(9)
+
+def once():
+    with turn:
+        bytearray(b"1") * (8 << 20)
+    all_done.wait()
+
+def anonymous():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("RssAnon:")) // 1024
+
+before = anonymous()
+threads = [threading.Thread(target=once) for _ in range(8)]
+for thread in threads:
+    thread.start()
+all_done.wait()
+for thread in threads:
+    thread.join()
+print(anonymous() - before)
+"""
+
 
 def faults(keep: bool) -> int:
-    program = FAULTS.format(keep=keep)
+    return number_of(FAULTS.format(keep=keep))
+
+
+def kept_mib(share: bool) -> int:
+    return number_of(KEPT.format(share=share))
+
+
+def number_of(program: str) -> int:
     return int(subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True).stdout)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="about glibc's malloc")
 def test_frames_are_made_and_taken_apart_in_memory_that_is_there_already() -> None:
     assert faults(keep=True) < 500 < faults(keep=False)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="about glibc's malloc")
+def test_what_one_thread_has_freed_another_can_use() -> None:
+    assert kept_mib(share=True) < 20 < kept_mib(share=False)
