@@ -335,6 +335,9 @@ class Producer:
             raise MessageIllegal("an empty batch")
         first = messages[0]
         self._check_topic(first.topic)
+        whole = validation.size_if_usual(messages, self._max_message_size)
+        if whole is not None and whole <= self._max_message_size:
+            return [messages]
         pieces: list[Sequence[Message]] = []
         start = total = 0
         for index, message in enumerate(messages):
@@ -368,7 +371,7 @@ class Producer:
     ) -> OutgoingBatch:
         now_ms = time.time_ns() // 1_000_000
         count = len(messages)
-        msg_ids = [self._ids().one(now_ms)] if count == 1 else self._ids().next(count, now_ms).to_pylist()
+        msg_ids = [self._ids().one(now_ms)] if count == 1 else self._ids().next(count, now_ms)
         return batches.of_messages(
             messages,
             queues,

@@ -1,6 +1,7 @@
 """The rules a message has to keep, checked before anything is sent: MESSAGE_ILLEGAL with the reason.  Pure."""
 
 import re
+from collections.abc import Sequence
 
 from rocketsim_proto import record
 
@@ -12,6 +13,7 @@ MAX_GROUP_SIZE = 255
 # What a record adds to body, topic and the caller's properties: the fixed fields and UNIQ_KEY.
 OVERHEAD = record.MIN_SIZE + len(record.PROPERTY_UNIQ_KEY) + 32 + 2
 
+_LONG_TEXT = 500  # far below what fits into a record
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 NOT_FOR_SENDING = frozenset(
     {
@@ -74,9 +76,36 @@ def check(message: Message, max_message_size: int) -> int:
         if not tags and not keys:
             return size + 16
         text = f"{tags or ''}{keys or ''}"
-        if text.isascii() and text.isprintable() and len(text) < 1000:
+        if text.isascii() and text.isprintable() and len(text) < 2 * _LONG_TEXT:
             return size + len(text) + 16
     return size + _check_properties(message)
+
+
+def size_if_usual(messages: Sequence[Message], max_message_size: int) -> int | None:
+    """What `check` says of all messages of a batch together, if nothing about any of them is out of the ordinary; None
+    if each has to be looked at."""
+    first, count = messages[0], len(messages)
+    bodies = [message.body for message in messages]
+    tags, keys = [message.tags for message in messages], [message.keys for message in messages]
+    if (
+        set(map(type, bodies)) != {bytes}
+        or [message.topic for message in messages].count(first.topic) < count
+        or [message.wait_store_msg_ok for message in messages].count(first.wait_store_msg_ok) < count
+        or any([message.delay_level for message in messages])  # as a list: a generator takes twice as long
+        or any([message.properties for message in messages])
+    ):
+        return None
+    sizes = list(map(len, bodies))
+    if min(sizes) == 0 or max(sizes) > max_message_size:
+        return None
+    size = sum(sizes) + count * (OVERHEAD + len(first.topic) + 16)
+    if tags.count(None) + keys.count(None) == 2 * count:
+        return size
+    texts = [text for text in (*tags, *keys) if text is not None]
+    if set(map(type, texts)) != {str} or max(map(len, texts)) >= _LONG_TEXT:
+        return None
+    text = "".join(texts)
+    return size + len(text) if text.isascii() and text.isprintable() else None
 
 
 def _check_properties(message: Message) -> int:

@@ -19,7 +19,8 @@ from rocketsim_proto.encoding import encode, slice_crcs
 from rocketsim_proto.framing import check_sizes, walk_sizes
 from rocketsim_proto.java_hash import java_hash
 from rocketsim_proto.layout import HOST_FLAGS, layout_of
-from rocketsim_proto.properties import Matrix, Properties, encode_property_columns
+from rocketsim_proto.properties import Matrix, Properties
+from rocketsim_proto.property_columns import encode_property_columns
 from rocketsim_proto.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_SIZE, SYS_FLAG_COMPRESSED, RecordError
 from rocketsim_proto.slices import FEW, Bytes, Positions, as_bytes, binary_slices, fixed_binary, gather, windows
 from rocketsim_proto.unique_ids import UniqIds, hex_strings

@@ -1,6 +1,6 @@
-"""Properties as columns: NAME \\x01 VALUE \\x02 pairs of a whole batch, taken apart and put together.  Pure.
+"""Properties as columns: NAME \\x01 VALUE \\x02 pairs of a whole batch, taken apart.  Pure.
 
-The reading side agrees with `record.decode_properties`: a piece without a separator, a name
+This agrees with `record.decode_properties`: a piece without a separator, a name
 or a value is dropped, the first \\x01
 separates, the last value of a name wins at the place of the first, and what is not UTF-8 becomes U+FFFD.
 
@@ -20,7 +20,17 @@ import pyarrow.compute as pc
 
 from rocketsim_proto.java_hash import hash_rows, java_hash
 from rocketsim_proto.record import NAME_END, PROPERTY_END, decode_properties
-from rocketsim_proto.slices import FEW, Bytes, Positions, binary_slices, extremes, fixed_binary, flat, gather, strings
+from rocketsim_proto.slices import (
+    FEW,
+    Bytes,
+    Positions,
+    binary_slices,
+    extremes,
+    fixed_binary,
+    flat,
+    gather,
+    strings,
+)
 
 _NAME_END = ord(NAME_END)
 _PROPERTY_END = ord(PROPERTY_END)
@@ -163,16 +173,28 @@ def _matrix(data: Bytes, starts: Positions, sizes: Positions) -> Matrix | None:
     if not size or (sizes != size).any():
         return None
     rows = gather(data, starts, f"V{size}").view(np.uint8).reshape(len(starts), size)
-    table = _table(rows[0], np.array([0, size]))
-    if table is None:
+    values = _values_of(rows[0].tobytes())
+    if values is None:
         return None
-    values = table.first_row()
     low, high = extremes(rows)
     is_value = np.zeros(size, np.bool_)
     for value in values.values():
         is_value[value] = True
     fits = np.where(is_value, low > _PROPERTY_END, low == high).all()
     return Matrix(rows, low, high, values) if fits else None
+
+
+def _values_of(properties: bytes) -> dict[bytes, slice] | None:
+    """Where the values lie; None if anything is out of the ordinary."""
+    values: dict[bytes, slice] = {}
+    begin = 0
+    for piece in properties.split(bytes((_PROPERTY_END,)))[:-1]:
+        name, _, value = piece.partition(bytes((_NAME_END,)))
+        if not name or not value or _NAME_END in value or name in values or not name.isascii():
+            return None
+        values[name] = slice(begin + len(name) + 1, begin + len(piece))
+        begin += len(piece) + 1
+    return values if begin == len(properties) else None
 
 
 # --- the same names in every record -------------------------------------------------------------------------------
@@ -195,11 +217,6 @@ class _Table:
 
     def names(self) -> frozenset[bytes]:
         return frozenset(self._names)
-
-    def first_row(self) -> dict[bytes, slice]:
-        """Where the first record's values lie."""
-        starts, ends = self._starts[0], self._starts[0] + self._sizes[0]
-        return dict(zip(self._names, map(slice, starts.tolist(), ends.tolist()), strict=True))
 
     def maps(self) -> pa.MapArray:
         count, width = self._starts.shape
@@ -305,57 +322,3 @@ class _Pieces:
             for start, end in pairwise(bounds)
         ]
         return pa.array(rows, pa.map_(pa.string(), pa.string()))
-
-
-# --- the writing side ---------------------------------------------------------------------------------------------
-
-
-def encode_property_columns(columns: Mapping[str, pa.Array], further: pa.Array | None = None) -> pa.BinaryArray:
-    """The encoded properties of each row: the columns in their order (null: not there), then a map column's entries.
-
-    Raises ValueError for a name or value with a separator in it, which would read back as something else.  Put TAGS
-    first: then the broker finds it without looking further.
-    """
-    pieces: list[bytes | pa.BinaryArray] = []  # all of it is joined in one go: constants and columns in turn
-    text = b""
-    for name, column in columns.items():
-        values = _one_array(column).cast(pa.binary())
-        _refuse_separators(pa.array([name.encode()], pa.binary()), "name")
-        _refuse_separators(values, name)
-        begin = f"{name}{NAME_END}".encode()
-        if values.null_count:
-            pieces += [text, pc.binary_join_element_wise(begin, values, PROPERTY_END.encode(), b"")]
-            text = b""
-        else:
-            pieces += [text + begin, values]
-            text = PROPERTY_END.encode()
-    if further is not None:
-        pieces += [text, _encode_maps(_one_array(further))]
-        text = b""
-    if not pieces:
-        raise ValueError("no property columns: their number of rows is unknown")
-    # Not null_handling="skip": Arrow then leaves out a row that has nothing but nulls.
-    return pc.binary_join_element_wise(*pieces, text, b"", null_handling="replace", null_replacement="")
-
-
-def _encode_maps(maps: pa.MapArray) -> pa.BinaryArray:
-    offsets = maps.offsets.to_numpy()
-    entries = slice(offsets[0], offsets[-1])
-    names, values = maps.keys[entries].cast(pa.binary()), maps.items[entries].cast(pa.binary())
-    _refuse_separators(names, "name")
-    _refuse_separators(values, "value")
-    pairs = pc.binary_join_element_wise(names, values, NAME_END.encode())
-    pairs = pc.binary_join_element_wise(pairs, b"", PROPERTY_END.encode())
-    # A null value is a property that is not there, a null map has none.
-    lists = pa.ListArray.from_arrays(pa.array(offsets - offsets[0]), pc.fill_null(pairs, b""))
-    return pc.if_else(maps.is_valid(), pc.binary_join(lists, b""), b"")
-
-
-def _one_array(column: pa.Array) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-
-
-def _refuse_separators(values: pa.BinaryArray, name: str) -> None:
-    text, _ = flat(values)
-    if len(text) and int(text.min()) <= _PROPERTY_END and np.isin(text, (_NAME_END, _PROPERTY_END)).any():
-        raise ValueError(f"property {name} contains \\x01 or \\x02, which separate properties")

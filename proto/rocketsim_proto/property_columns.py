@@ -1,0 +1,67 @@
+"""Columns of properties put together: the encoded properties of each row.  Pure.
+
+`properties.py` takes them apart.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rocketsim_proto.record import NAME_END, PROPERTY_END
+from rocketsim_proto.slices import binary_view, flat, joined
+
+_SEPARATORS = "property {} contains \\x01 or \\x02, which separate properties"
+_MARKS = (ord(NAME_END), ord(PROPERTY_END))
+
+
+def encode_property_columns(columns: Mapping[str, pa.Array], further: pa.Array | None = None) -> pa.BinaryArray:
+    """The encoded properties of each row: the columns in their order (null: not there), then a map column's entries.
+
+    Raises ValueError for a name or value with a separator in it, which would read back as something else.  Put TAGS
+    first: then the broker finds it without looking further.
+    """
+    pieces: list[bytes | pa.BinaryArray] = []  # all of it is joined in one go: constants and columns in turn
+    text = b""
+    for name, column in columns.items():
+        values = binary_view(_one_array(column))
+        if NAME_END in name or PROPERTY_END in name:
+            raise ValueError(_SEPARATORS.format("name"))
+        _refuse_separators(values, name)
+        begin = f"{name}{NAME_END}".encode()
+        if values.null_count:
+            pieces += [text, pc.binary_join_element_wise(begin, values, PROPERTY_END.encode(), b"")]
+            text = b""
+        else:
+            pieces += [text + begin, values]
+            text = PROPERTY_END.encode()
+    if further is not None:
+        pieces += [text, _encode_maps(_one_array(further))]
+        text = b""
+    if not pieces:
+        raise ValueError("no property columns: their number of rows is unknown")
+    return joined([*pieces, text])
+
+
+def _encode_maps(maps: pa.MapArray) -> pa.BinaryArray:
+    offsets = maps.offsets.to_numpy()
+    entries = slice(offsets[0], offsets[-1])
+    names, values = maps.keys[entries].cast(pa.binary()), maps.items[entries].cast(pa.binary())
+    _refuse_separators(names, "name")
+    _refuse_separators(values, "value")
+    pairs = pc.binary_join_element_wise(names, values, NAME_END.encode())
+    pairs = pc.binary_join_element_wise(pairs, b"", PROPERTY_END.encode())
+    # A null value is a property that is not there, a null map has none.
+    lists = pa.ListArray.from_arrays(pa.array(offsets - offsets[0]), pc.fill_null(pairs, b""))
+    return pc.if_else(maps.is_valid(), pc.binary_join(lists, b""), b"")
+
+
+def _one_array(column: pa.Array) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _refuse_separators(values: pa.BinaryArray, name: str) -> None:
+    text, _ = flat(values)
+    if len(text) and int(text.min()) <= max(_MARKS) and np.isin(text, _MARKS).any():
+        raise ValueError(_SEPARATORS.format(name))

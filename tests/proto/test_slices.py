@@ -1,0 +1,39 @@
+"""Pieces put together and looked over, against Python's own bytes."""
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+from rocketsim_proto.slices import extremes, joined
+
+COUNTS = st.integers(1, 100)
+
+
+def pieces_of(count: int) -> st.SearchStrategy[list]:
+    column = st.integers(0, 4).flatmap(
+        lambda size: st.lists(st.binary(min_size=size, max_size=size), min_size=count, max_size=count)
+    )
+    uneven = st.lists(st.none() | st.binary(max_size=3), min_size=count, max_size=count)
+    return st.tuples(column | uneven, st.lists(st.binary(max_size=3) | column | uneven, max_size=4)).map(
+        lambda found: [*found[1], found[0]]
+    )
+
+
+@given(COUNTS.flatmap(pieces_of))
+def test_pieces_are_joined_row_by_row(pieces: list) -> None:
+    arrays = [piece if isinstance(piece, bytes) else pa.array([b"x", *piece], pa.binary())[1:] for piece in pieces]
+    count = len(pieces[-1])
+    columns = [[piece] * count if isinstance(piece, bytes) else piece for piece in pieces]
+    assert joined(arrays).to_pylist() == [b"".join(piece or b"" for piece in row) for row in zip(*columns, strict=True)]
+
+
+def test_no_rows_joined_are_none() -> None:
+    assert joined([b"a", pa.array([], pa.binary())]).to_pylist() == []
+
+
+@given(COUNTS, st.integers(1, 5), st.randoms(use_true_random=False))
+def test_extremes_are_those_of_each_column(count: int, width: int, chance) -> None:
+    rows = np.array([[chance.randrange(256) for _ in range(width)] for _ in range(count)], np.uint8)
+    low, high = extremes(rows)
+    assert low.tolist() == [min(column) for column in zip(*rows.tolist(), strict=True)]
+    assert high.tolist() == [max(column) for column in zip(*rows.tolist(), strict=True)]
