@@ -9,7 +9,6 @@ from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto import bytes_field
 from rocketsim_proto.broker_pb2_grpc import BrokerStub
 
-from rocketsim_client import record_frame
 from rocketsim_client.channels import Channels
 from rocketsim_client.errors import BadAnswer
 from rocketsim_client.grpc_answers import acknowledged, pull_frame
@@ -61,6 +60,8 @@ class GrpcTransport(GrpcNameServers):
         default_topic_queue_nums: int,
         timeout_s: float,
     ) -> Acknowledged:
+        from rocketsim_client import record_frame  # Arrow's compute, which reading does without
+
         records, sizes = record_frame.encode(outgoing, local_ipv4(address))
         others = pb.SendRequest(
             topic=outgoing.topic,

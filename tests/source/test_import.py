@@ -27,6 +27,14 @@ def test_the_lookup_does_not_need_what_only_reading_needs() -> None:
     assert run(f"{blocked}import pyspark_rocketsim; print(pyspark_rocketsim.DefaultSource.name())") == "rocketsim"
 
 
+def test_the_start_of_a_query_imports_only_what_asks_brokers() -> None:
+    unneeded = ["admin", "batch", "consumer", "message_view", "producer", "record_frame"]
+    code = "import sys, rocketsim_source.stream_reader, rocketsim_source.static_route, rocketsim_client.cluster\n"
+    found = run(f"{code}print([m for m in {unneeded} if 'rocketsim_client.' + m in sys.modules])")
+    assert found == "[]"
+    assert run(f"{code}print('pyarrow.compute' in sys.modules)") == "False"
+
+
 # What pyspark.sql.worker.lookup_data_sources does.
 LOOKUP = """
 import importlib, sys
