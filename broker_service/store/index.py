@@ -5,9 +5,8 @@ offset up to which it goes.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
-from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +23,21 @@ from broker_service.store.json_file import JsonFile
 from broker_service.store.open_files import OpenFiles
 
 _MAX_WAITING = 16 << 20  # bytes of appended records kept at hand; what is beyond that is read from the log again
-_TOGETHER = 2048  # records are put at once, unless one batch has more
+_TOGETHER = 4096  # entries or records are put at once, unless one batch has more
 _NAME = "%Y%m%d%H%M%S"
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """What was appended at a log offset: the keys of a batch, or a few records."""
+
+    offset: int
+    size: int
+    what: IndexKeys | Records
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.size
 
 
 class Index:
@@ -43,7 +55,7 @@ class Index:
         self._index_files: list[IndexFile] = []
         self._names_file = JsonFile(root / "rocketsim" / "index.json", files)
         self._entries_done = 0  # of the record at `position`: its others went into a file that is full
-        self._waiting: deque[tuple[int, Records]] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
 
     # --- loading --------------------------------------------------------------------------------------------------
@@ -111,10 +123,14 @@ class Index:
         return self._log.end_offset - self.position
 
     def offer(self, offset: int, records: Records) -> None:
-        """Appended records, so that they need not be read from the log again."""
+        """Appended records, so that they need not be read from the log again.
+
+        The keys of many are taken at once, while their bytes and columns are in the processor's caches; then nothing of
+        them has to be kept.
+        """
         size = int(records.sizes.sum())
         if self._waiting_bytes + size <= _MAX_WAITING:
-            self._waiting.append((offset, records))
+            self._waiting.append(_Waiting(offset, size, records if len(records) <= FEW else index_keys(records)))
             self._waiting_bytes += size
 
     def work(self, max_bytes: int, now_ms: int) -> None:
@@ -128,17 +144,16 @@ class Index:
             self.trouble = f"the index does not go on: {error}"
 
     def _step(self, stop: int, now_ms: int) -> None:
-        while self._waiting and self._waiting[0][0] < self.position:
+        while self._waiting and self._waiting[0].offset < self.position:
             self._take()
-        if self._waiting and self._waiting[0][0] == self.position:
+        if self._waiting and self._waiting[0].offset == self.position:
             parts = self._next_parts()
-            self._put(joined([index_keys(batch) for batch in _batches(parts)]), now_ms)
-            end = self._waiting[0][0] + sum(int(part.sizes.sum()) for part in parts)
+            self._put(_keys_of(parts), now_ms)
             for _ in parts:
                 self._take()
-            self.position, self._entries_done = end, 0
+            self.position, self._entries_done = parts[-1].end, 0
             return
-        until = self._waiting[0][0] if self._waiting else self._log.end_offset
+        until = self._waiting[0].offset if self._waiting else self._log.end_offset
         scan = self._scan(self.position, until)
         for offset, records in scan:
             self._put(index_keys(records), now_ms)
@@ -147,20 +162,19 @@ class Index:
                 return
         self.position = scan.end_offset if scan.end_offset > self.position else until
 
-    def _next_parts(self) -> list[Records]:
+    def _next_parts(self) -> "list[_Waiting]":
         """The first batch at hand; with those that follow it, if it is small."""
-        parts: list[Records] = []
-        end, count = self._waiting[0][0], 0
-        for offset, records in self._waiting:
-            if offset != end or (parts and count + len(records) > _TOGETHER):
+        parts: list[_Waiting] = []
+        end, count = self._waiting[0].offset, 0
+        for part in self._waiting:
+            if part.offset != end or (parts and count + len(part.what) > _TOGETHER):
                 break
-            parts.append(records)
-            end, count = end + int(records.sizes.sum()), count + len(records)
+            parts.append(part)
+            end, count = part.end, count + len(part.what)
         return parts
 
     def _take(self) -> None:
-        _, records = self._waiting.popleft()
-        self._waiting_bytes -= int(records.sizes.sum())
+        self._waiting_bytes -= self._waiting.popleft().size
 
     def _scan(self, offset: int, stop: int) -> LogScan:
         end = self._log.file_end
@@ -255,12 +269,21 @@ class Index:
         return f"index of {len(self._index_files)} files up to {self.position}, {self.behind} bytes behind"
 
 
-def _batches(parts: list[Records]) -> Iterator[Records]:
-    """Small ones as one batch: one message costs as much as hundreds.  A larger one has its columns already."""
-    for is_small, group in groupby(parts, lambda part: len(part) <= FEW):
-        members = list(group)
-        if is_small and len(members) > 1:
-            data = b"".join(part.take_bytes() for part in members)
-            yield Records.walk(data, sizes=np.concatenate([part.sizes for part in members]))
+def _keys_of(parts: list[_Waiting]) -> IndexKeys:
+    found: list[IndexKeys] = []
+    few: list[Records] = []
+    for part in parts:
+        if isinstance(part.what, Records):
+            few.append(part.what)
         else:
-            yield from members
+            found += [*_keys_of_few(few), part.what]
+            few = []
+    return joined([*found, *_keys_of_few(few)])
+
+
+def _keys_of_few(parts: list[Records]) -> list[IndexKeys]:
+    """Neighbours as one batch: one message costs as much as hundreds."""
+    if len(parts) <= 1:
+        return [index_keys(part) for part in parts]
+    data = b"".join(part.take_bytes() for part in parts)
+    return [index_keys(Records.walk(data, sizes=np.concatenate([part.sizes for part in parts])))]

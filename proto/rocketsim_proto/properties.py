@@ -142,7 +142,10 @@ class Matrix:
 
     def has(self, name: bytes, character: bytes) -> bool:
         """Whether a value has this character."""
-        return name in self._values and bool((self._rows[:, self._values[name]] == ord(character)).any())
+        value, code = self._values.get(name), ord(character)
+        if value is None or not ((self._low[value] <= code) & (code <= self._high[value])).any():
+            return False
+        return bool((self._rows[:, value] == code).any())
 
     def names(self) -> frozenset[bytes]:
         return frozenset(self._values)

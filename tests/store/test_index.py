@@ -127,10 +127,10 @@ def test_it_is_built_behind_the_appends_and_goes_on_after_any_stop():
 def test_batches_that_are_indexed_together_make_what_each_by_itself_makes():
     indexes = []
     for tick_each in (True, False):
-        store = open_store(ROOT, disk := MemoryFiles())
-        for number in range(40):  # over the ends of log files, which are small here
+        store = open_store(ROOT, disk := MemoryFiles(), mapped_file_size_commit_log=100_000)
+        for number in range(40):  # over the ends of log files; a batch of 80 is not just a few
             keys = [("UNIQ_KEY", f"U{number}"), ("KEYS", f"k{number} all"), ("TAGS", "T")]
-            put(store, "topic", 0, [b"x" * 200] * (1 + number % 3), properties=keys[number % 2 :])
+            put(store, "topic", 0, [b"x" * 200] * (1, 80, 2, 3, 90)[number % 5], properties=keys[number % 2 :])
             if tick_each:
                 store.tick(NOW)
         store.tick(NOW)
