@@ -164,15 +164,14 @@ def _usual_properties(messages: Sequence[Message], msg_ids: list[str] | pa.Strin
         or not all([message.wait_store_msg_ok for message in messages])
     ):
         return None
-    tags = [message.tags or None for message in messages]
-    keys = [message.keys or None for message in messages]
-    return column_properties(
-        msg_ids if isinstance(msg_ids, pa.Array) else pa.array(msg_ids, pa.string()),
-        pa.array(tags, pa.string()) if any(tags) else None,
-        pa.array(keys, pa.string()) if any(keys) else None,
-        None,
-        None,
-    )
+    ids = msg_ids if isinstance(msg_ids, pa.Array) else pa.array(msg_ids, pa.string())
+    tags, keys = [message.tags for message in messages], [message.keys for message in messages]
+    return column_properties(ids, _texts(tags), _texts(keys), None, None)
+
+
+def _texts(values: Sequence[str | None]) -> pa.StringArray | None:
+    """None if there are none; an empty one is none."""
+    return pa.array([value or None for value in values], pa.string()) if any(values) else None
 
 
 def column_properties(

@@ -181,13 +181,14 @@ class Operations:
 
     def message_by_offset(self, topic: str, queue_id: int, offset: int) -> bytes:
         self._broker.topics.existing(topic)
-        found = self._broker.store.read_range(topic, queue_id, offset, offset + 1, 1, None)
-        if not found.count:
+        found = self._broker.store.read_ranges([(topic, queue_id, offset, offset + 1)], max_bytes=1)
+        piece = found.pieces[0]
+        if not piece.count:
             there = (
-                f"from {found.min_offset} to {found.max_offset - 1}" if found.max_offset > found.min_offset else "none"
+                f"from {piece.min_offset} to {piece.max_offset - 1}" if piece.max_offset > piece.min_offset else "none"
             )
             raise NotFound(f"queue {queue_id} of topic {topic} has no message {offset}: it has {there}")
-        return found.records
+        return b"".join(found.records)
 
     def _by_offset_id(self, message_id: str) -> bytes | None:
         try:

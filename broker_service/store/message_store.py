@@ -24,12 +24,12 @@ from broker_service.store.index import Index
 from broker_service.store.open_files import OpenFiles
 from broker_service.store.pull import GetMessageResult, Reader
 from broker_service.store.queue_table import QueueTable
-from broker_service.store.ranges import RangeResult, RangesResult, Span, TagsCodes
+from broker_service.store.ranges import RangesResult, Span, TagsCodes
 from broker_service.store.recovery import TAIL_SIZE, Recovery, recover, tail_crc
 from broker_service.store.retention import expired_files
 from broker_service.store.writer import Writer
 
-__all__ = ["GetMessageResult", "MessageStore", "RangeResult", "RangesResult", "StoreConfig"]
+__all__ = ["GetMessageResult", "MessageStore", "RangesResult", "StoreConfig"]
 
 _INDEX_BYTES_A_TICK = 4 << 20
 _INDEX_MAX_BEHIND = 16 << 20  # from here on appends pull the index along
@@ -385,18 +385,6 @@ class MessageStore:
             queue, queue_offset, end, max_msg_nums, max_msg_bytes, tags_codes, correct_offset
         )
 
-    def read_range(
-        self,
-        topic: str,
-        queue_id: int,
-        from_offset: int,
-        until_offset: int,
-        max_bytes: int,
-        tags_codes: TagsCodes = None,
-    ) -> RangeResult:
-        """As many records of the range as fit, at least one; statuses as D3, offsets corrected."""
-        return RangeResult.of(self.read_ranges([(topic, queue_id, from_offset, until_offset)], max_bytes, tags_codes))
-
     def read_ranges(
         self,
         ranges: Iterable[tuple[str, int, int, int]],
@@ -404,8 +392,9 @@ class MessageStore:
         tags_codes: TagsCodes = None,
         entries: int = 0,
     ) -> RangesResult:
-        """The same for one (topic, queue id, from, until) after the other, until `max_bytes` are full; it looks at no
-        more ranges than that takes.  `entries`: about how many messages are likely to fit."""
+        """As many records as fit, at least one, of one (topic, queue id, from, until) after the other; statuses as D3,
+        offsets corrected.  It looks at no more ranges than fill `max_bytes`.  `entries`: about how many messages are
+        likely to fit."""
         spans = (
             Span(self._queues.get(topic, queue_id), first, until, self.queue_bounds(topic, queue_id)[1])
             for topic, queue_id, first, until in ranges

@@ -61,34 +61,6 @@ class RangesResult:
     suggest_pull_from_slave: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RangeResult:
-    """The same of one range, in one piece."""
-
-    status: GetMessageStatus
-    next_offset: int
-    min_offset: int
-    max_offset: int
-    records: bytes
-    sizes: bytes
-    count: int
-    suggest_pull_from_slave: bool
-
-    @classmethod
-    def of(cls, found: RangesResult) -> "RangeResult":
-        piece = found.pieces[0]
-        return cls(
-            piece.status,
-            piece.next_offset,
-            piece.min_offset,
-            piece.max_offset,
-            b"".join(found.records),
-            found.sizes,
-            piece.count,
-            found.suggest_pull_from_slave,
-        )
-
-
 def read_ranges(
     log: CommitLog, spans: Iterable[Span], max_bytes: int, tags_codes: TagsCodes, memory: int, entries: int = 0
 ) -> RangesResult:

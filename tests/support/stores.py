@@ -10,6 +10,7 @@ from rocketsim_proto.columnar import Records
 from broker_service.model import Appended
 from broker_service.store.files import Files
 from broker_service.store.message_store import MessageStore, StoreConfig
+from broker_service.store.ranges import Piece, TagsCodes
 
 HOST = record.encode_host("127.0.0.1", 10911)
 LOG_FILE = 4096
@@ -104,12 +105,20 @@ def queue_bodies(store: MessageStore, topic: str, queue_id: int) -> list[bytes]:
     found: list[bytes] = []
     low, high = store.queue_bounds(topic, queue_id)
     while low < high:
-        part = store.read_range(topic, queue_id, low, high, 1 << 20)
+        part, data = read_range(store, topic, queue_id, low, high, 1 << 20)
         assert part.next_offset > low, part
-        if part.count:
-            found += [one.body for one in replay_frame(part.records)]
+        found += [one.body for one in replay_frame(data)]
         low = part.next_offset
     return found
+
+
+def read_range(
+    store: MessageStore, topic: str, queue_id: int, first: int, until: int, max_bytes: int, tags: TagsCodes = None
+) -> tuple[Piece, bytes]:
+    """One range: what the frame has of it first, and its records."""
+    found = store.read_ranges([(topic, queue_id, first, until)], max_bytes, tags)
+    piece = found.pieces[0]
+    return piece, b"".join(found.records)
 
 
 def replay_frame(data: bytes) -> list[record.Record]:
