@@ -23,7 +23,6 @@ from rocketsim_client import Message, Producer, PullConsumer, PullStatus, QueueR
 FILL_ROWS = 50_000
 COLUMN_ROWS, COLUMN_BYTES = 10_000, 16 << 20
 COLUMNS_IN_FLIGHT = 8
-FRAME_BYTES = 1 << 20
 TIMEOUT_S = 60.0
 
 
@@ -169,7 +168,7 @@ class Load:
             by_broker.setdefault(queue.broker_name, []).append(piece)
             total += piece.until_offset - piece.from_offset
         for broker_name, ranges in by_broker.items():
-            for frame in consumer.pull_range(broker_name, ranges, max_frame_bytes=FRAME_BYTES):
+            for frame in consumer.pull_range(broker_name, ranges):
                 records = Records.walk(frame.records, frame.count, frame.sizes or None)
                 batch = pa.RecordBatch.from_arrays(
                     [

@@ -7,7 +7,7 @@ from rocketsim_client.directory import Directory, another_may_do_better, nobody
 from rocketsim_client.errors import BadAnswer, CallTimeout, RocketSimError, Unreachable
 from rocketsim_client.expression import TagExpression
 from rocketsim_client.model import CommitResult, MessageQueue, PullFrame, QueueBounds, QueueRange, by_broker
-from rocketsim_client.range_pull import RangeProgress
+from rocketsim_client.range_pull import FRAME_BYTES, RangeProgress
 from rocketsim_client.route import MASTER_ID
 
 # A stream that has to go on after this is opened anew where it was: bounds how long a dead peer is waited for.
@@ -149,7 +149,7 @@ class Cluster(Directory):
         only_this: bool = False,
         group: str = "",
         expression: str = "*",
-        max_frame_bytes: int = 1 << 20,
+        max_frame_bytes: int = FRAME_BYTES,
         max_failures: int = 4,
     ) -> Iterator[PullFrame]:
         """The records of `ranges` in large frames, starting at the member that `broker_id_hint` names.

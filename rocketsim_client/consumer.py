@@ -24,6 +24,7 @@ from rocketsim_client.model import (
     QueueBounds,
     QueueRange,
 )
+from rocketsim_client.range_pull import FRAME_BYTES
 from rocketsim_client.suggestion import Suggestions
 from rocketsim_client.transport import PullAnswer, PullCall
 
@@ -192,7 +193,7 @@ class PullConsumer:
         *,
         expression: str = "*",
         broker_id_hint: int = 0,
-        max_frame_bytes: int = 1 << 20,
+        max_frame_bytes: int = FRAME_BYTES,
     ) -> Iterator[PullFrame]:
         """Ranges of one or many queues of a broker as a stream of large frames, for whole batches instead of
         messages."""

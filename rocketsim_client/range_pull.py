@@ -5,6 +5,9 @@ from collections.abc import Sequence
 from rocketsim_client.errors import BadAnswer
 from rocketsim_client.model import GetMessageStatus, PullFrame, QueueRange
 
+# What a frame costs on both sides whatever it holds is little then; larger ones gained nothing.
+FRAME_BYTES = 3 << 20
+
 _GOES_ON = (GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE, GetMessageStatus.MESSAGE_WAS_REMOVING)
 
 
