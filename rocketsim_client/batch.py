@@ -5,7 +5,6 @@ A batch keeps its ids over all attempts and brokers; only the queues change when
 
 import zlib
 from collections.abc import Callable, Sequence
-from itertools import repeat
 from typing import Any
 
 import lz4.frame
@@ -19,7 +18,6 @@ from rocketsim_proto.columnar import encode_property_columns
 from rocketsim_client.model import Message, MessageQueue
 from rocketsim_client.transport import Outgoing
 
-ONE_BY_ONE = 64  # messages are encoded so; more go column by column
 COMPRESSION: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
     "ZLIB": (0x300, lambda body: zlib.compress(body, 5)),  # RocketMQ's default type and level
     "LZ4": (0x100, lz4.frame.compress),
@@ -98,7 +96,7 @@ def spread(queue_ids: Sequence[int], count: int) -> npt.NDArray[np.int32]:
 def of_messages(
     messages: Sequence[Message],
     queues: Sequence[MessageQueue],
-    msg_ids: list[str] | pa.StringArray,
+    msg_ids: Sequence[str],
     born_timestamp: int,
     *,
     may_move: bool,
@@ -112,19 +110,14 @@ def of_messages(
     if max(map(len, bodies)) >= compress_over:
         bodies, sys_flags = compressed(bodies, compress_over, compression)
     flags = [message.flag for message in messages]
-    names = msg_ids if isinstance(msg_ids, list) else msg_ids.to_pylist()
-    properties: Any = None
-    if len(messages) > ONE_BY_ONE and (sharding_keys is None or sharding_keys.count(None) == len(messages)):
-        properties = _usual_properties(messages, msg_ids)
-    if properties is None:
-        properties = list(map(property_bytes, messages, names, sharding_keys or repeat(None)))
+    keys = sharding_keys or [None] * len(messages)
     return OutgoingBatch(
         messages[0].topic,
         queues[0].broker_name,
         [queue.queue_id for queue in queues],
         bodies,
-        properties,
-        names,
+        list(map(property_bytes, messages, msg_ids, keys)),
+        msg_ids,
         born_timestamp,
         flags=flags if any(flags) else 0,
         sys_flags=sys_flags,
@@ -154,24 +147,6 @@ def property_bytes(message: Message, msg_id: str, sharding_key: str | None = Non
         text = f"{text}WAIT\x01false\x02"
     data = text.encode()
     return data + record.encode_properties(message.properties) if message.properties else data
-
-
-def _usual_properties(messages: Sequence[Message], msg_ids: list[str] | pa.StringArray) -> pa.BinaryArray | None:
-    """The same as columns, if no message has more than tags, keys and its id."""
-    if (
-        any([message.properties for message in messages])
-        or any([message.delay_level for message in messages])
-        or not all([message.wait_store_msg_ok for message in messages])
-    ):
-        return None
-    ids = msg_ids if isinstance(msg_ids, pa.Array) else pa.array(msg_ids, pa.string())
-    tags, keys = [message.tags for message in messages], [message.keys for message in messages]
-    return column_properties(ids, _texts(tags), _texts(keys), None, None)
-
-
-def _texts(values: Sequence[str | None]) -> pa.StringArray | None:
-    """None if there are none; an empty one is none."""
-    return pa.array([value or None for value in values], pa.string()) if any(values) else None
 
 
 def column_properties(

@@ -371,7 +371,7 @@ class Producer:
     ) -> OutgoingBatch:
         now_ms = time.time_ns() // 1_000_000
         count = len(messages)
-        msg_ids = [self._ids().one(now_ms)] if count == 1 else self._ids().next(count, now_ms)
+        msg_ids = [self._ids().one(now_ms)] if count == 1 else self._ids().next(count, now_ms).to_pylist()
         return batches.of_messages(
             messages,
             queues,

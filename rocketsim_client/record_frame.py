@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from rocketsim_proto import columnar, record
 
-from rocketsim_client.batch import ONE_BY_ONE
 from rocketsim_client.local_address import LOOPBACK
 from rocketsim_client.transport import Outgoing
+
+ONE_BY_ONE = 64
 
 
 def encode(outgoing: Outgoing, born_ipv4: bytes = LOOPBACK) -> tuple[bytes, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from isal import isal_zlib
 
 from rocketsim_proto.layout import HOST_FLAGS, layout
@@ -22,7 +23,7 @@ from rocketsim_proto.record import (
     SYS_FLAG_STORE_HOST_V6,
     RecordError,
 )
-from rocketsim_proto.slices import Bytes, Positions, binary_array, binary_slices, fixed_binary, flat, gather, joined
+from rocketsim_proto.slices import Bytes, Positions, binary_array, binary_slices, fixed_binary, flat, gather
 
 CRC_MASK = 0x7FFFFFFF  # RocketMQ keeps CRC-32 without its top bit
 _SMALL = 256  # bytes a body on average: below, two copies in C are cheaper than a slice in Python
@@ -106,13 +107,12 @@ def encode(
     heads["born_timestamp"] = born_timestamp
     heads["body_size"] = body_sizes
 
-    records = joined(
-        (
-            fixed_binary(heads.view(np.uint8), form.itemsize),
-            bodies,
-            bytes((len(name),)) + name,
-            fixed_binary(properties_sizes.astype(">u2").view(np.uint8), 2),
-            properties,
-        )
+    records = pc.binary_join_element_wise(
+        fixed_binary(heads.view(np.uint8), form.itemsize),
+        bodies,
+        bytes((len(name),)) + name,
+        fixed_binary(properties_sizes.astype(">u2").view(np.uint8), 2),
+        properties,
+        b"",
     )
     return flat(records)[0].tobytes(), sizes.astype(np.uint32)

@@ -154,8 +154,8 @@ def fixed_binary(pieces: Bytes, width: int) -> pa.BinaryArray:
 def joined(pieces: Sequence[bytes | pa.BinaryArray]) -> pa.BinaryArray:
     """All pieces of a row one behind the other, row by row; bytes are the same in every row, a null is nothing.
 
-    Columns whose elements are all of one size make rows of one size, which are the elements of a structured array: that
-    takes a third of the time.
+    Columns whose elements are all of one size make rows of one size, which are the elements of a structured array: half
+    of the time, where many pieces are short.
     """
     count = next(len(piece) for piece in pieces if not isinstance(piece, bytes))
     widths = [len(piece) if isinstance(piece, bytes) else _width(piece) for piece in pieces]

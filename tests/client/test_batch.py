@@ -1,12 +1,10 @@
-"""A batch of messages as columns is the same as message by message."""
+"""A batch of messages is looked over at once as each of them would be."""
 
-import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketsim_client.batch import ONE_BY_ONE, of_messages, property_bytes
 from rocketsim_client.errors import MessageIllegal
-from rocketsim_client.model import Message, MessageQueue
+from rocketsim_client.model import Message
 from rocketsim_client.validation import check, size_if_usual
 
 LIMIT = 100
@@ -38,24 +36,3 @@ def test_a_usual_batch_is_one_in_which_each_message_is_good(batch):
     plain = all(not one.properties and f"{one.tags or ''}{one.keys or ''}".isascii() for one in batch)
     printable = all(f"{one.tags or ''}{one.keys or ''}".isprintable() for one in batch)
     assert (size is not None) == (alike and plain and printable)
-
-
-@given(st.lists(messages, min_size=1, max_size=3), st.booleans())
-def test_properties_as_columns_are_those_of_each_message(few, keyed):
-    few = [one for one in few if "\x01" not in f"{one.tags}{one.keys}" and one.tags != 7] or [Message("T", b"x")]
-    batch = few * (ONE_BY_ONE // len(few) + 1)
-    ids = [f"{number:032X}" for number in range(len(batch))]
-    keys = ["k", *[None] * (len(batch) - 1)] if keyed else None
-    found = of_messages(
-        batch,
-        [MessageQueue("T", "broker-a", 1)] * len(batch),
-        pa.array(ids),
-        123,
-        may_move=True,
-        compress_over=1 << 20,
-        compression="ZLIB",
-        sharding_keys=keys,
-    )
-    assert found.msg_ids == ids
-    properties = found.properties.to_pylist() if isinstance(found.properties, pa.Array) else found.properties
-    assert properties == list(map(property_bytes, batch, ids, keys or [None] * len(batch)))
