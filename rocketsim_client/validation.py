@@ -71,7 +71,7 @@ def check(message: Message, max_message_size: int) -> int:
         raise MessageIllegal(f"topic {message.topic!r}: body of {len(body)} bytes; {max_message_size} at most")
     size = OVERHEAD + len(body) + len(message.topic)
     tags, keys = message.tags, message.keys
-    if message.properties is None and (tags is None or type(tags) is str) and (keys is None or type(keys) is str):
+    if not message.properties and (tags is None or type(tags) is str) and (keys is None or type(keys) is str):
         # The usual message, quickly; whatever looks odd is looked at again, slowly.
         if not tags and not keys:
             return size + 16
