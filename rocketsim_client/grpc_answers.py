@@ -8,13 +8,12 @@ import numpy as np
 from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto import namesrv_pb2 as ns
 from rocketsim_proto.bytes_field import Received
+from rocketsim_proto.slices import FEW
 
 from rocketsim_client.errors import BadAnswer
 from rocketsim_client.model import GetMessageStatus, PullFrame, Segment, SendStatus
 from rocketsim_client.route import BrokerData
 from rocketsim_client.transport import Acknowledged
-
-FEW = 64  # results; up to here a loop is faster than what numpy needs to get going
 
 
 def broker_data(data: ns.BrokerData) -> BrokerData:

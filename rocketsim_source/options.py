@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rocketsim_client.range_pull import FRAME_BYTES
 from rocketsim_source.connection import Connection
 from rocketsim_source.data_loss import DataLossPolicy, data_loss_action
 from rocketsim_source.option_values import (
@@ -97,7 +98,7 @@ class SourceOptions:
         "pullBatchSize", integer(1, 1 << 30)
     )  # rows of one Arrow batch; None: a frame's
     pull_timeout_ms: int = option("pullTimeoutMs", milliseconds(1), 3000)
-    pull_max_bytes: int = option("pullMaxBytes", size_bytes(1024), 3 << 20)
+    pull_max_bytes: int = option("pullMaxBytes", size_bytes(1024), FRAME_BYTES)
     pull_retries: int = option("pullRetries", integer(0, 1000), 5)
     pull_retry_backoff_ms: int = option("pullRetryBackoffMs", milliseconds(1), 100)
     slave_behind_wait_ms: int = option(

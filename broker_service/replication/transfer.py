@@ -212,12 +212,11 @@ class Transfer:
             return pb.MasterMessage(handshake=self._epoch_news())
         if self._metadata:
             return pb.MasterMessage(metadata=self._metadata.popleft())
+        is_time = now >= self.next_call()
         if pending := self._pending():
-            is_time = self._sync_master or now >= self._sent_at + self._settings.gather_s
-            return self._read() if is_time or pending >= self._settings.gather_bytes else None
-        if now >= self._sent_at + self._settings.heartbeat_s:
-            return self._log_message(b"")
-        return None
+            leaves = is_time or self._sync_master or pending >= self._settings.gather_bytes
+            return self._read() if leaves else None
+        return self._log_message(b"") if is_time else None
 
     def _pending(self) -> int:
         """How many bytes of log may be sent."""

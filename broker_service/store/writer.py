@@ -4,7 +4,7 @@ The order is log, queues, end offset: nothing counts before the last step, and a
 a refused put leaves nothing that could be read, now or after a restart.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from broker_service.errors import DiskFull, StoreCorrupt
 from broker_service.model import Appended, QueueAppend
 from broker_service.store import few
 from broker_service.store.chain import Chain, Stop, sound, walk
-from broker_service.store.commit_log import CommitLog
+from broker_service.store.commit_log import CommitLog, store_timestamp_at
 from broker_service.store.config import StoreConfig
 from broker_service.store.consume_queue import ConsumeQueue
 from broker_service.store.dispatch import QueueRun, is_queued, queue_offsets, queue_runs
@@ -62,7 +62,7 @@ class Writer:
             return self._append_few(records, topic, now_ms, store_host)
         placement = place(self._log.end_offset, self._log.file_size, records.sizes)
         queue_ids = records.queue_id
-        queues = {queue_id: self._queues.get_or_create(topic, queue_id) for queue_id in _different(queue_ids)}
+        queues = self._queues_of(topic, _different(queue_ids))
         firsts = {queue_id: queue.max_offset for queue_id, queue in queues.items()}
         offsets = queue_offsets(queue_ids, is_queued(records.sys_flag), firsts)
         records.stamp(offsets, placement.offsets, now_ms, store_host)
@@ -73,12 +73,8 @@ class Writer:
         self._store(pieces, placement.end_offset, queue_runs(records, self._config.delay_levels_ms, topic), now_ms)
         for offset, part in parts:
             self._on_appended(offset, part)
-        return Appended(
-            [QueueAppend(queue_id, first, queues[queue_id].max_offset - first) for queue_id, first in firsts.items()],
-            [(run.commit_log_offset, run.last - run.first) for run in placement.runs],
-            placement.end_offset,
-            now_ms,
-        )
+        runs = [(run.commit_log_offset, run.last - run.first) for run in placement.runs]
+        return Appended(_grown(queues, firsts), runs, placement.end_offset, now_ms)
 
     def _fits(self, records: Records) -> bool:
         """Whether they can be written as they lie, into one file, with a blank record behind them."""
@@ -90,21 +86,16 @@ class Writer:
         """`append` of a few records that fill `data` and fit."""
         offset = self._log.end_offset
         end = offset + len(records.data)
-        queues = {
-            queue_id: self._queues.get_or_create(topic, queue_id)
-            for queue_id in sorted({parts.queue_id for parts in records.parts})
-        }
+        queues = self._queues_of(topic, sorted({parts.queue_id for parts in records.parts}))
         firsts = {queue_id: queue.max_offset for queue_id, queue in queues.items()}
         view = records.data.data
         stamped = few.stamp(view, records.parts, offset, dict(firsts), now_ms, store_host)
         self._store([(offset, view)], end, few.queue_runs(view, stamped, self._config.delay_levels_ms), now_ms)
-        self._on_appended(offset, few.as_columns(view, stamped))
-        return Appended(
-            [QueueAppend(queue_id, first, queues[queue_id].max_offset - first) for queue_id, first in firsts.items()],
-            [(offset, len(stamped))],
-            end,
-            now_ms,
-        )
+        self._on_appended(offset, records[:])  # columns made before know nothing of the stamps
+        return Appended(_grown(queues, firsts), [(offset, len(stamped))], end, now_ms)
+
+    def _queues_of(self, topic: str, queue_ids: list[int]) -> dict[int, ConsumeQueue]:
+        return {queue_id: self._queues.get_or_create(topic, queue_id) for queue_id in queue_ids}
 
     def append_replicated(self, commit_log_offset: int, data: bytes) -> int:
         """Appends the master's log as it is; returns the end of the last whole record or blank that is stored.
@@ -155,8 +146,7 @@ class Writer:
         if records is None:
             return False
         runs = few.queue_runs(view, records, self._config.delay_levels_ms)
-        last = records[-1].born_end
-        timestamp = int.from_bytes(view[last : last + 8], "big")
+        timestamp = store_timestamp_at(view, records[-1].start)
         self._store([(offset, view[at : chain.end])], offset + chain.end - at, runs, timestamp)
         self._on_appended(offset, few.as_columns(data, records))
         return True
@@ -205,6 +195,11 @@ class Writer:
                 self.trouble = None
         except OSError:
             return  # Not yet.
+
+
+def _grown(queues: Mapping[int, ConsumeQueue], firsts: Mapping[int, int]) -> list[QueueAppend]:
+    """By how much each queue has grown since it ended at `firsts`."""
+    return [QueueAppend(queue_id, first, queues[queue_id].max_offset - first) for queue_id, first in firsts.items()]
 
 
 def _different(queue_ids: npt.NDArray[np.int32]) -> list[int]:

@@ -6,14 +6,11 @@ memcpy.  Pieces of any size are described as an Arrow `binary_view` array over t
 copies them in C.
 """
 
-from collections.abc import Sequence
-from functools import lru_cache
 from itertools import repeat
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 Bytes = npt.NDArray[np.uint8]
 Positions = npt.NDArray[np.int64]
@@ -138,45 +135,8 @@ def binary_array(values: object) -> pa.BinaryArray:
     return array
 
 
-def binary_view(array: pa.Array) -> pa.BinaryArray:
-    """A string array as bytes over the same memory; anything else is cast, which takes longer even where it copies
-    nothing."""
-    return array.view(pa.binary()) if array.type == pa.string() else array.cast(pa.binary())
-
-
 def fixed_binary(pieces: Bytes, width: int) -> pa.BinaryArray:
     """Pieces of `width` bytes each, back to back, as a binary array over the same memory."""
     count = len(pieces) // width
     offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
     return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(pieces)])
-
-
-def joined(pieces: Sequence[bytes | pa.BinaryArray]) -> pa.BinaryArray:
-    """All pieces of a row one behind the other, row by row; bytes are the same in every row, a null is nothing.
-
-    Columns whose elements are all of one size make rows of one size, which are the elements of a structured array: half
-    of the time, where many pieces are short.
-    """
-    count = next(len(piece) for piece in pieces if not isinstance(piece, bytes))
-    widths = [len(piece) if isinstance(piece, bytes) else _width(piece) for piece in pieces]
-    if None in widths or not 0 < sum(widths) * count <= MAX_BUFFER:
-        return pc.binary_join_element_wise(*pieces, b"", null_handling="replace", null_replacement="")
-    rows = np.empty(count, _row(tuple(widths)))
-    for number, piece in enumerate(pieces):
-        if widths[number]:
-            rows[f"{number}"] = (
-                np.void(piece) if isinstance(piece, bytes) else flat(piece)[0].view(f"V{widths[number]}")
-            )
-    return fixed_binary(rows.view(np.uint8), rows.itemsize)
-
-
-@lru_cache(maxsize=64)
-def _row(widths: tuple[int, ...]) -> np.dtype:
-    """One field for each piece that has bytes, named by its number."""
-    return np.dtype([(f"{number}", f"V{width}") for number, width in enumerate(widths) if width])
-
-
-def _width(array: pa.BinaryArray) -> int | None:
-    """The size of all elements; None if they are of several."""
-    sizes = np.diff(flat(array)[1])
-    return None if array.null_count or not len(sizes) or (sizes != sizes[0]).any() else int(sizes[0])

@@ -4,7 +4,8 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
-from rocketsim_proto.slices import extremes, joined
+from rocketsim_proto.property_columns import joined
+from rocketsim_proto.slices import extremes
 
 COUNTS = st.integers(1, 100)
 
