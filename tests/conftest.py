@@ -1,11 +1,16 @@
-"""What every test has: `async def` tests run on an event loop of their own."""
+"""What every test has: `async def` tests run on an event loop of their own, and hypothesis times nothing."""
 
 import asyncio
 import inspect
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 TEST_TIMEOUT_S = 120.0
+
+# A busy machine may be as slow as it likes.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -43,7 +43,7 @@ def judged(data: bytes, count: int) -> Frame | str:
         return str(error)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(st.lists(messages, min_size=1, max_size=4), flips, st.integers(-1, 1))
 @example([record.Record("t", b"x", sys_flag=SYS_FLAG_STORE_HOST_V6, store_host=bytes(20))], None, 0)
 def test_a_few_messages_are_judged_as_many_are(sent, flip, off):
@@ -105,7 +105,7 @@ frames = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(frames, st.lists(st.integers(1, 900), min_size=1))
 def test_a_few_records_are_stored_and_copied_as_many_are(sent, pieces):
     with pytest.MonkeyPatch.context() as patch:

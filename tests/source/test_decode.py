@@ -61,7 +61,7 @@ def moment(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC).replace(microsecond=ms % 1000 * 1000)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(records, min_size=1, max_size=12))
 def test_every_column_agrees_with_the_plain_decoder(found: list[Record]) -> None:
     rows = decoded(found, [Run(A0, len(found))], includeHosts="true")

@@ -1,7 +1,7 @@
 """Walking the chain of record sizes: in runs as one by one."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rocketsim_proto import record
 from rocketsim_proto.columnar import Records
@@ -33,7 +33,6 @@ runs = st.lists(st.tuples(st.integers(92, 100), st.integers(1, 60)), max_size=8)
 ends = st.sampled_from([b"", b"\0" * 20, record.BLANK.pack(50, record.BLANK_MAGIC), b"garbage, no record"])
 
 
-@settings(deadline=None)
 @given(runs, ends, st.integers(0, 200), st.integers(0, 3))
 def test_runs_are_walked_as_one_by_one(runs, end, cut, skip):
     data = b"".join(rec(size) * count for size, count in runs) + end

@@ -92,7 +92,7 @@ def _records(store: MessageStore):
     return records_of(store)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, suppress_health_check=list(HealthCheck))
 @given(
     script=st.lists(steps, min_size=1, max_size=14),
     crash_at=st.integers(1, 160),

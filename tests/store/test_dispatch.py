@@ -1,7 +1,7 @@
 """Queue offsets and consume-queue entries of whole batches, against one record at a time."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rocketsim_proto import record
 from rocketsim_proto.columnar import Records
@@ -24,7 +24,6 @@ def test_each_record_gets_the_next_offset_of_its_queue(ids, data):
     assert found.tolist() == expected
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 2), st.integers(0, 3)), max_size=90), st.booleans())
 def test_entries_are_those_of_each_queue_in_log_order(rows, in_order):
     rows = sorted(rows) if in_order else rows

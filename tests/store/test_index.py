@@ -41,7 +41,7 @@ def one_by_one(entries: list[tuple[int, int, int]]) -> bytes:
 entry = st.tuples(st.integers(0, 30), st.integers(0, 5000))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.lists(entry, min_size=1, max_size=12), min_size=1, max_size=4))
 def test_batches_make_the_bytes_that_one_by_one_makes(batches):
     files = MemoryFiles()

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rocketsim_proto import record
 from rocketsim_proto.columnar import Records
@@ -40,7 +40,6 @@ text = st.text(st.sampled_from("ab c7ü"), max_size=6)
 properties = st.fixed_dictionaries({}, optional={"UNIQ_KEY": text, "KEYS": text, "TAGS": text, "other": text})
 
 
-@settings(deadline=None)
 @given(st.lists(st.builds(replace, records, topic=st.sampled_from(["topic", "ü"]), properties=properties), max_size=5))
 def test_any_records_have_the_keys_that_rocketmq_gives_them(few):
     for batch in (few, in_bulk(few)):
@@ -54,7 +53,6 @@ def of_size(size: int, characters: str) -> st.SearchStrategy[str]:
 NAMES = ("UNIQ_KEY", "KEYS", "TAGS", "WAIT")
 
 
-@settings(deadline=None)
 @given(
     records,
     st.lists(st.tuples(of_size(9, "0F"), of_size(3, "kü7"), of_size(2, "ab"), of_size(4, "true")), min_size=1),

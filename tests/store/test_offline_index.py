@@ -71,7 +71,7 @@ def test_as_many_slots_as_there_are_by_default_are_found_out(tmp_path):
     assert (one.severity, one.offset) == (Severity.REPAIRABLE, 20_000_040 + 50 * ENTRY_SIZE)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_no_byte_of_it_can_change_unnoticed(filled, tmp_path_factory, data):
     root = copy_of(filled, tmp_path_factory.getbasetemp() / "changed")

@@ -177,7 +177,7 @@ def test_a_range_is_cut_at_the_frame_size_but_gives_at_least_one_record(store):
     assert read_range(store, "topic", 0, 2, 10, 1)[0].count == 1
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(
     queue_ids=st.lists(st.integers(0, 5), min_size=1, max_size=60),
     sizes=st.lists(st.integers(0, 600), min_size=60, max_size=60),

@@ -76,7 +76,7 @@ def first_entries(request, monkeypatch):
     monkeypatch.setattr(ranges, "_FIRST_ENTRIES", request.param)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(
     messages=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 600), st.sampled_from(TAGS)), max_size=60),
     wanted=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 20), st.integers(0, 20)), max_size=6),

@@ -41,7 +41,7 @@ def send(master, slave, sizes):
     return at
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=40))
 def test_frames_of_any_size_make_the_same_log_and_queues(master, sizes):
     slave = open_store(SLAVE, MemoryFiles())
