@@ -73,8 +73,14 @@ def _go_on(hashes: Hashes, table: Bytes, low: Bytes | None = None, high: Bytes |
 
 
 def _powers(count: int) -> Hashes:
-    """31^0, 31^1, ..."""
+    """31^0, 31^1, ...; a view that is not to be written to."""
+    if count <= _KEPT:
+        return _KEPT_POWERS[:count]
     return np.cumprod(np.r_[np.uint32(1), np.full(count - 1, 31, np.uint32)], dtype=np.uint32)
+
+
+_KEPT = 1024
+_KEPT_POWERS = np.array([pow(31, power, 1 << 32) for power in range(_KEPT)], np.uint32)
 
 
 def _hash_of_any(characters: Bytes, bounds: Positions, sizes: Positions, hashes: Hashes) -> None:
