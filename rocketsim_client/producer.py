@@ -28,13 +28,16 @@ from rocketsim_client.model import BatchPart, Message, MessageQueue, ProducerSta
 from rocketsim_client.outbox import Outbox
 from rocketsim_client.pending import Pending
 
+# Of columns: what a frame costs however small it is, is a third of all it costs with 900 messages of 1 KiB.
+BATCHES_A_FRAME = 8
+
 
 class Producer:
     """Sends messages.  Thread-safe; `close` (or leaving a `with` block) sends what was accepted first.
 
     Options have RocketMQ's names.  Our own: `linger_ms` (how long an asynchronous message waits for company),
-    `batch_bytes`, `max_in_flight` (batches a lane has under way), `buffer_bytes` (accepted and not acknowledged; beyond
-    it a send waits).
+    `batch_bytes` (columns travel in frames of eight times as much), `max_in_flight` (batches a lane has under way),
+    `buffer_bytes` (accepted and not acknowledged; beyond it a send waits).
     """
 
     def __init__(
@@ -252,7 +255,7 @@ class Producer:
             return []
         plan = ColumnPlan(
             topic=topic,
-            batch_bytes=self._batch_bytes * 2,
+            batch_bytes=self._batch_bytes * BATCHES_A_FRAME,
             max_message_size=self._max_message_size,
             compress_over=self._compress_over,
             compress_type=self._compress_type,
