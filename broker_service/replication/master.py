@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from math import inf
 from typing import Any
 
 import grpc
@@ -79,7 +80,8 @@ class ReplicationMaster(ReplicationServicer):
 
     def on_append(self) -> None:
         """The log has grown."""
-        self._wake_all()
+        for stream in self.streams:
+            stream.look()
 
     def publish_metadata(self, change: Metadata) -> None:
         """Every connected slave gets the change; one that is too slow for changes gets a snapshot instead."""
@@ -164,6 +166,7 @@ class _SlaveStream:
             now=_now(),
         )
         self.wake = asyncio.Event()
+        self._looks_at = -inf  # when the sender, asleep, will look by itself
         self.newer_epoch = 0
         self.slave_id: int | None = None
         self._master = master
@@ -176,6 +179,11 @@ class _SlaveStream:
     def close(self, reason: RocketSimError) -> None:
         self._close_reason = reason
         self._closing.set()
+
+    def look(self) -> None:
+        """Wakes the sender if what has just happened makes it speak earlier than it would by itself."""
+        if self.transfer.next_call() < self._looks_at:
+            self.wake.set()
 
     async def run(self) -> None:
         """Until the slave ends the stream, or a RocketSimError says why it may not go on."""
@@ -240,7 +248,7 @@ class _SlaveStream:
                 self._accept_offsets(message.offsets)
             case kind:
                 raise ProtocolViolation(f"{self.transfer.name}: {kind} in the middle of a stream")
-        self.wake.set()
+        self.look()
 
     def _accept_offsets(self, offsets: Metadata) -> None:
         assert self.slave_id is not None
@@ -260,18 +268,23 @@ class _SlaveStream:
     async def _send(self) -> None:
         """The only writer of the stream."""
         while not self._stopped:
-            self.wake.clear()
             if self.transfer.wants_snapshot:
                 self.transfer.give_snapshot(self._master.broker.metadata())
             message = self.transfer.next_message(_now())
             if message is not None:
                 await self._context.write(message)
-                continue
-            try:
-                async with asyncio.timeout_at(self.transfer.next_call()):
-                    await self.wake.wait()
-            except TimeoutError:
-                pass  # What was gathered is due, or a heartbeat.
+            else:
+                await self._sleep(self.transfer.next_call())
+
+    async def _sleep(self, until: float) -> None:
+        self.wake.clear()
+        self._looks_at = until
+        timer = asyncio.get_running_loop().call_at(until, self.wake.set)
+        try:
+            await self.wake.wait()
+        finally:
+            timer.cancel()
+            self._looks_at = -inf
 
     async def _watch(self) -> None:
         housekeeping_s = self._master.settings.housekeeping_s

@@ -9,6 +9,7 @@ Does no I/O but the log's, knows no event loop; the clock is an argument.  `mast
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
 from typing import Protocol
 
 from isal import isal_zlib
@@ -198,25 +199,32 @@ class Transfer:
         return message
 
     def next_call(self) -> float:
-        """When `next_message` will have something to say, though nothing happens until then."""
-        return self._sent_at + (self._settings.gather_s if self._pending() else self._settings.heartbeat_s)
+        """When `next_message` will have something to say, though nothing happens until then; -inf: now."""
+        if self._reply is not None or self._metadata or self._has_epoch_news():
+            return -inf
+        if self.state is State.GREETING:
+            return inf
+        if not (pending := self._pending()):
+            return self._sent_at + self._settings.heartbeat_s
+        if self._sync_master or pending >= self._settings.gather_bytes:
+            return -inf
+        return self._sent_at + self._settings.gather_s
 
     def _next(self, now: float) -> pb.MasterMessage | None:
-        if self.state is State.GREETING and self._reply is None:
+        if now < self.next_call():
             return None
         if self._reply is not None:
             reply, self._reply = self._reply, None
             return pb.MasterMessage(handshake=reply)
-        if self.state is State.TRANSFER and self._epochs.epochs.last != self._epoch_sent:
+        if self._has_epoch_news():
             self._epoch_sent = self._epochs.epochs.last
             return pb.MasterMessage(handshake=self._epoch_news())
         if self._metadata:
             return pb.MasterMessage(metadata=self._metadata.popleft())
-        is_time = now >= self.next_call()
-        if pending := self._pending():
-            leaves = is_time or self._sync_master or pending >= self._settings.gather_bytes
-            return self._read() if leaves else None
-        return self._log_message(b"") if is_time else None
+        return self._read() if self._pending() else self._log_message(b"")
+
+    def _has_epoch_news(self) -> bool:
+        return self.state is State.TRANSFER and self._epochs.epochs.last != self._epoch_sent
 
     def _pending(self) -> int:
         """How many bytes of log may be sent."""

@@ -98,6 +98,45 @@ async def test_frames_split_records_anywhere(tmp_path):
         assert await master.put_and_wait() is PutStatus.PUT_OK
 
 
+NEVER_BY_ITSELF = TransferSettings(gather_s=3600.0, gather_bytes=4096, heartbeat_s=7200.0)
+ASYNC_MASTER = AckLevels(sync_master=False, sync_flush=False)
+
+
+async def test_an_append_that_is_gathered_anyway_does_not_wake_the_sender_and_a_full_gather_does(tmp_path):
+    master = Node(MemoryLog(), tmp_path / "m", 0, levels=ASYNC_MASTER, transfer=NEVER_BY_ITSELF)
+    slave = Node(MemoryLog(), tmp_path / "s", 1)
+    async with master.serving(), slave.following(master):
+        await until(lambda: master.acks.tracker.is_slave_available(0))
+        (stream,) = master.master.streams
+        master.put(b"one")  # instead of the heartbeat's time, the gather's
+        await until(lambda: not stream.wake.is_set())
+        master.put(b"two")
+        assert not stream.wake.is_set()
+        master.put(b"x" * 4096)
+        await until(in_step(master, slave))
+
+
+async def test_what_was_gathered_leaves_though_nothing_more_comes(tmp_path):
+    settings = TransferSettings(gather_s=0.02, gather_bytes=4096, heartbeat_s=7200.0)
+    master = Node(MemoryLog(), tmp_path / "m", 0, levels=ASYNC_MASTER, transfer=settings)
+    slave = Node(MemoryLog(), tmp_path / "s", 1)
+    async with master.serving(), slave.following(master):
+        await until(lambda: master.acks.tracker.is_slave_available(0))
+        for number in range(20):
+            master.put(b"%d" % number)
+            await asyncio.sleep(0)
+        await until(in_step(master, slave))
+
+
+async def test_an_ack_that_makes_room_for_more_wakes_the_sender(tmp_path):
+    settings = TransferSettings(frame_bytes=1000, in_flight_bytes=1000, heartbeat_s=7200.0)
+    master, slave = Node(MemoryLog(), tmp_path / "m", 0, transfer=settings), Node(MemoryLog(), tmp_path / "s", 1)
+    async with master.serving(), slave.following(master):
+        await until(lambda: master.acks.tracker.is_slave_available(0))
+        master.put(*[b"x" * 500] * 20)
+        await until(in_step(master, slave))
+
+
 # --- acknowledgement ----------------------------------------------------------------------------------------------
 
 

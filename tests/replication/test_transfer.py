@@ -1,5 +1,7 @@
 """When a master's log bytes leave for its slave; the clock is an argument."""
 
+from math import inf
+
 import pytest
 
 from broker_service.replication.follower import Follower
@@ -55,10 +57,21 @@ def test_small_records_behind_one_another_are_gathered(tmp_path):
 def test_many_bytes_leave_at_once(tmp_path):
     log, transfer = joined(tmp_path, sync_master=False)
     log.append(b"x" * 4092)
+    assert transfer.next_call() == -inf
     assert data_at(transfer, 100.0) == record(b"x" * 4092)
 
 
 def test_a_sync_master_gathers_nothing(tmp_path):
     log, transfer = joined(tmp_path, sync_master=True)
     log.append(b"one")
+    assert transfer.next_call() == -inf
     assert data_at(transfer, 100.0) == record(b"one")
+
+
+def test_before_a_slave_has_greeted_nothing_is_said_to_it_however_late_it_is(tmp_path):
+    node = Node(MemoryLog(), tmp_path / "m", 0)
+    transfer = Transfer(
+        node.log, node.epochs, node.identity, node.acks, SETTINGS, sync_master=True, sync_flush=False, now=100.0
+    )
+    assert transfer.next_call() == inf
+    assert transfer.next_message(1000.0) is None
