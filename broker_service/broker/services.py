@@ -3,6 +3,7 @@
 from rocketsim_proto import admin_pb2, admin_pb2_grpc, broker_pb2, replication_pb2, replication_pb2_grpc
 
 from broker_service.broker.servicer import BrokerServicer, add_to_server
+from broker_service.replication import master_frame
 from broker_service.server import Service
 
 
@@ -15,7 +16,7 @@ def broker_services(
         Service(broker_pb2.DESCRIPTOR.services_by_name["Broker"].full_name, add_to_server, broker),
         Service(
             replication_pb2.DESCRIPTOR.services_by_name["Replication"].full_name,
-            replication_pb2_grpc.add_ReplicationServicer_to_server,
+            master_frame.add_to_server,
             replication,
         ),
         Service(

@@ -78,8 +78,11 @@ class Follower:
             self._refill_offset, self._refill_until = reply.refill_from, end
         return cut
 
-    def receive(self, frame: pb.LogData) -> None:
-        """Check and store log bytes; a heartbeat has none.  They may end inside of a record."""
+    def receive(self, frame: pb.LogData, data: bytes | memoryview) -> None:
+        """Check and store log bytes; a heartbeat has none.  They may end inside of a record.
+
+        `data`, not the frame's own: each time that it is asked for its bytes, a message copies them.
+        """
         expected = self._expected_offset
         if expected is None or frame.commit_log_offset != expected:
             raise ProtocolViolation(f"log bytes from {frame.commit_log_offset}, {expected} expected")
@@ -87,7 +90,6 @@ class Follower:
             raise StaleEpoch(f"log bytes of epoch {frame.epoch}; this broker is in epoch {self._epochs.epochs.last}")
         if frame.epoch > self._epochs.epochs.last:
             raise ProtocolViolation(f"log bytes of epoch {frame.epoch}, which was not announced")
-        data = frame.data  # once: each time that it is asked for its bytes, the message copies them
         if isal_zlib.crc32(data) != frame.crc32:
             raise ProtocolViolation(f"log bytes from {expected} have a wrong CRC")
         if data:

@@ -28,7 +28,7 @@ class ReplicatedLog(Protocol):
     def read_log(self, commit_log_offset: int, max_bytes: int) -> bytes:
         """Raw bytes from there on, never across a file, never beyond the end."""
 
-    def append_replicated(self, commit_log_offset: int, data: bytes) -> int:
+    def append_replicated(self, commit_log_offset: int, data: bytes | memoryview) -> int:
         """Store whole checked records, keep a last part of one aside, and return the end of what is stored.
 
         `commit_log_offset` is the end, which forgets what was kept aside, or the end plus what is kept aside.

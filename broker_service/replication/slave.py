@@ -14,6 +14,7 @@ from rocketsim_proto.metadata_pb2 import Metadata
 from rocketsim_proto.replication_pb2_grpc import ReplicationStub
 
 from broker_service.errors import RocketSimError, ServiceNotAvailable
+from broker_service.replication import master_frame
 from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.flusher import Flusher
 from broker_service.replication.follower import Follower
@@ -107,7 +108,7 @@ class ReplicationSlave:
         async with grpc.aio.insecure_channel(master_address, options=options) as channel:
             follower = Follower(self._log, self._epochs, self._identity, self._diverged)
             self._stream = _MasterStream(
-                master_address, ReplicationStub(channel), follower, self._flusher, self._broker, self._settings
+                master_address, master_frame.stub(channel), follower, self._flusher, self._broker, self._settings
             )
             await self._stream.run(self._metadata_request)
         raise AssertionError("a stream ends by an exception")
@@ -180,13 +181,13 @@ class _MasterStream:
         self._broker.replicated(end_offset)
 
     async def _receive(self, call: Any) -> NoReturn:
-        async for message in call:
+        async for message, data in call:
             self._heard_at = _now()
             match message.WhichOneof("kind"):
                 case "handshake":
                     self._on_handshake(message.handshake)
                 case "log":
-                    self._follower.receive(message.log)
+                    self._follower.receive(message.log, data)
                     self._ack_due = True
                 case "metadata":
                     self._take(message.metadata)

@@ -22,6 +22,7 @@ from broker_service.replication import catch_up
 from broker_service.replication.catch_up import LogState, Plan, Step
 from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.handshake import TAIL_BYTES, Identity, epoch_messages, log_state
+from broker_service.replication.master_frame import MasterFrame
 from broker_service.replication.protocols import ReplicatedLog
 from broker_service.replication.refusals import Diverged, Mismatch, ProtocolViolation
 from broker_service.replication.tracker import AckRefused, SlaveProgress
@@ -191,7 +192,7 @@ class Transfer:
         self.wants_snapshot = False
         self._metadata.append(snapshot)
 
-    def next_message(self, now: float) -> pb.MasterMessage | None:
+    def next_message(self, now: float) -> MasterFrame | None:
         """What to send now; None while there is nothing to say, or too much in flight."""
         message = self._next(now)
         if message is not None:
@@ -210,17 +211,17 @@ class Transfer:
             return -inf
         return self._sent_at + self._settings.gather_s
 
-    def _next(self, now: float) -> pb.MasterMessage | None:
+    def _next(self, now: float) -> MasterFrame | None:
         if now < self.next_call():
             return None
         if self._reply is not None:
             reply, self._reply = self._reply, None
-            return pb.MasterMessage(handshake=reply)
+            return MasterFrame(pb.MasterMessage(handshake=reply))
         if self._has_epoch_news():
             self._epoch_sent = self._epochs.epochs.last
-            return pb.MasterMessage(handshake=self._epoch_news())
+            return MasterFrame(pb.MasterMessage(handshake=self._epoch_news()))
         if self._metadata:
-            return pb.MasterMessage(metadata=self._metadata.popleft())
+            return MasterFrame(pb.MasterMessage(metadata=self._metadata.popleft()))
         return self._read() if self._pending() else self._log_message(b"")
 
     def _has_epoch_news(self) -> bool:
@@ -231,7 +232,7 @@ class Transfer:
         has_room = self.sent_offset - self._confirmed_offset < self._settings.in_flight_bytes
         return self._log.end_offset - self.sent_offset if self.state is State.TRANSFER and has_room else 0
 
-    def _read(self) -> pb.MasterMessage:
+    def _read(self) -> MasterFrame:
         if self.sent_offset < self._log.min_offset:
             raise Mismatch(f"{self.name}: {self.sent_offset} is deleted by now; it has to start over")
         data = self._log.read_log(self.sent_offset, self._settings.frame_bytes)
@@ -239,16 +240,15 @@ class Transfer:
         self.sent_offset += len(data)
         return message
 
-    def _log_message(self, data: bytes) -> pb.MasterMessage:
+    def _log_message(self, data: bytes) -> MasterFrame:
         message = pb.MasterMessage()
         log = message.log  # filled in place: a LogData made by itself would be copied into the message
         log.epoch = self._epoch_sent
         log.commit_log_offset = self.sent_offset
-        log.data = data
         log.crc32 = isal_zlib.crc32(data)
         log.confirm_offset = self._acks.confirm_offset
         log.master_end_offset = self._log.end_offset
-        return message
+        return MasterFrame(message, data)
 
     def _epoch_news(self) -> pb.HandshakeReply:
         return pb.HandshakeReply(

@@ -178,7 +178,7 @@ class MessageStore:
         records = Records.walk(bytearray(record_format.encode(record)))
         return self.append(records, record.topic, now_ms, store_host)
 
-    def append_replicated(self, commit_log_offset: int, data: bytes) -> int:
+    def append_replicated(self, commit_log_offset: int, data: bytes | memoryview) -> int:
         """Appends the master's log as it is, checked; returns the end of the last whole record that is stored.
 
         The rest of a partial record comes with the next call, whose offset counts on from this one's bytes.

@@ -97,7 +97,7 @@ class Writer:
     def _queues_of(self, topic: str, queue_ids: list[int]) -> dict[int, ConsumeQueue]:
         return {queue_id: self._queues.get_or_create(topic, queue_id) for queue_id in queue_ids}
 
-    def append_replicated(self, commit_log_offset: int, data: bytes) -> int:
+    def append_replicated(self, commit_log_offset: int, data: bytes | memoryview) -> int:
         """Appends the master's log as it is; returns the end of the last whole record or blank that is stored.
 
         `commit_log_offset` is our end plus what is kept aside of a partial record; our end itself starts that record
@@ -139,7 +139,7 @@ class Writer:
         self.partial = bytes(memoryview(data)[at:])
         return log.end_offset
 
-    def _append_few_checked(self, data: bytes, chain: Chain, at: int) -> bool:
+    def _append_few_checked(self, data: bytes | memoryview, chain: Chain, at: int) -> bool:
         """A few records, if nothing is wrong with them; else nothing is done."""
         view, offset = memoryview(data), self._log.end_offset
         records = few.sound(view, chain.sizes.tolist(), at, offset)

@@ -37,11 +37,15 @@ def reader(kind: type[M]) -> Callable[[bytes], Received[M]]:
 def join(number: int, pieces: Iterable[bytes | memoryview], others: bytes) -> bytes:
     """The message: field `number` (below 16) holds the pieces back to back, `others` are its other fields."""
     pieces = list(pieces)
-    length = sum(map(len, pieces))
-    return b"".join((bytes((number << 3 | _BYTES,)), _varint(length), *pieces, others))
+    return b"".join((head(number, sum(map(len, pieces))), *pieces, others))
 
 
-def split(number: int, data: bytes) -> tuple[memoryview, bytes]:
+def head(number: int, length: int) -> bytes:
+    """What stands before the field's bytes."""
+    return bytes((number << 3 | _BYTES,)) + _varint(length)
+
+
+def split(number: int, data: bytes | memoryview) -> tuple[memoryview, bytes | memoryview]:
     """(the field, not copied, the other fields) of a message that `join` could have made.
 
     Of any other message it is (empty, the whole of it): then the field, if it is there, is where protobuf finds it.

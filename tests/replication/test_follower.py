@@ -44,7 +44,7 @@ def reply(*epochs, end, resume, first=0, tail=b"", **fields):
 
 def frame(offset, data, *, epoch=100, crc32=None):
     crc32 = zlib.crc32(data) if crc32 is None else crc32
-    return pb.LogData(epoch=epoch, commit_log_offset=offset, data=data, crc32=crc32, master_end_offset=1000)
+    return pb.LogData(epoch=epoch, commit_log_offset=offset, crc32=crc32, master_end_offset=1000), data
 
 
 def test_a_slave_does_not_follow_a_master_of_an_older_epoch(tmp_path):
@@ -118,22 +118,22 @@ def test_bad_log_bytes_are_not_stored(tmp_path, bad, error, message):
     slave, _ = follower(tmp_path, log, (100, 0))
     slave.welcome(reply((100, 0), end=10, resume=10))
     with pytest.raises(error, match=message):
-        slave.receive(bad)
+        slave.receive(*bad)
     assert log.data == TEN
 
 
 def test_an_ack_covers_whole_records_and_what_is_synced_if_the_master_asks_for_it(tmp_path):
     slave, _ = follower(tmp_path, MemoryLog(TEN), (100, 0))
     slave.welcome(reply((100, 0), end=10, resume=10, sync_flush=True))
-    slave.receive(frame(10, TEN + TEN[:4]))
+    slave.receive(*frame(10, TEN + TEN[:4]))
     assert slave.ack(flushed_offset=10).ack_offset == 10
     assert slave.ack(flushed_offset=24).ack_offset == 20
-    slave.receive(frame(24, TEN[4:]))
+    slave.receive(*frame(24, TEN[4:]))
     assert slave.ack(flushed_offset=30).ack_offset == 30
 
     slave, _ = follower(tmp_path, MemoryLog(TEN), (100, 0))
     slave.welcome(reply((100, 0), end=10, resume=10, sync_flush=False))
-    slave.receive(frame(10, TEN))
+    slave.receive(*frame(10, TEN))
     assert slave.ack(flushed_offset=10).ack_offset == 20
 
 
@@ -142,7 +142,7 @@ def test_an_epoch_that_begins_while_the_stream_is_open_is_on_disk_before_its_fir
     slave.welcome(reply((100, 0), end=10, resume=10))
     slave.welcome(reply((100, 0), (200, 10), end=10, resume=10))
     assert str(EpochFile(tmp_path / "epochs.json", 0).epochs) == "100@0 200@10"
-    slave.receive(frame(10, TEN, epoch=200))
+    slave.receive(*frame(10, TEN, epoch=200))
     assert slave.ack(0).epoch == file.epochs.last == 200
     with pytest.raises(StaleEpoch):
         slave.welcome(reply((100, 0), end=10, resume=10))

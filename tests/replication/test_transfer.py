@@ -27,13 +27,13 @@ def joined(tmp_path, *, sync_master: bool, now: float = 100.0) -> tuple[MemoryLo
     )
     follower = Follower(slave.log, slave.epochs, slave.identity, tmp_path / "diverged")
     transfer.greet(follower.handshake(), takes_writes=True)
-    assert transfer.next_message(now).WhichOneof("kind") == "handshake"
+    assert transfer.next_message(now).message.WhichOneof("kind") == "handshake"
     return master.log, transfer
 
 
 def data_at(transfer: Transfer, now: float) -> bytes | None:
-    message = transfer.next_message(now)
-    return None if message is None else message.log.data
+    frame = transfer.next_message(now)
+    return None if frame is None else frame.data
 
 
 def test_a_record_leaves_at_once_when_nothing_left_just_before(tmp_path):

@@ -6,6 +6,7 @@ from rocketsim_proto import replication_pb2 as pb
 
 from broker_service.errors import RocketSimError, StaleEpoch
 from broker_service.replication.follower import Follower
+from broker_service.replication.master_frame import MasterFrame, from_bytes, to_bytes
 from broker_service.replication.transfer import State
 from tests.simulation.node import Node
 
@@ -20,7 +21,7 @@ class Stream:
         self.slave = slave
         self.runs = (master.starts, slave.starts)
         self.to_master: deque[pb.SlaveMessage] = deque()
-        self.to_slave: deque[pb.MasterMessage] = deque()
+        self.to_slave: deque[bytes] = deque()
         self.transfer = master.transfer(now)
         self.follower: Follower = slave.follower()
         self.welcome = False
@@ -46,9 +47,9 @@ class Stream:
 
     def master_sends(self, now: float) -> None:
         if len(self.to_slave) < ON_THE_WAY:
-            message = self._guarded(lambda: self.transfer.next_message(now))
-            if message is not None:
-                self.to_slave.append(message)
+            frame = self._guarded(lambda: self.transfer.next_message(now))
+            if frame is not None:
+                self.to_slave.append(to_bytes(frame))
 
     def master_hears(self) -> None:
         if self.to_master:
@@ -78,10 +79,11 @@ class Stream:
 
     def slave_hears(self) -> None:
         if self.to_slave:
-            message = self.to_slave.popleft()
-            self._guarded(lambda: self._on_master_message(message))
+            frame = from_bytes(self.to_slave.popleft())
+            self._guarded(lambda: self._on_master_frame(frame))
 
-    def _on_master_message(self, message: pb.MasterMessage) -> None:
+    def _on_master_frame(self, frame: MasterFrame) -> None:
+        message, data = frame
         if message.WhichOneof("kind") == "handshake":
             cut = self.follower.welcome(message.handshake)
             self.welcome = True
@@ -89,7 +91,7 @@ class Stream:
                 self.clamped = True
                 self.slave.offsets.clamp(self.slave.queue_end, new_generation=False)
         else:
-            self.follower.receive(message.log)
+            self.follower.receive(message.log, data)
         self.ack_due = True
 
     def slave_sends(self) -> None:

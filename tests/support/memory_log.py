@@ -40,11 +40,11 @@ class MemoryLog:
         room = self.file_size - commit_log_offset % self.file_size
         return bytes(self.data[start : start + min(max_bytes, room)])
 
-    def append_replicated(self, commit_log_offset: int, data: bytes) -> int:
+    def append_replicated(self, commit_log_offset: int, data: bytes | memoryview) -> int:
         if commit_log_offset == self.end_offset:
             self._aside = b""
         assert commit_log_offset == self.end_offset + len(self._aside)
-        data, self._aside = self._aside + data, b""
+        data, self._aside = self._aside + bytes(data), b""
         at = 0
         while at + SIZE.size <= len(data):
             (size,) = SIZE.unpack_from(data, at)

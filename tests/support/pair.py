@@ -10,9 +10,9 @@ from typing import Any
 
 import grpc
 from rocketsim_proto.metadata_pb2 import Metadata
-from rocketsim_proto.replication_pb2_grpc import add_ReplicationServicer_to_server
 
 from broker_service.model import PutStatus
+from broker_service.replication import master_frame
 from broker_service.replication.acknowledgement import AckLevels, Acknowledgements
 from broker_service.replication.catch_up import Cut
 from broker_service.replication.epoch_file import EpochFile
@@ -168,7 +168,7 @@ class Node:
     async def serving(self, *, begin: bool = True) -> AsyncIterator["Node"]:
         async with self.running():
             server = grpc.aio.server()
-            add_ReplicationServicer_to_server(self.master, server)
+            master_frame.add_to_server(self.master, server)
             self.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
             await server.start()
             if begin:

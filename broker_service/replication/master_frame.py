@@ -1,0 +1,61 @@
+"""What a master sends, as bytes and back; they are protobuf's own, but log bytes are copied once.  Pure.
+
+Log bytes are a field of a LogData, which is one of a MasterMessage; they go first in it:
+
+    | tag of log | its length | tag of data | its length | the log's bytes | epoch, offset, CRC ... |
+"""
+
+from typing import Any, NamedTuple
+
+import grpc
+from rocketsim_proto import bytes_field
+from rocketsim_proto import replication_pb2 as pb
+from rocketsim_proto.replication_pb2_grpc import ReplicationServicer, ReplicationStub, add_ReplicationServicer_to_server
+
+_SERVICE = pb.DESCRIPTOR.services_by_name["Replication"].full_name
+
+
+class MasterFrame(NamedTuple):
+    """A message, and the log bytes that its `log` does without."""
+
+    message: pb.MasterMessage
+    data: bytes | memoryview = b""
+
+
+def to_bytes(frame: MasterFrame) -> bytes:
+    if frame.message.WhichOneof("kind") != "log":
+        return frame.message.SerializeToString()
+    head = bytes_field.head(pb.LogData.DATA_FIELD_NUMBER, len(frame.data))
+    others = frame.message.log.SerializeToString()
+    return bytes_field.join(pb.MasterMessage.LOG_FIELD_NUMBER, (head, frame.data, others), b"")
+
+
+def from_bytes(received: bytes) -> MasterFrame:
+    """Log bytes stay where gRPC left them, if they lie as above."""
+    log, behind = bytes_field.split(pb.MasterMessage.LOG_FIELD_NUMBER, received)
+    if not log or behind:
+        message = pb.MasterMessage.FromString(received)
+        return MasterFrame(message, message.log.data)
+    data, others = bytes_field.split(pb.LogData.DATA_FIELD_NUMBER, log)
+    message = pb.MasterMessage(log=pb.LogData.FromString(bytes(others)))
+    return MasterFrame(message, data or message.log.data)
+
+
+def stub(channel: grpc.aio.Channel) -> ReplicationStub:
+    """The generated one, but for what is read from the stream."""
+    made = ReplicationStub(channel)
+    made.Replicate = channel.stream_stream(
+        f"/{_SERVICE}/Replicate",
+        request_serializer=pb.SlaveMessage.SerializeToString,
+        response_deserializer=from_bytes,
+    )
+    return made
+
+
+def add_to_server(servicer: ReplicationServicer, server: grpc.aio.Server) -> None:
+    """As generated code does it, but for what is written to the stream."""
+    add_ReplicationServicer_to_server(servicer, server)
+    streams: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(
+        servicer.Replicate, request_deserializer=pb.SlaveMessage.FromString, response_serializer=to_bytes
+    )
+    server.add_registered_method_handlers(_SERVICE, {"Replicate": streams})
