@@ -15,7 +15,7 @@ from rocketsim_client.transport import Outgoing
 ONE_BY_ONE = 64
 
 
-def encode(outgoing: Outgoing, born_ipv4: bytes = LOOPBACK) -> tuple[bytes, Any]:
+def encode(outgoing: Outgoing, born_ipv4: bytes = LOOPBACK) -> tuple[bytes | memoryview, Any]:
     """(records back to back, their sizes)."""
     born_host = born_ipv4 + _NO_PORT
     if len(outgoing) > ONE_BY_ONE or not isinstance(outgoing.bodies, list):

@@ -71,7 +71,7 @@ def encode(
     store_host_v6: bool = False,
     flags: npt.ArrayLike = 0,
     sys_flags: npt.ArrayLike = 0,
-) -> tuple[bytes, npt.NDArray[np.uint32]]:
+) -> tuple[memoryview, npt.NDArray[np.uint32]]:
     """The records back to back, and their sizes.
 
     `bodies` and `properties` (encoded, see `encode_property_columns`) are binary arrays or lists of bytes, as many
@@ -115,4 +115,4 @@ def encode(
         properties,
         b"",
     )
-    return flat(records)[0].tobytes(), sizes.astype(np.uint32)
+    return flat(records)[0].data, sizes.astype(np.uint32)
