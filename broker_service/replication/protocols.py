@@ -28,6 +28,9 @@ class ReplicatedLog(Protocol):
     def read_log(self, commit_log_offset: int, max_bytes: int) -> bytes:
         """Raw bytes from there on, never across a file, never beyond the end."""
 
+    def view_log(self, commit_log_offset: int, max_bytes: int) -> memoryview:
+        """The same, not copied, for who is done with it before anything else happens to the log."""
+
     def append_replicated(self, commit_log_offset: int, data: bytes | memoryview) -> int:
         """Store whole checked records, keep a last part of one aside, and return the end of what is stored.
 

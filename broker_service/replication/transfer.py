@@ -193,7 +193,10 @@ class Transfer:
         self._metadata.append(snapshot)
 
     def next_message(self, now: float) -> MasterFrame | None:
-        """What to send now; None while there is nothing to say, or too much in flight."""
+        """What to send now; None while there is nothing to say, or too much in flight.
+
+        Log bytes are the log's own: to be turned into bytes before anything else is done.
+        """
         message = self._next(now)
         if message is not None:
             self._sent_at = now
@@ -235,12 +238,12 @@ class Transfer:
     def _read(self) -> MasterFrame:
         if self.sent_offset < self._log.min_offset:
             raise Mismatch(f"{self.name}: {self.sent_offset} is deleted by now; it has to start over")
-        data = self._log.read_log(self.sent_offset, self._settings.frame_bytes)
+        data = self._log.view_log(self.sent_offset, self._settings.frame_bytes)
         message = self._log_message(data)
         self.sent_offset += len(data)
         return message
 
-    def _log_message(self, data: bytes) -> MasterFrame:
+    def _log_message(self, data: bytes | memoryview) -> MasterFrame:
         message = pb.MasterMessage()
         log = message.log  # filled in place: a LogData made by itself would be copied into the message
         log.epoch = self._epoch_sent

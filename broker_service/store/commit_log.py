@@ -259,11 +259,20 @@ class CommitLog:
 
     def read(self, offset: int, size: int) -> bytes:
         """Up to `size` bytes, never across a file, never beyond the end; NotFound outside the log."""
+        start, size = self._there(offset, size)
+        return self._files.pread(self._open.handle(self.path(start)), size, offset - start) if size > 0 else b""
+
+    def view_of(self, offset: int, size: int) -> memoryview:
+        """The same bytes where the file is mapped, not copied."""
+        start, size = self._there(offset, size)
+        return self.view(start)[offset - start : offset - start + size] if size > 0 else memoryview(b"")
+
+    def _there(self, offset: int, size: int) -> tuple[int, int]:
+        """The file that holds the offset, and how many of these bytes there are in it."""
         if not self.min_offset <= offset <= self.end_offset:
             raise NotFound(f"log offset {offset} is outside the log: {self.min_offset} to {self.end_offset}")
         start = self.start_of(offset)
-        size = min(size, start + self.file_size - offset, self.end_offset - offset)
-        return self._files.pread(self._open.handle(self.path(start)), size, offset - start) if size > 0 else b""
+        return start, min(size, start + self.file_size - offset, self.end_offset - offset)
 
     def view(self, start: int) -> memoryview:
         """A whole file, read-only, as it is now and will be."""

@@ -40,6 +40,9 @@ class MemoryLog:
         room = self.file_size - commit_log_offset % self.file_size
         return bytes(self.data[start : start + min(max_bytes, room)])
 
+    def view_log(self, commit_log_offset: int, max_bytes: int) -> memoryview:
+        return memoryview(self.read_log(commit_log_offset, max_bytes))
+
     def append_replicated(self, commit_log_offset: int, data: bytes | memoryview) -> int:
         if commit_log_offset == self.end_offset:
             self._aside = b""
