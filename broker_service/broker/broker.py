@@ -11,7 +11,7 @@ from dataclasses import replace
 from broker_service.broker.consumer_offsets import ConsumerOffsetTable
 from broker_service.broker.groups import SubscriptionGroupTable
 from broker_service.broker.long_polling import LongPolling
-from broker_service.broker.mastership import Mastership
+from broker_service.broker.mastership import Mastership, Standing
 from broker_service.broker.peers import Peers
 from broker_service.broker.topics import TopicTable
 from broker_service.config import BrokerConfig, with_updates
@@ -87,7 +87,7 @@ class Broker:
         """Raises unless a client may write to the log now."""
         if self.stopping:
             raise ServiceNotAvailable("this broker is stopping; send to another one")
-        waits_for = self.waits_for() if not self.is_slave else None
+        waits_for = self.waits_for() if self.mastership.standing is Standing.WAITING else None
         self.mastership.check_writable(client_epoch, waits_for)
         if self.failure:
             raise ServiceNotAvailable(f"{self.failure}; reads go on, writes need a restart")

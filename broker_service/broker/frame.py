@@ -112,10 +112,8 @@ def _few(topic: bytes, data: bytearray, count: int, limits: FrameLimits) -> Fram
         return None
     if len(found) != count or not all(_is_plain(view, parts, topic, limits) for parts in found):
         return None
-    records = few.as_columns(data, found)
-    records.parts = found
     queue_ids = [parts.queue_id for parts in found]
-    return Frame(records, (min(queue_ids), max(queue_ids)))
+    return Frame(Records.of_parts(data, found), (min(queue_ids), max(queue_ids)))
 
 
 def _is_plain(data: memoryview, parts: Parts, topic: bytes, limits: FrameLimits) -> bool:

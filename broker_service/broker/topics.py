@@ -66,9 +66,10 @@ class TopicTable(ConfigTable[TopicConfig]):
 
     def writable(self, name: str, broker_permission: int) -> TopicConfig | None:
         """The topic, for a client that sends to it; None if there is none, which the caller may make."""
-        check_topic_name(name)
-        refuse_system_topic(name)
         topic = self.entries.get(name)
+        if topic is None:
+            check_topic_name(name)
+        refuse_system_topic(name)
         if not broker_permission & PERM_WRITE or (topic is not None and not topic.perm & PERM_WRITE):
             raise NoPermission(f"topic {name} cannot be written: {_why(topic, broker_permission)}")
         return topic

@@ -7,12 +7,12 @@ not goes through the columns, which say what is wrong.
 
 from collections.abc import Sequence
 from struct import Struct
-from typing import Any
 
 import numpy as np
-from rocketsim_proto.columnar import Records
 from rocketsim_proto.record import (
+    NAME_END,
     PROPERTY_DELAY,
+    PROPERTY_END,
     PROPERTY_TAGS,
     SYS_FLAG_TRANSACTION_MASK,
     Parts,
@@ -103,17 +103,22 @@ def queue_runs(data: memoryview, records: Sequence[Parts], delay_levels_ms: Sequ
 
 def _queue_code(data: memoryview, parts: Parts, topic: bytes, delay_levels_ms: Sequence[int]) -> int:
     """The hash of the tags, or the delivery time of a delayed message."""
-    properties = decode_properties(data[parts.properties_start : parts.end])
-    if topic == _SCHEDULE_TOPIC and (level := int(properties.get(PROPERTY_DELAY, 0))) > 0:
+    properties = bytes(data[parts.properties_start : parts.end])
+    if topic == _SCHEDULE_TOPIC and (level := int(decode_properties(properties).get(PROPERTY_DELAY, 0))) > 0:
         store_timestamp = int.from_bytes(data[parts.born_end : parts.born_end + 8], "big", signed=True)
         return store_timestamp + delay_levels_ms[min(level, len(delay_levels_ms)) - 1]
-    return tags_code(properties.get(PROPERTY_TAGS, ""))
+    return tags_code(_tags(properties))
 
 
 _SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
+_TAGS = (PROPERTY_TAGS + NAME_END).encode()
+_END = PROPERTY_END.encode()
 
 
-def as_columns(data: Any, records: Sequence[Parts]) -> Records:
-    """For who goes on with columns."""
-    starts = np.array([parts.start for parts in records], np.int64)
-    return Records(np.frombuffer(data, np.uint8), starts, np.array([parts.size for parts in records], np.int64))
+def _tags(properties: bytes) -> str:
+    """What `decode_properties` has for TAGS, without the other properties."""
+    tags = b""
+    for piece in properties.split(_END):
+        if piece.startswith(_TAGS):
+            tags = piece[len(_TAGS) :] or tags
+    return tags.decode("utf-8", "replace")

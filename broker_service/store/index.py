@@ -122,13 +122,12 @@ class Index:
         """How many bytes of log are not indexed yet."""
         return self._log.end_offset - self.position
 
-    def offer(self, offset: int, records: Records) -> None:
-        """Appended records, so that they need not be read from the log again.
+    def offer(self, offset: int, size: int, records: Records) -> None:
+        """Appended records, `size` bytes back to back, so that they need not be read from the log again.
 
         The keys of many are taken at once, while their bytes and columns are in the processor's caches; then nothing of
         them has to be kept.
         """
-        size = int(records.sizes.sum())
         if self._waiting_bytes + size <= _MAX_WAITING:
             self._waiting.append(_Waiting(offset, size, records if len(records) <= FEW else index_keys(records)))
             self._waiting_bytes += size
@@ -285,5 +284,5 @@ def _keys_of_few(parts: list[Records]) -> list[IndexKeys]:
     """Neighbours as one batch: one message costs as much as hundreds."""
     if len(parts) <= 1:
         return [index_keys(part) for part in parts]
-    data = b"".join(part.take_bytes() for part in parts)
-    return [index_keys(Records.walk(data, sizes=np.concatenate([part.sizes for part in parts])))]
+    data = b"".join(part.data.data[part.parts[0].start : part.parts[-1].end] for part in parts)
+    return [index_keys(Records.walk(data, sizes=[one.size for part in parts for one in part.parts]))]

@@ -186,11 +186,11 @@ class MessageStore:
         """
         return self._writer.append_replicated(commit_log_offset, data)
 
-    def _on_appended(self, offset: int, records: Records) -> None:
+    def _on_appended(self, offset: int, size: int, records: Records) -> None:
         if self.config.message_index_enable:
-            self._index.offer(offset, records)
+            self._index.offer(offset, size, records)
             if self._index.behind > _INDEX_MAX_BEHIND:
-                self._index.work(2 * int(records.sizes.sum()), self._now_ms)
+                self._index.work(2 * size, self._now_ms)
 
     def truncate(self, offset: int, keep_in: Path | None) -> int:
         """Cuts the log back to `offset`, a record's start; returns how many bytes went.

@@ -27,11 +27,11 @@ from broker_service.store.queue_table import QueueTable
 _NEVER = 2**63 - 1
 _SPARE = 1 << 20  # what a disk must have free, beside the next log file, to count as having room again
 
-OnAppended = Callable[[int, Records], None]
+OnAppended = Callable[[int, int, Records], None]
 
 
 class Writer:
-    """`on_appended` is told of every batch of records that lies back to back, for the index."""
+    """`on_appended(offset, size, records)` is told of every batch that lies back to back, for the index."""
 
     def __init__(
         self,
@@ -67,12 +67,13 @@ class Writer:
         offsets = queue_offsets(queue_ids, is_queued(records.sys_flag), firsts)
         records.stamp(offsets, placement.offsets, now_ms, store_host)
         parts = [(run.commit_log_offset, _rows(records, run.first, run.last)) for run in placement.runs]
-        pieces: list[tuple[int, Buffer]] = [(offset, _bytes_of(part)) for offset, part in parts]
+        written = [(offset, _bytes_of(part)) for offset, part in parts]
+        pieces: list[tuple[int, Buffer]] = [*written]
         pieces += [(at, BLANK.pack(size, BLANK_MAGIC)) for at, size in placement.blanks]
         pieces.sort(key=lambda piece: piece[0])  # a file is made when the one before it is complete
         self._store(pieces, placement.end_offset, queue_runs(records, self._config.delay_levels_ms, topic), now_ms)
-        for offset, part in parts:
-            self._on_appended(offset, part)
+        for (offset, data), (_, part) in zip(written, parts, strict=True):
+            self._on_appended(offset, len(data), part)
         runs = [(run.commit_log_offset, run.last - run.first) for run in placement.runs]
         return Appended(_grown(queues, firsts), runs, placement.end_offset, now_ms)
 
@@ -91,7 +92,8 @@ class Writer:
         view = records.data.data
         stamped = few.stamp(view, records.parts, offset, dict(firsts), now_ms, store_host)
         self._store([(offset, view)], end, few.queue_runs(view, stamped, self._config.delay_levels_ms), now_ms)
-        self._on_appended(offset, records[:])  # columns made before know nothing of the stamps
+        # Columns made before know nothing of the stamps.
+        self._on_appended(offset, end - offset, Records.of_parts(records.data, stamped))
         return Appended(_grown(queues, firsts), [(offset, len(stamped))], end, now_ms)
 
     def _queues_of(self, topic: str, queue_ids: list[int]) -> dict[int, ConsumeQueue]:
@@ -148,7 +150,7 @@ class Writer:
         runs = few.queue_runs(view, records, self._config.delay_levels_ms)
         timestamp = store_timestamp_at(view, records[-1].start)
         self._store([(offset, view[at : chain.end])], offset + chain.end - at, runs, timestamp)
-        self._on_appended(offset, few.as_columns(data, records))
+        self._on_appended(offset, chain.end - at, Records.of_parts(data, records))
         return True
 
     def _append_checked(self, data: npt.NDArray[np.uint8], sizes: npt.NDArray[np.int64], at: int) -> None:
@@ -157,10 +159,10 @@ class Writer:
         good, reason = sound(records, offset, crc=True, strict_from=_NEVER)
         if good:
             whole = _rows(records, 0, good)
-            end = offset + int(whole.sizes.sum())
+            written = _bytes_of(whole)
             runs = queue_runs(whole, self._config.delay_levels_ms)
-            self._store([(offset, _bytes_of(whole))], end, runs, int(whole.store_timestamp[-1]))
-            self._on_appended(offset, whole)
+            self._store([(offset, written)], offset + len(written), runs, int(whole.store_timestamp[-1]))
+            self._on_appended(offset, len(written), whole)
         if good < len(records):
             raise RecordError(at + int(records.starts[good]), reason)
 

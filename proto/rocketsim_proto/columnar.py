@@ -41,6 +41,15 @@ class Records:
         self.sizes = sizes
 
     @classmethod
+    def of_parts(cls, data: Any, parts: list[record.Parts]) -> "Records":
+        """A few records that were found one by one: not even `starts` and `sizes` are made before they are asked
+        for."""
+        records = cls.__new__(cls)
+        records.data = as_bytes(data)
+        records.parts = parts
+        return records
+
+    @classmethod
     def walk(cls, data: Any, count: int | None = None, sizes: Any = None) -> "Records":
         """The records that fill `data` exactly, one behind the other.
 
@@ -64,11 +73,19 @@ class Records:
         return cls(data, starts, sizes)
 
     def __len__(self) -> int:
-        return len(self.starts)
+        return len(self.parts) if "starts" not in self.__dict__ else len(self.starts)
 
     def __getitem__(self, rows: "slice | npt.NDArray[Any]") -> "Records":
         """Some of the records, by slice, index array or mask; over the same buffer."""
         return Records(self.data, self.starts[rows], self.sizes[rows])
+
+    @cached_property
+    def starts(self) -> Positions:
+        return np.array([parts.start for parts in self.parts], np.int64)
+
+    @cached_property
+    def sizes(self) -> Positions:
+        return np.array([parts.size for parts in self.parts], np.int64)
 
     @cached_property
     def parts(self) -> list[record.Parts]:

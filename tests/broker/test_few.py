@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rocketsim_proto import record
+from rocketsim_proto.columnar import Records
 from rocketsim_proto.record import SYS_FLAG_COMPRESSED, SYS_FLAG_STORE_HOST_V6
 
 from broker_service.broker.frame import Frame, FrameLimits, check_frame
@@ -73,7 +74,7 @@ def stored(frames: list[list[record.Record]]) -> tuple[list[Appended | str], Mes
     for number, frame in enumerate(frames):
         data = bytearray(b"".join(map(record.encode, frame)))
         try:
-            answers.append(store.append(few.Records.walk(data), frame[0].topic, NOW + number, HOST))
+            answers.append(store.append(Records.walk(data), frame[0].topic, NOW + number, HOST))
         except RocketSimError as error:
             answers.append(str(error))
     return answers, store
