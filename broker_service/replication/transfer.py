@@ -42,7 +42,7 @@ class TransferSettings:
     # With ASYNC_MASTER, where nobody waits for it, less than this leaves only so long after the message before it: a
     # message costs as much for one small record as for dozens.
     gather_bytes: int = 4096
-    gather_s: float = 0.005
+    gather_s: float = 0.010
     heartbeat_s: float = 5.0  # haSendHeartbeatInterval
     housekeeping_s: float = 20.0  # haHousekeepingInterval
     metadata_changes: int = 64  # kept for a slow slave; beyond that it gets one snapshot instead
