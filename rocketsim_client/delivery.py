@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from rocketsim_client import record_frame
 from rocketsim_client.batch import OutgoingBatch
 from rocketsim_client.cluster import Cluster
 from rocketsim_client.errors import (
@@ -175,6 +176,7 @@ class Delivery:
                 address,
                 batch.broker_name,
                 batch.outgoing(),
+                record_frame.encode,
                 group=self._options.group,
                 epoch=route.epoch(batch.broker_name),
                 default_topic_queue_nums=self._options.default_topic_queue_nums,

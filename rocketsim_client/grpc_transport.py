@@ -15,7 +15,7 @@ from rocketsim_client.grpc_answers import acknowledged, pull_frame
 from rocketsim_client.grpc_name_servers import GrpcNameServers
 from rocketsim_client.local_address import local_ipv4
 from rocketsim_client.model import GetMessageStatus, MessageQueue, PullFrame, QueueBounds, QueueRange
-from rocketsim_client.transport import Acknowledged, OffsetsAnswer, Outgoing, PullAnswer, PullCall
+from rocketsim_client.transport import Acknowledged, Encode, OffsetsAnswer, Outgoing, PullAnswer, PullCall
 
 
 class SendStub:
@@ -54,15 +54,14 @@ class GrpcTransport(GrpcNameServers):
         address: str,
         broker_name: str,
         outgoing: Outgoing,
+        encode: Encode,
         *,
         group: str,
         epoch: int,
         default_topic_queue_nums: int,
         timeout_s: float,
     ) -> Acknowledged:
-        from rocketsim_client import record_frame  # Arrow's compute, which reading does without
-
-        records, sizes = record_frame.encode(outgoing, local_ipv4(address))
+        records, sizes = encode(outgoing, local_ipv4(address))
         others = pb.SendRequest(
             topic=outgoing.topic,
             count=len(outgoing),

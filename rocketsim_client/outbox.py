@@ -3,8 +3,8 @@
 A thread is started when there is something to send and all others are at it.  Closing sends everything first.
 """
 
-# Arrow and the transport would import these with the first batch, which fails at the end of a process: where a
-# forgotten producer is closed.
+# Arrow would import this with the first batch, which fails at the end of a process: where a forgotten producer is
+# closed.
 import concurrent.futures.thread  # noqa: F401
 import threading
 from collections.abc import Callable, Sequence
@@ -13,7 +13,6 @@ from typing import cast
 
 import numpy as np
 
-import rocketsim_client.record_frame  # noqa: F401
 from rocketsim_client.accumulator import Accumulator, Batch, Kind, Lane
 from rocketsim_client.batch import OutgoingBatch
 from rocketsim_client.delivery import Delivery

@@ -1,10 +1,10 @@
 """The seam to the cluster: what the client asks of name servers and brokers, whatever protocol carries it.
 
-Calls take messages as columns and give record bytes; encoding them into frames belongs to the transport.  Every call
-names an address and a timeout, tries once, and raises the errors of `errors.py`.
+Calls take messages as columns and give record bytes.  Every call names an address and a timeout, tries once, and raises
+the errors of `errors.py`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -30,6 +30,11 @@ class Outgoing:
 
     def __len__(self) -> int:
         return len(self.bodies)
+
+
+# (records back to back, their sizes) of messages that come from this IPv4 address: `record_frame.encode`, which the
+# sender hands in, because who only reads does without it and what it imports.
+Encode = Callable[[Outgoing, bytes], tuple[bytes, Sequence[int]]]
 
 
 @dataclass(slots=True)
@@ -90,6 +95,7 @@ class Transport(Protocol):
         address: str,
         broker_name: str,
         outgoing: Outgoing,
+        encode: Encode,
         *,
         group: str,
         epoch: int,

@@ -7,6 +7,7 @@ from rocketsim_proto import admin_pb2, record
 from rocketsim_proto.admin_pb2_grpc import AdminStub
 from rocketsim_proto.columnar import Records
 
+from rocketsim_client import record_frame
 from rocketsim_client.errors import ServiceNotAvailable, TopicNotExist
 from rocketsim_client.grpc_transport import GrpcTransport
 from rocketsim_client.model import MessageQueue, QueueRange
@@ -44,6 +45,7 @@ class OneBroker:
             self.address,
             str(self.process.keys["brokerName"]),
             outgoing,
+            record_frame.encode,
             group="tests",
             epoch=epoch,
             default_topic_queue_nums=4,
