@@ -24,12 +24,13 @@ def acknowledged(answer: pb.SendResponse, queue_ids: Sequence[int], sizes: Seque
     """Give every message its place: offsets of a queue are consecutive in frame order, records of a run lie back to
     back.  Many places are arrays."""
     count = len(sizes)
-    if sum(run.count for run in answer.runs) != count or sum(queue.count for queue in answer.queues) != count:
+    queues, runs = answer.queues, answer.runs
+    if sum([run.count for run in runs]) != count or sum([queue.count for queue in queues]) != count:
         raise BadAnswer(
             f"{address} acknowledged another number of messages than the {count} it was sent", address=address
         )
     if count == 1:
-        only_queue, only_run = answer.queues[0].first_queue_offset, answer.runs[0].commit_log_offset
+        only_queue, only_run = queues[0].first_queue_offset, runs[0].commit_log_offset
         return Acknowledged(
             SendStatus(answer.status), [only_queue], [only_run], answer.store_host, answer.store_timestamp
         )

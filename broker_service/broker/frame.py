@@ -113,7 +113,7 @@ def _few(topic: bytes, data: bytearray, count: int, limits: FrameLimits) -> Fram
     if len(found) != count or not all(_is_plain(view, parts, topic, limits) for parts in found):
         return None
     queue_ids = [parts.queue_id for parts in found]
-    return Frame(Records.of_parts(data, found), (min(queue_ids), max(queue_ids)))
+    return Frame(Records.of_parts(np.frombuffer(data, np.uint8), found), (min(queue_ids), max(queue_ids)))
 
 
 def _is_plain(data: memoryview, parts: Parts, topic: bytes, limits: FrameLimits) -> bool:

@@ -18,7 +18,7 @@ from broker_service.model import Appended, PutStatus
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Send:
     """A client's frame.  `timeout_s` is what is left of the caller's time."""
 

@@ -57,19 +57,17 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
                 timeout_s=time_left_s(context),
             )
         )
-        return pb.SendResponse(
+        response = pb.SendResponse(
             status=status.name,
-            queues=[
-                pb.SendResponse.QueueAppend(
-                    queue_id=queue.queue_id, first_queue_offset=queue.first_queue_offset, count=queue.count
-                )
-                for queue in appended.queues
-            ],
-            runs=[pb.SendResponse.LogRun(commit_log_offset=offset, count=count) for offset, count in appended.runs],
             store_timestamp=appended.store_timestamp,
             store_host=self._broker.store_host,
             epoch=self._broker.epoch,
         )
+        for queue in appended.queues:
+            response.queues.add(queue_id=queue.queue_id, first_queue_offset=queue.first_queue_offset, count=queue.count)
+        for commit_log_offset, count in appended.runs:
+            response.runs.add(commit_log_offset=commit_log_offset, count=count)
+        return response
 
     @maps_errors
     async def Pull(self, request: pb.PullRequest, context: Context[Any, Any]) -> pb.PullResponse:

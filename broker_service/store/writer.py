@@ -150,7 +150,7 @@ class Writer:
         runs = few.queue_runs(view, records, self._config.delay_levels_ms)
         timestamp = store_timestamp_at(view, records[-1].start)
         self._store([(offset, view[at : chain.end])], offset + chain.end - at, runs, timestamp)
-        self._on_appended(offset, chain.end - at, Records.of_parts(data, records))
+        self._on_appended(offset, chain.end - at, Records.of_parts(np.frombuffer(data, np.uint8), records))
         return True
 
     def _append_checked(self, data: npt.NDArray[np.uint8], sizes: npt.NDArray[np.int64], at: int) -> None:

@@ -41,11 +41,11 @@ class Records:
         self.sizes = sizes
 
     @classmethod
-    def of_parts(cls, data: Any, parts: list[record.Parts]) -> "Records":
+    def of_parts(cls, data: Bytes, parts: list[record.Parts]) -> "Records":
         """A few records that were found one by one: not even `starts` and `sizes` are made before they are asked
         for."""
         records = cls.__new__(cls)
-        records.data = as_bytes(data)
+        records.data = data
         records.parts = parts
         return records
 
