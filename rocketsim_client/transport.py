@@ -34,7 +34,7 @@ class Outgoing:
 
 # (records back to back, their sizes) of messages that come from this IPv4 address: `record_frame.encode`, which the
 # sender hands in, because who only reads does without it and what it imports.
-Encode = Callable[[Outgoing, bytes], tuple[bytes, Sequence[int]]]
+Encode = Callable[[Outgoing, bytes], tuple[bytes | memoryview, Sequence[int]]]
 
 
 @dataclass(slots=True)
