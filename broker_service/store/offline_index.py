@@ -209,6 +209,8 @@ class OfflineIndex:
         sound = []
         for file in files:
             file.slot_count = file.slot_count or slot_counts.get(file.size, 0)
+            if file.position(file.count + 1) > file.size:
+                file.slot_count = 0  # that of its neighbours leaves no room for as many entries as its header counts
             # The slots of the file being written follow its entries now and then, and at a clean stop.
             being_written = file.path == paths[-1] and (directory / "abort").exists()
             wrong = [(0, "header, slots and entries do not fit together")]

@@ -86,6 +86,15 @@ def test_no_byte_of_it_can_change_unnoticed(filled, tmp_path_factory, data):
     assert path.name in [name for name, _ in findings(root)]
 
 
+def test_a_full_file_whose_header_counts_one_entry_more_is_reported(filled, tmp_path):
+    root = copy_of(filled, tmp_path)
+    path = index_files(root)[1]
+    header = list(HEADER.unpack_from(path.read_bytes()))
+    header[5] += 1
+    path.write_bytes(HEADER.pack(*header) + path.read_bytes()[HEADER_SIZE:])
+    assert (path.name, "header, slots and entries do not fit together") in findings(root)
+
+
 def test_an_entry_under_another_key_is_found_though_its_chain_is_whole(filled, tmp_path):
     root = copy_of(filled, tmp_path)
     path = index_files(root)[1]
