@@ -54,6 +54,9 @@ KAFKA: dict[str, DataType] = {
     "timestampType": IntegerType(),
     "headers": HEADERS,
 }
+# What a message may be without.  All else is always there, and the schema says so: Spark then makes no code that looks
+# for nulls, which is a fifth of what a row costs its JVM.
+NULLABLE = frozenset({"keys", "tags", "messageGroup", "key"})
 # Columns that come in a second form, which `.schema()` may ask for as well as the option.
 OTHER_FORMS: dict[str, tuple[DataType, ...]] = {
     "body": (BinaryType(), StringType()),
@@ -70,7 +73,7 @@ def source_schema(options: SourceOptions) -> StructType:
         every = all_columns(options)
         picked = [known_name(name, every) for name in options.columns]
         known = {name: every[name] for name in picked}
-    return StructType([StructField(name, kind) for name, kind in known.items()])
+    return StructType([StructField(name, kind, name in NULLABLE) for name, kind in known.items()])
 
 
 def profile(options: SourceOptions) -> dict[str, DataType]:
@@ -103,8 +106,8 @@ def known_name(name: str, columns: Mapping[str, DataType]) -> str:
 
 
 def check_schema(schema: StructType, options: SourceOptions) -> None:
-    """A user's schema must name known columns, each with its own type and nullable, as Spark compares them exactly
-    later.
+    """A user's schema must name known columns, each with its own type, and NOT NULL only what is always there: Spark
+    would take a null for a value.
     """
     columns = all_columns(options)
     if not schema.fields:
@@ -115,6 +118,8 @@ def check_schema(schema: StructType, options: SourceOptions) -> None:
         if field.dataType not in allowed:
             forms = " or ".join(kind.simpleString() for kind in allowed)
             raise OptionError(f"column {name} is {forms}, not {field.dataType.simpleString()}")
+        if name in NULLABLE and not field.nullable:
+            raise OptionError(f"column {name} is null for a message without it: NOT NULL cannot be said of it")
     lowered = [field.name.lower() for field in schema.fields]
     if len(set(lowered)) != len(lowered):
         raise OptionError(f"the schema names a column twice: {', '.join(schema.fieldNames())}")

@@ -50,6 +50,7 @@ def test_a_schema_is_a_projection(pair: Bench, topic: str) -> None:
 def test_kafkas_columns_need_only_another_format(pair: Bench, topic: str) -> None:
     frame = pair.batch(topic, schemaProfile="kafka")
     assert frame.columns == ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
+    assert [field.name for field in frame.schema if field.nullable] == ["key"]
     found = frame.selectExpr("CAST(key AS STRING) k", "CAST(value AS STRING) v").collect()
     assert {row.k for row in found} == {f"key-{row.v}" for row in found}
 

@@ -28,7 +28,10 @@ def decoded(
     options = source_options({"nameServer": "h:1", "topic": "T"} | given, streaming=True)
     found = Decoder(schema or source_schema(options), options, {"broker-a": 0, "broker-b": 1})
     data = b"".join(map(record.encode, records))
-    rows: list[dict[str, Any]] = found.batch(Records.walk(data), runs, 1).to_pylist()
+    batch = found.batch(Records.walk(data), runs, 1)
+    for field in batch.schema:  # Spark would take a null for a value
+        assert field.nullable or not batch.column(field.name).null_count
+    rows: list[dict[str, Any]] = batch.to_pylist()
     return rows
 
 
@@ -180,6 +183,19 @@ def test_a_schema_that_does_not_fit_is_refused(columns: dict[str, str], says: st
     with pytest.raises(OptionError) as refusal:
         check_schema(schema, options)
     assert says in str(refusal.value)
+
+
+@pytest.mark.parametrize(("profile", "nullable"), [("rocketmq", {"keys", "tags", "messageGroup"}), ("kafka", {"key"})])
+def test_only_what_a_message_may_be_without_is_nullable(profile: str, nullable: set[str]) -> None:
+    options = source_options(
+        {"nameServer": "h:1", "topic": "T", "schemaProfile": profile, "includeHosts": str(profile == "rocketmq")},
+        streaming=True,
+    )
+    schema = source_schema(options)
+    assert {field.name for field in schema if field.nullable} == nullable
+    for name in nullable:
+        with pytest.raises(OptionError, match=f"column {name} is null for a message without it"):
+            check_schema(StructType().add(name, schema[name].dataType, nullable=False), options)
 
 
 def test_batches_have_the_arrow_schema_that_spark_compares() -> None:
