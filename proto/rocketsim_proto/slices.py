@@ -21,6 +21,7 @@ _VIEW = np.dtype([("size", "<i4"), ("first", "<u4"), ("buffer", "<i4"), ("offset
 _INLINE = 12
 _INLINE_VIEW = np.dtype([("size", "<i4"), ("inline", f"V{_INLINE}")])
 FEW = 64  # up to here a loop is faster than what numpy and Arrow need to get going
+LITTLE = 64 << 10  # and as many bytes: the loop copies them twice
 _FOLD = 32  # rows
 MAX_BUFFER = 2**31 - 1  # Arrow counts in 32 bits here
 
@@ -68,10 +69,8 @@ def binary_slices(
 ) -> pa.BinaryArray:
     """data[start : start + size] of each pair, copied; null where not `valid`.  The caller has checked the bounds."""
     count = len(starts)
-    if count <= FEW:
-        bounds = zip(
-            starts.tolist(), sizes.tolist(), valid.tolist() if valid is not None else repeat(True), strict=False
-        )
+    if count <= FEW and sum(lengths := sizes.tolist()) <= LITTLE:
+        bounds = zip(starts.tolist(), lengths, valid.tolist() if valid is not None else repeat(True), strict=False)
         pieces = [data.data[start : start + size].tobytes() if there else None for start, size, there in bounds]
         return pa.array(pieces, pa.binary())
     if len(data) > MAX_BUFFER:

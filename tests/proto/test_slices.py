@@ -5,7 +5,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 from rocketsim_proto.property_columns import joined
-from rocketsim_proto.slices import extremes
+from rocketsim_proto.slices import binary_slices, extremes
 
 COUNTS = st.integers(1, 100)
 
@@ -38,3 +38,17 @@ def test_extremes_are_those_of_each_column(count: int, width: int, chance) -> No
     low, high = extremes(rows)
     assert low.tolist() == [min(column) for column in zip(*rows.tolist(), strict=True)]
     assert high.tolist() == [max(column) for column in zip(*rows.tolist(), strict=True)]
+
+
+@given(st.lists(st.none() | st.integers(0, 100), max_size=100), st.sampled_from([0, 1, 20_000]))
+def test_slices_are_those_of_python_however_many_and_large_they_are(wanted: list[int | None], more: int) -> None:
+    data = np.frombuffer(bytes(range(256)) * 100, np.uint8)
+    starts = np.arange(len(wanted), dtype=np.int64) * 7
+    sizes = np.array([(size or 0) + more for size in wanted], np.int64)
+    valid = np.array([size is not None for size in wanted], np.bool_)
+    expected = [
+        data[start : start + size].tobytes() for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)
+    ]
+    assert binary_slices(data, starts, sizes).to_pylist() == expected
+    some = [piece if there else None for piece, there in zip(expected, valid.tolist(), strict=True)]
+    assert binary_slices(data, starts, sizes, valid).to_pylist() == some
