@@ -30,14 +30,15 @@ from rocketsim_client.pending import Pending
 
 # Of columns: what a frame costs however small it is, is a third of all it costs with 900 messages of 1 KiB.
 BATCHES_A_FRAME = 8
+MAX_FRAME_BYTES = 4 << 20  # unless a batch is larger: a broker takes four times as much
 
 
 class Producer:
     """Sends messages.  Thread-safe; `close` (or leaving a `with` block) sends what was accepted first.
 
     Options have RocketMQ's names.  Our own: `linger_ms` (how long an asynchronous message waits for company),
-    `batch_bytes` (columns travel in frames of eight times as much), `max_in_flight` (batches a lane has under way),
-    `buffer_bytes` (accepted and not acknowledged; beyond it a send waits).
+    `batch_bytes` (columns travel in frames of eight times as much, 4 MiB at most), `max_in_flight` (batches a lane has
+    under way), `buffer_bytes` (accepted and not acknowledged; beyond it a send waits).
     """
 
     def __init__(
@@ -255,7 +256,7 @@ class Producer:
             return []
         plan = ColumnPlan(
             topic=topic,
-            batch_bytes=self._batch_bytes * BATCHES_A_FRAME,
+            batch_bytes=max(self._batch_bytes, min(self._batch_bytes * BATCHES_A_FRAME, MAX_FRAME_BYTES)),
             max_message_size=self._max_message_size,
             compress_over=self._compress_over,
             compress_type=self._compress_type,
