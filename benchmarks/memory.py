@@ -20,23 +20,31 @@ def run(bench: Bench) -> None:
     made, _ = bench.enter(spark.session(bench))
     pair = bench.enter(cluster.running(bench, "pair", pair=True))
     count = bench.plan.pick(5_000_000, 2_000_000, 50_000)
-    topic = pair.topic("memory")
+    step = bench.plan.pick(2_000_000, 500_000, 5_000)
+    topic, more = pair.topic("memory"), pair.topic("more")
     assert pair.slave is not None
     servers = {"master": pair.master, "slave": pair.slave}
-    used: dict[str, list[float]] = {name: [] for name in servers}
-    for step in range(STEPS):
-        bench.doing(f"sending, {step + 1} of {STEPS}")
-        sent = pair.load.ask("fill", topic=topic, size=SIZE, count=count // STEPS, start=step * count // STEPS)
+
+    def used_after(topic: str, messages: int, start: int) -> dict[str, float]:
+        sent = pair.load.ask("fill", topic=topic, size=SIZE, count=messages, start=start)
         pair.stored_at_least(topic, sent["messages"])
         pair.await_slave()
-        for name, server in servers.items():
-            used[name].append(anonymous_mib(server.pid))
-    for name, values in used.items():
-        bench.report(f"{name} after {count / 1e6:g} M messages", "MiB", Series.of(values[-1:]), target=targets.MEMORY)
+        return {name: anonymous_mib(server.pid) for name, server in servers.items()}
+
+    bench.doing("sending")
+    first = used_after(topic, count, 0)
+    steps = []
+    for number in range(STEPS):
+        bench.doing(f"sending more, {number + 1} of {STEPS}")
+        steps.append(used_after(more, step, number * step))
+    for name in servers:
+        bench.report(f"{name} after {count / 1e6:g} M messages", "MiB", Series.of([first[name]]), target=targets.MEMORY)
+        values = [first[name], *(used[name] for used in steps)]
+        bench.report(f"{name}, over {STEPS * step / 1e6:g} M more", "MiB", Series.of(values), target=targets.MEMORY)
         bench.report(
-            f"{name}, slope over its second half",
+            f"{name}, slope over {STEPS * step / 1e6:g} M more",
             "MiB per million",
-            Series.of([slope(values[STEPS // 2 :]) * STEPS / (count / 1e6)]),
+            Series.of([slope(values) * 1e6 / step]),
             target=targets.MEMORY_SLOPE,
         )
 

@@ -22,7 +22,8 @@ from rocketsim_source.schema import source_schema
 
 
 def rows_of(bench: Bench, size: int) -> int:
-    full, quick = (4_000_000, 800_000) if size == 100 else (1_000_000, 250_000)
+    """A stream takes a second or two to start: a run should be long beside that."""
+    full, quick = (8_000_000, 800_000) if size == 100 else (3_000_000, 250_000)
     return bench.plan.pick(full, quick, 20_000)
 
 
