@@ -23,7 +23,7 @@ from rocketsim_source.schema import source_schema
 
 def rows_of(bench: Bench, size: int) -> int:
     """A stream takes a second or two to start: a run should be long beside that."""
-    full, quick = (8_000_000, 800_000) if size == 100 else (3_000_000, 250_000)
+    full, quick = (6_000_000, 800_000) if size == 100 else (2_000_000, 250_000)
     return bench.plan.pick(full, quick, 20_000)
 
 
