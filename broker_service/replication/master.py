@@ -67,7 +67,7 @@ class ReplicationMaster(ReplicationServicer):
             epoch = self.epochs.epochs.next(self.identity.broker_id if numbered_by is None else numbered_by)
             self.epochs.save(self.epochs.epochs.begin(epoch, self.log.end_offset), goes_on=True)
             self.acks.begin()
-            self._wake_all()
+            self._look_all()
             logger.info("epoch %d begins at %d", epoch, self.log.end_offset)
             return epoch
 
@@ -80,8 +80,7 @@ class ReplicationMaster(ReplicationServicer):
 
     def on_append(self) -> None:
         """The log has grown."""
-        for stream in self.streams:
-            stream.look()
+        self._look_all()
 
     def publish_metadata(self, change: Metadata) -> None:
         """Every connected slave gets the change; one that is too slow for changes gets a snapshot instead."""
@@ -94,9 +93,9 @@ class ReplicationMaster(ReplicationServicer):
         for stream in self.streams:
             stream.close(ServiceNotAvailable(reason))
 
-    def _wake_all(self) -> None:
+    def _look_all(self) -> None:
         for stream in self.streams:
-            stream.wake.set()
+            stream.look()
 
     def __str__(self) -> str:
         return str(self.acks)

@@ -67,7 +67,7 @@ class Writer:
         offsets = queue_offsets(queue_ids, is_queued(records.sys_flag), firsts)
         records.stamp(offsets, placement.offsets, now_ms, store_host)
         parts = [(run.commit_log_offset, _rows(records, run.first, run.last)) for run in placement.runs]
-        written = [(offset, _bytes_of(part)) for offset, part in parts]
+        written = [(offset, part.view_bytes()) for offset, part in parts]
         pieces: list[tuple[int, Buffer]] = [*written]
         pieces += [(at, BLANK.pack(size, BLANK_MAGIC)) for at, size in placement.blanks]
         pieces.sort(key=lambda piece: piece[0])  # a file is made when the one before it is complete
@@ -159,7 +159,7 @@ class Writer:
         good, reason = sound(records, offset, crc=True, strict_from=_NEVER)
         if good:
             whole = _rows(records, 0, good)
-            written = _bytes_of(whole)
+            written = whole.view_bytes()
             runs = queue_runs(whole, self._config.delay_levels_ms)
             self._store([(offset, written)], offset + len(written), runs, int(whole.store_timestamp[-1]))
             self._on_appended(offset, len(written), whole)
@@ -212,10 +212,3 @@ def _different(queue_ids: npt.NDArray[np.int32]) -> list[int]:
 def _rows(records: Records, first: int, last: int) -> Records:
     """A part; the same object for all, since that keeps the columns it has made."""
     return records if first == 0 and last == len(records) else records[first:last]
-
-
-def _bytes_of(records: Records) -> memoryview:
-    """The bytes of records; without a copy where they lie back to back."""
-    if (records.starts[1:] == records.starts[:-1] + records.sizes[:-1]).all():
-        return memoryview(records.data.data)[int(records.starts[0]) : int(records.starts[-1] + records.sizes[-1])]
-    return memoryview(records.take_bytes())

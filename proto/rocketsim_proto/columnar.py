@@ -417,9 +417,15 @@ class Records:
 
     def take_bytes(self) -> bytes:
         """These records back to back."""
-        if len(self) and (self.starts[1:] == self.starts[:-1] + self.sizes[:-1]).all():
-            return self.data[self.starts[0] : self.starts[-1] + self.sizes[-1]].tobytes()
-        return b"" if not len(self) else binary_slices(self.data, self.starts, self.sizes).buffers()[2].to_pybytes()
+        return bytes(self.view_bytes())
+
+    def view_bytes(self) -> memoryview:
+        """The same; not copied where they lie back to back."""
+        if not len(self):
+            return memoryview(b"")
+        if (self.starts[1:] == self.starts[:-1] + self.sizes[:-1]).all():
+            return self.data.data[int(self.starts[0]) : int(self.starts[-1] + self.sizes[-1])]
+        return memoryview(binary_slices(self.data, self.starts, self.sizes).buffers()[2])
 
 
 def _host_text(host: bytes) -> str:
