@@ -240,7 +240,8 @@ async def test_a_slave_whose_next_bytes_expire_while_it_is_slow_starts_over_at_t
     levels = AckLevels(sync_master=False, sync_flush=True)
     window = TransferSettings(frame_bytes=1000, in_flight_bytes=1000)
     master = Node(MemoryLog(), tmp_path / "m", 0, levels=levels, transfer=window)
-    slave = Node(MemoryLog(), tmp_path / "s", 1)
+    # It flushes when asked only: the handshake waits for a flush that runs, which here would be for ten seconds.
+    slave = Node(MemoryLog(), tmp_path / "s", 1, flush_interval_s=3600)
     flush, may_flush = slave.log.flush, threading.Event()
     slave.log.flush = lambda: may_flush.wait(10) and flush()
     size = len(record(bytes(996)))
