@@ -1,7 +1,7 @@
 """Interleaved runs: every contestant once a round, so that what drifts on the machine drifts for all.  Pure."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from benchmarks.figures import Missing, Series
@@ -21,6 +21,10 @@ class Plan:
 
     def pick(self, full: T, quick: T, smoke: T) -> T:
         return {"full": full, "quick": quick, "smoke": smoke}[self.name]
+
+    def again(self) -> "Plan":
+        """For a contest whose contestants are warm from one before; in full they warm up all the same."""
+        return replace(self, warm_up=self.pick(self.warm_up, 0, 0))
 
 
 FULL = Plan("full", rounds=5)

@@ -34,7 +34,7 @@ def run(bench: Bench) -> None:
     every["ours rebuild"] = rebuild(one, count, size)
     peers = bench.peer("RocketMQ", lambda: theirs(bench, count))
     every |= peers_missing(peers) if isinstance(peers, Missing) else peers
-    results = bench.contest(every)
+    results = bench.contest(every, plan=bench.plan.again())  # a restart is never warm
     for how, words in ENDS.items():
         bench.report(
             f"restart with {size / 2**30:.1f} GiB, {words}: until it serves",

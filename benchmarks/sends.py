@@ -10,14 +10,13 @@ from benchmarks.peers import python, rocketmq
 from benchmarks.peers.rocketmq import RocketMq
 
 WINDOW = 16_384
-WARM_S = 2
 STILL_WARMING = 1.05  # as long as a warm-up is that much faster than the best before it
 PYTHON_WINDOW = 500
 MODES = {"ASYNC_MASTER": False, "SYNC_MASTER": True}
 
 
 def seconds(bench: Bench) -> int:
-    return bench.plan.pick(3, 2, 1)
+    return bench.plan.pick(3, 1, 1)
 
 
 def our_pair(bench: Bench, mode: str) -> OurCluster:
@@ -56,10 +55,11 @@ def java_sends(bench: Bench, peer: RocketMq | Missing, topic: str, **options: ob
 def warmed_up(bench: Bench, peer: RocketMq, topic: str, **options: object) -> float:
     """The rate of a Java producer once it gets no faster."""
     peer.topic(topic)
+    given = options | {"seconds": bench.plan.pick(2, 1, 1)}
     best = 0.0
     for number in range(bench.plan.pick(10, 6, 1)):
         bench.doing(f"warming up the Java producer on {topic}, {number + 1}")
-        rate = float(peer.load.ask("produce", topic=topic, **(options | {"seconds": WARM_S}))["rate"])
+        rate = float(peer.load.ask("produce", topic=topic, **given)["rate"])
         if rate < best * STILL_WARMING:
             return max(rate, best)
         best = max(rate, best)
@@ -124,7 +124,7 @@ def send_batch(bench: Bench) -> None:
 
 
 def send_batch_to(bench: Bench, mode: str) -> None:
-    size, duration = 100, bench.plan.pick(2, 2, 1)  # what is sent is verified afterwards, which takes as long
+    size, duration = 100, bench.plan.pick(2, 1, 1)  # what is sent is verified afterwards, which takes as long
     ours, peer = our_pair(bench, mode), their_pair(bench, mode)
     for topic in ("list", "columns"):
         ours.topic(topic)

@@ -23,7 +23,7 @@ from rocketsim_source.schema import source_schema
 
 def rows_of(bench: Bench, size: int) -> int:
     """A stream takes a second or two to start: a run should be long beside that."""
-    full, quick = (6_000_000, 800_000) if size == 100 else (2_000_000, 250_000)
+    full, quick = (6_000_000, 400_000) if size == 100 else (2_000_000, 125_000)
     return bench.plan.pick(full, quick, 20_000)
 
 
@@ -31,7 +31,7 @@ def all_columns(bench: Bench) -> None:
     """P1."""
     made, kafka_missing = bench.enter(spark.session(bench))
     ours = bench.enter(cluster.running(bench, "reader"))
-    peer = spark.kafka_peer(bench, kafka_missing)
+    peer, plan = spark.kafka_peer(bench, kafka_missing), bench.plan
     null_source.register(made.session)
     for size in (100, 1024):
         rows = rows_of(bench, size)
@@ -47,7 +47,8 @@ def all_columns(bench: Bench) -> None:
         check(made, sources, rows, size)
         sources["null source"] = ceiling(ours, topic, bench.folder / f"null{size}", rows)
         for mode in ("stream", "batch"):
-            results = bench.contest(contestants(made, sources, mode, rows), f"{mode}, {size} B,")
+            results = bench.contest(contestants(made, sources, mode, rows), f"{mode}, {size} B,", plan)
+            plan = plan.again()
             name = f"{mode}, {size} B"
             narrow, wide = results.series("Kafka's columns"), results.series("all columns")
             usual, tuned = results.series("Kafka source"), results.series("Kafka source, tuned")
@@ -66,7 +67,7 @@ def body_only(bench: Bench) -> None:
     """P2."""
     made, kafka_missing = bench.enter(spark.session(bench))
     ours = bench.enter(cluster.running(bench, "reader"))
-    peer = spark.kafka_peer(bench, kafka_missing)
+    peer, plan = spark.kafka_peer(bench, kafka_missing), bench.plan
     for size in (100, 1024):
         rows = rows_of(bench, size)
         topic = ours.fill(f"body{size}", rows, size)
@@ -77,7 +78,8 @@ def body_only(bench: Bench) -> None:
         }
         check(made, sources, rows, size)
         for mode in ("stream", "batch"):
-            results = bench.contest(contestants(made, sources, mode, rows), f"{mode}, {size} B,")
+            results = bench.contest(contestants(made, sources, mode, rows), f"{mode}, {size} B,", plan)
+            plan = plan.again()
             bench.report(
                 f"{mode}, {size} B, body",
                 "rows/s",

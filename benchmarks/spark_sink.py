@@ -13,9 +13,9 @@ def run(bench: Bench) -> None:
     made, kafka_missing = bench.enter(spark.session(bench))
     alone = bench.enter(cluster.running(bench, "alone"))
     pair = bench.enter(cluster.running(bench, "pair", pair=True, keys=cluster.modes(sync=True, flush=False)))
-    peer = spark.kafka_peer(bench, kafka_missing)
+    peer, plan = spark.kafka_peer(bench, kafka_missing), bench.plan
     for size in (100, 1024):
-        full, quick = (1_500_000, 800_000) if size == 100 else (400_000, 250_000)
+        full, quick = (1_500_000, 500_000) if size == 100 else (400_000, 150_000)
         rows = bench.plan.pick(full, quick, 20_000)
         topic = f"sink{size}"
         sinks: dict[str, Contestant | Missing] = {
@@ -24,7 +24,8 @@ def run(bench: Bench) -> None:
             "Kafka": theirs(made, peer, topic, rows, size),
             "generator": lambda rows=rows, size=size: generator(made, rows, size),  # type: ignore[misc]
         }
-        results = bench.contest(sinks, f"{size} B,")
+        results = bench.contest(sinks, f"{size} B,", plan)
+        plan = plan.again()
         reference = results.series("Kafka")
         bench.report(
             f"{size} B, one broker", "rows/s", results.series("alone"), "Kafka sink", reference, targets.SINK_ALONE

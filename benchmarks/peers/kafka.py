@@ -1,7 +1,9 @@
 """One Apache Kafka broker (KRaft, combined mode) from Maven's jars, and the jars of Spark's connector."""
 
+import base64
 import socket
 import subprocess
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -86,10 +88,11 @@ auto.create.topics.enable=false
 
 def _format(jars: Path, config: Path) -> None:
     tool = _java(jars, "256m", "kafka.tools.StorageTool")
+    identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     try:
-        made = subprocess.run([*tool, "random-uuid"], capture_output=True, text=True, check=True)
-        identity = made.stdout.strip().splitlines()[-1]
-        subprocess.run([*tool, "format", "-t", identity, "-c", str(config)], capture_output=True, text=True, check=True)
+        subprocess.run(
+            [*tool, "format", f"--cluster-id={identity}", "-c", str(config)], capture_output=True, text=True, check=True
+        )
     except FileNotFoundError:
         raise Unavailable("java is not installed") from None
     except subprocess.CalledProcessError as error:

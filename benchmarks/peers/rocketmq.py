@@ -170,21 +170,17 @@ def running(
     name_server = f"127.0.0.1:{port}"
     role, disk = "SYNC_MASTER" if sync else "ASYNC_MASTER", "SYNC_FLUSH" if flush else "ASYNC_FLUSH"
     settings = (WAITS_FOR_ITS_SLAVE if sync else {}) | dict(keys or {})
-    servers = [
-        JavaServer(jars, folder, "namesrv", port, "256m", _MAIN + "namesrv.NamesrvStartup", "-c", str(config)),
-        broker(jars, folder, "master", role, disk, name_server, settings),
-    ]
-    if pair:
-        servers.append(broker(jars, folder, "slave", "SLAVE", disk, name_server, settings))
-    with ExitStack() as parts:
-        for server in servers:
-            parts.callback(
-                server.end, signal.SIGKILL
-            )  # nobody needs its store any more, and a clean end takes its time
+    first = JavaServer(jars, folder, "namesrv", port, "256m", _MAIN + "namesrv.NamesrvStartup", "-c", str(config))
+    master = broker(jars, folder, "master", role, disk, name_server, settings)
+    slave = broker(jars, folder, "slave", "SLAVE", disk, name_server, settings) if pair else None
+    command = java(jars, folder, HEAP, str(maven.HERE / "RocketMqLoad.java"), name_server)
+    # The client compiles itself while the servers start.
+    with ExitStack() as servers, Driver("RocketMQ's Java client", command, folder / "client.log") as load:
+        for server in filter(None, (first, master, slave)):
+            # Nobody needs its store any more, and a clean end takes its time.
+            servers.callback(server.end, signal.SIGKILL)
             server.start()
-        command = java(jars, folder, HEAP, str(maven.HERE / "RocketMqLoad.java"), name_server)
-        load = parts.enter_context(Driver("RocketMQ's Java client", command, folder / "client.log"))
-        peer = RocketMq(folder, name_server, servers[1], servers[2] if pair else None, load)
+        peer = RocketMq(folder, name_server, master, slave, load)
         if pair:
             peer.await_slave()
         yield peer

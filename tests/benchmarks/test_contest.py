@@ -21,6 +21,11 @@ def test_full_and_quick_runs_count_as_often_as_promised():
     assert min(FULL.warm_up, QUICK.warm_up) >= 1
 
 
+def test_who_is_warm_already_warms_up_again_in_full_only():
+    assert FULL.again() == FULL
+    assert QUICK.again() == Plan("quick", QUICK.rounds, warm_up=0)
+
+
 def test_everybody_runs_once_a_round_and_the_order_turns():
     order = list(schedule(["a", "b"], Plan("quick", rounds=2)))
     assert order == [(-1, "b"), (-1, "a"), (0, "a"), (0, "b"), (1, "b"), (1, "a")]
