@@ -8,6 +8,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from broker_service.errors import StoreCorrupt
@@ -182,6 +183,7 @@ class ConfigTable(Generic[Entry]):
         self._other = content
 
 
+@cache  # a file of a thousand entries has some ten thousand names
 def camel_case(name: str) -> str:
     return re.sub(r"_([a-z0-9])", lambda match: match[1].upper(), name)
 
