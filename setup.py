@@ -43,7 +43,7 @@ setup(
     ],
     extras_require={
         "connect": ["grpcio-status>=1.85", "googleapis-common-protos>=1.65", "pandas<3", "zstandard>=0.25"],
-        "dev": ["grpcio-tools==1.85.1", "hypothesis", "mypy", "pytest", "ruff"],
+        "dev": ["grpcio-tools==1.85.1", "hypothesis", "mypy", "pytest", "pytest-xdist", "ruff"],
     },
     entry_points={"console_scripts": ["rocketsim = rocketsim_cli.main:main"]},
 )

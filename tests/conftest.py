@@ -1,4 +1,4 @@
-"""What every test has: `async def` tests run on an event loop of their own, and hypothesis times nothing."""
+"""What every test has: an event loop if it is `async def`, hypothesis that times nothing, a place in the order."""
 
 import asyncio
 import inspect
@@ -25,3 +25,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
     asyncio.run(run())
     return True
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What starts Spark comes first: it takes longest, and a process that has not used gRPC yet forks a JVM safely."""
+    items.sort(key=lambda item: item.get_closest_marker("spark") is None)

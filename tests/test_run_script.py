@@ -169,7 +169,7 @@ def test_with_sudo_and_apt_the_missing_java_is_installed(machine):
     done = machine.run("test")
     assert done.returncode == 0, done.stderr
     assert "sudo env DEBIAN_FRONTEND=noninteractive apt-get install" in machine.calls()
-    assert machine.calls().endswith("python -m pytest -m not long\n")
+    assert machine.calls().endswith("python -m pytest -m not long -n 2 --dist loadfile --no-loadscope-reorder\n")
 
 
 @pytest.mark.parametrize("version", ["1.8.0_292", "11.0.2"])
@@ -196,7 +196,9 @@ def test_long_tests_are_chosen_by_one_word_and_the_rest_goes_to_pytest(machine):
     machine.run("test", "--long", "-x")
     assert machine.calls().endswith("python -m pytest -m long -o faulthandler_timeout=7200 -x\n")
     machine.run("test", "tests/store", "-k", "a b")
-    assert machine.calls().endswith("python -m pytest -m not long tests/store -k a b\n")
+    assert machine.calls().endswith(
+        "python -m pytest -m not long -n 2 --dist loadfile --no-loadscope-reorder tests/store -k a b\n"
+    )
 
 
 def test_an_unknown_word_lists_the_known_ones_and_changes_nothing(machine):

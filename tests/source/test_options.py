@@ -206,8 +206,14 @@ leaves = st.one_of(
 )
 queue_maps = st.dictionaries(
     names,
-    st.dictionaries(names, st.dictionaries(st.integers(0, 2**31 - 1).map(str), leaves, min_size=1), min_size=1),
+    st.dictionaries(
+        names,
+        st.dictionaries(st.integers(0, 2**31 - 1).map(str), leaves, min_size=1, max_size=4),
+        min_size=1,
+        max_size=4,
+    ),
     min_size=1,
+    max_size=4,
 )
 
 
