@@ -132,4 +132,6 @@ def theirs(bench: Bench, count: int) -> dict[str, Contestant | Missing]:
         f"RocketMQ {how}": lambda how=how: restart(how)  # type: ignore[misc]
         for how in ENDS
     }
-    return every | {"RocketMQ rebuild": made_again}
+    # Its target is a rate of our own; RocketMQ's would take a minute and a half.
+    rebuild: Contestant | Missing = Missing("RocketMQ: its queues are not made again with --quick")
+    return every | {"RocketMQ rebuild": rebuild if bench.plan.name == "quick" else made_again}
