@@ -77,7 +77,9 @@ def _interrupt(*_: object) -> None:
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="./run bench", description="Without a name: what there is, and what it needs.")
     made.add_argument("name", nargs="?", choices=[*BY_NAME, "all"], metavar="NAME", help=", ".join([*BY_NAME, "all"]))
-    made.add_argument("--quick", action="store_true", help="smaller data and 3 runs, at most 3 minutes a benchmark")
+    made.add_argument(
+        "--quick", action="store_true", help="smaller data and 3 runs, at most 3 minutes a benchmark on two quiet cores"
+    )
     made.add_argument("--smoke", action="store_true", help="tiny data and one run: shows that it works, not how fast")
     made.add_argument("--json", type=Path, metavar="FILE", help="write the figures as a list, too")
     made.add_argument("--markdown", type=Path, metavar="FILE", help="write the table as Markdown, too")
