@@ -23,7 +23,7 @@ class Plan:
         return {"full": full, "quick": quick, "smoke": smoke}[self.name]
 
     def again(self) -> "Plan":
-        """For a contest whose contestants are warm from one before; in full they warm up all the same."""
+        """For contestants that are warm from before, or start anew in each run; in full they warm up all the same."""
         return replace(self, warm_up=self.pick(self.warm_up, 0, 0))
 
 

@@ -31,7 +31,8 @@ def all_columns(bench: Bench) -> None:
     """P1."""
     made, kafka_missing = bench.enter(spark.session(bench))
     ours = bench.enter(cluster.running(bench, "reader"))
-    peer, plan = spark.kafka_peer(bench, kafka_missing), bench.plan
+    peer = spark.kafka_peer(bench, kafka_missing)
+    plan = bench.plan
     null_source.register(made.session)
     for size in (100, 1024):
         rows = rows_of(bench, size)
@@ -67,7 +68,8 @@ def body_only(bench: Bench) -> None:
     """P2."""
     made, kafka_missing = bench.enter(spark.session(bench))
     ours = bench.enter(cluster.running(bench, "reader"))
-    peer, plan = spark.kafka_peer(bench, kafka_missing), bench.plan
+    peer = spark.kafka_peer(bench, kafka_missing)
+    plan = bench.plan
     for size in (100, 1024):
         rows = rows_of(bench, size)
         topic = ours.fill(f"body{size}", rows, size)

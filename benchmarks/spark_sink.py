@@ -13,7 +13,8 @@ def run(bench: Bench) -> None:
     made, kafka_missing = bench.enter(spark.session(bench))
     alone = bench.enter(cluster.running(bench, "alone"))
     pair = bench.enter(cluster.running(bench, "pair", pair=True, keys=cluster.modes(sync=True, flush=False)))
-    peer, plan = spark.kafka_peer(bench, kafka_missing), bench.plan
+    peer = spark.kafka_peer(bench, kafka_missing)
+    plan = bench.plan
     for size in (100, 1024):
         full, quick = (1_500_000, 500_000) if size == 100 else (400_000, 150_000)
         rows = bench.plan.pick(full, quick, 20_000)

@@ -170,13 +170,13 @@ def running(
     name_server = f"127.0.0.1:{port}"
     role, disk = "SYNC_MASTER" if sync else "ASYNC_MASTER", "SYNC_FLUSH" if flush else "ASYNC_FLUSH"
     settings = (WAITS_FOR_ITS_SLAVE if sync else {}) | dict(keys or {})
-    first = JavaServer(jars, folder, "namesrv", port, "256m", _MAIN + "namesrv.NamesrvStartup", "-c", str(config))
+    namesrv = JavaServer(jars, folder, "namesrv", port, "256m", _MAIN + "namesrv.NamesrvStartup", "-c", str(config))
     master = broker(jars, folder, "master", role, disk, name_server, settings)
     slave = broker(jars, folder, "slave", "SLAVE", disk, name_server, settings) if pair else None
     command = java(jars, folder, HEAP, str(maven.HERE / "RocketMqLoad.java"), name_server)
     # The client compiles itself while the servers start.
     with ExitStack() as servers, Driver("RocketMQ's Java client", command, folder / "client.log") as load:
-        for server in filter(None, (first, master, slave)):
+        for server in filter(None, (namesrv, master, slave)):
             # Nobody needs its store any more, and a clean end takes its time.
             servers.callback(server.end, signal.SIGKILL)
             server.start()
