@@ -13,7 +13,7 @@ from benchmarks.cluster import BROKER, SIZES, OurCluster, verify_store
 from benchmarks.contest import Contestant, Sample
 from benchmarks.figures import Missing, percentile
 from benchmarks.peers import rocketmq
-from benchmarks.sends import warmed_up
+from benchmarks.sends import java_rate
 from tests.support.processes import Processes
 
 LOOK_S = 0.002
@@ -147,7 +147,7 @@ def their_lag(bench: Bench) -> Contestant | Missing:
     if isinstance(peer, Missing):
         return peer
     duration = lag_seconds(bench)
-    full = warmed_up(bench, peer, "lag", size=BODY, threads=64)
+    full = java_rate(bench, peer, "lag", size=BODY, threads=64)
     bench.note(f"half load, RocketMQ's: {full / 2:,.0f} msgs/s")
     given = {"size": BODY, "rate": round(full / 2), "seconds": duration, "threads": 64}
     return lambda: peer.load.ask("lag", topic="lag", broker=peer.address, **given)

@@ -10,6 +10,8 @@ T = TypeVar("T")
 Sample = Mapping[str, float]
 Contestant = Callable[[], Sample]
 
+STILL_WARMING = 1.05  # as long as a warm-up is that much faster than the best before it
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -38,6 +40,20 @@ def schedule(names: list[str], plan: Plan) -> Iterator[tuple[int, str]]:
     for number in range(-plan.warm_up, plan.rounds):
         for name in names if number % 2 == 0 else reversed(names):
             yield number, name
+
+
+def warmed_up(run: Contestant, seconds: float) -> float:
+    """The best rate, once there have been `seconds` of runs and another is hardly faster.
+
+    That alone would not do: a JVM that is being compiled is slower for a second or two, again and again.
+    """
+    best = spent = 0.0
+    while True:
+        sample = run()
+        spent += sample["seconds"]
+        if spent >= seconds and sample["rate"] < best * STILL_WARMING:
+            return max(sample["rate"], best)
+        best = max(sample["rate"], best)
 
 
 class Results:

@@ -5,13 +5,13 @@ from functools import partial
 from benchmarks import cluster, targets
 from benchmarks.bench import Bench, Unavailable, must_be
 from benchmarks.bodies import RECORD_CRC, checksum
-from benchmarks.contest import Contestant, Sample
+from benchmarks.contest import Contestant, Sample, warmed_up
 from benchmarks.driver import Driver, python_driver
 from benchmarks.figures import Missing, Series
 from benchmarks.peers import kafka, python, rocketmq
 from benchmarks.peers.kafka import Kafka
 from benchmarks.peers.rocketmq import RAISED_LIMITS, RocketMq
-from benchmarks.sends import official_client
+from benchmarks.sends import official_calls, official_client
 
 KAFKA, JAVA, RAW = "confluent-kafka", "RocketMQ's Java", "raw gRPC stream"
 PULL_AT_ONCE = 1024
@@ -79,9 +79,7 @@ def messages(bench: Bench, ours: cluster.OurCluster, peer: RocketMq | Missing) -
     results = bench.contest(
         {
             "messages": lambda: ours.load.ask("pull_messages", topic="pull100", seconds=duration, batch=PULL_AT_ONCE),
-            "official": client
-            if isinstance(client, Missing)
-            else lambda: client.ask("receive", seconds=duration, batch=32),
+            "official": official_calls(bench, client, "receive", seconds=duration, batch=32),
         }
     )
     bench.report(
@@ -130,7 +128,8 @@ def of_rocketmq(bench: Bench, peer: RocketMq | Missing, topic: str, count: int, 
             raise Unavailable(f"RocketMQ's pull gave {answer['messages']} messages of {count}")
         return answer
 
-    pull()  # its JVM's warm-up
+    bench.doing("warming up RocketMQ's pulls")
+    warmed_up(pull, bench.plan.pick(20, 8, 0))
     return pull
 
 

@@ -3,14 +3,13 @@
 from benchmarks import cluster, targets
 from benchmarks.bench import Bench
 from benchmarks.cluster import OurCluster
-from benchmarks.contest import Contestant, Sample
+from benchmarks.contest import Contestant, Sample, warmed_up
 from benchmarks.driver import Driver, python_driver
 from benchmarks.figures import Missing
 from benchmarks.peers import python, rocketmq
 from benchmarks.peers.rocketmq import RocketMq
 
 WINDOW = 16_384
-STILL_WARMING = 1.05  # as long as a warm-up is that much faster than the best before it
 PYTHON_WINDOW = 500
 MODES = {"ASYNC_MASTER": False, "SYNC_MASTER": True}
 
@@ -41,29 +40,29 @@ def our_sends(ours: OurCluster, command: str, topic: str, **options: object) -> 
 
 
 def java_sends(bench: Bench, peer: RocketMq | Missing, topic: str, **options: object) -> Contestant | Missing:
-    """Warm first: a JVM needs some seconds until it is as fast as it gets, and more of them on a busy machine."""
+    """A producer that is warm."""
     if isinstance(peer, Missing):
         return peer
 
     def ready() -> Contestant:
-        warmed_up(bench, peer, topic, **options)
+        java_rate(bench, peer, topic, **options)
         return lambda: peer.load.ask("produce", topic=topic, **options)
 
     return bench.peer("RocketMQ's Java producer", ready)
 
 
-def warmed_up(bench: Bench, peer: RocketMq, topic: str, **options: object) -> float:
-    """The rate of a Java producer once it gets no faster."""
+def java_rate(bench: Bench, peer: RocketMq, topic: str, **options: object) -> float:
+    """What a Java producer reaches once it is warm, and its brokers: ten times what it does in its first seconds."""
     peer.topic(topic)
     given = options | {"seconds": bench.plan.pick(2, 1, 1)}
-    best = 0.0
-    for number in range(bench.plan.pick(10, 6, 1)):
-        bench.doing(f"warming up the Java producer on {topic}, {number + 1}")
-        rate = float(peer.load.ask("produce", topic=topic, **given)["rate"])
-        if rate < best * STILL_WARMING:
-            return max(rate, best)
-        best = max(rate, best)
-    return best
+
+    def produce() -> Sample:
+        bench.doing(f"warming up the Java producer on {topic}, {peer.loaded_s:.0f} s")
+        answer = peer.load.ask("produce", topic=topic, **given)
+        peer.loaded_s += answer["seconds"]
+        return answer
+
+    return warmed_up(produce, bench.plan.pick(30, 20, 0) - peer.loaded_s)
 
 
 def send_async(bench: Bench) -> None:
@@ -76,6 +75,7 @@ def send_async(bench: Bench) -> None:
 def send_async_to(bench: Bench, mode: str) -> None:
     ours, peer = our_pair(bench, mode), their_pair(bench, mode)
     client = official_client(bench, peer) if mode == "ASYNC_MASTER" else None
+    plan = bench.plan
     for size in (100, 1024):
         topic = ours.topic(f"async{size}")
         every: dict[str, Contestant | Missing] = {
@@ -83,8 +83,11 @@ def send_async_to(bench: Bench, mode: str) -> None:
             "Java": java_sends(bench, peer, topic, size=size, threads=64, seconds=seconds(bench)),
         }
         if client is not None and size == 100:
-            every["Python"] = official_sends(client, size, seconds(bench))
-        results = bench.contest(every, f"{mode}, {size} B,")
+            every["Python"] = official_calls(
+                bench, client, "send_async", size=size, seconds=seconds(bench), window=PYTHON_WINDOW
+            )
+        results = bench.contest(every, f"{mode}, {size} B,", plan)
+        plan = plan.again()
         name = f"send_async, {mode} pair, {size} B"
         mine, theirs = results.series("ours"), results.series("Java")
         bench.report(name, "msgs/s", mine, "RocketMQ's Java producer, 64 threads", theirs, targets.ASYNC_JAVA)
@@ -110,10 +113,20 @@ def official_client(bench: Bench, peer: RocketMq | Missing) -> Driver | Missing:
     return bench.peer("RocketMQ's official Python client", start)
 
 
-def official_sends(client: Driver | Missing, size: int, duration: int) -> Contestant | Missing:
+def official_calls(bench: Bench, client: Driver | Missing, command: str, **options: object) -> Contestant | Missing:
+    """Warm, because its proxy is a JVM."""
     if isinstance(client, Missing):
         return client
-    return lambda: client.ask("send_async", size=size, seconds=duration, window=PYTHON_WINDOW)
+
+    def call() -> Sample:
+        return client.ask(command, **options)
+
+    def ready() -> Contestant:
+        bench.doing("warming up RocketMQ's official Python client")
+        warmed_up(call, bench.plan.pick(20, 8, 0))
+        return call
+
+    return bench.peer("RocketMQ's official Python client", ready)
 
 
 def send_batch(bench: Bench) -> None:

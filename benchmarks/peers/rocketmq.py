@@ -4,11 +4,13 @@ To know: since 5.0 its SYNC_MASTER waits for a slave only with `inSyncReplicas=2
 file only, one that has the beginning copies the rest; the proxy ends when no broker is registered yet.
 """
 
+import hashlib
 import json
 import os
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -84,7 +86,7 @@ class JavaServer:
 
 
 class RocketMq:
-    """`master` and `slave` by their processes; `load` is the Java client."""
+    """`master` and `slave` by their processes; `load` is the Java client, which has sent for `loaded_s` seconds."""
 
     def __init__(
         self, folder: Path, name_server: str, master: JavaServer, slave: JavaServer | None, load: Driver
@@ -94,6 +96,7 @@ class RocketMq:
         self.master = master
         self.slave = slave
         self.load = load
+        self.loaded_s = 0.0
 
     @property
     def address(self) -> str:
@@ -111,11 +114,28 @@ class RocketMq:
             time.sleep(0.1)
 
 
-def java(jars: Path, folder: Path, heap: str, *main: str) -> list[str]:
+def java(jars: Path | str, folder: Path, heap: str, *main: str) -> list[str]:
     settings = ["-server", f"-Xms{heap}", f"-Xmx{heap}", "-XX:MaxDirectMemorySize=2g", "-XX:+UseG1GC", *OPENS]
     settings += [f"-Duser.home={folder}", "-Drocketmq.client.logUseSlf4j=false"]
     settings += [f"-Drocketmq.broker.diskSpace{name}Ratio=0.99" for name in ("WarningLevel", "CleanForcibly")]
     return ["java", *settings, "-cp", f"{jars}/*", *main]
+
+
+def load_classes(jars: Path) -> Path:
+    """RocketMqLoad.java, compiled once for each state of its source: that takes as long as a server's start."""
+    source = maven.HERE / "RocketMqLoad.java"
+    folder = maven.cache() / f"rocketmq-load-{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}"
+    if not folder.exists():
+        with tempfile.TemporaryDirectory(dir=maven.cache()) as made:
+            command = ["javac", "-nowarn", "--release", "17", "-cp", f"{jars}/*", "-d", f"{made}/classes", str(source)]
+            try:
+                ended = subprocess.run(command, capture_output=True, text=True, check=False)
+            except FileNotFoundError:
+                raise Unavailable("javac is not installed") from None
+            if ended.returncode:
+                raise Unavailable(f"RocketMQ's Java client does not compile: {ended.stderr[-500:]}")
+            Path(made, "classes").rename(folder)
+    return folder
 
 
 def broker(
@@ -173,8 +193,7 @@ def running(
     namesrv = JavaServer(jars, folder, "namesrv", port, "256m", _MAIN + "namesrv.NamesrvStartup", "-c", str(config))
     master = broker(jars, folder, "master", role, disk, name_server, settings)
     slave = broker(jars, folder, "slave", "SLAVE", disk, name_server, settings) if pair else None
-    command = java(jars, folder, HEAP, str(maven.HERE / "RocketMqLoad.java"), name_server)
-    # The client compiles itself while the servers start.
+    command = java(f"{load_classes(jars)}:{jars}", folder, HEAP, "RocketMqLoad", name_server)
     with ExitStack() as servers, Driver("RocketMQ's Java client", command, folder / "client.log") as load:
         for server in filter(None, (namesrv, master, slave)):
             # Nobody needs its store any more, and a clean end takes its time.

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 import pytest
 
 from benchmarks.bench import Bench, Unavailable, WrongResult, must_be
-from benchmarks.contest import FULL, QUICK, Plan, schedule
+from benchmarks.contest import FULL, QUICK, Plan, schedule, warmed_up
 from benchmarks.figures import Missing, Series
 
 
@@ -35,6 +35,20 @@ def test_warm_up_does_not_count(bench):
     rates = iter([1000.0, 1.0, 2.0, 3.0])
     results = bench.contest({"ours": lambda: {"rate": next(rates)}})
     assert results.series("ours") == Series((1.0, 2.0, 3.0))
+
+
+@pytest.mark.parametrize(
+    ("rates", "seconds", "used"),
+    [
+        ((100.0, 50.0, 200.0, 201.0), 4, 4),  # a dip in the middle does not end it
+        ((100.0, 200.0, 300.0, 310.0, 900.0), 1, 4),  # nor does the time, as long as it gets faster
+        ((100.0, 90.0, 900.0), 0, 2),  # warm from before: two tell
+    ],
+)
+def test_a_peer_is_warm_once_it_had_its_time_and_gets_no_faster(rates, seconds, used):
+    runs = iter(rates)
+    assert warmed_up(lambda: {"rate": next(runs), "seconds": 1.0}, seconds) == max(rates[:used])
+    assert tuple(runs) == rates[used:]
 
 
 def test_a_peer_that_is_missing_does_not_stop_the_others(bench):
