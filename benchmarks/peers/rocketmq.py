@@ -46,7 +46,7 @@ class JavaServer:
         self.name = name
         self.port = port
         self._folder = folder
-        self._command = leashed(java(jars, folder, heap, *main))
+        self._command = leashed(java(f"{jars}/*", folder, heap, *main))
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> float:
@@ -114,11 +114,11 @@ class RocketMq:
             time.sleep(0.1)
 
 
-def java(jars: Path | str, folder: Path, heap: str, *main: str) -> list[str]:
+def java(class_path: str, folder: Path, heap: str, *main: str) -> list[str]:
     settings = ["-server", f"-Xms{heap}", f"-Xmx{heap}", "-XX:MaxDirectMemorySize=2g", "-XX:+UseG1GC", *OPENS]
     settings += [f"-Duser.home={folder}", "-Drocketmq.client.logUseSlf4j=false"]
     settings += [f"-Drocketmq.broker.diskSpace{name}Ratio=0.99" for name in ("WarningLevel", "CleanForcibly")]
-    return ["java", *settings, "-cp", f"{jars}/*", *main]
+    return ["java", *settings, "-cp", class_path, *main]
 
 
 def load_classes(jars: Path) -> Path:
@@ -193,7 +193,7 @@ def running(
     namesrv = JavaServer(jars, folder, "namesrv", port, "256m", _MAIN + "namesrv.NamesrvStartup", "-c", str(config))
     master = broker(jars, folder, "master", role, disk, name_server, settings)
     slave = broker(jars, folder, "slave", "SLAVE", disk, name_server, settings) if pair else None
-    command = java(f"{load_classes(jars)}:{jars}", folder, HEAP, "RocketMqLoad", name_server)
+    command = java(f"{load_classes(jars)}:{jars}/*", folder, HEAP, "RocketMqLoad", name_server)
     with ExitStack() as servers, Driver("RocketMQ's Java client", command, folder / "client.log") as load:
         for server in filter(None, (namesrv, master, slave)):
             # Nobody needs its store any more, and a clean end takes its time.
