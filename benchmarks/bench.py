@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from benchmarks import cpu
 from benchmarks.contest import Contestant, Plan, Results, Sample, schedule
@@ -22,6 +22,15 @@ class Unavailable(Exception):
 
 class WrongResult(Exception):
     """What was moved is not what should have been: nothing that was measured counts."""
+
+
+@runtime_checkable
+class Sleeper(Protocol):
+    """A peer whose processes work when nobody asks them to.  It wakes by itself when it is asked."""
+
+    def sleep(self) -> None: ...
+
+    def wake(self) -> None: ...
 
 
 class Bench:
@@ -47,10 +56,15 @@ class Bench:
         self.broken: list[str] = []
         self._stack = stack
         self._progress = progress
+        self._sleepers: list[Sleeper] = []
 
     def enter(self, part: AbstractContextManager[T]) -> T:
         """Something that lives until the benchmark ends."""
-        return self._stack.enter_context(part)
+        entered = self._stack.enter_context(part)
+        if isinstance(entered, Sleeper):
+            self._sleepers.append(entered)
+            self._stack.callback(self._sleepers.remove, entered)
+        return entered
 
     @contextmanager
     def section(self) -> Iterator[None]:
@@ -82,8 +96,21 @@ class Bench:
     def contest(
         self, contestants: Mapping[str, Contestant | Missing], what: str = "", plan: Plan | None = None
     ) -> Results:
-        """Runs them interleaved.  A contestant that proves `Unavailable` in the middle has no result."""
-        plan = plan or self.plan
+        """Runs them interleaved, peers asleep beside the others.  A contestant that proves `Unavailable` in the middle
+        has no result.
+        """
+        with self._asleep():
+            return self._contest(contestants, what, plan or self.plan)
+
+    @contextmanager
+    def _asleep(self) -> Iterator[None]:
+        with ExitStack() as awake:
+            for one in self._sleepers:
+                awake.callback(one.wake)
+                one.sleep()
+            yield
+
+    def _contest(self, contestants: Mapping[str, Contestant | Missing], what: str, plan: Plan) -> Results:
         results = Results({name: one for name, one in contestants.items() if isinstance(one, Missing)})
         running = {name: one for name, one in contestants.items() if not isinstance(one, Missing)}
         order = list(schedule(list(running), plan))

@@ -84,19 +84,20 @@ def theirs(bench: Bench, count: int) -> Contestant | Missing:
     assert slave is not None
     store, beginning = folder / "slave-store", folder / "beginning"
     peer.topic("catchup")
-    peer.load.ask("fill", topic="catchup", size=BODY, count=1000)
+    peer.ask("fill", topic="catchup", size=BODY, count=1000)
     peer.await_slave()
     slave.end()
     store.rename(beginning)
-    peer.load.ask("fill", topic="catchup", size=BODY, count=count)
+    peer.ask("fill", topic="catchup", size=BODY, count=count)
 
     def catch_up() -> Sample:
         # Holes stay holes: what is written back to the disk meanwhile should be the log, not a copy of nothing.
         subprocess.run(["cp", "-a", "--sparse=always", beginning, store], check=True)
-        end = peer.load.ask("ha", broker=peer.address)["end"]
-        slave.start()
-        answer = peer.load.ask("await", broker=peer.address, offset=end)
-        slave.end(signal.SIGKILL)  # nobody needs its store any more
+        with peer.awake():
+            end = peer.ask("ha", broker=peer.address)["end"]
+            slave.start()
+            answer = peer.ask("await", broker=peer.address, offset=end)
+            slave.end(signal.SIGKILL)  # nobody needs its store any more
         shutil.rmtree(store)
         if answer["bytes"] < end / 2:  # ours copies all of it
             raise Unavailable(f"RocketMQ's slave was seen to copy {answer['bytes']:,} bytes of {end:,} only")
@@ -150,7 +151,7 @@ def their_lag(bench: Bench) -> Contestant | Missing:
     full = java_rate(bench, peer, "lag", size=BODY, threads=64)
     bench.note(f"half load, RocketMQ's: {full / 2:,.0f} msgs/s")
     given = {"size": BODY, "rate": round(full / 2), "seconds": duration, "threads": 64}
-    return lambda: peer.load.ask("lag", topic="lag", broker=peer.address, **given)
+    return lambda: peer.ask("lag", topic="lag", broker=peer.address, **given)
 
 
 def lag_seconds(bench: Bench) -> int:

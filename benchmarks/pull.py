@@ -75,7 +75,7 @@ def messages(bench: Bench, ours: cluster.OurCluster, peer: RocketMq | Missing) -
     client = official_client(bench, peer)
     if not isinstance(client, Missing) and not isinstance(peer, Missing):
         # What was received stays invisible for a minute: enough for all runs.
-        peer.load.ask("fill", topic="official", size=100, count=bench.plan.pick(400_000, 200_000, 20_000))
+        peer.ask("fill", topic="official", size=100, count=bench.plan.pick(400_000, 200_000, 20_000))
     results = bench.contest(
         {
             "messages": lambda: ours.load.ask("pull_messages", topic="pull100", seconds=duration, batch=PULL_AT_ONCE),
@@ -120,10 +120,10 @@ def of_rocketmq(bench: Bench, peer: RocketMq | Missing, topic: str, count: int, 
         return peer
     bench.doing(f"filling RocketMQ's {topic}")
     peer.topic(topic)
-    peer.load.ask("fill", topic=topic, count=count, size=size)
+    peer.ask("fill", topic=topic, count=count, size=size)
 
     def pull() -> Sample:
-        answer = peer.load.ask("pull", topic=topic, threads=4, batch=PULL_AT_ONCE)
+        answer = peer.ask("pull", topic=topic, threads=4, batch=PULL_AT_ONCE)
         if (answer["messages"], answer["bytes"]) != (count, count * size):
             raise Unavailable(f"RocketMQ's pull gave {answer['messages']} messages of {count}")
         return answer

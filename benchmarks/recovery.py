@@ -109,25 +109,27 @@ def theirs(bench: Bench, count: int) -> dict[str, Contestant | Missing]:
     if isinstance(peer, Missing):
         return peers_missing(peer)
     peer.topic(TOPIC)
-    peer.load.ask("fill", topic=TOPIC, size=BODY, count=count)
+    peer.ask("fill", topic=TOPIC, size=BODY, count=count)
 
     def restart(how: str) -> Sample:
-        peer.master.end(signal.SIGTERM if how == "stop" else signal.SIGKILL)
-        if how == "scan":
-            (folder / "master-store" / "checkpoint").unlink()
-        return {"seconds": peer.master.start()}
+        with peer.awake():
+            peer.master.end(signal.SIGTERM if how == "stop" else signal.SIGKILL)
+            if how == "scan":
+                (folder / "master-store" / "checkpoint").unlink()
+            return {"seconds": peer.master.start()}
 
-    size = peer.load.ask("ha", broker=peer.address)["end"]
+    size = peer.ask("ha", broker=peer.address)["end"]
 
     def made_again() -> Sample:
-        peer.master.end()
-        shutil.rmtree(folder / "master-store" / "consumequeue")
-        begun = time.perf_counter()
-        peer.master.start()
-        found = peer.load.ask("count", topic=TOPIC, until=count)["messages"]
-        if found != count:
-            raise Unavailable(f"RocketMQ has {found} messages of {count} after a restart")
-        return {"rate": size / (time.perf_counter() - begun) / 1e6}
+        with peer.awake():
+            peer.master.end()
+            shutil.rmtree(folder / "master-store" / "consumequeue")
+            begun = time.perf_counter()
+            peer.master.start()
+            found = peer.ask("count", topic=TOPIC, until=count)["messages"]
+            if found != count:
+                raise Unavailable(f"RocketMQ has {found} messages of {count} after a restart")
+            return {"rate": size / (time.perf_counter() - begun) / 1e6}
 
     every: dict[str, Contestant | Missing] = {
         f"RocketMQ {how}": lambda how=how: restart(how)  # type: ignore[misc]

@@ -1,10 +1,13 @@
 """P4 to P6: sends from one process, beside RocketMQ's Java producer and its official Python client."""
 
+from collections.abc import Callable
+from typing import Any
+
 from benchmarks import cluster, targets
 from benchmarks.bench import Bench
 from benchmarks.cluster import OurCluster
 from benchmarks.contest import Contestant, Sample, warmed_up
-from benchmarks.driver import Driver, python_driver
+from benchmarks.driver import python_driver
 from benchmarks.figures import Missing
 from benchmarks.peers import python, rocketmq
 from benchmarks.peers.rocketmq import RocketMq
@@ -12,6 +15,7 @@ from benchmarks.peers.rocketmq import RocketMq
 WINDOW = 16_384
 PYTHON_WINDOW = 500
 MODES = {"ASYNC_MASTER": False, "SYNC_MASTER": True}
+Ask = Callable[..., dict[str, Any]]  # as Driver.ask
 
 
 def seconds(bench: Bench) -> int:
@@ -46,7 +50,7 @@ def java_sends(bench: Bench, peer: RocketMq | Missing, topic: str, **options: ob
 
     def ready() -> Contestant:
         java_rate(bench, peer, topic, **options)
-        return lambda: peer.load.ask("produce", topic=topic, **options)
+        return lambda: peer.ask("produce", topic=topic, **options)
 
     return bench.peer("RocketMQ's Java producer", ready)
 
@@ -58,7 +62,7 @@ def java_rate(bench: Bench, peer: RocketMq, topic: str, **options: object) -> fl
 
     def produce() -> Sample:
         bench.doing(f"warming up the Java producer on {topic}, {peer.loaded_s:.0f} s")
-        answer = peer.load.ask("produce", topic=topic, **given)
+        answer = peer.ask("produce", topic=topic, **given)
         peer.loaded_s += answer["seconds"]
         return answer
 
@@ -96,30 +100,36 @@ def send_async_to(bench: Bench, mode: str) -> None:
             bench.report(name, "msgs/s", mine, "official Python client through the proxy", theirs, targets.ASYNC_PYTHON)
 
 
-def official_client(bench: Bench, peer: RocketMq | Missing) -> Driver | Missing:
-    """The official Python client on a topic and group of its own, through a proxy."""
+def official_client(bench: Bench, peer: RocketMq | Missing) -> Ask | Missing:
+    """What asks the official Python client, on a topic and group of its own, through a proxy."""
     if isinstance(peer, Missing):
         return peer
 
-    def start() -> Driver:
+    def start() -> Ask:
         python.environment()
         peer.topic("official", type="NORMAL")
-        peer.load.ask("group", group="official", broker=peer.address)
+        peer.ask("group", group="official", broker=peer.address)
         endpoint = bench.enter(rocketmq.proxy(peer))
         log = bench.folder / "official.log"
         name = "RocketMQ's official Python client"
-        return bench.enter(python.driver(name, "rocketmq_client", log, endpoint, "official", "official"))
+        client = bench.enter(python.driver(name, "rocketmq_client", log, endpoint, "official", "official"))
+
+        def ask(words: str, **options: object) -> dict[str, Any]:
+            with peer.awake():
+                return client.ask(words, **options)
+
+        return ask
 
     return bench.peer("RocketMQ's official Python client", start)
 
 
-def official_calls(bench: Bench, client: Driver | Missing, command: str, **options: object) -> Contestant | Missing:
+def official_calls(bench: Bench, client: Ask | Missing, command: str, **options: object) -> Contestant | Missing:
     """Warm, because its proxy is a JVM."""
     if isinstance(client, Missing):
         return client
 
     def call() -> Sample:
-        return client.ask(command, **options)
+        return client(command, **options)
 
     def ready() -> Contestant:
         bench.doing("warming up RocketMQ's official Python client")

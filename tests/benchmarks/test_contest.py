@@ -1,6 +1,6 @@
 """Interleaving, warm-up, and contestants that drop out."""
 
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -49,6 +49,41 @@ def test_a_peer_is_warm_once_it_had_its_time_and_gets_no_faster(rates, seconds, 
     runs = iter(rates)
     assert warmed_up(lambda: {"rate": next(runs), "seconds": 1.0}, seconds) == max(rates[:used])
     assert tuple(runs) == rates[used:]
+
+
+class Sleeper:
+    def __init__(self):
+        self.asleep = False
+
+    def sleep(self):
+        self.asleep = True
+
+    def wake(self):
+        self.asleep = False
+
+
+@contextmanager
+def running(sleeper):
+    yield sleeper
+    assert not sleeper.asleep, "it could not end"
+
+
+def test_a_peer_sleeps_beside_the_others_and_is_awake_after_the_runs(bench):
+    seen = []
+    with bench.section():
+        peer = bench.enter(running(Sleeper()))
+        bench.contest({"ours": lambda: seen.append(peer.asleep) or {"rate": 1.0}})
+        assert set(seen) == {True}
+        assert not peer.asleep
+
+        def wrong():
+            raise WrongResult("a message is missing")
+
+        with pytest.raises(WrongResult):
+            bench.contest({"ours": wrong})
+        assert not peer.asleep
+    bench.contest({"ours": lambda: seen.append(peer.asleep) or {"rate": 1.0}})
+    assert not seen[-1], "it has ended"
 
 
 def test_a_peer_that_is_missing_does_not_stop_the_others(bench):
