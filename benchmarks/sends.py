@@ -66,7 +66,7 @@ def java_rate(bench: Bench, peer: RocketMq, topic: str, **options: object) -> fl
         peer.loaded_s += answer["seconds"]
         return answer
 
-    return warmed_up(produce, bench.plan.pick(30, 20, 0) - peer.loaded_s)
+    return warmed_up(produce, bench.plan.pick(30, 15, 0) - peer.loaded_s)
 
 
 def send_async(bench: Bench) -> None:
