@@ -83,8 +83,8 @@ async def test_a_topic_made_again_at_once_is_a_new_one_on_the_slave_too(
         await put(master, "t", b"old")
         Operations(master.broker, master.leadership).delete_topic("t")
         await put(master, "t", b"new")
-        await until(lambda: slave.store.queue_end("t", 0) == 2, "the slave has it")
-        assert slave.store.queue_bounds("t", 0) == master.store.queue_bounds("t", 0) == (1, 2)
+        assert master.store.queue_bounds("t", 0) == (1, 2)
+        await until(lambda: slave.store.queue_bounds("t", 0) == (1, 2), "the slave has it, and not the old one")
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["master stays", "master restarts too"])
@@ -369,5 +369,5 @@ async def test_delayed_messages_go_on_where_they_were_after_a_promotion(tmp_path
         await master.puts.put(send_of("t", message("t", b"c", DELAY="1")))
         await until(lambda: slave.store.end_offset == master.store.end_offset, "copied")
         await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
-        await until(lambda: slave.store.queue_end("t", 0) >= 3, "delivered by the new master")
+        await until(lambda: slave.store.queue_bounds("t", 0)[1] >= 3, "delivered by the new master")
         assert await bodies(slave) == [b"a", b"b", b"c"]
