@@ -41,8 +41,8 @@ def warm(bench: Bench, made: Spark, peer: Kafka | Missing) -> Kafka | Missing:
     """Its sink and its broker are Java, and twice as fast after a dozen writes as after the first."""
     if not isinstance(peer, Missing):
         bench.doing("warming up Kafka's sink")
-        write = theirs(made, peer, "sink-warm-up", bench.plan.pick(1_000_000, 500_000, 1000), 100)
-        warmed_up(write, bench.plan.pick(20, 8, 0))
+        write = theirs(made, peer, "sink-warm-up", bench.plan.pick(1_000_000, 1_000_000, 1_000), 100)
+        warmed_up(write, bench.plan.pick(20, 20, 0))
     return peer
 
 
