@@ -13,7 +13,8 @@ def run(bench: Bench) -> None:
     made, kafka_missing = bench.enter(spark.session(bench))
     alone = bench.enter(cluster.running(bench, "alone"))
     pair = bench.enter(cluster.running(bench, "pair", pair=True, keys=cluster.modes(sync=True, flush=False)))
-    peer = warm(bench, made, spark.kafka_peer(bench, kafka_missing))
+    peer = spark.kafka_peer(bench, kafka_missing)
+    warm_up(bench, theirs(made, peer, "sink-warm-up", bench.plan.pick(1_000_000, 1_000_000, 1_000), 100))
     plan = bench.plan
     for size in (100, 1024):
         full, quick = (1_500_000, 500_000) if size == 100 else (400_000, 150_000)
@@ -22,7 +23,7 @@ def run(bench: Bench) -> None:
         sinks: dict[str, Contestant | Missing] = {
             "alone": ours(made, alone, topic, rows, size),
             "pair": ours(made, pair, topic, rows, size),
-            "Kafka": peer if isinstance(peer, Missing) else theirs(made, peer, topic, rows, size),
+            "Kafka": theirs(made, peer, topic, rows, size),
             "generator": lambda rows=rows, size=size: generator(made, rows, size),  # type: ignore[misc]
         }
         results = bench.contest(sinks, f"{size} B,", plan)
@@ -37,13 +38,11 @@ def run(bench: Bench) -> None:
         bench.report(f"{size} B, generator alone", "rows/s", results.series("generator"))
 
 
-def warm(bench: Bench, made: Spark, peer: Kafka | Missing) -> Kafka | Missing:
-    """Its sink and its broker are Java, and twice as fast after a dozen writes as after the first."""
-    if not isinstance(peer, Missing):
+def warm_up(bench: Bench, write: Contestant | Missing) -> None:
+    """Kafka's sink and its broker are Java, and twice as fast after a dozen writes as after the first."""
+    if not isinstance(write, Missing):
         bench.doing("warming up Kafka's sink")
-        write = theirs(made, peer, "sink-warm-up", bench.plan.pick(1_000_000, 1_000_000, 1_000), 100)
         warmed_up(write, bench.plan.pick(20, 20, 0))
-    return peer
 
 
 def ours(made: Spark, one: OurCluster, topic: str, rows: int, size: int) -> Contestant:
@@ -61,7 +60,9 @@ def ours(made: Spark, one: OurCluster, topic: str, rows: int, size: int) -> Cont
     return write
 
 
-def theirs(made: Spark, peer: Kafka, topic: str, rows: int, size: int) -> Contestant:
+def theirs(made: Spark, peer: Kafka | Missing, topic: str, rows: int, size: int) -> Contestant | Missing:
+    if isinstance(peer, Missing):
+        return peer
     peer.topic(topic)
     options = {"kafka.bootstrap.servers": peer.address, "topic": topic}
     return lambda: made.write(rows, size, "value", "kafka", options)
