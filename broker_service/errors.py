@@ -75,6 +75,17 @@ class StoreCorrupt(RocketSimError):
     """Damage below the flushed offset: the broker stops and names the file and the offset."""
 
 
+class ReadFailed(RocketSimError):
+    """The disk cannot read a part of a file: names the file, the position and the disk's error."""
+
+    @classmethod
+    def of(cls, path: object, position: int, error: OSError) -> "ReadFailed":
+        return cls(
+            f"{path} cannot be read at {position}: {error.strerror or error}; look at the disk, and restore the file "
+            "or take it from the other broker"
+        )
+
+
 class StoreLocked(RocketSimError):
     """Another process has the store directory."""
 

@@ -4,22 +4,21 @@ Takes no lock, writes nothing, trusts nothing: what is damaged is skipped up to 
 sound record has its magic, every length and its checksum in order, and says that it lies where it does.
 """
 
-import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from rocketsim_proto import record
 from rocketsim_proto.columnar import Records
-from rocketsim_proto.record import BLANK, BLANK_MAGIC, BLANK_SIZE, RecordError
+from rocketsim_proto.record import BLANK, BLANK_MAGIC, BLANK_SIZE, MIN_SIZE, Record, RecordError
 
 from broker_service.store.chain import Stop, walk
 from broker_service.store.committed import committed
 from broker_service.store.consume_queue import ENTRY, ENTRY_SIZE, FILLER_SIZE, Entries
 from broker_service.store.json_file import loads
+from broker_service.store.offline_file import OfflineFile
 from broker_service.store.offset_journal import read_journal
 
 _CHUNK = 8 << 20
@@ -64,13 +63,6 @@ class Tail:
 Piece = Whole | Blank | Damaged | Tail
 
 
-def map_file(path: Path) -> Any:
-    """The file's bytes, read-only; they are not all read."""
-    with path.open("rb") as file:
-        size = path.stat().st_size
-        return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else b""
-
-
 def numbered_files(directory: Path) -> list[Path]:
     """The files named by the position they start at, in order."""
     if not directory.is_dir():
@@ -89,28 +81,30 @@ def log_pieces(directory: Path) -> Iterator[Piece]:
 
 
 def _file_pieces(path: Path, *, is_last: bool) -> Iterator[Piece]:
-    data, start, at = map_file(path), int(path.name), 0
-    while at < len(data):
+    file, start, at = OfflineFile(path), int(path.name), 0
+    while at < file.size:
         reason = ""
-        chain = walk(data, at, min(at + _CHUNK, len(data)))
-        if not len(chain.sizes) and chain.stop is Stop.END and at + max(chain.next_size, BLANK_SIZE) <= len(data):
-            chain = walk(data, at, at + max(chain.next_size, BLANK_SIZE))  # a record larger than a chunk
+        data = file.read(at, _CHUNK)
+        chain = walk(data, 0, len(data))
+        if not len(chain.sizes) and chain.stop is Stop.END and len(data) < chain.next_size <= file.size - at:
+            data = file.read(at, chain.next_size)  # a record larger than a chunk
+            chain = walk(data, 0, len(data))
         if len(chain.sizes):
-            records = Records.walk(np.frombuffer(data, np.uint8)[at : chain.end], sizes=chain.sizes)
+            records = Records.walk(np.frombuffer(data, np.uint8)[: chain.end], sizes=chain.sizes)
             good, reason = _sound(records, start + at)
             if good:
                 yield Whole(start + at, records[:good])
                 at += int(records.sizes[:good].sum())
             if not reason:
                 continue
-        elif chain.stop is Stop.BLANK and at + chain.next_size == len(data):
+        elif chain.stop is Stop.BLANK and at + chain.next_size == file.size:
             yield Blank(start + at, chain.next_size)
-            at = len(data)
+            at = file.size
             continue
-        reason = reason or _reason(data, at)
-        end = _next_sound(data, start, at + 1)
-        if end == len(data) and is_last:
-            yield Tail(path, start + at, "" if _is_zero(data, at) else reason)
+        reason = reason or _reason(file, at)
+        end = _next_sound(file, at + 1)
+        if end == file.size and is_last:
+            yield Tail(path, start + at, "" if file.is_zero(at) else reason)
             return
         yield Damaged(path, start + at, end - at, reason)
         at = end
@@ -140,11 +134,11 @@ def _sound(records: Records, offset: int) -> tuple[int, str]:
     return good, reason
 
 
-def _reason(data: Any, at: int) -> str:
-    if _is_zero(data, at):
+def _reason(file: OfflineFile, at: int) -> str:
+    if file.is_zero(at):
         return "zeros up to the end of the file"
     try:
-        record.decode(data, at)
+        _decode(file, at)
     except RecordError as error:
         return error.reason
     except UnicodeDecodeError:
@@ -152,33 +146,26 @@ def _reason(data: Any, at: int) -> str:
     return "no sound record"
 
 
-def _is_zero(data: Any, at: int) -> bool:
-    rest = np.frombuffer(data, np.uint8)[at:]
-    return not any(rest[begin : begin + _CHUNK].any() for begin in range(0, len(rest), _CHUNK))
+def _decode(file: OfflineFile, at: int) -> Record:
+    """The record there; ValueError if there is none."""
+    head, left = file.read(at, BLANK_SIZE), file.size - at
+    size = int.from_bytes(head[:4], "big") if head[4:] in _MAGICS else MIN_SIZE
+    if not MIN_SIZE <= size <= left:
+        raise RecordError(at, f"size {size}, {left} bytes left")
+    return record.decode(file.read(at, size))
 
 
-def _next_sound(data: Any, start: int, at: int) -> int:
+def _next_sound(file: OfflineFile, at: int) -> int:
     """The position of the next record or closing blank at or behind `at`; the end of the file if there is none."""
-    found = [_next_with_magic(data, start, at, magic) for magic in _MAGICS]
-    return min(found)
+    return next((where - 4 for where in file.find(_MAGICS, at + 4) if _is_sound(file, where - 4)), file.size)
 
 
-def _next_with_magic(data: Any, start: int, at: int, magic: bytes) -> int:
-    where = data.find(magic, at + 4)
-    while where >= 0:
-        if _is_sound(data, start, where - 4):
-            return int(where) - 4
-        where = data.find(magic, where + 1)
-    return len(data)
-
-
-def _is_sound(data: Any, start: int, at: int) -> bool:
-    if at + BLANK_SIZE <= len(data):
-        size, magic = BLANK.unpack_from(data, at)
-        if magic == BLANK_MAGIC:
-            return bool(at + size == len(data))
+def _is_sound(file: OfflineFile, at: int) -> bool:
+    size, magic = BLANK.unpack(file.read(at, BLANK_SIZE))
+    if magic == BLANK_MAGIC:
+        return bool(at + size == file.size)
     try:
-        return record.decode(data, at).commit_log_offset == start + at
+        return _decode(file, at).commit_log_offset == int(file.path.name) + at
     except ValueError:
         return False
 
@@ -198,24 +185,30 @@ class OfflineQueue:
         self.topic = directory.parent.name
         self.queue_id = int(directory.name)
         self.files = numbered_files(directory)
-        maps = [np.frombuffer(map_file(path), np.uint8) for path in self.files]
-        self.file_size = len(maps[0]) if maps else 0
+        files = [OfflineFile(path) for path in self.files]
+        self.file_size = files[0].size if files else 0
         self.first_offset = int(self.files[0].name) // ENTRY_SIZE if self.files else 0
-        self._parts = list(self._in_a_row(maps))
+        self._parts = list(self._in_a_row(files))
         self.max_offset = self._end()
         self.min_offset = self._first_from(log_min)
 
-    def _in_a_row(self, maps: list[npt.NDArray[np.uint8]]) -> Iterator[Entries]:
-        """The entries of each file, up to the first gap between files or file of another size."""
-        for number, (path, data) in enumerate(zip(self.files, maps, strict=True)):
+    def _in_a_row(self, files: list[OfflineFile]) -> Iterator[OfflineFile]:
+        """The files up to the first gap between them, or file of another size."""
+        for number, file in enumerate(files):
             start = self.first_offset * ENTRY_SIZE + number * self.file_size
-            if int(path.name) != start or len(data) != self.file_size:
+            if int(file.path.name) != start or file.size != self.file_size:
                 return
-            yield data[: len(data) // ENTRY_SIZE * ENTRY_SIZE].view(ENTRY)
+            yield file
+
+    def _entries(self, file: OfflineFile, begin: int = 0, end: int | None = None) -> Entries:
+        """A file's entries; `begin` and `end` count from its start."""
+        count = file.size // ENTRY_SIZE
+        begin, end = min(begin, count), count if end is None else min(end, count)
+        return np.frombuffer(file.read(begin * ENTRY_SIZE, max(end - begin, 0) * ENTRY_SIZE), ENTRY)
 
     def _end(self) -> int:
         end = self.first_offset
-        for entries in self._parts:
+        for entries in map(self._entries, self._parts):
             useless = (entries["size"] <= 0) | (entries["commit_log_offset"] < 0)
             if useless.any():
                 return end + int(useless.argmax())
@@ -224,7 +217,7 @@ class OfflineQueue:
 
     def _first_from(self, log_min: int) -> int:
         begin = self.first_offset
-        for entries in self._parts:
+        for entries in map(self._entries, self._parts):
             real = (entries["size"] != FILLER_SIZE) & (entries["commit_log_offset"] >= log_min)
             if real[: self.max_offset - begin].any():
                 return begin + int(real.argmax())
@@ -232,21 +225,21 @@ class OfflineQueue:
         return self.max_offset
 
     def read(self, begin: int, end: int) -> Entries:
-        """A copy of the entries from one queue offset to another."""
-        found, at = [np.empty(0, np.uint8)], self.first_offset
-        for entries in self._parts:
-            found.append(entries[max(begin - at, 0) : max(end - at, 0)].view(np.uint8))
-            at += len(entries)
-        return np.concatenate(found).view(ENTRY)
+        """The entries from one queue offset to another."""
+        found, at = [np.empty(0, ENTRY)], self.first_offset
+        for file in self._parts:
+            found.append(self._entries(file, max(begin - at, 0), max(end - at, 0)))
+            at += file.size // ENTRY_SIZE
+        return np.concatenate([part.view(np.uint8) for part in found]).view(ENTRY)
 
     def rest(self) -> int | None:
         """The queue offset of the first bytes behind the end that are not zero."""
         at = self.first_offset
-        for entries in self._parts:
-            behind = entries[max(self.max_offset - at, 0) :].view(np.uint8)
+        for file in self._parts:
+            behind = self._entries(file, max(self.max_offset - at, 0)).view(np.uint8)
             if behind.any():
                 return max(self.max_offset, at) + int((behind != 0).argmax()) // ENTRY_SIZE
-            at += len(entries)
+            at += file.size // ENTRY_SIZE
         return None
 
     def place(self, queue_offset: int) -> tuple[Path, int]:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from broker_service.store.index_file import ENTRY, ENTRY_SIZE, HEADER, HEADER_SIZE, SLOT_SIZE, IndexHeader
 from broker_service.store.index_keys import IndexKeys
 from broker_service.store.json_file import loads
-from broker_service.store.offline import map_file
+from broker_service.store.offline_file import OfflineFile
 
 Wrong = tuple[int, str]  # position in the file, what is wrong there
 Entries = npt.NDArray[Any]
@@ -47,9 +47,10 @@ class OfflineIndexFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._data = map_file(path)
-        self.size = len(self._data)
-        self.header = IndexHeader(*HEADER.unpack_from(self._data)) if self.size >= HEADER_SIZE else IndexHeader()
+        self._file = OfflineFile(path)
+        self.size = self._file.size
+        header = self._file.read(0, HEADER_SIZE)
+        self.header = IndexHeader(*HEADER.unpack(header)) if len(header) == HEADER_SIZE else IndexHeader()
         self.slot_count = 0
 
     @property
@@ -59,18 +60,17 @@ class OfflineIndexFile:
     def position(self, number: int) -> int:
         return HEADER_SIZE + self.slot_count * SLOT_SIZE + number * ENTRY_SIZE
 
-    @property
-    def entries(self) -> Entries:
-        """From number 1 on."""
-        return np.frombuffer(self._data, ENTRY, self.count, self.position(1))
+    def entries(self, rows: slice | None = None) -> Entries:
+        """Those of the rows, from number 1 on; all without."""
+        begin, end = (rows.start, rows.stop) if rows else (0, self.count)
+        return np.frombuffer(self._file.read(self.position(begin + 1), (end - begin) * ENTRY_SIZE), ENTRY)
 
     @cached_property
     def offsets(self) -> npt.NDArray[np.int64]:
-        return self.entries["commit_log_offset"].astype(np.int64)
+        return self.entries()["commit_log_offset"].astype(np.int64)
 
-    @property
     def _slots(self) -> npt.NDArray[np.int64]:
-        return np.frombuffer(self._data, ">i4", self.slot_count, HEADER_SIZE).astype(np.int64)
+        return np.frombuffer(self._file.read(HEADER_SIZE, self.slot_count * SLOT_SIZE), ">i4").astype(np.int64)
 
     # --- the number of slots --------------------------------------------------------------------------------------
 
@@ -99,33 +99,34 @@ class OfflineIndexFile:
         ):
             return usual
         wanted = self.header.last_offset.to_bytes(8, "big")
-        at = self._data.rfind(wanted)
-        while at > HEADER_SIZE:
-            size: int = at - 4 - self.count * ENTRY_SIZE - HEADER_SIZE
+        for at in self._file.find_backwards(wanted):
+            size = at - 4 - self.count * ENTRY_SIZE - HEADER_SIZE
             if size > 0 and size % SLOT_SIZE == 0 and self._fits(size // SLOT_SIZE):
                 return size // SLOT_SIZE
-            at = self._data.rfind(wanted, 0, at)
         return 0
 
     def _ends_with_its_last_entry(self, slot_count: int) -> bool:
         at = HEADER_SIZE + slot_count * SLOT_SIZE + self.count * ENTRY_SIZE + 4
-        return int.from_bytes(self._data[at : at + 8], "big") == self.header.last_offset
+        return int.from_bytes(self._file.read(at, 8), "big") == self.header.last_offset
 
     def _fits(self, slot_count: int) -> bool:
         """Whether most slots lead to entries whose hash belongs there, and the first entry is the header's."""
         self.slot_count = slot_count
-        first = self.entries[0]
-        slots = self._slots
-        places = np.flatnonzero((slots > 0) & (slots <= self.count))
-        right = self.entries["hash"][slots[places] - 1] % slot_count == places
-        self.slot_count = 0
-        return int(first["commit_log_offset"]) == self.header.first_offset and 2 * int(right.sum()) >= len(places)
+        try:
+            if int(self.entries(slice(0, 1))["commit_log_offset"][0]) != self.header.first_offset:
+                return False
+            slots = self._slots()
+            places = np.flatnonzero((slots > 0) & (slots <= self.count))
+            right = self.entries()["hash"][slots[places] - 1] % slot_count == places
+            return 2 * int(right.sum()) >= len(places)
+        finally:
+            self.slot_count = 0
 
     # --- by itself ------------------------------------------------------------------------------------------------
 
     def wrong(self, *, slots_are_current: bool) -> Iterator[Wrong]:
         """What does not hold together in the file, at most one finding of a kind."""
-        entries, head = self.entries, self.header
+        entries, head = self.entries(), self.header
         backwards = np.flatnonzero(np.diff(self.offsets) < 0)
         if len(backwards):
             number = int(backwards[0]) + 2
@@ -155,7 +156,7 @@ class OfflineIndexFile:
 
     def _wrong_slots(self, places: npt.NDArray[np.int64], previous: npt.NDArray[np.int64]) -> Iterator[Wrong]:
         """Every entry has to be reached exactly once: from a slot of its own place, or from a newer entry."""
-        slots = self._slots
+        slots = self._slots()
         used = np.flatnonzero(slots)
         newest = slots[used]
         inside = (newest > 0) & (newest <= self.count)
@@ -238,7 +239,7 @@ class OfflineIndex:
                 file.__dict__.pop("offsets", None)  # 160 MB of a full one
         if not files:
             return
-        entries = [file.entries[file.rows(begin, end)] for file in files]
+        entries = [file.entries(file.rows(begin, end)) for file in files]
         covered = np.zeros(len(keys), np.bool_)
         for file in files:
             covered |= (keys.offsets >= file.header.first_offset) & (keys.offsets <= file.header.last_offset)
