@@ -12,8 +12,9 @@ from rocketsim_proto.record import encode_host
 from broker_service.broker.node import BrokerNode
 from broker_service.config import BrokerConfig, NamesrvConfig
 from broker_service.errors import ConfigError
+from broker_service.machine import Machine
 from broker_service.namesrv.server import run_namesrv as serve_names
-from broker_service.server import bind, build_server, host_port, write_address_file
+from broker_service.server import host_port, write_address_file
 
 logger = logging.getLogger(__name__)
 
@@ -33,14 +34,15 @@ async def run_namesrv(config: NamesrvConfig, shutdown: asyncio.Event) -> None:
 
 
 @asynccontextmanager
-async def broker(config: BrokerConfig) -> AsyncIterator[BrokerNode]:
+async def broker(config: BrokerConfig, machine: Machine | None = None) -> AsyncIterator[BrokerNode]:
     """A broker that serves; it stops cleanly when the context is left."""
     check_protobuf()
+    machine = machine or Machine()
     # The store first: a second process on one directory must hear that, and not that the port is taken.
-    node = BrokerNode.open(config)
+    node = BrokerNode.open(config, machine)
     try:
-        server = build_server(max(2 * FRAME_ROOM, config.max_message_size + FRAME_ROOM))
-        port = bind(server, config.bind_address, config.listen_port)
+        message_max = max(2 * FRAME_ROOM, config.max_message_size + FRAME_ROOM)
+        server, port = machine.network.listen(config.bind_address, config.listen_port, message_max)
         await node.start(
             server, host_port(config.advertised_host, port), encode_host(ip_of(config.advertised_host), port)
         )
@@ -48,7 +50,7 @@ async def broker(config: BrokerConfig) -> AsyncIterator[BrokerNode]:
         node.store.close()
         raise
     try:
-        write_address_file(config.address_path, config.advertised_host, port)
+        write_address_file(config.address_path, config.advertised_host, port, machine.files)
         logger.info(
             "broker %s id %d listening on %s",
             config.broker_name,

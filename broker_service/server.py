@@ -1,11 +1,12 @@
 """A gRPC server as every process here has one: its port, its limits, reflection and health, and where to find it.
 
+`Network` is the seam to the network: everything that listens or dials does so through one.
+
 `start_server` does all of it; a process whose services must know their port first takes the steps one by one.
 """
 
 import logging
-import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,8 +15,24 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from broker_service.errors import ConfigError
+from broker_service.store.files import Files
 
 logger = logging.getLogger(__name__)
+
+OpenChannel = Callable[[str, Sequence[tuple[str, Any]]], grpc.aio.Channel]
+
+
+class Network:
+    """gRPC over TCP."""
+
+    def open_channel(self, address: str, options: Sequence[tuple[str, Any]] = ()) -> grpc.aio.Channel:
+        """A channel that its opener closes; it connects with the first call."""
+        return grpc.aio.insecure_channel(address, options=options)
+
+    def listen(self, bind_address: str, port: int, max_message_bytes: int) -> tuple[grpc.aio.Server, int]:
+        """A server that is bound and not started, and its port: `port` itself unless that is 0."""
+        server = build_server(max_message_bytes)
+        return server, bind(server, bind_address, port)
 
 
 class Service(NamedTuple):
@@ -33,14 +50,14 @@ async def start_server(
     port: int,
     address_file: Path | None,
     max_message_bytes: int,
+    network: Network | None = None,
 ) -> tuple[grpc.aio.Server, int]:
     """A server that answers, and its port.  The caller stops it."""
-    server = build_server(max_message_bytes)
-    bound_port = bind(server, bind_address, port)
+    server, bound_port = (network or Network()).listen(bind_address, port, max_message_bytes)
     await add_services(server, services)
     await server.start()
     if address_file is not None:
-        write_address_file(address_file, bind_address, bound_port)
+        write_address_file(address_file, bind_address, bound_port, Files())
     return server, bound_port
 
 
@@ -94,12 +111,10 @@ async def add_services(server: grpc.aio.Server, services: Iterable[Service]) -> 
     return health_servicer
 
 
-def write_address_file(path: Path, host: str, port: int) -> None:
+def write_address_file(path: Path, host: str, port: int, files: Files) -> None:
     """`host:port` for whoever started this process with port 0; complete as soon as it can be seen."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(path.name + ".tmp")
-    unfinished.write_text(host_port(host, port) + "\n")
-    os.replace(unfinished, path)
+    files.make_directory(path.parent)
+    files.write_atomically(path, f"{host_port(host, port)}\n".encode())
 
 
 def host_port(host: str, port: int) -> str:

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from dataclasses import replace
 
 import grpc
@@ -38,6 +37,7 @@ from broker_service.broker.topics import TopicTable
 from broker_service.broker.traffic import Traffic
 from broker_service.config import BrokerConfig
 from broker_service.errors import ConfigError
+from broker_service.machine import Machine
 from broker_service.replication.acknowledgement import Acknowledgements
 from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.flusher import Flusher
@@ -62,36 +62,41 @@ CATCH_UP_S = 2.0  # for slaves that lack the last of the log
 class BrokerNode:
     """`open` takes the store's directory; `start` needs a bound server; `stop` leaves no `abort` behind."""
 
-    def __init__(self, config: BrokerConfig, store: MessageStore) -> None:
+    def __init__(self, config: BrokerConfig, store: MessageStore, machine: Machine) -> None:
         self.file_config = config
         self.store = store
+        self.machine = machine
         root = config.store_path_root_dir
-        self._role_file = RoleFile(root / "rocketsim" / "role.json")
+        self._role_file = RoleFile(self._json_file("rocketsim/role.json"))
         self.config = self._role_file.applied_to(config)
-        self._delay_file = JsonFile(root / "config" / "delayOffset.json")
-        self._position_file = JsonFile(root / "rocketsim" / "delay_position.json")
-        self.epochs = EpochFile(root / "rocketsim" / "epochs.json", store.end_offset)
+        self._delay_file = self._json_file("config/delayOffset.json")
+        self._position_file = self._json_file("rocketsim/delay_position.json")
+        self.epochs = EpochFile(root / "rocketsim" / "epochs.json", store.end_offset, machine.files)
         if not store.recovery.clean:
             self.epochs.note_unclean_stop()
         self.topics = TopicTable(
-            JsonFile(root / "config" / "topics.json"), JsonFile(root / "rocketsim" / "deleted_topics.json")
+            self._json_file("config/topics.json"), self._json_file("rocketsim/deleted_topics.json")
         )
         self.topics.add_system_topics(config.default_topic_queue_nums, len(config.delay_levels_ms))
         self.groups = SubscriptionGroupTable(
-            JsonFile(root / "config" / "subscriptionGroup.json"), JsonFile(root / "rocketsim" / "deleted_groups.json")
+            self._json_file("config/subscriptionGroup.json"), self._json_file("rocketsim/deleted_groups.json")
         )
         self.offsets = ConsumerOffsetTable(
-            JsonFile(root / "config" / "consumerOffset.json"),
-            JsonFile(root / "rocketsim" / "offset_generations.json"),
+            self._json_file("config/consumerOffset.json"),
+            self._json_file("rocketsim/offset_generations.json"),
             OffsetJournal(root / "rocketsim" / "offsets.journal"),
         )
 
+    def _json_file(self, name: str) -> JsonFile:
+        return JsonFile(self.file_config.store_path_root_dir / name, self.machine.files)
+
     @classmethod
-    def open(cls, config: BrokerConfig) -> "BrokerNode":
-        store = MessageStore.open(store_config(config), now_ms())
+    def open(cls, config: BrokerConfig, machine: Machine | None = None) -> "BrokerNode":
+        machine = machine or Machine()
+        store = MessageStore.open(store_config(config), machine.now_ms(), machine.files)
         logger.info("store %s: %s", config.store_path_root_dir, store.recovery)
         try:
-            return cls(config, store)
+            return cls(config, store, machine)
         except BaseException:
             store.close()
             raise
@@ -125,7 +130,7 @@ class BrokerNode:
             clean_start=store.recovery.clean and (self.epochs.goes_on or not self.epochs.epochs.last),
             slave_count=len(self._slaves),
             slave_wait_s=config.slave_wait_time_ms / 1000,
-            now=time.monotonic(),
+            now=self.machine.monotonic(),
         )
         self.flusher = Flusher(
             store,
@@ -151,8 +156,8 @@ class BrokerNode:
             acknowledgements=self.acknowledgements,
             log_epoch=lambda: self.epochs.epochs.last,
             store_host=store_host,
-            clock=time.monotonic,
-            now_ms=now_ms,
+            clock=self.machine.monotonic,
+            now_ms=self.machine.now_ms,
         )
         self.delivery = Delivery(self.broker, self._delay_file, self._position_file)
         self.metadata = MetadataExchange(self.broker, delays=self.delivery.position, take_delays=self.delivery.hear)
@@ -192,6 +197,8 @@ class BrokerNode:
                 housekeeping_s=config.ha_housekeeping_interval / 1000,
                 metadata_interval_s=config.sync_metadata_interval / 1000,
             ),
+            open_channel=self.machine.network.open_channel,
+            chance=self.machine.chance,
         )
         membership = Membership(self.broker, self.address, fence=link.fenced, poke=lambda: self.leadership.poke())
         self.registration = Registration(
@@ -199,12 +206,14 @@ class BrokerNode:
             period_s=config.register_name_server_period / 1000,
             describe=membership.registration,
             answered=membership.name_server_answered,
+            open_channel=self.machine.network.open_channel,
         )
         self.roll_call = RollCall(
             self._slaves,
             request=membership.question,
             answered=membership.slave_answered,
             pause_s=membership.pause_s,
+            open_channel=self.machine.network.open_channel,
         )
         self.leadership = Leadership(
             self.broker,
@@ -292,7 +301,7 @@ class BrokerNode:
         await self.flusher.close()
         try:
             self.delivery.save()
-            self.offsets.close(now_ms())
+            self.offsets.close(self.machine.now_ms())
         except OSError as error:
             logger.error("the journal and the log keep what could not be written: %s", error)
         finally:
@@ -315,7 +324,3 @@ class BrokerNode:
         logger.critical("%s: takes no more writes", failure)
         self.acknowledgements.abandon()
         self.registration.changed()
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -11,6 +11,8 @@ from typing import Any
 import grpc
 from rocketsim_proto import namesrv_pb2, namesrv_pb2_grpc
 
+from broker_service.server import OpenChannel
+
 logger = logging.getLogger(__name__)
 
 ANSWER_WITHIN_S = 6.0  # RocketMQ's timeout of a registration
@@ -27,9 +29,15 @@ class Registration:
     """Registers every `period_s` and when `changed` is called.  `describe` says what, `answered` hears the reply."""
 
     def __init__(
-        self, name_servers: tuple[str, ...], *, period_s: float, describe: Describe, answered: Answered
+        self,
+        name_servers: tuple[str, ...],
+        *,
+        period_s: float,
+        describe: Describe,
+        answered: Answered,
+        open_channel: OpenChannel,
     ) -> None:
-        self._links = [_Link(address, period_s, describe, answered) for address in name_servers]
+        self._links = [_Link(address, period_s, describe, answered, open_channel) for address in name_servers]
 
     async def run(self) -> None:
         """Until cancelled; `unregister` first says good-bye."""
@@ -62,7 +70,9 @@ class Registration:
 class _Link:
     """The stream to one name server."""
 
-    def __init__(self, address: str, period_s: float, describe: Describe, answered: Answered) -> None:
+    def __init__(
+        self, address: str, period_s: float, describe: Describe, answered: Answered, open_channel: OpenChannel
+    ) -> None:
         self.address = address
         self.wanted = asyncio.Event()
         self.leaving = False
@@ -71,6 +81,7 @@ class _Link:
         self._period_s = period_s
         self._describe = describe
         self._answered = answered
+        self._open_channel = open_channel
         self._refused = False
         self._news = asyncio.Condition()  # an answer, or the end of the stream
         self._failures = 0
@@ -104,7 +115,7 @@ class _Link:
     async def _talk(self) -> None:
         """One connection, until it breaks: reading goes on beside writing, so that a break is noticed at once."""
         options = [("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 5_000)]
-        async with grpc.aio.insecure_channel(self.address, options=options) as channel:
+        async with self._open_channel(self.address, options) as channel:
             stream = namesrv_pb2_grpc.NameServerStub(channel).RegisterBroker()
             reading = asyncio.create_task(self._read(stream))
             try:

@@ -4,7 +4,6 @@ know of it.
 
 import logging
 from dataclasses import replace
-from pathlib import Path
 
 from broker_service.config import BrokerConfig
 from broker_service.errors import StoreCorrupt
@@ -17,8 +16,8 @@ MASTER_ID = 0
 
 
 class RoleFile:
-    def __init__(self, path: Path) -> None:
-        self._file = JsonFile(path)
+    def __init__(self, file: JsonFile) -> None:
+        self._file = file
 
     def applied_to(self, config: BrokerConfig) -> BrokerConfig:
         """The configuration with the role of now; StoreCorrupt if the file makes no sense."""

@@ -11,6 +11,8 @@ import grpc
 from rocketsim_proto.replication_pb2 import GetMemberRequest, GetMemberResponse
 from rocketsim_proto.replication_pb2_grpc import ReplicationStub
 
+from broker_service.server import OpenChannel
+
 logger = logging.getLogger(__name__)
 
 ANSWER_WITHIN_S = 2.0
@@ -30,11 +32,13 @@ class RollCall:
         request: Callable[[], GetMemberRequest | None],
         answered: Answered,
         pause_s: Callable[[], float],
+        open_channel: OpenChannel,
     ) -> None:
         self._slaves = slaves
         self._request = request
         self._answered = answered
         self._pause_s = pause_s
+        self._open_channel = open_channel
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -56,7 +60,7 @@ class RollCall:
     async def _ask_once(self, address: str, request: GetMemberRequest) -> str:
         """Why there was no answer; empty if there was one."""
         # A channel of its own for every question: one that is kept tries again ever more rarely.
-        async with grpc.aio.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
+        async with self._open_channel(address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
             try:
                 reply = await ReplicationStub(channel).GetMember(request, timeout=ANSWER_WITHIN_S)
             except grpc.aio.AioRpcError as error:

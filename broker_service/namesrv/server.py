@@ -3,13 +3,14 @@
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 
 from rocketsim_proto import namesrv_pb2, namesrv_pb2_grpc
 
 from broker_service.config import NamesrvConfig
 from broker_service.namesrv.route_table import RouteTable
 from broker_service.namesrv.servicer import NamesrvServicer
-from broker_service.server import Service, host_port, start_server
+from broker_service.server import Network, Service, host_port, start_server
 
 logger = logging.getLogger(__name__)
 
@@ -18,13 +19,22 @@ MAX_MESSAGE_BYTES = 64 << 20
 GRACE_S = 1.0
 
 
-async def run_namesrv(config: NamesrvConfig, shutdown: asyncio.Event) -> None:
-    """Serves until `shutdown` is set."""
+def monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+async def run_namesrv(
+    config: NamesrvConfig,
+    shutdown: asyncio.Event,
+    network: Network | None = None,
+    clock: Callable[[], int] = monotonic_ms,
+) -> None:
+    """Serves until `shutdown` is set.  `clock` gives milliseconds that never go back."""
     table = RouteTable(config.broker_expire_time_ms)
     service = Service(
         namesrv_pb2.DESCRIPTOR.services_by_name["NameServer"].full_name,
         namesrv_pb2_grpc.add_NameServerServicer_to_server,
-        NamesrvServicer(table, monotonic_ms),
+        NamesrvServicer(table, clock),
     )
     server, port = await start_server(
         [service],
@@ -32,11 +42,12 @@ async def run_namesrv(config: NamesrvConfig, shutdown: asyncio.Event) -> None:
         port=config.listen_port,
         address_file=config.address_file,
         max_message_bytes=MAX_MESSAGE_BYTES,
+        network=network,
     )
     logger.info("name server listening on %s", host_port(config.bind_address, port))
     try:
         while not shutdown.is_set():
-            for member in table.expire(monotonic_ms()):
+            for member in table.expire(clock()):
                 logger.warning("%s is gone: silent for %d s", member, config.broker_expire_time_ms // 1000)
             try:
                 async with asyncio.timeout(config.scan_not_active_broker_interval / 1000):
@@ -46,7 +57,3 @@ async def run_namesrv(config: NamesrvConfig, shutdown: asyncio.Event) -> None:
     finally:
         await server.stop(GRACE_S)
         logger.info("name server stopped")
-
-
-def monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000

@@ -21,6 +21,7 @@ from broker_service.replication.follower import Follower
 from broker_service.replication.handshake import Identity
 from broker_service.replication.protocols import ReplicatedLog, SlaveBroker
 from broker_service.replication.refusals import FellSilent, ProtocolViolation
+from broker_service.server import OpenChannel
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ class ReplicationSlave:
         broker: SlaveBroker,
         diverged: Path,
         settings: SlaveSettings | None = None,
+        open_channel: OpenChannel | None = None,
         chance: random.Random | None = None,
     ) -> None:
         self._log = log
@@ -58,6 +60,7 @@ class ReplicationSlave:
         self._broker = broker
         self._diverged = diverged
         self._settings = settings or SlaveSettings()
+        self._open_channel = open_channel or grpc.aio.insecure_channel
         self._chance = chance or random.Random()
         self._stream: _MasterStream | None = None
         self._hurry = asyncio.Event()
@@ -105,7 +108,7 @@ class ReplicationSlave:
 
     async def _follow_once(self, master_address: str) -> NoReturn:
         options = [("grpc.max_receive_message_length", self._settings.message_max_bytes)]
-        async with grpc.aio.insecure_channel(master_address, options=options) as channel:
+        async with self._open_channel(master_address, options) as channel:
             follower = Follower(self._log, self._epochs, self._identity, self._diverged)
             self._stream = _MasterStream(
                 master_address, master_frame.stub(channel), follower, self._flusher, self._broker, self._settings
