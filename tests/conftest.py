@@ -1,4 +1,4 @@
-"""What every test has: an event loop if it is `async def`, hypothesis that times nothing, a place in the order."""
+"""What every test has: an event loop if it is `async def`, hypothesis that times nothing, a place in the order, an end."""
 
 import asyncio
 import inspect
@@ -6,11 +6,21 @@ import inspect
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.watchdog import Watchdog
+
 TEST_TIMEOUT_S = 120.0
 
 # A busy machine may be as slow as it likes.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini("watchdog_timeout", "seconds without a word from any test after which the run is ended", default="420")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Watchdog(config, float(config.getini("watchdog_timeout"))))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,6 +1,7 @@
 """Which way the arrows point, and a few habits that only hold if somebody looks."""
 
 import ast
+import fnmatch
 import re
 import subprocess
 from collections.abc import Iterator
@@ -127,20 +128,16 @@ def test_no_test_sleeps_to_be_right():
 
 
 def tracked_files() -> list[Path]:
-    """What the project consists of: what git tracks, or everything in an export."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
-    if listed.returncode == 0:
-        return [path for name in listed.stdout.decode().split("\0") if name and (path := ROOT / name).is_file()]
-    skipped = {
-        ".venv",
-        "__pycache__",
-        ".mypy_cache",
-        ".ruff_cache",
-        ".pytest_cache",
-        ".hypothesis",
-        "rocketsim.egg-info",
-    }
-    return [path for path in ROOT.rglob("*") if path.is_file() and not skipped & set(path.relative_to(ROOT).parts)]
+    """What the project consists of: what git tracks, or everything in an export but what .gitignore names."""
+    if (ROOT / ".git").exists():
+        listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()
+        return [path for name in listed.split("\0") if name and (path := ROOT / name).is_file()]
+    skipped = re.compile("|".join(fnmatch.translate(line.rstrip("/")) for line in lines(ROOT / ".gitignore")))
+    return [
+        path
+        for path in ROOT.rglob("*")
+        if path.is_file() and not any(skipped.match(part) for part in path.relative_to(ROOT).parts)
+    ]
 
 
 def test_no_file_names_the_machine_it_was_written_on():

@@ -4,6 +4,7 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -169,7 +170,7 @@ def test_with_sudo_and_apt_the_missing_java_is_installed(machine):
     done = machine.run("test")
     assert done.returncode == 0, done.stderr
     assert "sudo env DEBIAN_FRONTEND=noninteractive apt-get install" in machine.calls()
-    assert machine.calls().endswith("python -m pytest -m not long -n 2 --dist loadfile --no-loadscope-reorder\n")
+    assert machine.calls().endswith("python -m pytest -m not long -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0\n")
 
 
 @pytest.mark.parametrize("version", ["1.8.0_292", "11.0.2"])
@@ -197,8 +198,61 @@ def test_long_tests_are_chosen_by_one_word_and_the_rest_goes_to_pytest(machine):
     assert machine.calls().endswith("python -m pytest -m long -o faulthandler_timeout=7200 -x\n")
     machine.run("test", "tests/store", "-k", "a b")
     assert machine.calls().endswith(
-        "python -m pytest -m not long -n 2 --dist loadfile --no-loadscope-reorder tests/store -k a b\n"
+        "python -m pytest -m not long -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 tests/store -k a b\n"
     )
+
+
+# What is planted, what the run says of it. Beside it are tests that pass, as many as make pytest-xdist hand out again.
+DISASTERS = {
+    "a test that crashes": ("def test_planted():\n    ctypes.string_at(0)\n", "crashed while running"),
+    "a test that hangs": ("def test_planted():\n    threading.Event().wait()\n", "Timeout (0:00:02)!"),
+    "a process that hangs before its first test": (
+        "if worker == 'gw1':\n    threading.Event().wait()\n",
+        "Timeout (0:00:03)!",
+    ),
+    "a process that crashes after its last test": (
+        "class Crash:\n    def pytest_sessionfinish(self):\n        os._exit(0)\n"
+        "def test_planted(request):\n    request.config.pluginmanager.register(Crash())\n",
+        "Not properly terminated",
+    ),
+}
+
+
+@pytest.mark.parametrize("disaster", DISASTERS)
+def test_a_run_of_the_tests_ends_by_itself_with_a_failure_and_says_why(tmp_path, disaster):
+    planted, said = DISASTERS[disaster]
+    ours = ("run", "requirements.txt", "setup.py", "pyproject.toml", "tests/conftest.py", "tests/support/watchdog.py")
+    for name in ours:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(RUN.parent / name, tmp_path / name)
+    (tmp_path / "proto").mkdir()
+    (tmp_path / "tests/test_planted.py").write_text(
+        "import ctypes, os, threading\nworker = os.environ.get('PYTEST_XDIST_WORKER')\n"
+        f"def test_before():\n    pass\n{planted}"
+    )
+    for number in range(6):
+        (tmp_path / f"tests/test_{number}.py").write_text("def test_a():\n    pass\ndef test_b():\n    pass\n")
+    # The environment of this project serves that one, too.
+    environment = tmp_path / ".venv"
+    environment.mkdir()
+    for part in Path(sys.prefix).iterdir():
+        if part.name != "set-up-for":
+            (environment / part.name).symlink_to(part)
+    wanted = ["sh", "-c", "cksum <requirements.txt; cksum <setup.py; pwd"]
+    (environment / "set-up-for").write_bytes(subprocess.check_output(wanted, cwd=tmp_path))
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    patience = {"a test that hangs": "faulthandler_timeout=2"}.get(disaster, "faulthandler_timeout=60")
+    watchdog = {"a process that hangs before its first test": "watchdog_timeout=3"}.get(disaster, "watchdog_timeout=60")
+    done = subprocess.run(
+        [tmp_path / "run", "test", "-p", "no:cacheprovider", "-o", patience, "-o", watchdog],
+        env=kept,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode not in (0, 2, 4, 5), done.stdout  # no wrong words, not nothing to run
+    assert said in done.stdout + done.stderr
 
 
 def test_an_unknown_word_lists_the_known_ones_and_changes_nothing(machine):

@@ -6,6 +6,8 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+from tests.support.archives import unpack
+
 GOLDEN = Path(__file__).parents[1] / "data" / "golden"
 
 
@@ -16,9 +18,7 @@ def golden_dump() -> list[dict[str, Any]]:
 
 def unpack_golden(directory: Path) -> Path:
     """Unpack the store into `directory`.  Its messages are dated 2026-11-20: switch retention off before opening it."""
-    with tarfile.open(GOLDEN / "clean.tar.xz") as archive:
-        archive.extractall(directory, filter="data")
-    return directory
+    return unpack(GOLDEN / "clean.tar.xz", directory)
 
 
 def golden_records() -> tuple[list[dict[str, Any]], bytes]:
