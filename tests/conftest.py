@@ -1,4 +1,4 @@
-"""What every test has: an event loop if it is `async def`, hypothesis that times nothing, a place in the order, an end."""
+"""What every test has: an event loop if it is `async def`, hypothesis that times nothing, an order, an end."""
 
 import asyncio
 import inspect
@@ -16,7 +16,9 @@ settings.load_profile("untimed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addini("watchdog_timeout", "seconds without a word from any test after which the run is ended", default="420")
+    parser.addini(
+        "watchdog_timeout", "seconds without a word from any test after which the run is ended", default="420"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -3,6 +3,7 @@
 import ast
 import fnmatch
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -129,7 +130,7 @@ def test_no_test_sleeps_to_be_right():
 
 def tracked_files() -> list[Path]:
     """What the project consists of: what git tracks, or everything in an export but what .gitignore names."""
-    if (ROOT / ".git").exists():
+    if (ROOT / ".git").exists() and shutil.which("git"):
         listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()
         return [path for name in listed.split("\0") if name and (path := ROOT / name).is_file()]
     skipped = re.compile("|".join(fnmatch.translate(line.rstrip("/")) for line in lines(ROOT / ".gitignore")))

@@ -20,6 +20,7 @@ case "$*" in
 esac
 echo "${0##*/} $*" >>"$CALLS"
 """
+TEST = "python -m pytest -m not long -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0"
 OLD_PYTHON = "#!/bin/sh\nexit 1\n"
 JAVA = "#!/bin/sh\necho 'openjdk version \"%s\" 2025-04-15' >&2\n"
 
@@ -170,7 +171,7 @@ def test_with_sudo_and_apt_the_missing_java_is_installed(machine):
     done = machine.run("test")
     assert done.returncode == 0, done.stderr
     assert "sudo env DEBIAN_FRONTEND=noninteractive apt-get install" in machine.calls()
-    assert machine.calls().endswith("python -m pytest -m not long -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0\n")
+    assert machine.calls().endswith(f"{TEST}\n")
 
 
 @pytest.mark.parametrize("version", ["1.8.0_292", "11.0.2"])
@@ -197,9 +198,7 @@ def test_long_tests_are_chosen_by_one_word_and_the_rest_goes_to_pytest(machine):
     machine.run("test", "--long", "-x")
     assert machine.calls().endswith("python -m pytest -m long -o faulthandler_timeout=7200 -x\n")
     machine.run("test", "tests/store", "-k", "a b")
-    assert machine.calls().endswith(
-        "python -m pytest -m not long -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 tests/store -k a b\n"
-    )
+    assert machine.calls().endswith(f"{TEST} tests/store -k a b\n")
 
 
 # What is planted, what the run says of it. Beside it are tests that pass, as many as make pytest-xdist hand out again.

@@ -1,7 +1,7 @@
 """A run of the tests ends by itself, and with a failure, whatever crashes or hangs in it.
 
-A test that hangs is pytest's own matter (`faulthandler_timeout`): its process says where and ends. What is left is here:
-a process of pytest-xdist that hangs outside a test, one that crashes after its last test, an end that does not end. The
+A test that hangs is pytest's own matter (`faulthandler_timeout`): its process says where and ends. The rest is here: a
+process of pytest-xdist that hangs outside a test, one that crashes after its last test, an end that does not end. The
 clock is faulthandler's, a thread that needs no Python and so no lock of the interpreter.
 """
 
@@ -12,13 +12,13 @@ import pytest
 
 
 class Watchdog:
-    """A plugin. It ends its process with status 1, and a traceback of every thread, after `timeout_s` without a report."""
+    """A plugin: `timeout_s` without a report end the process, with status 1 and a traceback of every thread."""
 
     def __init__(self, config: pytest.Config, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._stderr = os.dup(2)  # its own: pytest captures and closes the other
         self._crashed = False
-        # Where tests run in other processes this one only waits; elsewhere pytest's timer belongs to the test that runs.
+        # Where tests run in other processes this one only waits; elsewhere pytest uses the timer, for each test.
         self._waits_for_others = not hasattr(config, "workerinput") and bool(config.getoption("numprocesses", None))
         self._feed()
 
