@@ -49,6 +49,7 @@ class ServerProcess:
         self.address_path = folder / "address"
         self.log_path = folder / "log"
         self.module = "broker_service"  # what Python runs
+        self.root = ROOT  # whose code: this project's, or an older one's
         self._kind = kind
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline = -1
@@ -67,6 +68,7 @@ class ServerProcess:
         self.address_path.unlink(missing_ok=True)
         lines = [f"{key}={_text(value)}\n" for key, value in (self.keys | {"addressFile": self.address_path}).items()]
         self.config_path.write_text("".join(lines))
+        code = f"{self.root}{os.pathsep}{self.root / 'proto'}"
         watched, self._lifeline = os.pipe()
         with open(self.log_path, "ab") as log:
             self._process = subprocess.Popen(
@@ -74,8 +76,8 @@ class ServerProcess:
                     *(sys.executable, Path(__file__).with_name("until_parent_ends.py"), str(watched)),
                     *(self.module, self._kind, "-c", str(self.config_path)),
                 ],
-                cwd=ROOT,
-                env=os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'proto'}"},
+                cwd=self.root,
+                env=os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": code},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

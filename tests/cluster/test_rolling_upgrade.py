@@ -1,0 +1,136 @@
+"""From 9157579, the oldest version that is still known, to this one: slave first, while everybody works."""
+
+import signal
+
+import pytest
+
+from rocketsim_client import Admin
+from rocketsim_client.errors import InvalidParameter
+from tests.cluster.send_storm import SendStorm, check
+from tests.support.archives import unpack
+from tests.support.polling import wait_until
+from tests.support.processes import ROOT
+
+pytestmark = pytest.mark.cluster
+
+QUEUES = 4
+KEYS = {"brokerRole": "SYNC_MASTER", "messageDelayLevel": "1s 4s", "slaveWaitTimeMs": 5_000}
+
+
+@pytest.fixture
+def old(tmp_path):
+    """The code of 9157579: servers, contract and client."""
+    return unpack(ROOT / "tests/data/upgrade/9157579.tar.xz", tmp_path / "9157579")
+
+
+class Upgrade:
+    """A pair of the old version at work, and what it has promised: to senders, to readers, to an operator."""
+
+    def __init__(self, processes, alone, old):
+        self.alone = alone
+        self.namesrv = processes.namesrv()
+        self.namesrv.root = old
+        self.namesrv.start()
+        self.master = processes.broker("broker-a", 0, self.namesrv, **KEYS)
+        self.slave = processes.broker("broker-a", 1, self.namesrv, **KEYS | {"brokerRole": "SLAVE"})
+        for broker in (self.master, self.slave):
+            broker.root = old
+            broker.launch()
+        for broker in (self.master, self.slave):
+            broker.wait_until_ready()
+        alone(self.master).update_topic("T", QUEUES)
+        alone(self.master).wait_for_slaves()
+        alone(self.slave).wait_for_topic("T")
+        self.storm = SendStorm(self.namesrv.address, "T", 300.0, seed=13)
+        self.committed = dict.fromkeys(range(QUEUES), 0)
+
+    def gone_by(self, sends: int = 300) -> None:
+        """So many more sends are acknowledged, and a group has committed what it can read."""
+        goal = len(self.storm.history.ok) + sends
+        wait_until(lambda: len(self.storm.history.ok) >= goal, f"{goal} acknowledged; {self.storm.history}", 60.0)
+        read = {queue: end for queue, (_, end) in self.alone(self.master).bounds("T").items()}
+        self.alone(self.master).commit("g", "T", read)
+        self.committed = {queue: max(end, self.committed[queue]) for queue, end in read.items()}
+
+    def offsets_are_on(self, broker) -> None:
+        # A master of 9157579 answers a commit before its slave has it.
+        def there() -> bool:
+            found = {queue: self.alone(broker).committed("g", "T", queue) for queue in self.committed}
+            moved_back = self.alone(broker).committed("moved-back", "T")
+            return moved_back == 0 and all(found[queue] >= offset for queue, offset in self.committed.items())
+
+        wait_until(there, f"{broker.name} has every offset committed, {self.committed}, and a reset to 0")
+
+    def slave_is_replaced(self) -> None:
+        assert self.slave.stop() == 0
+        self.slave.root = ROOT
+        self.slave.start()
+        self.alone(self.master).wait_for_slaves()
+        self.offsets_are_on(self.slave)
+
+    def everything_is_there(self) -> None:
+        history = self.storm.stop()
+        self.alone(self.master).wait_for_slaves()
+        for broker in (self.master, self.slave):
+            self.offsets_are_on(broker)
+            check(history, {place: one.body for place, one in self.alone(broker).messages("T").items()})
+            self.alone(broker).wait_for_topic("Late")
+            wait_until(lambda broker=broker: self.alone(broker).bodies("Late"), "the delayed message is delivered")
+            assert self.alone(broker).bodies("Late") == [b"later"], "and once"
+            assert self.alone(broker).bounds("Gone") == {}, "a deleted topic stays deleted"
+
+    def past(self) -> None:
+        """What a store has seen: a topic that is gone, a group that was moved back, a message that is to come."""
+        with Admin(name_server=self.namesrv.address) as admin:
+            self.alone(self.master).update_topic("Gone", 1)
+            self.alone(self.master).put("Gone", b"gone")
+            self.alone(self.master).update_topic("Late", 1)
+            wait_until(lambda: {"Gone", "Late"} <= set(admin.topic_list()), "the name server knows the topics")
+            admin.delete_topic("Gone")
+            self.alone(self.master).commit("moved-back", "T", dict.fromkeys(range(QUEUES), 40))
+            admin.reset_offset_by_time("moved-back", "T", 0, force=True)
+        self.offsets_are_on(self.slave)
+
+
+def promoted(admin: Admin, slave) -> bool:
+    try:
+        admin.promote_slave(slave.address, broker_role="SYNC_MASTER")
+    except InvalidParameter as refusal:  # until the master's death is noticed
+        assert "stop it first" in str(refusal)
+        return False
+    return True
+
+
+@pytest.mark.parametrize("way", ["restart", "promotion"])
+def test_a_pair_is_upgraded_slave_first_and_nothing_acknowledged_is_lost(processes, alone, old, way):
+    pair = Upgrade(processes, alone, old)
+    with pair.storm:
+        pair.gone_by()
+        pair.past()
+        pair.slave_is_replaced()
+        pair.gone_by()
+        alone(pair.master).put("Late", b"later", DELAY="2")
+        pair.offsets_are_on(pair.slave)
+        alone(pair.master).wait_for_slaves()
+
+        if way == "restart":
+            assert pair.master.stop() == 0
+            pair.master.root = ROOT
+            pair.master.start()
+        else:
+            pair.master.signal(signal.SIGKILL)
+            pair.master.wait()
+            with Admin(name_server=pair.namesrv.address) as admin:
+                wait_until(lambda: promoted(admin, pair.slave), "the slave is promoted")
+            pair.master, pair.slave = pair.slave, pair.master
+            pair.slave.root = ROOT
+            pair.slave.start(brokerId=1, brokerRole="SLAVE")
+        wait_until(lambda: alone(pair.master).ha_status().is_master, "a master of this version")
+        pair.offsets_are_on(pair.master)
+        pair.gone_by()
+
+        assert pair.namesrv.stop() == 0
+        pair.namesrv.root = ROOT
+        pair.namesrv.start()
+        pair.gone_by()
+        pair.everything_is_there()
