@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 from rocketsim_proto import namesrv_pb2, namesrv_pb2_grpc
 
+from broker_service.peer_call import PeerLost, hear, say
 from broker_service.server import OpenChannel
 
 logger = logging.getLogger(__name__)
@@ -91,8 +92,8 @@ class _Link:
             try:
                 await self._talk()
                 reason = "it closed the stream"
-            except grpc.aio.AioRpcError as error:
-                reason = error.details() or error.code().name
+            except PeerLost as lost:
+                reason = str(lost)
             except TimeoutError:
                 reason = f"no answer within {ANSWER_WITHIN_S:g} s"
             if self._failures == 0 and not self.leaving:
@@ -108,7 +109,9 @@ class _Link:
         async with self._news:
             await self._news.wait_for(lambda: self.answers > answers or not self.connected)
 
-    async def _answered_on_stream(self, answers: int) -> None:
+    async def _register(self, stream: Stream, registration: namesrv_pb2.BrokerRegistration) -> None:
+        answers = self.answers
+        await say(stream, registration)
         async with self._news:
             await self._news.wait_for(lambda: self.answers > answers)
 
@@ -124,8 +127,7 @@ class _Link:
                     self.wanted.clear()
                     registration = self._describe()
                     registration.unregister = self.leaving
-                    await stream.write(registration)
-                    await self._wait(reading, self._answered_on_stream(answers), ANSWER_WITHIN_S)
+                    await self._wait(reading, self._register(stream, registration), ANSWER_WITHIN_S)
                     if self.answers == answers and not reading.done():
                         raise TimeoutError
                     if self.leaving:
@@ -137,7 +139,7 @@ class _Link:
                 await asyncio.gather(reading, return_exceptions=True)
 
     async def _read(self, stream: Stream) -> None:
-        async for reply in stream:
+        async for reply in hear(stream):
             if self._failures:
                 logger.info("name server %s is back", self.address)
             self._failures = 0
@@ -149,10 +151,12 @@ class _Link:
                 self._news.notify_all()
 
     async def _wait(self, reading: "asyncio.Task[None]", event: Coroutine[Any, Any, object], timeout_s: float) -> None:
-        """For the event, the end of the stream or the time, whichever is first."""
+        """For the event, the end of the stream or the time, whichever is first.  Raises what the event raises."""
         waiting = asyncio.create_task(event)
         try:
             await asyncio.wait((reading, waiting), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                waiting.result()
         finally:
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)

@@ -7,10 +7,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-import grpc
 from rocketsim_proto.replication_pb2 import GetMemberRequest, GetMemberResponse
 from rocketsim_proto.replication_pb2_grpc import ReplicationStub
 
+from broker_service.peer_call import PeerLost, ask
 from broker_service.server import OpenChannel
 
 logger = logging.getLogger(__name__)
@@ -62,9 +62,9 @@ class RollCall:
         # A channel of its own for every question: one that is kept tries again ever more rarely.
         async with self._open_channel(address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
             try:
-                reply = await ReplicationStub(channel).GetMember(request, timeout=ANSWER_WITHIN_S)
-            except grpc.aio.AioRpcError as error:
+                reply = await ask(ReplicationStub(channel).GetMember(request, timeout=ANSWER_WITHIN_S))
+            except PeerLost as lost:
                 self._answered(address, None)
-                return error.details() or error.code().name
+                return str(lost)
         self._answered(address, reply)
         return ""

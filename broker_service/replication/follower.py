@@ -136,7 +136,7 @@ class Follower:
     def _check_resume(self, reply: pb.HandshakeReply, prefix: int | None) -> None:
         end = self._log.end_offset
         joint = reply.refill_from if reply.refill else end
-        if self._log.min_offset < end and prefix != joint:
+        if (self._log.min_offset < end or reply.refill) and prefix != joint:
             raise Mismatch(f"the master resumes at {end}, but the two histories are equal up to {prefix} only")
         self._compare_tail(reply, joint)
 
@@ -156,6 +156,8 @@ class Follower:
         floors = [(floor.topic, floor.queue_id, floor.next_offset) for floor in reply.queue_floors]
         if resume != master_min:
             raise Mismatch(f"the master resumes at {resume}, this log is [{first}, {end}), equal up to {prefix}")
+        if resume % self._identity.mapped_file_size_commit_log or any(min(floor[1:]) < 0 for floor in floors):
+            raise ProtocolViolation(f"no log begins at {resume} with queues at {floors}")
         if first == end:
             self._log.start_over(resume, floors)
             return None

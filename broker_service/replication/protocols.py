@@ -82,7 +82,7 @@ class SlaveBroker(Protocol):
     """The broker behind a ReplicationSlave."""
 
     def apply_metadata(self, metadata: Metadata) -> None:
-        """A snapshot (`complete`) or a change.  Offsets merge forward."""
+        """A snapshot (`complete`) or a change.  Offsets merge forward.  ValueError for what makes no sense."""
 
     def offsets_to_hand_back(self) -> Metadata | None:
         """Offsets taken while there was no master.  Asked at every connect: keep them until the master has them."""

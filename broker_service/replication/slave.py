@@ -14,6 +14,7 @@ from rocketsim_proto.metadata_pb2 import Metadata
 from rocketsim_proto.replication_pb2_grpc import ReplicationStub
 
 from broker_service.errors import RocketSimError, ServiceNotAvailable
+from broker_service.peer_call import PeerLost, ask, hear, say
 from broker_service.replication import master_frame
 from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.flusher import Flusher
@@ -72,8 +73,6 @@ class ReplicationSlave:
         while True:
             try:
                 await self._follow_once(master_address)
-            except grpc.aio.AioRpcError as error:
-                reason = f"{error.code().name} {error.details()}"
             except RocketSimError as error:
                 reason = str(error)
             stream, self._stream = self._stream, None
@@ -184,7 +183,7 @@ class _MasterStream:
         self._broker.replicated(end_offset)
 
     async def _receive(self, call: Any) -> NoReturn:
-        async for message, data in call:
+        async for message, data in hear(call):
             self._heard_at = _now()
             match message.WhichOneof("kind"):
                 case "handshake":
@@ -197,17 +196,18 @@ class _MasterStream:
                 case kind:
                     raise ProtocolViolation(f"a message of kind {kind}")
             self._wake.set()
-        raise grpc.aio.AioRpcError(
-            await call.code(), await call.initial_metadata(), await call.trailing_metadata(), await call.details()
-        )
+        raise PeerLost("it ended the stream")
 
     def _take(self, metadata: Metadata) -> bool:
         """False, and nothing is done, for what newer metadata has overtaken: answers and changes come on two ways."""
         versions = metadata.topics_version.counter, metadata.groups_version.counter
         if any(version < known for version, known in zip(versions, self._versions, strict=True)):
             return False
+        try:
+            self._broker.apply_metadata(metadata)
+        except ValueError as error:
+            raise ProtocolViolation(f"metadata that makes no sense: {error}") from error
         self._versions = versions
-        self._broker.apply_metadata(metadata)
         return True
 
     def _on_handshake(self, reply: pb.HandshakeReply) -> None:
@@ -225,16 +225,16 @@ class _MasterStream:
 
     async def _send(self, call: Any) -> NoReturn:
         """The only writer of the stream."""
-        await _write(call, pb.SlaveMessage(handshake=self._follower.handshake()))
+        await say(call, pb.SlaveMessage(handshake=self._follower.handshake()))
         await self._welcomed.wait()
         while (refill := self._follower.next_refill(self._settings.refill_frame_bytes)) is not None:
-            await _write(call, pb.SlaveMessage(refill=refill))
+            await say(call, pb.SlaveMessage(refill=refill))
         while True:
             if self._hand_back_due:
                 self._hand_back_due = False
                 offsets = self._broker.offsets_to_hand_back()
                 for part in _parts(offsets) if offsets is not None else ():
-                    await _write(call, pb.SlaveMessage(offsets=part))
+                    await say(call, pb.SlaveMessage(offsets=part))
             if self._ack_due:
                 self._ack_due = False
                 await self._send_ack(call)
@@ -247,16 +247,17 @@ class _MasterStream:
         if self._follower.sync_flush:
             await self._flusher.wait(self._follower.end_offset)
         ack = self._follower.ack(self._flusher.flushed_offset)
-        await _write(call, pb.SlaveMessage(ack=ack))
+        await say(call, pb.SlaveMessage(ack=ack))
         self._broker.replicated(ack.ack_offset)
 
     async def _poll_metadata(self, metadata_request: Any) -> NoReturn:
         await self._welcomed.wait()
         while True:
             try:
-                metadata = await self._stub.GetMetadata(metadata_request(), timeout=self._settings.metadata_timeout_s)
-            except grpc.aio.AioRpcError as error:
-                logger.warning("metadata of master %s: %s %s", self._address, error.code().name, error.details())
+                timeout_s = self._settings.metadata_timeout_s
+                metadata = await ask(self._stub.GetMetadata(metadata_request(), timeout=timeout_s))
+            except PeerLost as lost:
+                logger.warning("metadata of master %s: %s", self._address, lost)
             else:
                 if not self._take(metadata):
                     continue  # asked again: only topics and groups that go on changing could overtake that one too
@@ -279,13 +280,6 @@ def _parts(offsets: Metadata) -> Iterator[Metadata]:
     entries = offsets.consumer_offsets
     for first in range(0, len(entries), OFFSETS_A_MESSAGE):
         yield Metadata(consumer_offsets=entries[first : first + OFFSETS_A_MESSAGE])
-
-
-async def _write(call: Any, message: pb.SlaveMessage) -> None:
-    try:
-        await call.write(message)
-    except asyncio.InvalidStateError:
-        pass  # The stream has ended; the receiver is told why.
 
 
 def _now() -> float:

@@ -18,7 +18,7 @@ IDENTITY = Identity(
     broker_name="b",
     broker_id=1,
     address="host:1",
-    mapped_file_size_commit_log=1 << 30,
+    mapped_file_size_commit_log=1,  # a log in memory may begin anywhere
     mapped_file_size_consume_queue=6_000_000,
 )
 TEN = record(b"123456")  # 10 bytes

@@ -370,7 +370,7 @@ def hello(master, *, epochs=(), **fields):
         broker_name="broker-a",
         broker_id=1,
         address="by-hand:1",
-        mapped_file_size_commit_log=master.log.file_size,
+        mapped_file_size_commit_log=1,
         mapped_file_size_consume_queue=6_000_000,
         epochs=[pb.Epoch(epoch=epoch, start_offset=start) for epoch, start in epochs],
     )

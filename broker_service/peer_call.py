@@ -1,0 +1,59 @@
+"""Calls to other brokers and to name servers: whatever the other side does, the caller gets an answer or PeerLost.
+
+gRPC by itself raises AioRpcError for a call that failed and InvalidStateError for a write to one that has ended, and
+gives None for an answer that cannot be decoded.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any, TypeVar
+
+import grpc
+
+from broker_service.errors import RocketSimError
+
+T = TypeVar("T")
+
+
+class PeerLost(RocketSimError):
+    """The other side refused the call, ended it, is not there, or sent what is no such message."""
+
+
+async def ask(call: Awaitable[T]) -> T:
+    """The answer of a call that has one.  Raises PeerLost."""
+    try:
+        return _decoded(await call)
+    except grpc.aio.AioRpcError as error:
+        raise _lost(error) from error
+
+
+async def hear(stream: Any) -> AsyncIterator[Any]:
+    """What the other side says, until it ends the stream without an error.  Raises PeerLost."""
+    try:
+        async for message in stream:
+            yield _decoded(message)
+    except grpc.aio.AioRpcError as error:
+        raise _lost(error) from error
+
+
+async def say(stream: Any, message: Any) -> None:
+    """To a stream that has ended already nothing is said, and nothing raised: whoever hears it is told why it ended.
+
+    Raises PeerLost if it ends meanwhile.
+    """
+    try:
+        await stream.write(message)
+    except asyncio.InvalidStateError:
+        pass
+    except grpc.aio.AioRpcError as error:
+        raise _lost(error) from error
+
+
+def _decoded(message: T | None) -> T:
+    if message is None:
+        raise PeerLost("it answers with what is no message of this service; is the address right, and the version?")
+    return message
+
+
+def _lost(error: grpc.aio.AioRpcError) -> PeerLost:
+    return PeerLost(" ".join(part for part in (error.code().name, error.details()) if part))
