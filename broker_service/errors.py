@@ -20,6 +20,12 @@ class MessageIllegal(RocketSimError):
     code = 13
 
 
+class QueueNotExist(MessageIllegal):
+    """A send names a queue that its topic does not have (any more): another queue will do."""
+
+    code = 29  # INVALID_PARAMETER, as RocketMQ 5 says of a queue id out of range
+
+
 class TopicNotExist(RocketSimError):
     code = 17
 

@@ -26,7 +26,8 @@ COMPRESSION: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
 
 
 class OutgoingBatch:
-    """Columns for one broker name.  `may_move`: another broker's queues are as good."""
+    """Columns for one broker name.  `may_move`: another broker's queues are as good.  What has `key_hashes` may not
+    move, but is cut anew (`columns.cut_by_key`) when the topic's queues have changed."""
 
     def __init__(
         self,
@@ -41,6 +42,7 @@ class OutgoingBatch:
         flags: Any = 0,
         sys_flags: Any = 0,
         may_move: bool = True,
+        key_hashes: npt.NDArray[np.int64] | None = None,
     ) -> None:
         self.topic = topic
         self.broker_name = broker_name
@@ -52,6 +54,7 @@ class OutgoingBatch:
         self.flags = flags
         self.sys_flags = sys_flags
         self.may_move = may_move
+        self.key_hashes = key_hashes  # `selection.key_hash` of each row's sharding key, which says its queue
         self.one_queue = False  # A moved batch still goes to one queue, with consecutive offsets.
 
     def __len__(self) -> int:
@@ -70,20 +73,25 @@ class OutgoingBatch:
         self.queue_ids = spread(ids[:1] if self.one_queue else ids, len(self))
 
     def piece(self, start: int, end: int) -> "OutgoingBatch":
-        def cut(values: Any) -> Any:
-            return values if isinstance(values, int) else values[start:end]
+        return self._some(lambda values: values[start:end])
 
+    def take(self, rows: npt.NDArray[np.int64]) -> "OutgoingBatch":
+        """Some rows of a batch of columns."""
+        return self._some(lambda values: values.take(pa.array(rows)) if isinstance(values, pa.Array) else values[rows])
+
+    def _some(self, pick: Callable[[Any], Any]) -> "OutgoingBatch":
         return OutgoingBatch(
             self.topic,
             self.broker_name,
-            cut(self.queue_ids),
-            self.bodies[start:end],
-            self.properties[start:end],
-            self.msg_ids[start:end],
+            pick(self.queue_ids),
+            pick(self.bodies),
+            pick(self.properties),
+            pick(self.msg_ids),
             self.born_timestamp,
-            flags=cut(self.flags),
-            sys_flags=cut(self.sys_flags),
+            flags=self.flags if isinstance(self.flags, int) else pick(self.flags),
+            sys_flags=self.sys_flags if isinstance(self.sys_flags, int) else pick(self.sys_flags),
             may_move=self.may_move,
+            key_hashes=None if self.key_hashes is None else pick(self.key_hashes),
         )
 
 

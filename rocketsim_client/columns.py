@@ -1,6 +1,5 @@
 """Arrow columns cut into batches for brokers and queues.  Pure; no Python object a row."""
 
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +9,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rocketsim_client import selection
 from rocketsim_client.batch import OutgoingBatch, column_properties, compressed, spread
 from rocketsim_client.errors import MessageIllegal
 from rocketsim_client.model import MessageQueue
 from rocketsim_client.validation import OVERHEAD
+
+Positions = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +43,8 @@ def plan_columns(
     born_timestamp: int,
 ) -> Iterator[tuple[OutgoingBatch, int]]:
     """Batches and their sizes.  Without sharding keys, neighbouring batches go to different brokers, and each fills all
-    queues of its broker in equal parts; with them, each row goes to the queue of its key."""
+    queues of its broker in equal parts; with them, each row goes to the queue of its key, and a row whose key is null
+    as if there were none."""
     bodies = _one_array(bodies, pa.binary())
     sizes = _sizes(plan, bodies)
     texts = [None if column is None else _one_array(column, pa.string()) for column in (tags, keys, sharding_keys)]
@@ -66,9 +69,26 @@ def plan_columns(
         sys_flags=sys_flags,
         may_move=plan.may_move,
     )
-    if texts[2] is not None:
-        yield from _by_key(plan, whole, msg_ids, record_sizes, texts[2])
+    if texts[2] is None or texts[2].null_count == len(bodies):
+        yield from _in_turn(plan, whole, record_sizes)
         return
+    keyed, keyed_sizes = whole, record_sizes
+    if texts[2].null_count:  # no key: as if there were no column of them
+        has_key = texts[2].is_valid().to_numpy(zero_copy_only=False)
+        rows = np.flatnonzero(~has_key)
+        yield from _in_turn(plan, whole.take(rows), record_sizes[rows])
+        rows = np.flatnonzero(has_key)
+        keyed, keyed_sizes = whole.take(rows), record_sizes[rows]
+    keyed.may_move = False
+    keyed.key_hashes = _key_hashes(texts[2].drop_null())
+    for piece, rows in cut_by_key(keyed, plan.queues):
+        for start, end in _cuts(keyed_sizes[rows], plan.batch_bytes):
+            yield piece.piece(start, end), int(keyed_sizes[rows[start:end]].sum())
+
+
+def _in_turn(
+    plan: ColumnPlan, whole: OutgoingBatch, record_sizes: npt.NDArray[np.int64]
+) -> Iterator[tuple[OutgoingBatch, int]]:
     names = sorted({queue.broker_name for queue in plan.queues})
     for turn, (start, end) in enumerate(_cuts(record_sizes, plan.batch_bytes)):
         name = names[(plan.first + turn) % len(names)]
@@ -78,35 +98,25 @@ def plan_columns(
         yield piece, int(record_sizes[start:end].sum())
 
 
-def _by_key(
-    plan: ColumnPlan,
-    whole: OutgoingBatch,
-    msg_ids: pa.StringArray,
-    record_sizes: npt.NDArray[np.int64],
-    sharding_keys: pa.StringArray,
-) -> Iterator[tuple[OutgoingBatch, int]]:
-    """Rows without a key go with those of the empty key."""
-    codes = pc.dictionary_encode(pc.fill_null(sharding_keys, ""))
-    crcs = np.array([zlib.crc32(key.encode()) for key in codes.dictionary.to_pylist()], np.int64)
-    chosen = (crcs % len(plan.queues))[codes.indices.to_numpy()]
-    names = np.array([queue.broker_name for queue in plan.queues])
-    queue_ids = np.array([queue.queue_id for queue in plan.queues], np.int32)
+def cut_by_key(batch: OutgoingBatch, queues: Sequence[MessageQueue]) -> Iterator[tuple[OutgoingBatch, Positions]]:
+    """The batch cut by the brokers that its keys' queues are of, and the numbers of each piece's rows."""
+    assert batch.key_hashes is not None
+    chosen = batch.key_hashes % len(queues)
+    names = np.array([queue.broker_name for queue in queues])
+    queue_ids = np.array([queue.queue_id for queue in queues], np.int32)
     for name in dict.fromkeys(names.tolist()):
         rows = np.flatnonzero(names[chosen] == name)
-        for start, end in _cuts(record_sizes[rows], plan.batch_bytes):
-            mine = rows[start:end]
-            piece = OutgoingBatch(
-                plan.topic,
-                name,
-                queue_ids[chosen[mine]],
-                whole.bodies.take(pa.array(mine)),
-                whole.properties.take(pa.array(mine)),
-                msg_ids.take(pa.array(mine)),
-                whole.born_timestamp,
-                sys_flags=whole.sys_flags if isinstance(whole.sys_flags, int) else whole.sys_flags[mine],
-                may_move=False,
-            )
-            yield piece, int(record_sizes[mine].sum())
+        if len(rows):
+            piece = batch.take(rows)
+            piece.broker_name, piece.queue_ids = name, queue_ids[chosen[rows]]
+            yield piece, rows
+
+
+def _key_hashes(keys: pa.StringArray) -> Positions:
+    codes = pc.dictionary_encode(keys)
+    hashes = np.array([selection.key_hash(key) for key in codes.dictionary.to_pylist()], np.int64)
+    of_rows: Positions = hashes[codes.indices.to_numpy()]
+    return of_rows
 
 
 def _sizes(plan: ColumnPlan, bodies: pa.BinaryArray) -> npt.NDArray[np.int64]:

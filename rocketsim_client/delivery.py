@@ -7,12 +7,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from rocketsim_client import record_frame
 from rocketsim_client.batch import OutgoingBatch
 from rocketsim_client.cluster import Cluster
 from rocketsim_client.errors import (
     BrokerNotExist,
     CallTimeout,
+    InvalidParameter,
+    MessageIllegal,
+    QueueNotExist,
     RocketSimError,
     SendFailed,
     TopicNotExist,
@@ -25,6 +30,7 @@ from rocketsim_client.route import DEFAULT_TOPIC, MASTER_ID, TopicRoute
 from rocketsim_client.selection import RoundRobin
 
 PAUSE_S = 0.05  # before the second attempt at one and the same broker; doubles
+OLD_ROUTE_PAUSE_S = 0.2  # a route is not asked again sooner
 NEW_TOPIC_FOR_S = 1.0  # how long the default topic's route stands in for a topic that is being made
 
 
@@ -118,7 +124,8 @@ class Delivery:
 
     def deliver(self, batch: OutgoingBatch, deadline: float, retries: int) -> BatchPart:
         """Returns when a broker has acknowledged the whole batch; raises when the budget is used up or an error cannot
-        be cured by trying again.  A lost answer makes duplicates possible, always under the same message ids."""
+        be cured by trying again; QueueNotExist for a batch that may not move and whose queue is gone.  A lost answer
+        makes duplicates possible, always under the same message ids."""
         budget = Budget(deadline, retries)
         failed_at: list[str] = []
         failure: RocketSimError | None = None
@@ -137,6 +144,12 @@ class Delivery:
                 self._note(batch.broker_name, began, isolation=True)
                 self._cluster.refresh_after_failure(batch.topic)
                 self._publish.pop(batch.topic, None)
+                if self._is_of_old_route(batch, error):
+                    if budget.may_try(self._clock()) and self._route_anew(batch, budget):
+                        continue
+                    if not batch.may_move:
+                        raise self._queue_not_exist(batch, error) from error
+                    break
                 if not is_worth_retrying(error):
                     raise
             else:
@@ -197,6 +210,53 @@ class Delivery:
             answer.commit_log_offsets,
         )
 
+    def _is_of_old_route(self, batch: OutgoingBatch, error: RocketSimError) -> bool:
+        """Whether the broker refused because the route that the batch went by is older than a change: the topic has
+        fewer queues now, or the address is another broker's.  It says INVALID_PARAMETER; brokers that are older say
+        MESSAGE_ILLEGAL, and only the new route tells."""
+        if isinstance(error, InvalidParameter):
+            return True
+        return isinstance(error, MessageIllegal) and not self._has_queues(batch)
+
+    def _has_queues(self, batch: OutgoingBatch) -> bool:
+        """Whether the route still has all queues of the batch."""
+        return bool(np.max(batch.queue_ids) < self._queue_count(batch))
+
+    def _queue_count(self, batch: OutgoingBatch) -> int:
+        return sum(queue.broker_name == batch.broker_name for queue in self._queues_or_none(batch.topic))
+
+    def _queues_or_none(self, topic: str) -> list[MessageQueue]:
+        try:
+            return self.queues(topic)
+        except RocketSimError:
+            return []
+
+    def _queue_not_exist(self, batch: OutgoingBatch, error: RocketSimError) -> QueueNotExist:
+        return QueueNotExist(
+            f"topic {batch.topic!r} has {self._queue_count(batch)} queues to write to at broker {batch.broker_name!r}, "
+            f"which refuses a send to queue {int(np.max(batch.queue_ids))}: {error}",
+            address=error.address,
+        )
+
+    def _route_anew(self, batch: OutgoingBatch, budget: Budget) -> bool:
+        """To queues of the new route, of the same broker if it has any; waits for a newer one if this is still old.
+        False: no time is left, or the batch may not move."""
+        queues = self._queues_or_none(batch.topic)
+        if not queues or self._has_queues(batch):
+            return self._wait(OLD_ROUTE_PAUSE_S, budget)
+        if not batch.may_move:
+            return False
+        names = {queue.broker_name for queue in queues}
+        name = batch.broker_name if batch.broker_name in names else queues[0].broker_name
+        batch.move([queue for queue in queues if queue.broker_name == name])
+        return True
+
+    def _wait(self, pause_s: float, budget: Budget) -> bool:
+        pause = min(pause_s, budget.remaining_s(self._clock()))
+        if pause > 0:
+            time.sleep(pause)
+        return budget.may_try(self._clock())
+
     def _prepare_again(self, batch: OutgoingBatch, failed_at: list[str], budget: Budget) -> bool:
         """Move the batch to a broker that has not failed it, or wait a little before the same one is asked again."""
         if batch.may_move:
@@ -211,10 +271,7 @@ class Delivery:
                 batch.move([queue for queue in other if queue.broker_name == name])
                 if fresh:
                     return True
-        pause = min(PAUSE_S * 2 ** (budget.attempts - 1), budget.remaining_s(self._clock()))
-        if pause > 0:
-            time.sleep(pause)
-        return budget.may_try(self._clock())
+        return self._wait(PAUSE_S * 2 ** (budget.attempts - 1), budget)
 
     def _note(self, broker_name: str, began: float, *, isolation: bool) -> None:
         if self._options.send_latency_fault_enable:

@@ -44,6 +44,12 @@ class MessageIllegal(RocketSimError):
     code = 13
 
 
+class QueueNotExist(MessageIllegal):
+    """A broker has no such queue of the topic (any more): the route that named it is older than a change."""
+
+    code = 29
+
+
 class TopicNotExist(RocketSimError):
     code = 17
 

@@ -164,8 +164,27 @@ class BatchPart:
     queue_offsets: Sequence[int]
     store_host: bytes = b""
     commit_log_offsets: Sequence[int] = field(default_factory=list)
+    # Of each message, the frame it went with and its number there: for rows that had to go to several brokers.
+    places: "Sequence[tuple[BatchPart, int]]" = ()
+
+    @classmethod
+    def joined(cls, parts: "Sequence[tuple[BatchPart, Sequence[int]]]") -> "BatchPart":
+        """Frames with the numbers of their messages in the whole, as one."""
+        places = dict(sorted((row, (part, at)) for part, rows in parts for at, row in enumerate(rows))).values()
+        return cls(
+            max(part.send_status for part, _ in parts),
+            parts[0][0].topic,
+            parts[0][0].broker_name,
+            [str(part.msg_ids[at]) for part, at in places],
+            [int(part.queue_ids[at]) for part, at in places],
+            [int(part.queue_offsets[at]) for part, at in places],
+            places=list(places),
+        )
 
     def result(self, index: int) -> SendResult:
+        if self.places:
+            part, at = self.places[index]
+            return part.result(at)
         queue = MessageQueue(self.topic, self.broker_name, int(self.queue_ids[index]))
         log_offset = int(self.commit_log_offsets[index]) if len(self.commit_log_offsets) else -1
         queue_offset = int(self.queue_offsets[index])

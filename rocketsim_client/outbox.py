@@ -13,14 +13,24 @@ from typing import cast
 
 import numpy as np
 
+from rocketsim_client import selection
 from rocketsim_client.accumulator import Accumulator, Batch, Kind, Lane
 from rocketsim_client.batch import OutgoingBatch
+from rocketsim_client.columns import cut_by_key
 from rocketsim_client.delivery import Delivery
-from rocketsim_client.errors import CallTimeout, ClientClosed, MessageIllegal, RocketSimError, SendFailed
+from rocketsim_client.errors import (
+    CallTimeout,
+    ClientClosed,
+    MessageIllegal,
+    QueueNotExist,
+    RocketSimError,
+    SendFailed,
+)
 from rocketsim_client.model import BatchPart, Message, MessageQueue, SendResult
 from rocketsim_client.pending import Pending, succeed_all
 
 MAX_SENDERS = 32
+NEW_ROUTES = 2  # how often a send by key is routed anew when the topic's queues change under it
 MAY_MOVE = frozenset({Kind.SYNC, Kind.ASYNC, Kind.ONEWAY, Kind.ALONE})
 
 Encode = Callable[[Sequence[Message], Sequence[MessageQueue], Sequence[str | None] | None, bool], OutgoingBatch]
@@ -122,8 +132,8 @@ class Outbox:
         elif len(self._senders) < MAX_SENDERS:
             name = f"rocketsim-send-{len(self._senders)}"
             sender = threading.Thread(target=self._send_batches, name=name, daemon=True)
-            self._senders.append(sender)
             sender.start()
+            self._senders.append(sender)
 
     # --- ending ---------------------------------------------------------------------------------------------------
 
@@ -161,8 +171,15 @@ class Outbox:
             self._run(batch, self._clock() + self._timeout_s)
 
     def _run(self, batch: Batch[Pending], deadline: float) -> None:
+        """Whatever goes wrong is told to those who wait for the entries, and ends no sender: what is accepted later
+        would wait for ever."""
         try:
             self._settle(batch.entries, batch.lane, deadline)
+        except Exception as error:
+            _fail(batch.entries, error)
+        except BaseException as error:  # Ctrl-C in a caller that sends for itself
+            _fail(batch.entries, error)
+            raise
         finally:
             with self._lock:
                 self._accumulator.done(batch)
@@ -170,53 +187,83 @@ class Outbox:
                 if self._idle:
                     self._work.notify()
 
-    def _settle(self, entries: Sequence[Pending], lane: Lane[Pending], deadline: float) -> None:
+    def _settle(
+        self, entries: Sequence[Pending], lane: Lane[Pending], deadline: float, routes: int = NEW_ROUTES
+    ) -> None:
         """Deliver the entries and tell everybody.  One message that a broker finds illegal does not take the others
-        with it."""
+        with it; keys whose queues are gone find others, by up to `routes` new routes."""
         kind = lane.key.kind
-        columns = isinstance(entries[0].message, OutgoingBatch)
-        if columns and len(entries) > 1:  # ordered column batches may have met in one lane
-            for entry in entries:
-                self._settle([entry], lane, deadline)
+        if isinstance(entries[0].message, OutgoingBatch):
+            for entry in entries:  # ordered column batches may have met in one lane
+                self._settle_columns(entry, kind, deadline)
             return
+        by_key = routes and any(entry.by_key for entry in entries)
+        apart = MessageIllegal if len(entries) > 1 else QueueNotExist if by_key else None
         try:
             outgoing = self._outgoing(entries, kind in MAY_MOVE)
-            part = self.deliver(outgoing, deadline, self._retries[kind], whole=columns or len(entries) == 1)
-        except MessageIllegal as error:
-            if columns or len(entries) == 1:
+            part = self.deliver(outgoing, deadline, self._retries[kind], apart=apart)
+        except RocketSimError as error:
+            if apart is None or not isinstance(error, apart):
                 _fail(entries, error)
                 return
-            middle = len(entries) // 2
-            self._settle(entries[:middle], lane, deadline)
-            self._settle(entries[middle:], lane, deadline)
-        except RocketSimError as error:
-            _fail(entries, error)
-        except BaseException as error:
-            _fail(entries, error)  # A bug of ours must not leave callers waiting for ever.
-            raise
-        else:
-            if columns:
-                entries[0].succeed(part)
+            if by_key and isinstance(error, QueueNotExist):
+                groups, routes = self._by_new_route(entries), routes - 1
             else:
-                succeed_all(entries, _results(part, entries))
+                groups = [entries[: len(entries) // 2], entries[len(entries) // 2 :]]
+            for group in groups:
+                self._settle(group, lane, deadline, routes)
+        else:
+            succeed_all(entries, _results(part, entries))
+
+    def _settle_columns(self, entry: Pending, kind: Kind, deadline: float) -> None:
+        try:
+            entry.succeed(self._deliver_columns(cast(OutgoingBatch, entry.message), kind, deadline, NEW_ROUTES))
+        except RocketSimError as error:
+            _fail([entry], error)
+
+    def _deliver_columns(self, outgoing: OutgoingBatch, kind: Kind, deadline: float, routes: int) -> BatchPart:
+        apart = QueueNotExist if routes and outgoing.key_hashes is not None else None
+        try:
+            return self.deliver(outgoing, deadline, self._retries[kind], apart=apart)
+        except QueueNotExist:
+            if apart is None:
+                raise
+        pieces = cut_by_key(outgoing, self._delivery.queues(outgoing.topic))
+        return BatchPart.joined(
+            [(self._deliver_columns(piece, kind, deadline, routes - 1), rows.tolist()) for piece, rows in pieces]
+        )
+
+    def _by_new_route(self, entries: Sequence[Pending]) -> list[Sequence[Pending]]:
+        """The entries by the brokers that their queues are of now, each broker's in the order of the entries."""
+        groups: dict[str, list[Pending]] = {}
+        for entry in entries:
+            queue = cast(MessageQueue, entry.queue)
+            if entry.by_key:
+                queue = entry.queue = selection.by_key(
+                    self._delivery.queues(queue.topic), cast(str, entry.sharding_key)
+                )
+            groups.setdefault(queue.broker_name, []).append(entry)
+        return list(groups.values())
 
     def _outgoing(self, entries: Sequence[Pending], may_move: bool) -> OutgoingBatch:
-        first = entries[0].message
-        if isinstance(first, OutgoingBatch):
-            assert len(entries) == 1
-            return first
         messages = [cast(Message, entry.message) for entry in entries]
         queues = [cast(MessageQueue, entry.queue) for entry in entries]
         return self._encode(messages, queues, [entry.sharding_key for entry in entries], may_move)
 
-    def deliver(self, outgoing: OutgoingBatch, deadline: float, retries: int, *, whole: bool = True) -> BatchPart:
-        """`whole`: an illegal message fails the batch; otherwise the batch will be taken apart, and its pieces are
-        counted."""
+    def deliver(
+        self,
+        outgoing: OutgoingBatch,
+        deadline: float,
+        retries: int,
+        *,
+        apart: type[RocketSimError] | None = None,
+    ) -> BatchPart:
+        """`apart`: the error after which the batch is taken apart, and its pieces are counted instead of it."""
         self._delivery.count(sent=len(outgoing))
         try:
             part = self._delivery.deliver(outgoing, deadline, retries)
         except BaseException as error:
-            if isinstance(error, MessageIllegal) and not whole:
+            if apart is not None and isinstance(error, apart):
                 self._delivery.count(sent=-len(outgoing))
             else:
                 self._delivery.count(failed=len(outgoing))
@@ -227,8 +274,8 @@ class Outbox:
 
 def _results(part: BatchPart, entries: Sequence[Pending]) -> "map[SendResult]":
     """One result a message, in order; the queue objects are the callers' own unless the batch has moved."""
-    queues = [entry.queue for entry in entries]
-    if cast(MessageQueue, queues[0]).broker_name != part.broker_name:
+    queues = [cast(MessageQueue, entry.queue) for entry in entries]
+    if queues[0].broker_name != part.broker_name or [queue.queue_id for queue in queues] != _plain(part.queue_ids):
         queues = [MessageQueue(part.topic, part.broker_name, int(queue_id)) for queue_id in part.queue_ids]
     return map(
         SendResult,
@@ -247,4 +294,6 @@ def _plain(values: Sequence[int]) -> Sequence[int]:
 
 def _fail(entries: Sequence[Pending], error: BaseException) -> None:
     for entry in entries:
+        if entry.done():
+            continue
         entry.fail(error.again() if isinstance(error, RocketSimError) and len(entries) > 1 else error)

@@ -30,7 +30,12 @@ class Pending(Future[Any]):
     """
 
     def __init__(
-        self, message: Message | OutgoingBatch | None, queue: MessageQueue | None, sharding_key: str | None = None
+        self,
+        message: Message | OutgoingBatch | None,
+        queue: MessageQueue | None,
+        sharding_key: str | None = None,
+        *,
+        by_key: bool = False,
     ) -> None:
         # Not Future.__init__: it would make the condition.
         self._made: threading.Condition | None = None
@@ -42,6 +47,7 @@ class Pending(Future[Any]):
         self.message = message
         self.queue = queue
         self.sharding_key = sharding_key
+        self.by_key = by_key  # the sharding key chose the queue, not the caller
 
     @property
     def _condition(self) -> threading.Condition:  # type: ignore[override]

@@ -184,18 +184,18 @@ class Producer:
         """Messages of one topic into one queue, with consecutive offsets, in as few frames as `max_message_size`
         allows.  All frames are acknowledged, or it raises; SendFailed says how many were."""
         pieces = self._split(messages)
-        if queue is None:
-            target, may_move = self._delivery.choose(messages[0].topic), True
-        else:
-            target, may_move = self._own_queue(queue, messages[0].topic), False
+        topic = messages[0].topic
+        target = self._delivery.choose(topic) if queue is None else self._own_queue(queue, topic)
         deadline = self._clock() + (self._timeout_s if timeout_s is None else timeout_s)
         parts: list[BatchPart] = []
         for piece in pieces:
-            queues = [target] * len(piece)
-            outgoing = self._of_messages(piece, queues, None, may_move and len(pieces) == 1)
+            # The first one finds the queue for all.
+            outgoing = self._of_messages(piece, [target] * len(piece), None, queue is None and not parts)
             outgoing.one_queue = True
             try:
-                parts.append(self._outbox.deliver(outgoing, deadline, self._retries))
+                part = self._outbox.deliver(outgoing, deadline, self._retries)
+                target = MessageQueue(topic, part.broker_name, int(part.queue_ids[0]))
+                parts.append(part)
             except RocketSimError as error:
                 if not parts:
                     raise
@@ -262,34 +262,34 @@ class Producer:
             compress_type=self._compress_type,
             queues=[self._own_queue(queue, topic)] if queue else self._delivery.queues(topic),
             first=0 if queue else self._delivery.choose(topic).queue_id,
-            may_move=queue is None and sharding_keys is None,
+            may_move=queue is None,
         )
         now_ms = time.time_ns() // 1_000_000
         if msg_ids is None:
             msg_ids = self._ids().next(len(bodies), now_ms)
-        kind = Kind.COLUMNS if plan.may_move else Kind.ORDERED
         futures: list[Future[BatchPart]] = []
         for outgoing, size in plan_columns(plan, bodies, tags, keys, properties, sharding_keys, msg_ids, now_ms):
             entry = Pending(outgoing, MessageQueue(topic, outgoing.broker_name, -1))
-            self._outbox.accept(entry, topic, kind, True, size)
+            self._outbox.accept(entry, topic, Kind.COLUMNS if outgoing.may_move else Kind.ORDERED, True, size)
             futures.append(entry)
         return futures
 
     def wait_for(self, futures: "Sequence[Future[BatchPart]]", timeout_s: float | None = None) -> SendResults:
         """The results of `send_columns_async`; raises the first failure once all frames are done."""
-        parts, failure = [], None
+        parts: list[BatchPart] = []
+        failure: Exception | None = None
         for future in futures:
             try:
                 parts.append(future.result(timeout_s))
-            except RocketSimError as error:
+            except Exception as error:
                 failure = failure or error
         if failure:
             stored = sum(len(part.msg_ids) for part in parts)
             raise SendFailed(
-                f"{stored} messages were acknowledged, others not: {failure}",
+                f"{stored} messages were acknowledged, others not: {str(failure) or repr(failure)}",
                 attempts=1,
                 maybe_stored=True,
-                code=failure.code,
+                code=failure.code if isinstance(failure, RocketSimError) else None,
             ) from failure
         return SendResults(parts)
 
@@ -317,7 +317,7 @@ class Producer:
             if validation.has_separator(key):
                 raise MessageIllegal(f"sharding key {key!r} contains \\x01 or \\x02, which separate properties")
             target = selection.by_key(self._delivery.queues(message.topic), key)
-            kind, entry = Kind.ORDERED, Pending(message, target, key)
+            kind, entry = Kind.ORDERED, Pending(message, target, key, by_key=True)
         if message.delay_level:
             if message.delay_level < 0:
                 raise MessageIllegal(f"delay level {message.delay_level}: 1 or more, or 0 for no delay")

@@ -48,6 +48,10 @@ class RoundRobin:
 
 
 def by_key(queues: Sequence[MessageQueue], key: str | bytes) -> MessageQueue:
-    """The same queue for the same key in every process and run: CRC-32, because Python salts hash()."""
-    data = key.encode() if isinstance(key, str) else key
-    return queues[zlib.crc32(data) % len(queues)]
+    """The same queue for the same key in every process and run."""
+    return queues[key_hash(key) % len(queues)]
+
+
+def key_hash(key: str | bytes) -> int:
+    """CRC-32, because Python salts hash()."""
+    return zlib.crc32(key.encode() if isinstance(key, str) else key)

@@ -122,23 +122,28 @@ class Committer:
                 self._changed.notify_all()
 
     def _run_round(self) -> None:
+        from rocketsim_client.errors import RocketSimError
+
         with self._round:
             for _ in range(self._options.commit_retries + 1):
                 failure = self._attempt()
                 if failure is None:
                     return
-                logger.warning("committing the offsets of group %s failed: %s", self._group, failure)
+                unexpected = None if isinstance(failure, RocketSimError) else failure
+                logger.warning(
+                    "committing the offsets of group %s failed: %s", self._group, failure, exc_info=unexpected
+                )
             most = self._options.commit_failures_max
             if 0 < most <= self._ledger.failures:
                 self._fatal = CommitFailed(f"offsets of group {self._group} could not be committed: {failure}")
 
     def _attempt(self) -> Exception | None:
-        """One try; what went wrong is returned, because only the policy decides what it means."""
-        from rocketsim_client.errors import RocketSimError
-
+        """One try; what went wrong, whatever it is, is returned, because only the policy decides what it means.  An
+        error that ended the thread would end all commits of this query without a word.
+        """
         try:
             return self._commit()
-        except RocketSimError as error:
+        except Exception as error:
             with self._changed:
                 self._ledger.failed(self._clock())
             return error

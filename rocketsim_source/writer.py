@@ -27,6 +27,7 @@ from rocketsim_source.sink_options import SinkOptions, sink_options
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from rocketsim_client.model import BatchPart
     from rocketsim_client.producer import Producer
 
 logger = logging.getLogger(__name__)
@@ -52,6 +53,10 @@ def sink_plan(schema: StructType, given: Mapping[str, str], overwrite: bool) -> 
         raise OptionError("messages can only be added: use mode append (outputMode append or update for a stream)")
     options = sink_options(given)
     return SinkPlan(options, SinkColumns.of(schema, options), uuid.uuid4().hex)
+
+
+class SendStuck(RuntimeError):
+    """Frames were handed over and neither acknowledged nor given up in time."""
 
 
 class Sent(WriterCommitMessage):
@@ -189,8 +194,28 @@ class Sender:
             self._settle()
         return Sent(dict(self._statuses))
 
+    def _acknowledged(self, future: Any) -> "BatchPart":
+        """The next frame's acknowledgement.  Every frame is answered or given up within sendTimeoutMs once it leaves,
+        so a time in which none is means that something is stuck: the task fails then, and does not hang.
+        """
+        stats = self._producer.stats
+        while True:
+            settled = stats.acknowledged + stats.failed
+            try:
+                part: BatchPart = future.result(2 * self._plan.options.send_timeout_ms / 1000)
+                return part
+            except TimeoutError:
+                if future.done():
+                    raise
+                if stats.acknowledged + stats.failed == settled:
+                    raise SendStuck(
+                        f"no frame was answered or given up within {2 * self._plan.options.send_timeout_ms} ms (twice "
+                        f"sendTimeoutMs): this task waits for {1 + len(self._waiting)} of them, first for one to topic "
+                        f"{future.queue.topic} at broker {future.queue.broker_name}; {self._producer}"
+                    ) from None
+
     def _settle(self) -> None:
-        part = self._waiting.popleft().result()
+        part = self._acknowledged(self._waiting.popleft())
         status = part.send_status.name
         self._statuses[status] += len(part.msg_ids)
         if status != "SEND_OK" and self._plan.options.unsynced_send_policy == "fail":

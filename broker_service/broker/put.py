@@ -12,7 +12,7 @@ from broker_service.broker.frame import Frame, FrameLimits, check_frame
 from broker_service.broker.names import SCHEDULE_TOPIC
 from broker_service.broker.topics import TopicConfig
 from broker_service.broker.traffic import Traffic
-from broker_service.errors import DiskFull, InvalidParameter, MessageIllegal, TopicNotExist
+from broker_service.errors import DiskFull, InvalidParameter, MessageIllegal, QueueNotExist, TopicNotExist
 from broker_service.model import Appended, PutStatus
 
 logger = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class PutPath:
     def _check_queues(self, topic: TopicConfig, queues: tuple[int, int]) -> None:
         for queue_id in queues:
             if not 0 <= queue_id < topic.write_queue_nums:
-                raise MessageIllegal(
+                raise QueueNotExist(
                     f"queue {queue_id} of topic {topic.name}, which has {topic.write_queue_nums} write queues"
                 )
 

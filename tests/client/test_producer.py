@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 
 import pyarrow as pa
 import pytest
@@ -10,8 +10,15 @@ from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto import record
 from rocketsim_proto.compression import decompress
 
-from rocketsim_client import Message, MessageQueue, Producer, RocketSimError, SendFailed, SendStatus
-from rocketsim_client.errors import BadAnswer, BrokerNotExist, ClientClosed, MessageIllegal, TopicNotExist
+from rocketsim_client import Message, MessageQueue, Producer, RocketSimError, SendFailed, SendStatus, outbox
+from rocketsim_client.errors import (
+    BadAnswer,
+    BrokerNotExist,
+    ClientClosed,
+    MessageIllegal,
+    QueueNotExist,
+    TopicNotExist,
+)
 from tests.support.fake_broker import Answer, Break, FakeCluster, Hang, LoseAnswer, Refuse
 
 
@@ -300,6 +307,164 @@ def test_rows_of_a_sharding_key_keep_their_order_in_one_queue(cluster, producer)
         assert rows == sorted(rows)
     same = producer.send(Message("T", b"one"), key="key-3").message_queue.queue_id
     assert by_key["key-3"][0].queue_id == same
+
+
+def test_a_row_whose_sharding_key_is_null_goes_as_if_there_were_no_keys(cluster, producer):
+    count = 800
+    bodies = pa.array([b"%d" % row for row in range(count)])
+    none = pa.array([None] * count, pa.string())
+    producer.send_columns("T", bodies, sharding_keys=none)
+    queues = Counter(stored.queue_id for stored in cluster.messages("T"))
+    assert queues == dict.fromkeys(range(4), count // 4)
+    assert not any("__SHARDINGKEY" in stored.properties for stored in cluster.messages("T"))
+
+
+def test_rows_with_and_without_a_sharding_key_in_one_call(cluster, producer):
+    rows = range(800)
+    keys = pa.array([f"key-{row % 4}" if row % 2 else None for row in rows])
+    results = producer.send_columns("T", pa.array([b"%d" % row for row in rows]), sharding_keys=keys)
+    assert len({result.msg_id for result in results}) == 800
+    of_key: dict[str | None, list[record.Record]] = {}
+    for stored in cluster.messages("T"):
+        of_key.setdefault(stored.properties.get("__SHARDINGKEY"), []).append(stored)
+    assert {key: len(found) for key, found in of_key.items()} == {None: 400, "key-1": 200, "key-3": 200}
+    for key in ("key-1", "key-3"):
+        assert len({stored.queue_id for stored in of_key[key]}) == 1
+        assert [int(stored.body) for stored in of_key[key]] == sorted(int(stored.body) for stored in of_key[key])
+    assert {stored.queue_id for stored in of_key[None]} == {0, 1, 2, 3}
+
+
+# --- a route that is older than a lowered queue count -------------------------------------------------------------
+
+
+def lower_queue_count(cluster, count, *, route_too=True):
+    for broker in masters(cluster):
+        broker.write_queues = count
+    if route_too:
+        cluster.write_queues = count
+
+
+@pytest.mark.parametrize("old_code", [False, True])
+def test_a_send_to_a_queue_that_is_gone_is_routed_anew(cluster, producer, old_code):
+    producer.send(Message("T", b"x"))
+    for broker in masters(cluster):
+        broker.old_code = old_code
+    lower_queue_count(cluster, 1)
+    results = [producer.send(Message("T", b"%d" % number)) for number in range(8)]
+    assert {result.message_queue.queue_id for result in results} == {0}
+    futures = [producer.send_async(Message("T", b"a%d" % number)) for number in range(100)]
+    assert {future.result(10).message_queue.queue_id for future in futures} == {0}
+    assert producer.stats.failed == 0
+
+
+def test_a_route_that_stays_old_for_a_moment_is_waited_for(cluster, producer):
+    producer.send(Message("T", b"x"))
+    lower_queue_count(cluster, 1, route_too=False)
+    threading.Timer(0.1, lambda: lower_queue_count(cluster, 1)).start()
+    assert {producer.send(Message("T", b"%d" % number)).message_queue.queue_id for number in range(8)} == {0}
+
+
+def test_columns_and_batches_are_routed_anew(cluster, producer):
+    producer.send(Message("T", b"x"))
+    lower_queue_count(cluster, 2)
+    results = producer.send_columns("T", pa.array([b"%d" % row for row in range(500)]))
+    assert {result.message_queue.queue_id for result in results} == {0, 1}
+    for _ in range(4):
+        with Producer(cluster.address, max_message_size=1000) as small:
+            cluster.write_queues = 4
+            small.send(Message("T", b"x", tags="first"), queue=MessageQueue("T", "broker-a", 0))
+            cluster.write_queues = 2
+            results = small.send_batch([Message("T", b"y" * 300) for _ in range(10)])
+            assert len({result.message_queue for result in results}) == 1
+            assert len({result.msg_id for result in results}) == 10
+
+
+@pytest.mark.parametrize("old_code", [False, True])
+def test_keys_find_their_new_queue_and_keep_their_order(cluster, producer, old_code):
+    keys = [f"key-{row % 9}" for row in range(900)]
+    producer.send(Message("T", b"x"))
+    for broker in masters(cluster):
+        broker.old_code = old_code
+    lower_queue_count(cluster, 1)
+    results = producer.send_columns("T", pa.array([b"%d" % row for row in range(900)]), sharding_keys=pa.array(keys))
+    assert len({result.msg_id for result in results}) == 900
+    by_id = {stored.message_id: stored for stored in cluster.messages("T")}
+    for result in results:  # joined results name the broker and the place of each row
+        stored = by_id[result.msg_id]
+        assert (result.message_queue.queue_id, result.queue_offset) == (stored.queue_id, stored.queue_offset)
+        assert result.offset_msg_id == record.offset_message_id(stored.store_host, stored.commit_log_offset)
+    names = {}
+    for result in results:
+        names.setdefault(by_id[result.msg_id].properties["__SHARDINGKEY"], set()).add(result.message_queue)
+    again = {key: producer.send(Message("T", b"z"), key=key).message_queue for key in set(keys)}
+    assert names == {key: {queue} for key, queue in again.items()}
+    for key in set(keys):
+        rows = [int(stored.body) for stored in cluster.messages("T") if keys_of(stored) == key and stored.body != b"z"]
+        assert rows == sorted(rows) and len(rows) == 100
+    assert producer.stats.failed == 0
+
+
+def keys_of(stored):
+    return stored.properties.get("__SHARDINGKEY")
+
+
+def test_messages_by_key_are_routed_anew_too_and_pinned_ones_fail_alone(cluster):
+    with Producer(cluster.address, linger_ms=50) as producer:
+        producer.send(Message("T", b"x"))
+        gone, there = MessageQueue("T", "broker-a", 3), MessageQueue("T", "broker-a", 0)
+        lower_queue_count(cluster, 1)
+        by_key = [producer.send_async(Message("T", b"%d" % n), key=f"key-{n % 5}") for n in range(50)]
+        pinned = [producer.send_async(Message("T", b"p"), queue=queue) for queue in (gone, there)]
+        assert {future.result(10).message_queue.queue_id for future in by_key} == {0}
+        assert pinned[1].result(10).message_queue == there
+        with pytest.raises(QueueNotExist, match=r"topic 'T' has 1 queues .* queue 3"):
+            pinned[0].result(10)
+        stats = producer.stats
+        assert (stats.sent, stats.acknowledged, stats.failed) == (53, 52, 1)
+
+
+def test_an_own_queue_that_is_gone_is_an_error_with_topic_and_count(cluster, producer):
+    producer.send(Message("T", b"x"))
+    lower_queue_count(cluster, 2)
+    with pytest.raises(QueueNotExist, match=r"topic 'T' has 2 queues to write to at broker 'broker-b'.* queue 2"):
+        producer.send(Message("T", b"x"), queue=MessageQueue("T", "broker-b", 2))
+    with pytest.raises(SendFailed, match="topic 'T' has 2 queues"):
+        producer.send_columns("T", pa.array([b"x"]), queue=MessageQueue("T", "broker-b", 3))
+
+
+# --- errors that nobody thought of --------------------------------------------------------------------------------
+
+
+def test_an_unexpected_error_reaches_its_caller_and_ends_no_sender(cluster, producer, monkeypatch):
+    """As many as there are sender threads, and as many kinds of sends."""
+
+    def broken(*args, **kwargs):
+        raise ZeroDivisionError("a bug")
+
+    transport = producer.cluster.transport
+    with monkeypatch.context() as patch:
+        patch.setattr(transport, "send", broken)
+        for number in range(40):
+            with pytest.raises(ZeroDivisionError):
+                producer.send_async(Message("T", b"%d" % number)).result(10)
+            with pytest.raises(ZeroDivisionError):
+                producer.send(Message("T", b"%d" % number), key="k")
+            with pytest.raises(SendFailed, match="a bug"):
+                producer.send_columns("T", pa.array([b"x"]), timeout_s=10)
+    assert producer.send_async(Message("T", b"good")).result(10).send_status == SendStatus.SEND_OK
+    assert len(producer.send_columns("T", pa.array([b"x"] * 3), timeout_s=10)) == 3
+    producer.flush(10)
+    assert producer.stats.failed == 120
+
+
+def test_an_answer_that_cannot_be_made_into_results_reaches_all_callers(cluster, monkeypatch):
+    """The error comes after the delivery, when some have their results already."""
+    with Producer(cluster.address, linger_ms=20) as producer:
+        with monkeypatch.context() as patch:
+            patch.setattr(outbox, "_results", lambda part, entries: iter([object()]))
+            futures = [producer.send_async(Message("T", b"%d" % number)) for number in range(10)]
+            assert all(isinstance(future.exception(10), ValueError) or future.result(0) for future in futures)
+        assert producer.send_async(Message("T", b"good")).result(10).send_status == SendStatus.SEND_OK
 
 
 @pytest.mark.parametrize(

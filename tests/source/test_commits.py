@@ -1,9 +1,14 @@
 """What is committed to where and when: decided without a broker or a clock; and the thread that does it."""
 
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketsim_source.commits import CommitLedger, Conflict
+from rocketsim_source import commits
+from rocketsim_source.cluster import Committed
+from rocketsim_source.commits import CommitFailed, CommitLedger, Conflict
 from rocketsim_source.committer import Committer
 from rocketsim_source.options import source_options
 from rocketsim_source.queue import Queue
@@ -155,3 +160,36 @@ def test_a_slave_takes_over_and_the_master_gets_it_when_it_is_back() -> None:
     wait_until(lambda: found.status()["target"] == "master", "the master to have it")
     assert len(cluster.commits) > commits
     found.close(1)
+
+
+def test_an_unexpected_error_is_a_failed_commit_and_does_not_end_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = MemoryCluster()
+    found = committer(cluster, commitRetries="0")
+    commit, failures = cluster.commit, []
+
+    def broken(*args: Any) -> Committed:
+        failures.append(args)
+        if len(failures) < 3:
+            raise ZeroDivisionError("a bug")
+        return commit(*args)
+
+    monkeypatch.setattr(cluster, "commit", broken)
+    monkeypatch.setattr(commits, "RETRY_MS", 1)
+    found.processed({Q0: 7})
+    wait_until(lambda: cluster.offsets["g"] == {Q0: 7}, "the commit after two errors")
+    assert found.status()["failures"] == 0
+    found.check()
+    found.close(1)
+
+
+def test_the_policy_decides_about_unexpected_errors_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = MemoryCluster()
+    found = committer(cluster, commitRetries="0", commitFailurePolicy="fail", commitAsync="false")
+
+    def broken(*args: Any) -> Committed:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(cluster, "commit", broken)
+    with pytest.raises(CommitFailed, match="a bug"):
+        found.processed({Q0: 7})
+    found.close(0)

@@ -75,6 +75,8 @@ class FakeBroker(BrokerServicer):
         self.calls: dict[str, list] = defaultdict(list)
         self.frames_before_break: int | None = None
         self.max_message_size = 4 << 20
+        self.write_queues = 4  # of every topic
+        self.old_code = False  # a queue that is not there is refused as brokers did before QueueNotExist
         self.before_send = lambda: None
         self._stopped = threading.Event()
         self._server = grpc.server(
@@ -121,6 +123,10 @@ class FakeBroker(BrokerServicer):
         if int(records.body_size.max()) > self.max_message_size:
             context.set_trailing_metadata((("rocketsim-code", "13"),))
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "body too large")
+        if (most := int(records.queue_id.max())) >= self.write_queues:
+            context.set_trailing_metadata((("rocketsim-code", "13" if self.old_code else "29"),))
+            what = f"queue {most} of topic {request.topic}, which has {self.write_queues} write queues"
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, what)
         answer = pb.SendResponse(status=self.put_status, store_host=HOST, store_timestamp=1, epoch=self.epoch)
         with self.store.lock:
             begin = self.store.log_end
@@ -246,6 +252,7 @@ class FakeCluster(NameServerServicer):
         self.route_calls: list[str] = []
         self.frozen: dict[str, dict[int, str]] | None = None  # a stale view of the brokers
         self.down = False
+        self.write_queues = 4  # of every topic at every broker, as the route says it
         self._stores: dict[str, PairStore] = defaultdict(PairStore)
         self._server = grpc.server(futures.ThreadPoolExecutor(4))
         add_NameServerServicer_to_server(self, self._server)
@@ -301,7 +308,7 @@ class FakeCluster(NameServerServicer):
             context.abort(grpc.StatusCode.NOT_FOUND, f"no topic {request.topic}")
         answer = ns.TopicRouteResponse()
         for name, members in self.addresses().items():
-            answer.queue_datas.add(broker_name=name, read_queue_nums=4, write_queue_nums=4, perm=6)
+            answer.queue_datas.add(broker_name=name, read_queue_nums=4, write_queue_nums=self.write_queues, perm=6)
             answer.broker_datas.add(cluster_name="c", broker_name=name, broker_addrs=members, epoch=1)
         return answer
 

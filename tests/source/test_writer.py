@@ -1,0 +1,118 @@
+"""One task's rows on their way, over a producer of the test's own."""
+
+from concurrent.futures import Future
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from rocketsim_client.model import BatchPart, MessageQueue, ProducerStats, SendStatus
+from rocketsim_client.pending import Pending
+from rocketsim_source.sink_columns import SinkColumns
+from rocketsim_source.sink_options import sink_options
+from rocketsim_source.writer import Sender, SendStuck, SinkPlan
+
+
+class MemoryProducer:
+    """Keeps what it is given; the test says what becomes of it."""
+
+    def __init__(self) -> None:
+        self.stats = ProducerStats()
+        self.sent: list[dict[str, Any]] = []
+        self.futures: list[Pending] = []
+        self.answers: list[Any] = []  # of the next frames: a status, an exception, or None: nothing yet
+
+    def __str__(self) -> str:
+        return "the memory producer"
+
+    def send_columns_async(self, topic: str, bodies: pa.Array, **columns: Any) -> list[Future[BatchPart]]:
+        self.sent.append({"topic": topic, "bodies": bodies.to_pylist(), **columns})
+        future = Pending(None, MessageQueue(topic, "broker-a", 0))
+        self.futures.append(future)
+        answer = self.answers.pop(0) if self.answers else SendStatus.SEND_OK
+        if isinstance(answer, SendStatus):
+            self.answer(future, answer, len(bodies))
+        elif answer is not None:
+            self.stats.failed += len(bodies)
+            future.fail(answer)
+        return [future]
+
+    def answer(self, future: Pending, status: SendStatus = SendStatus.SEND_OK, rows: int = 1) -> None:
+        self.stats.acknowledged += rows
+        future.succeed(BatchPart(status, "T", "broker-a", ["id"] * rows, [0] * rows, range(rows)))
+
+
+def sender(producer: MemoryProducer, **given: str) -> Sender:
+    options = sink_options({"nameServer": "h:1", "topic": "T"} | given)
+    return Sender(SinkPlan(options, SinkColumns(body=0), "job"), producer, None)  # type: ignore[arg-type]
+
+
+def rows(*bodies: bytes) -> pa.RecordBatch:
+    return pa.record_batch({"body": pa.array(bodies, pa.binary())})
+
+
+def test_a_task_counts_its_rows_by_what_brokers_said() -> None:
+    producer = MemoryProducer()
+    producer.answers = [SendStatus.SEND_OK, SendStatus.FLUSH_SLAVE_TIMEOUT]
+    found = sender(producer)
+    found.send(rows(b"1", b"2"))
+    found.send(rows(b"3"))
+    assert found.finish().statuses == {"SEND_OK": 2, "FLUSH_SLAVE_TIMEOUT": 1}
+
+
+def test_unsynced_sends_fail_the_task_if_the_options_say_so() -> None:
+    producer = MemoryProducer()
+    producer.answers = [SendStatus.FLUSH_DISK_TIMEOUT]
+    found = sender(producer, unsyncedSendPolicy="fail")
+    found.send(rows(b"1", b"2"))
+    with pytest.raises(
+        RuntimeError, match=r"2 messages were stored with FLUSH_DISK_TIMEOUT \(unsyncedSendPolicy=fail\)"
+    ):
+        found.finish()
+
+
+def test_a_frame_that_is_never_answered_fails_the_task_and_says_what_was_waited_for() -> None:
+    producer = MemoryProducer()
+    producer.answers = [None, None]
+    found = sender(producer, sendTimeoutMs="20")
+    found.send(rows(b"1"))
+    found.send(rows(b"2"))
+    with pytest.raises(SendStuck) as stuck:
+        found.finish()
+    assert (
+        "within 40 ms (twice sendTimeoutMs): this task waits for 2 of them, first for one to topic T at broker"
+        in str(stuck.value)
+    )
+
+
+def test_as_long_as_others_are_answered_a_frame_is_waited_for() -> None:
+    """A lane of ordered frames may take long for all of them together."""
+
+    class Slow(Pending):
+        waits = 0
+
+        def result(self, timeout: float | None = None) -> Any:
+            self.waits += 1
+            if self.waits < 4:  # nothing for us yet, but another frame is acknowledged
+                producer.stats.acknowledged += 1
+                raise TimeoutError
+            if not self.done():
+                producer.answer(self)
+            return super().result(timeout)
+
+    producer = MemoryProducer()
+    found = sender(producer, sendTimeoutMs="20")
+    slow = Slow(None, MessageQueue("T", "broker-a", 0))
+    found._waiting.append(slow)
+    assert found.finish().statuses == {"SEND_OK": 1}
+    assert slow.waits == 4
+
+
+def test_an_error_of_any_kind_fails_the_task() -> None:
+    for error in (ZeroDivisionError("a bug"), TimeoutError("of its own")):
+        producer = MemoryProducer()
+        producer.answers = [error]
+        found = sender(producer)
+        found.send(rows(b"1"))
+        with pytest.raises(type(error), match=str(error)):
+            found.finish()
