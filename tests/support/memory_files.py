@@ -3,6 +3,11 @@
 What was written and not synced is kept apart: `power_loss` keeps a random part of it, sector by sector, and of the
 names in directories that were not synced a random beginning; `kill` keeps all.  Every call that changes something has a
 number, in order, so that a test can fail or stop the world at the n-th.
+
+Trouble is that of ext4 and XFS on Linux.  After a failed `fdatasync` the pages count as clean: they can be read, by
+this process and the next, as long as they stay in the page cache; the next sync succeeds without writing them; and
+`power_loss` (or `evict`, when memory is short) shows what the disk really has.  Writing the same bytes again makes them
+dirty.  A full disk refuses whatever needs room: new names, new blocks, also those of a sparse file's holes.
 """
 
 import errno
@@ -83,6 +88,21 @@ class MemoryFiles(Files):
     def heal(self) -> None:
         self.faults.clear()
 
+    def fill(self) -> None:
+        """Another program takes all the room that is left."""
+        self.capacity = self._used()
+
+    def make_room(self, size: int = 1 << 40) -> None:
+        self.capacity = self._used() + size
+
+    def evict(self) -> None:
+        """The kernel gives up every clean page; what a failed sync left off the disk reads as the disk has it."""
+        for inode in self._inodes():
+            data = bytearray(inode.durable)
+            for offset, written in inode.unsynced:
+                data[offset : offset + len(written)] = written
+            inode.data[:] = data
+
     def kill(self) -> "MemoryFiles":
         """The disk as the next process finds it: everything written is there, and what was not synced still is not."""
         reborn = self._reborn(lambda inode: bytearray(inode.data), dict(self._names))
@@ -132,6 +152,12 @@ class MemoryFiles(Files):
         reborn._directories = set(self._directories)
         return reborn
 
+    def _look(self, call: str, path: Path) -> None:
+        """A call that changes nothing.  It has no number; a fault can hit it; a test may look when all is over."""
+        for fault in self.faults:
+            if fault.hits(call, str(path)):
+                raise OSError(fault.error, errno.errorcode[fault.error], str(path))
+
     def _change(self, call: str, path: Path, act: Callable[[float], None]) -> None:
         """One numbered change; `act` does a part of it (1.0: all)."""
         if self._off:
@@ -157,14 +183,22 @@ class MemoryFiles(Files):
     def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> int:
         if self._off:
             raise PowerCut
+        self._look("open", path)
         inode = self._names.get(path)
         if inode is None and path in self._directories:
             inode = Inode()
         if inode is None:
             if not create:
                 raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+            self._directory_of(path)
             inode = Inode()
-            self._change("create", path, lambda part: self._name(path, inode) if part == 1.0 else None)
+
+            def act(part: float) -> None:
+                if part == 1.0:
+                    self._need_room(path)
+                    self._name(path, inode)
+
+            self._change("create", path, act)
         self._next_handle += 1
         self._handles[self._next_handle] = (path, inode)
         return self._next_handle
@@ -202,7 +236,9 @@ class MemoryFiles(Files):
         self._change("pwrite", path, act)
 
     def pread(self, handle: int, size: int, offset: int) -> bytes:
-        return bytes(self._handles[handle][1].data[offset : offset + size])
+        path, inode = self._handles[handle]
+        self._look("pread", path)
+        return bytes(inode.data[offset : offset + size])
 
     def map(self, handle: int) -> memoryview:
         return memoryview(self._handles[handle][1].data).toreadonly()
@@ -214,11 +250,8 @@ class MemoryFiles(Files):
         path, inode = self._handles[handle]
 
         def act(part: float) -> None:
-            if part < 1.0:
-                # As Linux has it: after a failed sync the pages count as clean, whatever the disk has of them.
-                inode.unsynced.clear()
-                return
-            for offset, written in inode.unsynced:
+            # As Linux has it: after a failed sync all pages count as clean, whatever the disk has of them.
+            for offset, written in inode.unsynced[: round(len(inode.unsynced) * part)]:
                 inode.durable[offset : offset + len(written)] = written
             inode.unsynced.clear()
 
@@ -245,14 +278,19 @@ class MemoryFiles(Files):
         return path in self._names or path in self._directories
 
     def size(self, path: Path) -> int:
+        self._look("size", path)
         return len(self._inode(path).data)
 
     def names(self, directory: Path) -> list[str]:
+        self._look("names", directory)
         entries = {path.name for path in self._names if path.parent == directory}
         return sorted(entries | {path.name for path in self._directories if path.parent == directory})
 
     def make_directory(self, path: Path) -> None:
-        self._directories.update([path, *path.parents])
+        if path not in self._directories:
+            self._look("make_directory", path)
+            self._need_room(path)
+            self._directories.update([path, *path.parents])
 
     def remove(self, path: Path) -> None:
         if path in self._names:
@@ -266,6 +304,8 @@ class MemoryFiles(Files):
     def rename(self, source: Path, target: Path) -> None:
         def act(part: float) -> None:
             if part == 1.0:
+                if source not in self._names:
+                    raise FileNotFoundError(errno.ENOENT, "no such file", str(source))
                 inode = self._names.pop(source)
                 self._name(target, inode)
                 self._pending.append((source.parent, source, None))
@@ -273,6 +313,7 @@ class MemoryFiles(Files):
         self._change("rename", target, act)
 
     def read(self, path: Path) -> bytes:
+        self._look("read", path)
         return bytes(self._inode(path).data)
 
     def write_atomically(self, path: Path, data: bytes) -> None:
@@ -308,6 +349,18 @@ class MemoryFiles(Files):
     @property
     def open_handles(self) -> int:
         return len(self._handles)
+
+    def _inodes(self) -> set[Inode]:
+        return {*self._names.values(), *self._durable_names.values(), *(inode for _, inode in self._handles.values())}
+
+    def _need_room(self, path: Path) -> None:
+        """For a name in a directory."""
+        if self._used() >= self.capacity:
+            raise OSError(errno.ENOSPC, "no room on the disk", str(path))
+
+    def _directory_of(self, path: Path) -> None:
+        if path.parent not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", str(path.parent))
 
     def _inode(self, path: Path) -> Inode:
         if path not in self._names:
