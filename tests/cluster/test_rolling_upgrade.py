@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from rocketsim_client import Admin
-from rocketsim_client.errors import InvalidParameter
+from tests.cluster.old_stores import CODE, promote
 from tests.cluster.send_storm import SendStorm, check
 from tests.support.archives import unpack
 from tests.support.polling import wait_until
@@ -20,7 +20,7 @@ KEYS = {"brokerRole": "SYNC_MASTER", "messageDelayLevel": "1s 4s", "slaveWaitTim
 @pytest.fixture
 def old(tmp_path):
     """The code of 9157579: servers, contract and client."""
-    return unpack(ROOT / "tests/data/upgrade/9157579.tar.xz", tmp_path / "9157579")
+    return unpack(CODE, tmp_path / "9157579")
 
 
 class Upgrade:
@@ -92,15 +92,6 @@ class Upgrade:
         self.offsets_are_on(self.slave)
 
 
-def promoted(admin: Admin, slave) -> bool:
-    try:
-        admin.promote_slave(slave.address, broker_role="SYNC_MASTER")
-    except InvalidParameter as refusal:  # until the master's death is noticed
-        assert "stop it first" in str(refusal)
-        return False
-    return True
-
-
 @pytest.mark.parametrize("way", ["restart", "promotion"])
 def test_a_pair_is_upgraded_slave_first_and_nothing_acknowledged_is_lost(processes, alone, old, way):
     pair = Upgrade(processes, alone, old)
@@ -120,8 +111,7 @@ def test_a_pair_is_upgraded_slave_first_and_nothing_acknowledged_is_lost(process
         else:
             pair.master.signal(signal.SIGKILL)
             pair.master.wait()
-            with Admin(name_server=pair.namesrv.address) as admin:
-                wait_until(lambda: promoted(admin, pair.slave), "the slave is promoted")
+            promote(pair.namesrv, pair.slave)
             pair.master, pair.slave = pair.slave, pair.master
             pair.slave.root = ROOT
             pair.slave.start(brokerId=1, brokerRole="SLAVE")
