@@ -1,6 +1,5 @@
 """RocketSim as a batch: what there is between starting and ending offsets when Spark plans the read."""
 
-import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ from rocketsim_source.cluster import BrokerCluster, ClientCluster
 from rocketsim_source.committer import now_ms
 from rocketsim_source.option_values import OptionError
 from rocketsim_source.options import SourceOptions
-from rocketsim_source.partition import QueueRangesPartition, plan_partitions
+from rocketsim_source.partition import QueueRangesPartition, parallelism_now, plan_partitions
 from rocketsim_source.queue import Offsets
 from rocketsim_source.queue_watch import QueueWatch
 from rocketsim_source.splits import QueueRange
@@ -32,7 +31,7 @@ class RocketSimReader(DataSourceReader):
         options = self.options
         cluster = ClientCluster.open(options.connection)
         try:
-            return plan_partitions(ranges(options, cluster), options, cluster, os.cpu_count() or 1)
+            return plan_partitions(ranges(options, cluster), options, cluster, parallelism_now(options))
         finally:
             cluster.close()
 

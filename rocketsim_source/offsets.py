@@ -1,16 +1,19 @@
 """A stream's offset as Spark keeps it in the checkpoint.  Pure.
 
-    {"anchor":1,"q":{"TopicA":{"broker-a":{"0":123}}},"v":1}
+    {"anchor":1,"q":{"TopicA":{"broker-a":{"0":123}}},"split":{"cores":8,"rule":1},"v":1}
 
-Spark compares offsets as JSON text, so keys are always sorted and values whole numbers.  `anchor` marks the one empty
+Spark compares offsets as JSON text, so keys are always sorted and values whole numbers.  `split` is how the batch that
+ends here is cut into partitions, so that it is cut in the same way when it is run again, by a driver with other cores,
+options or code; it was not written before there was one.  `anchor` marks the one empty
 first batch that writes a new query's start into the checkpoint: Spark asks a replayed first batch for its initial
 offset again, and by then `latest` may be somewhere else, so that the records between would be lost in silence.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rocketsim_source.queue import Offsets, Queue
+from rocketsim_source.splits import RULE, Parallelism
 
 VERSION = 1
 
@@ -23,18 +26,48 @@ class OffsetError(ValueError):
 class StreamOffset:
     offsets: Offsets
     anchor: bool = False
+    split: Parallelism | None = field(
+        default=None, compare=False
+    )  # two offsets are one place however they were planned
 
     def json(self) -> dict[str, Any]:
         written: dict[str, Any] = {"anchor": 1} if self.anchor else {}
-        return written | {"q": as_json(self.offsets), "v": VERSION}
+        written["q"] = as_json(self.offsets)
+        if self.split is not None:
+            written["split"] = split_as_json(self.split)
+        return written | {"v": VERSION}
 
     @classmethod
     def of(cls, written: Any) -> "StreamOffset":
         if not isinstance(written, dict) or written.get("v") != VERSION or not isinstance(written.get("q"), dict):
             raise OffsetError(f"not an offset of this source (version {VERSION}) in the checkpoint: {written!r}")
-        if not set(written) <= {"anchor", "q", "v"}:
+        if not set(written) <= {"anchor", "q", "split", "v"}:
             raise OffsetError(f"an offset in the checkpoint has unknown parts: {written!r}")
-        return cls(from_json(written["q"]), anchor=written.get("anchor") == 1)
+        split = split_from_json(written["split"]) if "split" in written else None
+        return cls(from_json(written["q"]), anchor=written.get("anchor") == 1, split=split)
+
+
+def split_as_json(split: Parallelism) -> dict[str, int]:
+    found = {
+        "cores": split.cores,
+        "maxRecords": split.max_records_per_partition,
+        "minPartitions": split.min_partitions,
+        "rule": RULE,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def split_from_json(written: Any) -> Parallelism:
+    if not isinstance(written, dict) or not all(type(value) is int and value > 0 for value in written.values()):
+        raise OffsetError(f"{written!r} in the checkpoint is not how a batch is cut into partitions")
+    if written.get("rule") != RULE:
+        raise OffsetError(
+            f"a batch in the checkpoint is cut into partitions by rule {written.get('rule')}, and this version knows "
+            f"{RULE}: run it with the version that planned it, or a newer one"
+        )
+    if not {"cores", "rule"} <= set(written) <= {"cores", "maxRecords", "minPartitions", "rule"}:
+        raise OffsetError(f"{written!r} in the checkpoint is not how a batch is cut into partitions")
+    return Parallelism(written["cores"], written.get("minPartitions"), written.get("maxRecords"))
 
 
 def as_json(offsets: Offsets) -> dict[str, dict[str, dict[str, int]]]:

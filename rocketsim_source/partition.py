@@ -1,5 +1,6 @@
 """One Spark task's work as it travels to an executor: plain numbers and text, nothing alive."""
 
+import os
 from collections.abc import Sequence
 
 from pyspark.sql.datasource import InputPartition
@@ -32,10 +33,14 @@ class QueueRangesPartition(InputPartition):
         return f"QueueRangesPartition({', '.join(f'{r.queue}[{r.from_offset},{r.until_offset})' for r in self.ranges)})"
 
 
+def parallelism_now(options: SourceOptions) -> Parallelism:
+    """For a batch that is planned by this driver, now."""
+    return Parallelism(os.cpu_count() or 1, options.min_partitions, options.max_records_per_partition)
+
+
 def plan_partitions(
-    ranges: Sequence[QueueRange], options: SourceOptions, cluster: BrokerCluster, cores: int
+    ranges: Sequence[QueueRange], options: SourceOptions, cluster: BrokerCluster, parallelism: Parallelism
 ) -> list[InputPartition]:
-    parallelism = Parallelism(cores, options.min_partitions, options.max_records_per_partition)
     planned = parallelism.partitions(ranges)
     hints = (
         probe(planned, options, cluster)

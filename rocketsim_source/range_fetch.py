@@ -184,7 +184,9 @@ class RangeFetch:
             raise
 
     def _take(self, frame: "PullFrame", run: list[int]) -> tuple[Fetched | None, Stuck | None]:
-        """Check a frame and move on.  Nothing of a frame that does not add up is given on."""
+        """Check a frame and move on.  Nothing of a frame that does not add up is given on, and nothing of what lies
+        behind a range that its broker ended early: a repeated task must give its rows in the same order.
+        """
         records = Records.walk(frame.records, frame.count, frame.sizes or None)
         offsets, queue_ids = records.queue_offset, records.queue_id
         moves: list[tuple[int, int]] = []
@@ -209,12 +211,15 @@ class RangeFetch:
             runs.append(Run(queue, segment.count))
             if not self._goes_on(segment) and at[index] < until:
                 stuck = Stuck(index, segment, frame.broker_id)
+                break
         for index, offset in moves:
             if offset > self._at[index]:
                 self._failures = 0
                 self._waiting_since.pop(index, None)
             self._at[index] = offset
-        fetched = Fetched(records, runs, frame.broker_id) if len(records) else None
+        if row < len(records):
+            records = records[:row]
+        fetched = Fetched(records, runs, frame.broker_id) if row else None
         return fetched, stuck
 
     def _check_rows(self, queue: Queue, queue_ids: np.ndarray, offsets: np.ndarray, start: int, end: int) -> None:

@@ -13,6 +13,9 @@ from typing import NamedTuple
 
 from rocketsim_source.queue import Queue
 
+# Of the cut below.  Whoever changes what it gives for the same ranges counts this up and keeps the old one for batches
+# that were planned by it: ids that the sink makes of places (sinkName) name the same rows only in the same partitions.
+RULE = 1
 # What a task should have to do to be worth its start: 30 ms at one to two million records a second.
 RECORDS_WORTH_A_TASK = 50_000
 

@@ -6,7 +6,6 @@ is alive (the cluster's channels, the committing thread) comes with the first ca
 """
 
 import logging
-import os
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from rocketsim_source.committer import Committer, now_ms
 from rocketsim_source.data_loss import EARLIEST, TRUNCATED
 from rocketsim_source.offsets import StreamOffset
 from rocketsim_source.options import SourceOptions
-from rocketsim_source.partition import QueueRangesPartition, plan_partitions
+from rocketsim_source.partition import QueueRangesPartition, parallelism_now, plan_partitions
 from rocketsim_source.progress import LagClock, report
 from rocketsim_source.queue import Offsets, Queue
 from rocketsim_source.queue_watch import QueueWatch
@@ -158,7 +157,7 @@ class _Driver:
             left = deadline - time.monotonic()
             if end != start.offsets:
                 self._position = dict(end)
-                return StreamOffset(end)
+                return StreamOffset(end, split=parallelism_now(self.options))
             if self.available_now or unlimited or left <= 0:
                 return start
             # An idle query would ask ninety times a second; a new record is still seen within this pause.
@@ -223,8 +222,8 @@ class _Driver:
     # --- what to read -------------------------------------------------------------------------------------------------
 
     def partitions(self, start: StreamOffset, end: StreamOffset) -> list[InputPartition]:
-        """A plan from offsets alone, so that a replayed batch reads the same; only an allowed data loss looks at the
-        brokers.
+        """A plan from the two offsets alone, so that a replayed batch reads the same in the same partitions; only an
+        allowed data loss looks at the brokers.
         """
         if end.anchor:
             return []
@@ -233,7 +232,7 @@ class _Driver:
             for queue, until in end.offsets.items()
             if queue in start.offsets  # else it is new, and starts there
         ]
-        return plan_partitions(ranges, self.options, self._cluster, os.cpu_count() or 1)
+        return plan_partitions(ranges, self.options, self._cluster, end.split or parallelism_now(self.options))
 
     def _from(self, queue: Queue, start: int, until: int) -> int:
         if start <= until:

@@ -2,6 +2,8 @@
 memory.
 """
 
+import json
+import os
 import time
 from typing import Any
 
@@ -14,6 +16,7 @@ from rocketsim_source.options import source_options
 from rocketsim_source.partition import QueueRangesPartition
 from rocketsim_source.queue import Offsets, Queue
 from rocketsim_source.queue_watch import NothingAnswers
+from rocketsim_source.splits import Parallelism, QueueRange
 from rocketsim_source.stream_reader import _Driver
 from tests.source.memory_cluster import MemoryCluster
 from tests.support.polling import wait_until
@@ -301,3 +304,44 @@ def test_progress_has_lag_group_and_route_from_the_cache() -> None:
     assert report["group"]["committed"] == {"T": {"broker-a": {"0": 0, "1": 0}}}
     assert report["route"] == {"broker-a": 0}
     found.close()
+
+
+# --- a batch that is run again ----------------------------------------------------------------------------------------
+
+
+def cut(found: _Driver, start: StreamOffset, end: StreamOffset) -> list[list[QueueRange]]:
+    """The ranges of each partition, as Spark hands them to tasks."""
+    return [one.ranges for one in found.partitions(start, end)]  # type: ignore[attr-defined]
+
+
+def test_a_batch_is_cut_as_it_was_planned_whatever_driver_runs_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = cluster_with(1_000_000)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    first = driver(cluster, minPartitions="3", maxRecordsPerPartition="300000")
+    start = StreamOffset({Q0: 0, Q1: 0})
+    written = json.dumps(next_end(first, start).json())
+    assert json.loads(written)["split"] == {"cores": 8, "maxRecords": 300_000, "minPartitions": 3, "rule": 1}
+    end = StreamOffset.of(json.loads(written))
+    planned_first = cut(first, start, end)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    again = driver(cluster, minPartitions="11")
+    assert cut(again, start, end) == planned_first
+    after = next_end(again, StreamOffset({Q0: 999_999, Q1: 999_999}))
+    assert after.split == Parallelism(2, min_partitions=11)  # the next batch is cut as is right for this driver
+
+
+def test_a_batch_planned_before_splits_were_written_is_cut_as_this_driver_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    found = driver(cluster_with(1_000_000))
+    start, old = (
+        StreamOffset({Q0: 0, Q1: 0}),
+        StreamOffset.of({"q": next_end(found, StreamOffset({Q0: 0, Q1: 0})).json()["q"], "v": 1}),
+    )
+    assert old.split is None
+    assert len(cut(found, start, old)) == 2
+
+
+def test_an_idle_stream_returns_the_very_offset_it_was_asked_with() -> None:
+    """Spark compares texts: another split would be a batch without rows."""
+    written = {"q": {"T": {"broker-a": {"0": 10, "1": 10}}}, "split": {"cores": 999, "rule": 1}, "v": 1}
+    assert next_end(driver(cluster_with()), StreamOffset.of(written)).json() == written

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from rocketsim_source.offsets import OffsetError, StreamOffset
 from rocketsim_source.queue import Queue
+from rocketsim_source.splits import Parallelism
 
 names = st.text(min_size=1, max_size=6)
 queues = st.builds(Queue, names, names, st.integers(0, 2**31 - 1))
@@ -21,6 +22,11 @@ def test_the_offset_is_the_documented_json() -> None:
     assert StreamOffset(offset.offsets, anchor=True).json()["anchor"] == 1
 
 
+def test_a_split_of_a_newer_rule_is_refused_with_the_way_out() -> None:
+    with pytest.raises(OffsetError, match="rule 2, and this version knows 1: run it with the version that planned it"):
+        StreamOffset.of({"v": 1, "q": {}, "split": {"cores": 2, "rule": 2}})
+
+
 @given(offsets, st.booleans(), st.randoms(use_true_random=False))
 def test_the_text_does_not_depend_on_the_order_of_the_queues(
     found: dict[Queue, int], anchor: bool, chance: random.Random
@@ -31,10 +37,16 @@ def test_the_text_does_not_depend_on_the_order_of_the_queues(
     assert text == json.dumps(StreamOffset(found, anchor).json(), sort_keys=True)
 
 
-@given(offsets, st.booleans())
-def test_what_is_written_reads_back_equal(found: dict[Queue, int], anchor: bool) -> None:
-    offset = StreamOffset(found, anchor)
-    assert StreamOffset.of(json.loads(json.dumps(offset.json()))) == offset
+counts = st.none() | st.integers(1, 10**6)
+splits = st.none() | st.builds(Parallelism, st.integers(1, 512), counts, counts)
+
+
+@given(offsets, st.booleans(), splits)
+def test_what_is_written_reads_back_equal(found: dict[Queue, int], anchor: bool, split: Parallelism | None) -> None:
+    offset = StreamOffset(found, anchor, split)
+    read = StreamOffset.of(json.loads(json.dumps(offset.json())))
+    assert (read, read.split) == (offset, split)
+    assert json.dumps(offset.json()) == json.dumps(offset.json(), sort_keys=True)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +65,11 @@ def test_what_is_written_reads_back_equal(found: dict[Queue, int], anchor: bool)
         {"v": 1, "q": {"T": {"b": {"0": True}}}},
         {"v": 1, "q": {"T": {"b": {"zero": 1}}}},
         {"v": 1, "q": {}, "extra": 1},
+        {"v": 1, "q": {}, "split": 5},
+        {"v": 1, "q": {}, "split": {"rule": 1}},
+        {"v": 1, "q": {}, "split": {"rule": 1, "cores": 0}},
+        {"v": 1, "q": {}, "split": {"rule": 1, "cores": True}},
+        {"v": 1, "q": {}, "split": {"rule": 1, "cores": 2, "colour": 3}},
     ],
 )
 def test_an_edited_checkpoint_is_refused(written: object) -> None:

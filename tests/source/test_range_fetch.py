@@ -93,6 +93,32 @@ def test_the_order_of_records_does_not_depend_on_who_serves_them() -> None:
     assert len(servers_of(moved)) > 2
 
 
+def frame_of(*pieces: tuple[int, Queue, range, int, GetMessageStatus], broker_id: int = 0) -> PullFrame:
+    """Records of several ranges in one frame, as brokers pack small ones: number, queue, offsets, end, status."""
+    records = [message(queue, offset) for _, queue, offsets, _, _ in pieces for offset in offsets]
+    segments = [
+        Segment(number, len(offsets), offsets.stop, 0, end, status) for number, queue, offsets, end, status in pieces
+    ]
+    return PullFrame(b"".join(records), b"", segments, broker_id, broker_id)
+
+
+def test_the_order_does_not_change_when_a_slave_lacks_the_end_of_one_range_and_has_the_next() -> None:
+    """A repeated task would number its rows in another way: ids that the sink makes of places would name others."""
+    cluster = pair()
+    found, behind = GetMessageStatus.FOUND, GetMessageStatus.OFFSET_OVERFLOW_ONE
+    slaves = frame_of(
+        (0, Q0, range(12), 12, found),
+        (0, Q0, range(12, 12), 12, behind),
+        (1, Q1, range(5), 50, found),
+        broker_id=1,
+    )
+    cluster.brokers[1].spoil, cluster.brokers[1].suggest = [slaves], 1
+    ranges = [QueueRange(Q0, 0, 20), QueueRange(Q1, 0, 20)]
+    moved = fetch(cluster, ranges, {Q0: 1, Q1: 1})
+    assert [one[:2] for one in moved] == [(Q0, n) for n in range(20)] + [(Q1, n) for n in range(20)]
+    assert servers_of(moved) == [1, 0, 1]
+
+
 @pytest.mark.parametrize(
     ("read_from", "served"), [("suggested", [0, 1]), ("master", [0]), ("masterOnly", [0]), ("slave", [1])]
 )

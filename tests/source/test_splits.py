@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketsim_source.queue import Queue
-from rocketsim_source.splits import Parallelism, QueueRange, count
+from rocketsim_source.splits import RULE, Parallelism, QueueRange, count
 
 ranges = st.lists(
     st.tuples(st.integers(0, 40), st.integers(0, 10**6), st.integers(0, 60)), max_size=10, unique_by=lambda one: one[0]
@@ -69,3 +69,32 @@ def test_min_partitions_splits_the_largest() -> None:
     whole = [QueueRange(Queue("T", "b", 0), 0, 900), QueueRange(Queue("T", "b", 1), 0, 100)]
     partitions = Parallelism(cores=2, min_partitions=4).partitions(whole)
     assert sorted(sum(map(count, pieces)) for pieces in partitions) == [100, 300, 300, 300]
+
+
+def test_rule_1_cuts_as_it_always_did() -> None:
+    """A batch that is repeated after an upgrade is cut by the rule it was planned by: see RULE."""
+    sizes = [700_000, 130_000, 90_000, 90_000, 10, 0]
+    whole = [QueueRange(Queue("T", f"b{q % 2}", q), 5, 5 + size) for q, size in enumerate(sizes)]
+
+    def written(split: Parallelism) -> list[list[tuple[int, int, int]]]:
+        return [
+            [(one.queue.queue_id, one.from_offset, one.until_offset) for one in held]
+            for held in split.partitions(whole)
+        ]
+
+    assert RULE == 1
+    assert written(Parallelism(2)) == [
+        [(0, 5, 700_005)],
+        [(1, 5, 130_005)],
+        [(2, 5, 90_005), (4, 5, 15)],
+        [(3, 5, 90_005)],
+    ]
+    assert written(Parallelism(1, min_partitions=7, max_records_per_partition=200_000)) == [
+        [(0, 5, 175_005)],
+        [(0, 175_005, 350_005)],
+        [(0, 350_005, 525_005)],
+        [(0, 525_005, 700_005)],
+        [(1, 5, 130_005)],
+        [(2, 5, 90_005), (4, 5, 15)],
+        [(3, 5, 90_005)],
+    ]
