@@ -191,13 +191,13 @@ def _values_of(properties: bytes) -> dict[bytes, slice] | None:
     """Where the values lie; None if anything is out of the ordinary."""
     values: dict[bytes, slice] = {}
     begin = 0
-    for piece in properties.split(bytes((_PROPERTY_END,)))[:-1]:
+    for piece in properties.removesuffix(bytes((_PROPERTY_END,))).split(bytes((_PROPERTY_END,))):
         name, _, value = piece.partition(bytes((_NAME_END,)))
         if not name or not value or _NAME_END in value or name in values or not name.isascii():
             return None
         values[name] = slice(begin + len(name) + 1, begin + len(piece))
         begin += len(piece) + 1
-    return values if begin == len(properties) else None
+    return values
 
 
 # --- the same names in every record -------------------------------------------------------------------------------
@@ -233,12 +233,18 @@ def _table(text: Bytes, bounds: Positions) -> _Table | None:
     """None unless all records have the same names in the same order, each once, and nothing is out of the ordinary."""
     count = len(bounds) - 1
     marks = np.flatnonzero(text <= _PROPERTY_END)
+    kinds, lasts = text[marks], bounds[1:] - 1
+    is_open = text[lasts] != _PROPERTY_END if len(text) else np.zeros(count, np.bool_)
+    if is_open.any():
+        # RocketMQ 4.9 leaves out the last separator: as if it were there, right behind the record.
+        lasts = lasts + is_open
+        places = np.searchsorted(marks, lasts[is_open])
+        marks, kinds = np.insert(marks, places, lasts[is_open]), np.insert(kinds, places, _PROPERTY_END)
     width = len(marks) // (2 * count) if count else 0
     if not width or len(marks) != 2 * count * width:
         return None
-    kinds = text[marks].view("<u2")  # of two in a row
     separators, ends = marks[0::2].reshape(count, width), marks[1::2].reshape(count, width)
-    if (kinds != _PAIR).any() or (ends[:, -1] != bounds[1:] - 1).any():
+    if (kinds.view("<u2") != _PAIR).any() or (ends[:, -1] != lasts).any():  # two kinds in a row
         return None
     begins = np.empty_like(ends)
     begins[:, 0] = bounds[:-1]

@@ -8,9 +8,9 @@
     | preparedTransactionOffset | bodySize | body … | topicSize 1 | topic … | propertiesSize 2 | properties … |
 
 All integers are big-endian.  A host is 4 bytes of IPv4 address (16 of IPv6, if `sysFlag` says so) and a 4-byte port; an
-IPv6 host moves everything behind it by 12 bytes.  Properties are NAME \\x01 VALUE \\x02, each with its \\x02.  A record
-of version 2 (magic daa320a3, for topics above 127 bytes) has a 2-byte topicSize.  The rest of a log file too small
-for the next record is one blank record: | size 4 | blank magic 4 |.
+IPv6 host moves everything behind it by 12 bytes.  Properties are NAME \\x01 VALUE \\x02, each with its \\x02 (RocketMQ
+before 5 leaves out the last one).  A record of version 2 (magic daa320ab, for topics above 127 bytes) has a 2-byte
+topicSize.  The rest of a log file too small for the next record is one blank record: | size 4 | blank magic 4 |.
 """
 
 import ipaddress
@@ -22,7 +22,7 @@ from typing import NamedTuple
 from isal import isal_zlib
 
 MESSAGE_MAGIC = 0xDAA320A7
-MESSAGE_MAGIC_V2 = 0xDAA320A3
+MESSAGE_MAGIC_V2 = 0xDAA320AB
 BLANK_MAGIC = 0xCBD43194
 BLANK = struct.Struct(">II")  # size, magic: the whole of a blank record that matters
 BLANK_SIZE = BLANK.size
