@@ -9,22 +9,23 @@ of our own are marked so in their description.  Durations are milliseconds and s
 import dataclasses
 import logging
 import re
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from broker_service import rocketmq_keys
 from broker_service.errors import ConfigError
 from broker_service.model import BrokerRole, FlushDiskType
 from broker_service.properties import (
+    REQUIRED,
     Setting,
     as_properties,
     check_bounds,
     did_you_mean,
     expand_path,
     fields_by_key,
+    is_required,
     key,
     parse_fields,
     read_settings,
@@ -44,7 +45,6 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 INT32_MAX = 2**31 - 1
-Config = TypeVar("Config", "BrokerConfig", "NamesrvConfig")
 DELAY_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -54,7 +54,7 @@ class BrokerConfig:
 
     # --- who it is -------------------------------------------------------------------------------------------------
     broker_cluster_name: str = key("DefaultCluster", "the cluster's name, for lists only")
-    broker_name: str = key(socket.gethostname, "shared by a master and its slaves; the host's name by default")
+    broker_name: str = key(REQUIRED, "shared by a master and its slaves, and by no others")
     broker_id: int = key(0, "0 is the master of its `brokerName`, slaves count from 1", low=0, high=INT32_MAX)
     broker_role: BrokerRole = key(
         BrokerRole.ASYNC_MASTER, "`ASYNC_MASTER`, `SYNC_MASTER` (a put waits for a slave) or `SLAVE`"
@@ -80,9 +80,7 @@ class BrokerConfig:
     metrics_port: int = key(0, "own: Prometheus metrics over HTTP on `bindAddress`; 0: off", low=0, high=65535)
 
     # --- files -----------------------------------------------------------------------------------------------------
-    store_path_root_dir: Path = key(
-        lambda: expand_path("~/store"), "the store's directory, one per process; `~` is understood"
-    )
+    store_path_root_dir: Path = key(REQUIRED, "the store's directory, one per process; `~` is understood")
     mapped_file_size_commit_log: int = key(
         1 << 30, "size of a commit log file; master and slave must agree", low=1024, high=INT32_MAX
     )
@@ -302,13 +300,28 @@ PROMISES = {
 }
 
 
+class Server(NamedTuple):
+    """A kind of process that a file can be for."""
+
+    name: str
+    config_class: type[Any]
+    rocketmqs: frozenset[str]  # the keys that RocketMQ's has
+    command: str
+
+
+BROKER = Server("broker", BrokerConfig, rocketmq_keys.BROKER_KEYS, "rocketsim broker")
+NAMESRV = Server("name server", NamesrvConfig, rocketmq_keys.NAMESRV_KEYS, "rocketsim namesrv")
+
+
 def load_broker_config(path: Path, overrides: Mapping[str, str] | None = None) -> BrokerConfig:
     """The file, then `overrides` (by RocketMQ's keys).  Raises ConfigError with a line for everything that is wrong."""
-    return _load(BrokerConfig, rocketmq_keys.BROKER_KEYS, path, overrides or {})
+    config: BrokerConfig = _load(BROKER, NAMESRV, path, overrides or {})
+    return config
 
 
 def load_namesrv_config(path: Path, overrides: Mapping[str, str] | None = None) -> NamesrvConfig:
-    return _load(NamesrvConfig, rocketmq_keys.NAMESRV_KEYS, path, overrides or {})
+    config: NamesrvConfig = _load(NAMESRV, BROKER, path, overrides or {})
+    return config
 
 
 def with_updates(config: BrokerConfig, values: Mapping[str, str]) -> BrokerConfig:
@@ -325,27 +338,39 @@ def with_updates(config: BrokerConfig, values: Mapping[str, str]) -> BrokerConfi
     return dataclasses.replace(config, **parsed)
 
 
-def _load(config_class: type[Config], rocketmqs: frozenset[str], path: Path, overrides: Mapping[str, str]) -> Config:
+def _load(server: Server, other: Server, path: Path, overrides: Mapping[str, str]) -> Any:
     settings = read_settings(path)
     settings.update(settings_from(overrides, "override"))
+    known = fields_by_key(server.config_class)
+    others = fields_by_key(other.config_class)
+    instead = f"a {other.name} is started with `{other.command} -c {path}`"
+    for setting in settings.values():
+        if setting.key in others.keys() - known.keys() - server.rocketmqs:
+            raise ConfigError(
+                f"{setting.where}: {setting.key} is a {other.name}'s key, not a {server.name}'s; {instead}"
+            )
     values: dict[str, Any] = {}
     errors: list[str] = []
     ignored: list[str] = []
     for setting in settings.values():
-        if setting.key in fields_by_key(config_class) or setting.key not in rocketmqs:
-            parsed, wrong = parse_fields(config_class, [setting])
+        if setting.key in known or setting.key not in server.rocketmqs:
+            parsed, wrong = parse_fields(server.config_class, [setting])
             values |= parsed
             errors += wrong
         elif broken := broken_promise(setting, settings):
             errors.append(f"{setting.where}: {setting.key}={setting.value} is not supported: {broken}")
         else:
             ignored.append(setting.key)
+    missing = [name for name, field in known.items() if is_required(field) and name not in settings]
+    errors += [f"{path}: {name} is missing: {known[name].metadata['doc']}" for name in missing]
+    if missing and settings.keys() <= others.keys():
+        errors.append(f"{path}: if this is a {other.name}'s file: {instead}")
     if errors:
         raise ConfigError("\n".join(errors))
     if ignored:
         logger.warning("%s: keys of RocketMQ that do nothing here: %s", path, " ".join(ignored))
     try:
-        return config_class(**values)
+        return server.config_class(**values)
     except ConfigError as error:
         # Found only once all keys were read together; the message names those concerned.
         where = next((setting.where for setting in settings.values() if f"{setting.key}=" in str(error)), str(path))
@@ -355,9 +380,9 @@ def _load(config_class: type[Config], rocketmqs: frozenset[str], path: Path, ove
 def broken_promise(setting: Setting, settings: Mapping[str, Setting]) -> str:
     """What to do instead, when a key of RocketMQ asks for something that would silently not be so."""
     if setting.key == "storePathCommitLog":
-        root = settings["storePathRootDir"].value if "storePathRootDir" in settings else "~/store"
-        inside = expand_path(setting.value) == expand_path(root) / "commitlog"
-        return "" if inside else "it must be storePathRootDir/commitlog; leave it out"
+        root = settings.get("storePathRootDir")  # its absence is an error of its own
+        inside = root and expand_path(setting.value) == expand_path(root.value) / "commitlog"
+        return "" if inside or not root else "it must be storePathRootDir/commitlog; leave it out"
     promise = PROMISES.get(setting.key)
     return promise.instead if promise and setting.value not in promise.allowed else ""
 

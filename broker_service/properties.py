@@ -15,6 +15,9 @@ import javaproperties
 
 from broker_service.errors import ConfigError
 
+REQUIRED: Any = dataclasses.MISSING
+"""The default of a key that a file has to give."""
+
 
 def key(
     default: Any,
@@ -26,7 +29,7 @@ def key(
     one_of: tuple[int, ...] = (),
     runtime: bool = False,
 ) -> Any:
-    """A dataclass field that is a configuration key.
+    """A dataclass field that is a configuration key; `default` may be REQUIRED.
 
     `doc` is its line in docs/operations.md.  `low`, `high` (inclusive) and `one_of` bound a number.  `runtime` keys may
     be changed while the broker runs.  `name` is for a key that is not the field's name in camelCase.
@@ -46,6 +49,10 @@ def key_name(field: dataclasses.Field[Any]) -> str:
 
 def fields_by_key(config_class: type) -> dict[str, dataclasses.Field[Any]]:
     return {key_name(field): field for field in dataclasses.fields(config_class)}
+
+
+def is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is REQUIRED and field.default_factory is dataclasses.MISSING
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

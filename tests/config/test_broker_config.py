@@ -17,14 +17,18 @@ from broker_service.config import (
 from broker_service.errors import ConfigError
 from broker_service.model import BrokerRole, FlushDiskType
 
+BROKER = BrokerConfig(broker_name="a", store_path_root_dir=Path("/x"))
+
 
 @pytest.fixture
 def load(tmp_path):
     path = tmp_path / "broker.properties"
 
     def load(text, **overrides):
+        """What every file has to give is given, unless the test says it by itself."""
         path.write_text(text, encoding="utf-8")
-        return load_broker_config(path, overrides)
+        given = {"brokerName": "broker-a", "storePathRootDir": "/data"}
+        return load_broker_config(path, {key: value for key, value in given.items() if key not in text} | overrides)
 
     load.path = path
     return load
@@ -47,14 +51,21 @@ def test_values_are_taken_by_their_types(load):
     assert config.advertised_host == "10.0.0.7"
 
 
-def test_an_empty_file_means_rocketmqs_defaults_on_loopback(load, monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(tmp_path))
+def test_a_file_has_to_name_the_broker_and_its_store(load):
+    load.path.write_text("brokerId=0\nbrokerRole=SYNC_MASTER\n")
+    with pytest.raises(ConfigError) as refused:
+        load_broker_config(load.path)
+    name, store = str(refused.value).splitlines()
+    assert name == f"{load.path}: brokerName is missing: shared by a master and its slaves, and by no others"
+    assert store.startswith(f"{load.path}: storePathRootDir is missing: the store's directory, one per process")
+
+
+def test_what_is_not_said_is_as_rocketmq_has_it_on_loopback(load):
     config = load("")
     assert config.broker_role is BrokerRole.ASYNC_MASTER
     assert config.flush_disk_type is FlushDiskType.ASYNC_FLUSH
     assert (config.bind_address, config.listen_port, config.advertised_host) == ("127.0.0.1", 10911, "127.0.0.1")
-    assert config.store_path_root_dir == tmp_path / "store"
-    assert config.address_path == tmp_path / "store" / "rocketsim" / "address"
+    assert config.address_path == Path("/data/rocketsim/address")
     assert config.mapped_file_size_commit_log == 1024**3
     assert config.mapped_file_size_consume_queue == 300_000 * 20
     assert len(config.delay_levels_ms) == 18
@@ -208,14 +219,14 @@ def test_written_out_and_read_again_a_config_is_the_same(load):
 
 def test_a_config_does_not_change():
     with pytest.raises(FrozenInstanceError):
-        BrokerConfig().listen_port = 1
+        BROKER.listen_port = 1
 
 
 # --- updateBrokerConfig -----------------------------------------------------------------------------------------------
 
 
 def test_an_update_changes_what_it_names_and_nothing_else():
-    config = BrokerConfig(broker_name="a")
+    config = BROKER
     changed = with_updates(config, {"slaveReadEnable": "true", "deleteWhen": "05;17"})
     assert (changed.slave_read_enable, changed.delete_hours) == (True, {5, 17})
     assert with_updates(changed, {"slaveReadEnable": "false", "deleteWhen": "04"}) == config
@@ -234,7 +245,7 @@ def test_an_update_changes_what_it_names_and_nothing_else():
 )
 def test_an_update_of_anything_else_or_to_a_bad_value_is_refused(values, says):
     with pytest.raises(ConfigError) as refused:
-        with_updates(BrokerConfig(), values)
+        with_updates(BROKER, values)
     assert says in str(refused.value)
 
 
@@ -252,6 +263,24 @@ def test_a_name_servers_file_is_read_the_same_way(load, caplog):
         config = load_namesrv_config(load.path)
     assert (config.listen_port, config.address_file) == (0, Path("/tmp/a"))
     assert caplog.messages == [f"{load.path}: keys of RocketMQ that do nothing here: kvConfigPath"]
-    load.path.write_text("brokerName=a\n")
-    with pytest.raises(ConfigError, match=":1: unknown key brokerName"):
+    load.path.write_text("nope=a\n")
+    with pytest.raises(ConfigError, match=":1: unknown key nope"):
         load_namesrv_config(load.path)
+
+
+def test_a_file_of_the_other_kind_of_server_is_refused_with_the_command_for_it(load):
+    load.path.write_text("listenPort=10911\nbrokerName=broker-a\nstorePathRootDir=/data\n")
+    with pytest.raises(ConfigError) as refused:
+        load_namesrv_config(load.path)
+    instead = f"a broker is started with `rocketsim broker -c {load.path}`"
+    assert str(refused.value) == f"{load.path}:2: brokerName is a broker's key, not a name server's; {instead}"
+    load.path.write_text("listenPort=9876\nbrokerExpireTimeMs=1000\n")
+    instead = f"a name server is started with `rocketsim namesrv -c {load.path}`"
+    with pytest.raises(ConfigError) as refused:
+        load_broker_config(load.path)
+    assert str(refused.value) == f"{load.path}:2: brokerExpireTimeMs is a name server's key, not a broker's; {instead}"
+    # One with nothing in it that only a name server has lacks what a broker needs.
+    load.path.write_text("listenPort=9876\nbindAddress=127.0.0.1\n")
+    with pytest.raises(ConfigError) as refused:
+        load_broker_config(load.path)
+    assert str(refused.value).splitlines()[-1] == f"{load.path}: if this is a name server's file: {instead}"

@@ -8,17 +8,16 @@ from enum import Enum
 from pathlib import Path
 
 from broker_service.config import PROMISES, BrokerConfig, NamesrvConfig
-from broker_service.properties import as_text, fields_by_key
+from broker_service.properties import as_text, fields_by_key, is_required
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "operations.md"
-COMPUTED_DEFAULTS = {"brokerName": "the host's name", "storePathRootDir": "`~/store`"}
 
 
 def key_table(config_class: type) -> str:
     lines = ["| key | values | default | at run time | what it is |", "|---|---|---|---|---|"]
     for name, field in fields_by_key(config_class).items():
         runtime = "yes" if field.metadata["runtime"] else ""
-        lines.append(f"| `{name}` | {values(field)} | {default(name, field)} | {runtime} | {field.metadata['doc']} |")
+        lines.append(f"| `{name}` | {values(field)} | {default(field)} | {runtime} | {field.metadata['doc']} |")
     return "\n".join(lines) + "\n"
 
 
@@ -35,9 +34,9 @@ def values(field: dataclasses.Field[object]) -> str:
     return "path" if "Path" in str(field.type) else "text"
 
 
-def default(name: str, field: dataclasses.Field[object]) -> str:
-    if name in COMPUTED_DEFAULTS:
-        return COMPUTED_DEFAULTS[name]
+def default(field: dataclasses.Field[object]) -> str:
+    if is_required(field):
+        return "none, required"
     text = as_text(field.default)
     return f"`{text}`" if text else "empty"
 
