@@ -113,6 +113,44 @@ def test_files_are_mapped_in_one_place():
     assert mapping == {ROOT / "broker_service/store/files.py"}
 
 
+# Who may touch the file system, and what for.
+OWN_FILES = {
+    ROOT / "broker_service/store/files.py",  # the seam: everything that a broker keeps goes through it
+    ROOT / "broker_service/server.py",  # the address file, for whoever started the process; nothing depends on it
+}
+WRITING = {
+    *("open", "write_text", "write_bytes", "unlink", "mkdir", "makedirs", "rmdir", "rename", "replace", "touch"),
+    *("pwrite", "pwritev", "write", "writev", "ftruncate", "truncate", "fsync", "fdatasync", "link", "symlink"),
+    *("posix_fallocate", "mmap", "rmtree", "copyfile", "copytree", "move", "symlink_to", "hardlink_to"),
+}
+FILE_MODULES = {"os", "shutil", "mmap", "io", "tempfile"}
+
+
+def writes_in(path: Path) -> Iterator[int]:
+    """Lines that open a file for writing or change one: by a module's function, by a path's method, or by `open`."""
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if not isinstance(node, ast.Call):
+            continue
+        if isinstance(node.func, ast.Name):
+            is_write = node.func.id == "open"
+        elif isinstance(node.func, ast.Attribute) and node.func.attr in WRITING:
+            owner = ast.unparse(node.func.value)
+            is_write = owner in FILE_MODULES or (
+                ("path" in owner.lower() or "directory" in owner.lower()) and not owner.endswith("files")
+            )
+        else:
+            is_write = False
+        if is_write and not any(word in ast.unparse(node) for word in ("O_RDONLY", "'rb'")):
+            yield node.lineno
+
+
+def test_only_the_seam_to_the_disk_writes_files():
+    """What goes past it is in no test of full, failing and dying disks."""
+    brokers = [path for path in sources("broker_service") if path not in OWN_FILES]
+    assert [f"{path.relative_to(ROOT)}:{line}" for path in brokers for line in writes_in(path)] == []
+    assert list(writes_in(ROOT / "broker_service/store/files.py"))
+
+
 def sleeps_in(path: Path) -> Iterator[int]:
     """Lines that sleep for a constant time: `sleep(0)` only gives way, a computed time is somebody's decision."""
     for node in ast.walk(ast.parse(path.read_text(), str(path))):

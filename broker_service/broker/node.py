@@ -84,7 +84,7 @@ class BrokerNode:
         self.offsets = ConsumerOffsetTable(
             self._json_file("config/consumerOffset.json"),
             self._json_file("rocketsim/offset_generations.json"),
-            OffsetJournal(root / "rocketsim" / "offsets.journal"),
+            OffsetJournal(root / "rocketsim" / "offsets.journal", machine.files),
         )
 
     def _json_file(self, name: str) -> JsonFile:

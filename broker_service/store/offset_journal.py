@@ -4,19 +4,23 @@
 
 A line is with the operating system when `append` returns, so SIGKILL takes nothing back.  A last line that a power loss
 cut short is dropped, and said so.  `rotate` puts the lines so far aside; they go once the JSON file has them.
+
+The file is allocated before it is used, up to its reserve, and zeros follow the last line: commits go on for a while on
+a disk that is full.
 """
 
 import json
 import logging
-import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from broker_service.store.files import refusal
+from broker_service.store.files import Files, refusal, used_size
 
 logger = logging.getLogger(__name__)
+
+RESERVE = 4 << 20  # bytes; some ten thousand commits
 
 
 class OffsetEntry(NamedTuple):
@@ -31,82 +35,122 @@ NEVER = OffsetEntry(0, NO_OFFSET)
 Line = tuple[str, str, Mapping[int, OffsetEntry]]
 
 
-def read_journal(path: Path) -> Iterator[Line]:
+def read_journal(path: Path, files: Files | None = None) -> Iterator[Line]:
     """Every whole line from the oldest on, as it lies on disk; changes nothing."""
-    for number in _rotations(path):
-        yield from _lines(_rotated(path, number))[0]
-    if path.exists():
-        yield from _lines(path)[0]
+    files = files or Files()
+    for number in _rotations(files, path):
+        yield from _lines(files, _rotated(path, number))[0]
+    if files.exists(path):
+        yield from _lines(files, path)[0]
 
 
 class OffsetJournal:
-    """Not thread-safe but for `drop`, which may run beside anything else."""
+    """Not thread-safe but for `drop`, which may run beside anything else.
 
-    def __init__(self, path: Path) -> None:
+    `reserve`: bytes that are allocated ahead, as far as the disk has them.
+    """
+
+    def __init__(self, path: Path, files: Files | None = None, reserve: int = RESERVE) -> None:
         self._path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._rotated = max(_rotations(path), default=0)
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self._end = os.fstat(self._file).st_size
+        self._files = files or Files()
+        self._reserve = reserve
+        self._files.make_directory(path.parent)
+        self._rotated = max(_rotations(self._files, path), default=0)
+        fresh = _fresh(path)
+        if not self._files.exists(path) and self._files.exists(fresh):
+            self._files.rename(fresh, path)  # a rotation was interrupted
+        self._file = self._files.open(path, create=True)
+        self._end = used_size(self._files.read(path))
+        self._dirty = self._end  # up to here a failed append may have left something; zeros follow
+        try:
+            self._files.preallocate(self._file, reserve)
+        except OSError as error:
+            logger.warning("%s: no room for its reserve of %d bytes: %s", path, reserve, error)
 
     def replay(self) -> Iterator[Line]:
         """Every line from the oldest on.  Cuts off what is damaged at the end, so call it before the first append."""
-        yield from read_journal(self._path)
-        whole = _lines(self._path)[1]
-        if whole < self._end:
-            os.ftruncate(self._file, whole)
-            self._end = whole
+        yield from read_journal(self._path, self._files)
+        self._end = _lines(self._files, self._path)[1]
+        self._take_back(self._dirty)
 
     def append(self, group: str, topic: str, entries: Mapping[int, OffsetEntry]) -> None:
+        """DiskFull or ServiceNotAvailable if the disk refuses, and then it has not happened."""
         line = json.dumps([group, topic, entries], separators=(",", ":")).encode() + b"\n"
         try:
-            written = os.pwrite(self._file, line, self._end)
-            if written < len(line):
-                raise OSError(f"only {written} of {len(line)} bytes were written")
+            self._clean()
+            self._files.pwrite(self._file, line, self._end)
         except OSError as error:
-            os.ftruncate(self._file, self._end)  # No half line may stand before the next whole one.
+            self._take_back(self._end + len(line))
             raise refusal(error, f"committing offsets of group {group} to {self._path}") from error
-        self._end += len(line)
+        self._end = self._dirty = self._end + len(line)
+
+    def _take_back(self, end: int) -> None:
+        """No half line may stand before the next whole one, and no line that was refused may come alive."""
+        self._dirty = max(self._dirty, end)
+        try:
+            self._clean()
+        except OSError:
+            return  # The next append tries again first.
+
+    def _clean(self) -> None:
+        if self._dirty > self._end:
+            written = len(self._files.pread(self._file, self._dirty - self._end, self._end))
+            self._files.pwrite(self._file, bytes(written), self._end)
+            self._dirty = self._end
 
     @property
     def is_empty(self) -> bool:
         return self._end == 0
 
     def rotate(self) -> int:
-        """Put the lines so far aside and begin anew; returns the number that `drop` takes."""
+        """Put the lines so far aside and begin anew; returns the number that `drop` takes.
+
+        OSError where the disk has no room for the next file: everything goes on as it was.
+        """
+        path = _fresh(self._path)
+        self._files.remove(path)
+        file = self._files.open(path, create=True)
+        try:
+            self._files.preallocate(file, self._reserve)
+            self._files.rename(self._path, _rotated(self._path, self._rotated + 1))
+        except OSError:
+            self._files.close(file)
+            self._files.remove(path)
+            raise
         self._rotated += 1
-        fresh = os.open(
-            self._path.with_name(self._path.name + ".new"), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644
-        )
-        os.rename(self._path, _rotated(self._path, self._rotated))
-        os.rename(self._path.with_name(self._path.name + ".new"), self._path)
-        os.close(self._file)
-        self._file, self._end = fresh, 0
+        self._files.rename(path, self._path)
+        self._files.close(self._file)
+        self._file, self._end, self._dirty = file, 0, 0
         return self._rotated
 
     def drop(self, number: int) -> None:
         """The JSON file has everything up to this rotation."""
-        for older in _rotations(self._path):
+        for older in _rotations(self._files, self._path):
             if older <= number:
-                _rotated(self._path, older).unlink(missing_ok=True)
+                self._files.remove(_rotated(self._path, older))
 
     def close(self) -> None:
-        os.close(self._file)
+        self._files.close(self._file)
+
+
+def _fresh(path: Path) -> Path:
+    return path.with_name(path.name + ".new")
 
 
 def _rotated(path: Path, number: int) -> Path:
     return path.with_name(f"{path.name}.{number}")
 
 
-def _rotations(path: Path) -> list[int]:
+def _rotations(files: Files, path: Path) -> list[int]:
     """The numbers of what was put aside, oldest first."""
-    names = (other.name for other in path.parent.glob(f"{path.name}.*"))
+    names = (name for name in files.names(path.parent) if name.startswith(f"{path.name}."))
     return sorted(int(name.rpartition(".")[2]) for name in names if re.fullmatch(r".*\.[0-9]+", name))
 
 
-def _lines(path: Path) -> tuple[list[Line], int]:
+def _lines(files: Files, path: Path) -> tuple[list[Line], int]:
     """The good lines from the beginning, and where they end."""
-    data = path.read_bytes()
+    data = files.read(path)
+    data = data[: used_size(data)]
     lines: list[Line] = []
     at = 0
     for piece in data.splitlines(keepends=True):

@@ -1,5 +1,7 @@
 """Consumer offsets: only ever forward, journaled before they are answered, merged by generation and offset."""
 
+import contextlib
+import errno
 import json
 import logging
 from pathlib import Path
@@ -10,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_service.broker.consumer_offsets import NEVER, ConsumerOffsetTable
-from broker_service.errors import ServiceNotAvailable, StoreCorrupt
+from broker_service.errors import DiskFull, ServiceNotAvailable, StoreCorrupt
+from broker_service.store.files import Files
 from broker_service.store.json_file import JsonFile
-from broker_service.store.offset_journal import OffsetEntry, OffsetJournal
+from broker_service.store.offset_journal import RESERVE, OffsetEntry, OffsetJournal
+from tests.support.memory_files import MemoryFiles, PowerCut
 
 
 class MemoryFile:
@@ -26,11 +30,11 @@ class MemoryFile:
         self.content = json.loads(json.dumps(value))
 
 
-def offsets_in(folder: Path) -> ConsumerOffsetTable:
+def offsets_in(folder: Path, files: Files | None = None, reserve: int = RESERVE) -> ConsumerOffsetTable:
     return ConsumerOffsetTable(
-        JsonFile(folder / "consumerOffset.json"),
-        JsonFile(folder / "offset_generations.json"),
-        OffsetJournal(folder / "offsets.journal"),
+        JsonFile(folder / "consumerOffset.json", files),
+        JsonFile(folder / "offset_generations.json", files),
+        OffsetJournal(folder / "offsets.journal", files, reserve),
     )
 
 
@@ -77,27 +81,56 @@ def test_a_commit_that_was_answered_outlives_the_process(tmp_path: Path) -> None
     assert offsets_in(tmp_path).get("g", "t", 0) == (0, 5)
 
 
-def test_a_commit_that_cannot_be_journaled_is_refused_and_did_not_happen(tmp_path: Path, monkeypatch: Any) -> None:
-    offsets = offsets_in(tmp_path)
+@pytest.mark.parametrize("part", [0.0, 0.5, 1.0])  # nobody knows what a disk did before it failed
+def test_a_commit_that_cannot_be_journaled_is_refused_and_did_not_happen(tmp_path: Path, part: float) -> None:
+    disk = MemoryFiles()
+    offsets = offsets_in(tmp_path, disk)
     offsets.commit("g", "t", {0: 5})
-
-    def torn_write(file: int, data: bytes, at: int) -> int:
-        return real(file, data[:-1], at)
-
-    def failed_write(file: int, data: bytes, at: int) -> int:
-        real(file, data, at)  # nobody knows what a disk did before it failed
-        raise OSError(5, "Input/output error")
-
-    real = __import__("os").pwrite
-    for write in (torn_write, failed_write):
-        monkeypatch.setattr("broker_service.store.offset_journal.os.pwrite", write)
-        with pytest.raises(ServiceNotAvailable, match="group g"):
-            offsets.commit("g", "t", dict.fromkeys(range(50), 6))
-        assert offsets.get("g", "t", 0) == (0, 5)
-        monkeypatch.undo()
-        assert offsets_in(tmp_path).get("g", "t", 0) == (0, 5)
+    disk.fail("pwrite", errno.EIO, part=part)
+    with pytest.raises(ServiceNotAvailable, match="group g"):
+        offsets.commit("g", "t", dict.fromkeys(range(50), 6))
+    assert offsets.get("g", "t", 0) == (0, 5)
+    disk.fail("pwrite", errno.EIO, part=part)
+    disk.fail("pwrite", errno.EIO)  # nor can it be taken back now
+    with pytest.raises(ServiceNotAvailable, match="group g"):
+        offsets.commit("g", "t", dict.fromkeys(range(50), 6))
     offsets.commit("g", "t", {0: 7})
-    assert offsets_in(tmp_path).get("g", "t", 0) == (0, 7)  # no half line stands in its way
+    assert everything(offsets_in(tmp_path, disk.kill())) == {("g", "t"): {0: (0, 7)}}
+
+
+def test_commits_go_on_in_the_reserve_of_a_full_disk_and_are_refused_behind_it(tmp_path: Path) -> None:
+    disk = MemoryFiles()
+    offsets = offsets_in(tmp_path, disk, reserve=4096)
+    disk.fill()
+    with pytest.raises(DiskFull, match="group g"):
+        for number in range(1000):
+            offsets.commit("g", "t", {0: number})
+            with pytest.raises(OSError, match="no room"):
+                offsets.compaction(now_ms=1)
+    assert number > 100 and offsets.get("g", "t", 0) == (0, number - 1)
+    offsets = offsets_in(tmp_path, disk := disk.kill(), reserve=4096)  # a start finds no room either
+    assert offsets.get("g", "t", 0) == (0, number - 1)
+    disk.make_room()
+    offsets.commit("g", "t", {0: number})
+    compact(offsets)
+    assert everything(offsets_in(tmp_path, disk.kill())) == {("g", "t"): {0: (0, number)}}
+
+
+@pytest.mark.parametrize("call", range(1, 8))
+def test_a_rotation_that_a_crash_interrupts_loses_no_commit(tmp_path: Path, call: int) -> None:
+    disk = MemoryFiles()
+    offsets = offsets_in(tmp_path, disk)
+    offsets.commit("g", "t", {0: 5})
+    disk.stop_at = disk.calls + call
+    with contextlib.suppress(PowerCut):
+        offsets.compaction(now_ms=1)
+    disk = disk.kill()
+    disk.fill()
+    again = offsets_in(tmp_path, disk)
+    assert again.get("g", "t", 0) == (0, 5)
+    disk.make_room()
+    again.commit("g", "t", {0: 6})
+    assert offsets_in(tmp_path, disk.kill()).get("g", "t", 0) == (0, 6)
 
 
 # --- the files --------------------------------------------------------------------------------------------------------
@@ -131,7 +164,7 @@ def test_compaction_empties_the_journal_and_nothing_is_written_when_nothing_chan
     offsets.commit("g", "t", {0: 5})
     compact(offsets)
     assert sorted(path.name for path in tmp_path.glob("offsets.journal*")) == ["offsets.journal"]
-    assert (tmp_path / "offsets.journal").read_bytes() == b""
+    assert (tmp_path / "offsets.journal").read_bytes() == bytes(RESERVE)
     assert offsets.compaction(now_ms=2) is None
     assert offsets_in(tmp_path).get("g", "t", 0) == (0, 5)
 
@@ -185,7 +218,7 @@ def test_a_crash_anywhere_in_a_compaction_loses_nothing(tmp_path: Path) -> None:
     [
         pytest.param(lambda line: line[:-1], id="cut before its end"),
         pytest.param(lambda line: line[:-9] + b"\n", id="cut and closed"),
-        pytest.param(lambda line: bytes(len(line)), id="zeros"),
+        pytest.param(lambda line: bytes(len(line) - 1) + b"\n", id="zeros"),
         pytest.param(lambda line: b"[1,2,3]\n", id="another shape"),
         pytest.param(lambda line: b'["g","t",{"0":[0,"x"]}]\n', id="no number"),
     ],
@@ -195,7 +228,7 @@ def test_a_damaged_last_line_is_dropped_and_said_so(tmp_path: Path, damage: Any,
     offsets.commit("g", "t", {0: 5})
     offsets.commit("g", "t", {0: 6})
     journal = tmp_path / "offsets.journal"
-    first, last = journal.read_bytes().splitlines(keepends=True)
+    first, last = journal.read_bytes().rstrip(b"\0").splitlines(keepends=True)
     journal.write_bytes(first + damage(last))
     again = offsets_in(tmp_path)
     assert again.get("g", "t", 0) == (0, 5)
