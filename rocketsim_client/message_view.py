@@ -13,8 +13,6 @@ from rocketsim_proto.record import Record, RecordError
 from rocketsim_client.errors import BadAnswer
 from rocketsim_client.model import MessageQueue
 
-MAX_UNPACKED_BYTES = 64 << 20
-
 
 class MessageView:
     """One received message.  Only what is asked for is taken out of the record bytes."""
@@ -65,7 +63,7 @@ class MessageView:
         if not self._sys_flag & record.SYS_FLAG_COMPRESSED:
             return body
         try:
-            return decompress(body, self._sys_flag, MAX_UNPACKED_BYTES)
+            return decompress(body, self._sys_flag)
         except CompressionError as error:
             raise BadAnswer(f"the body of message {self.msg_id} cannot be unpacked: {error}") from error
 

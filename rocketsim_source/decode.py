@@ -1,11 +1,12 @@
 """Records -> Arrow columns, only those that the query's schema names, without a Python object per row.  Pure, no I/O.
 
-A frame becomes one RecordBatch.  What is the same for a run of rows (topic, broker name) is repeated, not read;
-properties are only taken apart if a projected column is made from them.
+A frame becomes one RecordBatch, or several where its bodies are compressed and would make a large one.  What is the
+same for a run of rows (topic, broker name) is repeated, not read; properties are only taken apart if a projected column
+is made from them.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -19,8 +20,6 @@ from rocketsim_proto.record import PROPERTY_KEYS, PROPERTY_SHARDING_KEY, PROPERT
 
 from rocketsim_source.options import SourceOptions
 from rocketsim_source.queue import Queue
-
-MAX_BODY_BYTES = 256 << 20  # of one message, once it is unpacked
 
 
 class Run(NamedTuple):
@@ -37,6 +36,7 @@ class Rows(NamedTuple):
     runs: Sequence[Run]
     broker_id: int
     broker_indexes: dict[str, int]
+    bodies: pa.Array | None  # unpacked; None: no column is made from them
 
 
 def repeated(runs: Sequence[tuple[Any, int]], kind: pa.DataType) -> pa.Array:
@@ -79,11 +79,8 @@ def partitions(rows: Rows) -> pa.Array:
     )
 
 
-def bodies(rows: Rows) -> pa.Array:
-    return rows.records.bodies_uncompressed(MAX_BODY_BYTES)
-
-
 Column = Callable[[Rows], pa.Array]
+BODIES = ("body", "value")
 
 COLUMNS: dict[str, Column] = {
     "topic": lambda rows: repeated([(queue.topic, size) for queue, size in rows.runs], pa.string()),
@@ -93,7 +90,7 @@ COLUMNS: dict[str, Column] = {
     "msgid": lambda rows: rows.records.message_ids(),
     "keys": lambda rows: rows.records.property(PROPERTY_KEYS),
     "tags": lambda rows: rows.records.property(PROPERTY_TAGS),
-    "body": bodies,
+    "body": lambda rows: rows.bodies,
     "flag": lambda rows: pa.array(rows.records.flag),
     "borntimestamp": lambda rows: timestamps(rows.records.born_timestamp),
     "storetimestamp": lambda rows: timestamps(rows.records.store_timestamp),
@@ -105,7 +102,7 @@ COLUMNS: dict[str, Column] = {
     "servedbybrokerid": lambda rows: repeated([(rows.broker_id, len(rows.records))], pa.int32()),
     # Kafka's names
     "key": lambda rows: rows.records.property(PROPERTY_KEYS).cast(pa.binary()),
-    "value": bodies,
+    "value": lambda rows: rows.bodies,
     "partition": partitions,
     "offset": lambda rows: pa.array(rows.records.queue_offset),
     "timestamp": lambda rows: timestamps(rows.records.born_timestamp),
@@ -120,22 +117,34 @@ class Decoder:
     def __init__(self, schema: StructType, options: SourceOptions, broker_indexes: dict[str, int]) -> None:
         self.arrow_schema = to_arrow_schema(schema, timezone="UTC")
         self._columns = [column(field) for field in self.arrow_schema]
+        self._has_bodies = any(field.name.lower() in BODIES for field in self.arrow_schema)
+        self._most_bytes = options.pull_max_bytes
         self._tags = pa.array(sorted(set(options.tags)), pa.string()) if options.filters else None
         self._check_crcs = options.check_crcs
         self._broker_indexes = broker_indexes
 
-    def batch(self, records: Records, runs: Sequence[Run], broker_id: int) -> pa.RecordBatch:
-        """RecordError if the records are not what they claim to be."""
+    def batches(self, records: Records, runs: Sequence[Run], broker_id: int) -> Iterator[pa.RecordBatch]:
+        """A frame's rows: one batch, or several where bodies are larger than the frame once they are unpacked.  A batch
+        has bodies of at most `pullMaxBytes`, or a single row.  RecordError if the records are not what they claim to
+        be.
+        """
         if self._check_crcs:
             records.check()
         runs = [run for run in runs if run.size]
         if self._tags is not None:
             records, runs = self._filtered(records, runs, self._tags)
         if not len(records):
-            return pa.RecordBatch.from_pylist([], self.arrow_schema)
-        rows = Rows(records, runs, broker_id, self._broker_indexes)
-        arrays = [make(rows) for make in self._columns]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
+            return
+        if not self._has_bodies:
+            yield self._batch(Rows(records, runs, broker_id, self._broker_indexes, None))
+            return
+        for piece, bodies in records.bodies_uncompressed(self._most_bytes):
+            whole = len(bodies) == len(records)
+            some, of_some = (records, runs) if whole else (records[piece], runs_of(piece, runs))
+            yield self._batch(Rows(some, of_some, broker_id, self._broker_indexes, bodies))
+
+    def _batch(self, rows: Rows) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([make(rows) for make in self._columns], schema=self.arrow_schema)
 
     def _filtered(self, records: Records, runs: Sequence[Run], tags: pa.Array) -> tuple[Records, list[Run]]:
         """The second look, by string: the broker compared hash codes only, and different tags may share one."""
@@ -147,12 +156,23 @@ class Decoder:
         return records[keep], [Run(run.queue, count) for run, count in zip(runs, counts, strict=True) if count]
 
 
+def runs_of(piece: slice, runs: Sequence[Run]) -> list[Run]:
+    """The parts of the runs that are these rows."""
+    found, row = [], 0
+    for queue, size in runs:
+        inside = min(row + size, piece.stop) - max(row, piece.start)
+        if inside > 0:
+            found.append(Run(queue, inside))
+        row += size
+    return found
+
+
 def column(field: pa.Field) -> Column:
     """How to make this column, in the form in which the schema has it."""
     name = field.name.lower()
     make = COLUMNS[name]
     if name == "properties" and pa.types.is_string(field.type):
         return properties_json
-    if name in ("body", "value", "key") and pa.types.is_string(field.type):
+    if name in (*BODIES, "key") and pa.types.is_string(field.type):
         return lambda rows: text_of(make(rows))
     return make

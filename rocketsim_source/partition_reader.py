@@ -51,9 +51,7 @@ def read_partition(
     decoder = Decoder(schema, options, partition.broker_indexes)
     fetch = RangeFetch(worker_cluster(options), partition.ranges, worker_hints(options, partition.hints), options)
     for fetched in fetch.frames():
-        batch = decoder.batch(fetched.records, fetched.runs, fetched.broker_id)
-        if not batch.num_rows:
-            continue
-        rows = options.pull_batch_size or batch.num_rows
-        for start in range(0, batch.num_rows, rows):
-            yield batch.slice(start, rows)
+        for batch in decoder.batches(fetched.records, fetched.runs, fetched.broker_id):
+            rows = options.pull_batch_size or batch.num_rows
+            for start in range(0, batch.num_rows, rows):
+                yield batch.slice(start, rows)

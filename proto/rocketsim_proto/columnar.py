@@ -4,7 +4,7 @@ The byte picture of a record is in `record.py`, which is also the plain version 
 both agree. Nothing read here is trusted: a length is checked before anything is reached through it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rocketsim_proto import record
-from rocketsim_proto.compression import CompressionError, decompress
+from rocketsim_proto.compression import MAX_BODY_BYTES, CompressionError, decompress
 from rocketsim_proto.encoding import encode, slice_crcs
 from rocketsim_proto.framing import check_sizes, walk_sizes
 from rocketsim_proto.java_hash import java_hash
@@ -310,25 +310,60 @@ class Records:
         """As stored: still compressed where `sys_flag` says so."""
         return binary_slices(self.data, self.body_start, self.body_size)
 
-    def bodies_uncompressed(self, max_size: int) -> pa.BinaryArray:
-        """As they were sent; RecordError for a body that does not unpack, or unpacks to more than `max_size`."""
-        packed = np.flatnonzero(self.sys_flag & SYS_FLAG_COMPRESSED)
-        if not len(packed):
-            return self.bodies()
-        unpacked = []
-        for row, start, size in zip(
-            packed.tolist(), self.body_start[packed].tolist(), self.body_size[packed].tolist(), strict=True
-        ):
-            try:
-                body = self.data[start : start + size].tobytes()
-                unpacked.append(decompress(body, int(self.sys_flag[row]), max_size))
-            except CompressionError as error:
-                raise RecordError(int(self.starts[row]), str(error)) from error
-        if len(packed) == len(self):
-            return pa.array(unpacked, pa.binary())
-        mask = np.zeros(len(self), np.bool_)
-        mask[packed] = True
-        return pc.replace_with_mask(self.bodies(), pa.array(mask), pa.array(unpacked, pa.binary()))
+    def bodies_uncompressed(
+        self, most_bytes: int, max_size: int = MAX_BODY_BYTES
+    ) -> Iterator[tuple[slice, pa.BinaryArray]]:
+        """Bodies as they were sent, with the rows that they are of: all rows in order, as many at a time as have at
+        most `most_bytes` together, or one alone that has more.
+
+        Not more than one of them is unpacked in advance.  RecordError for a body that does not unpack, or unpacks to
+        more than `max_size`.
+        """
+        sizes = self.body_size.copy()
+        unpacked: dict[int, bytes] = {}
+        start = 0
+
+        def pieces(known: int) -> Iterator[slice]:
+            """Those that end before row `known`, up to which all sizes are known."""
+            nonlocal start
+            while start < known:
+                end = start + max(1, int(np.searchsorted(np.cumsum(sizes[start:known]), most_bytes, side="right")))
+                if end >= known:
+                    return
+                yield slice(start, end)
+                start = end
+
+        for row in np.flatnonzero(self.sys_flag & SYS_FLAG_COMPRESSED).tolist():
+            unpacked[row] = self._unpacked(row, max_size)
+            sizes[row] = len(unpacked[row])
+            for rows in pieces(row + 1):
+                yield rows, self._bodies_with(rows, unpacked)
+        for rows in pieces(len(self)):
+            yield rows, self._bodies_with(rows, unpacked)
+        if start < len(self):
+            rows = slice(start, len(self))
+            yield rows, self._bodies_with(rows, unpacked)
+
+    def _unpacked(self, row: int, max_size: int) -> bytes:
+        start = int(self.body_start[row])
+        body = self.data[start : start + int(self.body_size[row])].tobytes()
+        try:
+            return decompress(body, int(self.sys_flag[row]), max_size)
+        except CompressionError as error:
+            raise RecordError(int(self.starts[row]), str(error)) from error
+
+    def _bodies_with(self, rows: slice, unpacked: dict[int, bytes]) -> pa.BinaryArray:
+        """The bodies of these rows, those that are unpacked instead of what is stored; they are taken out."""
+        mine = [row for row in unpacked if row < rows.stop]
+        bodies = [unpacked.pop(row) for row in mine]
+        if len(mine) == rows.stop - rows.start:
+            return pa.array(bodies, pa.binary())
+        stored = binary_slices(self.data, self.body_start[rows], self.body_size[rows])
+        if not mine:
+            return stored
+        mask = np.zeros(len(stored), np.bool_)
+        mask[np.array(mine) - rows.start] = True
+        return pc.replace_with_mask(stored, pa.array(mask), pa.array(bodies, pa.binary()))
 
     @cached_property
     def _properties(self) -> Properties:

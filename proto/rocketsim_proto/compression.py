@@ -16,12 +16,20 @@ ZSTD = 0x200
 ZLIB = 0x300
 _CODECS = {LZ4: "lz4", ZSTD: "zstd"}
 
+# The largest body that any reader takes, once it is unpacked: as large as a broker's `maxMessageSize` may be.  A few KB
+# can claim to be gigabytes, and honest bodies that repeat themselves shrink a thousandfold: no ratio tells them apart,
+# only what comes out is capped.
+MAX_BODY_BYTES = 128 << 20
+
+
+_FIRST_READ = 64 << 10
+
 
 class CompressionError(ValueError):
     """A body that is not what its system flag says, or that unpacks to more than is allowed."""
 
 
-def decompress(body: bytes, sys_flag: int, max_size: int) -> bytes:
+def decompress(body: bytes, sys_flag: int, max_size: int = MAX_BODY_BYTES) -> bytes:
     """The body before compression; CompressionError if it is damaged, of an unknown type or larger than `max_size`."""
     kind = sys_flag & SYS_FLAG_COMPRESSION_TYPE or ZLIB
     if kind != ZLIB and kind not in _CODECS:
@@ -46,6 +54,14 @@ def _inflate(body: bytes, limit: int) -> bytes:
 def _stream(body: bytes, codec: str, limit: int) -> bytes:
     if not body:
         raise OSError("cut short")  # Arrow takes nothing for the end of a stream
+    pieces: list[bytes] = []
+    wanted = max(_FIRST_READ, 4 * len(body))  # Arrow makes room for all that is asked for before it looks
     with pa.CompressedInputStream(pa.BufferReader(body), codec) as stream:
-        unpacked: bytes = stream.read(limit)
-    return unpacked
+        while limit:
+            wanted = min(wanted, limit)
+            pieces.append(stream.read(wanted))
+            limit -= len(pieces[-1])
+            if len(pieces[-1]) < wanted:
+                break
+            wanted *= 4
+    return b"".join(pieces)

@@ -1,6 +1,7 @@
 """Columns made from whole batches of records agree with the records, one by one."""
 
 import json
+import zlib
 from datetime import UTC, datetime
 from typing import Any
 
@@ -28,10 +29,11 @@ def decoded(
     options = source_options({"nameServer": "h:1", "topic": "T"} | given, streaming=True)
     found = Decoder(schema or source_schema(options), options, {"broker-a": 0, "broker-b": 1})
     data = b"".join(map(record.encode, records))
-    batch = found.batch(Records.walk(data), runs, 1)
-    for field in batch.schema:  # Spark would take a null for a value
-        assert field.nullable or not batch.column(field.name).null_count
-    rows: list[dict[str, Any]] = batch.to_pylist()
+    rows: list[dict[str, Any]] = []
+    for batch in found.batches(Records.walk(data), runs, 1):
+        for field in batch.schema:  # Spark would take a null for a value
+            assert field.nullable or not batch.column(field.name).null_count
+        rows += batch.to_pylist()
     return rows
 
 
@@ -123,10 +125,59 @@ def test_other_forms_of_columns() -> None:
 
 
 def test_compressed_bodies_come_unpacked() -> None:
-    import zlib
-
     packed = a_record(body=zlib.compress(b"x" * 1000), sys_flag=record.SYS_FLAG_COMPRESSED)
     assert [row["body"] for row in decoded([packed, a_record()], [Run(A0, 2)])] == [b"x" * 1000, b"body"]
+
+
+def packed_record(size: int, offset: int) -> Record:
+    return a_record(body=zlib.compress(b"x" * size), sys_flag=record.SYS_FLAG_COMPRESSED, queue_offset=offset)
+
+
+def test_bodies_that_unpack_to_more_than_a_batch_are_several_batches_in_order() -> None:
+    """40 bodies of 4 MiB are 167 KB in a frame, and 160 MiB unpacked."""
+    frame = [packed_record(4 << 20, n) for n in range(20)] + [packed_record(4 << 20, n) for n in range(20)]
+    assert sum(len(record.encode(one)) for one in frame) < 200_000
+    options = source_options({"nameServer": "h:1", "topic": "T"}, streaming=True)
+    decoder = Decoder(source_schema(options), options, {})
+    batches = decoder.batches(Records.walk(b"".join(map(record.encode, frame))), [Run(A0, 20), Run(B1, 20)], 0)
+    rows = []
+    for batch in batches:
+        assert batch.num_rows == 1  # each of them is larger than pullMaxBytes already
+        assert batch.nbytes < 5 << 20
+        rows += [(row["topic"], row["queueId"], row["queueOffset"], len(row["body"])) for row in batch.to_pylist()]
+    assert rows == [(*queue[:1], queue.queue_id, n, 4 << 20) for queue in (A0, B1) for n in range(20)]
+
+
+def test_batches_hold_as_much_as_a_frame_may_and_a_larger_body_is_alone() -> None:
+    kib = 1 << 10
+    frame = [
+        packed_record(4 * kib, 0),
+        packed_record(5 * kib, 1),
+        a_record(queue_offset=2, body=b"y" * kib),
+        packed_record(3 * kib, 3),
+        packed_record(90 * kib, 4),
+        a_record(queue_offset=5),
+        packed_record(10 * kib - 4, 6),
+    ]
+    options = source_options({"nameServer": "h:1", "topic": "T", "pullMaxBytes": "10k"}, streaming=True)
+    decoder = Decoder(source_schema(options), options, {})
+    batches = list(decoder.batches(Records.walk(b"".join(map(record.encode, frame))), [Run(A0, 7)], 0))
+    assert [batch.column("queueOffset").to_pylist() for batch in batches] == [[0, 1, 2], [3], [4], [5, 6]]
+    sizes = [sum(map(len, batch.column("body").to_pylist())) for batch in batches]
+    assert sizes == [10 * kib, 3 * kib, 90 * kib, 10 * kib]
+
+
+def test_nothing_is_unpacked_for_a_query_that_does_not_want_bodies() -> None:
+    bomb = a_record(body=b"not compressed at all", sys_flag=record.SYS_FLAG_COMPRESSED)
+    assert decoded([bomb], [Run(A0, 1)], columns="queueOffset") == [{"queueOffset": 7}]
+
+
+def test_a_body_that_unpacks_to_more_than_a_message_may_have_is_refused() -> None:
+    packer = zlib.compressobj(9)
+    bomb = b"".join(packer.compress(bytes(1 << 20)) for _ in range(129)) + packer.flush()
+    assert len(bomb) < 200_000
+    with pytest.raises(RecordError, match="unpacks to more than 134217728"):
+        decoded([a_record(body=bomb, sys_flag=record.SYS_FLAG_COMPRESSED)], [Run(A0, 1)])
 
 
 def test_only_projected_columns_are_made() -> None:
@@ -150,9 +201,9 @@ def test_a_wrong_checksum_is_noticed_when_asked_for() -> None:
         decoder = Decoder(source_schema(options), options, {})
         if check:
             with pytest.raises(RecordError, match="CRC"):
-                decoder.batch(Records.walk(bytes(data)), [Run(A0, 1)], 0)
+                list(decoder.batches(Records.walk(bytes(data)), [Run(A0, 1)], 0))
         else:
-            assert decoder.batch(Records.walk(bytes(data)), [Run(A0, 1)], 0).num_rows == 1
+            assert [b.num_rows for b in decoder.batches(Records.walk(bytes(data)), [Run(A0, 1)], 0)] == [1]
 
 
 def test_tags_are_compared_as_text() -> None:
@@ -201,6 +252,6 @@ def test_only_what_a_message_may_be_without_is_nullable(profile: str, nullable: 
 def test_batches_have_the_arrow_schema_that_spark_compares() -> None:
     options = source_options({"nameServer": "h:1", "topic": "T", "includeHosts": "true"}, streaming=True)
     decoder = Decoder(source_schema(options), options, {})
-    batch = decoder.batch(Records.walk(record.encode(a_record())), [Run(A0, 1)], 0)
+    (batch,) = decoder.batches(Records.walk(record.encode(a_record())), [Run(A0, 1)], 0)
     assert batch.schema.equals(decoder.arrow_schema)
     assert batch.schema.field("storeTimestamp").type == pa.timestamp("us", tz="UTC")
