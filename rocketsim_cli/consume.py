@@ -1,19 +1,19 @@
 """`rocketsim consume`: a topic's messages, shown and committed."""
 
-import json
 import signal
-import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rocketsim_cli.message_facts import message_facts, message_text
 from rocketsim_cli.options import NameServer, Topic
+from rocketsim_cli.tables import note, show_json
 from rocketsim_cli.trouble import Trouble
 
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ def consume(
     ] = None,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Wait for more until Ctrl-C.")] = False,
     tags: Annotated[str, typer.Option("--tags", help="RocketMQ's expression: '*' or 'TagA || TagB'.")] = "*",
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON line a message.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON line a message, errors too (on standard error).")
+    ] = False,
 ) -> None:
     """Show messages and commit what was shown."""
     from rocketsim_client import PullConsumer
@@ -49,7 +51,7 @@ def consume(
     if start is Start.COMMITTED and group is None:
         raise Trouble("--from committed needs a group: -g NAME")
     with PullConsumer(name_server=name_server, group=group or "rocketsim-consume") as consumer:
-        reader = Reader(consumer, topic, tags, commits=group is not None)
+        reader = Reader(consumer, topic, tags, commits=group is not None, tell=partial(note, as_json=as_json))
         reader.start(start or (Start.COMMITTED if group else Start.EARLIEST))
         show = _show_json if as_json else _show_text
         with stop_on_signal() as stop:
@@ -75,7 +77,10 @@ def stop_on_signal() -> Iterator[threading.Event]:
 class Reader:
     """All queues of a topic, one after the other, again and again; commits what its caller has taken."""
 
-    def __init__(self, consumer: "PullConsumer", topic: str, tags: str, *, commits: bool) -> None:
+    def __init__(
+        self, consumer: "PullConsumer", topic: str, tags: str, *, commits: bool, tell: Callable[[str], None]
+    ) -> None:
+        self._tell = tell
         self._consumer = consumer
         self._tags = tags
         self._commits = commits
@@ -109,7 +114,7 @@ class Reader:
                 except Unreachable as error:
                     if not follow:
                         raise
-                    print(f"rocketsim: {error}; trying again", file=sys.stderr)
+                    self._tell(f"{error}; trying again")
                     stop.wait(1.0)
                     continue
                 found += next_offset != self._positions[queue]
@@ -131,10 +136,9 @@ class Reader:
 
         result = self._consumer.pull(queue, self._positions[queue], expression=self._tags)
         if result.status is PullStatus.OFFSET_ILLEGAL:
-            print(
-                f"rocketsim: {queue.broker_name} queue {queue.queue_id} has no offset {self._positions[queue]} "
-                f"(it holds {result.min_offset} to {result.max_offset}); going on at {result.next_begin_offset}",
-                file=sys.stderr,
+            self._tell(
+                f"{queue.broker_name} queue {queue.queue_id} has no offset {self._positions[queue]} "
+                f"(it holds {result.min_offset} to {result.max_offset}); going on at {result.next_begin_offset}"
             )
         return result.messages, result.next_begin_offset
 
@@ -147,7 +151,7 @@ class Reader:
 
 
 def _show_json(message: "MessageView") -> None:
-    print(json.dumps(message_facts(message), ensure_ascii=False), flush=True)
+    show_json(message_facts(message))
 
 
 def _show_text(message: "MessageView") -> None:

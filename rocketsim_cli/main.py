@@ -3,15 +3,18 @@
 Heavy imports (gRPC, PySpark, Arrow) happen inside the commands, so that `--help` and completion are quick.
 """
 
+import itertools
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from importlib import metadata
+from typing import Annotated, NoReturn
 
 import typer
 
 from rocketsim_cli import consume, demo, produce, servers, store
 from rocketsim_cli.admin import commands as admin
-from rocketsim_cli.trouble import EXIT_TROUBLE, explain
+from rocketsim_cli.tables import show_json
+from rocketsim_cli.trouble import EXIT_TROUBLE, explain, usage
 
 app = typer.Typer(
     name="rocketsim",
@@ -30,16 +33,37 @@ app.add_typer(store.commands, name="store")
 app.add_typer(admin, name="admin")
 
 
+def show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"rocketsim {metadata.version('rocketsim')}")
+        raise typer.Exit
+
+
+@app.callback()
+def rocketsim(
+    version: Annotated[
+        bool, typer.Option("--version", help="Say which version this is.", callback=show_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Ends with SystemExit, always."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    as_json = "--json" in itertools.takewhile(lambda word: word != "--", words)
     try:
-        app(arguments)
+        # A wrong command line is typer's to explain, unless a script reads it.
+        status = app(words, standalone_mode=not as_json)
     except Exception as error:
-        line = explain(error)
+        status, line = usage(error) or (EXIT_TROUBLE, explain(error))
         if line is None:
             raise
-        print(f"rocketsim: {line}", file=sys.stderr)
-    sys.exit(EXIT_TROUBLE)
+        if as_json:
+            show_json({"kind": "error", "error": type(error).__name__, "message": line}, stderr=True)
+        else:
+            print(f"rocketsim: {line}", file=sys.stderr)
+    sys.exit(status)
 
 
 if __name__ == "__main__":

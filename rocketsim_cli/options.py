@@ -11,13 +11,13 @@ NameServer = Annotated[str, typer.Option("-n", "--name-server", envvar="NAMESRV_
 OptionalNameServer = Annotated[
     str | None, typer.Option("-n", "--name-server", envvar="NAMESRV_ADDR", help=NAME_SERVER_HELP)
 ]
-Topic = Annotated[str, typer.Option("-t", "--topic")]
-OptionalTopic = Annotated[str | None, typer.Option("-t", "--topic")]
+Topic = Annotated[str, typer.Option("-t", "--topic", help="The topic.")]
+OptionalTopic = Annotated[str | None, typer.Option("-t", "--topic", help="The topic.")]
 Group = Annotated[str, typer.Option("-g", "--group", help="The consumer group.")]
 OptionalGroup = Annotated[str | None, typer.Option("-g", "--group", help="The consumer group.")]
 BrokerAddr = Annotated[str | None, typer.Option("-b", "--broker-addr", help="One broker, host:port.")]
 ClusterName = Annotated[str | None, typer.Option("-c", "--cluster", help="All brokers of this cluster.")]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON lines, errors too (on standard error).")]
 
 
 class Truth(StrEnum):

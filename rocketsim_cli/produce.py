@@ -1,6 +1,5 @@
 """`rocketsim produce`: messages by hand and by pipe."""
 
-import json
 import sys
 import time
 from collections import Counter, deque
@@ -11,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rocketsim_cli.options import NameServer, Topic
-from rocketsim_cli.tables import console
-from rocketsim_cli.trouble import Trouble
+from rocketsim_cli.tables import console, show_json
+from rocketsim_cli.trouble import EXIT_LESS_SAFE, Trouble
 
 if TYPE_CHECKING:
     from rocketsim_client import Message, Producer, SendResult
@@ -30,9 +29,16 @@ def produce(
     count: Annotated[int, typer.Option(help="Send everything that often.", min=1)] = 1,
     rate: Annotated[float | None, typer.Option(help="At most so many messages a second.", min=0.001)] = None,
     group: Annotated[str, typer.Option(help="The producer group.")] = "rocketsim-produce",
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON line a message.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON line a message, errors too (on standard error).")
+    ] = False,
 ) -> None:
-    """Send messages and say where each one went."""
+    """Send messages and say where each one went.
+
+    The status is 0 when every one is as safe as the broker's mode asks for, 1 when one could not be sent (or may not
+    have been), and 3 when all are stored, and some only on the master or not on the disk yet: FLUSH_DISK_TIMEOUT,
+    FLUSH_SLAVE_TIMEOUT, SLAVE_NOT_AVAILABLE.
+    """
     from rocketsim_client import Message, Producer
 
     def messages() -> "Iterator[Message]":
@@ -55,9 +61,14 @@ def produce(
     total = sum(statuses.values())
     if total == 0:
         raise Trouble("there was nothing to send: give bodies as arguments, or lines on standard input")
-    words = ", ".join(f"{name} {number}" for name, number in statuses.items())
-    if total > 1:
-        console(stderr=True).print(f"{total} messages in {time.monotonic() - started:.2f} s: {words}")
+    took_s = round(time.monotonic() - started, 2)
+    if as_json:
+        show_json({"kind": "summary", "messages": total, "seconds": took_s, "statuses": dict(statuses)}, stderr=True)
+    elif total > 1:
+        words = ", ".join(f"{name} {number}" for name, number in statuses.items())
+        console(stderr=True).print(f"{total} messages in {took_s:.2f} s: {words}")
+    if statuses.keys() - {"SEND_OK"}:
+        raise typer.Exit(EXIT_LESS_SAFE)
 
 
 def _results(
@@ -87,7 +98,7 @@ def _show_sent(result: "SendResult", as_json: bool, number: int) -> None:
             "queueId": queue.queue_id,
             "queueOffset": result.queue_offset,
         }
-        print(json.dumps(facts), flush=True)
+        show_json(facts)
     elif sys.stdout.isatty() and number > 20:
         print(f"\r{number} messages", end="", file=sys.stderr)
     else:

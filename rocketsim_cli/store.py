@@ -1,43 +1,96 @@
 """`rocketsim store`: look into a store directory without a broker.  Reads only, takes no lock."""
 
-import json
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rocketsim_cli.options import AsJson
+from rocketsim_cli.tables import note, show_json
 from rocketsim_cli.trouble import EXIT_TROUBLE
+
+if TYPE_CHECKING:
+    from broker_service.store.inspect import Survey
 
 commands = typer.Typer(help="Look into a store directory, offline and read-only.", no_args_is_help=True)
 
 StoreDirectory = Annotated[
     Path, typer.Argument(metavar="DIR", help="A broker's storePathRootDir.", exists=True, file_okay=False)
 ]
+PROGRESS_EVERY_S = 0.2  # on a terminal
+NOTE_EVERY_S = 10.0  # elsewhere
 
 
 @commands.command()
-def dump(directory: StoreDirectory) -> None:
-    """Records, blanks, queues, the log's bounds and committed offsets, as JSON lines."""
-    from broker_service.store.inspect import dump
+def dump(directory: StoreDirectory, as_json: AsJson = False) -> None:
+    """Records, blanks, queues, the log's bounds and committed offsets: JSON lines, with or without --json.
 
-    for line in dump(directory):
-        print(json.dumps(line, ensure_ascii=False, separators=(",", ":")))
+    How much was looked at is said on standard error.
+    """
+    from broker_service.store.inspect import Survey, check_is_store, dump
+
+    check_is_store(directory)
+    survey = Survey(watch=_progress(as_json, quiet=sys.stdout.isatty()))
+    for line in dump(directory, survey):
+        show_json(line)
+    _clear_progress()
+    if as_json:
+        show_json(survey.as_line(), stderr=True)
+    else:
+        note(f"{directory}: {survey}")
 
 
 @commands.command()
-def verify(
-    directory: StoreDirectory,
-    as_json: Annotated[bool, typer.Option("--json", help="Findings as JSON lines.")] = False,
-) -> None:
-    """Say what is damaged and where.  The status is 0 when there is nothing, or nothing worse than a warning."""
-    from broker_service.store.inspect import Severity, verify
+def verify(directory: StoreDirectory, as_json: AsJson = False) -> None:
+    """Say what is damaged and where, and how much was looked at.
 
+    The status is 0 when there is nothing, or nothing worse than a warning; 1 otherwise.
+    """
+    from broker_service.store.inspect import Severity, Survey, check_is_store, verify
+
+    check_is_store(directory)
+    survey = Survey(watch=_progress(as_json))
     findings = 0
     harmed = False
-    for finding in verify(directory):
+    for finding in verify(directory, survey):
         findings += 1
         harmed = harmed or finding.severity is not Severity.WARNING
-        print(json.dumps(finding.as_line(), ensure_ascii=False) if as_json else finding, flush=True)
-    if not findings and not as_json:
-        print(f"{directory}: nothing wrong")
+        _clear_progress()
+        if as_json:
+            show_json(finding.as_line())
+        else:
+            print(finding, flush=True)
+    _clear_progress()
+    if as_json:
+        show_json({**survey.as_line(), "findings": findings})
+    else:
+        said = "nothing wrong" if not findings else f"{findings} finding{'' if findings == 1 else 's'}"
+        print(f"{directory}: {said} in {survey}")
     raise typer.Exit(EXIT_TROUBLE if harmed else 0)
+
+
+def _progress(as_json: bool, *, quiet: bool = False) -> "Callable[[Survey], None]":
+    """Says on standard error how far a survey has got: on a terminal in one changing line, elsewhere now and then."""
+    live = sys.stderr.isatty() and not as_json
+    said = time.monotonic()
+
+    def watch(survey: "Survey") -> None:
+        nonlocal said
+        if quiet or time.monotonic() - said < (PROGRESS_EVERY_S if live else NOTE_EVERY_S):
+            return
+        said = time.monotonic()
+        far = f"{survey.log_bytes} of {survey.total_bytes} bytes of the log, {survey.records} records"
+        if live:
+            print(f"\r{far}\033[K", end="", file=sys.stderr, flush=True)
+        else:
+            note(far, as_json=as_json)
+
+    return watch
+
+
+def _clear_progress() -> None:
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr, flush=True)

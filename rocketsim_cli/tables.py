@@ -1,4 +1,4 @@
-"""Answers for two readers: tables for people, JSON for scripts.  Decides nothing else."""
+"""Answers for two readers: tables for people, JSON lines for scripts.  Decides nothing else."""
 
 import json
 import sys
@@ -59,9 +59,10 @@ def show_rows(
     title: str | None = None,
     formats: Formats | None = None,
 ) -> None:
-    """A table, or one JSON array of objects with the same names; `formats` are for people only."""
+    """A table, or a JSON line a row with the same names; `formats` are for people only."""
     if as_json:
-        show_json([{column: row.get(column) for column in columns} for row in rows])
+        for row in rows:
+            show_json({column: row.get(column) for column in columns})
     else:
         console().print(table(columns, rows, title=title, formats=formats))
 
@@ -75,5 +76,15 @@ def show_values(values: Mapping[str, object], *, as_json: bool, separator: str =
         print(f"{key}{separator}{cell(values[key])}")
 
 
-def show_json(value: object) -> None:
-    print(json.dumps(value, ensure_ascii=False, indent=2))
+def show_json(value: Row, *, stderr: bool = False) -> None:
+    """One object in one line."""
+    line = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    print(line, file=sys.stderr if stderr else sys.stdout, flush=True)
+
+
+def note(text: str, *, as_json: bool = False) -> None:
+    """Something beside the answer: on standard error, in a line."""
+    if as_json:
+        show_json({"kind": "note", "message": text}, stderr=True)
+    else:
+        print(f"rocketsim: {text}", file=sys.stderr, flush=True)

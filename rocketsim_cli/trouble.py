@@ -1,6 +1,8 @@
 """Expected trouble: what the command line says in one line instead of a traceback."""
 
 EXIT_TROUBLE = 1
+EXIT_LESS_SAFE = 3
+"""`produce`: all is stored, and some of it not as safely as the broker's mode asks for.  2 is a wrong command line."""
 
 
 class Trouble(Exception):
@@ -21,3 +23,10 @@ def explain(error: BaseException) -> str | None:
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename else str(error)
     return None
+
+
+def usage(error: BaseException) -> tuple[int, str] | None:
+    """Status and line of what typer says of a wrong command line; its own class for that depends on its version."""
+    if not hasattr(error, "exit_code") or not hasattr(error, "format_message"):
+        return None
+    return int(error.exit_code), str(error.format_message())

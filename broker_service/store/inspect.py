@@ -12,19 +12,21 @@ from typing import Any
 from rocketsim_proto.columnar import Records
 
 from broker_service.store.consume_queue import ENTRY_SIZE
-from broker_service.store.offline import Blank, Damaged, Whole, committed_offsets, log_pieces, numbered_files, queues
+from broker_service.store.offline import Blank, Damaged, Whole, committed_offsets, numbered_files, queues
+from broker_service.store.survey import Survey, check_is_store
 from broker_service.store.verification import Finding, Severity, verify
 
-__all__ = ["Finding", "Severity", "dump", "verify"]
+__all__ = ["Finding", "Severity", "Survey", "check_is_store", "dump", "verify"]
 
 Line = dict[str, Any]
 
 
-def dump(directory: Path) -> Iterator[Line]:
+def dump(directory: Path, survey: Survey | None = None) -> Iterator[Line]:
     """Records, blanks (and damaged stretches) in physical order, the queues, the log's bounds, committed offsets."""
+    survey = survey or Survey()
     files = numbered_files(directory / "commitlog")
     log_min = log_max = int(files[0].name) if files else 0
-    for piece in log_pieces(directory):
+    for piece in survey.log_pieces(directory):
         if isinstance(piece, Whole):
             yield from _messages(piece.records)
             log_max = piece.offset + int(piece.records.sizes.sum())
@@ -35,6 +37,7 @@ def dump(directory: Path) -> Iterator[Line]:
             yield {"kind": "damaged", "commitLogOffset": piece.offset, "storeSize": piece.size, "reason": piece.reason}
             log_max = piece.offset + piece.size
     for queue in queues(directory, log_min):
+        survey.queues += 1
         entries = queue.read(queue.min_offset, queue.max_offset)
         yield {
             "kind": "queue",

@@ -26,11 +26,11 @@ from broker_service.store.offline import (
     Tail,
     Whole,
     committed_offsets,
-    log_pieces,
     numbered_files,
     queues,
 )
 from broker_service.store.offline_index import OfflineIndex
+from broker_service.store.survey import Survey
 
 _DELAY_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
@@ -57,17 +57,19 @@ class Finding:
         return {"kind": "finding", **asdict(self), "severity": self.severity.value}
 
 
-def verify(directory: Path) -> Iterator[Finding]:
+def verify(directory: Path, survey: Survey | None = None) -> Iterator[Finding]:
     """Nothing, for a store that is in order.  A running broker's may lag behind itself."""
-    yield from _Verification(directory).findings()
+    yield from _Verification(directory, survey or Survey()).findings()
 
 
 class _Verification:
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, survey: Survey) -> None:
         self._directory = directory
+        self._survey = survey
         files = numbered_files(directory / "commitlog")
         self._log_min = self._log_end = int(files[0].name) if files else 0
         self._queues = {(queue.topic, queue.queue_id): queue for queue in queues(directory, self._log_min)}
+        survey.queues = len(self._queues)
         self._replayed: dict[tuple[str, int], int] = {}  # queue -> where its next entry belongs
         self._index = OfflineIndex(directory)
 
@@ -98,7 +100,7 @@ class _Verification:
             yield self._finding(Severity.DAMAGE, files[-1], files[-1].stat().st_size, what)
 
     def _log(self) -> Iterator[Finding]:
-        for piece in log_pieces(self._directory):
+        for piece in self._survey.log_pieces(self._directory):
             if isinstance(piece, Whole):
                 end = piece.offset + int(piece.records.sizes.sum())
                 self._index.compare(index_keys(piece.records), piece.offset, end)

@@ -53,7 +53,8 @@ def ha_status(
     with open_admin(name_server, broker_addr) as admin:
         found = admin.ha_status(broker_addr=broker_addr, cluster_name=cluster)
     if as_json:
-        show_json([{**facts(one), "slaves": [facts(slave) for slave in one.slaves]} for one in found])
+        for one in found:
+            show_json({**facts(one), "slaves": [facts(slave) for slave in one.slaves]})
         return
     for one in found:
         role = "master" if one.is_master else f"slave of {one.master_address or 'nobody'}"
@@ -94,7 +95,7 @@ def get_broker_config(
 
 def update_broker_config(
     key: Annotated[str, typer.Option("-k", "--key", help="A key that can be changed at run time.")],
-    value: Annotated[str, typer.Option("-v", "--value")],
+    value: Annotated[str, typer.Option("-v", "--value", help="Its new value.")],
     name_server: OptionalNameServer = None,
     broker_addr: BrokerAddr = None,
     cluster: ClusterName = None,
@@ -109,7 +110,8 @@ def update_broker_config(
 
 def _show_by_address(found: dict[str, dict[str, str]], as_json: bool, separator: str) -> None:
     if as_json:
-        show_json(found)
+        for address, values in found.items():
+            show_json({"brokerAddr": address, **values})
         return
     for number, (address, values) in enumerate(found.items()):
         if len(found) > 1:
@@ -144,7 +146,11 @@ def promote_slave(
 
 
 def wipe_write_perm(
-    broker_name: Annotated[str, typer.Option("-b", "--broker-name")], name_server: NameServer, as_json: AsJson = False
+    broker_name: Annotated[
+        str, typer.Option("-b", "--broker-name", help="The name that a master and its slaves share.")
+    ],
+    name_server: NameServer,
+    as_json: AsJson = False,
 ) -> None:
     """Take a broker's topics out of the producers' routes, at every name server."""
     with open_admin(name_server) as admin:
@@ -154,7 +160,11 @@ def wipe_write_perm(
 
 
 def add_write_perm(
-    broker_name: Annotated[str, typer.Option("-b", "--broker-name")], name_server: NameServer, as_json: AsJson = False
+    broker_name: Annotated[
+        str, typer.Option("-b", "--broker-name", help="The name that a master and its slaves share.")
+    ],
+    name_server: NameServer,
+    as_json: AsJson = False,
 ) -> None:
     """Give the write permission back."""
     with open_admin(name_server) as admin:

@@ -26,17 +26,23 @@ from rocketsim_cli.trouble import Trouble
 if TYPE_CHECKING:
     from rocketsim_client import Admin, SubscriptionGroupConfig
 
+KEPT = "RocketMQ's; kept with the group, nothing here asks for it."
+
 
 def update_sub_group(
     group: Group,
     name_server: OptionalNameServer = None,
     broker_addr: BrokerAddr = None,
     cluster: ClusterName = None,
-    consume_enable: Annotated[Truth | None, typer.Option("-s", "--consume-enable")] = None,
-    consume_from_min_enable: Annotated[Truth | None, typer.Option("-m", "--consume-from-min-enable")] = None,
-    consume_broadcast_enable: Annotated[Truth | None, typer.Option("-d", "--consume-broadcast-enable")] = None,
-    retry_queue_nums: Annotated[int | None, typer.Option("-q", "--retry-queue-nums", min=0)] = None,
-    retry_max_times: Annotated[int | None, typer.Option("-r", "--retry-max-times", min=-1)] = None,
+    consume_enable: Annotated[
+        Truth | None, typer.Option("-s", "--consume-enable", help="false: its pulls are refused.")
+    ] = None,
+    consume_from_min_enable: Annotated[Truth | None, typer.Option("-m", "--consume-from-min-enable", help=KEPT)] = None,
+    consume_broadcast_enable: Annotated[
+        Truth | None, typer.Option("-d", "--consume-broadcast-enable", help=KEPT)
+    ] = None,
+    retry_queue_nums: Annotated[int | None, typer.Option("-q", "--retry-queue-nums", min=0, help=KEPT)] = None,
+    retry_max_times: Annotated[int | None, typer.Option("-r", "--retry-max-times", min=-1, help=KEPT)] = None,
     broker_id: Annotated[
         int | None, typer.Option("-i", "--broker-id", min=0, help="Whom its consumers are sent to normally.")
     ] = None,
@@ -45,7 +51,7 @@ def update_sub_group(
         typer.Option("-w", "--which-broker-when-consume-slowly", min=0, help="And when they have fallen behind."),
     ] = None,
     notify_consumer_ids_changed_enable: Annotated[
-        Truth | None, typer.Option("-a", "--notify-consumer-ids-changed-enable")
+        Truth | None, typer.Option("-a", "--notify-consumer-ids-changed-enable", help=KEPT)
     ] = None,
     as_json: AsJson = False,
 ) -> None:

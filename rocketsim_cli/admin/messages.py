@@ -29,26 +29,28 @@ def query_msg_by_id(
 
 def query_msg_by_key(
     topic: Topic,
-    key: Annotated[str, typer.Option("-k", "--msg-key")],
+    key: Annotated[str, typer.Option("-k", "--msg-key", help="One of the words of RocketMQ's KEYS.")],
     name_server: NameServer,
-    max_num: Annotated[int, typer.Option("-m", "--max-num", min=1, max=64)] = 32,
-    begin: Annotated[int, typer.Option("-b", "--begin-timestamp", help="ms")] = 0,
-    end: Annotated[int | None, typer.Option("-e", "--end-timestamp", help="ms")] = None,
+    max_num: Annotated[int, typer.Option("-m", "--max-num", min=1, max=64, help="At most so many.")] = 32,
+    begin: Annotated[int, typer.Option("-b", "--begin-timestamp", help="Stored at this time or later, in ms.")] = 0,
+    end: Annotated[
+        int | None, typer.Option("-e", "--end-timestamp", help="Stored at this time or before, in ms.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """The newest messages with a key."""
     with open_admin(name_server) as admin:
         found = admin.query_msg_by_key(topic, key, max_num=max_num, begin_timestamp=begin, end_timestamp=end)
-        if not found and not as_json:
+        if not found:
             raise Trouble(f"topic {topic} has no message with key {key!r}")
         _show(found, as_json)
 
 
 def query_msg_by_offset(
     topic: Topic,
-    broker_name: Annotated[str, typer.Option("-b", "--broker-name")],
-    queue_id: Annotated[int, typer.Option("-i", "--queue-id", min=0)],
-    offset: Annotated[int, typer.Option("-o", "--offset", min=0)],
+    broker_name: Annotated[str, typer.Option("-b", "--broker-name", help="The broker's name.")],
+    queue_id: Annotated[int, typer.Option("-i", "--queue-id", min=0, help="The queue.")],
+    offset: Annotated[int, typer.Option("-o", "--offset", min=0, help="The message's offset in the queue.")],
     name_server: NameServer,
     as_json: AsJson = False,
 ) -> None:
@@ -63,7 +65,8 @@ def query_msg_by_offset(
 def _show(messages: "Sequence[MessageView]", as_json: bool) -> None:
     found = [message_facts(message) for message in messages]
     if as_json:
-        show_json(found)
+        for facts in found:
+            show_json(facts)
         return
     for number, facts in enumerate(found):
         if number:

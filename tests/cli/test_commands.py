@@ -9,12 +9,15 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
+from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
+import typer
 
-from rocketsim_cli.main import main
+from rocketsim_cli.main import app, main
+from tests.support.golden import unpack_golden
 from tests.support.polling import wait_until
 from tests.support.processes import Processes
 
@@ -39,18 +42,28 @@ def rocketsim(*arguments: str, stdin: str = "") -> Done:
 
 
 def answer(*arguments: str):
-    """The JSON of a command that succeeded."""
+    """The JSON lines of a command that succeeded."""
     done = rocketsim(*arguments, "--json")
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return lines(done.stdout)
 
 
 def trouble(*arguments: str) -> str:
-    """The one line of a command that failed."""
+    """What a command that failed says, which is the same for people and for scripts."""
     done = rocketsim(*arguments)
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
+    if arguments[0] not in SERVERS:
+        scripted = rocketsim(*arguments, "--json")
+        assert (scripted.returncode, scripted.stdout) == (done.returncode, "")
+        (error,) = lines(scripted.stderr)
+        assert error["kind"] == "error"
+        if done.returncode != 2:  # typer frames what it says of a command line
+            assert f"rocketsim: {error['message']}\n" == done.stderr
     return done.stderr.strip()
+
+
+SERVERS = ("broker", "namesrv")  # a log, and so no --json
 
 
 class Pair:
@@ -133,7 +146,7 @@ def test_topics_are_made_changed_listed_and_deleted(pair):
     changed = pair.admin("updateTopic", "-t", "Made", "-p", "4", "-c", "DefaultCluster")
     assert [(one["readQueueNums"], one["writeQueueNums"], one["perm"]) for one in changed] == [(3, 2, 4)]
     wait_until(lambda: {"topic": "Made"} in pair.admin("topicList"), "the name server knows the topic")
-    route = pair.admin("topicRoute", "-t", "Made")
+    (route,) = pair.admin("topicRoute", "-t", "Made")
     assert route["queueDatas"] == [{"brokerName": "broker-a", "readQueueNums": 3, "writeQueueNums": 2, "perm": 4}]
     assert route["brokerDatas"][0]["brokerAddrs"] == {"0": pair.master.address, "1": pair.slave.address}
     assert [row["queueId"] for row in pair.admin("topicStatus", "-t", "Made")] == [0, 1, 2]
@@ -169,10 +182,10 @@ def test_brokers_tell_their_state_and_take_runtime_keys(pair):
     master, slave = pair.admin("haStatus")
     assert (master["isMaster"], slave["isMaster"]) == (True, False)
     assert [one["inSync"] for one in master["slaves"]] == [True]
-    (status,) = pair.admin("brokerStatus", "-b", pair.master.address).values()
+    (status,) = pair.admin("brokerStatus", "-b", pair.master.address)
     assert int(status["commitLogMaxOffset"]) >= 0
     pair.admin("updateBrokerConfig", "-b", pair.master.address, "-k", "slaveReadEnable", "-v", "true")
-    (config,) = pair.admin("getBrokerConfig", "-b", pair.master.address).values()
+    (config,) = pair.admin("getBrokerConfig", "-b", pair.master.address)
     assert config["slaveReadEnable"] == "true"
     assert "storePathRootDir" in trouble(
         "admin", "updateBrokerConfig", "-b", pair.master.address, "-k", "storePathRootDir", "-v", "/elsewhere"
@@ -183,9 +196,9 @@ def test_write_permission_can_be_taken_and_given_back(pair):
     pair.admin("updateTopic", "-t", "Perm", "-r", "1", "-w", "1")
     (wiped,) = pair.admin("wipeWritePerm", "-b", "broker-a")
     assert wiped["topics"] > 0
-    assert pair.admin("topicRoute", "-t", "Perm")["queueDatas"][0]["perm"] == 4
+    assert pair.admin("topicRoute", "-t", "Perm")[0]["queueDatas"][0]["perm"] == 4
     pair.admin("addWritePerm", "-b", "broker-a")
-    assert pair.admin("topicRoute", "-t", "Perm")["queueDatas"][0]["perm"] == 6
+    assert pair.admin("topicRoute", "-t", "Perm")[0]["queueDatas"][0]["perm"] == 6
     assert "no broker 'broker-q'; there are: broker-a" in trouble("admin", "wipeWritePerm", *pair.n, "-b", "broker-q")
 
 
@@ -196,7 +209,9 @@ def test_messages_are_found_by_id_key_and_place(pair):
     place = ("-b", "broker-a", "-i", "0", "-o", str(sent["queueOffset"]))
     (by_place,) = pair.admin("queryMsgByOffset", "-t", "Find", *place)
     (by_offset_id,) = pair.admin("queryMsgById", "-t", "Find", "-i", by_place["offsetMsgId"])
-    by_key = wait_until(lambda: pair.admin("queryMsgByKey", "-t", "Find", "-k", "K7"), "the key is indexed")
+    query = ("admin", "queryMsgByKey", *pair.n, "-t", "Find", "-k", "K7")
+    wait_until(lambda: rocketsim(*query).returncode == 0, "the key is indexed")
+    by_key = answer(*query)
     assert [by_id["body"], by_place["body"], by_offset_id["body"]] == ["needle"] * 3
     assert by_id in by_key and len(by_key) == 2
     assert "nothing-like-it" in trouble("admin", "queryMsgByKey", *pair.n, "-t", "Find", "-k", "nothing-like-it")
@@ -211,10 +226,50 @@ def test_messages_are_found_by_id_key_and_place(pair):
         pytest.param(("produce", "-n", "127.0.0.1:1", "-t", "T", "x"), "127.0.0.1:1", id="produce to nowhere"),
         pytest.param(("consume", "-n", "127.0.0.1:1", "-t", "T", "--from", "committed"), "-g", id="no group"),
         pytest.param(("broker", "-c", "no-such-file.properties"), "no-such-file.properties", id="no such file"),
+        pytest.param(("admin", "topicRoute", "-n", "127.0.0.1:1"), "--topic", id="an option is missing"),
+        pytest.param(("consume", "-n", "127.0.0.1:1", "-t", "T", "--from", "noon"), "earliest", id="a wrong value"),
     ],
 )
 def test_expected_trouble_is_a_line_that_says_what_to_do(arguments, said):
     assert said in trouble(*arguments)
+
+
+def test_a_message_that_is_stored_less_safely_than_asked_for_has_a_status_of_its_own(tmp_path):
+    with Processes(tmp_path) as processes:
+        namesrv = processes.start_namesrv()
+        processes.start_broker("broker-a", 0, namesrv, brokerRole="SYNC_MASTER", slaveWaitTimeMs=0)
+        produce = ("produce", "-n", namesrv.address, "-t", "T", "one", "two")
+        wait_until(lambda: rocketsim(*produce).returncode != 1, "the master takes writes")
+        sent = rocketsim(*produce)
+        assert sent.returncode == 3
+        assert "2 messages" in sent.stderr and "SLAVE_NOT_AVAILABLE 2" in sent.stderr
+        scripted = rocketsim(*produce, "--json")
+        assert scripted.returncode == 3
+        assert [line["status"] for line in lines(scripted.stdout)] == ["SLAVE_NOT_AVAILABLE"] * 2
+        (summary,) = lines(scripted.stderr)
+        assert (summary["kind"], summary["statuses"]) == ("summary", {"SLAVE_NOT_AVAILABLE": 2})
+
+
+def commands_below(command, name="rocketsim") -> Iterator[tuple[str, Any]]:
+    yield name, command
+    for word, one in getattr(command, "commands", {}).items():
+        yield from commands_below(one, f"{name} {word}")
+
+
+COMMANDS = dict(commands_below(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_every_flag_has_help_and_every_answer_json(name):
+    command = COMMANDS[name]
+    assert command.help
+    assert [parameter.name for parameter in command.params if not parameter.help] == []
+    if not getattr(command, "commands", {}) and name.split()[1] not in (*SERVERS, "up"):
+        assert any("--json" in parameter.opts for parameter in command.params)
+
+
+def test_the_version_is_that_of_the_package():
+    assert rocketsim("--version").stdout == f"rocketsim {metadata.version('rocketsim')}\n"
 
 
 def test_a_bad_configuration_is_refused_with_file_line_and_key(tmp_path):
@@ -242,6 +297,11 @@ def test_a_store_is_dumped_and_verified_offline(tmp_path):
     assert {"queue", "log", "offset"} <= {line["kind"] for line in dumped}
     verified = rocketsim("store", "verify", str(broker.store))
     assert verified.returncode == 0, verified.stdout
+    assert "nothing wrong in 1 log file with 2 records in" in verified.stdout
+    (survey,) = answer("store", "verify", str(broker.store))
+    size = sum(line["storeSize"] for line in dumped if line["kind"] == "message")
+    queues = [line["kind"] for line in dumped].count("queue")
+    assert survey == {"kind": "survey", "logFiles": 1, "logBytes": size, "records": 2, "queues": queues, "findings": 0}
     (log,) = (broker.store / "commitlog").iterdir()
     with log.open("r+b") as file:
         file.seek(88)  # the first body
@@ -249,6 +309,26 @@ def test_a_store_is_dumped_and_verified_offline(tmp_path):
     verified = rocketsim("store", "verify", str(broker.store))
     assert verified.returncode == 1
     assert log.name in verified.stdout
+    scripted = rocketsim("store", "verify", str(broker.store), "--json")
+    assert scripted.returncode == 1
+    assert [line["kind"] for line in lines(scripted.stdout)][-1] == "survey"
+
+
+@pytest.mark.parametrize("word", ["verify", "dump"])
+def test_a_directory_without_a_log_is_no_store(tmp_path, word):
+    assert f"{tmp_path} is no store directory" in trouble("store", word, str(tmp_path))
+    (tmp_path / "broker-a" / "commitlog").mkdir(parents=True)
+    assert f"{tmp_path / 'broker-a'} is one" in trouble("store", word, str(tmp_path))
+    assert f"{tmp_path / 'broker-a'} is one" in trouble("store", word, str(tmp_path / "broker-a" / "commitlog"))
+
+
+def test_a_long_look_says_how_far_it_has_got(tmp_path, monkeypatch):
+    unpack_golden(tmp_path)
+    monkeypatch.setattr("rocketsim_cli.store.NOTE_EVERY_S", 0.0)
+    notes = [line["message"] for line in lines(rocketsim("store", "verify", str(tmp_path), "--json").stderr)]
+    assert len(notes) > 1
+    assert "of the log" in notes[0]
+    assert "of the log" in rocketsim("store", "dump", str(tmp_path)).stderr
 
 
 def test_help_is_quick_and_imports_nothing_heavy():

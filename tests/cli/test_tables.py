@@ -11,9 +11,9 @@ def test_a_piped_table_keeps_long_words_on_one_line(capsys):
     assert line.split() == ["a" * 100, "7", "-"]
 
 
-def test_json_has_the_same_names_and_keeps_types(capsys):
-    show_rows(("topic", "offset", "last"), ROWS, as_json=True)
-    assert json.loads(capsys.readouterr().out) == ROWS
+def test_json_is_a_line_a_row_with_the_same_names_and_types(capsys):
+    show_rows(("topic", "offset", "last"), [*ROWS, *ROWS], as_json=True)
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [*ROWS, *ROWS]
 
 
 def test_a_table_without_rows_still_shows_its_columns(capsys):

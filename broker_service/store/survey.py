@@ -1,0 +1,57 @@
+"""How much of a store directory `verify` and `dump` have looked at: a verdict on nothing is no good news."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from broker_service.errors import NotFound
+from broker_service.store.offline import Blank, Damaged, Piece, Whole, log_pieces, numbered_files
+
+
+@dataclass(slots=True)
+class Survey:
+    """Counted as it goes; `watch` is called after each piece of the log."""
+
+    log_files: int = 0
+    log_bytes: int = 0  # of `total_bytes`: from the log's beginning to its end, which lies before the last file's
+    total_bytes: int = 0
+    records: int = 0
+    queues: int = 0
+    watch: Callable[["Survey"], None] = field(default=lambda _: None, repr=False)
+
+    def __str__(self) -> str:
+        files = f"{self.log_files} log file{'' if self.log_files == 1 else 's'}"
+        return f"{files} with {self.records} records in {self.log_bytes} bytes, {self.queues} queues"
+
+    def as_line(self) -> dict[str, object]:
+        return {
+            "kind": "survey",
+            "logFiles": self.log_files,
+            "logBytes": self.log_bytes,
+            "records": self.records,
+            "queues": self.queues,
+        }
+
+    def log_pieces(self, directory: Path) -> Iterator[Piece]:
+        """Those of `offline`, counted."""
+        files = numbered_files(directory / "commitlog")
+        self.log_files, self.total_bytes = len(files), sum(path.stat().st_size for path in files)
+        start = int(files[0].name) if files else 0
+        for piece in log_pieces(directory):
+            if isinstance(piece, Whole):
+                self.records += len(piece.records)
+                self.log_bytes = piece.offset + int(piece.records.sizes.sum()) - start
+            elif isinstance(piece, Blank | Damaged):
+                self.log_bytes = piece.offset + piece.size - start
+            yield piece
+            self.watch(self)
+
+
+def check_is_store(directory: Path) -> None:
+    """NotFound for a directory that no broker can have written."""
+    if (directory / "commitlog").is_dir():
+        return
+    below = sorted(path.parent for path in directory.glob("*/commitlog"))
+    near = directory.parent if directory.name == "commitlog" else below[0] if below else None
+    meant = f"; {near} is one" if near else "; give what storePathRootDir names in the broker's file"
+    raise NotFound(f"{directory} is no store directory: there is no commitlog in it{meant}")
