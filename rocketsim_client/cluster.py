@@ -3,11 +3,12 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from rocketsim_client.brokers import Member
-from rocketsim_client.directory import Directory, another_may_do_better, nobody
-from rocketsim_client.errors import BadAnswer, CallTimeout, RocketSimError, Unreachable
+from rocketsim_client.directory import Directory, nobody
+from rocketsim_client.errors import BadAnswer, CallTimeout, InvalidParameter, RocketSimError, TopicNotExist, Unreachable
 from rocketsim_client.expression import TagExpression
 from rocketsim_client.model import CommitResult, MessageQueue, PullFrame, QueueBounds, QueueRange, by_broker
 from rocketsim_client.range_pull import FRAME_BYTES, RangeProgress
+from rocketsim_client.retry import another_may_do_better, tells_more
 from rocketsim_client.route import MASTER_ID
 
 # A stream that has to go on after this is opened anew where it was: bounds how long a dead peer is waited for.
@@ -47,18 +48,36 @@ class Cluster(Directory):
         master_only: bool = False,
     ) -> dict[MessageQueue, QueueBounds]:
         """First offset and end of the topic's queues, one call a broker name: the master's, a slave's while there is
-        none."""
+        none.  A queue that its broker does not have is absent."""
         wanted = self.queues(topic, fresh=fresh) if queues is None else list(queues)
         found: dict[MessageQueue, QueueBounds] = {}
         for _, broker_name, members in by_broker(wanted):
             ids = [] if queues is None else [queue.queue_id for queue in members]
-
-            def call(member: Member, ids: list[int] = ids) -> dict[int, QueueBounds]:
-                return self.transport.queue_bounds(member.address, topic, ids, self.timeout_s)
-
-            answer = self.ask(topic, broker_name, call, only_this=master_only)
-            found.update({MessageQueue(topic, broker_name, queue_id): value for queue_id, value in answer.items()})
+            answer = self.broker_bounds(topic, broker_name, ids, master_only=master_only)
+            found.update(
+                {
+                    MessageQueue(topic, broker_name, queue_id): answer[queue_id]
+                    for queue_id in ids or answer
+                    if queue_id in answer
+                }
+            )
         return found
+
+    def broker_bounds(
+        self, topic: str, broker_name: str, queue_ids: Sequence[int] = (), *, master_only: bool = False
+    ) -> dict[int, QueueBounds]:
+        """The bounds of one broker's queues by id; of all it has if none is named, or one that is named is not there:
+        a broker refuses such a question as a whole, and the other queues have nothing to do with it."""
+
+        def call(member: Member) -> dict[int, QueueBounds]:
+            try:
+                return self.transport.queue_bounds(member.address, topic, queue_ids, self.timeout_s)
+            except InvalidParameter:
+                if not queue_ids:
+                    raise
+                return self.transport.queue_bounds(member.address, topic, [], self.timeout_s)
+
+        return self.ask(topic, broker_name, call, only_this=master_only)
 
     def search(self, topic: str, timestamps: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
         """Per queue the first offset stored at or after the timestamp (ms); the end where nothing is that young."""
@@ -76,10 +95,15 @@ class Cluster(Directory):
     # --- offsets of groups ----------------------------------------------------------------------------------------
 
     def committed(
-        self, group: str, queues: Collection[MessageQueue], *, zero_for_new_group: bool = False
+        self,
+        group: str,
+        queues: Collection[MessageQueue],
+        *,
+        zero_for_new_group: bool = False,
+        master_only: bool = False,
     ) -> dict[MessageQueue, int]:
         """Next offset to read per queue; -1 where the group has none.  Master first, any broker of the name when it is
-        gone."""
+        gone, unless `master_only`."""
         found = dict.fromkeys(queues, -1)
         for broker_name, topic, members in self._by_name(queues):
 
@@ -89,7 +113,7 @@ class Cluster(Directory):
                 )
                 return answer.offsets
 
-            for of_topic, queue_id, offset in self.ask(topic, broker_name, call):
+            for of_topic, queue_id, offset in self.ask(topic, broker_name, call, only_this=master_only):
                 found[MessageQueue(of_topic, broker_name, queue_id)] = offset
         return found
 
@@ -100,34 +124,58 @@ class Cluster(Directory):
         target: str = "masterFirst",
         timeout_s: float | None = None,
     ) -> CommitResult:
-        """Commit the next offsets to read.  The result says which broker took them and what stands now: a lower offset
-        changes nothing. All brokers are tried; CommitFailed (with that result) if any of them took nothing."""
+        """Commit the next offsets to read.  The result says which broker took them and what stands now (a queue that is
+        absent was not taken): a lower offset changes nothing.  All brokers are tried; CommitFailed (with that result)
+        if any of them refused something.
+
+        A broker refuses a commit as a whole: what one queue is refused for is not to hold up the others, so that a
+        refused commit is made again in halves.
+        """
         if target not in COMMIT_TARGETS:
             raise ValueError(f"commit target {target!r}: one of {', '.join(COMMIT_TARGETS)}")
         result = CommitResult({}, {}, {})
-        for broker_name, topic, queues in self._by_name(offsets):
-            wanted = {queue: offsets[queue] for queue in queues}
-
-            def call(member: Member, wanted: dict[MessageQueue, int] = wanted, name: str = broker_name) -> int:
-                answer = self.transport.commit_offsets(member.address, group, wanted, timeout_s or self.timeout_s)
-                for of_topic, queue_id, offset in answer.offsets:
-                    result.offsets[MessageQueue(of_topic, name, queue_id)] = offset
-                return member.broker_id
-
-            try:
-                taker = self.ask(topic, broker_name, call, only_this=target == "masterOnly")
-                result.broker_ids[broker_name] = taker
-                if target == "both":
-                    for broker_id in self.route(topic).addresses(broker_name):
-                        if broker_id != taker:
-                            self.ask(topic, broker_name, call, broker_id=broker_id, only_this=True)
-            except RocketSimError as error:
-                result.failures[broker_name] = error
+        for _, topic, queues in self._by_name(offsets):
+            self._commit(group, topic, {queue: offsets[queue] for queue in queues}, target, timeout_s, result)
         if result.failures:
-            broker_name, failure = next(iter(result.failures.items()))
+            failure = next(iter(result.failures.values()))
             message = f"offsets of group {group!r} were not committed to {', '.join(result.failures)}: {failure}"
             raise CommitFailed(message, result) from failure
         return result
+
+    def _commit(
+        self,
+        group: str,
+        topic: str,
+        offsets: Mapping[MessageQueue, int],
+        target: str,
+        timeout_s: float | None,
+        result: CommitResult,
+    ) -> None:
+        """One broker name's part."""
+        broker_name = next(iter(offsets)).broker_name
+
+        def call(member: Member) -> int:
+            answer = self.transport.commit_offsets(member.address, group, offsets, timeout_s or self.timeout_s)
+            for of_topic, queue_id, offset in answer.offsets:
+                result.offsets[MessageQueue(of_topic, broker_name, queue_id)] = offset
+            return member.broker_id
+
+        try:
+            taker = self.ask(topic, broker_name, call, only_this=target == "masterOnly")
+            result.broker_ids[broker_name] = taker
+            if target == "both":
+                for broker_id in self.addresses(topic, broker_name):
+                    if broker_id != taker:
+                        self.ask(topic, broker_name, call, broker_id=broker_id, only_this=True)
+        except (TopicNotExist, InvalidParameter) as error:
+            if len(offsets) == 1:
+                result.failures[broker_name] = error
+                return
+            items = list(offsets.items())
+            for half in (items[: len(items) // 2], items[len(items) // 2 :]):
+                self._commit(group, half[0][0].topic, dict(half), target, timeout_s, result)
+        except RocketSimError as error:
+            result.failures[broker_name] = error
 
     @staticmethod
     def _by_name(queues: Collection[MessageQueue]) -> Iterator[tuple[str, str, list[MessageQueue]]]:
@@ -170,7 +218,7 @@ class Cluster(Directory):
                 tried.clear()  # once round: from the first on again
                 member = self.next_member(topic, broker_name, broker_id_hint, only_this=only_this)
             if member is None or failures >= max_failures:
-                raise failure or nobody(topic, broker_name, broker_id_hint if only_this else None)
+                raise nobody(topic, broker_name, broker_id_hint if only_this else None, failure)
             frames = self.transport.pull_range(
                 member.address,
                 open_ranges,
@@ -192,11 +240,11 @@ class Cluster(Directory):
                 if not another_may_do_better(error, member.broker_id):
                     raise
                 if progress.total() > before:
-                    failures = 0
+                    failures, failure = 0, None
                     tried.clear()
                     if isinstance(error, CallTimeout):
                         continue  # Only the stream's own deadline: go on where we are.
-                failure = error
+                failure = error if tells_more(error, failure) else failure
                 failures += 1
                 tried.append(member.address)
                 if isinstance(error, Unreachable):

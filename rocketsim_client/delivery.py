@@ -25,7 +25,7 @@ from rocketsim_client.errors import (
 )
 from rocketsim_client.fault import LatencyFaults
 from rocketsim_client.model import BatchPart, MessageQueue, ProducerStats, SendStatus
-from rocketsim_client.retry import Budget, is_worth_retrying
+from rocketsim_client.retry import Budget, is_worth_sending_again
 from rocketsim_client.route import DEFAULT_TOPIC, MASTER_ID, TopicRoute
 from rocketsim_client.selection import RoundRobin
 
@@ -150,7 +150,7 @@ class Delivery:
                     if not batch.may_move:
                         raise self._queue_not_exist(batch, error) from error
                     break
-                if not is_worth_retrying(error):
+                if not is_worth_sending_again(error):
                     raise
             else:
                 self._note(batch.broker_name, began, isolation=False)
@@ -289,5 +289,5 @@ class Delivery:
             self.stats.sent_again += sent_again
 
 
-class _NoMaster(RocketSimError):
+class _NoMaster(BrokerNotExist):
     """Worth another attempt elsewhere: SERVICE_NOT_AVAILABLE."""

@@ -7,7 +7,7 @@ route is asked again as soon as it proves wrong.
 
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from rocketsim_client import forks
@@ -16,32 +16,33 @@ from rocketsim_client.brokers import BadAddresses, Member, candidates
 from rocketsim_client.errors import (
     BrokerNotExist,
     CallTimeout,
-    GroupNotExist,
+    MasterNotExist,
     NameServerUnavailable,
+    NoRoute,
     RocketSimError,
-    ServiceNotAvailable,
-    TopicNotExist,
     Unreachable,
 )
 from rocketsim_client.grpc_transport import GrpcTransport
 from rocketsim_client.model import MessageQueue
+from rocketsim_client.retry import Another, another_may_do_better, cure_of, tells_more
 from rocketsim_client.route import MASTER_ID, BrokerData, RouteTable, TopicRoute
 from rocketsim_client.transport import Transport
 
 T = TypeVar("T")
 
-
-def another_may_do_better(error: RocketSimError, broker_id: int) -> bool:
-    """Whether to ask another member of the name: this one is silent, refuses for now, or is a slave that has not heard
-    of a topic or group yet."""
-    if isinstance(error, Unreachable | ServiceNotAvailable):
-        return True
-    return broker_id != MASTER_ID and isinstance(error, TopicNotExist | GroupNotExist)
+LIST_FOR_S = 1.0  # how long a list of all brokers serves
 
 
-def nobody(topic: str, broker_name: str, only_id: int | None) -> BrokerNotExist:
-    wanted = "" if only_id is None else f"broker id {only_id} of "
-    return BrokerNotExist(f"the route of topic {topic!r} has no address for {wanted}broker {broker_name!r}")
+def nobody(topic: str, broker_name: str, only_id: int | None, failure: RocketSimError | None) -> RocketSimError:
+    """What to raise when every member there is has been asked in vain."""
+    if failure is None:
+        wanted = "" if only_id is None else f"broker id {only_id} of "
+        return BrokerNotExist(f"the route of topic {topic!r} has no address for {wanted}broker {broker_name!r}")
+    if cure_of(failure).another is Another.OF_A_SLAVE:
+        error = MasterNotExist(f"no master of broker {broker_name!r} is there, and its slave may not know: {failure}")
+        error.__cause__ = failure
+        return error
+    return failure
 
 
 class Directory:
@@ -63,6 +64,8 @@ class Directory:
         self._clock = clock
         self._routes = RouteTable(poll_interval_s)
         self._bad = BadAddresses()
+        self._list: Mapping[str, Mapping[int, str]] | None = None
+        self._listed_at = 0.0
         self._asking = threading.Lock()
         forks.watch(self)
 
@@ -92,12 +95,7 @@ class Directory:
                 return again
             try:
                 route = self.transport.topic_route(topic, self.timeout_s)
-            except NameServerUnavailable:
-                if known is None or fresh:
-                    raise
-                self._routes.asked_in_vain(topic, self._clock())
-                return known
-            except TopicNotExist:
+            except (NameServerUnavailable, NoRoute):
                 if known is None or fresh:
                     raise
                 self._routes.asked_in_vain(topic, self._clock())
@@ -111,13 +109,30 @@ class Directory:
             return self._routes.get(topic)
         try:
             return self.route(topic, fresh=True)
-        except (NameServerUnavailable, TopicNotExist):
+        except (NameServerUnavailable, NoRoute):
             self._routes.refreshed_in_vain(topic, self._clock())
             return self._routes.get(topic)
 
     def queues(self, topic: str, *, fresh: bool = False) -> list[MessageQueue]:
         """The queues that can be read."""
         return self.route(topic, fresh=fresh).readable_queues()
+
+    def addresses(self, topic: str, broker_name: str) -> Mapping[int, str]:
+        """The members of the broker name.  A route that does not have it (the topic was deleted there, or its brokers
+        were away a moment ago) says nothing about where the brokers are: that is asked of the list of brokers.
+        """
+        try:
+            found = self.route(topic).addresses(broker_name)
+        except NoRoute:
+            found = {}
+        return found or self._listed().get(broker_name, {})
+
+    def _listed(self) -> Mapping[str, Mapping[int, str]]:
+        now = self._clock()
+        if self._list is None or now - self._listed_at >= LIST_FOR_S:
+            self._list = {data.broker_name: data.addresses for data in self.members()}
+            self._listed_at = now
+        return self._list
 
     # --- whom to ask ----------------------------------------------------------------------------------------------
 
@@ -155,7 +170,7 @@ class Directory:
     def _find(
         self, topic: str, broker_name: str, broker_id: int, tried: Collection[str], only_this: bool
     ) -> Member | None:
-        order = candidates(self.route(topic).addresses(broker_name), broker_id, self.bad_addresses())
+        order = candidates(self.addresses(topic, broker_name), broker_id, self.bad_addresses())
         open_to_choice = (member for member in order if not only_this or member.broker_id == broker_id)
         return next((member for member in open_to_choice if member.address not in tried), None)
 
@@ -178,13 +193,13 @@ class Directory:
             except RocketSimError as error:
                 if not another_may_do_better(error, member.broker_id):
                     raise
-                failure = error
+                failure = error if tells_more(error, failure) else failure
                 if isinstance(error, Unreachable):
                     self.failed(member.address, error)
             else:
                 self.answered(member.address)
                 return answer
-        raise failure or nobody(topic, broker_name, broker_id if only_this else None)
+        raise nobody(topic, broker_name, broker_id if only_this else None, failure)
 
     def ask_name(self, broker_name: str, call: Callable[[str], T]) -> T:
         """`call(address)`'s answer from the master of a name, from another member when it does not answer.  For

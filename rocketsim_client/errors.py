@@ -51,7 +51,15 @@ class QueueNotExist(MessageIllegal):
 
 
 class TopicNotExist(RocketSimError):
+    """A broker says that it has no such topic.  Only a master's word proves that the topic is gone."""
+
     code = 17
+
+
+class NoRoute(TopicNotExist):
+    """No name server that answers knows a broker with the topic: it was never made, or all its brokers are away, or the
+    name servers have just started.  Proves nothing about the topic.
+    """
 
 
 class NoPermission(RocketSimError):
@@ -121,6 +129,12 @@ class NameServerUnavailable(Unreachable):
 
 class BrokerNotExist(RocketSimError):
     """The route names no address for the broker."""
+
+
+class MasterNotExist(BrokerNotExist):
+    """No master of the broker name is there, and its slave knows nothing of the topic, queue or group: it may not have
+    heard of it yet.
+    """
 
 
 class BadAnswer(RocketSimError):

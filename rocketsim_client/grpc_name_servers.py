@@ -9,7 +9,14 @@ from rocketsim_proto.namesrv_pb2_grpc import NameServerStub
 
 from rocketsim_client.brokers import BadAddresses
 from rocketsim_client.channels import Channels
-from rocketsim_client.errors import CallTimeout, NameServerUnavailable, RocketSimError, TopicNotExist, Unreachable
+from rocketsim_client.errors import (
+    CallTimeout,
+    NameServerUnavailable,
+    NoRoute,
+    RocketSimError,
+    TopicNotExist,
+    Unreachable,
+)
 from rocketsim_client.grpc_answers import broker_data
 from rocketsim_client.route import BrokerData, QueueData, TopicRoute
 
@@ -30,7 +37,7 @@ class GrpcNameServers:
             request = ns.TopicRouteRequest(topic=topic)
             answer = self.channels.call(address, NameServerStub, "TopicRoute", request, timeout_s)
             if not answer.queue_datas:
-                raise TopicNotExist(f"topic {topic!r}: no route at name server {address}", address=address)
+                raise NoRoute(f"no route at name server {address}", address=address)
             return TopicRoute(
                 topic,
                 tuple(
@@ -40,7 +47,14 @@ class GrpcNameServers:
                 {data.broker_name: broker_data(data) for data in answer.broker_datas},
             )
 
-        return self._ask_name_servers(ask)
+        try:
+            return self._ask_name_servers(ask)
+        except TopicNotExist as error:
+            raise NoRoute(
+                f"no name server knows a broker with topic {topic!r}: it does not exist, or none of its brokers is "
+                f"there ({error})",
+                address=error.address,
+            ) from error
 
     def topic_list(self, timeout_s: float) -> list[str]:
         def ask(address: str) -> list[str]:

@@ -1,16 +1,108 @@
-"""Which failed sends are worth another attempt, and how long there is for it.  Pure: `now` is an argument."""
+"""What may cure an error: one table for the client, the sink, and the source's tasks and driver.  Pure: `now` is an
+argument.  docs/spark.md shows the same table to users.
+
+`another`  whether another member of the broker name is asked at once
+`read`     whether what was asked for is asked for again a moment later: pulls by a task (pullRetries), bounds, searches
+           and offsets by the driver (the queues wait meanwhile), commits (commitRetries, then the next round)
+`send`     whether a message is sent again, at another broker name where it may move, else at the same; RocketMQ 4.9's
+           codes (TOPIC_NOT_EXIST, SERVICE_NOT_AVAILABLE, SYSTEM_ERROR, NO_PERMISSION, NO_BUYER_ID, NOT_IN_CURRENT_UNIT)
+           and 5.x's SYSTEM_BUSY: the broker has not stored anything, and another one may be idle
+"""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
-from rocketsim_client.errors import RocketSimError, Unreachable
+from rocketsim_client.errors import (
+    BadAnswer,
+    BrokerNotExist,
+    BrokerRefused,
+    GroupNotExist,
+    InvalidParameter,
+    NameServerUnavailable,
+    NoPermission,
+    NoRoute,
+    RocketSimError,
+    ServiceNotAvailable,
+    StoreDamaged,
+    SystemBusy,
+    TopicNotExist,
+    Unreachable,
+)
+from rocketsim_client.route import MASTER_ID
 
-# RocketMQ 4.9: TOPIC_NOT_EXIST, SERVICE_NOT_AVAILABLE, SYSTEM_ERROR, NO_PERMISSION, NO_BUYER_ID, NOT_IN_CURRENT_UNIT.
-# SYSTEM_BUSY is 5.x's addition: the broker has not stored anything, and another one may be idle.
-RETRY_RESPONSE_CODES = frozenset({1, 2, 14, 16, 17, 204, 205})
+
+class Another(StrEnum):
+    YES = "yes"
+    OF_A_SLAVE = "if a slave says it"  # it may not have heard yet; a master's word is final
+    BY_A_TASK = "by a task"  # who reads one message at a time is told
+    NO = "no"
 
 
-def is_worth_retrying(error: RocketSimError) -> bool:
-    return isinstance(error, Unreachable) or error.code in RETRY_RESPONSE_CODES
+@dataclass(frozen=True, slots=True)
+class Cure:
+    another: Another
+    read: bool
+    send: bool
+
+
+# The most particular class first: the first that fits counts.
+CURES: dict[type[RocketSimError], Cure] = {
+    NameServerUnavailable: Cure(Another.NO, read=True, send=True),
+    Unreachable: Cure(Another.YES, read=True, send=True),
+    NoRoute: Cure(Another.NO, read=True, send=True),
+    BrokerNotExist: Cure(Another.NO, read=True, send=True),
+    ServiceNotAvailable: Cure(Another.YES, read=True, send=True),
+    SystemBusy: Cure(Another.YES, read=True, send=True),
+    StoreDamaged: Cure(Another.YES, read=True, send=True),
+    BrokerRefused: Cure(Another.YES, read=True, send=True),
+    BadAnswer: Cure(Another.BY_A_TASK, read=True, send=True),
+    TopicNotExist: Cure(Another.OF_A_SLAVE, read=False, send=True),
+    InvalidParameter: Cure(Another.OF_A_SLAVE, read=False, send=False),
+    GroupNotExist: Cure(Another.OF_A_SLAVE, read=False, send=False),
+    NoPermission: Cure(Another.NO, read=False, send=True),
+}
+INCURABLE = Cure(Another.NO, read=False, send=False)
+# Of a broker's other refusals (BrokerRefused), those that a send is repeated for.
+SENT_AGAIN = frozenset({1, 204, 205})
+
+
+def cure_of(error: BaseException) -> Cure:
+    return next((cure for kind, cure in CURES.items() if isinstance(error, kind)), INCURABLE)
+
+
+def another_may_do_better(error: RocketSimError, broker_id: int) -> bool:
+    """Whether to ask another member of the name now that this one has failed."""
+    match cure_of(error).another:
+        case Another.YES:
+            return True
+        case Another.OF_A_SLAVE:
+            return broker_id != MASTER_ID
+    return False
+
+
+def is_worth_asking_again(error: BaseException) -> bool:
+    """For who reads: the same question may be answered in a moment."""
+    return cure_of(error).read
+
+
+def is_worth_sending_again(error: BaseException) -> bool:
+    """For who sends: another attempt may be acknowledged."""
+    if type(error) is BrokerRefused:
+        return error.code in SENT_AGAIN
+    return cure_of(error).send
+
+
+def tells_more(error: RocketSimError, than: RocketSimError | None) -> bool:
+    """Of the failures of several members the caller gets one: an answer tells more than silence, and what only a slave
+    says to be missing tells least.
+    """
+    return than is None or _rank(error) >= _rank(than)
+
+
+def _rank(error: RocketSimError) -> int:
+    if cure_of(error).another is Another.OF_A_SLAVE:
+        return 0
+    return 1 if isinstance(error, Unreachable) else 2
 
 
 @dataclass(slots=True)

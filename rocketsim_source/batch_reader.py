@@ -12,7 +12,7 @@ from rocketsim_source.option_values import OptionError
 from rocketsim_source.options import SourceOptions
 from rocketsim_source.partition import QueueRangesPartition, parallelism_now, plan_partitions
 from rocketsim_source.queue import Offsets
-from rocketsim_source.queue_watch import QueueWatch
+from rocketsim_source.queue_watch import QueueWatch, answered
 from rocketsim_source.splits import QueueRange
 from rocketsim_source.starts import Facts, end_offsets, start_offsets, wanted_ends, wanted_starts, within
 
@@ -54,16 +54,12 @@ def ranges(options: SourceOptions, cluster: BrokerCluster) -> list[QueueRange]:
     committed: Offsets = {}
     if asked := starts_wanted.needs_committed():
         assert options.group is not None
-        committed, silent = cluster.committed(options.group, asked)
-        if silent:
-            raise ConnectionError(
-                f"the committed offsets of {', '.join(sorted(silent))} cannot be read: nobody answers"
-            )
+        committed = answered(cluster.committed(options.group, asked), "committed offset")
+    first = answered(cluster.search(starts_wanted.timestamps), "offset at startingTimestamp")
+    last = answered(cluster.search(ends_wanted.timestamps), "offset at endingTimestamp")
 
-    starts = start_offsets(
-        starts_wanted, Facts(seen.bounds, committed, cluster.search(starts_wanted.timestamps)), options
-    )
-    ends = end_offsets(ends_wanted, Facts(seen.bounds, {}, cluster.search(ends_wanted.timestamps)))
+    starts = start_offsets(starts_wanted, Facts(seen.bounds, committed, first), options)
+    ends = end_offsets(ends_wanted, Facts(seen.bounds, {}, last))
     planned = []
     for queue, start in sorted(starts.items()):
         bounds = seen.bounds[queue]

@@ -6,6 +6,7 @@ the first call.
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rocketsim_source.connection import Connection
@@ -34,11 +35,30 @@ class Bounds:
 
 @dataclass(slots=True)
 class Seen:
-    """The answer to a question about many queues."""
+    """The answer to a question about many queues: each of them is in exactly one of the three."""
 
     bounds: dict[Queue, Bounds] = field(default_factory=dict)
-    gone: set[Queue] = field(default_factory=set)  # their broker answered that it has no such topic or queue
-    silent: dict[str, Exception] = field(default_factory=dict)  # broker names of which nobody answered
+    gone: set[Queue] = field(default_factory=set)  # their living master has no such topic or queue
+    silent: dict[Queue, Exception] = field(default_factory=dict)  # nobody answered who could know
+
+    @property
+    def silent_names(self) -> dict[str, Exception]:
+        """One error for each broker name that some queue waits for."""
+        return {queue.broker_name: error for queue, error in sorted(self.silent.items(), reverse=True)}
+
+    def fell_silent(self, silent: Mapping[Queue, Exception]) -> None:
+        """What else had to be known about these queues was not answered: they wait."""
+        for queue, error in silent.items():
+            self.bounds.pop(queue, None)
+            self.silent[queue] = error
+
+
+@dataclass(slots=True)
+class Answered:
+    """An offset for each queue that has one, and the queues for which nobody answered."""
+
+    offsets: Offsets = field(default_factory=dict)
+    silent: dict[Queue, Exception] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -54,15 +74,16 @@ class BrokerCluster(Protocol):
     def topics(self) -> list[str]: ...
 
     def queues(self, topic: str, *, fresh: bool = False) -> list[Queue] | None:
-        """The readable queues; None if there is no such topic."""
+        """The readable queues of the brokers that are there; None if no name server knows any, which proves nothing
+        about the topic."""
 
     def bounds(self, queues: Iterable[Queue]) -> Seen: ...
 
-    def search(self, timestamps: Mapping[Queue, int]) -> Offsets:
+    def search(self, timestamps: Mapping[Queue, int]) -> Answered:
         """The first offset stored at or after the time in ms; the end where nothing is that young."""
 
-    def committed(self, group: str, queues: Collection[Queue]) -> tuple[Offsets, set[str]]:
-        """The group's offsets (absent: none), and the broker names that did not answer."""
+    def committed(self, group: str, queues: Collection[Queue]) -> Answered:
+        """The group's offsets; a queue in neither part has none."""
 
     def commit(self, group: str, offsets: Offsets, target: str, timeout_s: float) -> Committed: ...
 
@@ -102,33 +123,39 @@ class ClientCluster:
         return self.client.topics()
 
     def queues(self, topic: str, *, fresh: bool = False) -> list[Queue] | None:
-        from rocketsim_client.errors import TopicNotExist
+        from rocketsim_client.errors import NoRoute
 
         try:
             return [Queue(*queue) for queue in self.client.queues(topic, fresh=fresh)]
-        except TopicNotExist:
+        except NoRoute:
             return None
 
     def bounds(self, queues: Iterable[Queue]) -> Seen:
         from rocketsim_client.errors import RocketSimError, TopicNotExist
+        from rocketsim_client.retry import is_worth_asking_again
 
         seen = Seen()
+        away: dict[str, RocketSimError] = {}
         for (topic, broker_name), members in by_broker(queues).items():
-            if broker_name in seen.silent:
+            if broker_name in away:  # each further question might cost a timeout
+                seen.silent |= dict.fromkeys(members, away[broker_name])
                 continue
             try:
-                answer = self.client.bounds(topic, [as_client(queue) for queue in members])
-            except TopicNotExist:
-                seen.gone.update(members)
-                continue
+                answer = self.client.broker_bounds(topic, broker_name, [queue.queue_id for queue in members])
             except RocketSimError as error:
-                seen.silent[broker_name] = error
-                continue
-            for queue in members:
-                found = answer.get(as_client(queue))
-                if found is None:
-                    seen.gone.add(queue)
+                if is_worth_asking_again(error):
+                    seen.silent |= dict.fromkeys(members, error)
+                    if is_away(error):
+                        away[broker_name] = error
+                elif isinstance(error, TopicNotExist):
+                    seen.gone.update(members)
                 else:
+                    raise
+                continue
+            from_master = any(found.is_master for found in answer.values())
+            for queue in members:
+                found = answer.get(queue.queue_id)
+                if found is not None:
                     seen.bounds[queue] = Bounds(
                         found.min_offset,
                         found.max_offset,
@@ -136,31 +163,44 @@ class ClientCluster:
                         found.size_bytes,
                         found.broker_id,
                     )
+                elif from_master:
+                    seen.gone.add(queue)
+                else:
+                    seen.silent[queue] = LookupError(
+                        f"the slave of {broker_name}, whose master is away, has no {queue}"
+                    )
         return seen
 
-    def search(self, timestamps: Mapping[Queue, int]) -> Offsets:
-        found: Offsets = {}
+    def search(self, timestamps: Mapping[Queue, int]) -> Answered:
+        found = Answered()
         for (topic, _), members in by_broker(timestamps).items():
-            answer = self.client.search(topic, {as_client(queue): timestamps[queue] for queue in members})
-            found |= {Queue(*queue): offset for queue, offset in answer.items()}
+            asked = {as_client(queue): timestamps[queue] for queue in members}
+            self._collect(found, members, partial(self.client.search, topic, asked))
         return found
 
-    def committed(self, group: str, queues: Collection[Queue]) -> tuple[Offsets, set[str]]:
-        from rocketsim_client.errors import RocketSimError, Unreachable
-
-        found: Offsets = {}
-        silent: set[str] = set()
+    def committed(self, group: str, queues: Collection[Queue]) -> Answered:
+        found = Answered()
         for broker_name in sorted({queue.broker_name for queue in queues}):
-            members = [as_client(queue) for queue in queues if queue.broker_name == broker_name]
-            try:
-                answer = self.client.committed(group, members)
-            except (Unreachable, RocketSimError) as error:
-                if error.code in (17, 26):
-                    raise  # no such topic or group: no waiting will help
-                silent.add(broker_name)
-                continue
-            found |= {Queue(*queue): offset for queue, offset in answer.items() if offset >= 0}
-        return found, silent
+            members = [queue for queue in queues if queue.broker_name == broker_name]
+            asked = [as_client(queue) for queue in members]
+            self._collect(found, members, partial(self.client.committed, group, asked))
+        found.offsets = {queue: offset for queue, offset in found.offsets.items() if offset >= 0}
+        return found
+
+    @staticmethod
+    def _collect(found: Answered, queues: Collection[Queue], ask: Callable[[], Mapping[Any, int]]) -> None:
+        """The answer for these queues, or that there is none yet: a queue that its broker does not have (any more) is
+        judged by its bounds, not here.
+        """
+        from rocketsim_client.errors import InvalidParameter, RocketSimError, TopicNotExist
+        from rocketsim_client.retry import is_worth_asking_again
+
+        try:
+            found.offsets |= {Queue(*queue): offset for queue, offset in ask().items()}
+        except RocketSimError as error:
+            if not is_worth_asking_again(error) and not isinstance(error, TopicNotExist | InvalidParameter):
+                raise
+            found.silent |= dict.fromkeys(queues, error)
 
     def commit(self, group: str, offsets: Offsets, target: str, timeout_s: float) -> Committed:
         from rocketsim_client.cluster import CommitFailed
@@ -197,13 +237,13 @@ class ClientCluster:
 
     def members(self, queue: Queue) -> dict[int, bool]:
         bad = self.client.bad_addresses()
-        addresses = self.client.route(queue.topic).addresses(queue.broker_name)
+        addresses = self.client.addresses(queue.topic, queue.broker_name)
         return {broker_id: address not in bad for broker_id, address in addresses.items()}
 
     def suspect(self, queue: Queue, broker_id: int) -> None:
         from rocketsim_client.errors import CallTimeout
 
-        address = self.client.route(queue.topic).addresses(queue.broker_name).get(broker_id)
+        address = self.client.addresses(queue.topic, queue.broker_name).get(broker_id)
         if address is not None:
             self.client.failed(address, CallTimeout("no frame in time", address=address))
 
@@ -224,6 +264,13 @@ class ClientCluster:
 
     def close(self) -> None:
         self.client.close()
+
+
+def is_away(error: Exception) -> bool:
+    """Nobody of the broker name can be reached, whatever is asked."""
+    from rocketsim_client.errors import BrokerNotExist, Unreachable
+
+    return isinstance(error, Unreachable) or type(error) is BrokerNotExist
 
 
 def by_broker(queues: Iterable[Queue]) -> dict[tuple[str, str], list[Queue]]:

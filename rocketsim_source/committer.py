@@ -154,10 +154,10 @@ class Committer:
         if options.group_conflict_policy != "ignore":
             with self._changed:
                 asked = self._ledger.queues()
-            fresh, silent = self._cluster.committed(self._group, asked)
-            self._look_for_conflicts(fresh)
+            found = self._cluster.committed(self._group, asked)
+            self._look_for_conflicts(found.offsets)
             with self._changed:
-                self._ledger.saw(fresh, [queue for queue in asked if queue.broker_name not in silent])
+                self._ledger.saw(found.offsets, [queue for queue in asked if queue not in found.silent])
         with self._changed:
             self._ledger.dirty = False  # what is wanted from here on is the next round's
             send = self._ledger.to_send(self._clock())

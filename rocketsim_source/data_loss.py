@@ -1,8 +1,10 @@
 """What to do about records that should be there and are not.  Pure.
 
-trimmed     the queue's smallest offset has passed what was to be read: retention, or a deleted file
-truncated   the queue ends before what was already read: a broker restarted empty, or lost its tail
-deleted     topic or queue are gone
+trimmed       the queue's smallest offset has passed what was to be read: retention, or a deleted file
+truncated     the queue ends before what was already read: a broker restarted empty, or lost its tail
+deleted       the living master of the queue has no such topic, or fewer queues of it; that nobody answers, or that no
+              name server knows the topic, is no loss
+unsubscribed  the options do not name the topic or queue any more that the checkpoint has
 """
 
 from collections.abc import Mapping
@@ -18,7 +20,15 @@ EARLIEST = "earliest"
 TRIMMED = "trimmed"
 TRUNCATED = "truncated"
 DELETED = "deleted"
-KINDS = (TRIMMED, TRUNCATED, DELETED)
+UNSUBSCRIBED = "unsubscribed"
+KINDS = (TRIMMED, TRUNCATED, DELETED, UNSUBSCRIBED)
+
+NEAREST = (
+    "set dataLossAction={kind}=skip (go on at the nearest offset there is) or {kind}=earliest (go on at the queue's "
+    "smallest), or failOnDataLoss=false for all kinds."
+)
+LEAVE = "set dataLossAction={kind}=skip (the queue is read no more), or failOnDataLoss=false for all kinds."
+ADVICE = {TRIMMED: NEAREST, TRUNCATED: NEAREST, DELETED: LEAVE, UNSUBSCRIBED: LEAVE}
 
 
 class DataLossError(RuntimeError):
@@ -26,9 +36,7 @@ class DataLossError(RuntimeError):
 
     def __init__(self, kind: str, queue: Queue, what: str) -> None:
         super().__init__(
-            f"{queue} {what}. If going on without these records is right, set dataLossAction={kind}=skip (go on at "
-            f"the nearest offset there is) or {kind}=earliest (go on at the queue's smallest), or failOnDataLoss=false "
-            "for all kinds."
+            f"{queue} {what}. If going on without these records is right, {ADVICE[kind].format(kind=kind)}"
         )
         self.kind = kind
         self.queue = queue
@@ -55,6 +63,7 @@ class DataLossPolicy:
     trimmed: str = FAIL
     truncated: str = FAIL
     deleted: str = FAIL
+    unsubscribed: str = FAIL
 
     @classmethod
     def of(cls, fail_on_data_loss: bool, actions: Mapping[str, str] | None) -> "DataLossPolicy":

@@ -186,6 +186,14 @@ class SourceOptions:
             return tuple(sorted({queue.topic for queue in self.assign}))
         return self.topic or self.subscribe
 
+    def reads(self, queue: Queue) -> bool:
+        """Whether the options mean this queue, if it is there.  A checkpoint may have others, from before a change."""
+        if self.assign:
+            return queue in self.assign
+        if self.subscribe_pattern:
+            return re.fullmatch(self.subscribe_pattern, queue.topic) is not None
+        return queue.topic in self.topics
+
     @property
     def pull_group(self) -> str:
         """A pull always names a group, because brokers decide by group who may read what, and where."""

@@ -6,10 +6,10 @@ import logging
 import re
 from collections.abc import Callable, Iterable
 
-from rocketsim_source.cluster import BrokerCluster, Seen
+from rocketsim_source.cluster import Answered, BrokerCluster, Seen
 from rocketsim_source.option_values import OptionError
 from rocketsim_source.options import SourceOptions
-from rocketsim_source.queue import Queue
+from rocketsim_source.queue import Offsets, Queue
 
 logger = logging.getLogger(__name__)
 
@@ -35,22 +35,15 @@ class QueueWatch:
     def discover(self, *, must_exist: bool = False) -> set[Queue]:
         """All queues to read, as far as is known; looked for again every queueDiscoveryIntervalMs.
 
-        `must_exist` asks now, and raises for a topic that is not there: at a query's start that is a mistake, later it
-        is trouble.
+        `must_exist` asks now, and raises for a topic that is not there: at a query's start that is a mistake.  Later it
+        is trouble: a queue that is known stays known, whatever a name server says, until its master denies it.
         """
         now = self._clock()
         fresh = must_exist or self._discovered_ms is None
         due = fresh or now - (self._discovered_ms or 0) >= self._options.queue_discovery_interval_ms
         if not due:
             return self._queues
-        from rocketsim_client.errors import RocketSimError
-
-        try:
-            self._queues = self._look(must_exist)
-        except RocketSimError as error:
-            if must_exist or self._discovered_ms is None:
-                raise
-            logger.warning("looking for new queues failed, going on with those known: %s", error)
+        self._queues = self._look(must_exist) | (set() if must_exist else self._queues)
         self._discovered_ms = now
         return self._queues
 
@@ -59,19 +52,30 @@ class QueueWatch:
             if must_exist:
                 self._check_assigned(self._options.assign)
             return set(self._options.assign)
-        topics = self._options.topics
-        if self._options.subscribe_pattern:
-            matches = re.compile(self._options.subscribe_pattern).fullmatch
-            topics = tuple(topic for topic in self._cluster.topics() if not is_system(topic) and matches(topic))
-            if not topics and must_exist:
-                logger.warning("no topic matches subscribePattern=%s yet", self._options.subscribe_pattern)
+        from rocketsim_client.errors import RocketSimError
+
         found: set[Queue] = set()
-        for topic in topics:
-            queues = self._cluster.queues(topic, fresh=True)
-            if queues is None and must_exist and not self._options.subscribe_pattern:
-                raise OptionError(self._no_topic(topic))
-            found.update(queues or ())
+        try:
+            topics = self._topics(must_exist)
+            for topic in topics:
+                queues = self._cluster.queues(topic, fresh=True)
+                if queues is None and must_exist and not self._options.subscribe_pattern:
+                    raise OptionError(self._no_topic(topic))
+                found.update(queues or ())
+        except RocketSimError as error:
+            if must_exist:
+                raise
+            logger.warning("looking for new queues failed, going on with those known: %s", error)
         return found
+
+    def _topics(self, must_exist: bool) -> tuple[str, ...]:
+        if not self._options.subscribe_pattern:
+            return self._options.topics
+        matches = re.compile(self._options.subscribe_pattern).fullmatch
+        topics = tuple(topic for topic in self._cluster.topics() if not is_system(topic) and matches(topic))
+        if not topics and must_exist:
+            logger.warning("no topic matches subscribePattern=%s yet", self._options.subscribe_pattern)
+        return topics
 
     def _check_assigned(self, assigned: Iterable[Queue]) -> None:
         for topic in self._options.topics:
@@ -93,24 +97,33 @@ class QueueWatch:
         except RocketSimError:
             near = []
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        return f"topic {topic} does not exist{hint} (create it with: rocketsim admin updateTopic -t {topic})"
+        return (
+            f"topic {topic} does not exist, or none of its brokers is there{hint} (create it with: rocketsim admin "
+            f"updateTopic -t {topic})"
+        )
 
     def look(self, queues: Iterable[Queue], *, must_answer: bool = False) -> Seen:
-        """Bounds of the queues, now.  Broker names that do not answer are left out, unless `must_answer`."""
+        """Bounds of the queues, now.  Those of which nobody answers are left out, unless all `must_answer`."""
         wanted = list(queues)
         seen = self._cluster.bounds(wanted)
-        for broker_name, error in seen.silent.items():
-            if broker_name not in self._reported:
-                logger.warning("no broker of %s answers, its queues wait: %s", broker_name, error)
-        for broker_name in self._reported - seen.silent.keys():
-            if any(queue.broker_name == broker_name for queue in seen.bounds):
-                logger.warning("%s answers again", broker_name)
-        self._reported = set(seen.silent)
-        if seen.silent and must_answer:
-            name, error = next(iter(seen.silent.items()))
-            raise NothingAnswers(f"no broker of {name} answers: {error}") from error
+        self._queues = self._queues - seen.gone
+        self._report(seen)
+        if must_answer:
+            refuse_silence(seen)
         self._give_up_some_time(wanted, seen)
         return seen
+
+    def _report(self, seen: Seen) -> None:
+        """Says once that queues begin to wait, and that they go on."""
+        silent = seen.silent_names
+        for broker_name, error in silent.items():
+            if broker_name not in self._reported:
+                count = sum(queue.broker_name == broker_name for queue in seen.silent)
+                logger.warning("nobody answers for %d queues of %s, they wait: %s", count, broker_name, error)
+        for broker_name in self._reported - silent.keys():
+            if any(queue.broker_name == broker_name for queue in seen.bounds):
+                logger.warning("%s answers again", broker_name)
+        self._reported = set(silent)
 
     def _give_up_some_time(self, wanted: list[Queue], seen: Seen) -> None:
         """A query of which no broker at all answers waits, but not for ever."""
@@ -124,6 +137,19 @@ class QueueWatch:
             raise NothingAnswers(
                 f"no broker has answered for {self._options.broker_down_timeout_ms} ms (brokerDownTimeoutMs): {error}"
             ) from error
+
+
+def refuse_silence(seen: Seen) -> None:
+    """For who must not go on without a queue."""
+    for queue, error in sorted(seen.silent.items()):
+        raise NothingAnswers(f"nobody answers for {queue}: {error}") from error
+
+
+def answered(answer: Answered, what: str) -> Offsets:
+    """The offsets of all queues that were asked about, for who must not go on without one of them."""
+    for queue, error in sorted(answer.silent.items()):
+        raise NothingAnswers(f"nobody says the {what} of {queue}: {error}") from error
+    return answer.offsets
 
 
 def is_system(topic: str) -> bool:

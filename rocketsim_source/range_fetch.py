@@ -15,8 +15,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rocketsim_proto.columnar import RecordError, Records
 
-from rocketsim_client.errors import BadAnswer, NoPermission, RocketSimError, TopicNotExist, Unreachable
+from rocketsim_client.errors import (
+    BadAnswer,
+    BrokerRefused,
+    InvalidParameter,
+    NoPermission,
+    RocketSimError,
+    TopicNotExist,
+)
 from rocketsim_client.model import GetMessageStatus
+from rocketsim_client.retry import is_worth_asking_again
 from rocketsim_source.cluster import BrokerCluster
 from rocketsim_source.data_loss import DELETED, TRIMMED, TRUNCATED
 from rocketsim_source.decode import Run
@@ -89,18 +97,13 @@ class RangeFetch:
     def frames(self) -> Iterator[Fetched]:
         """All records of all ranges, in order; raises what a failed task should say."""
         while (first := self._first_open()) is not None:
-            target = self._target(self._ranges[first].queue)
-            run = self._run(first, target)
             try:
-                yield from self._stream(run, target)
-            except TopicNotExist as error:
-                self._deleted(run, error)
+                target = self._target(self._ranges[first].queue)
+                yield from self._stream(self._run(first, target), target)
             except RecordError as error:
                 self._failed(BadAnswer(f"{self._ranges[first].queue}: a broker sent what is no record: {error}"))
-            except (Unreachable, BadAnswer) as error:
-                self._failed(error)
-            except NoPermission as error:
-                raise PermissionError(f"reading {self._ranges[first].queue} is not permitted: {error}") from error
+            except RocketSimError as error:
+                self._refused(first, error)
 
     # --- whom to ask --------------------------------------------------------------------------------------------------
 
@@ -275,9 +278,8 @@ class RangeFetch:
             self._lost(queue, at, min(segment.min_offset, until))
             self._at[stuck.index] = min(max(at, segment.min_offset), until)
             return
-        kind = DELETED if segment.status == GetMessageStatus.NO_MATCHED_LOGIC_QUEUE else TRUNCATED
         what = f"ends at {segment.max_offset}, but was planned to be read from {at} to {until} ({segment.status.name})"
-        self._options.data_loss.allow(kind, queue, what)
+        self._options.data_loss.allow(TRUNCATED, queue, what)
         logger.warning("data loss allowed by the options: %s %s", queue, what)
         self._at[stuck.index] = until
 
@@ -297,11 +299,32 @@ class RangeFetch:
         self._options.data_loss.allow(TRIMMED, queue, what)
         logger.warning("data loss allowed by the options: %s %s", queue, what)
 
-    def _deleted(self, run: list[int], error: RocketSimError) -> None:
-        topic = self._ranges[run[0]].queue.topic
-        for index in run:
+    def _refused(self, first: int, error: RocketSimError) -> None:
+        """A call failed.  A broker that lacks one topic or queue refuses the whole call: that queue is left, if its
+        master says so, and the others go on.  Anything else that may pass is tried again.
+        """
+        if is_about_what_is_missing(error) and self._leave_what_is_gone(first, error):
+            return
+        if isinstance(error, NoPermission):
+            raise PermissionError(f"reading {self._ranges[first].queue} is not permitted: {error}") from error
+        if not is_worth_asking_again(error) and not is_about_what_is_missing(error):
+            raise error
+        self._failed(error)
+
+    def _leave_what_is_gone(self, first: int, error: RocketSimError) -> bool:
+        broker_name = self._ranges[first].queue.broker_name
+        left = [index for index, piece in enumerate(self._ranges) if self._at[index] < piece.until_offset]
+        of_broker = [index for index in left if self._ranges[index].queue.broker_name == broker_name]
+        gone = self._cluster.bounds(sorted({self._ranges[index].queue for index in of_broker})).gone
+        for index in of_broker:
             queue, _, until = self._ranges[index]
-            if queue.topic == topic:
+            if queue in gone:
                 self._options.data_loss.allow(DELETED, queue, f"is gone while it was read: {error}")
+                logger.warning("data loss allowed by the options: %s is gone while it was read: %s", queue, error)
                 self._at[index] = until
-        logger.warning("data loss allowed by the options: topic %s is gone: %s", topic, error)
+        return bool(gone)
+
+
+def is_about_what_is_missing(error: RocketSimError) -> bool:
+    """A topic that does not exist, or a queue id beyond the topic's: RocketMQ has no code of its own for the latter."""
+    return isinstance(error, TopicNotExist | InvalidParameter) or type(error) is BrokerRefused

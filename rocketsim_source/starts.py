@@ -112,8 +112,8 @@ def within(queue: Queue, offset: int, bounds: Bounds, policy: DataLossPolicy) ->
     return offset
 
 
-def wanted_ends(options: SourceOptions, queues: Iterable[Queue]) -> Wanted:
-    """Queues without an end are absent from both parts."""
+def wanted_ends(options: SourceOptions, queues: Iterable[Queue], *, strangers: bool = True) -> Wanted:
+    """Queues without an end are absent from both parts.  Without `strangers` names of other queues are let pass."""
     queues = list(queues)
     positions: dict[Queue, Position] = {}
     times: dict[Queue, int] = {}
@@ -122,7 +122,7 @@ def wanted_ends(options: SourceOptions, queues: Iterable[Queue]) -> Wanted:
         ("endingOffsetsByTimestamp", options.ending_offsets_by_timestamp),
         ("endingOffsets", options.ending_offsets),
     ):
-        if given is not None:
+        if given is not None and strangers:
             given.refuse_strangers(queues, name)
     for queue in queues:
         for by_time in (options.ending_timestamp, options.ending_offsets_by_timestamp):
@@ -140,11 +140,13 @@ def wanted_ends(options: SourceOptions, queues: Iterable[Queue]) -> Wanted:
 def end_offsets(wanted: Wanted, facts: Facts) -> Offsets:
     """Where each queue ends; a queue without an end is absent.
 
-    A timestamp that no record has reached yet is no end either: the next record may still be older.  `latest` is none
-    in a stream.
+    A timestamp that no record has reached yet is no end either: the next record may still be older.  Nor is one that
+    nobody has looked up yet.  `latest` is none in a stream.
     """
     ends = {queue: chain[0] for queue, chain in wanted.positions.items() if isinstance(chain[0], int)}
     ends |= {
-        queue: facts.found[queue] for queue in wanted.timestamps if facts.found[queue] < facts.bounds[queue].max_offset
+        queue: found
+        for queue in wanted.timestamps
+        if (found := facts.found.get(queue)) is not None and found < facts.bounds[queue].max_offset
     }
     return ends

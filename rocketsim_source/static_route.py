@@ -4,9 +4,9 @@ are asked.
 
 from collections.abc import Iterable, Mapping
 
-from rocketsim_client.errors import BrokerNotExist, NoPermission, RocketSimError, TopicNotExist
+from rocketsim_client.errors import BrokerNotExist, MasterNotExist, NoPermission, NoRoute, RocketSimError, TopicNotExist
 from rocketsim_client.grpc_transport import GrpcTransport
-from rocketsim_client.route import PERM_READ, PERM_WRITE, BrokerData, QueueData, TopicRoute
+from rocketsim_client.route import MASTER_ID, PERM_READ, PERM_WRITE, BrokerData, QueueData, TopicRoute
 from rocketsim_source.connection import Members
 
 
@@ -17,7 +17,8 @@ class StaticRoute(GrpcTransport):
         self._known: dict[tuple[str, str], int] = {}
 
     def topic_route(self, topic: str, timeout_s: float) -> TopicRoute:
-        """Queues are counted anew each time; a broker name that is away keeps the queues it had."""
+        """Queues are counted anew each time; a broker name that is away keeps the queues it had.  Only a master says
+        that a topic is gone: its slave may not have heard of it yet."""
         failure: RocketSimError | None = None
         for name in self._brokers:
             try:
@@ -28,7 +29,7 @@ class StaticRoute(GrpcTransport):
                 failure = error
         counts = {name: self._known[topic, name] for name in self._brokers if self._known.get((topic, name))}
         if not counts:
-            raise failure or TopicNotExist(f"topic {topic!r}: none of the brokers {', '.join(self._brokers)} has it")
+            raise failure or NoRoute(f"topic {topic!r}: none of the brokers {', '.join(self._brokers)} has it")
         queues = tuple(QueueData(name, count, count, PERM_READ | PERM_WRITE) for name, count in counts.items())
         return TopicRoute(topic, queues, {name: self._brokers[name] for name in counts})
 
@@ -40,11 +41,13 @@ class StaticRoute(GrpcTransport):
 
     def _count(self, topic: str, name: str, timeout_s: float) -> int:
         failure: RocketSimError = BrokerNotExist(f"broker {name!r} has no address")
-        for _, address in sorted(self._brokers[name].addresses.items()):
+        for broker_id, address in sorted(self._brokers[name].addresses.items()):
             try:
                 return max(self.queue_bounds(address, topic, [], timeout_s), default=-1) + 1
-            except TopicNotExist:
-                raise
+            except TopicNotExist as error:
+                if broker_id == MASTER_ID:
+                    raise
+                failure = MasterNotExist(f"no master of broker {name!r} is there, and its slave may not know: {error}")
             except RocketSimError as error:
                 failure = error
         raise failure

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rocketsim_source.cluster import Bounds, Seen
-from rocketsim_source.data_loss import DELETED, EARLIEST, TRIMMED, TRUNCATED
+from rocketsim_source.data_loss import DELETED, EARLIEST, TRIMMED, TRUNCATED, UNSUBSCRIBED
 from rocketsim_source.limits import Limits, TriggerDelay
 from rocketsim_source.options import SourceOptions
 from rocketsim_source.queue import Offsets, Queue
@@ -70,8 +70,16 @@ class StreamPlanner:
         """Where each queue goes on; raises DataLossError where the options say so."""
         policy = self.options.data_loss
         at = dict(starts)
-        for queue in sorted(seen.gone & starts.keys()):
-            what = f"is gone (topic or queue deleted); it was read up to {starts[queue]}"
+        for queue in sorted(queue for queue in starts if not self.options.reads(queue)):
+            what = (
+                f"is not what the options name any more: it was read up to {starts[queue]}, and no further. Named "
+                "again later it is a new queue (newQueueOffsets)"
+            )
+            policy.allow(UNSUBSCRIBED, queue, what)
+            self._warn(UNSUBSCRIBED, queue, what)
+            del at[queue]
+        for queue in sorted(seen.gone & at.keys()):
+            what = f"is gone: its master has no such topic or queue; it was read up to {starts[queue]}"
             policy.allow(DELETED, queue, what)
             self._warn(DELETED, queue, what)
             del at[queue]

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from rocketsim_source.cluster import BrokerCluster, ClientCluster, Seen
+from rocketsim_source.cluster import Answered, BrokerCluster, ClientCluster, Seen
 from rocketsim_source.committer import Committer, now_ms
 from rocketsim_source.data_loss import EARLIEST, TRUNCATED
 from rocketsim_source.offsets import StreamOffset
@@ -22,7 +22,7 @@ from rocketsim_source.options import SourceOptions
 from rocketsim_source.partition import QueueRangesPartition, parallelism_now, plan_partitions
 from rocketsim_source.progress import LagClock, report
 from rocketsim_source.queue import Offsets, Queue
-from rocketsim_source.queue_watch import QueueWatch
+from rocketsim_source.queue_watch import QueueWatch, answered, refuse_silence
 from rocketsim_source.splits import QueueRange
 from rocketsim_source.starts import Facts, Wanted, end_offsets, start_offsets, wanted_ends, wanted_starts
 from rocketsim_source.stream_planner import StreamPlanner, truncated
@@ -106,8 +106,7 @@ class _Driver:
         self._position: Offsets = {}
         self._lag_clock = LagClock()
         self._ends: Offsets = {}
-        self._open_ends: Wanted | None = None
-        self._known: set[Queue] = set()
+        self._names_checked = False
 
     # --- where to start -----------------------------------------------------------------------------------------------
 
@@ -126,19 +125,16 @@ class _Driver:
         wanted = Wanted(
             {queue: chain for queue, chain in wanted.positions.items() if queue in seen.bounds}, wanted.timestamps
         )
-        return start_offsets(wanted, self._facts(wanted, seen), self.options)
+        found = answered(self._cluster.search(wanted.timestamps), "offset at startingTimestamp")
+        committed = answered(self._committed(wanted), "committed offset")
+        return start_offsets(wanted, Facts(seen.bounds, committed, found), self.options)
 
-    def _facts(self, wanted: Wanted, seen: Seen) -> Facts:
-        found = self._cluster.search(wanted.timestamps)
-        committed: Offsets = {}
-        if asked := wanted.needs_committed():
-            assert self.options.group is not None
-            committed, silent = self._cluster.committed(self.options.group, asked)
-            if silent:
-                raise ConnectionError(
-                    f"the committed offsets of {', '.join(sorted(silent))} cannot be read: nobody answers"
-                )
-        return Facts(seen.bounds, committed, found)
+    def _committed(self, wanted: Wanted) -> Answered:
+        asked = wanted.needs_committed()
+        if not asked:
+            return Answered()
+        assert self.options.group is not None
+        return self._cluster.committed(self.options.group, asked)
 
     # --- how far to go ------------------------------------------------------------------------------------------------
 
@@ -172,12 +168,11 @@ class _Driver:
         new = {queue for queue in seen.bounds if queue not in start.offsets}
         if self._planner.target is not None:
             new &= self._planner.target.keys()
-        added = self._added(new, seen)
         end = self._planner.next_offsets(
             start.offsets,
             seen,
-            added,
-            self._final_ends(seen),
+            self._added(new, seen),
+            self._ends,
             unlimited=unlimited,
             bounded=self.available_now,
             now_ms=now_ms(),
@@ -188,14 +183,16 @@ class _Driver:
 
     def _look(self, starts: Offsets, queues: set[Queue]) -> Seen:
         """Bounds of all queues.  A queue that seems truncated is asked again until that is certain."""
+        asked = sorted({queue for queue in starts if self.options.reads(queue)} | queues)
         begun = time.monotonic()
         while True:
             waited = time.monotonic() - begun
-            # A bounded run that left out a broker which does not answer would end as if it had read everything.
-            seen = self._watch.look(
-                sorted(starts.keys() | queues), must_answer=self.available_now and waited >= BOUNDED_WAIT_S
-            )
+            seen = self._watch.look(asked)
+            self._learn_ends(asked, seen)
             unsure = truncated(starts, seen.bounds) and waited < TRUNCATION_GRACE_S
+            # A bounded run that left out a queue for which nobody answers would end as if it had read everything.
+            if self.available_now and seen.silent and waited >= BOUNDED_WAIT_S:
+                refuse_silence(seen)
             if not unsure and not (self.available_now and seen.silent):
                 break
             time.sleep(POLL_MAX_S)
@@ -206,18 +203,29 @@ class _Driver:
         return seen
 
     def _added(self, new: set[Queue], seen: Seen) -> Offsets:
+        """Where new queues start; those of which that cannot be said now are found again."""
         if not new:
             return {}
         wanted = Wanted(dict.fromkeys(sorted(new), self.options.new_queue_offsets))
-        return start_offsets(wanted, self._facts(wanted, seen), self.options)
+        committed = self._committed(wanted)
+        if self.available_now:
+            answered(committed, "committed offset")
+        said = {queue: chain for queue, chain in wanted.positions.items() if queue not in committed.silent}
+        return start_offsets(Wanted(said), Facts(seen.bounds, committed.offsets), self.options)
 
-    def _final_ends(self, seen: Seen) -> Offsets:
-        """Ends from the options.  Those by timestamp are only known once a record has passed it, and are then fixed."""
-        wanted = wanted_ends(self.options, seen.bounds)
-        open_ends = {queue: ms for queue, ms in wanted.timestamps.items() if queue not in self._ends}
+    def _learn_ends(self, asked: Sequence[Queue], seen: Seen) -> None:
+        """Ends from the options.  Those by timestamp are only known once a record has passed it, and are then fixed;
+        while nobody says where it is, the queue waits.
+        """
+        strangers = not self._names_checked and not seen.silent
+        wanted = wanted_ends(self.options, asked, strangers=strangers)
+        self._names_checked = self._names_checked or strangers
+        open_ends = {
+            queue: ms for queue, ms in wanted.timestamps.items() if queue in seen.bounds and queue not in self._ends
+        }
         found = self._cluster.search(open_ends)
-        self._ends |= end_offsets(Wanted(wanted.positions, open_ends), Facts(seen.bounds, {}, found))
-        return self._ends
+        seen.fell_silent(found.silent)
+        self._ends |= end_offsets(Wanted(wanted.positions, open_ends), Facts(seen.bounds, {}, found.offsets))
 
     # --- what to read -------------------------------------------------------------------------------------------------
 
@@ -265,7 +273,7 @@ class _Driver:
         now = now_ms()
         waits = [self._lag_clock.waiting_ms(queue, self._position.get(queue, 0), now) for queue in self._seen.bounds]
         group = self._committer.status() if self._committer else None
-        return report(self._seen.bounds, self._position, max(waits, default=0), group, self._seen.silent)
+        return report(self._seen.bounds, self._position, max(waits, default=0), group, self._seen.silent_names)
 
     def close(self) -> None:
         if self._committer is not None:

@@ -4,6 +4,7 @@ import pickle
 import socket
 import time
 
+import grpc
 import pytest
 from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto.columnar import Records
@@ -16,11 +17,12 @@ from rocketsim_client.errors import (
     BrokerUnavailable,
     CallTimeout,
     NameServerUnavailable,
+    NoRoute,
     SendFailed,
     TopicNotExist,
 )
 from rocketsim_client.model import GetMessageStatus
-from tests.support.fake_broker import Answer, Hang
+from tests.support.fake_broker import Answer, Hang, Refuse
 from tests.support.polling import wait_until
 
 QUEUE = MessageQueue("T", "broker-a", 0)
@@ -156,6 +158,61 @@ def test_a_hanging_master_costs_one_timeout_and_then_none(cluster):
         began = time.monotonic()
         assert not reader.bounds("T", [QUEUE])[QUEUE].is_master
         assert time.monotonic() - began < 0.25 < first < 2
+
+
+def test_a_queue_that_is_not_there_does_not_hide_the_others(cluster, reader):
+    """A broker refuses the whole question for it."""
+    asked = [QUEUE, MessageQueue("T", "broker-a", 7)]
+    assert set(reader.bounds("T", asked)) == {QUEUE}
+    assert set(reader.bounds("T", asked[1:])) == set()
+
+
+def test_a_commit_that_one_queue_is_refused_for_is_taken_for_the_others(cluster, reader):
+    offsets = {MessageQueue("T", "broker-a", queue_id): queue_id + 1 for queue_id in (0, 1, 7, 2)}
+    with pytest.raises(CommitFailed, match="queue 7") as failed:
+        reader.commit("g", offsets)
+    there = {queue: offset for queue, offset in offsets.items() if queue.queue_id < 4}
+    assert failed.value.result.offsets == there
+    assert reader.committed("g", list(there)) == there
+
+
+NO_TOPIC = Refuse(17, grpc.StatusCode.NOT_FOUND)
+
+
+def test_only_a_master_says_that_a_topic_is_gone(cluster, reader):
+    """Its slave may not have heard of it yet."""
+    reader.queues("T")
+    cluster.brokers["broker-a", 1].script["QueueBounds"].extend([NO_TOPIC] * 9)
+    cluster.stop("broker-a")
+    with pytest.raises((BrokerNotExist, BrokerUnavailable)):
+        reader.bounds("T", [QUEUE])
+    back = cluster.start("broker-a")
+    back.script["QueueBounds"].append(NO_TOPIC)
+    reader.route("T", fresh=True)
+    with pytest.raises(TopicNotExist):
+        reader.bounds("T", [QUEUE])
+
+
+def test_what_a_slave_does_not_know_is_not_the_answer_to_a_pull(cluster, reader):
+    reader.queues("T")
+    cluster.brokers["broker-a", 1].script["PullRange"].extend([NO_TOPIC] * 9)
+    cluster.stop("broker-a")
+    with pytest.raises((BrokerNotExist, BrokerUnavailable)):
+        list(reader.pull_range("broker-a", ranges()))
+
+
+def test_an_empty_route_proves_nothing_the_brokers_are_asked(cluster):
+    """As of a name server that has just started, or when all brokers of the topic were away a moment ago."""
+    cluster.topics.clear()
+    with Cluster(cluster.address) as fresh:
+        with pytest.raises(NoRoute, match="none of its brokers is there"):
+            fresh.queues("T")
+        assert fresh.bounds("T", [QUEUE])[QUEUE].is_master
+        assert fresh.commit("g", {QUEUE: 0}).offsets == {QUEUE: 0}
+        for broker_id in (0, 1):
+            cluster.stop("broker-a", broker_id)
+    with Cluster(cluster.address) as fresh, pytest.raises(BrokerNotExist, match="broker-a"):
+        fresh.bounds("T", [QUEUE])
 
 
 def test_commit_targets(cluster, reader):

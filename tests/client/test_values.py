@@ -9,7 +9,7 @@ from rocketsim_client.errors import BadAnswer, CallTimeout, ExpressionInvalid, I
 from rocketsim_client.expression import TagExpression
 from rocketsim_client.model import GetMessageStatus, Message, MessageQueue, PullFrame, QueueRange, Segment
 from rocketsim_client.range_pull import RangeProgress
-from rocketsim_client.retry import Budget, is_worth_retrying
+from rocketsim_client.retry import Budget, is_worth_sending_again
 from rocketsim_client.route import BrokerData, QueueData, RouteTable, TopicRoute
 from rocketsim_client.suggestion import LONGEST_PAUSE_S, Suggestions
 from rocketsim_client.validation import check, check_topic_for_sending
@@ -136,11 +136,11 @@ def test_a_budget_ends_with_its_attempts_or_its_time():
 
 @pytest.mark.parametrize(("code", "again"), [(1, True), (2, True), (14, True), (16, True), (17, True), (13, False)])
 def test_which_refusals_are_worth_another_broker(code, again):
-    assert is_worth_retrying(refusal(code, "no", "h:1")) is again
+    assert is_worth_sending_again(refusal(code, "no", "h:1")) is again
 
 
 def test_silence_is_worth_another_broker():
-    assert is_worth_retrying(CallTimeout("silence"))
+    assert is_worth_sending_again(CallTimeout("silence"))
 
 
 QUEUE = MessageQueue("T", "a", 0)

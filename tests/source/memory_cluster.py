@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from rocketsim_proto import record
 
-from rocketsim_client.errors import BrokerUnavailable, TopicNotExist
+from rocketsim_client.errors import BrokerNotExist, BrokerRefused, BrokerUnavailable, RocketSimError, TopicNotExist
 from rocketsim_client.model import GetMessageStatus, PullFrame, Segment
-from rocketsim_source.cluster import Bounds, Committed, Seen
+from rocketsim_source.cluster import Answered, Bounds, Committed, Seen
 from rocketsim_source.queue import Offsets, Queue
 from rocketsim_source.splits import QueueRange
 
@@ -35,10 +35,14 @@ class MemoryBroker:
         self.suggest = 0
         self.frames_until_it_breaks: int | None = None
         self.spoil: list[PullFrame] = []  # sent instead of the next frames
+        self.refuse: list[RocketSimError] = []  # the next pulls, with this
         self.pulls: list[list[QueueRange]] = []
 
     def frames(self, ranges: Sequence[QueueRange], rows: int, tag: str | None) -> Iterator[PullFrame]:
         self.pulls.append(list(ranges))
+        if self.refuse:
+            raise self.refuse.pop(0)
+        self.check(ranges)
         for index, (queue, start, until) in enumerate(ranges):
             at = start
             while at < until:
@@ -56,11 +60,21 @@ class MemoryBroker:
                 if frame.segments[0].status not in (GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE):
                     break
 
+    def check(self, ranges: Sequence[QueueRange]) -> None:
+        """A real broker's ReadAccess: one topic or queue that is not there, and the whole call is refused."""
+        for queue, _, _ in ranges:
+            if queue in self.end:
+                continue
+            others = [other.queue_id for other in self.end if other.topic == queue.topic]
+            if not others:
+                raise TopicNotExist(f"topic {queue.topic!r} does not exist here")
+            raise BrokerRefused(
+                f"queue {queue.queue_id} of topic {queue.topic}, which has {max(others) + 1} read queues", code=1
+            )
+
     def _frame(self, index: int, queue: Queue, at: int, until: int, tag: str | None) -> PullFrame:
         suggested = self.suggests.pop(0) if self.suggests else self.suggest
-        first, end = self.first[queue], self.end.get(queue)
-        if end is None:
-            raise TopicNotExist(f"no topic {queue.topic}")
+        first, end = self.first[queue], self.end[queue]
         status = None
         if at < first:
             status = GetMessageStatus.OFFSET_TOO_SMALL
@@ -87,7 +101,8 @@ class MemoryCluster:
         self.commits: list[tuple[str, Offsets]] = []
         self.commit_fails = 0
         self.suspected: list[int] = []
-        self.gone: set[Queue] = set()
+        self.unrouted: set[str] = set()  # topics of which the name server knows no broker
+        self.searches_fail = False
         self.times: dict[Queue, list[int]] = {}
 
     def put(self, queue: Queue, count: int, *broker_ids: int) -> None:
@@ -101,12 +116,17 @@ class MemoryCluster:
 
     # --- the seam -----------------------------------------------------------------------------------------------------
 
+    def drop(self, queue: Queue, *broker_ids: int) -> None:
+        """The topic is deleted, or has fewer queues now."""
+        for broker_id in broker_ids or self.brokers:
+            del self.brokers[broker_id].end[queue]
+
     def topics(self) -> list[str]:
         return sorted({queue.topic for broker in self.brokers.values() for queue in broker.end})
 
     def queues(self, topic: str, *, fresh: bool = False) -> list[Queue] | None:
-        found = {q for broker in self.brokers.values() for q in broker.end if q.topic == topic} - self.gone
-        return sorted(found) or None
+        found = {q for broker in self.brokers.values() if broker.up for q in broker.end if q.topic == topic}
+        return None if topic in self.unrouted else sorted(found) or None
 
     def bounds(self, queues: Iterable[Queue]) -> Seen:
         self.bounds_calls += 1
@@ -114,23 +134,27 @@ class MemoryCluster:
         seen = Seen()
         for queue in queues:
             if broker is None:
-                seen.silent[queue.broker_name] = BrokerUnavailable("down")
-            elif queue in self.gone:
+                seen.silent[queue] = BrokerUnavailable("down")
+            elif queue in broker.end:
+                end = broker.end[queue]
+                seen.bounds[queue] = Bounds(broker.first[queue], end, 0, 100 * end, broker.broker_id)
+            elif broker.broker_id == 0:
                 seen.gone.add(queue)
             else:
-                end = broker.end.get(queue, 0)
-                seen.bounds[queue] = Bounds(broker.first[queue], end, 0, 100 * end, broker.broker_id)
+                seen.silent[queue] = BrokerNotExist("no master, and its slave may not know yet")
         return seen
 
-    def search(self, timestamps: Mapping[Queue, int]) -> Offsets:
+    def search(self, timestamps: Mapping[Queue, int]) -> Answered:
         """Offset n was stored at 2000 + n."""
+        if self.searches_fail or self._usable() is None:
+            return Answered({}, dict.fromkeys(timestamps, BrokerUnavailable("no")))
         broker = self.brokers[0]
-        return {q: min(max(ms - 2000, broker.first[q]), broker.end[q]) for q, ms in timestamps.items()}
+        return Answered({q: min(max(ms - 2000, broker.first[q]), broker.end[q]) for q, ms in timestamps.items()})
 
-    def committed(self, group: str, queues: Collection[Queue]) -> tuple[Offsets, set[str]]:
+    def committed(self, group: str, queues: Collection[Queue]) -> Answered:
         if self._usable() is None:
-            return {}, {queue.broker_name for queue in queues}
-        return {queue: self.offsets[group][queue] for queue in queues if queue in self.offsets[group]}, set()
+            return Answered({}, dict.fromkeys(queues, BrokerUnavailable("no")))
+        return Answered({queue: self.offsets[group][queue] for queue in queues if queue in self.offsets[group]})
 
     def commit(self, group: str, offsets: Offsets, target: str, timeout_s: float) -> Committed:
         self.commits.append((target, dict(offsets)))

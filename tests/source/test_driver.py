@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from rocketsim_source import stream_reader
+from rocketsim_source.cluster import Answered
 from rocketsim_source.data_loss import DataLossError
 from rocketsim_source.offsets import StreamOffset
+from rocketsim_source.option_values import OptionError
 from rocketsim_source.options import source_options
 from rocketsim_source.partition import QueueRangesPartition
 from rocketsim_source.queue import Offsets, Queue
@@ -31,8 +33,10 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def driver(cluster: MemoryCluster, **given: str) -> _Driver:
-    given = {"idlePollMs": "0", "queueDiscoveryIntervalMs": "0", "startingOffsets": "earliest"} | given
-    return _Driver(source_options({"nameServer": "h:1", "topic": "T"} | given, streaming=True), cluster)
+    given = {"idlePollMs": "0", "queueDiscoveryIntervalMs": "0", "startingOffsets": "earliest", "topic": "T"} | given
+    if not given["topic"]:
+        del given["topic"]
+    return _Driver(source_options({"nameServer": "h:1"} | given, streaming=True), cluster)
 
 
 def cluster_with(count: int = 10, *broker_ids: int) -> MemoryCluster:
@@ -188,11 +192,151 @@ def test_records_trimmed_before_they_were_read_are_a_loss() -> None:
 
 def test_a_deleted_queue_is_a_loss_and_can_be_forgotten() -> None:
     cluster = cluster_with()
-    cluster.gone = {Q1}
+    cluster.drop(Q1)
     at = StreamOffset({Q0: 10, Q1: 10})
-    with pytest.raises(DataLossError, match="topic or queue deleted"):
+    with pytest.raises(DataLossError, match="its master has no such topic or queue"):
         next_end(driver(cluster), at)
     assert next_end(driver(cluster, dataLossAction="deleted=skip"), at) == StreamOffset({Q0: 10})
+
+
+RESTARTED = StreamOffset({Q0: 3, Q1: 4})
+
+
+def test_an_empty_route_is_no_deletion_whatever_the_options_allow() -> None:
+    """The only broker is down and the name server has forgotten it: a driver that starts anew knows the queues from its
+    checkpoint, keeps where they stand, and goes on without a gap or a double."""
+    cluster = cluster_with()
+    cluster.brokers[0].up = False
+    cluster.unrouted = {"T"}
+    found = driver(cluster, failOnDataLoss="false")
+    assert next_end(found, RESTARTED) == RESTARTED
+    assert found.report()["unreachable"] == ["broker-a"]
+    cluster.brokers[0].up = True
+    cluster.unrouted = set()
+    end = next_end(found, RESTARTED)
+    assert planned(found, RESTARTED, end) == {Q0: (3, 10), Q1: (4, 10)}
+
+
+def test_an_empty_route_beside_a_broker_that_is_up_changes_nothing() -> None:
+    cluster = cluster_with()
+    cluster.unrouted = {"T"}
+    found = driver(cluster, failOnDataLoss="false")
+    assert planned(found, RESTARTED, next_end(found, RESTARTED)) == {Q0: (3, 10), Q1: (4, 10)}
+
+
+def test_what_only_a_slave_does_not_have_is_no_deletion() -> None:
+    cluster = cluster_with(10, 0, 1)
+    cluster.brokers[0].up = False
+    cluster.drop(Q1, 1)
+    assert next_end(driver(cluster, failOnDataLoss="false"), RESTARTED) == StreamOffset({Q0: 10, Q1: 4})
+
+
+def test_queues_that_were_found_once_outlive_a_name_server_that_forgets_them() -> None:
+    cluster = cluster_with()
+    found = driver(cluster)
+    at = next_end(found, next_end(found, found.initial_offset()))
+    cluster.brokers[0].up = False
+    cluster.unrouted = {"T"}
+    assert next_end(found, at) == at
+    cluster.brokers[0].up, cluster.unrouted = True, set()
+    cluster.put(Q0, 1)
+    assert planned(found, at, next_end(found, at)) == {Q0: (10, 11)}
+
+
+def test_an_empty_route_with_nobody_there_ends_after_the_time_for_it() -> None:
+    cluster = cluster_with()
+    cluster.brokers[0].up = False
+    cluster.unrouted = {"T"}
+    with pytest.raises(NothingAnswers, match="brokerDownTimeoutMs"):
+        next_end(driver(cluster, brokerDownTimeoutMs="0"), RESTARTED)
+
+
+def test_available_now_does_not_end_as_if_it_had_read_what_has_no_route() -> None:
+    cluster = cluster_with()
+    cluster.brokers[0].up = False
+    cluster.unrouted = {"T"}
+    found = driver(cluster, failOnDataLoss="false")
+    found.available_now = True
+    with pytest.raises(NothingAnswers, match=r"T@broker-a:0"):
+        next_end(found, RESTARTED)
+
+
+def test_a_lowered_queue_count_affects_that_queue_alone() -> None:
+    cluster = cluster_with()
+    other = Queue("U", "broker-a", 0)
+    cluster.put(other, 10)
+    at = StreamOffset({Q0: 3, Q1: 4, other: 5})
+    cluster.drop(Q1)
+    with pytest.raises(DataLossError, match=f"{Q1} is gone"):
+        next_end(driver(cluster, subscribe="T,U", topic=""), at)
+    found = driver(cluster, subscribe="T,U", topic="", dataLossAction="deleted=skip")
+    end = next_end(found, at)
+    assert planned(found, at, end) == {Q0: (3, 10), other: (5, 10)}
+
+
+def test_ends_of_a_silent_queue_are_waited_for() -> None:
+    cluster = cluster_with()
+    found = driver(cluster, endingOffsets='{"T":{"broker-a":{"0":5,"1":6}}}')
+    cluster.brokers[0].up = False
+    assert next_end(found, RESTARTED) == RESTARTED
+    cluster.brokers[0].up = True
+    assert next_end(found, RESTARTED) == StreamOffset({Q0: 5, Q1: 6})
+
+
+def test_an_ending_time_that_cannot_be_looked_up_now_is_waited_for() -> None:
+    cluster = cluster_with()
+    found = driver(cluster, endingTimestamp="2005")
+    cluster.searches_fail = True
+    assert next_end(found, RESTARTED) == RESTARTED
+    bounded = driver(cluster, endingTimestamp="2005")
+    bounded.available_now = True
+    with pytest.raises(NothingAnswers):
+        next_end(bounded, RESTARTED)
+    cluster.searches_fail = False
+    assert next_end(found, RESTARTED) == StreamOffset({Q0: 5, Q1: 5})
+
+
+def test_an_end_for_a_queue_that_does_not_exist_is_still_an_error() -> None:
+    with pytest.raises(OptionError, match="endingOffsets names T → broker-x"):
+        next_end(driver(cluster_with(), endingOffsets='{"T":{"broker-x":5}}'), RESTARTED)
+
+
+def test_a_new_queue_whose_committed_offset_nobody_says_is_named_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = cluster_with()
+    found = driver(cluster, newQueueOffsets="committed,earliest", group="g", commitOffsets="none")
+    at = next_end(found, next_end(found, found.initial_offset()))
+    cluster.put(Q2, 5)
+    cluster.offsets["g"][Q2] = 3
+    committed = cluster.committed
+    monkeypatch.setattr(cluster, "committed", lambda group, queues: Answered({}, dict.fromkeys(queues, OSError("no"))))
+    assert next_end(found, at) == at
+    monkeypatch.setattr(cluster, "committed", committed)
+    assert next_end(found, at).offsets[Q2] == 3
+
+
+# --- a changed subscription -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("named", "kept"),
+    [
+        ({"topic": "U"}, set()),
+        ({"subscribe": "U"}, set()),
+        ({"subscribePattern": "[U-Z]"}, set()),
+        ({"assign": '{"U":{"broker-a":[0]},"T":{"broker-a":[1]}}'}, {Q1}),
+    ],
+)
+def test_what_the_options_do_not_name_any_more_is_not_read_any_more(named: dict[str, str], kept: set[Queue]) -> None:
+    cluster = cluster_with()
+    other = Queue("U", "broker-a", 0)
+    cluster.put(other, 10)
+    at = StreamOffset({Q0: 3, Q1: 4, other: 5})
+    with pytest.raises(DataLossError, match=rf"{Q0} is not what the options name any more.*unsubscribed=skip"):
+        next_end(driver(cluster, **({"topic": ""} | named)), at)
+    found = driver(cluster, **({"topic": "", "dataLossAction": "unsubscribed=skip"} | named))
+    end = next_end(found, at)
+    assert end.offsets == dict.fromkeys({other, *kept}, 10)
+    assert set(planned(found, at, end)) == {other, *kept}
 
 
 def test_a_query_of_which_nobody_answers_waits_and_then_says_so() -> None:

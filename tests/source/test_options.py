@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocketsim_source.data_loss import KINDS
 from rocketsim_source.option_values import OptionError
 from rocketsim_source.options import SourceOptions, source_options
 from rocketsim_source.positions import PerQueue, assignment, positions
@@ -37,7 +38,7 @@ def test_option_names_do_not_depend_on_case() -> None:
         ({"maxBytesPerTrigger": "4m"}, "max_bytes_per_trigger", 4 << 20),
         ({"maxRecordsPerTrigger": "7"}, "max_offsets_per_trigger", 7),
         ({"failOnDataLoss": "FALSE"}, "fail_on_data_loss", False),
-        ({"dataLossAction": "skip"}, "data_loss_action", dict.fromkeys(("trimmed", "truncated", "deleted"), "skip")),
+        ({"dataLossAction": "skip"}, "data_loss_action", dict.fromkeys(KINDS, "skip")),
         ({"dataLossAction": "trimmed=skip,deleted=fail"}, "data_loss_action", {"trimmed": "skip", "deleted": "fail"}),
         ({"suggestScope": "task+driver"}, "suggest_scope", frozenset({"task", "driver"})),
         ({"commitFailurePolicy": "warn"}, "commit_failures_max", -1),

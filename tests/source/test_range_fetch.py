@@ -5,7 +5,20 @@ from collections.abc import MutableMapping
 
 import pytest
 
-from rocketsim_client.errors import BadAnswer, BrokerUnavailable
+from rocketsim_client.errors import (
+    BadAnswer,
+    BrokerNotExist,
+    BrokerRefused,
+    BrokerUnavailable,
+    ClientClosed,
+    ExpressionInvalid,
+    NoRoute,
+    RocketSimError,
+    ServiceNotAvailable,
+    StoreDamaged,
+    SystemBusy,
+    TopicNotExist,
+)
 from rocketsim_client.model import GetMessageStatus, PullFrame, Segment
 from rocketsim_source.data_loss import DataLossError
 from rocketsim_source.options import source_options
@@ -233,6 +246,73 @@ def test_a_deleted_topic_is_a_loss_too() -> None:
     with pytest.raises(DataLossError, match="is gone while it was read"):
         fetch(cluster, [QueueRange(Q0, 0, 50)])
     assert fetch(cluster, [QueueRange(Q0, 0, 50)], dataLossAction="deleted=skip") == []
+
+
+def test_a_queue_that_is_gone_is_left_and_the_others_of_the_call_are_read() -> None:
+    """Its broker refuses the whole call."""
+    cluster = pair()
+    other = Queue("U", "broker-a", 0)
+    cluster.put(other, 10)
+    cluster.drop(Q1)
+    ranges = [QueueRange(Q0, 0, 50), QueueRange(Q1, 0, 50), QueueRange(other, 0, 10)]
+    with pytest.raises(DataLossError, match=f"{Q1} is gone while it was read"):
+        fetch(cluster, ranges)
+    found = fetch(cluster, ranges, dataLossAction="deleted=skip")
+    assert offsets_of(found) == list(range(50))
+    assert offsets_of(found, other) == list(range(10))
+
+
+def test_of_several_topics_only_the_one_that_is_gone_is_left() -> None:
+    cluster = pair()
+    other = Queue("U", "broker-a", 0)
+    cluster.put(other, 10)
+    cluster.drop(other)
+    found = fetch(cluster, [QueueRange(Q0, 0, 50), QueueRange(other, 0, 10)], dataLossAction="deleted=skip")
+    assert offsets_of(found) == list(range(50))
+
+
+def test_what_a_slave_does_not_know_while_its_master_is_away_is_no_deletion() -> None:
+    cluster, time = pair(), FakeTime()
+    cluster.brokers[0].up = False
+    cluster.drop(Q0, 1)
+    cluster.drop(Q1, 1)
+    with pytest.raises(TopicNotExist):
+        fetch(cluster, [QueueRange(Q0, 0, 50)], time=time, failOnDataLoss="false")
+    assert time.now > 0
+    time.on_sleep = lambda: setattr(cluster.brokers[0], "up", True)
+    assert offsets_of(fetch(cluster, [QueueRange(Q0, 0, 50)], time=time, failOnDataLoss="false")) == list(range(50))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NoRoute("x"),
+        BrokerNotExist("x"),
+        SystemBusy("x"),
+        ServiceNotAvailable("x"),
+        BrokerRefused("x"),
+        StoreDamaged("x"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_trouble_that_may_pass_is_tried_again(error: RocketSimError) -> None:
+    cluster, time = pair(), FakeTime()
+    cluster.brokers[0].refuse = [error] * 3
+    found = fetch(cluster, [QueueRange(Q0, 0, 50)], time=time, failOnDataLoss="false")
+    assert offsets_of(found) == list(range(50))
+    assert time.now == pytest.approx(0.7)
+    cluster.brokers[0].refuse = [error] * 9
+    with pytest.raises(type(error)):
+        fetch(cluster, [QueueRange(Q0, 0, 50)], failOnDataLoss="false")
+
+
+@pytest.mark.parametrize("error", [ExpressionInvalid("x"), ClientClosed("x")], ids=lambda error: type(error).__name__)
+def test_trouble_that_stays_ends_the_task_at_once(error: RocketSimError) -> None:
+    cluster, time = pair(), FakeTime()
+    cluster.brokers[0].refuse = [error]
+    with pytest.raises(type(error)):
+        fetch(cluster, [QueueRange(Q0, 0, 50)], time=time)
+    assert time.now == 0
 
 
 def test_filtered_gaps_are_no_loss() -> None:

@@ -77,6 +77,8 @@ class FakeBroker(BrokerServicer):
         self.max_message_size = 4 << 20
         self.write_queues = 4  # of every topic
         self.old_code = False  # a queue that is not there is refused as brokers did before QueueNotExist
+        self.queue_nums = 4  # of every topic
+        self.missing: set[str] = set()  # topics that it does not have
         self.before_send = lambda: None
         self._stopped = threading.Event()
         self._server = grpc.server(
@@ -110,6 +112,17 @@ class FakeBroker(BrokerServicer):
                 self._stopped.clear()
                 context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
         return order
+
+    def _check(self, context: grpc.ServicerContext, queues: list[tuple[str, int]], code: str) -> None:
+        """As a real broker does: one topic or queue that is not there, and the whole call is refused."""
+        for topic, queue_id in queues:
+            if topic in self.missing:
+                context.set_trailing_metadata((("rocketsim-code", "17"),))
+                context.abort(grpc.StatusCode.NOT_FOUND, f"topic {topic!r} does not exist here")
+            if queue_id >= self.queue_nums:
+                context.set_trailing_metadata((("rocketsim-code", code),))
+                status = grpc.StatusCode.INVALID_ARGUMENT
+                context.abort(status, f"queue {queue_id} of topic {topic}, which has {self.queue_nums} queues")
 
     def Send(self, request, context):
         self.before_send()
@@ -184,6 +197,7 @@ class FakeBroker(BrokerServicer):
         if isinstance(order, Answer):
             yield order.response
             return
+        self._check(context, [(piece.topic, piece.queue_id) for piece in request.ranges], "1")
         sent = 0
         for index, piece in enumerate(request.ranges):
             queue = self.store.queues.get((piece.topic, piece.queue_id), [])
@@ -214,6 +228,7 @@ class FakeBroker(BrokerServicer):
 
     def CommitOffsets(self, request, context):
         self._told("CommitOffsets", request, context)
+        self._check(context, [(entry.topic, entry.queue_id) for entry in request.entries], "29")
         answer = pb.CommitOffsetsResponse(broker_id=self.broker_id)
         for entry in request.entries:
             key = (request.consumer_group, entry.topic, entry.queue_id)
@@ -231,8 +246,9 @@ class FakeBroker(BrokerServicer):
 
     def QueueBounds(self, request, context):
         self._told("QueueBounds", request, context)
+        self._check(context, [(request.topic, queue_id) for queue_id in request.queue_ids or [0]], "29")
         answer = pb.QueueBoundsResponse(broker_id=self.broker_id, is_master=self.broker_id == 0)
-        for queue_id in request.queue_ids or range(4):
+        for queue_id in request.queue_ids or range(self.queue_nums):
             queue = self.store.queues.get((request.topic, queue_id), [])
             low = self.store.min_offsets[request.topic, queue_id]
             answer.entries.add(queue_id=queue_id, min_offset=low, max_offset=len(queue))
@@ -240,6 +256,7 @@ class FakeBroker(BrokerServicer):
 
     def SearchOffsets(self, request, context):
         self._told("SearchOffsets", request, context)
+        self._check(context, [(request.topic, entry.queue_id) for entry in request.entries], "29")
         return pb.SearchOffsetsResponse(offsets=[entry.timestamp // 10 for entry in request.entries])
 
 

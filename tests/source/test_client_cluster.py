@@ -1,0 +1,130 @@
+"""What the source makes of brokers' answers, over real calls: which queue is there, which is gone, which only waits."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from rocketsim_client import Cluster, Message, MessageQueue, Producer
+from rocketsim_source.cluster import ClientCluster
+from rocketsim_source.data_loss import DataLossError
+from rocketsim_source.options import source_options
+from rocketsim_source.queue import Queue
+from rocketsim_source.range_fetch import RangeFetch
+from rocketsim_source.splits import QueueRange
+from tests.support.fake_broker import FakeCluster
+
+Q0, Q1, Q7 = (Queue("T", "broker-a", number) for number in (0, 1, 7))
+OTHER = Queue("U", "broker-a", 0)
+B = Queue("T", "broker-b", 0)
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeCluster]:
+    """Pairs broker-a and broker-b with topics T and U, ten messages in queues 0 and 1 of broker-a."""
+    with FakeCluster("T", "U") as cluster:
+        for name in ("broker-a", "broker-b"):
+            for broker_id in (0, 1):
+                cluster.start(name, broker_id)
+        with Producer(cluster.address) as producer:
+            for topic, queue_id in (("T", 0), ("T", 1), ("U", 0)):
+                messages = [Message(topic, b"%d" % number) for number in range(10)]
+                producer.send_batch(messages, queue=MessageQueue(topic, "broker-a", queue_id))
+        yield cluster
+
+
+def opened(fake: FakeCluster) -> ClientCluster:
+    """As a fresh worker or a driver that starts anew has it: nothing known yet."""
+    return ClientCluster(Cluster(fake.address, timeout_s=1, poll_interval_s=1))
+
+
+def test_a_queue_beyond_the_count_is_gone_and_hides_nobody(fake: FakeCluster) -> None:
+    seen = opened(fake).bounds([Q0, Q7, OTHER, B])
+    assert (set(seen.bounds), seen.gone, seen.silent) == ({Q0, OTHER, B}, {Q7}, {})
+
+
+def test_a_topic_that_the_master_does_not_have_is_gone_and_hides_nobody(fake: FakeCluster) -> None:
+    fake.brokers["broker-a", 0].missing = {"T"}
+    seen = opened(fake).bounds([Q0, Q1, OTHER, B])
+    assert (set(seen.bounds), seen.gone, seen.silent) == ({OTHER, B}, {Q0, Q1}, {})
+
+
+def test_it_is_gone_too_when_no_name_server_names_the_topic_any_more(fake: FakeCluster) -> None:
+    """A driver that starts anew after the deletion learns it from the master."""
+    fake.topics.discard("T")
+    fake.brokers["broker-a", 0].missing = {"T"}
+    seen = opened(fake).bounds([Q0, OTHER, B])
+    assert (set(seen.bounds), seen.gone, seen.silent) == ({OTHER, B}, {Q0}, {})
+
+
+def test_an_empty_route_is_silence_or_nothing_at_all(fake: FakeCluster) -> None:
+    fake.topics.clear()
+    assert opened(fake).queues("T") is None
+    assert set(opened(fake).bounds([Q0, B]).bounds) == {Q0, B}
+    for broker_id in (0, 1):
+        fake.stop("broker-a", broker_id)
+    seen = opened(fake).bounds([Q0, OTHER, B])
+    assert (set(seen.bounds), seen.gone, set(seen.silent)) == ({B}, set(), {Q0, OTHER})
+
+
+@pytest.mark.parametrize("lacks", ["topic", "queue"])
+def test_what_only_a_slave_lacks_is_silence(fake: FakeCluster, lacks: str) -> None:
+    fake.stop("broker-a", 0)
+    slave = fake.brokers["broker-a", 1]
+    if lacks == "topic":
+        slave.missing = {"T"}
+    else:
+        slave.queue_nums = 1
+    seen = opened(fake).bounds([Q0, Q1, OTHER])
+    assert seen.gone == set()
+    assert set(seen.silent) == ({Q0, Q1} if lacks == "topic" else {Q1})
+    assert OTHER in seen.bounds and not seen.bounds[OTHER].from_master
+
+
+def test_offsets_and_times_are_asked_broker_by_broker(fake: FakeCluster) -> None:
+    cluster = opened(fake)
+    cluster.commit("g", {Q0: 3, OTHER: 4}, "masterFirst", 1.0)
+    for broker_id in (0, 1):
+        fake.stop("broker-b", broker_id)
+    fake.topics.discard("T")
+    committed = opened(fake).committed("g", [Q0, Q1, OTHER, B])
+    assert (committed.offsets, set(committed.silent)) == ({Q0: 3, OTHER: 4}, {B})
+    found = opened(fake).search({Q0: 50, B: 50, OTHER: 20})
+    assert (found.offsets, set(found.silent)) == ({Q0: 5, OTHER: 2}, {B})
+
+
+def test_a_commit_goes_where_it_can(fake: FakeCluster) -> None:
+    committed = opened(fake).commit("g", {Q0: 3, Q7: 4, OTHER: 5}, "masterFirst", 1.0)
+    assert committed.offsets == {Q0: 3, OTHER: 5}
+    assert list(committed.failures) == ["broker-a"]
+
+
+def fetched(fake: FakeCluster, *queues: Queue, **given: str) -> dict[Queue, list[int]]:
+    options = source_options({"nameServer": "h:1", "topic": "T", "pullRetryBackoffMs": "1"} | given, streaming=True)
+    found: dict[Queue, list[int]] = {}
+    for part in RangeFetch(opened(fake), [QueueRange(queue, 0, 10) for queue in queues], {}, options).frames():
+        offsets = iter(part.records.queue_offset.tolist())
+        for run in part.runs:
+            found.setdefault(run.queue, []).extend(next(offsets) for _ in range(run.size))
+    return found
+
+
+@pytest.mark.parametrize("read_from", ["suggested", "slave", "masterOnly"])
+def test_a_fresh_worker_skips_nothing_because_a_route_is_empty(fake: FakeCluster, read_from: str) -> None:
+    fake.topics.clear()
+    everything = {Q0: list(range(10))}
+    assert fetched(fake, Q0, failOnDataLoss="false", readFrom=read_from) == everything
+    for broker_id in (0, 1):
+        fake.stop("broker-a", broker_id)
+    with pytest.raises(Exception, match="broker-a"):
+        fetched(fake, Q0, failOnDataLoss="false", readFrom=read_from, pullRetries="2")
+
+
+def test_one_lost_queue_does_not_end_the_reading_of_others(fake: FakeCluster) -> None:
+    for broker_id in (0, 1):
+        fake.brokers["broker-a", broker_id].queue_nums = 1
+    assert fetched(fake, Q0, Q1, OTHER, dataLossAction="deleted=skip") == {
+        Q0: list(range(10)),
+        OTHER: list(range(10)),
+    }
+    with pytest.raises(DataLossError, match=f"{Q1} is gone"):
+        fetched(fake, Q0, Q1, OTHER)
