@@ -31,7 +31,7 @@ from rocketsim_client.errors import (
 )
 from rocketsim_client.grpc_admin import GrpcAdmin
 from rocketsim_client.grpc_transport import GrpcTransport
-from rocketsim_client.message_view import MessageView
+from rocketsim_client.message_view import FoundMessages, Messages, MessageView
 from rocketsim_client.model import MessageQueue
 from rocketsim_client.route import MASTER_ID, TopicRoute
 
@@ -286,20 +286,38 @@ class Admin:
         max_num: int = 32,
         begin_timestamp: int = 0,
         end_timestamp: int | None = None,
-    ) -> list[MessageView]:
-        """Newest first, from all brokers of the topic; at most 64."""
+    ) -> FoundMessages:
+        """Newest first, from all brokers of the topic; at most 64.  `more` says whether there may be older ones."""
         if not 0 < max_num <= MAX_QUERY_MESSAGES:
             raise InvalidParameter(f"max_num {max_num}: 1 to {MAX_QUERY_MESSAGES}")
         end = end_timestamp if end_timestamp is not None else time.time_ns() // 1_000_000 + 1000
+        until = time.monotonic() + self._timeout_s
         found: list[MessageView] = []
+        more = False
         for name in self._names_of(topic):
-            found += self._ask(
-                name,
-                lambda at, name: self._brokers.query_msg_by_key(
-                    at, name, topic, key, max_num, begin_timestamp, end, self._timeout_s
-                ),
-            )
-        return sorted(found, key=lambda message: -message.store_timestamp)[:max_num]
+            here: list[MessageView] = []
+            before: int | None = None
+            while True:
+                messages, before = self._page_by_key(
+                    name, topic, key, max_num - len(here), begin_timestamp, end, before
+                )
+                here += messages
+                if before is None or len(here) == max_num or time.monotonic() > until:
+                    break
+            found += here
+            more |= before is not None
+        found.sort(key=lambda message: -message.store_timestamp)
+        return FoundMessages(found[:max_num], more=more or len(found) > max_num)
+
+    def _page_by_key(
+        self, name: str, topic: str, key: str, max_num: int, begin: int, end: int, before: int | None
+    ) -> tuple[Messages, int | None]:
+        return self._ask(
+            name,
+            lambda at, name: self._brokers.query_msg_by_key(
+                at, name, topic, key, max_num, begin, end, before, self._timeout_s
+            ),
+        )
 
     def query_msg_by_offset(self, queue: MessageQueue, offset: int) -> MessageView:
         found = self._ask(

@@ -166,12 +166,20 @@ class GrpcAdmin:
         max_num: int,
         begin_timestamp: int,
         end_timestamp: int,
+        before: int | None,
         timeout_s: float,
-    ) -> Messages:
+    ) -> tuple[Messages, int | None]:
+        """Messages, newest first, and what to ask for as `before` to get older ones; None: there are none."""
         request = pb.QueryMsgByKeyRequest(
-            topic=topic, key=key, max_num=max_num, begin_timestamp=begin_timestamp, end_timestamp=end_timestamp
+            topic=topic,
+            key=key,
+            max_num=max_num,
+            begin_timestamp=begin_timestamp,
+            end_timestamp=end_timestamp,
+            before=before,
         )
-        return _messages(self._call(address, "QueryMsgByKey", request, timeout_s), broker_name)
+        answer = self._call(address, "QueryMsgByKey", request, timeout_s)
+        return _messages(answer, broker_name), answer.more_before if answer.HasField("more_before") else None
 
     def query_msg_by_offset(self, address: str, queue: MessageQueue, offset: int, timeout_s: float) -> Messages:
         request = pb.QueryMsgByOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, offset=offset)

@@ -1,6 +1,6 @@
 """Received messages, decoded when looked at.  Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import repeat
 from typing import overload
@@ -122,6 +122,14 @@ class MessageView:
     def __repr__(self) -> str:
         where = f"{self.topic}/{self.broker_name}/{self.queue_id}@{self.queue_offset}"
         return f"MessageView({where}, {self.msg_id}, {self._body_end - self._body_start} bytes)"
+
+
+class FoundMessages(list[MessageView]):
+    """What a search found; `more`: it has not looked at everything, there may be older ones."""
+
+    def __init__(self, messages: Iterable[MessageView], *, more: bool) -> None:
+        super().__init__(messages)
+        self.more = more
 
 
 class Messages(Sequence[MessageView]):

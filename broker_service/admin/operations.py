@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 AT_THE_END = -1  # resetOffsetByTime's "now"
 DEFAULT_QUERY_MESSAGES = 32
 MAX_QUERY_MESSAGES = 64
+MAX_QUERY_BYTES = 4 << 20  # of an answer, unless one record is larger
 START_WAIT_S = 3.0  # less than any operator's deadline
 ENTRIES_A_TURN = 256  # of a long list, before other calls get their turn
 FOR_EVER_MS = 2**62
@@ -159,25 +160,48 @@ class Operations:
 
     # --- messages ---------------------------------------------------------------------------------------------------
 
-    def message_by_id(self, topic: str, message_id: str) -> list[bytes]:
+    async def message_by_id(self, topic: str, message_id: str) -> list[bytes]:
         """Takes the client's id (UNIQ_KEY, which needs the topic) and the offset id: both may be 32 hex digits."""
         found = self._by_offset_id(message_id)
         if found is not None:
             return [found]
         if not topic:
             raise NotFound(f"no record here has the offset message id {message_id!r}; name the topic for a client's id")
-        offsets = self._broker.store.query_index(topic, message_id, MAX_QUERY_MESSAGES, 0, FOR_EVER_MS)
-        if not offsets:
-            raise NotFound(f"no message of topic {topic} has the id {message_id!r}")
-        return [self._broker.store.read_record(offset) for offset in offsets]
+        store, before = self._broker.store, None
+        while True:
+            offsets, before = store.query_index(topic, message_id, MAX_QUERY_MESSAGES, 0, FOR_EVER_MS, before)
+            if offsets:
+                return self._records(offsets)
+            if before is None:
+                raise NotFound(f"no message of topic {topic} has the id {message_id!r}")
+            await asyncio.sleep(0)  # others get their turn
 
-    def messages_by_key(self, topic: str, key: str, max_num: int, begin: int, end: int) -> list[bytes]:
+    def messages_by_key(
+        self, topic: str, key: str, max_num: int, begin: int, end: int, before: int | None
+    ) -> tuple[list[bytes], int | None]:
+        """Records, newest first, and the log offset in front of which to look for more; None: there are no more."""
         self._broker.topics.existing(topic)
         if not key:
             raise InvalidParameter("name a key")
         wanted = min(max_num if max_num > 0 else DEFAULT_QUERY_MESSAGES, MAX_QUERY_MESSAGES)
-        offsets = self._broker.store.query_index(topic, key, wanted, begin, end if end > 0 else FOR_EVER_MS)
-        return [self._broker.store.read_record(offset) for offset in offsets]
+        end = end if end > 0 else FOR_EVER_MS
+        offsets, more_before = self._broker.store.query_index(topic, key, wanted, begin, end, before)
+        records = self._records(offsets)
+        if len(records) < len(offsets):
+            more_before = offsets[len(records) - 1]
+        return records, more_before
+
+    def _records(self, offsets: Sequence[int]) -> list[bytes]:
+        """As many as go into one answer, at least one."""
+        records: list[bytes] = []
+        size = 0
+        for offset in offsets:
+            record = self._broker.store.read_record(offset)
+            size += len(record)
+            if records and size > MAX_QUERY_BYTES:
+                break
+            records.append(record)
+        return records
 
     def message_by_offset(self, topic: str, queue_id: int, offset: int) -> bytes:
         self._broker.topics.existing(topic)

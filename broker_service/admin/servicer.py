@@ -174,15 +174,15 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
 
     @maps_errors
     async def QueryMsgById(self, request: pb.QueryMsgByIdRequest, context: Context) -> pb.QueryMsgResponse:
-        return _messages(self._operations.message_by_id(request.topic, request.message_id))
+        return _messages(await self._operations.message_by_id(request.topic, request.message_id))
 
     @maps_errors
     async def QueryMsgByKey(self, request: pb.QueryMsgByKeyRequest, context: Context) -> pb.QueryMsgResponse:
-        return _messages(
-            self._operations.messages_by_key(
-                request.topic, request.key, request.max_num, request.begin_timestamp, request.end_timestamp
-            )
+        before = request.before if request.HasField("before") else None
+        records, more_before = self._operations.messages_by_key(
+            request.topic, request.key, request.max_num, request.begin_timestamp, request.end_timestamp, before
         )
+        return _messages(records, more_before)
 
     @maps_errors
     async def QueryMsgByOffset(self, request: pb.QueryMsgByOffsetRequest, context: Context) -> pb.QueryMsgResponse:
@@ -207,5 +207,5 @@ def _given(asked: Any, names: str) -> dict[str, Any]:
     return {name: value for name in names.split() if (value := getattr(asked, name))}
 
 
-def _messages(records: Sequence[bytes]) -> pb.QueryMsgResponse:
-    return pb.QueryMsgResponse(records=b"".join(records), count=len(records))
+def _messages(records: Sequence[bytes], more_before: int | None = None) -> pb.QueryMsgResponse:
+    return pb.QueryMsgResponse(records=b"".join(records), count=len(records), more_before=more_before)

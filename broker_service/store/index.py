@@ -5,6 +5,7 @@ offset up to which it goes.
 """
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +18,7 @@ from broker_service.errors import StoreCorrupt
 from broker_service.store.chain import LogScan
 from broker_service.store.commit_log import CommitLog
 from broker_service.store.files import Files
-from broker_service.store.index_file import IndexFile
+from broker_service.store.index_file import CLOCK_MARGIN_MS, IndexFile, Search
 from broker_service.store.index_keys import IndexKeys, index_keys, joined, key_hash
 from broker_service.store.json_file import JsonFile
 from broker_service.store.open_files import OpenFiles
@@ -252,10 +253,21 @@ class Index:
 
     # --- reading and syncing --------------------------------------------------------------------------------------
 
-    def find(self, topic: str, key: str) -> list[tuple[int, int]]:
-        """(log offset, about when stored) of records that may have this key, newest first: the hash matches."""
+    def find(self, topic: str, key: str, search: Search, begin_ms: int) -> Iterator[tuple[int, int]]:
+        """(log offset, about when stored) of records that may have this key, newest first: the hash matches.
+
+        Files without entries of that time are passed over; it ends where all that follow are older than `begin_ms`.
+        """
         code = key_hash(topic, key)
-        return [hit for file in reversed(self._index_files) for hit in file.find(code)]
+        for file in reversed(self._index_files):
+            head = file.header
+            if head.next_entry == 1 or head.first_offset >= search.before:
+                continue
+            if head.first_timestamp - CLOCK_MARGIN_MS > search.until_ms:
+                continue
+            if head.last_timestamp + CLOCK_MARGIN_MS < begin_ms or search.budget <= 0:
+                return
+            yield from file.find(code, search)
 
     def take_unsynced(self) -> tuple[list[Path], int]:
         """What a thorough flush has to sync, and the store time up to which full files are complete."""

@@ -11,6 +11,7 @@ they follow from the entries.
 """
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,13 @@ HEADER_SIZE = HEADER.size
 SLOT_SIZE = 4
 ENTRY = np.dtype([("hash", ">i4"), ("commit_log_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 ENTRY_SIZE = ENTRY.itemsize
+_ENTRY = struct.Struct(">iqii")
 _MAX_SECONDS = 2**31 - 1
 _PAGE_SLOTS = 1024  # slots are written a page at a time
+CLOCK_MARGIN_MS = 10_000  # a promoted slave's clock differs, clocks are set: store times are in order but for this
+_STEPS_BEFORE_SCAN = 512  # along a chain that is too new, before its older part is looked for by hash
+_SCAN = 8192  # entries at a time
+_SCAN_COST = 200  # entries that are scanned in the time of one that is walked to
 
 Hashes = npt.NDArray[np.int32]
 Offsets = npt.NDArray[np.int64]
@@ -45,6 +51,18 @@ class IndexHeader:
     def pack(self) -> bytes:
         times = self.first_timestamp, self.last_timestamp
         return HEADER.pack(*times, self.first_offset, self.last_offset, self.slots_used, self.next_entry)
+
+
+@dataclass(slots=True)
+class Search:
+    """One look for a key: newest first, what lies before `before`, stored up to `until_ms`, as far as `budget` goes.
+
+    `budget` counts entries that are walked to, each a read of its own.
+    """
+
+    before: int  # log offset: what is at or behind it has been looked at, or is not asked for
+    until_ms: int
+    budget: int
 
 
 class IndexFile:
@@ -186,24 +204,71 @@ class IndexFile:
 
     # --- reading --------------------------------------------------------------------------------------------------
 
-    def find(self, hash_code: int) -> list[tuple[int, int]]:
-        """(log offset, about when it was stored) of all entries with this hash, newest first."""
+    def find(self, hash_code: int, search: Search) -> Iterator[tuple[int, int]]:
+        """(log offset, about when it was stored) of the entries with this hash, newest first."""
+        limit = self._limit(search)
+        number = self._newest(hash_code, limit, search)
+        while 0 < number < limit and search.budget > 0:  # predecessors are older: a damaged chain cannot go round
+            limit = number
+            code, offset, seconds, number = self._entry(limit)
+            search.budget -= 1
+            # The same record may have an older entry with this hash.
+            search.before = min(search.before, offset + (code != hash_code))
+            if code == hash_code:
+                yield offset, self.header.first_timestamp + seconds * 1000
+
+    def _limit(self, search: Search) -> int:
+        """The number from which on entries are not asked for; a binary search: offsets and times are in order."""
+        head = self.header
+        low, high = 1, head.next_entry
+        if head.last_offset < search.before and head.last_timestamp <= search.until_ms:
+            return high
+        seconds_limit = (search.until_ms - head.first_timestamp + CLOCK_MARGIN_MS) // 1000
+        while low < high:
+            middle = (low + high) // 2
+            _, offset, seconds, _ = self._entry(middle)
+            if offset >= search.before or seconds > seconds_limit:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _newest(self, hash_code: int, limit: int, search: Search) -> int:
+        """The newest entry before `limit` from which the chain of this hash can be walked; 0 if there is none."""
         place = hash_code % self._slot_count
         if self._slots is not None:
             number = int(self._slots[place])
         else:
             slot = self._files.pread(self._handle, SLOT_SIZE, HEADER_SIZE + place * SLOT_SIZE)
             number = int.from_bytes(slot, "big", signed=True)
-        found = []
-        limit = self.header.next_entry
-        while 0 < number < limit:  # each entry's predecessor is older: a damaged chain cannot go round
-            limit = number
-            entry = np.frombuffer(self._files.pread(self._handle, ENTRY_SIZE, self._entry_at(number)), ENTRY)[0]
-            if entry["hash"] == hash_code:
-                about = self.header.first_timestamp + int(entry["seconds"]) * 1000
-                found.append((int(entry["commit_log_offset"]), about))
-            number = int(entry["previous"])
-        return found
+        newer = self.header.next_entry
+        for _ in range(_STEPS_BEFORE_SCAN):
+            if not limit <= number < newer:
+                return number
+            newer, number = number, self._entry(number)[3]
+            search.budget -= 1
+        return self._scan(hash_code, limit, search)
+
+    def _scan(self, hash_code: int, limit: int, search: Search) -> int:
+        """The newest entry with this hash before `limit`, looked for among all; 0 if there is none, or the budget is
+        spent.
+        """
+        while limit > 1 and search.budget > 0:
+            begin = max(limit - _SCAN, 1)
+            data = self._files.pread(self._handle, (limit - begin) * ENTRY_SIZE, self._entry_at(begin))
+            entries = np.frombuffer(data, ENTRY)
+            found = np.flatnonzero(entries["hash"] == hash_code)
+            if len(found):
+                return begin + int(found[-1])
+            search.budget -= -(-len(entries) // _SCAN_COST)
+            # Others of the first one's record may be in front of it, so that one is looked at again.
+            search.before = min(search.before, int(entries["commit_log_offset"][0]) + 1)
+            limit = begin
+        return 0
+
+    def _entry(self, number: int) -> tuple[int, int, int, int]:
+        """Hash, log offset, seconds, previous entry."""
+        return _ENTRY.unpack(self._files.pread(self._handle, ENTRY_SIZE, self._entry_at(number)))
 
     def entries(self) -> npt.NDArray[Any]:
         """All entries, from number 1 on."""

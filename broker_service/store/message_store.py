@@ -7,6 +7,7 @@ One thread (the event loop's) calls everything but `flush`, which one flush thre
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from rocketsim_proto import record as record_format
 from rocketsim_proto.columnar import Records
@@ -21,6 +22,7 @@ from broker_service.store.durability import Durability, ThoroughFlush
 from broker_service.store.files import Files, open_file_limit
 from broker_service.store.flushed_offset import Flushed
 from broker_service.store.index import Index
+from broker_service.store.index_file import CLOCK_MARGIN_MS, Search
 from broker_service.store.open_files import OpenFiles
 from broker_service.store.pull import GetMessageResult, Reader
 from broker_service.store.queue_table import QueueTable
@@ -36,6 +38,15 @@ _INDEX_MAX_BEHIND = 16 << 20  # from here on appends pull the index along
 _PROBE_INTERVAL_MS = 1000
 _CHUNK = 1 << 20
 _MAX_HANDLES = 4096
+_SEARCH_BUDGET = 2048  # entries of the index that one question walks to: some milliseconds
+_SEARCH_RECORD_COST = 8  # a record that is read takes as long as so many entries
+
+
+class Found(NamedTuple):
+    """Log offsets of records, newest first; `before`: how to ask for older ones, None if there are no more."""
+
+    offsets: list[int]
+    before: int | None
 
 
 class MessageStore:
@@ -428,24 +439,38 @@ class MessageStore:
                 high = middle
         return low
 
-    def query_index(self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Log offsets of records stored in [begin_ms, end_ms] with this key or UNIQ_KEY, newest first."""
+    def query_index(
+        self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int, before: int | None = None
+    ) -> Found:
+        """Records stored in [begin_ms, end_ms] with this key or UNIQ_KEY, newest first; those in front of `before`.
+
+        It takes some milliseconds at most, and then says where to go on.
+        """
+        if not self.config.message_index_enable:
+            return Found([], None)
         self._work_on_index(_INDEX_MAX_BEHIND)
-        found: list[int] = []
-        for offset, about in self._index.find(topic, key) if self.config.message_index_enable else []:
-            if len(found) == max_num:
-                break
-            if about > end_ms or about + 1000 < begin_ms:  # the index keeps seconds
+        offsets: list[int] = []
+        search = Search(self.end_offset if before is None else before, end_ms, _SEARCH_BUDGET)
+        for offset, about in self._index.find(topic, key, search, begin_ms):
+            if about + CLOCK_MARGIN_MS < begin_ms:
+                return Found(offsets, None)
+            # The index keeps seconds.
+            if about > end_ms or about + 1000 < begin_ms or offset in offsets:
                 continue
-            try:
-                record = record_format.decode(self.read_record(offset))
-            except NotFound:
-                continue  # Expired.
-            keys = {record.properties.get(PROPERTY_UNIQ_KEY), *record.properties.get(PROPERTY_KEYS, "").split(" ")}
-            if record.topic == topic and key in keys and begin_ms <= record.store_timestamp <= end_ms:
-                if offset not in found:
-                    found.append(offset)
-        return found
+            search.budget -= _SEARCH_RECORD_COST
+            if self._has_key(offset, topic, key, begin_ms, end_ms):
+                if len(offsets) == max_num:
+                    return Found(offsets, offsets[-1])
+                offsets.append(offset)
+        return Found(offsets, search.before if search.budget <= 0 else None)
+
+    def _has_key(self, offset: int, topic: str, key: str, begin_ms: int, end_ms: int) -> bool:
+        try:
+            record = record_format.decode(self.read_record(offset), check_crc=False)
+        except NotFound:
+            return False  # Expired.
+        keys = {record.properties.get(PROPERTY_UNIQ_KEY), *record.properties.get(PROPERTY_KEYS, "").split(" ")}
+        return record.topic == topic and key in keys and begin_ms <= record.store_timestamp <= end_ms
 
     def tail_crc(self, size: int) -> tuple[int, int]:
         """(size, CRC-32) of the last bytes of the log, at most `size`, within one file."""

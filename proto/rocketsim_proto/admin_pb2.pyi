@@ -290,18 +290,20 @@ class QueryMsgByIdRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., message_id: _Optional[str] = ...) -> None: ...
 
 class QueryMsgByKeyRequest(_message.Message):
-    __slots__ = ("topic", "key", "max_num", "begin_timestamp", "end_timestamp")
+    __slots__ = ("topic", "key", "max_num", "begin_timestamp", "end_timestamp", "before")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     MAX_NUM_FIELD_NUMBER: _ClassVar[int]
     BEGIN_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     END_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
     topic: str
     key: str
     max_num: int
     begin_timestamp: int
     end_timestamp: int
-    def __init__(self, topic: _Optional[str] = ..., key: _Optional[str] = ..., max_num: _Optional[int] = ..., begin_timestamp: _Optional[int] = ..., end_timestamp: _Optional[int] = ...) -> None: ...
+    before: int
+    def __init__(self, topic: _Optional[str] = ..., key: _Optional[str] = ..., max_num: _Optional[int] = ..., begin_timestamp: _Optional[int] = ..., end_timestamp: _Optional[int] = ..., before: _Optional[int] = ...) -> None: ...
 
 class QueryMsgByOffsetRequest(_message.Message):
     __slots__ = ("topic", "queue_id", "offset")
@@ -314,9 +316,11 @@ class QueryMsgByOffsetRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class QueryMsgResponse(_message.Message):
-    __slots__ = ("records", "count")
+    __slots__ = ("records", "count", "more_before")
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
+    MORE_BEFORE_FIELD_NUMBER: _ClassVar[int]
     records: bytes
     count: int
-    def __init__(self, records: _Optional[bytes] = ..., count: _Optional[int] = ...) -> None: ...
+    more_before: int
+    def __init__(self, records: _Optional[bytes] = ..., count: _Optional[int] = ..., more_before: _Optional[int] = ...) -> None: ...

@@ -41,9 +41,12 @@ def query_msg_by_key(
     """The newest messages with a key."""
     with open_admin(name_server) as admin:
         found = admin.query_msg_by_key(topic, key, max_num=max_num, begin_timestamp=begin, end_timestamp=end)
-        if not found:
+        if not found and not found.more:
             raise Trouble(f"topic {topic} has no message with key {key!r}")
         _show(found, as_json)
+        if found.more:
+            older = f"-e {found[-1].store_timestamp}" if found else "a narrower time, with -b and -e,"
+            print(f"There may be older messages with this key: {older} looks for them.", file=sys.stderr)
 
 
 def query_msg_by_offset(

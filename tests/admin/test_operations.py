@@ -13,9 +13,11 @@ from rocketsim_proto.broker_pb2 import PullRequest
 from rocketsim_proto.metadata_pb2 import SubscriptionGroupConfig, TopicConfig
 from rocketsim_proto.record import offset_message_id
 
+from broker_service.admin import operations
 from broker_service.broker.commits import CommitEntry, Commits
 from broker_service.broker.node import BrokerNode
 from broker_service.model import BrokerRole
+from broker_service.store import message_store
 from tests.support.brokers import bodies_in, message, put, running, send_of, stub_of
 from tests.support.polling import until
 
@@ -274,6 +276,27 @@ async def test_a_message_is_found_by_either_id_by_key_and_by_offset(tmp_path: Pa
             assert (answer.count, bodies_in(answer.records)) == (1, [b"wanted"])
         nothing = await admin.QueryMsgByKey(pb.QueryMsgByKeyRequest(topic="t", key="k3"))
         assert (nothing.count, nothing.records) == (0, b"")
+
+
+async def test_what_many_messages_share_is_found_in_several_answers(tmp_path: Path, monkeypatch: Any) -> None:
+    """An answer ends where it would take long, or become large, and says where the next one goes on."""
+    monkeypatch.setattr(message_store, "_SEARCH_BUDGET", 100)
+    monkeypatch.setattr(operations, "MAX_QUERY_BYTES", 400)
+    async with admin_of(tmp_path) as (node, admin):
+        for number in range(50):
+            await put(node, "t", b"%d" % number, KEYS="k", UNIQ_KEY=f"U{number}")
+        await until(lambda: node.store.index_behind == 0, "indexed")
+        found, asked = [], pb.QueryMsgByKeyRequest(topic="t", key="k", max_num=64)
+        while True:
+            answer = await admin.QueryMsgByKey(asked)
+            found += bodies_in(answer.records)
+            if not answer.HasField("more_before"):
+                break
+            assert 0 < answer.count < 10
+            asked.before = answer.more_before
+        assert found == [b"%d" % number for number in reversed(range(50))]
+        oldest = await admin.QueryMsgById(pb.QueryMsgByIdRequest(topic="t", message_id="U0"))
+        assert bodies_in(oldest.records) == [b"0"]
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def sent(pair):
     assert [config.read_queue_nums for config in made.values()] == [2]
     wait_until(lambda: "T" in admin.topic_list(), "the topic")
     with Producer(name_server.address, "p") as producer:
-        results = [producer.send(Message("T", b"%d" % number, keys=f"key-{number}")) for number in range(10)]
+        results = [producer.send(Message("T", b"%d" % number, keys=f"key-{number} all")) for number in range(10)]
     ends = {queue: bounds.max_offset for queue, bounds in admin.cluster.bounds("T").items()}
     assert sum(ends.values()) == 10
     wait_until(lambda: admin.broker_status(broker_addr=slave.address), "the slave")
@@ -72,6 +72,10 @@ def test_messages_are_found_by_either_id_by_key_and_by_offset(pair, sent):
     assert by_key.msg_id == result.msg_id
     assert admin.query_msg_by_offset(result.message_queue, result.queue_offset).body == b"3"
     assert admin.query_msg_by_key("T", "no such key") == []
+    every = admin.query_msg_by_key("T", "all")
+    assert (len(every), every.more) == (10, False)
+    newest = admin.query_msg_by_key("T", "all", max_num=4)
+    assert [one.msg_id for one in newest] == [one.msg_id for one in every[:4]] and newest.more
     with pytest.raises(NotFound):
         admin.query_msg_by_id("T", "0" * 32)
     with pytest.raises(RocketSimError):

@@ -4,12 +4,14 @@ import errno
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rocketsim_proto.record import tags_code
 
+from broker_service.store import index_file, message_store
 from broker_service.store.files import Files
-from broker_service.store.index_file import HEADER, IndexFile
+from broker_service.store.index_file import CLOCK_MARGIN_MS, HEADER, IndexFile, Search
 from broker_service.store.open_files import OpenFiles
 from tests.support.memory_files import MemoryFiles
 from tests.support.stores import NOW, open_store, put, records_of
@@ -38,6 +40,10 @@ def one_by_one(entries: list[tuple[int, int, int]]) -> bytes:
     return bytes(data)
 
 
+def everything() -> Search:
+    return Search(2**63 - 1, 2 * NOW, 10**9)
+
+
 entry = st.tuples(st.integers(0, 30), st.integers(0, 5000))
 
 
@@ -57,7 +63,9 @@ def test_batches_make_the_bytes_that_one_by_one_makes(batches):
     file.write_slots()
     assert files.read(file.path) == one_by_one(plain)
     for code in range(31):
-        assert [hit for hit, _ in file.find(code)] == [row[1] for row in reversed(plain) if row[0] == code]
+        assert [hit for hit, _ in file.find(code, everything())] == [
+            row[1] for row in reversed(plain) if row[0] == code
+        ]
     # Made again from its entries, as after a crash.
     files.poke(file.path, 40, b"\xff" * SLOTS * 4)
     again = IndexFile(files, OpenFiles(files), file.path, SLOTS, ENTRIES)
@@ -84,7 +92,7 @@ def test_records_are_found_by_their_id_and_by_each_key_newest_first():
     offsets = [one.commit_log_offset for one in records_of(store)]
 
     def query(topic, key, count=10, begin=0, end=2 * NOW):
-        return store.query_index(topic, key, count, begin, end)
+        return store.query_index(topic, key, count, begin, end).offsets
 
     assert query("topic", "U0") == [offsets[0]]
     assert query("topic", "k1") == [offsets[1]]
@@ -102,7 +110,7 @@ def test_a_key_with_the_same_hash_is_not_taken_for_another():
     assert tags_code("topic#Aa") == tags_code("topic#BB")
     put(store, "topic", 0, [b"Aa"], properties=[("KEYS", "Aa")])
     put(store, "topic", 0, [b"BB"], properties=[("KEYS", "BB")])
-    assert store.query_index("topic", "Aa", 10, 0, 2 * NOW) == [0]
+    assert store.query_index("topic", "Aa", 10, 0, 2 * NOW).offsets == [0]
 
 
 def test_it_is_built_behind_the_appends_and_goes_on_after_any_stop():
@@ -116,10 +124,10 @@ def test_it_is_built_behind_the_appends_and_goes_on_after_any_stop():
             store = open_store(ROOT, disk := disk.kill())
     assert store.index_behind > 0
     offsets = [one.commit_log_offset for one in records_of(store)]
-    assert store.query_index("topic", "a", 100, 0, 2 * NOW) == offsets[::-1]
+    assert store.query_index("topic", "a", 100, 0, 2 * NOW).offsets == offsets[::-1]
     assert store.index_behind == 0
     for number, offset in enumerate(offsets):
-        assert store.query_index("topic", f"k{number}", 100, 0, 2 * NOW) == [offset]
+        assert store.query_index("topic", f"k{number}", 100, 0, 2 * NOW).offsets == [offset]
     names = disk.names(ROOT / "index")
     assert len(names) > 3 and all(len(name) == 17 for name in names)
 
@@ -147,10 +155,133 @@ def test_a_disk_that_fails_the_index_does_not_hold_up_appends():
     store.tick(NOW)
     put(store, "topic", 0, [b"4"], properties=[("KEYS", "late")])
     store.tick(NOW)
-    assert store.query_index("topic", "late", 10, 0, 2 * NOW) == []
+    assert store.query_index("topic", "late", 10, 0, 2 * NOW).offsets == []
     disk.heal()
-    assert len(store.query_index("topic", "late", 10, 0, 2 * NOW)) == 1
-    assert len(store.query_index("topic", "all", 10, 0, 2 * NOW)) == 2
+    assert len(store.query_index("topic", "late", 10, 0, 2 * NOW).offsets) == 1
+    assert len(store.query_index("topic", "all", 10, 0, 2 * NOW).offsets) == 2
+
+
+class CountingFiles(MemoryFiles):
+    reads = bytes_read = 0
+
+    def pread(self, handle: int, size: int, offset: int) -> bytes:
+        self.reads += 1
+        self.bytes_read += size
+        return super().pread(handle, size, offset)
+
+
+def file_of_one_key(count: int, *, other_code: int = 5) -> tuple[CountingFiles, IndexFile]:
+    """`count` entries of the hash 4, a second and 100 bytes of log after the other; behind each 10,000th one of
+    another hash."""
+    files = CountingFiles()
+    files.make_directory(ROOT)
+    file = IndexFile(files, OpenFiles(files), ROOT / "20261120", SLOTS, 2 * count)
+    file.create()
+    hashes = np.full(count, 4)
+    hashes[::10_000] = other_code
+    file.put(hashes, np.arange(count) * 100, NOW + np.arange(count) * 1000)
+    files.reads = files.bytes_read = 0
+    return files, file
+
+
+def test_the_newest_of_a_million_messages_with_one_key_are_a_few_steps_away():
+    files, file = file_of_one_key(10**6)
+    search = Search(2**63 - 1, 2**62, 4096)
+    found = [offset for offset, _ in file.find(4, search)]
+    assert found == [number * 100 for number in range(10**6 - 1, 0, -1) if number % 10_000][: len(found)]
+    assert len(found) == files.reads - (file._slots is None) == 4096
+    assert search.budget == 0 and search.before == found[-1]
+
+
+def test_a_time_long_ago_is_found_without_walking_to_it():
+    files, file = file_of_one_key(10**6)
+    long_ago = NOW + 2_000_000
+    search = Search(2**63 - 1, long_ago, 4096)
+    found = [(offset, about) for offset, about in file.find(4, search) if about <= long_ago]
+    assert found[:2000] == [(100 * number, NOW + 1000 * number) for number in range(2000, 0, -1)]
+    assert files.reads < 6000
+
+
+def test_a_search_goes_on_where_it_stopped_whatever_lies_between():
+    """The chain of a key that many newer messages have, and a hash that is not there for long: what is looked at is
+    bounded each time, and all is found in the end."""
+    files, file = file_of_one_key(10**6)
+    found, before, questions = [], 2**63 - 1, 0
+    while True:
+        search = Search(before, NOW + 10**9, 4096)
+        files.reads = files.bytes_read = 0
+        found += [offset for offset, _ in file.find(5, search)]
+        assert files.reads < 6000 and files.bytes_read < 64 << 20
+        questions += 1
+        if search.budget > 0:
+            break
+        assert search.before < before
+        before = search.before
+    assert found == [number * 100 for number in range(10**6 - 10_000, -1, -10_000)]
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(entry, min_size=1, max_size=45),
+    st.integers(0, 30),
+    st.integers(1, 30),
+    st.sampled_from([2 * NOW, NOW + 1000]),
+)
+def test_in_small_steps_everything_is_found_once(entries, code, budget, until):
+    files = MemoryFiles()
+    files.make_directory(ROOT)
+    file = IndexFile(files, OpenFiles(files), ROOT / "20261120", SLOTS, ENTRIES)
+    file.create()
+    rows = [(code, 100 * (number // 3), NOW + ms) for number, (code, ms) in enumerate(entries)]
+    file.put(*(np.array(column, np.int64) for column in zip(*rows, strict=True)))
+    found, before = [], 2**63 - 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index_file, "_STEPS_BEFORE_SCAN", 2)
+        patch.setattr(index_file, "_SCAN", 5)
+        patch.setattr(index_file, "_SCAN_COST", 1)
+        patch.setattr(index_file, "CLOCK_MARGIN_MS", 5000)
+        while True:
+            search = Search(before, until, budget + 12)
+            found += [offset for offset, _ in file.find(code, search)]
+            if search.budget > 0:
+                break
+            assert search.before < before
+            before = search.before
+    expected = [row[1] for row in reversed(rows) if row[0] == code and row[2] <= until]
+    assert list(dict.fromkeys(found)) == sorted(set(found), reverse=True)
+    assert set(expected) <= set(found)
+
+
+def test_a_question_says_where_to_go_on(monkeypatch):
+    store = open_store(ROOT, MemoryFiles())
+    for number in range(300):
+        put(store, "topic", 0, [b"x"], properties=[("KEYS", "k"), ("UNIQ_KEY", f"U{number}")], now_ms=NOW + number)
+    offsets = [one.commit_log_offset for one in records_of(store)][::-1]
+    assert store.query_index("topic", "k", 64, 0, 2 * NOW) == (offsets[:64], offsets[63])
+    assert store.query_index("topic", "k", 150, 0, NOW + 149) == (offsets[150:], None)
+    monkeypatch.setattr(message_store, "_SEARCH_BUDGET", 500)
+    monkeypatch.setattr(index_file, "_STEPS_BEFORE_SCAN", 100)
+    found, before, questions = [], None, 0
+    while before is not None or not questions:
+        here, before = store.query_index("topic", "k", 64, 0, 2 * NOW, before)
+        assert len(here) < 64, "the budget ends first"
+        found += here
+        questions += 1
+    assert found == offsets and questions > 4
+
+
+def test_files_of_another_time_are_passed_over():
+    disk = CountingFiles()
+    store = open_store(ROOT, disk, mapped_file_size_commit_log=100_000)
+    for day in range(5):
+        put(store, "topic", 0, [b"x"] * 70, properties=[("KEYS", "k")], now_ms=NOW + 2 * day * CLOCK_MARGIN_MS)
+        store.tick(NOW)
+    assert len(disk.names(ROOT / "index")) > 5
+    first_day = [one.commit_log_offset for one in records_of(store)][:70]
+    disk.reads = 0
+    assert store.query_index("topic", "k", 100, 0, NOW + 1).offsets == first_day[::-1]
+    reads_of_records = 2 * 70
+    assert disk.reads < reads_of_records + 200
 
 
 def test_it_can_be_switched_off():
@@ -158,5 +289,5 @@ def test_it_can_be_switched_off():
     store = open_store(ROOT, disk, message_index_enable=False)
     put(store, "topic", 0, [b"x"], properties=[("KEYS", "k")])
     store.tick(NOW)
-    assert store.query_index("topic", "k", 10, 0, 2 * NOW) == [] and not disk.names(ROOT / "index")
+    assert store.query_index("topic", "k", 10, 0, 2 * NOW).offsets == [] and not disk.names(ROOT / "index")
     store.close()
