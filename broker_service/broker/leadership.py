@@ -31,16 +31,19 @@ class Follows(Protocol):
 
 
 class Leadership:
-    """`take_back_epoch` undoes `begin_epoch`, before anybody has heard of that epoch."""
+    """`begin_epoch` hears whether it is a promotion; `take_back_epoch` undoes it, before anybody has heard of it.
+    `is_copied` says whether the log's last epoch is another broker's.
+    """
 
     def __init__(
         self,
         broker: Broker,
         *,
         follower: Follows,
-        begin_epoch: Callable[[], Awaitable[int]],
+        begin_epoch: Callable[[bool], Awaitable[int]],
         take_back_epoch: Callable[[], None],
         continue_epoch: Callable[[], None],
+        is_copied: Callable[[], bool],
         refresh_peers: Callable[[], Awaitable[None]],
         opened: Callable[[], None],
         role_file: RoleFile,
@@ -50,6 +53,7 @@ class Leadership:
         self._begin_epoch = begin_epoch
         self._take_back_epoch = take_back_epoch
         self._continue_epoch = continue_epoch
+        self._is_copied = is_copied
         self._refresh_peers = refresh_peers
         self._opened = opened
         self._role_file = role_file
@@ -131,7 +135,8 @@ class Leadership:
         broker = self._broker
         misses = broker.mastership.misses(broker.peers.slaves())
         if broker.mastership.begins_epoch:
-            epoch = await self._begin_epoch()
+            # A slave that a configuration makes a master was promoted by that.
+            epoch = await self._begin_epoch(self._is_copied())
             self._clamp_offsets()
         else:
             self._continue_epoch()
@@ -196,7 +201,7 @@ class Leadership:
 
     async def _take_over(self, role: BrokerRole) -> int:
         """The new epoch; it, the role and the offsets are on disk, or nothing has changed."""
-        epoch = await self._begin_epoch()
+        epoch = await self._begin_epoch(True)
         try:
             self._role_file.save(role, epoch)
             self._clamp_offsets()

@@ -185,6 +185,7 @@ class BrokerNode:
                 heartbeat_s=config.ha_send_heartbeat_interval / 1000,
                 housekeeping_s=config.ha_housekeeping_interval / 1000,
             ),
+            chance=self.machine.chance,
         )
         self.replication_slave = ReplicationSlave(
             log=store,
@@ -218,10 +219,10 @@ class BrokerNode:
         self.leadership = Leadership(
             self.broker,
             follower=self.replication_slave,
-            # Numbered by the id in the file, which no other broker of this name has: a promoted one would count as 0.
-            begin_epoch=lambda: self.replication_master.begin_epoch(self.file_config.broker_id),
+            begin_epoch=lambda promotion: self.replication_master.begin_epoch(promotion=promotion),
             take_back_epoch=self.replication_master.take_back_epoch,
             continue_epoch=self.acknowledgements.begin,
+            is_copied=lambda: not self.epochs.begun_here,
             refresh_peers=lambda: self.registration.refresh(PROMOTION_LOOK_S),
             opened=self._opened,
             role_file=self._role_file,

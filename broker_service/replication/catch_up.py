@@ -86,14 +86,14 @@ def plan(master: LogState, slave: LogState, *, takes_writes: bool) -> Plan:
         if end < master.min_offset:
             return Plan(Step.START_OVER, master.min_offset, f"{end} is older than everything the master still has")
         return Plan(Step.RESUME, end, "in step")
-    if prefix == master.end_offset and master.epochs == slave.epochs:
+    if prefix == master.end_offset and master.epochs.is_same_as(slave.epochs):
         if slave.min_offset > prefix:
             return Plan(Step.REFUSE, end, f"the master ends at {prefix}, before the slave's minimum: promote the slave")
         if takes_writes:
             # New writes would have begun a new epoch, and then the lists would differ: one of the two logs lies.
             return Plan(Step.REFUSE, end, f"ahead of the master's end {prefix} in the epoch that it writes")
         return Plan(Step.REFILL, end, f"the master lost [{prefix}, {end}) of epoch {master.epochs.last}")
-    if slave.epochs.last == master.epochs.last:
+    if not slave.epochs.yields_to(master.epochs):
         return Plan(Step.REFUSE, end, f"another history of epoch {slave.epochs.last}; wipe the one that is wrong")
     if prefix < max(slave.min_offset, master.min_offset):
         return Plan(Step.START_OVER, master.min_offset, f"forked off at {prefix}, before either log's minimum")

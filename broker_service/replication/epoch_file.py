@@ -5,6 +5,7 @@ There is no second copy to fall back to: an older list would make this broker be
 
 import json
 from pathlib import Path
+from typing import Any
 
 from broker_service.errors import StoreCorrupt
 from broker_service.replication.epochs import Epoch, EpochList
@@ -14,13 +15,14 @@ from broker_service.store.files import Files
 class EpochFile:
     """`epochs` is what the file says.  A log that is older than its first list (a store of RocketMQ's) has epoch 0.
 
-    `goes_on`: this broker began the last epoch itself and has lost nothing of it since, so it may go on writing in it.
+    `begun_here`: this broker began the last epoch itself, and so it is not somebody else's log that it copied.
+    `goes_on`: and it has lost nothing of it since, so it may go on writing in it.
     """
 
     def __init__(self, path: Path, log_end_offset: int, files: Files | None = None) -> None:
         self._path = path
         self._files = files or Files()
-        self.goes_on = False
+        self.goes_on, self.begun_here = False, True
         self.epochs = self._load(log_end_offset)
 
     def _load(self, log_end_offset: int) -> EpochList:
@@ -32,21 +34,30 @@ class EpochFile:
             content = json.loads(text)
             entries = content["epochs"]
             self.goes_on = content.get("goesOn") is True
-            return EpochList(tuple(Epoch(int(entry["epoch"]), int(entry["startOffset"])) for entry in entries))
+            self.begun_here = content.get("begunHere", True) is True  # who did not write it down did not know
+            return EpochList(tuple(_epoch(entry) for entry in entries))
         except (ValueError, KeyError, TypeError) as error:
             raise StoreCorrupt(
                 f"{self._path} is damaged ({error}): without it nobody knows which part of the log is whose. "
                 "Copy it from the broker's peer, or wipe this store and let it be copied anew"
             ) from error
 
-    def save(self, epochs: EpochList, *, goes_on: bool = False) -> None:
+    def save(self, epochs: EpochList, *, begun_here: bool = False, goes_on: bool = False) -> None:
         """On return the list is on disk; a crash before that leaves the old one."""
-        entries = [{"epoch": epoch.epoch, "startOffset": epoch.start_offset} for epoch in epochs.epochs]
+        entries = [
+            {"epoch": epoch.epoch, "startOffset": epoch.start_offset} | ({"id": f"{epoch.id:016x}"} if epoch.id else {})
+            for epoch in epochs.epochs
+        ]
+        content = {"epochs": entries, "begunHere": begun_here, "goesOn": goes_on}
         self._files.make_directory(self._path.parent)
-        self._files.write_atomically(self._path, json.dumps({"epochs": entries, "goesOn": goes_on}, indent=1).encode())
-        self.epochs, self.goes_on = epochs, goes_on
+        self._files.write_atomically(self._path, json.dumps(content, indent=1).encode())
+        self.epochs, self.begun_here, self.goes_on = epochs, begun_here, goes_on
 
     def note_unclean_stop(self) -> None:
         """Bytes of the last epoch may be missing: also a later start, after a clean stop, must not go on in it."""
         if self.goes_on:
-            self.save(self.epochs)
+            self.save(self.epochs, begun_here=True)
+
+
+def _epoch(entry: dict[str, Any]) -> Epoch:
+    return Epoch(int(entry["epoch"]), int(entry["startOffset"]), int(entry.get("id", "0"), 16))

@@ -142,7 +142,7 @@ class Follower:
 
     def _cut_back(self, reply: pb.HandshakeReply, epochs: EpochList, prefix: int) -> Cut:
         end, resume = self._log.end_offset, reply.resume_offset
-        if epochs.last == self._epochs.epochs.last or prefix != resume:
+        if not self._epochs.epochs.yields_to(epochs) or prefix != resume:
             # Only a newer epoch can fork bytes off, and only where the histories part.
             raise Mismatch(
                 f"the master asks to cut back from {end} to {resume}; the histories are equal up to {prefix}"
@@ -179,7 +179,11 @@ class Follower:
             )
 
     def _adopt(self, epochs: EpochList) -> None:
-        if epochs != self._epochs.epochs:
+        """The master's epochs are this log's from now on, and none of them was begun here: not even one that this log
+        brought along from there, being a copy of the master's.
+        """
+        epochs = epochs.with_ids_of(self._epochs.epochs)
+        if epochs != self._epochs.epochs or self._epochs.begun_here:
             self._epochs.save(epochs)
 
     def __str__(self) -> str:

@@ -46,8 +46,8 @@ def log_state(message: pb.Handshake | pb.HandshakeReply) -> LogState:
 
 
 def epoch_list(epochs: Iterable[pb.Epoch]) -> EpochList:
-    return EpochList(tuple(Epoch(epoch.epoch, epoch.start_offset) for epoch in epochs))
+    return EpochList(tuple(Epoch(epoch.epoch, epoch.start_offset, epoch.id) for epoch in epochs))
 
 
 def epoch_messages(epochs: EpochList) -> list[pb.Epoch]:
-    return [pb.Epoch(epoch=epoch.epoch, start_offset=epoch.start_offset) for epoch in epochs.epochs]
+    return [pb.Epoch(epoch=epoch.epoch, start_offset=epoch.start_offset, id=epoch.id) for epoch in epochs.epochs]

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import random
 from collections.abc import AsyncIterator
 from math import inf
 from typing import Any
@@ -14,6 +15,7 @@ from rocketsim_proto.replication_pb2_grpc import ReplicationServicer
 from broker_service.errors import RocketSimError, ServiceNotAvailable, StaleEpoch
 from broker_service.replication.acknowledgement import Acknowledgements
 from broker_service.replication.epoch_file import EpochFile
+from broker_service.replication.epochs import ID_BITS
 from broker_service.replication.flusher import Flusher
 from broker_service.replication.handshake import Identity
 from broker_service.replication.protocols import MasterBroker, ReplicatedLog
@@ -40,7 +42,9 @@ class ReplicationMaster(ReplicationServicer):
         flusher: Flusher,
         broker: MasterBroker,
         settings: TransferSettings | None = None,
+        chance: random.Random | None = None,
     ) -> None:
+        self._chance = chance or random.Random()
         self.log = log
         self.epochs = epochs
         self.identity = identity
@@ -51,21 +55,21 @@ class ReplicationMaster(ReplicationServicer):
         # Held from a slave's handshake until this log has what that slave had more: the next one is judged by that.
         self.greeting = asyncio.Lock()
         self.streams: set[_SlaveStream] = set()
-        self._epochs_before = epochs.epochs
+        self._before = epochs.epochs, epochs.begun_here
 
     # --- for the broker -------------------------------------------------------------------------------------------
 
-    async def begin_epoch(self, numbered_by: int | None = None) -> int:
+    async def begin_epoch(self, *, promotion: bool = False) -> int:
         """To be awaited before the first write after a start or a promotion; returns the new epoch, which is on disk.
 
-        Bytes that are being fetched from a slave belong to the epoch before: it waits for them.  `numbered_by` is the
-        broker id that goes into its number, if that is not this broker's id of now.
+        Bytes that are being fetched from a slave belong to the epoch before: it waits for them.
         """
         async with self.greeting:
             await self.flusher.wait(self.log.end_offset)  # an epoch must not start beyond what a power loss leaves
-            self._epochs_before = self.epochs.epochs
-            epoch = self.epochs.epochs.next(self.identity.broker_id if numbered_by is None else numbered_by)
-            self.epochs.save(self.epochs.epochs.begin(epoch, self.log.end_offset), goes_on=True)
+            self._before = self.epochs.epochs, self.epochs.begun_here
+            epoch = self.epochs.epochs.next(promotion=promotion)
+            begun = self.epochs.epochs.begin(epoch, self.log.end_offset, self._chance.getrandbits(ID_BITS) or 1)
+            self.epochs.save(begun, begun_here=True, goes_on=True)
             self.acks.begin()
             self._look_all()
             logger.info("epoch %d begins at %d", epoch, self.log.end_offset)
@@ -73,7 +77,8 @@ class ReplicationMaster(ReplicationServicer):
 
     def take_back_epoch(self) -> None:
         """The epoch that was begun last has not a byte and nobody has heard of it: it has not been."""
-        self.epochs.save(self._epochs_before)
+        before, begun_here = self._before
+        self.epochs.save(before, begun_here=begun_here)
 
     def is_refilling(self) -> bool:
         return any(stream.transfer.state is State.REFILL for stream in self.streams)

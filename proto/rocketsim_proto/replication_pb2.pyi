@@ -8,12 +8,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Epoch(_message.Message):
-    __slots__ = ("epoch", "start_offset")
+    __slots__ = ("epoch", "start_offset", "id")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     start_offset: int
-    def __init__(self, epoch: _Optional[int] = ..., start_offset: _Optional[int] = ...) -> None: ...
+    id: int
+    def __init__(self, epoch: _Optional[int] = ..., start_offset: _Optional[int] = ..., id: _Optional[int] = ...) -> None: ...
 
 class Handshake(_message.Message):
     __slots__ = ("cluster_name", "broker_name", "broker_id", "address", "epochs", "min_offset", "end_offset", "mapped_file_size_commit_log", "mapped_file_size_consume_queue", "tail_size", "tail_crc32")

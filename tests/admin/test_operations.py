@@ -17,6 +17,7 @@ from broker_service.admin import operations
 from broker_service.broker.commits import CommitEntry, Commits
 from broker_service.broker.node import BrokerNode
 from broker_service.model import BrokerRole
+from broker_service.replication.epochs import PROMOTION
 from broker_service.store import message_store
 from tests.support.brokers import bodies_in, message, put, running, send_of, stub_of
 from tests.support.polling import until
@@ -186,7 +187,7 @@ async def test_ha_status_tells_of_each_slave(tmp_path: Path) -> None:
         slave = node.acknowledgements.on_join(1, "10.0.0.2:10911", 0)
         node.acknowledgements.on_ack(slave, 10)
         status = await admin.HaStatus(pb.HaStatusRequest())
-        assert (status.is_master, status.epoch, status.master_address) == (True, 100, node.address)
+        assert (status.is_master, status.epoch, status.master_address) == (True, 1, node.address)
         assert status.commit_log_max_offset == node.store.end_offset
         (entry,) = status.slaves
         assert (entry.broker_id, entry.address, entry.ack_offset, entry.in_sync) == (1, "10.0.0.2:10911", 10, True)
@@ -251,7 +252,7 @@ async def test_promotion_by_an_operator(tmp_path: Path) -> None:
         wrong = pb.PromoteSlaveRequest(broker_name="broker-a", broker_role="KING")
         assert (await refused(admin.PromoteSlave(wrong)))[0] == "INVALID_ARGUMENT"
         answer = await admin.PromoteSlave(pb.PromoteSlaveRequest(broker_name="broker-a"))
-        assert (answer.epoch, answer.start_offset) == (101, 0)
+        assert (answer.epoch, answer.start_offset) == (PROMOTION, 0)
         assert node.broker.config.broker_role is BrokerRole.ASYNC_MASTER
 
 

@@ -290,12 +290,12 @@ async def test_no_configured_slave_ends_its_master(tmp_path: Path, behaves: Any)
 
 def master_says(**metadata: Any) -> tuple[Any, ...]:
     """To a new slave: who it is, a heartbeat, metadata, bytes."""
-    message, epochs = replication_pb2.MasterMessage, [replication_pb2.Epoch(epoch=100)]
+    message, epochs = replication_pb2.MasterMessage, [replication_pb2.Epoch(epoch=1)]
     return (
         message(handshake=replication_pb2.HandshakeReply(epochs=epochs)),
-        message(log=replication_pb2.LogData(epoch=100)),
+        message(log=replication_pb2.LogData(epoch=1)),
         message(metadata=metadata_pb2.Metadata(**metadata)),
-        message(log=replication_pb2.LogData(epoch=100, data=b"?" * 100, crc32=1)),
+        message(log=replication_pb2.LogData(epoch=1, data=b"?" * 100, crc32=1)),
     )
 
 
@@ -379,7 +379,7 @@ def handshake(node: BrokerNode, **fields: Any) -> replication_pb2.SlaveMessage:
         "broker_name": identity.broker_name,
         "broker_id": 1,
         "address": "127.0.0.1:1",
-        "epochs": [replication_pb2.Epoch(epoch=100)],
+        "epochs": [replication_pb2.Epoch(epoch=1)],
         "mapped_file_size_commit_log": identity.mapped_file_size_commit_log,
         "mapped_file_size_consume_queue": identity.mapped_file_size_consume_queue,
     }
@@ -391,8 +391,8 @@ def slave_says(node: BrokerNode) -> list[Any]:
     nonsense = metadata_pb2.ConsumerOffset(group="g", topic="t", offset=-7)
     return [
         handshake(node),
-        message(ack=replication_pb2.Ack(ack_offset=0, epoch=100)),
-        message(ack=replication_pb2.Ack(ack_offset=end, epoch=100)),
+        message(ack=replication_pb2.Ack(ack_offset=0, epoch=1)),
+        message(ack=replication_pb2.Ack(ack_offset=end, epoch=1)),
         message(offsets=metadata_pb2.Metadata(consumer_offsets=[nonsense])),
     ]
 

@@ -1,5 +1,6 @@
 """How a master begins: its epoch first, its offsets made to fit, and what goes wrong tried again."""
 
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from broker_service.broker.mastership import Standing
 from broker_service.errors import ServiceNotAvailable
 from broker_service.model import BrokerRole
+from broker_service.replication.epochs import PROMOTION
 from broker_service.replication.slave import SlaveSettings
 from tests.support.brokers import name_server, put, running
 from tests.support.polling import until
@@ -31,7 +33,7 @@ async def test_a_clean_restart_goes_on_in_its_epoch_and_an_unclean_one_begins_an
     async with running(tmp_path) as node:
         epochs.append(node.broker.epoch)
         assert node.epochs.epochs.epochs[-1].start_offset == node.store.end_offset
-    assert epochs == [100, 100, 200]
+    assert epochs == [1, 1, 2]
 
 
 async def test_a_clean_stop_before_the_new_epoch_does_not_hide_an_unclean_one(tmp_path: Path) -> None:
@@ -41,7 +43,7 @@ async def test_a_clean_stop_before_the_new_epoch_does_not_hide_an_unclean_one(tm
     async with running(tmp_path, writable=False, namesrv_addr="127.0.0.1:1") as node:
         assert node.mastership.standing is Standing.WAITING
     async with running(tmp_path) as node:
-        assert node.broker.epoch == 200
+        assert node.broker.epoch == 2
 
 
 async def test_a_slave_that_its_configuration_makes_a_master_begins_an_epoch_of_its_own(tmp_path: Path) -> None:
@@ -52,7 +54,60 @@ async def test_a_slave_that_its_configuration_makes_a_master_begins_an_epoch_of_
         await put(master, "t", b"x")
         await until(lambda: slave.store.end_offset == master.store.end_offset, "copied")
     async with running(tmp_path / "s") as node:
-        assert node.broker.epoch == 200  # else the old master, back too, would write in the same one
+        assert node.broker.epoch == PROMOTION  # else the old master, back too, might write in the same one
+
+
+async def test_a_stale_master_that_restarts_twice_without_name_servers_does_not_outrank_the_promoted_one(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path / "m") as master:
+        port = int(master.address.rpartition(":")[2])
+        async with running(tmp_path / "s", **SLAVE, ha_master_address=master.address) as slave:
+            await put(master, "t", b"both")
+            await until(lambda: slave.store.end_offset == master.store.end_offset, "copied")
+    async with running(tmp_path / "s", **SLAVE) as promoted:
+        await promoted.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
+        await put(promoted, "t", b"acknowledged")
+        for _ in range(3):
+            crash(tmp_path / "m")
+            async with running(tmp_path / "m") as stale:
+                await put(stale, "t", b"from the past")
+                assert stale.broker.epoch < promoted.broker.epoch
+        keys = {"ha_slave_addresses": promoted.address, "listen_port": port}
+        async with running(tmp_path / "m", writable=False, **keys) as stale:
+            await until(lambda: stale.mastership.standing is Standing.FENCED, "the promoted one is the newer")
+        async with running(
+            tmp_path / "m", broker_role=BrokerRole.SLAVE, broker_id=2, ha_master_address=promoted.address
+        ) as former:
+            await until(lambda: former.store.end_offset == promoted.store.end_offset, "it follows")
+            assert former.store.read_log(0, 1 << 20) == promoted.store.read_log(0, 1 << 20)
+    assert list((tmp_path / "m").glob("rocketsim/diverged"))
+
+
+async def test_a_copied_store_goes_on_in_nobodys_epoch_once_it_was_a_slaves(tmp_path: Path) -> None:
+    async with running(tmp_path / "m") as master:
+        await put(master, "t", b"x")
+    shutil.copytree(tmp_path / "m", tmp_path / "s")
+    async with (
+        running(tmp_path / "m") as master,
+        running(tmp_path / "s", **SLAVE, ha_master_address=master.address) as slave,
+    ):
+        await until(slave.replication_slave.is_following, "it follows")
+        assert slave.epochs.epochs == master.epochs.epochs
+        assert (slave.epochs.goes_on, slave.epochs.begun_here) == (False, False)
+    async with running(tmp_path / "s") as copy, running(tmp_path / "m") as master:
+        assert master.broker.epoch == 1
+        assert copy.broker.epoch == PROMOTION
+
+
+async def test_two_slaves_that_are_promoted_at_once_begin_epochs_that_are_told_apart(tmp_path: Path) -> None:
+    begun = []
+    for name in ("a", "b"):
+        async with running(tmp_path / name, **SLAVE) as node:
+            epoch, _ = await node.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
+            assert epoch == PROMOTION
+            begun.append(node.epochs.epochs)
+    assert not begun[0].is_same_as(begun[1])
 
 
 async def test_after_an_unclean_stop_no_offset_stands_beyond_its_queue(tmp_path: Path) -> None:

@@ -71,6 +71,24 @@ M = (100, 0)
             id="one epoch, two histories",
         ),
         pytest.param(
+            log(0, 900, M, (200, 100, 7)),
+            log(0, 900, M, (200, 100, 8)),
+            "cut at 100: epoch 200 forked off at 100",
+            id="one number that two brokers began with",
+        ),
+        pytest.param(
+            log(0, 800, (100, 0, 7)),
+            log(0, 900, (100, 0, 8)),
+            "refuse at 900: no epoch in common: the log of another broker? Wipe the slave to copy it anew",
+            id="a master that lost its disk and began anew",
+        ),
+        pytest.param(
+            log(0, 800, (100, 0, 7)),
+            log(0, 900, (100, 0)),
+            "refill at 900: the master lost [800, 900) of epoch 100",
+            id="a slave that knows no ids",
+        ),
+        pytest.param(
             log(0, 100, M),
             log(200, 900, M),
             "refuse at 900: the master ends at 100, before the slave's minimum: promote the slave",

@@ -1,13 +1,51 @@
+import json
+
 import pytest
 
 from broker_service.errors import StoreCorrupt
 from broker_service.replication.epoch_file import EpochFile
-from broker_service.replication.epochs import EpochList, common_prefix
+from broker_service.replication.epochs import PROMOTION, EpochList, common_prefix
 
 
-def test_two_brokers_never_begin_the_same_epoch():
-    epochs = EpochList.of((100, 0), (201, 500))
-    assert {epochs.next(0), epochs.next(1), epochs.next(2)} == {300, 301, 302}
+def test_starts_count_up_and_a_promotion_is_above_any_number_of_them():
+    stale = EpochList.of((301, 0))  # as numbers were before promotions counted by themselves
+    promoted = stale.begin(stale.next(promotion=True), 10)
+    assert promoted.last == PROMOTION
+    for end in range(20, 1020):
+        stale = stale.begin(stale.next(promotion=False), end)
+    assert stale.last == 301 + 1000 < promoted.last
+    promoted = promoted.begin(promoted.next(promotion=False), 20)
+    assert promoted.last == PROMOTION + 1
+    assert promoted.next(promotion=True) == 2 * PROMOTION > PROMOTION + 1
+    assert EpochList().next(promotion=False) == 1
+
+
+def test_promotions_fit_into_the_wires_64_bits():
+    assert (9_000_000 * PROMOTION).bit_length() <= 63
+
+
+def test_epochs_of_one_number_are_told_apart_by_their_ids():
+    one, other, nameless = (EpochList.of((1, 0, 7), (2, 50, epoch_id)) for epoch_id in (8, 9, 0))
+    assert common_prefix(one, 90, other, 90) == 50
+    assert common_prefix(one, 90, nameless, 80) == common_prefix(nameless, 80, other, 90) == 80
+    assert common_prefix(one, 90, EpochList.of((1, 0, 7), (2, 60, 8)), 90) == 50
+    assert one.is_same_as(nameless) and nameless.is_same_as(other) and not one.is_same_as(other)
+    assert not one.is_same_as(EpochList.of((1, 0, 7)))
+
+
+def test_an_epoch_is_known_by_number_and_id_and_without_an_id_by_its_number():
+    epochs = EpochList.of((1, 0), (2, 50, 8))
+    assert epochs.knows(2, 8) and epochs.knows(2) and epochs.knows(1, 77)
+    assert not epochs.knows(2, 9)
+    assert not epochs.knows(3) and not epochs.knows(3, 8)
+
+
+def test_a_list_from_a_peer_without_ids_does_not_take_ours_away():
+    ours = EpochList.of((1, 0, 7), (2, 50, 8))
+    theirs = EpochList.of((1, 0), (2, 50), (3, 60))
+    assert theirs.with_ids_of(ours) == EpochList.of((1, 0, 7), (2, 50, 8), (3, 60))
+    assert EpochList.of((1, 0, 7), (2, 50, 9)).with_ids_of(ours) == EpochList.of((1, 0, 7), (2, 50, 9))
+    assert EpochList.of((2, 60)).with_ids_of(ours) == EpochList.of((2, 60))
 
 
 def test_an_epoch_without_a_byte_is_forgotten_when_the_next_begins():
@@ -22,7 +60,7 @@ def test_the_first_epoch_stays_so_that_logs_which_parted_at_once_know_each_other
 
 
 @pytest.mark.parametrize(
-    "epochs", [[(100, 0), (100, 5)], [(200, 0), (100, 5)], [(100, 5), (200, 4)], [(-1, 0)], [(1, -1)]]
+    "epochs", [[(1, 0, -1)], [(100, 0), (100, 5)], [(200, 0), (100, 5)], [(100, 5), (200, 4)], [(-1, 0)], [(1, -1)]]
 )
 def test_lists_that_cannot_be_are_refused(epochs):
     with pytest.raises(ValueError, match="epoch"):
@@ -54,8 +92,31 @@ def test_the_common_prefix_ends_where_the_histories_part(ours, our_end, theirs, 
 
 
 def test_the_epoch_file_gives_back_what_was_saved(tmp_path):
-    EpochFile(tmp_path / "rocketsim" / "epochs.json", 0).save(EpochList.of((100, 0), (201, 77)))
-    assert str(EpochFile(tmp_path / "rocketsim" / "epochs.json", 99).epochs) == "100@0 201@77"
+    path = tmp_path / "rocketsim" / "epochs.json"
+    saved = EpochList.of((100, 0), (PROMOTION, 77, 2**62 - 1))
+    EpochFile(path, 0).save(saved, begun_here=True, goes_on=True)
+    file = EpochFile(path, 99)
+    assert (file.epochs, file.begun_here, file.goes_on) == (saved, True, True)
+    assert str(file.epochs) == "100@0 1000000000000@77#3fffffffffffffff"
+    file.note_unclean_stop()
+    file = EpochFile(path, 99)
+    assert (file.epochs, file.begun_here, file.goes_on) == (saved, True, False)
+    file.save(saved)
+    assert (EpochFile(path, 99).begun_here, EpochFile(path, 99).goes_on) == (False, False)
+
+
+def test_a_file_of_before_the_ids_is_read_and_todays_by_who_knows_of_none(tmp_path):
+    path = tmp_path / "epochs.json"
+    path.write_text('{"epochs": [{"epoch": 100, "startOffset": 0}, {"epoch": 201, "startOffset": 77}], "goesOn": true}')
+    file = EpochFile(path, 99)
+    assert (str(file.epochs), file.begun_here, file.goes_on) == ("100@0 201@77", True, True)
+    file.save(EpochList.of((100, 0), (PROMOTION, 80, 7)), begun_here=True, goes_on=True)
+    content = json.loads(path.read_text())
+    assert [(int(entry["epoch"]), int(entry["startOffset"])) for entry in content["epochs"]] == [
+        (100, 0),
+        (PROMOTION, 80),
+    ]
+    assert content["goesOn"] is True
 
 
 def test_a_log_older_than_its_epoch_file_has_epoch_0(tmp_path):
@@ -64,7 +125,15 @@ def test_a_log_older_than_its_epoch_file_has_epoch_0(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{}", '{"epochs":[{"epoch":1}]}', '{"epochs":[{"epoch":-1,"startOffset":0}]}', "[1]"]
+    "text",
+    [
+        "",
+        "{}",
+        '{"epochs":[{"epoch":1,"startOffset":0,"id":"no"}]}',
+        '{"epochs":[{"epoch":1}]}',
+        '{"epochs":[{"epoch":-1,"startOffset":0}]}',
+        "[1]",
+    ],
 )
 def test_a_damaged_epoch_file_stops_the_broker(tmp_path, text):
     (tmp_path / "epochs.json").write_text(text)

@@ -20,7 +20,7 @@ class InvariantBroken(AssertionError):
 class Invariants:
     def __init__(self, world: World) -> None:
         self._world = world
-        self._epoch_starts: dict[int, int] = {}
+        self._epoch_starts: dict[tuple[int, int], int] = {}  # by number and id
         self._promised: dict[int, int] = {}
         self._offsets: dict[int, dict[tuple[str, str, int], object]] = {}
         self._visible: dict[tuple[int, int], int] = {}
@@ -56,8 +56,8 @@ class Invariants:
         # A log that begins behind a put that was just acknowledged is of another history, and has not seen it expire.
         joined = [node for node in self._world.nodes if node.is_up and node.store.min_offset <= put.begin]
         put.holders = {node.broker_id for node in joined if self._has(node, put)}
-        newest = max(self._epoch_starts, default=0)
-        if put.epoch < newest:
+        newest = max((number for number, _ in self._epoch_starts), default=0)
+        if put.epoch < newest or sum(number == newest for number, _ in self._epoch_starts) > 1:
             put.excused = "acknowledged by a master that was replaced already"
 
     def power_goes(self, node: Node) -> None:
@@ -146,8 +146,9 @@ class Invariants:
             raise InvariantBroken(f"{node.name} went back from epoch {self._promised[node.broker_id]} to {epochs.last}")
         self._promised[node.broker_id] = epochs.last
         for epoch in epochs.epochs:
-            if self._epoch_starts.setdefault(epoch.epoch, epoch.start_offset) != epoch.start_offset:
-                raise InvariantBroken(f"epoch {epoch} began at {self._epoch_starts[epoch.epoch]} elsewhere")
+            key = epoch.epoch, epoch.id
+            if self._epoch_starts.setdefault(key, epoch.start_offset) != epoch.start_offset:
+                raise InvariantBroken(f"epoch {epoch} began at {self._epoch_starts[key]} elsewhere")
 
     def _offsets_only_rise(self, node: Node) -> None:
         before = self._offsets.get(node.broker_id, {})

@@ -117,8 +117,10 @@ class Node:
     def begin_epoch(self) -> int:
         """As ReplicationMaster.begin_epoch, then Leadership: clamp, take writes."""
         self.flush()
-        epoch = self.epochs.epochs.next(self.broker_id)
-        self.epochs.save(self.epochs.epochs.begin(epoch, self.store.end_offset))
+        epoch = self.epochs.epochs.next(promotion=not self.epochs.begun_here)
+        self.epochs.save(
+            self.epochs.epochs.begin(epoch, self.store.end_offset, self._chance.getrandbits(60)), begun_here=True
+        )
         self.acks.begin()
         self.offsets.clamp(self.queue_end, new_generation=True)
         self.writable = True
