@@ -73,8 +73,11 @@ class DiskFull(ServiceNotAvailable):
     """The disk has no room; reads go on, and writes again when there is room, without a restart."""
 
 
-class FlushFailed(ServiceNotAvailable):
-    """A sync failed: what was written since the last one is in doubt, and this process never writes again."""
+class FlushFailed(ServiceNotAvailable, OSError):
+    """A sync failed: what was written since the last one is in doubt, and this process never writes again.
+
+    An OSError too: who takes back what a failed write has left, or goes on without it, does so here as well.
+    """
 
 
 class StoreCorrupt(RocketSimError):

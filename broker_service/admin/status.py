@@ -13,7 +13,6 @@ from broker_service.broker.traffic import Traffic
 from broker_service.replication.master import ReplicationMaster
 from broker_service.replication.slave import ReplicationSlave
 from broker_service.replication.tracker import SlaveProgress
-from broker_service.store.files import Files
 
 RATE_S = 10
 
@@ -98,7 +97,7 @@ class Status:
     def values(self) -> dict[str, str]:
         """brokerStatus: RocketMQ's names where it has the thing, ours for the rest."""
         broker, store = self._broker, self._broker.store
-        usage = Files().disk_usage(broker.config.store_path_root_dir)
+        usage = store.disk.disk_usage(broker.config.store_path_root_dir)
         values = {
             "bootTimestamp": self._booted_ms,
             "runtime": f"{(broker.now_ms() - self._booted_ms) // 1000} s",

@@ -71,7 +71,7 @@ class BrokerNode:
         self.config = self._role_file.applied_to(config)
         self._delay_file = self._json_file("config/delayOffset.json")
         self._position_file = self._json_file("rocketsim/delay_position.json")
-        self.epochs = EpochFile(root / "rocketsim" / "epochs.json", store.end_offset, machine.files)
+        self.epochs = EpochFile(root / "rocketsim" / "epochs.json", store.end_offset, store.disk)
         if not store.recovery.clean:
             self.epochs.note_unclean_stop()
         self.topics = TopicTable(
@@ -84,11 +84,11 @@ class BrokerNode:
         self.offsets = ConsumerOffsetTable(
             self._json_file("config/consumerOffset.json"),
             self._json_file("rocketsim/offset_generations.json"),
-            OffsetJournal(root / "rocketsim" / "offsets.journal", machine.files),
+            OffsetJournal(root / "rocketsim" / "offsets.journal", store.disk),
         )
 
     def _json_file(self, name: str) -> JsonFile:
-        return JsonFile(self.file_config.store_path_root_dir / name, self.machine.files)
+        return JsonFile(self.file_config.store_path_root_dir / name, self.store.disk)
 
     @classmethod
     def open(cls, config: BrokerConfig, machine: Machine | None = None) -> "BrokerNode":

@@ -7,8 +7,7 @@ never tried again.  The failure is reported once, and the thread ends.
 import asyncio
 import heapq
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import count
 from typing import Protocol
 
@@ -17,7 +16,8 @@ from broker_service.errors import ServiceNotAvailable
 
 class Flushable(Protocol):
     @property
-    def flushed_offset(self) -> int: ...
+    def flushed_offset(self) -> int:
+        """Changed by a flush, and by a cut, which waits for a flush that runs."""
 
     def flush(self) -> int:
         """Called on the flush thread.  Returns only when everything up to the returned offset is on disk.
@@ -41,13 +41,9 @@ class Flusher:
         self._interval_s = interval_s
         self._on_flushed = on_flushed
         self._on_failure = on_failure
-        self.flushed_offset = log.flushed_offset
         self.failure: BaseException | None = None
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._number = count()
-        # Held by the thread while it flushes; a cut raises the number, and a flush from before it counts for nothing.
-        self._flushing = threading.Lock()
-        self._cuts = 0
         # Shared with the thread, under the condition.
         self._condition = threading.Condition()
         self._asked = False
@@ -60,6 +56,11 @@ class Flusher:
 
     def is_running(self) -> bool:
         return self._thread.is_alive()
+
+    @property
+    def flushed_offset(self) -> int:
+        """What the log says: a cut lowers it at once."""
+        return self._log.flushed_offset
 
     async def close(self) -> None:
         """Flush what is there and end the thread."""
@@ -86,16 +87,6 @@ class Flusher:
         self.request(offset)
         await future
 
-    @contextmanager
-    def halted(self) -> Iterator[None]:
-        """No flush runs inside; to be held while the log is cut back."""
-        with self._flushing:
-            try:
-                yield
-            finally:
-                self._cuts += 1
-                self.flushed_offset = self._log.flushed_offset
-
     def _run(self) -> None:
         while True:
             with self._condition:
@@ -103,20 +94,17 @@ class Flusher:
                 self._asked = False
                 closing = self._closing
             # What was appended before this line is covered; a put that asks from now on sets `_asked` again.
-            with self._flushing:
-                try:
-                    flushed_offset = self._log.flush()
-                except BaseException as failure:
-                    self._loop.call_soon_threadsafe(self._failed, failure)
-                    return
-                self._loop.call_soon_threadsafe(self._flushed, flushed_offset, self._cuts)
+            try:
+                self._log.flush()
+            except BaseException as failure:
+                self._loop.call_soon_threadsafe(self._failed, failure)
+                return
+            self._loop.call_soon_threadsafe(self._flushed)
             if closing:
                 return
 
-    def _flushed(self, offset: int, cuts: int) -> None:
-        if cuts != self._cuts:
-            return
-        self.flushed_offset = max(self.flushed_offset, offset)
+    def _flushed(self) -> None:
+        offset = self.flushed_offset  # of now: the log may have been cut since that flush
         while self._waiting and self._waiting[0][0] <= offset:
             _settle(heapq.heappop(self._waiting)[2])
         self._on_flushed(offset)

@@ -211,8 +211,7 @@ class _MasterStream:
         return True
 
     def _on_handshake(self, reply: pb.HandshakeReply) -> None:
-        with self._flusher.halted():
-            cut = self._follower.welcome(reply)
+        cut = self._follower.welcome(reply)
         if cut is not None:
             logger.warning("master %s: %s", self._address, cut)
             self._broker.log_cut(cut)

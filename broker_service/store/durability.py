@@ -1,20 +1,24 @@
 """What is on disk: the flushed offset, the checkpoint, and the syncs that move them.
 
 `flush` is the flush thread's; everything else is the event loop's.  The lock is held for a whole flush; the loop takes
-it only to cut the log back, which must not happen under a sync.
+it only to cut the log back, which must not happen under a sync.  A cut lowers `flushed` under the lock; what the loop
+hears of a flush that was done before, it asks `flushed` for.
 """
 
+import logging
 import threading
 from collections import deque
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from broker_service.errors import FlushFailed, ServiceNotAvailable
+from broker_service.errors import FlushFailed
 from broker_service.store.checkpoint import Checkpoint
 from broker_service.store.commit_log import CommitLog
-from broker_service.store.files import Files
+from broker_service.store.disk import Disk
 from broker_service.store.flushed_offset import Flushed, FlushedOffset
 from broker_service.store.queue_table import QueueSync
+
+logger = logging.getLogger(__name__)
 
 _QUEUE_FILES_A_FLUSH = 64
 
@@ -32,22 +36,21 @@ class ThoroughFlush:
 
 
 class Durability:
-    def __init__(self, files: Files, root: Path, log: CommitLog) -> None:
+    def __init__(self, disk: Disk, root: Path, log: CommitLog) -> None:
         self.flushed = 0
         self.last_timestamp = 0  # store time of the newest record
-        self.fatal: str | None = None  # why this store never writes again
+        self.trouble: str | None = None  # why the last flush left something out; it is tried again
         self.lock = threading.Lock()
-        self._root = root
-        self._files = files
+        self._disk = disk
         self._log = log
-        self._flushed_file = FlushedOffset(files, root / "rocketsim" / "flushed")
+        self._flushed_file = FlushedOffset(disk, root / "rocketsim" / "flushed")
         self._checkpoint_path = root / "checkpoint"
         self.checkpoint = Checkpoint()
         self._requests: deque[ThoroughFlush] = deque()
 
     def load(self) -> Flushed | None:
         """What the last run left; None if it never said."""
-        self.checkpoint = Checkpoint.load(self._files, self._checkpoint_path)
+        self.checkpoint = Checkpoint.load(self._disk, self._checkpoint_path)
         self.last_timestamp = self.checkpoint.log_timestamp
         return self._flushed_file.load()
 
@@ -55,10 +58,6 @@ class Durability:
         """Says so at once and durably: after a recovery, before a cut, at a clean stop."""
         self.flushed = flushed.offset
         self._flushed_file.save(flushed, sync=True)
-
-    def refuse_if_fatal(self) -> None:
-        if self.fatal is not None:
-            raise ServiceNotAvailable(self.fatal)
 
     def request(self, thorough: ThoroughFlush) -> None:
         """In pieces, one a flush: a put that waits for the disk does not wait for the files of thousands of queues.
@@ -83,10 +82,11 @@ class Durability:
     def flush(self) -> int:
         """On return everything appended before the call is on disk; returns up to where.
 
-        A failed sync is final: the kernel may have dropped the pages, so that a second try would lie.
+        FlushFailed, once and for all, if a sync fails.  Less than everything where the disk could not be asked (no
+        handle, no room for our notes): `trouble` says so, and the next flush tries again.
         """
         with self.lock:
-            self.refuse_if_fatal()
+            self._disk.check()
             thorough = self._requests.popleft() if self._requests else None
             timestamp = self.last_timestamp
             end = self._log.end_offset  # read behind the other two: all they speak of lies before it
@@ -97,34 +97,50 @@ class Durability:
                     self.flushed = end
                     self.checkpoint.log_timestamp = timestamp
                 if thorough is not None:
-                    self._flush_thoroughly(thorough)
+                    self._sync_thoroughly(thorough)
+                self.trouble = None
+            except FlushFailed:
+                raise
             except OSError as error:
-                self.fatal = f"flushing {self._root} failed ({error}): what was written is in doubt, restart the broker"
-                raise FlushFailed(self.fatal) from error
-            return end
+                if thorough is not None:
+                    self._requests.appendleft(thorough)
+                self.trouble = f"flushing failed, nothing is in doubt, it is tried again: {error}"
+                logger.warning("%s", self.trouble)
+            else:
+                if thorough is not None and not thorough.is_void:
+                    self._note(thorough)
+            return self.flushed
 
-    def _flush_thoroughly(self, thorough: ThoroughFlush) -> None:
+    def _sync_thoroughly(self, thorough: ThoroughFlush) -> None:
         thorough.queues.sync()
         for path in thorough.index_paths:
             self._sync(path)
-        if thorough.is_void:
-            return
-        thorough.queues.save_summary()
+
+    def _note(self, thorough: ThoroughFlush) -> None:
+        """Notes that are too old only make recovery longer: where there is no room for new ones, the next thorough
+        flush writes them.
+        """
         checkpoint = self.checkpoint
         checkpoint.queues_log_offset = thorough.log_offset
         checkpoint.queues_timestamp = thorough.timestamp
         checkpoint.index_timestamp = thorough.index_timestamp
-        checkpoint.save(self._files, self._checkpoint_path)
+        try:
+            thorough.queues.save_summary()
+            checkpoint.save(self._disk, self._checkpoint_path)
+        except FlushFailed:
+            raise
+        except OSError as error:
+            logger.warning("%s: how far all is on disk could not be noted, a recovery would take longer", error)
 
     def _sync(self, path: Path) -> None:
         try:
-            handle = self._files.open(path, read_only=True)
+            handle = self._disk.open(path, read_only=True)
         except FileNotFoundError:
             return  # Expired meanwhile.
         try:
-            self._files.fdatasync(handle)
+            self._disk.fdatasync(handle)
         finally:
-            self._files.close(handle)
+            self._disk.close(handle)
 
     def close(self) -> None:
         self._flushed_file.close()

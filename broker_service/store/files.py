@@ -13,7 +13,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from broker_service.errors import DiskFull, ServiceNotAvailable
+from broker_service.errors import DiskFull, FlushFailed, ServiceNotAvailable
 
 NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT))
 Buffer = bytes | bytearray | memoryview
@@ -48,6 +48,8 @@ def refusal(error: OSError, doing: str) -> ServiceNotAvailable:
     """The store's answer to a failed write: no room is DiskFull, anything else means that writes are not possible
     now.
     """
+    if isinstance(error, FlushFailed):
+        return error
     if error.errno in NO_ROOM:
         return DiskFull(f"{doing}: no room on the disk ({error}); make room, writes go on by themselves")
     return ServiceNotAvailable(f"{doing} failed: {error}; reads go on, writes are tried again")
@@ -178,12 +180,13 @@ class Files:
         disk.
         """
         fresh = path.with_name(path.name + ".tmp")
-        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        self.remove(fresh)
+        handle = self.open(fresh, create=True)
         try:
             self.pwrite(handle, data, 0)
-            os.fsync(handle)
+            self.fdatasync(handle)
         finally:
-            os.close(handle)
+            self.close(handle)
         self.rename(fresh, path)
         self.sync_directory(path.parent)
 

@@ -13,11 +13,12 @@ from rocketsim_proto import record as record_format
 from rocketsim_proto.columnar import Records
 from rocketsim_proto.record import BLANK, BLANK_SIZE, PROPERTY_KEYS, PROPERTY_UNIQ_KEY, Record, RecordError
 
-from broker_service.errors import NotFound
+from broker_service.errors import NotFound, ServiceNotAvailable
 from broker_service.model import Appended
 from broker_service.store.commit_log import CommitLog, file_name
 from broker_service.store.config import StoreConfig
 from broker_service.store.directory_lock import DirectoryLock
+from broker_service.store.disk import Disk
 from broker_service.store.durability import Durability, ThoroughFlush
 from broker_service.store.files import Files, open_file_limit
 from broker_service.store.flushed_offset import Flushed
@@ -58,6 +59,7 @@ class MessageStore:
         self._lock = lock
         self.recovery = Recovery(clean=True)
         self.confirm_offset: int | None = None  # readers see what ends at or before it; None: everything
+        self.disk = files = Disk(files, root)  # for everything that a broker keeps beside the log, too
         self._files = files
         self._open_files = OpenFiles(files, handles=max(64, min(open_file_limit() // 4, _MAX_HANDLES)))
         self._log = CommitLog(files, self._open_files, root / "commitlog", config.mapped_file_size_commit_log)
@@ -118,7 +120,7 @@ class MessageStore:
     def close(self) -> None:
         """Flushes everything and marks the store as closed cleanly, unless a write or flush failed for good."""
         try:
-            if self._durability.fatal is None:
+            if self.disk.fatal is None:
                 self._close_cleanly()
         finally:
             self._release()
@@ -132,7 +134,7 @@ class MessageStore:
         self._lock.mark_closed()
 
     def _release(self) -> None:
-        self._durability.fatal = self._durability.fatal or "the store is closed"
+        self.disk.stop("the store is closed")
         self._log.close()
         self._durability.close()
         self._open_files.close()
@@ -167,7 +169,7 @@ class MessageStore:
         return self.why_not_writable() is None
 
     def why_not_writable(self) -> str | None:
-        return self._durability.fatal or self._writer.disk_too_full or self._writer.trouble
+        return self.disk.fatal or self._writer.disk_too_full or self._writer.trouble
 
     def __str__(self) -> str:
         state = self.why_not_writable() or "writable"
@@ -211,7 +213,7 @@ class MessageStore:
         early.
         """
         with self._durability.lock:
-            self._durability.refuse_if_fatal()
+            self.disk.check()
             end = self.end_offset
             if offset >= end:
                 return 0
@@ -240,7 +242,7 @@ class MessageStore:
         For a slave that is new, or whose records are older than all its master has, or part from them before its first.
         """
         with self._durability.lock:
-            self._durability.refuse_if_fatal()
+            self.disk.check()
             before = self.min_offset
             self._writer.partial = b""
             self._durability.void_requests()
@@ -279,14 +281,14 @@ class MessageStore:
         Returns, per queue, the offset where it goes on if the topic is made again; a slave passes the master's as
         `floors`.
         """
-        self._durability.refuse_if_fatal()
+        self.disk.check()
         return self._queues.delete_topic(topic, floors)
 
     def forget_before(self, topic: str, floors: dict[int, int]) -> list[int]:
         """A slave's: the topic was deleted and made again while it was away.  What its queues have from before `floors`
         goes; returns the queues that had some.
         """
-        self._durability.refuse_if_fatal()
+        self.disk.check()
         return self._queues.forget_before(topic, floors)
 
     # --- flushing and periodic work -------------------------------------------------------------------------------
@@ -302,6 +304,8 @@ class MessageStore:
         self._request_thorough()
         while self._durability.is_requested:
             self.flush()
+            if self._durability.trouble is not None:
+                raise ServiceNotAvailable(self._durability.trouble)
 
     def _request_thorough(self) -> None:
         """The next flush also syncs queues and index: recovery need not look before this point then."""
@@ -313,7 +317,7 @@ class MessageStore:
     def tick(self, now_ms: int) -> None:
         """Small periodic work on the loop; called every 100 ms or so."""
         self._now_ms = now_ms
-        if self._durability.fatal is not None:
+        if self.disk.fatal is not None:
             return
         self._log.release(self.flushed_offset)
         self._work_on_index(_INDEX_BYTES_A_TICK)

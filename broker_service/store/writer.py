@@ -18,9 +18,10 @@ from broker_service.store.chain import Chain, Stop, sound, walk
 from broker_service.store.commit_log import CommitLog, store_timestamp_at
 from broker_service.store.config import StoreConfig
 from broker_service.store.consume_queue import ConsumeQueue
+from broker_service.store.disk import Disk
 from broker_service.store.dispatch import QueueRun, is_queued, queue_offsets, queue_runs
 from broker_service.store.durability import Durability
-from broker_service.store.files import Buffer, Files, refusal
+from broker_service.store.files import Buffer, refusal
 from broker_service.store.placement import place
 from broker_service.store.queue_table import QueueTable
 
@@ -35,7 +36,7 @@ class Writer:
 
     def __init__(
         self,
-        files: Files,
+        disk: Disk,
         config: StoreConfig,
         log: CommitLog,
         queues: QueueTable,
@@ -45,7 +46,7 @@ class Writer:
         self.trouble: str | None = None  # why writes fail now; may pass
         self.disk_too_full: str | None = None  # by the retention's measure
         self.partial = b""  # the beginning of a replicated record whose rest has not come
-        self._files = files
+        self._disk = disk
         self._config = config
         self._log = log
         self._queues = queues
@@ -55,7 +56,7 @@ class Writer:
 
     def append(self, records: Records, topic: str, now_ms: int, store_host: bytes) -> Appended:
         """Stamps offsets, time and host into checked records of one topic, and appends them."""
-        self._durability.refuse_if_fatal()
+        self._disk.check()
         if self.disk_too_full is not None:
             raise DiskFull(self.disk_too_full)
         if len(records) <= few.FEW and self._fits(records):
@@ -106,7 +107,7 @@ class Writer:
         over. RecordError for a record that is not whole, or not where it says it is: all before it is stored, nothing
         of it.
         """
-        self._durability.refuse_if_fatal()
+        self._disk.check()
         log = self._log
         if not log.starts and commit_log_offset != log.end_offset + len(self.partial):
             if commit_log_offset % log.file_size:
@@ -193,7 +194,7 @@ class Writer:
         try:
             self._log.clean()
             self._log.touch()
-            if self._files.disk_usage(self._config.root).free >= self._room_needed:
+            if self._disk.disk_usage(self._config.root).free >= self._room_needed:
                 self.trouble = None
         except OSError:
             return  # Not yet.

@@ -7,6 +7,7 @@ import pytest
 
 from broker_service.errors import ServiceNotAvailable
 from broker_service.replication.flusher import Flusher
+from tests.support.polling import until
 
 
 class SlowLog:
@@ -60,21 +61,24 @@ async def test_bytes_that_come_while_a_flush_runs_are_for_the_next_one():
         assert flusher.flushed_offset == 200
 
 
-async def test_a_cut_waits_for_the_flush_that_runs_and_its_result_counts_for_nothing():
+async def test_a_flush_from_before_a_cut_counts_for_nothing():
     log = SlowLog()
-    async with Flushing(log) as flusher:
+    flushing = Flushing(log)
+    async with flushing as flusher:
         log.end_offset = 100
-        flusher.request(100)
+        waits = asyncio.create_task(flusher.wait(100))
         await begun(log)
-        threading.Timer(0.05, log.go_on.set).start()
-        with flusher.halted():
-            assert log.flushed_offset == 100  # it did wait
-            log.end_offset = log.flushed_offset = 40
+        log.go_on.set()
+        while log.flushed_offset < 100:  # the thread is done; the loop has not heard of it
+            threading.Event().wait(0.001)
+        log.end_offset = log.flushed_offset = 40
         assert flusher.flushed_offset == 40
-        log.end_offset = 90
-        waits = asyncio.create_task(flusher.wait(90))
+        await until(lambda: flushing.told, "the loop hears of the flush")
+        assert flushing.told == [40] and not waits.done()
+        log.end_offset = 110
+        flusher.request(110)
         await waits
-        assert log.flushed_offset == 90
+        assert log.flushed_offset == 110
 
 
 async def test_close_flushes_what_is_there():

@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 
 from broker_service.errors import FlushFailed, ServiceNotAvailable
+from broker_service.replication.epoch_file import EpochFile
+from broker_service.replication.epochs import EpochList
 from broker_service.store.checkpoint import Checkpoint
+from broker_service.store.disk import READS, SYNCS, WRITES, Verdict, verdict
+from broker_service.store.json_file import JsonFile
 from tests.support.memory_files import MemoryFiles
-from tests.support.stores import NOW, bodies, check_sound, open_store, put, queue_bodies
+from tests.support.stores import LOG_FILE, NOW, bodies, check_sound, open_store, put, queue_bodies
 
 ROOT = Path("/store")
 
@@ -33,6 +37,107 @@ def test_a_new_file_counts_as_flushed_only_when_its_name_is_on_disk():
     put(store, "topic", 0, [b"x" * 1500] * 5)
     store.flush()
     assert f"sync_directory {ROOT / 'commitlog'}" in disk.log[-5:]
+
+
+SYNCED = [
+    *(("fdatasync", matching) for matching in ("commitlog/", "consumequeue", "checkpoint", "index", "flushed")),
+    *(("fdatasync", matching) for matching in ("queues.json", "offsets", "epochs", "topics.json", "role.json")),
+    *(("sync_directory", matching) for matching in ("commitlog", "consumequeue", "rocketsim", "config")),
+]
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize(("call", "matching"), SYNCED)
+def test_a_failed_sync_of_anything_stops_the_store(call, matching, error, caplog):
+    disk = MemoryFiles()
+    store = open_store(ROOT, disk)
+    put(store, "topic", 0, [b"a"], properties=[("KEYS", "k")])
+    store.tick(NOW)
+    store._request_thorough()
+    disk.fail(call, error, matching=matching)
+    with pytest.raises(FlushFailed, match="in doubt"):
+        store.flush()
+        EpochFile(ROOT / "rocketsim/epochs.json", 0, store.disk).save(EpochList.of((100, 0)))
+        for name in ("config/topics.json", "config/consumer_offsets.json", "rocketsim/role.json"):
+            JsonFile(ROOT / name, store.disk).save({})
+    assert "in doubt" in caplog.text and matching in caplog.text
+    disk.heal()
+    with pytest.raises(FlushFailed):
+        store.flush()
+    with pytest.raises(FlushFailed):
+        put(store, "topic", 0, [b"b"])
+    with pytest.raises(FlushFailed):
+        JsonFile(ROOT / "config/topics.json", store.disk).save({})
+    assert queue_bodies(store, "topic", 0) == [b"a"], "reads go on"
+    store.close()
+    assert "abort" in disk.names(ROOT), "not closed cleanly"
+
+
+@pytest.mark.parametrize("cut", ["truncate", "start_over"])
+def test_a_failed_sync_in_a_cut_stops_the_store(cut):
+    """Whichever of them fails: what a cut syncs is no safer than what a flush does."""
+    failed = 0
+    for nth in range(1, 30):
+        disk = MemoryFiles()
+        store = open_store(ROOT, disk)
+        begin = put(store, "topic", 0, [b"x" * 900] * 9, properties=[("KEYS", "k")]).runs[0][0]
+        store.tick(NOW)
+        put(store, "topic", 0, [b"y" * 900] * 9, properties=[("KEYS", "k")])
+        store.tick(NOW)
+        store.flush()
+        fault = disk.fail("fdatasync", errno.EIO, nth=nth)
+        try:
+            if cut == "truncate":
+                store.truncate(begin + 3 * LOG_FILE, ROOT / "diverged")
+            else:
+                store.start_over(10 * LOG_FILE)
+        except FlushFailed:
+            failed += 1
+        else:
+            assert fault.nth > 0
+            break
+        disk.heal()
+        with pytest.raises(FlushFailed):
+            store.flush()
+        store.close()
+        assert "abort" in disk.names(ROOT), f"sync {nth}: not closed cleanly"
+    assert 3 < failed < 29
+
+
+@pytest.mark.parametrize("matching", ["consumequeue", "commitlog"])
+def test_a_sync_that_found_no_handle_is_tried_again(matching):
+    """Nothing was tried, so nothing is in doubt; and nothing counts as flushed that is not."""
+    disk = MemoryFiles()
+    store = open_store(ROOT, disk)
+    put(store, "topic", 0, [b"a"])
+    store._request_thorough()
+    flushed = store.flushed_offset
+    fault = disk.fail("open" if matching == "consumequeue" else "sync_directory", errno.EMFILE, matching=matching)
+    store.flush()
+    assert fault.nth == 0 and store._durability.trouble and store.writable
+    if matching == "commitlog":
+        assert store.flushed_offset == flushed
+    store.flush()
+    assert store._durability.trouble is None and store.flushed_offset == store.end_offset
+    found = open_store(ROOT, disk.power_loss(random.Random(1)))
+    assert not found.recovery.rebuilt_queues and bodies(found) == [b"a"]
+
+
+KINDS = ("| read, open", "| write, create", "| sync of")
+
+
+def test_the_table_of_verdicts_is_that_of_the_document():
+    """docs/replication.md says what follows from what; so does the code."""
+    document = (Path(__file__).parents[2] / "docs/replication.md").read_text()
+    lines = [line for line in document.splitlines() if line.startswith(KINDS)]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    operations = {"read": READS, "write": WRITES, "sync": SYNCS}
+    errors = [errno.ENOSPC, errno.EMFILE, errno.EIO]
+    assert len(rows) == 3
+    for name, *cells in rows:
+        for operation in operations[name.split(",")[0].split()[0]]:
+            for error, cell in zip(errors, cells, strict=True):
+                assert not cell or verdict(operation, error) is Verdict(cell), (name, error)
 
 
 @pytest.mark.parametrize("matching", ["commitlog/", "consumequeue", "checkpoint", "index"])

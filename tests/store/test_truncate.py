@@ -48,10 +48,11 @@ def test_the_cut_part_is_kept_aside_and_everything_else_is_as_if_it_had_never_be
     store.truncate(offset, None)
     if flushed:
         store.flush()
-    store = open_store(ROOT, disk.kill())
+    disk = disk.kill()
+    store = open_store(ROOT, disk)
     assert log_bytes(store) == before[:offset]
     put(store, "topic", 0, [b"new"])
-    store = open_store(ROOT, store._files.power_loss(random.Random(keep)))
+    store = open_store(ROOT, disk.power_loss(random.Random(keep)))
     assert bodies(store)[:keep] == [b"%d " % number + b"x" * 500 for number in range(keep)]
     assert bodies(store)[keep:] in ([], [b"new"]), "nothing of what was cut is alive again"
 

@@ -316,18 +316,6 @@ class MemoryFiles(Files):
         self._look("read", path)
         return bytes(self._inode(path).data)
 
-    def write_atomically(self, path: Path, data: bytes) -> None:
-        fresh = path.with_name(path.name + ".tmp")
-        self.remove(fresh)
-        handle = self.open(fresh, create=True)
-        try:
-            self.pwrite(handle, data, 0)
-            self.fdatasync(handle)
-        finally:
-            self.close(handle)
-        self.rename(fresh, path)
-        self.sync_directory(path.parent)
-
     def disk_usage(self, path: Path) -> DiskUsage:
         return self.usage or DiskUsage(self.capacity, self.capacity - self._used())
 

@@ -1,6 +1,7 @@
 """A commit log in memory, for what is about streams, not disks.  A record is its own size in 4 bytes, and a body."""
 
 import struct
+import threading
 import zlib
 from pathlib import Path
 
@@ -25,6 +26,7 @@ class MemoryLog:
         self.cut: list[bytes] = []
         self.flushes = 0
         self._aside = b""
+        self._lock = threading.Lock()  # no cut under a flush, as in a store
 
     @property
     def end_offset(self) -> int:
@@ -66,24 +68,26 @@ class MemoryLog:
         return len(tail), zlib.crc32(tail)
 
     def truncate(self, offset: int, keep_in: Path | None) -> int:
-        self.cut.append(bytes(self.data[offset - self.min_offset :]))
-        del self.data[offset - self.min_offset :]
-        self._aside = b""
-        self.flushed_offset = min(self.flushed_offset, offset)
+        with self._lock:
+            self.cut.append(bytes(self.data[offset - self.min_offset :]))
+            del self.data[offset - self.min_offset :]
+            self._aside = b""
+            self.flushed_offset = min(self.flushed_offset, offset)
         return self.end_offset
 
     def queue_floors(self) -> list[tuple[str, int, int]]:
         return []
 
     def start_over(self, offset: int, floors: list[tuple[str, int, int]]) -> None:
-        self.data.clear()
-        self._aside = b""
-        self.min_offset = self.flushed_offset = offset
+        with self._lock:
+            self.data.clear()
+            self._aside = b""
+            self.min_offset = self.flushed_offset = offset
 
     def flush(self) -> int:
         if self.fail_flush is not None:
             raise self.fail_flush
-        self.flushes += 1
-        end = self.end_offset
-        self.flushed_offset = end
+        with self._lock:
+            self.flushes += 1
+            end = self.flushed_offset = self.end_offset
         return end
