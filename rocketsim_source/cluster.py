@@ -82,8 +82,8 @@ class BrokerCluster(Protocol):
     def search(self, timestamps: Mapping[Queue, int]) -> Answered:
         """The first offset stored at or after the time in ms; the end where nothing is that young."""
 
-    def committed(self, group: str, queues: Collection[Queue]) -> Answered:
-        """The group's offsets; a queue in neither part has none."""
+    def committed(self, group: str, queues: Collection[Queue], *, master_only: bool = False) -> Answered:
+        """The group's offsets; a queue in neither part has none, as far as who answered knows."""
 
     def commit(self, group: str, offsets: Offsets, target: str, timeout_s: float) -> Committed: ...
 
@@ -178,12 +178,12 @@ class ClientCluster:
             self._collect(found, members, partial(self.client.search, topic, asked))
         return found
 
-    def committed(self, group: str, queues: Collection[Queue]) -> Answered:
+    def committed(self, group: str, queues: Collection[Queue], *, master_only: bool = False) -> Answered:
         found = Answered()
         for broker_name in sorted({queue.broker_name for queue in queues}):
             members = [queue for queue in queues if queue.broker_name == broker_name]
             asked = [as_client(queue) for queue in members]
-            self._collect(found, members, partial(self.client.committed, group, asked))
+            self._collect(found, members, partial(self.client.committed, group, asked, master_only=master_only))
         found.offsets = {queue: offset for queue, offset in found.offsets.items() if offset >= 0}
         return found
 

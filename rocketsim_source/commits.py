@@ -37,7 +37,8 @@ class CommitLedger:
     reconcile_interval_ms: int
     min_interval_ms: int = 0
     wanted: Offsets = field(default_factory=dict)
-    starts: Offsets = field(default_factory=dict)  # for queues of which the group has nothing yet
+    starts: Offsets = field(default_factory=dict)  # to be committed where the group has nothing yet
+    vacant: set[Queue] = field(default_factory=set)  # of those, where the master said that it has nothing
     stands: Offsets = field(default_factory=dict)  # what a broker last said
     ours: Offsets = field(default_factory=dict)  # what this query last got through
     on_slave: set[str] = field(default_factory=set)  # broker names whose last commit a slave took
@@ -63,6 +64,7 @@ class CommitLedger:
         for table in (self.wanted, self.starts, self.stands, self.ours):
             for queue in queues & set(table):
                 del table[queue]
+        self.vacant -= queues
 
     def queues(self) -> list[Queue]:
         return sorted(self.wanted.keys() | self.starts.keys())
@@ -72,7 +74,7 @@ class CommitLedger:
         if self.last_round_ms is None:
             return 0 if self.dirty else None
         waits = []
-        if self.failures or self.on_slave:
+        if self.failures or self.on_slave or self.starts:
             waits.append(self.last_round_ms + max(RETRY_MS, self.min_interval_ms) - now_ms)
         elif self.dirty:
             waits.append(self.last_round_ms + self.min_interval_ms - now_ms)
@@ -97,9 +99,19 @@ class CommitLedger:
             else:
                 self.stands.pop(queue, None)
 
+    def saw_starts(self, masters: Offsets, asked: list[Queue]) -> None:
+        """What the masters themselves have of the queues whose start waits.  A group with an offset of its own keeps
+        it; that a slave has none proves nothing.
+        """
+        for queue in asked:
+            if queue in masters:
+                self.starts.pop(queue, None)
+            else:
+                self.vacant.add(queue)
+
     def to_send(self, now_ms: int) -> Offsets:
         """The offsets of this round; never one below what stands."""
-        send = {queue: offset for queue, offset in self.starts.items() if queue not in self.stands}
+        send = {queue: offset for queue, offset in self.starts.items() if queue in self.vacant}
         reconcile = self.last_reconcile_ms is None or now_ms - self.last_reconcile_ms >= self.reconcile_interval_ms
         for queue, offset in self.wanted.items():
             stands = self.stands.get(queue, -1)
@@ -108,18 +120,19 @@ class CommitLedger:
         return send
 
     def done(self, sent: Offsets, stands: Mapping[Queue, int], taken_by: Mapping[str, int], now_ms: int) -> None:
-        """A round's outcome: what stands now, and which broker id took each broker name's part.  A name that is absent
-        failed.
+        """A round's outcome: what stands now, and which broker id took each broker name's part.  A queue that does not
+        stand was not taken.
         """
         reconciled = set(self.wanted) <= set(sent)
         for queue, offset in sent.items():
-            if queue.broker_name in taken_by:
-                self.stands[queue] = max(stands.get(queue, offset), offset)
+            if queue in stands:
+                self.stands[queue] = max(stands[queue], offset)
                 self.ours[queue] = offset
                 self.starts.pop(queue, None)
+                self.vacant.discard(queue)
         for broker_name, broker_id in taken_by.items():
             (self.on_slave.add if broker_id != 0 else self.on_slave.discard)(broker_name)
-        failed = {queue.broker_name for queue in sent} - set(taken_by)
+        failed = sent.keys() - stands.keys()
         self.failures = self.failures + 1 if failed else 0
         self.dirty = bool(failed)
         self.last_round_ms = now_ms

@@ -33,6 +33,7 @@ class Committer:
         self._ledger = CommitLedger(options.commit_reconcile_interval_ms, options.commit_min_interval_ms)
         self._changed = threading.Condition(threading.RLock())
         self._round = threading.RLock()  # one round at a time
+        self._rounds_of: int | None = None  # the thread whose round is under way
         self._thread: threading.Thread | None = None
         self._closed = False
         self._hurry = False
@@ -62,18 +63,26 @@ class Committer:
             raise self._fatal
 
     def flush(self, timeout_s: float) -> bool:
-        """Commit what is wanted now, throttled or not; False if it was not done in time."""
+        """Commit what is wanted now, throttled or not, and wait for a commit that is under way; False if that was not
+        done in time.
+        """
         deadline = time.monotonic() + timeout_s
+        if self._rounds_of == threading.get_ident():
+            # In the handler of a signal that interrupted this very thread: its round goes on no more and is made again.
+            return self._attempt() is None
         with self._changed:
             self._hurry = True
             self._start_thread()
             self._changed.notify_all()
-            while self._ledger.dirty and time.monotonic() < deadline:
+            while self._is_pending() and time.monotonic() < deadline:
                 self._changed.wait(max(0.0, deadline - time.monotonic()))
-            return not self._ledger.dirty
+            return not self._is_pending()
+
+    def _is_pending(self) -> bool:
+        return self._ledger.dirty or self._rounds_of is not None
 
     def close(self, timeout_s: float) -> None:
-        if self._ledger.dirty:
+        if self._is_pending():
             self.flush(timeout_s)
         with self._changed:
             self._closed = True
@@ -118,24 +127,29 @@ class Committer:
                     return
                 self._hurry = False
             self._run_round()
-            with self._changed:
-                self._changed.notify_all()
 
     def _run_round(self) -> None:
+        with self._round:
+            self._rounds_of = threading.get_ident()
+            try:
+                self._attempts()
+            finally:
+                with self._changed:
+                    self._rounds_of = None
+                    self._changed.notify_all()
+
+    def _attempts(self) -> None:
         from rocketsim_client.errors import RocketSimError
 
-        with self._round:
-            for _ in range(self._options.commit_retries + 1):
-                failure = self._attempt()
-                if failure is None:
-                    return
-                unexpected = None if isinstance(failure, RocketSimError) else failure
-                logger.warning(
-                    "committing the offsets of group %s failed: %s", self._group, failure, exc_info=unexpected
-                )
-            most = self._options.commit_failures_max
-            if 0 < most <= self._ledger.failures:
-                self._fatal = CommitFailed(f"offsets of group {self._group} could not be committed: {failure}")
+        for _ in range(self._options.commit_retries + 1):
+            failure = self._attempt()
+            if failure is None:
+                return
+            unexpected = None if isinstance(failure, RocketSimError) else failure
+            logger.warning("committing the offsets of group %s failed: %s", self._group, failure, exc_info=unexpected)
+        most = self._options.commit_failures_max
+        if 0 < most <= self._ledger.failures:
+            self._fatal = CommitFailed(f"offsets of group {self._group} could not be committed: {failure}")
 
     def _attempt(self) -> Exception | None:
         """One try; what went wrong, whatever it is, is returned, because only the policy decides what it means.  An
@@ -158,6 +172,14 @@ class Committer:
             self._look_for_conflicts(found.offsets)
             with self._changed:
                 self._ledger.saw(found.offsets, [queue for queue in asked if queue not in found.silent])
+        with self._changed:
+            starts = sorted(self._ledger.starts.keys() - self._ledger.vacant)
+        if starts:
+            of_masters = self._cluster.committed(self._group, starts, master_only=True)
+            with self._changed:
+                self._ledger.saw_starts(
+                    of_masters.offsets, [queue for queue in starts if queue not in of_masters.silent]
+                )
         with self._changed:
             self._ledger.dirty = False  # what is wanted from here on is the next round's
             send = self._ledger.to_send(self._clock())

@@ -151,8 +151,9 @@ class MemoryCluster:
         broker = self.brokers[0]
         return Answered({q: min(max(ms - 2000, broker.first[q]), broker.end[q]) for q, ms in timestamps.items()})
 
-    def committed(self, group: str, queues: Collection[Queue]) -> Answered:
-        if self._usable() is None:
+    def committed(self, group: str, queues: Collection[Queue], *, master_only: bool = False) -> Answered:
+        broker = self._usable()
+        if broker is None or (master_only and broker.broker_id):
             return Answered({}, dict.fromkeys(queues, BrokerUnavailable("no")))
         return Answered({queue: self.offsets[group][queue] for queue in queues if queue in self.offsets[group]})
 

@@ -1,5 +1,6 @@
 """What is committed to where and when: decided without a broker or a clock; and the thread that does it."""
 
+import threading
 from typing import Any
 
 import pytest
@@ -43,8 +44,26 @@ def test_an_offset_below_what_stands_is_never_sent() -> None:
 def test_a_start_is_committed_only_where_the_group_has_nothing() -> None:
     found = ledger()
     found.want_start({Q0: 5, Q1: 5})
-    found.saw({Q1: 2}, [Q0, Q1])
+    assert found.to_send(0) == {}  # nobody has said yet what the group has
+    found.saw_starts({Q1: 2}, [Q0, Q1])
     assert found.to_send(0) == {Q0: 5}
+    found.done({Q0: 5}, {Q0: 5}, {"broker-a": 0}, 0)
+    assert found.to_send(1) == {}
+
+
+def test_a_start_that_no_master_has_been_asked_about_is_asked_about_again() -> None:
+    found = ledger()
+    found.want_start({Q0: 5})
+    found.done({}, {}, {}, 0)
+    assert found.due_in_ms(0) == 1000
+
+
+def test_what_was_refused_for_one_queue_is_a_failure_of_that_queue_alone() -> None:
+    found = ledger()
+    found.want({Q0: 5, Q1: 7})
+    found.done({Q0: 5, Q1: 7}, {Q1: 7}, {"broker-a": 0}, 0)
+    assert found.failures == 1
+    assert found.to_send(1000) == {Q0: 5}
 
 
 def test_everything_is_sent_again_when_the_interval_is_over() -> None:
@@ -193,3 +212,71 @@ def test_the_policy_decides_about_unexpected_errors_too(monkeypatch: pytest.Monk
     with pytest.raises(CommitFailed, match="a bug"):
         found.processed({Q0: 7})
     found.close(0)
+
+
+# --- the end of a query -----------------------------------------------------------------------------------------------
+
+
+def test_closing_waits_for_a_commit_that_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Spark does it when AvailableNow ends: the last offset, and SIGTERM at once."""
+    cluster = MemoryCluster()
+    found = committer(cluster)
+    commit, entered, waited_for = cluster.commit, threading.Event(), threading.Event()
+
+    def slow(*args: Any) -> Committed:
+        entered.set()
+        waited_for.wait(10)
+        return commit(*args)
+
+    monkeypatch.setattr(cluster, "commit", slow)
+    found.processed({Q0: 7})
+    assert entered.wait(10)
+    wait = found._changed.wait
+    monkeypatch.setattr(found._changed, "wait", lambda timeout=None: (waited_for.set(), wait(timeout))[1])
+    found.close(10)
+    assert waited_for.is_set()
+    assert cluster.offsets["g"] == {Q0: 7}
+
+
+def test_closing_in_a_signals_handler_makes_the_interrupted_commit_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With commitAsync=false the main thread commits, and its round does not go on after SIGTERM."""
+    cluster = MemoryCluster()
+    found = committer(cluster, commitAsync="false")
+    commit = cluster.commit
+
+    def interrupted(*args: Any) -> Committed:
+        monkeypatch.setattr(cluster, "commit", commit)
+        found.close(0.2)
+        assert cluster.offsets["g"] == {Q0: 7}
+        return commit(*args)
+
+    monkeypatch.setattr(cluster, "commit", interrupted)
+    found.processed({Q0: 7})
+    assert cluster.offsets["g"] == {Q0: 7}
+
+
+# --- the group at a start ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["warn", "fail", "ignore"])
+def test_an_existing_group_is_never_moved_at_a_start(policy: str) -> None:
+    cluster = MemoryCluster()
+    cluster.offsets["g"] = {Q0: 4}
+    found = committer(cluster, groupConflictPolicy=policy, commitAsync="false")
+    found.start_at({Q0: 10, Q1: 10})
+    assert cluster.offsets["g"] == {Q0: 4, Q1: 10}
+    found.close(1)
+
+
+@pytest.mark.parametrize("policy", ["warn", "ignore"])
+def test_that_a_slave_has_no_offset_of_the_group_proves_nothing(policy: str) -> None:
+    cluster = MemoryCluster(0, 1)
+    cluster.brokers[0].up = False
+    found = committer(cluster, groupConflictPolicy=policy, commitAsync="false")
+    found.start_at({Q0: 10})
+    assert cluster.offsets["g"] == {}
+    cluster.offsets["g"] = {Q0: 4}
+    cluster.brokers[0].up = True
+    found._run_round()
+    assert cluster.offsets["g"] == {Q0: 4}
+    found.close(1)

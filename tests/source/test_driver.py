@@ -308,7 +308,9 @@ def test_a_new_queue_whose_committed_offset_nobody_says_is_named_later(monkeypat
     cluster.put(Q2, 5)
     cluster.offsets["g"][Q2] = 3
     committed = cluster.committed
-    monkeypatch.setattr(cluster, "committed", lambda group, queues: Answered({}, dict.fromkeys(queues, OSError("no"))))
+    monkeypatch.setattr(
+        cluster, "committed", lambda group, queues, **_: Answered({}, dict.fromkeys(queues, OSError("no")))
+    )
     assert next_end(found, at) == at
     monkeypatch.setattr(cluster, "committed", committed)
     assert next_end(found, at).offsets[Q2] == 3
