@@ -139,7 +139,7 @@ def ceiling(ours: OurCluster, topic: str, path: Path, rows: int) -> Source:
     frame = next(iter(ours.admin.cluster.pull_range(cluster.BROKER, pieces, max_frame_bytes=options.pull_max_bytes)))
     records = Records.walk(frame.records, frame.count, frame.sizes or None)
     runs = [Run(Queue(topic, cluster.BROKER, 0), len(records))]
-    (batch,) = Decoder(schema, options, {cluster.BROKER: 0}).batches(records, runs, 0)
+    (batch,) = Decoder(schema, options).batches(records, runs, 0)
     null_source.save(path, batch, schema)
     given = {"path": str(path), "rows": str(rows), "partitions": "4"}
     return Source(null_source.NAME, given, body="body")

@@ -19,6 +19,7 @@ from rocketsim_proto.columnar import Records
 from rocketsim_proto.record import PROPERTY_KEYS, PROPERTY_SHARDING_KEY, PROPERTY_TAGS
 
 from rocketsim_source.options import SourceOptions
+from rocketsim_source.partition_numbers import partition_number
 from rocketsim_source.queue import Queue
 
 
@@ -35,7 +36,6 @@ class Rows(NamedTuple):
     records: Records
     runs: Sequence[Run]
     broker_id: int
-    broker_indexes: dict[str, int]
     bodies: pa.Array | None  # unpacked; None: no column is made from them
 
 
@@ -73,10 +73,7 @@ def headers(rows: Rows) -> pa.Array:
 
 
 def partitions(rows: Rows) -> pa.Array:
-    """Kafka's partition number: the queue id, plus 10,000 for each broker name before this one."""
-    return repeated(
-        [(rows.broker_indexes.get(q.broker_name, 0) * 10_000 + q.queue_id, n) for q, n in rows.runs], pa.int32()
-    )
+    return repeated([(partition_number(queue), size) for queue, size in rows.runs], pa.int32())
 
 
 Column = Callable[[Rows], pa.Array]
@@ -114,14 +111,13 @@ COLUMNS: dict[str, Column] = {
 class Decoder:
     """Frames of one task.  The Arrow schema is made once, because Spark compares it exactly."""
 
-    def __init__(self, schema: StructType, options: SourceOptions, broker_indexes: dict[str, int]) -> None:
+    def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self.arrow_schema = to_arrow_schema(schema, timezone="UTC")
         self._columns = [column(field) for field in self.arrow_schema]
         self._has_bodies = any(field.name.lower() in BODIES for field in self.arrow_schema)
         self._most_bytes = options.pull_max_bytes
         self._tags = pa.array(sorted(set(options.tags)), pa.string()) if options.filters else None
         self._check_crcs = options.check_crcs
-        self._broker_indexes = broker_indexes
 
     def batches(self, records: Records, runs: Sequence[Run], broker_id: int) -> Iterator[pa.RecordBatch]:
         """A frame's rows: one batch, or several where bodies are larger than the frame once they are unpacked.  A batch
@@ -136,12 +132,12 @@ class Decoder:
         if not len(records):
             return
         if not self._has_bodies:
-            yield self._batch(Rows(records, runs, broker_id, self._broker_indexes, None))
+            yield self._batch(Rows(records, runs, broker_id, None))
             return
         for piece, bodies in records.bodies_uncompressed(self._most_bytes):
             whole = len(bodies) == len(records)
             some, of_some = (records, runs) if whole else (records[piece], runs_of(piece, runs))
-            yield self._batch(Rows(some, of_some, broker_id, self._broker_indexes, bodies))
+            yield self._batch(Rows(some, of_some, broker_id, bodies))
 
     def _batch(self, rows: Rows) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays([make(rows) for make in self._columns], schema=self.arrow_schema)

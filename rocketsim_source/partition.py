@@ -7,6 +7,7 @@ from pyspark.sql.datasource import InputPartition
 
 from rocketsim_source.cluster import BrokerCluster
 from rocketsim_source.options import SourceOptions
+from rocketsim_source.partition_numbers import refuse_collisions
 from rocketsim_source.queue import Queue
 from rocketsim_source.splits import Parallelism, QueueRange
 
@@ -14,20 +15,13 @@ from rocketsim_source.splits import Parallelism, QueueRange
 class QueueRangesPartition(InputPartition):
     """Ranges in the order in which they are read.
 
-    `hints` says which broker id to ask first for a queue (from a probe), `broker_indexes` numbers the broker names for
-    the `partition` column of Kafka's schema.
+    `hints` says which broker id to ask first for a queue (from a probe).
     """
 
-    def __init__(
-        self,
-        ranges: Sequence[QueueRange],
-        hints: dict[Queue, int] | None = None,
-        broker_indexes: dict[str, int] | None = None,
-    ) -> None:
+    def __init__(self, ranges: Sequence[QueueRange], hints: dict[Queue, int] | None = None) -> None:
         super().__init__(None)
         self.ranges = list(ranges)
         self.hints = hints or {}
-        self.broker_indexes = broker_indexes or {}
 
     def __repr__(self) -> str:
         return f"QueueRangesPartition({', '.join(f'{r.queue}[{r.from_offset},{r.until_offset})' for r in self.ranges)})"
@@ -41,15 +35,16 @@ def parallelism_now(options: SourceOptions) -> Parallelism:
 def plan_partitions(
     ranges: Sequence[QueueRange], options: SourceOptions, cluster: BrokerCluster, parallelism: Parallelism
 ) -> list[InputPartition]:
+    if options.schema_profile == "kafka":
+        refuse_collisions(queue_range.queue.broker_name for queue_range in ranges)
     planned = parallelism.partitions(ranges)
     hints = (
         probe(planned, options, cluster)
         if "driver" in options.suggest_scope and options.read_from == "suggested"
         else {}
     )
-    indexes = {name: index for index, name in enumerate(sorted({r.queue.broker_name for r in ranges}))}
     return [
-        QueueRangesPartition(pieces, {r.queue: hints[r.queue] for r in pieces if r.queue in hints}, indexes)
+        QueueRangesPartition(pieces, {r.queue: hints[r.queue] for r in pieces if r.queue in hints})
         for pieces in planned
     ]
 

@@ -48,7 +48,7 @@ def worker_hints(options: SourceOptions, planned: dict[Queue, int]) -> MutableMa
 def read_partition(
     partition: QueueRangesPartition, schema: StructType, options: SourceOptions
 ) -> Iterator[pa.RecordBatch]:
-    decoder = Decoder(schema, options, partition.broker_indexes)
+    decoder = Decoder(schema, options)
     fetch = RangeFetch(worker_cluster(options), partition.ranges, worker_hints(options, partition.hints), options)
     for fetched in fetch.frames():
         for batch in decoder.batches(fetched.records, fetched.runs, fetched.broker_id):

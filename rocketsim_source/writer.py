@@ -21,6 +21,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from rocketsim_source.option_values import OptionError
+from rocketsim_source.partition_numbers import QUEUES, queues_with
 from rocketsim_source.sink_columns import Outgoing, SinkColumns, outgoing
 from rocketsim_source.sink_options import SinkOptions, sink_options
 
@@ -232,11 +233,20 @@ class Sender:
         return pc.binary_join_element_wise(self._id_prefix, numbers, "")
 
     def _queue(self, piece: Outgoing) -> Any:
-        """The queue with the wanted id, of the broker names in turn: column queueId says nothing about the broker."""
+        """The queue with the wanted id, of the broker names in turn where column queueId says nothing about the broker;
+        a number of column partition that was read names the broker, too.
+        """
         if piece.queue_id is None:
             return None
-        queues = [q for q in self._producer.publish_queues(piece.topic) if q.queue_id == piece.queue_id]
+        there = self._producer.publish_queues(piece.topic)
+        queues = queues_with(piece.queue_id, there)
         if not queues:
-            raise ValueError(f"topic {piece.topic} has no writable queue {piece.queue_id} (column queueId)")
+            number = piece.queue_id
+            of_broker = "" if number < QUEUES else f" ({number % QUEUES} of a broker of another name)"
+            names = ", ".join(sorted({queue.broker_name for queue in there}))
+            raise ValueError(
+                f"topic {piece.topic} has no writable queue {number}{of_broker} at {names}; without column queueId "
+                "(partition) the rows are spread"
+            )
         self._turn += 1
         return queues[self._turn % len(queues)]

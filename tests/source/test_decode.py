@@ -17,6 +17,7 @@ from rocketsim_proto.record import Record, RecordError
 from rocketsim_source.decode import Decoder, Run
 from rocketsim_source.option_values import OptionError
 from rocketsim_source.options import source_options
+from rocketsim_source.partition_numbers import partition_number
 from rocketsim_source.queue import Queue
 from rocketsim_source.schema import check_schema, source_schema
 
@@ -27,7 +28,7 @@ def decoded(
     records: list[Record], runs: list[Run], schema: StructType | None = None, **given: str
 ) -> list[dict[str, Any]]:
     options = source_options({"nameServer": "h:1", "topic": "T"} | given, streaming=True)
-    found = Decoder(schema or source_schema(options), options, {"broker-a": 0, "broker-b": 1})
+    found = Decoder(schema or source_schema(options), options)
     data = b"".join(map(record.encode, records))
     rows: list[dict[str, Any]] = []
     for batch in found.batches(Records.walk(data), runs, 1):
@@ -103,13 +104,13 @@ def test_kafka_columns() -> None:
         "key": b"k",
         "value": b"body",
         "topic": "T",
-        "partition": 0,
+        "partition": partition_number(A0),
         "offset": 7,
         "timestamp": moment(1000),
         "timestampType": 0,
         "headers": [{"key": "KEYS", "value": b"k"}],
     }
-    assert (rows[1]["key"], rows[1]["partition"]) == (None, 10_001)
+    assert (rows[1]["key"], rows[1]["partition"]) == (None, partition_number(B1))
 
 
 def test_other_forms_of_columns() -> None:
@@ -138,7 +139,7 @@ def test_bodies_that_unpack_to_more_than_a_batch_are_several_batches_in_order() 
     frame = [packed_record(4 << 20, n) for n in range(20)] + [packed_record(4 << 20, n) for n in range(20)]
     assert sum(len(record.encode(one)) for one in frame) < 200_000
     options = source_options({"nameServer": "h:1", "topic": "T"}, streaming=True)
-    decoder = Decoder(source_schema(options), options, {})
+    decoder = Decoder(source_schema(options), options)
     batches = decoder.batches(Records.walk(b"".join(map(record.encode, frame))), [Run(A0, 20), Run(B1, 20)], 0)
     rows = []
     for batch in batches:
@@ -160,7 +161,7 @@ def test_batches_hold_as_much_as_a_frame_may_and_a_larger_body_is_alone() -> Non
         packed_record(10 * kib - 4, 6),
     ]
     options = source_options({"nameServer": "h:1", "topic": "T", "pullMaxBytes": "10k"}, streaming=True)
-    decoder = Decoder(source_schema(options), options, {})
+    decoder = Decoder(source_schema(options), options)
     batches = list(decoder.batches(Records.walk(b"".join(map(record.encode, frame))), [Run(A0, 7)], 0))
     assert [batch.column("queueOffset").to_pylist() for batch in batches] == [[0, 1, 2], [3], [4], [5, 6]]
     sizes = [sum(map(len, batch.column("body").to_pylist())) for batch in batches]
@@ -198,7 +199,7 @@ def test_a_wrong_checksum_is_noticed_when_asked_for() -> None:
     data[90] ^= 1
     for check in (True, False):
         options = source_options({"nameServer": "h:1", "topic": "T", "checkCrcs": str(check)}, streaming=True)
-        decoder = Decoder(source_schema(options), options, {})
+        decoder = Decoder(source_schema(options), options)
         if check:
             with pytest.raises(RecordError, match="CRC"):
                 list(decoder.batches(Records.walk(bytes(data)), [Run(A0, 1)], 0))
@@ -251,7 +252,7 @@ def test_only_what_a_message_may_be_without_is_nullable(profile: str, nullable: 
 
 def test_batches_have_the_arrow_schema_that_spark_compares() -> None:
     options = source_options({"nameServer": "h:1", "topic": "T", "includeHosts": "true"}, streaming=True)
-    decoder = Decoder(source_schema(options), options, {})
+    decoder = Decoder(source_schema(options), options)
     (batch,) = decoder.batches(Records.walk(record.encode(a_record())), [Run(A0, 1)], 0)
     assert batch.schema.equals(decoder.arrow_schema)
     assert batch.schema.field("storeTimestamp").type == pa.timestamp("us", tz="UTC")

@@ -8,6 +8,8 @@ import pytest
 
 from rocketsim_client.model import BatchPart, MessageQueue, ProducerStats, SendStatus
 from rocketsim_client.pending import Pending
+from rocketsim_source.partition_numbers import partition_number
+from rocketsim_source.queue import Queue
 from rocketsim_source.sink_columns import SinkColumns
 from rocketsim_source.sink_options import sink_options
 from rocketsim_source.writer import Sender, SendStuck, SinkPlan
@@ -116,3 +118,27 @@ def test_an_error_of_any_kind_fails_the_task() -> None:
         found.send(rows(b"1"))
         with pytest.raises(type(error), match=str(error)):
             found.finish()
+
+
+# --- which queue ------------------------------------------------------------------------------------------------------
+
+
+def test_a_partition_that_was_read_goes_back_to_its_broker_and_queue() -> None:
+    there = [MessageQueue("T", name, queue_id) for name in ("broker-a", "broker-b") for queue_id in range(2)]
+    producer = MemoryProducer()
+    producer.publish_queues = lambda topic: there  # type: ignore[attr-defined]
+    options = sink_options({"nameServer": "h:1", "topic": "T"})
+    found = Sender(SinkPlan(options, SinkColumns(body=0, queue_id=1), "job"), producer, None)  # type: ignore[arg-type]
+
+    def send(numbers: list[int]) -> list[MessageQueue]:
+        producer.sent.clear()
+        columns = {"body": pa.array([b"x"] * len(numbers)), "partition": pa.array(numbers, pa.int32())}
+        found.send(pa.record_batch(columns))
+        return [sent["queue"] for sent in producer.sent]
+
+    assert send([partition_number(queue) for queue in there]) == there
+    assert {queue.queue_id for queue in send([1, 0])} == {0, 1}  # a bare queue id: of any broker
+    with pytest.raises(ValueError, match=r"no writable queue .*another name.* at broker-a, broker-b"):
+        send([partition_number(Queue("T", "elsewhere", 1))])
+    with pytest.raises(ValueError, match="no writable queue 7 at broker-a, broker-b"):
+        send([7])

@@ -1,0 +1,53 @@
+"""The number of a queue in Kafka's column `partition`: a function of its broker name and queue id alone, so that it
+stays what it is whoever else is read.  Pure.
+
+    number = 65,536 * (1 to 32,767, by the CRC-32 of the broker name) + queue id
+
+A number below 65,536 is a bare queue id: RocketMQ's topics have at most 65,536 queues a broker.
+"""
+
+import zlib
+from collections.abc import Iterable
+from typing import TypeVar
+
+from rocketsim_client.model import MessageQueue
+from rocketsim_source.option_values import OptionError
+from rocketsim_source.queue import Queue
+
+QUEUES = 1 << 16
+NAMES = (1 << 15) - 1
+
+AnyQueue = TypeVar("AnyQueue", Queue, MessageQueue)
+
+
+def partition_number(queue: Queue | MessageQueue) -> int:
+    if not 0 <= queue.queue_id < QUEUES:
+        raise OptionError(
+            f"{queue} has no partition number: queue ids up to {QUEUES - 1} do; use schemaProfile=rocketmq"
+        )
+    return QUEUES * name_number(queue.broker_name) + queue.queue_id
+
+
+def name_number(broker_name: str) -> int:
+    return 1 + zlib.crc32(broker_name.encode()) % NAMES
+
+
+def refuse_collisions(broker_names: Iterable[str]) -> None:
+    """Two names with one number would give their queues the same partitions."""
+    names: dict[int, str] = {}
+    for name in sorted(set(broker_names)):
+        other = names.setdefault(name_number(name), name)
+        if other != name:
+            raise OptionError(
+                f"brokers {other} and {name} would share the numbers of column partition; read them in queries of "
+                "their own (option assign), or with schemaProfile=rocketmq: brokerName and queueId tell them apart"
+            )
+
+
+def queues_with(number: int, queues: Iterable[AnyQueue]) -> list[AnyQueue]:
+    """Which of a topic's queues a number means: every broker's for a bare queue id, else one; none if it is gone."""
+    if number < QUEUES:
+        return [queue for queue in queues if queue.queue_id == number]
+    named = [queue for queue in queues if queue.queue_id == number % QUEUES and partition_number(queue) == number]
+    refuse_collisions(queue.broker_name for queue in named)
+    return named
