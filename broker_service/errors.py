@@ -84,6 +84,10 @@ class StoreCorrupt(RocketSimError):
     """Damage below the flushed offset: the broker stops and names the file and the offset."""
 
 
+class StoreTooNew(RocketSimError):
+    """A newer version of RocketSim has written the store directory."""
+
+
 class ReadFailed(RocketSimError):
     """The disk cannot read a part of a file: names the file, the position and the disk's error."""
 

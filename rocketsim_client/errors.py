@@ -66,6 +66,10 @@ class NoPermission(RocketSimError):
     code = 16
 
 
+class TooNew(RocketSimError):
+    """A name server or broker speaks a newer version of the wire than this client: upgrade the client."""
+
+
 class GroupNotExist(RocketSimError):
     code = 26
 

@@ -1,11 +1,12 @@
 """The name servers' side of the gRPC transport."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from rocketsim_proto import namesrv_pb2 as ns
 from rocketsim_proto.namesrv_pb2_grpc import NameServerStub
+from rocketsim_proto.versions import WIRE, too_new
 
 from rocketsim_client.brokers import BadAddresses
 from rocketsim_client.channels import Channels
@@ -14,6 +15,7 @@ from rocketsim_client.errors import (
     NameServerUnavailable,
     NoRoute,
     RocketSimError,
+    TooNew,
     TopicNotExist,
     Unreachable,
 )
@@ -21,6 +23,15 @@ from rocketsim_client.grpc_answers import broker_data
 from rocketsim_client.route import BrokerData, QueueData, TopicRoute
 
 T = TypeVar("T")
+
+
+def check_versions(name_server: str, version: int, brokers: Iterable[ns.BrokerData]) -> None:
+    """TooNew unless this client knows what the name server and these brokers speak."""
+    speakers = [(f"name server {name_server}", version)]
+    speakers += [(f"broker {data.broker_name}", data.wire_version) for data in brokers]
+    for who, theirs in speakers:
+        if problem := too_new(who, "the wire", theirs, WIRE):
+            raise TooNew(problem, address=name_server)
 
 
 class GrpcNameServers:
@@ -36,6 +47,7 @@ class GrpcNameServers:
         def ask(address: str) -> TopicRoute:
             request = ns.TopicRouteRequest(topic=topic)
             answer = self.channels.call(address, NameServerStub, "TopicRoute", request, timeout_s)
+            check_versions(address, answer.wire_version, answer.broker_datas)
             if not answer.queue_datas:
                 raise NoRoute(f"no route at name server {address}", address=address)
             return TopicRoute(
@@ -66,6 +78,7 @@ class GrpcNameServers:
     def cluster_list(self, timeout_s: float) -> list[BrokerData]:
         def ask(address: str) -> list[BrokerData]:
             answer = self.channels.call(address, NameServerStub, "ClusterList", ns.ClusterListRequest(), timeout_s)
+            check_versions(address, answer.wire_version, answer.brokers)
             return sorted(map(broker_data, answer.brokers), key=lambda data: (data.cluster_name, data.broker_name))
 
         return self._ask_name_servers(ask)

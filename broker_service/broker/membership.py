@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 
 from rocketsim_proto import namesrv_pb2, replication_pb2
+from rocketsim_proto.versions import WIRE
 
 from broker_service.broker.broker import Broker
 from broker_service.broker.mastership import Standing
@@ -44,6 +45,7 @@ class Membership:
             topics=[topic_to_proto(topic) for topic in topics],
             broker_permission=broker.config.broker_permission,
             writable=broker.takes_clients_writes,
+            wire_version=WIRE,
         )
 
     def name_server_answered(self, name_server: str, reply: namesrv_pb2.RegistrationReply) -> None:

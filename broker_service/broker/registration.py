@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 from rocketsim_proto import namesrv_pb2, namesrv_pb2_grpc
+from rocketsim_proto.versions import WIRE, too_new
 
 from broker_service.peer_call import PeerLost, hear, say
 from broker_service.server import OpenChannel
@@ -140,6 +141,8 @@ class _Link:
 
     async def _read(self, stream: Stream) -> None:
         async for reply in hear(stream):
+            if problem := too_new("it", "the wire", reply.wire_version, WIRE):
+                raise PeerLost(problem)
             if self._failures:
                 logger.info("name server %s is back", self.address)
             self._failures = 0

@@ -34,6 +34,7 @@ class Registration:
     topics: Mapping[str, TopicQueues] = field(default_factory=dict)
     broker_permission: int = PERM_READ | PERM_WRITE
     writable: bool = True
+    wire_version: int = 0
 
 
 @dataclass(slots=True)

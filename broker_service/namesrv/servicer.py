@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 
 import grpc
 from rocketsim_proto import namesrv_pb2, namesrv_pb2_grpc
+from rocketsim_proto.versions import WIRE, too_new
 
 from broker_service import rpc_errors
 from broker_service.errors import InvalidParameter, TopicNotExist
@@ -39,8 +40,10 @@ class NamesrvServicer(namesrv_pb2_grpc.NameServerServicer):
     def _answer(
         self, stream: "RegistrationStream", request: namesrv_pb2.BrokerRegistration
     ) -> namesrv_pb2.RegistrationReply:
-        refused = ""
-        if request.unregister:
+        refused = too_new(f"{request.broker_name} at {request.address}", "the wire", request.wire_version, WIRE)
+        if refused:
+            logger.warning("registration refused: %s", refused)
+        elif request.unregister:
             for member in self._table.unregister(request.broker_name, stream):
                 logger.info("%s unregistered", member)
         else:
@@ -57,6 +60,7 @@ class NamesrvServicer(namesrv_pb2_grpc.NameServerServicer):
             ],
             refused=refused,
             newest_epoch=self._table.newest_epoch(request.broker_name),
+            wire_version=WIRE,
         )
 
     async def TopicRoute(
@@ -80,6 +84,7 @@ class NamesrvServicer(namesrv_pb2_grpc.NameServerServicer):
                 for name, queues in route.items()
             ],
             broker_datas=[broker_data(name, live[name]) for name in route],
+            wire_version=WIRE,
         )
 
     async def TopicList(
@@ -95,7 +100,8 @@ class NamesrvServicer(namesrv_pb2_grpc.NameServerServicer):
         context: grpc.aio.ServicerContext[namesrv_pb2.ClusterListRequest, namesrv_pb2.ClusterListResponse],
     ) -> namesrv_pb2.ClusterListResponse:
         return namesrv_pb2.ClusterListResponse(
-            brokers=[broker_data(name, brokers) for name, brokers in self._table.live().items()]
+            brokers=[broker_data(name, brokers) for name, brokers in self._table.live().items()],
+            wire_version=WIRE,
         )
 
     async def WipeWritePerm(
@@ -145,6 +151,7 @@ class RegistrationStream:
             topics=self._topics,
             broker_permission=request.broker_permission,
             writable=request.writable,
+            wire_version=request.wire_version,
         )
 
     def is_news(self, told: Registration, refused: str) -> bool:
@@ -188,4 +195,5 @@ def broker_data(name: str, brokers: BrokerSet) -> namesrv_pb2.BrokerData:
         broker_name=name,
         broker_addrs={broker_id: member.registration.address for broker_id, member in brokers.members.items()},
         epoch=brokers.newest_epoch,
+        wire_version=max((member.registration.wire_version for member in brokers.members.values()), default=0),
     )

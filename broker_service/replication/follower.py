@@ -10,6 +10,7 @@ from pathlib import Path
 from isal import isal_zlib
 from rocketsim_proto import replication_pb2 as pb
 from rocketsim_proto.record import RecordError
+from rocketsim_proto.versions import REPLICATION, too_new
 
 from broker_service.errors import StaleEpoch
 from broker_service.replication.catch_up import Cut
@@ -52,6 +53,7 @@ class Follower:
             mapped_file_size_consume_queue=self._identity.mapped_file_size_consume_queue,
             tail_size=tail_size,
             tail_crc32=tail_crc32,
+            version=REPLICATION,
         )
 
     def welcome(self, reply: pb.HandshakeReply) -> Cut | None:
@@ -59,6 +61,8 @@ class Follower:
         if self._expected_offset is not None:
             self._adopt(self._checked_epochs(reply))
             return None
+        if problem := too_new("the master", "replication", reply.version, REPLICATION):
+            raise Mismatch(problem)
         master = log_state(reply)
         epochs = self._checked_epochs(reply)
         end, resume = self._log.end_offset, reply.resume_offset

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rocketsim_proto import replication_pb2 as pb
+from rocketsim_proto.versions import REPLICATION, too_new
 
 from broker_service.replication.catch_up import LogState
 from broker_service.replication.epochs import Epoch, EpochList
@@ -24,7 +25,9 @@ class Identity:
     mapped_file_size_consume_queue: int
 
     def check_slave(self, slave: pb.Handshake) -> None:
-        """Raises Mismatch unless the slave belongs to this master and has files of the same sizes."""
+        """Raises Mismatch unless the slave belongs to this master, in its version and with files of the same sizes."""
+        if problem := too_new(f"slave-{slave.broker_id}", "replication", slave.version, REPLICATION):
+            raise Mismatch(problem)
         if slave.broker_id == self.broker_id or slave.broker_id < 0:
             raise Mismatch(f"brokerId {slave.broker_id} cannot be a slave of brokerId {self.broker_id}")
         for key, ours, theirs in (

@@ -16,6 +16,7 @@ from isal import isal_zlib
 from rocketsim_proto import replication_pb2 as pb
 from rocketsim_proto.metadata_pb2 import Metadata, QueueFloor
 from rocketsim_proto.record import RecordError
+from rocketsim_proto.versions import REPLICATION
 
 from broker_service.errors import StaleEpoch
 from broker_service.replication import catch_up
@@ -126,6 +127,7 @@ class Transfer:
             tail_size=tail_size,
             tail_crc32=tail_crc32,
             queue_floors=self._queue_floors() if plan.step is Step.START_OVER else (),
+            version=REPLICATION,
         )
         self._epoch_sent = master.epochs.last
         self.sent_offset = self._confirmed_offset = plan.resume_offset

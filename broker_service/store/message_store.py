@@ -22,6 +22,7 @@ from broker_service.store.disk import Disk
 from broker_service.store.durability import Durability, ThoroughFlush
 from broker_service.store.files import Files, open_file_limit
 from broker_service.store.flushed_offset import Flushed
+from broker_service.store.format_version import check_version, note_version
 from broker_service.store.index import Index
 from broker_service.store.index_file import CLOCK_MARGIN_MS, Search
 from broker_service.store.open_files import OpenFiles
@@ -82,14 +83,17 @@ class MessageStore:
 
     @classmethod
     def open(cls, config: StoreConfig, now_ms: int, files: Files | None = None) -> "MessageStore":
-        """Locks the directory (StoreLocked), recovers (StoreCorrupt), and marks the store as open until `close`."""
+        """Locks the directory (StoreLocked), recovers (StoreTooNew, StoreCorrupt), and marks the store as open until
+        `close`."""
         files = files or Files()
         for directory in ("commitlog", "consumequeue", "index", "config", "rocketsim"):
             files.make_directory(config.root / directory)
         files.sync_directory(config.root)
         store = cls(config, files, DirectoryLock(files, config.root))
         try:
+            check_version(config.root, files)
             store._recover(now_ms)
+            note_version(config.root, files)
         except BaseException:
             store._release()
             raise

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from broker_service.errors import NotFound
+from broker_service.store.format_version import check_version
 from broker_service.store.offline import Blank, Damaged, Piece, Whole, log_pieces, numbered_files
 
 
@@ -48,8 +49,9 @@ class Survey:
 
 
 def check_is_store(directory: Path) -> None:
-    """NotFound for a directory that no broker can have written."""
+    """NotFound for a directory that no broker can have written, StoreTooNew for one of a newer version."""
     if (directory / "commitlog").is_dir():
+        check_version(directory)
         return
     below = sorted(path.parent for path in directory.glob("*/commitlog"))
     near = directory.parent if directory.name == "commitlog" else below[0] if below else None

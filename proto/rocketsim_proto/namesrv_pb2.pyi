@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class BrokerRegistration(_message.Message):
-    __slots__ = ("cluster_name", "broker_name", "broker_id", "address", "epoch", "end_offset", "topics_version", "topics", "unregister", "broker_permission", "writable")
+    __slots__ = ("cluster_name", "broker_name", "broker_id", "address", "epoch", "end_offset", "topics_version", "topics", "unregister", "broker_permission", "writable", "wire_version")
     CLUSTER_NAME_FIELD_NUMBER: _ClassVar[int]
     BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +20,7 @@ class BrokerRegistration(_message.Message):
     UNREGISTER_FIELD_NUMBER: _ClassVar[int]
     BROKER_PERMISSION_FIELD_NUMBER: _ClassVar[int]
     WRITABLE_FIELD_NUMBER: _ClassVar[int]
+    WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
     cluster_name: str
     broker_name: str
     broker_id: int
@@ -31,7 +32,8 @@ class BrokerRegistration(_message.Message):
     unregister: bool
     broker_permission: int
     writable: bool
-    def __init__(self, cluster_name: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., address: _Optional[str] = ..., epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., topics_version: _Optional[_Union[_metadata_pb2.DataVersion, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[_metadata_pb2.TopicConfig, _Mapping]]] = ..., unregister: _Optional[bool] = ..., broker_permission: _Optional[int] = ..., writable: _Optional[bool] = ...) -> None: ...
+    wire_version: int
+    def __init__(self, cluster_name: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., address: _Optional[str] = ..., epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., topics_version: _Optional[_Union[_metadata_pb2.DataVersion, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[_metadata_pb2.TopicConfig, _Mapping]]] = ..., unregister: _Optional[bool] = ..., broker_permission: _Optional[int] = ..., writable: _Optional[bool] = ..., wire_version: _Optional[int] = ...) -> None: ...
 
 class BrokerMember(_message.Message):
     __slots__ = ("broker_id", "address", "epoch", "end_offset")
@@ -46,14 +48,16 @@ class BrokerMember(_message.Message):
     def __init__(self, broker_id: _Optional[int] = ..., address: _Optional[str] = ..., epoch: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...
 
 class RegistrationReply(_message.Message):
-    __slots__ = ("members", "refused", "newest_epoch")
+    __slots__ = ("members", "refused", "newest_epoch", "wire_version")
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     NEWEST_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
     members: _containers.RepeatedCompositeFieldContainer[BrokerMember]
     refused: str
     newest_epoch: int
-    def __init__(self, members: _Optional[_Iterable[_Union[BrokerMember, _Mapping]]] = ..., refused: _Optional[str] = ..., newest_epoch: _Optional[int] = ...) -> None: ...
+    wire_version: int
+    def __init__(self, members: _Optional[_Iterable[_Union[BrokerMember, _Mapping]]] = ..., refused: _Optional[str] = ..., newest_epoch: _Optional[int] = ..., wire_version: _Optional[int] = ...) -> None: ...
 
 class TopicRouteRequest(_message.Message):
     __slots__ = ("topic",)
@@ -74,7 +78,7 @@ class QueueData(_message.Message):
     def __init__(self, broker_name: _Optional[str] = ..., read_queue_nums: _Optional[int] = ..., write_queue_nums: _Optional[int] = ..., perm: _Optional[int] = ...) -> None: ...
 
 class BrokerData(_message.Message):
-    __slots__ = ("cluster_name", "broker_name", "broker_addrs", "epoch")
+    __slots__ = ("cluster_name", "broker_name", "broker_addrs", "epoch", "wire_version")
     class BrokerAddrsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -86,19 +90,23 @@ class BrokerData(_message.Message):
     BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
     BROKER_ADDRS_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
     cluster_name: str
     broker_name: str
     broker_addrs: _containers.ScalarMap[int, str]
     epoch: int
-    def __init__(self, cluster_name: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_addrs: _Optional[_Mapping[int, str]] = ..., epoch: _Optional[int] = ...) -> None: ...
+    wire_version: int
+    def __init__(self, cluster_name: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_addrs: _Optional[_Mapping[int, str]] = ..., epoch: _Optional[int] = ..., wire_version: _Optional[int] = ...) -> None: ...
 
 class TopicRouteResponse(_message.Message):
-    __slots__ = ("queue_datas", "broker_datas")
+    __slots__ = ("queue_datas", "broker_datas", "wire_version")
     QUEUE_DATAS_FIELD_NUMBER: _ClassVar[int]
     BROKER_DATAS_FIELD_NUMBER: _ClassVar[int]
+    WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
     queue_datas: _containers.RepeatedCompositeFieldContainer[QueueData]
     broker_datas: _containers.RepeatedCompositeFieldContainer[BrokerData]
-    def __init__(self, queue_datas: _Optional[_Iterable[_Union[QueueData, _Mapping]]] = ..., broker_datas: _Optional[_Iterable[_Union[BrokerData, _Mapping]]] = ...) -> None: ...
+    wire_version: int
+    def __init__(self, queue_datas: _Optional[_Iterable[_Union[QueueData, _Mapping]]] = ..., broker_datas: _Optional[_Iterable[_Union[BrokerData, _Mapping]]] = ..., wire_version: _Optional[int] = ...) -> None: ...
 
 class TopicListRequest(_message.Message):
     __slots__ = ()
@@ -115,10 +123,12 @@ class ClusterListRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ClusterListResponse(_message.Message):
-    __slots__ = ("brokers",)
+    __slots__ = ("brokers", "wire_version")
     BROKERS_FIELD_NUMBER: _ClassVar[int]
+    WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
     brokers: _containers.RepeatedCompositeFieldContainer[BrokerData]
-    def __init__(self, brokers: _Optional[_Iterable[_Union[BrokerData, _Mapping]]] = ...) -> None: ...
+    wire_version: int
+    def __init__(self, brokers: _Optional[_Iterable[_Union[BrokerData, _Mapping]]] = ..., wire_version: _Optional[int] = ...) -> None: ...
 
 class WritePermRequest(_message.Message):
     __slots__ = ("broker_name",)

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from rocketsim_proto import metadata_pb2 as rocketsim__proto_dot_metadata__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!rocketsim_proto/replication.proto\x12\trocketsim\x1a\x1erocketsim_proto/metadata.proto\"8\n\x05\x45poch\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x03\x12\n\n\x02id\x18\x03 \x01(\x03\"\x98\x02\n\tHandshake\x12\x14\n\x0c\x63luster_name\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x11\n\tbroker_id\x18\x03 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12 \n\x06\x65pochs\x18\x05 \x03(\x0b\x32\x10.rocketsim.Epoch\x12\x12\n\nmin_offset\x18\x06 \x01(\x03\x12\x12\n\nend_offset\x18\x07 \x01(\x03\x12#\n\x1bmapped_file_size_commit_log\x18\x08 \x01(\x03\x12&\n\x1emapped_file_size_consume_queue\x18\t \x01(\x03\x12\x11\n\ttail_size\x18\n \x01(\r\x12\x12\n\ntail_crc32\x18\x0b \x01(\x07\"\x93\x02\n\x0eHandshakeReply\x12 \n\x06\x65pochs\x18\x01 \x03(\x0b\x32\x10.rocketsim.Epoch\x12\x12\n\nmin_offset\x18\x02 \x01(\x03\x12\x12\n\nend_offset\x18\x03 \x01(\x03\x12\x15\n\rresume_offset\x18\x04 \x01(\x03\x12\x0e\n\x06refill\x18\x05 \x01(\x08\x12\x13\n\x0brefill_from\x18\x06 \x01(\x03\x12\x12\n\nsync_flush\x18\x07 \x01(\x08\x12\x13\n\x0bsync_master\x18\x08 \x01(\x08\x12\x11\n\ttail_size\x18\t \x01(\r\x12\x12\n\ntail_crc32\x18\n \x01(\x07\x12+\n\x0cqueue_floors\x18\x0b \x03(\x0b\x32\x15.rocketsim.QueueFloor\"\x83\x01\n\x07LogData\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x19\n\x11\x63ommit_log_offset\x18\x02 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\r\n\x05\x63rc32\x18\x04 \x01(\x07\x12\x16\n\x0e\x63onfirm_offset\x18\x05 \x01(\x03\x12\x19\n\x11master_end_offset\x18\x06 \x01(\x03\"(\n\x03\x41\x63k\x12\x12\n\nack_offset\x18\x01 \x01(\x03\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\"\xae\x01\n\x0cSlaveMessage\x12)\n\thandshake\x18\x01 \x01(\x0b\x32\x14.rocketsim.HandshakeH\x00\x12\x1d\n\x03\x61\x63k\x18\x02 \x01(\x0b\x32\x0e.rocketsim.AckH\x00\x12$\n\x06refill\x18\x03 \x01(\x0b\x32\x12.rocketsim.LogDataH\x00\x12&\n\x07offsets\x18\x04 \x01(\x0b\x32\x13.rocketsim.MetadataH\x00\x42\x06\n\x04kind\"\x93\x01\n\rMasterMessage\x12.\n\thandshake\x18\x01 \x01(\x0b\x32\x19.rocketsim.HandshakeReplyH\x00\x12!\n\x03log\x18\x02 \x01(\x0b\x32\x12.rocketsim.LogDataH\x00\x12\'\n\x08metadata\x18\x03 \x01(\x0b\x32\x13.rocketsim.MetadataH\x00\x42\x06\n\x04kind\"K\n\x12GetMetadataRequest\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\x03\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\"I\n\x10GetMemberRequest\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\x03\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\"I\n\x11GetMemberResponse\x12\x11\n\tbroker_id\x18\x01 \x01(\x03\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x12\n\nend_offset\x18\x03 \x01(\x03\x32\xdc\x01\n\x0bReplication\x12\x42\n\tReplicate\x12\x17.rocketsim.SlaveMessage\x1a\x18.rocketsim.MasterMessage(\x01\x30\x01\x12\x41\n\x0bGetMetadata\x12\x1d.rocketsim.GetMetadataRequest\x1a\x13.rocketsim.Metadata\x12\x46\n\tGetMember\x12\x1b.rocketsim.GetMemberRequest\x1a\x1c.rocketsim.GetMemberResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!rocketsim_proto/replication.proto\x12\trocketsim\x1a\x1erocketsim_proto/metadata.proto\"8\n\x05\x45poch\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x03\x12\n\n\x02id\x18\x03 \x01(\x03\"\xa9\x02\n\tHandshake\x12\x14\n\x0c\x63luster_name\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x11\n\tbroker_id\x18\x03 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12 \n\x06\x65pochs\x18\x05 \x03(\x0b\x32\x10.rocketsim.Epoch\x12\x12\n\nmin_offset\x18\x06 \x01(\x03\x12\x12\n\nend_offset\x18\x07 \x01(\x03\x12#\n\x1bmapped_file_size_commit_log\x18\x08 \x01(\x03\x12&\n\x1emapped_file_size_consume_queue\x18\t \x01(\x03\x12\x11\n\ttail_size\x18\n \x01(\r\x12\x12\n\ntail_crc32\x18\x0b \x01(\x07\x12\x0f\n\x07version\x18\x14 \x01(\x05\"\xa4\x02\n\x0eHandshakeReply\x12 \n\x06\x65pochs\x18\x01 \x03(\x0b\x32\x10.rocketsim.Epoch\x12\x12\n\nmin_offset\x18\x02 \x01(\x03\x12\x12\n\nend_offset\x18\x03 \x01(\x03\x12\x15\n\rresume_offset\x18\x04 \x01(\x03\x12\x0e\n\x06refill\x18\x05 \x01(\x08\x12\x13\n\x0brefill_from\x18\x06 \x01(\x03\x12\x12\n\nsync_flush\x18\x07 \x01(\x08\x12\x13\n\x0bsync_master\x18\x08 \x01(\x08\x12\x11\n\ttail_size\x18\t \x01(\r\x12\x12\n\ntail_crc32\x18\n \x01(\x07\x12+\n\x0cqueue_floors\x18\x0b \x03(\x0b\x32\x15.rocketsim.QueueFloor\x12\x0f\n\x07version\x18\x14 \x01(\x05\"\x83\x01\n\x07LogData\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x19\n\x11\x63ommit_log_offset\x18\x02 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\r\n\x05\x63rc32\x18\x04 \x01(\x07\x12\x16\n\x0e\x63onfirm_offset\x18\x05 \x01(\x03\x12\x19\n\x11master_end_offset\x18\x06 \x01(\x03\"(\n\x03\x41\x63k\x12\x12\n\nack_offset\x18\x01 \x01(\x03\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\"\xae\x01\n\x0cSlaveMessage\x12)\n\thandshake\x18\x01 \x01(\x0b\x32\x14.rocketsim.HandshakeH\x00\x12\x1d\n\x03\x61\x63k\x18\x02 \x01(\x0b\x32\x0e.rocketsim.AckH\x00\x12$\n\x06refill\x18\x03 \x01(\x0b\x32\x12.rocketsim.LogDataH\x00\x12&\n\x07offsets\x18\x04 \x01(\x0b\x32\x13.rocketsim.MetadataH\x00\x42\x06\n\x04kind\"\x93\x01\n\rMasterMessage\x12.\n\thandshake\x18\x01 \x01(\x0b\x32\x19.rocketsim.HandshakeReplyH\x00\x12!\n\x03log\x18\x02 \x01(\x0b\x32\x12.rocketsim.LogDataH\x00\x12\'\n\x08metadata\x18\x03 \x01(\x0b\x32\x13.rocketsim.MetadataH\x00\x42\x06\n\x04kind\"K\n\x12GetMetadataRequest\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\x03\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\"I\n\x10GetMemberRequest\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\x03\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\"I\n\x11GetMemberResponse\x12\x11\n\tbroker_id\x18\x01 \x01(\x03\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x12\n\nend_offset\x18\x03 \x01(\x03\x32\xdc\x01\n\x0bReplication\x12\x42\n\tReplicate\x12\x17.rocketsim.SlaveMessage\x1a\x18.rocketsim.MasterMessage(\x01\x30\x01\x12\x41\n\x0bGetMetadata\x12\x1d.rocketsim.GetMetadataRequest\x1a\x13.rocketsim.Metadata\x12\x46\n\tGetMember\x12\x1b.rocketsim.GetMemberRequest\x1a\x1c.rocketsim.GetMemberResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,23 +35,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EPOCH']._serialized_start=80
   _globals['_EPOCH']._serialized_end=136
   _globals['_HANDSHAKE']._serialized_start=139
-  _globals['_HANDSHAKE']._serialized_end=419
-  _globals['_HANDSHAKEREPLY']._serialized_start=422
-  _globals['_HANDSHAKEREPLY']._serialized_end=697
-  _globals['_LOGDATA']._serialized_start=700
-  _globals['_LOGDATA']._serialized_end=831
-  _globals['_ACK']._serialized_start=833
-  _globals['_ACK']._serialized_end=873
-  _globals['_SLAVEMESSAGE']._serialized_start=876
-  _globals['_SLAVEMESSAGE']._serialized_end=1050
-  _globals['_MASTERMESSAGE']._serialized_start=1053
-  _globals['_MASTERMESSAGE']._serialized_end=1200
-  _globals['_GETMETADATAREQUEST']._serialized_start=1202
-  _globals['_GETMETADATAREQUEST']._serialized_end=1277
-  _globals['_GETMEMBERREQUEST']._serialized_start=1279
-  _globals['_GETMEMBERREQUEST']._serialized_end=1352
-  _globals['_GETMEMBERRESPONSE']._serialized_start=1354
-  _globals['_GETMEMBERRESPONSE']._serialized_end=1427
-  _globals['_REPLICATION']._serialized_start=1430
-  _globals['_REPLICATION']._serialized_end=1650
+  _globals['_HANDSHAKE']._serialized_end=436
+  _globals['_HANDSHAKEREPLY']._serialized_start=439
+  _globals['_HANDSHAKEREPLY']._serialized_end=731
+  _globals['_LOGDATA']._serialized_start=734
+  _globals['_LOGDATA']._serialized_end=865
+  _globals['_ACK']._serialized_start=867
+  _globals['_ACK']._serialized_end=907
+  _globals['_SLAVEMESSAGE']._serialized_start=910
+  _globals['_SLAVEMESSAGE']._serialized_end=1084
+  _globals['_MASTERMESSAGE']._serialized_start=1087
+  _globals['_MASTERMESSAGE']._serialized_end=1234
+  _globals['_GETMETADATAREQUEST']._serialized_start=1236
+  _globals['_GETMETADATAREQUEST']._serialized_end=1311
+  _globals['_GETMEMBERREQUEST']._serialized_start=1313
+  _globals['_GETMEMBERREQUEST']._serialized_end=1386
+  _globals['_GETMEMBERRESPONSE']._serialized_start=1388
+  _globals['_GETMEMBERRESPONSE']._serialized_end=1461
+  _globals['_REPLICATION']._serialized_start=1464
+  _globals['_REPLICATION']._serialized_end=1684
 # @@protoc_insertion_point(module_scope)

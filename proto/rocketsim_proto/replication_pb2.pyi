@@ -18,7 +18,7 @@ class Epoch(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., start_offset: _Optional[int] = ..., id: _Optional[int] = ...) -> None: ...
 
 class Handshake(_message.Message):
-    __slots__ = ("cluster_name", "broker_name", "broker_id", "address", "epochs", "min_offset", "end_offset", "mapped_file_size_commit_log", "mapped_file_size_consume_queue", "tail_size", "tail_crc32")
+    __slots__ = ("cluster_name", "broker_name", "broker_id", "address", "epochs", "min_offset", "end_offset", "mapped_file_size_commit_log", "mapped_file_size_consume_queue", "tail_size", "tail_crc32", "version")
     CLUSTER_NAME_FIELD_NUMBER: _ClassVar[int]
     BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +30,7 @@ class Handshake(_message.Message):
     MAPPED_FILE_SIZE_CONSUME_QUEUE_FIELD_NUMBER: _ClassVar[int]
     TAIL_SIZE_FIELD_NUMBER: _ClassVar[int]
     TAIL_CRC32_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     cluster_name: str
     broker_name: str
     broker_id: int
@@ -41,10 +42,11 @@ class Handshake(_message.Message):
     mapped_file_size_consume_queue: int
     tail_size: int
     tail_crc32: int
-    def __init__(self, cluster_name: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., address: _Optional[str] = ..., epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., min_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., mapped_file_size_commit_log: _Optional[int] = ..., mapped_file_size_consume_queue: _Optional[int] = ..., tail_size: _Optional[int] = ..., tail_crc32: _Optional[int] = ...) -> None: ...
+    version: int
+    def __init__(self, cluster_name: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., address: _Optional[str] = ..., epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., min_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., mapped_file_size_commit_log: _Optional[int] = ..., mapped_file_size_consume_queue: _Optional[int] = ..., tail_size: _Optional[int] = ..., tail_crc32: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
 class HandshakeReply(_message.Message):
-    __slots__ = ("epochs", "min_offset", "end_offset", "resume_offset", "refill", "refill_from", "sync_flush", "sync_master", "tail_size", "tail_crc32", "queue_floors")
+    __slots__ = ("epochs", "min_offset", "end_offset", "resume_offset", "refill", "refill_from", "sync_flush", "sync_master", "tail_size", "tail_crc32", "queue_floors", "version")
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
     MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +58,7 @@ class HandshakeReply(_message.Message):
     TAIL_SIZE_FIELD_NUMBER: _ClassVar[int]
     TAIL_CRC32_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FLOORS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     epochs: _containers.RepeatedCompositeFieldContainer[Epoch]
     min_offset: int
     end_offset: int
@@ -67,7 +70,8 @@ class HandshakeReply(_message.Message):
     tail_size: int
     tail_crc32: int
     queue_floors: _containers.RepeatedCompositeFieldContainer[_metadata_pb2.QueueFloor]
-    def __init__(self, epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., min_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., resume_offset: _Optional[int] = ..., refill: _Optional[bool] = ..., refill_from: _Optional[int] = ..., sync_flush: _Optional[bool] = ..., sync_master: _Optional[bool] = ..., tail_size: _Optional[int] = ..., tail_crc32: _Optional[int] = ..., queue_floors: _Optional[_Iterable[_Union[_metadata_pb2.QueueFloor, _Mapping]]] = ...) -> None: ...
+    version: int
+    def __init__(self, epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., min_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., resume_offset: _Optional[int] = ..., refill: _Optional[bool] = ..., refill_from: _Optional[int] = ..., sync_flush: _Optional[bool] = ..., sync_master: _Optional[bool] = ..., tail_size: _Optional[int] = ..., tail_crc32: _Optional[int] = ..., queue_floors: _Optional[_Iterable[_Union[_metadata_pb2.QueueFloor, _Mapping]]] = ..., version: _Optional[int] = ...) -> None: ...
 
 class LogData(_message.Message):
     __slots__ = ("epoch", "commit_log_offset", "data", "crc32", "confirm_offset", "master_end_offset")

@@ -269,6 +269,7 @@ class FakeCluster(NameServerServicer):
         self.route_calls: list[str] = []
         self.frozen: dict[str, dict[int, str]] | None = None  # a stale view of the brokers
         self.down = False
+        self.wire_versions = {"name server": 0, "broker": 0}  # as those that do not say it yet
         self.write_queues = 4  # of every topic at every broker, as the route says it
         self._stores: dict[str, PairStore] = defaultdict(PairStore)
         self._server = grpc.server(futures.ThreadPoolExecutor(4))
@@ -323,17 +324,24 @@ class FakeCluster(NameServerServicer):
         if request.topic not in self.topics:
             context.set_trailing_metadata((("rocketsim-code", "17"),))
             context.abort(grpc.StatusCode.NOT_FOUND, f"no topic {request.topic}")
-        answer = ns.TopicRouteResponse()
+        answer = ns.TopicRouteResponse(wire_version=self.wire_versions["name server"])
         for name, members in self.addresses().items():
             answer.queue_datas.add(broker_name=name, read_queue_nums=4, write_queue_nums=self.write_queues, perm=6)
-            answer.broker_datas.add(cluster_name="c", broker_name=name, broker_addrs=members, epoch=1)
+            answer.broker_datas.add(
+                cluster_name="c",
+                broker_name=name,
+                broker_addrs=members,
+                epoch=1,
+                wire_version=self.wire_versions["broker"],
+            )
         return answer
 
     def TopicList(self, request, context):
         return ns.TopicListResponse(topics=sorted(self.topics))
 
     def ClusterList(self, request, context):
-        answer = ns.ClusterListResponse()
+        answer = ns.ClusterListResponse(wire_version=self.wire_versions["name server"])
         for name, members in self.addresses().items():
-            answer.brokers.add(cluster_name="c", broker_name=name, broker_addrs=members, epoch=1)
+            wire = self.wire_versions["broker"]
+            answer.brokers.add(cluster_name="c", broker_name=name, broker_addrs=members, epoch=1, wire_version=wire)
         return answer

@@ -1,0 +1,39 @@
+"""The version of a store directory, in `rocketsim/format.json`.
+
+It grows only when an older version would misread what a newer one has written.  1, which has no such file: RocketMQ's
+own directories, and those of 9157579 and before.  2: epochs have ids, lines of the offset journal have checksums.
+"""
+
+from pathlib import Path
+
+from broker_service.errors import DiskFull, StoreCorrupt, StoreTooNew
+from broker_service.store.files import Files
+from broker_service.store.json_file import JsonFile
+
+VERSION = 2
+_NAME = "rocketsim/format.json"
+
+
+def check_version(root: Path, files: Files | None = None) -> None:
+    """StoreTooNew for a directory that a newer version has written; nothing in it has been touched then."""
+    path = root / _NAME
+    content = JsonFile(path, files).load()
+    version = 1 if content is None else content.get("version")
+    if not isinstance(version, int) or version < 1:
+        raise StoreCorrupt(f"{path} names no version: put back the one beside it, {path.name}.bak")
+    if version > VERSION:
+        raise StoreTooNew(
+            f"{root} has format {version}, this version of RocketSim knows formats up to {VERSION}: start the newer "
+            "one on it, or give this one an empty directory, as a slave"
+        )
+
+
+def note_version(root: Path, files: Files | None = None) -> None:
+    """From now on the directory is of this version.  On a full disk that waits for the next start."""
+    file = JsonFile(root / _NAME, files)
+    if file.load() == {"version": VERSION}:
+        return
+    try:
+        file.save({"version": VERSION})
+    except DiskFull:
+        pass
