@@ -42,7 +42,16 @@ from rocketsim_source.positions import (
 )
 from rocketsim_source.queue import Queue
 
-SINK_ONLY = ("sinkMode", "sendBatchSize", "sendTimeoutMs", "retryTimesWhenSendFailed", "maxInflight")
+SINK_ONLY = (
+    "sinkMode",
+    "idColumns",
+    "sinkName",
+    "idVersion",
+    "sendBatchSize",
+    "sendTimeoutMs",
+    "retryTimesWhenSendFailed",
+    "maxInflight",
+)
 READER_GROUP = "rocketsim-spark-source"  # of queries without a group of their own; nothing is committed for it
 # Spark itself adds these to the options of a table.
 FROM_SPARK = ("path", "paths", "serialization.format")

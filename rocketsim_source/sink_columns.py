@@ -24,6 +24,7 @@ from pyspark.sql.types import (
 )
 
 from rocketsim_source.option_values import OptionError, nearest
+from rocketsim_source.row_ids import HASHED, RowIds
 from rocketsim_source.schema import HEADERS, KAFKA, ROCKETMQ
 from rocketsim_source.sink_options import SinkOptions
 
@@ -54,11 +55,13 @@ class SinkColumns:
     properties: int | None = None
     message_group: int | None = None
     queue_id: int | None = None
+    ids: tuple[int, ...] = ()  # of idColumns
 
     @classmethod
     def of(cls, schema: StructType, options: SinkOptions) -> "SinkColumns":
         """Raises OptionError for a DataFrame that cannot be written, before anything is."""
         found: dict[str, int] = {}
+        ids = tuple(id_column(name, schema) for name in options.id_columns)
         ignored = {name.lower() for name in (*ROCKETMQ, *KAFKA)}
         for index, field in enumerate(schema.fields):
             lower = field.name.lower()
@@ -66,7 +69,7 @@ class SinkColumns:
                 raise OptionError("column deliverTimestamp is not supported yet; leave it out")
             part = NAMES.get(lower)
             if part is None:
-                if options.strict and lower not in ignored:
+                if options.strict and lower not in ignored and index not in ids:
                     hint = nearest(
                         field.name, ["body", "topic", "tags", "keys", "properties", "messageGroup", "queueId"]
                     )
@@ -82,7 +85,22 @@ class SinkColumns:
             raise OptionError(f"the sink needs a column body (or value); there are {', '.join(schema.fieldNames())}")
         if options.topic is None and "topic" not in found:
             raise OptionError("the sink needs the option topic or a column topic")
-        return cls(**found)
+        return cls(**found, ids=ids)
+
+
+def id_column(name: str, schema: StructType) -> int:
+    """The index of one of idColumns."""
+    by_name = {field.name.lower(): index for index, field in reversed(list(enumerate(schema.fields)))}
+    index = by_name.get(name.lower())
+    if index is None:
+        raise OptionError(f"idColumns names {name}, which is no column{nearest(name, schema.fieldNames())}")
+    kind = schema.fields[index].dataType
+    if not isinstance(kind, HASHED):
+        raise OptionError(
+            f"idColumns names {name}, which is {kind.simpleString()}: an id is made of text, bytes, whole numbers, "
+            "booleans, days, times and decimals"
+        )
+    return index
 
 
 def check_type(name: str, part: str, kind: DataType) -> None:
@@ -112,9 +130,11 @@ class Outgoing:
 
 
 def outgoing(
-    batch: pa.RecordBatch, columns: SinkColumns, topic: str | None, msg_ids: pa.Array | None
+    batch: pa.RecordBatch, columns: SinkColumns, topic: str | None, row_ids: RowIds | None
 ) -> Iterator[Outgoing]:
-    """The batch's rows by topic and queue id, each part in the order of the rows."""
+    """The batch's rows by topic and queue id, each part in the order of the rows.  `row_ids` None: the producer makes
+    ids.
+    """
 
     def column(index: int | None, kind: pa.DataType) -> pa.Array | None:
         if index is None:
@@ -127,6 +147,9 @@ def outgoing(
     if bodies.null_count:
         raise ValueError(f"{bodies.null_count} rows have no body (null)")
     text = pa.string()
+    topics = None if topic is not None else column(columns.topic, text)
+    if topics is not None and topics.null_count:
+        raise ValueError(f"{topics.null_count} rows have no topic (null), and there is no option topic")
     whole = Outgoing(
         topic or "",
         None,
@@ -135,12 +158,9 @@ def outgoing(
         column(columns.keys, text),
         user_properties(batch.column(columns.properties)) if columns.properties is not None else None,
         column(columns.message_group, text),
-        msg_ids,
+        row_ids.of(batch, topics) if row_ids is not None and batch.num_rows else None,
     )
-    topics = None if topic is not None else column(columns.topic, text)
     queue_ids = column(columns.queue_id, pa.int32())
-    if topics is not None and topics.null_count:
-        raise ValueError(f"{topics.null_count} rows have no topic (null), and there is no option topic")
     for name, rows in parts(topics):
         ids = queue_ids if queue_ids is None or rows is None else queue_ids.take(rows)
         of_topic = taken(whole, rows)

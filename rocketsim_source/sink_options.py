@@ -13,6 +13,7 @@ from rocketsim_source.option_values import (
     integer,
     later,
     milliseconds,
+    names,
     option,
     read_options,
     static_brokers,
@@ -21,6 +22,7 @@ from rocketsim_source.option_values import (
 from rocketsim_source.options import FROM_SPARK, SourceOptions, one_of
 
 ROUTE_MS = 1000
+ID_VERSION = 1  # the newest scheme of `row_ids.py`
 # Spark passes a stream's own options on to its sink.
 FROM_SPARK_STREAMS = (
     "checkpointLocation",
@@ -33,7 +35,7 @@ FROM_SPARK_STREAMS = (
 
 def sink_mode(value: str) -> str:
     if value.strip().lower() == "transactional":
-        raise OptionError("is not supported yet; idempotent gives exactly once after dropDuplicates('msgId')")
+        raise OptionError("is not supported yet; idempotent gives each row once after dropDuplicates('msgId')")
     mode: str = choice("atLeastOnce", "idempotent")(value)
     return mode
 
@@ -45,6 +47,9 @@ class SinkOptions:
     topic: str | None = option("topic", text)
     group: str = option("group", text, "rocketsim-spark-sink", "producerGroup")
     mode: str = option("sinkMode", sink_mode, "atLeastOnce")
+    id_columns: tuple[str, ...] = option("idColumns", names, ())
+    sink_name: str | None = option("sinkName", text)
+    id_version: int | None = option("idVersion", integer(0, ID_VERSION))
     send_batch_size: int | None = option("sendBatchSize", integer(1, 1 << 30))  # rows; None: as Spark hands them over
     send_timeout_ms: int = option("sendTimeoutMs", milliseconds(1), 3000, "sendMsgTimeout")
     retries: int = option("retryTimesWhenSendFailed", integer(0, 1000), 5)
@@ -66,6 +71,24 @@ class SinkOptions:
             {"nameServer": self.name_server, "brokers": self.brokers},
             "where the brokers are: nameServer=host:port, or brokers=broker-a=0@host:port,1@host:port",
         )
+        self._check_ids()
+
+    def _check_ids(self) -> None:
+        if self.mode != "idempotent":
+            given = {"idColumns": self.id_columns, "sinkName": self.sink_name, "idVersion": self.id_version is not None}
+            for name, value in given.items():
+                if value:
+                    raise OptionError(f"{name} belongs to sinkMode=idempotent")
+        elif self.id_version == 0:
+            if self.id_columns or self.sink_name:
+                raise OptionError("idVersion=0 knows neither idColumns nor sinkName; leave them out")
+        elif not self.id_columns and not self.sink_name:
+            raise OptionError(
+                "sinkMode=idempotent needs to know what makes a row the same row when it is written again: "
+                "idColumns=a,b (columns that tell it from all others), or, for a stream that is written as it is read "
+                "(no shuffle, nothing random), sinkName=… (a name that no other write has; ids are then made of query, "
+                "batch, partition and place). To finish a batch that a version without these two began: idVersion=0"
+            )
 
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:

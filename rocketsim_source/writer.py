@@ -1,9 +1,8 @@
 """RocketSim as a sink: Arrow batches -> messages, every one of them acknowledged before a task is done.
 
 atLeastOnce   a task that is repeated sends its rows again, under new message ids
-idempotent    a row's message id is made of query, batch, partition and its place in it, so that a repeated task
-              sends the same ids and dropDuplicates("msgId") gives exactly once; that needs the same rows in the
-              same order, which a replayed batch has
+idempotent    a row that is written again has the id that it had (`row_ids.py`), so that dropDuplicates("msgId") has
+              each row once
 """
 
 import logging
@@ -15,13 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from rocketsim_source.option_values import OptionError
 from rocketsim_source.partition_numbers import QUEUES, queues_with
+from rocketsim_source.row_ids import ColumnIds, OldIds, PlaceIds, RowIds
 from rocketsim_source.sink_columns import Outgoing, SinkColumns, outgoing
 from rocketsim_source.sink_options import SinkOptions, sink_options
 
@@ -111,7 +110,7 @@ def report(plan: SinkPlan, messages: list[WriterCommitMessage | None], what: str
 
 def write_rows(plan: SinkPlan, batches: Iterator["pa.RecordBatch"]) -> Sent:
     """Returns when a broker has acknowledged every row; raises if one could not be sent, and the task fails."""
-    sender = Sender(plan, worker_producer(plan.options), row_id_prefix(plan))
+    sender = Sender(plan, worker_producer(plan.options), row_ids(plan))
     for batch in batches:
         rows = plan.options.send_batch_size or max(1, batch.num_rows)
         for start in range(0, batch.num_rows, rows):
@@ -119,15 +118,20 @@ def write_rows(plan: SinkPlan, batches: Iterator["pa.RecordBatch"]) -> Sent:
     return sender.finish()
 
 
-def row_id_prefix(plan: SinkPlan) -> str | None:
-    """`queryId-batchId-partition-`, the same whenever this task is repeated; None: not asked for."""
-    if plan.options.mode != "idempotent":
+def row_ids(plan: SinkPlan) -> RowIds | None:
+    """What makes this task's ids; None: the producer."""
+    options = plan.options
+    if options.mode != "idempotent":
         return None
+    if options.id_columns:
+        return ColumnIds(options.sink_name or "", options.topic, plan.columns.ids)
     context = TaskContext.get()
     assert context is not None
     query_id, batch_id = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
     whole = f"{query_id}-{batch_id}" if query_id and batch_id else plan.job
-    return f"{whole}-{context.partitionId()}-"
+    if options.sink_name is None:
+        return OldIds(whole, context.partitionId())
+    return PlaceIds(options.sink_name, options.topic, whole, context.partitionId())
 
 
 def worker_producer(options: SinkOptions) -> "Producer":
@@ -152,17 +156,16 @@ def worker_producer(options: SinkOptions) -> "Producer":
 class Sender:
     """One task's rows on their way."""
 
-    def __init__(self, plan: SinkPlan, producer: "Producer", id_prefix: str | None) -> None:
+    def __init__(self, plan: SinkPlan, producer: "Producer", row_ids: RowIds | None) -> None:
         self._plan = plan
         self._producer = producer
-        self._id_prefix = id_prefix
-        self._rows = 0
+        self._row_ids = row_ids
         self._turn = 0
         self._waiting: deque[Any] = deque()
         self._statuses: Counter[str] = Counter()
 
     def send(self, batch: "pa.RecordBatch") -> None:
-        for piece in outgoing(batch, self._plan.columns, self._plan.options.topic, self._ids(batch.num_rows)):
+        for piece in outgoing(batch, self._plan.columns, self._plan.options.topic, self._row_ids):
             self._waiting.extend(self._accepted(piece))
         # Each broker has its own limit in flight; this one only bounds what waits in memory.
         while len(self._waiting) > 4 * self._plan.options.max_inflight:
@@ -221,16 +224,6 @@ class Sender:
         self._statuses[status] += len(part.msg_ids)
         if status != "SEND_OK" and self._plan.options.unsynced_send_policy == "fail":
             raise RuntimeError(f"{len(part.msg_ids)} messages were stored with {status} (unsyncedSendPolicy=fail)")
-
-    def _ids(self, rows: int) -> "pa.Array | None":
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        if self._id_prefix is None:
-            return None
-        numbers = pa.array(np.arange(self._rows, self._rows + rows)).cast(pa.string())
-        self._rows += rows
-        return pc.binary_join_element_wise(self._id_prefix, numbers, "")
 
     def _queue(self, piece: Outgoing) -> Any:
         """The queue with the wanted id, of the broker names in turn where column queueId says nothing about the broker;

@@ -2,6 +2,7 @@
 tested against.
 """
 
+import itertools
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
@@ -96,6 +97,7 @@ class MemoryCluster:
     def __init__(self, *broker_ids: int, rows: int = 10) -> None:
         self.brokers = {broker_id: MemoryBroker(broker_id) for broker_id in broker_ids or (0,)}
         self.rows = rows
+        self.packed = False  # small ranges share frames, as those of real brokers
         self.offsets: dict[str, Offsets] = defaultdict(dict)
         self.bounds_calls = 0
         self.commits: list[tuple[str, Offsets]] = []
@@ -185,7 +187,8 @@ class MemoryCluster:
         broker = next((self.brokers[other] for other in order if self.brokers[other].up), None)
         if broker is None:
             raise BrokerUnavailable("nobody is up")
-        yield from broker.frames(ranges, self.rows, None if expression == "*" else expression)
+        frames = broker.frames(ranges, self.rows, None if expression == "*" else expression)
+        yield from packed(frames) if self.packed else frames
 
     def members(self, queue: Queue) -> dict[int, bool]:
         return {broker_id: broker.up for broker_id, broker in self.brokers.items()}
@@ -198,3 +201,16 @@ class MemoryCluster:
 
     def close(self) -> None:
         pass
+
+
+def packed(frames: Iterator[PullFrame]) -> Iterator[PullFrame]:
+    """Eight frames as one."""
+    while together := list(itertools.islice(frames, 8)):
+        last = together[-1]
+        yield PullFrame(
+            b"".join(bytes(frame.records) for frame in together),
+            b"".join(frame.sizes for frame in together),
+            [segment for frame in together for segment in frame.segments],
+            last.suggest_which_broker_id,
+            last.broker_id,
+        )

@@ -263,10 +263,18 @@ def test_any_json_is_read_or_refused(value: object) -> None:
 
 def test_the_sink_refuses_what_it_cannot_do() -> None:
     assert sink_options({"nameServer": "h:1", "topic": "T", "checkpointLocation": "/c"}).mode == "atLeastOnce"
-    assert sink_options({"nameServer": "h:1", "sinkMode": "IDEMPOTENT"}).mode == "idempotent"
+    assert sink_options({"nameServer": "h:1", "sinkMode": "IDEMPOTENT", "sinkName": "out"}).mode == "idempotent"
     for wrong, says in (
         ({"sinkMode": "transactional"}, "not supported yet"),
         ({"sinkMode": "exactlyOnce"}, "must be one of atLeastOnce, idempotent"),
+        # What makes a row the same row is never guessed.
+        ({"sinkMode": "idempotent"}, "needs to know what makes a row the same row"),
+        ({"sinkMode": "idempotent", "idVersion": "1"}, "idColumns=a,b"),
+        ({"sinkMode": "idempotent", "sinkName": "out", "idVersion": "2"}, "between 0 and 1"),
+        ({"sinkMode": "idempotent", "sinkName": "out", "idVersion": "0"}, "knows neither idColumns nor sinkName"),
+        ({"sinkName": "out"}, "sinkName belongs to sinkMode=idempotent"),
+        ({"idColumns": "a"}, "idColumns belongs to sinkMode=idempotent"),
+        ({"idVersion": "0"}, "idVersion belongs to sinkMode=idempotent"),
         ({"sendBatchSiz": "5"}, "did you mean sendBatchSize?"),
         ({"maxInflight": "0"}, "between 1 and"),
     ):

@@ -64,6 +64,12 @@ def test_what_was_read_can_be_written(pair: Bench) -> None:
         ("'' AS body", {}, "is empty"),
         ("'x' AS body, 99 AS queueId", {}, "has no writable queue 99"),
         ("'x' AS body", {"sinkMode": "transactional"}, "not supported yet"),
+        ("'x' AS body", {"sinkMode": "idempotent"}, "needs to know what makes a row the same row"),
+        (
+            "'x' AS body, CAST(NULL AS int) AS a",
+            {"sinkMode": "idempotent", "idColumns": "a"},
+            "1 rows have null in every",
+        ),
         ("'x' AS body", {"topic": "bad topic"}, "only letters, digits"),
         ("repeat('x', 5000000) AS body", {}, "at most"),
     ],
@@ -95,31 +101,71 @@ def forget_last_commit(checkpoint: str) -> None:
     Path(checkpoint, "commits", f".{commits[-1].name}.crc").unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize("mode", ["atLeastOnce", "idempotent"])
-def test_a_replayed_batch(pair: Bench, checkpoint: str, mode: str) -> None:
-    """Twice in the topic in both modes; `idempotent` repeats the message ids, so that dropDuplicates('msgId') has each
-    row once.
+@pytest.mark.parametrize(
+    ("options", "shuffle", "left"),
+    [
+        pytest.param({}, False, 120, id="atLeastOnce"),
+        pytest.param({"sinkMode": "idempotent", "sinkName": "copy"}, False, 60, id="sinkName"),
+        pytest.param({"sinkMode": "idempotent", "idColumns": "keys"}, True, 60, id="idColumns"),
+    ],
+)
+def test_a_replayed_batch(pair: Bench, checkpoint: str, options: dict[str, str], shuffle: bool, left: int) -> None:
+    """Twice in the topic; `idempotent` repeats the message ids, so that dropDuplicates('msgId') has each row once: by
+    place though the options would cut the batch in another way now, by columns even through another shuffle.
     """
     source, target = pair.topic(60), pair.topic()
 
-    def run() -> None:
-        stream = pair.stream(source, startingOffsets="earliest", minPartitions=3).select("body", "tags")
+    def run(parts: int) -> None:
+        stream = pair.stream(source, startingOffsets="earliest", minPartitions=parts).select("body", "keys")
+        stream = stream.where("body != 'first'")
         query = (
-            stream.writeStream.format("rocketsim")
-            .options(**pair.options(target, sinkMode=mode))
+            (stream.repartition(parts) if shuffle else stream)
+            .writeStream.format("rocketsim")
+            .options(**pair.options(target, **options))
             .option("checkpointLocation", checkpoint)
             .trigger(availableNow=True)
             .start()
         )
         assert query.awaitTermination(TIMEOUT_S)
 
-    run()
+    run(3)
     forget_last_commit(checkpoint)
-    run()
+    run(7)
     written = pair.batch(target).where("body != 'first'")
     count = Counter(bytes(row.body).decode() for row in written.collect())
     assert count == dict.fromkeys(map(str, range(60)), 2)
-    assert written.dropDuplicates(["msgId"]).count() == (60 if mode == "idempotent" else 120)
+    once = written.dropDuplicates(["msgId"]).collect()
+    assert len(once) == left
+    assert {bytes(row.body).decode() for row in once} == set(map(str, range(60)))
+
+
+def test_two_writes_of_one_batch_have_ids_of_their_own(pair: Bench, checkpoint: str) -> None:
+    source, target = pair.topic(20), pair.topic()
+
+    def write_twice(frame: Any, batch_id: int) -> None:
+        for name in ("all", "tags"):
+            write(pair, frame.select("body"), target, sinkMode="idempotent", sinkName=name)
+
+    stream = pair.stream(source, startingOffsets="earliest")
+    query = (
+        stream.writeStream.foreachBatch(write_twice)
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(TIMEOUT_S)
+    written = pair.batch(target).where("body != 'first'")
+    assert written.count() == written.select("msgId").distinct().count() == 40
+
+
+def test_ids_of_columns_hold_over_runs_of_a_job(pair: Bench) -> None:
+    target = pair.topic()
+    for parts in (1, 4):
+        frame = pair.spark.range(30).repartition(parts)
+        rows = frame.selectExpr("CAST(id AS STRING) AS body", "id AS order", "id % 2 = 0 AS even")
+        write(pair, rows, target, sinkMode="idempotent", idColumns="order,even")
+    once = pair.batch(target).where("body != 'first'").dropDuplicates(["msgId"]).collect()
+    assert sorted(int(row.body) for row in once) == list(range(30))
 
 
 def test_a_stream_survives_the_loss_of_its_master_and_loses_nothing(pair: Bench, checkpoint: str) -> None:

@@ -1,11 +1,13 @@
 """What of a DataFrame becomes what of a message."""
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
 from rocketsim_source.option_values import OptionError
-from rocketsim_source.schema import HEADERS
+from rocketsim_source.schema import HEADERS, PROPERTIES
 from rocketsim_source.sink_columns import SinkColumns, outgoing
 from rocketsim_source.sink_options import sink_options
 
@@ -42,6 +44,35 @@ def test_a_frame_that_cannot_be_written_is_refused(fields: dict[str, str], given
     assert says in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    ("fields", "id_columns", "says"),
+    [
+        (
+            {"body": "binary", "order": "long"},
+            "ordr",
+            "idColumns names ordr, which is no column; did you mean order?",
+        ),
+        ({"body": "binary", "price": "double"}, "price", "idColumns names price, which is double: an id is made of"),
+        ({"body": "binary", "properties": PROPERTIES}, "properties", "which is map<string,string>"),
+    ],
+)
+def test_id_columns_have_to_be_there_and_of_a_kind_that_is_hashed(
+    fields: dict[str, Any], id_columns: str, says: str
+) -> None:
+    found = StructType()
+    for name, kind in fields.items():
+        found = found.add(name, kind)
+    with pytest.raises(OptionError) as refusal:
+        columns(found, topic="T", sinkMode="idempotent", idColumns=id_columns)
+    assert says in str(refusal.value)
+
+
+def test_a_column_that_only_an_id_is_made_of_is_no_stranger() -> None:
+    fields = schema(ORDER="bigint", body="binary", line="int", queueOffset="bigint")
+    found = columns(fields, topic="T", sinkMode="idempotent", idColumns="order, line, queueOffset")
+    assert found.ids == (0, 2, 3)
+
+
 def test_what_only_brokers_say_is_ignored_so_that_what_was_read_can_be_written() -> None:
     found = columns(
         schema(body="binary", topic="string", queueOffset="bigint", msgId="string", bornTimestamp="timestamp")
@@ -58,8 +89,13 @@ def test_rows_are_parted_by_topic_and_queue_in_their_order() -> None:
     batch = pa.record_batch(
         {"body": [b"1", b"2", b"3", b"4"], "topic": ["a", "b", "a", "a"], "queueId": pa.array([0, 0, 1, 0], pa.int32())}
     )
-    ids = pa.array(["i1", "i2", "i3", "i4"])
-    parts = list(outgoing(batch, SinkColumns(body=0, topic=1, queue_id=2), None, ids))
+
+    class Ids:
+        def of(self, batch: pa.RecordBatch, topics: pa.Array | None) -> pa.StringArray:
+            assert topics is not None and topics.to_pylist() == ["a", "b", "a", "a"]
+            return pa.array(["i1", "i2", "i3", "i4"])
+
+    parts = list(outgoing(batch, SinkColumns(body=0, topic=1, queue_id=2), None, Ids()))
     assert [
         (p.topic, p.queue_id, p.bodies.to_pylist(), p.msg_ids.to_pylist()) for p in parts if p.msg_ids is not None
     ] == [

@@ -29,7 +29,7 @@ spark = (
 )
 options = {"nameServer": name_server, "topic": "on-executors"}
 frame = spark.range(0, 4000, 1, 4).selectExpr("concat('row ', id) AS body")
-frame.write.format("rocketsim").mode("append").options(**options, sinkMode="idempotent").save()
+frame.write.format("rocketsim").mode("append").options(**options, sinkMode="idempotent", idColumns="body").save()
 stream = (
     spark.readStream.format("rocketsim").options(**options, group="standalone", startingOffsets="earliest")
     .option("minPartitions", 4).load().selectExpr("CAST(body AS STRING) AS body", "spark_partition_id() AS part")
