@@ -1,7 +1,9 @@
 """proto <-> RouteTable, and which broker talks over which stream; decides nothing itself."""
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import grpc
 from rocketsim_proto import namesrv_pb2, namesrv_pb2_grpc
@@ -20,26 +22,47 @@ class NamesrvServicer(namesrv_pb2_grpc.NameServerServicer):
     def __init__(self, table: RouteTable, clock: Callable[[], int]) -> None:
         self._table = table
         self._clock = clock
+        self._streams: set[RegistrationStream] = set()
 
     async def RegisterBroker(
         self,
         request_iterator: AsyncIterator[namesrv_pb2.BrokerRegistration],
         context: grpc.aio.ServicerContext[namesrv_pb2.BrokerRegistration, namesrv_pb2.RegistrationReply],
     ) -> None:
-        """Answers each registration with all brokers of its name.  When the stream ends, however it does, they go."""
+        """Answers each registration with all brokers of its name, and says so again, unasked, when another of them has
+        named a newer epoch.  When the stream ends, however it does, they go.
+        """
         stream = RegistrationStream(context.peer())
+        self._streams.add(stream)
+        news = asyncio.create_task(self._tell_news(stream, context))
         try:
             async for request in request_iterator:
                 if problem := what_is_wrong(request):
                     await rpc_errors.abort(context, InvalidParameter(problem))
-                await context.write(self._answer(stream, request))
+                async with stream.writing:
+                    await context.write(self._answer(stream, request))
         finally:
+            self._streams.discard(stream)
+            news.cancel()
             for member in self._table.connection_lost(stream):
                 logger.info("%s is gone: its connection from %s ended", member, stream.peer)
+
+    async def _tell_news(self, stream: "RegistrationStream", context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """A master that was replaced stops taking writes now, and not with its next registration."""
+        while True:
+            await stream.news.wait()
+            stream.news.clear()
+            try:
+                async with stream.writing:
+                    await context.write(self._reply(stream.broker_name, stream.refused))
+            except (grpc.RpcError, asyncio.InvalidStateError):
+                return  # the stream has ended
 
     def _answer(
         self, stream: "RegistrationStream", request: namesrv_pb2.BrokerRegistration
     ) -> namesrv_pb2.RegistrationReply:
+        stream.broker_name = request.broker_name
+        newest_epoch = self._table.newest_epoch(request.broker_name)
         refused = too_new(f"{request.broker_name} at {request.address}", "the wire", request.wire_version, WIRE)
         if refused:
             logger.warning("registration refused: %s", refused)
@@ -51,15 +74,23 @@ class NamesrvServicer(namesrv_pb2_grpc.NameServerServicer):
             refused = self._table.register(told, stream, self._clock())
             if stream.is_news(told, refused):
                 log_registration(told, refused)
+        if self._table.newest_epoch(request.broker_name) > newest_epoch:
+            for other in self._streams - {stream}:
+                if other.broker_name == request.broker_name:
+                    other.news.set()
+        stream.refused = refused
+        return self._reply(request.broker_name, refused)
+
+    def _reply(self, broker_name: str, refused: str) -> namesrv_pb2.RegistrationReply:
         return namesrv_pb2.RegistrationReply(
             members=[
                 namesrv_pb2.BrokerMember(
                     broker_id=member.broker_id, address=member.address, epoch=member.epoch, end_offset=member.end_offset
                 )
-                for member in self._table.members(request.broker_name)
+                for member in self._table.members(broker_name)
             ],
             refused=refused,
-            newest_epoch=self._table.newest_epoch(request.broker_name),
+            newest_epoch=self._table.newest_epoch(broker_name),
             wire_version=WIRE,
         )
 
@@ -128,6 +159,10 @@ class RegistrationStream:
 
     def __init__(self, peer: str) -> None:
         self.peer = peer
+        self.broker_name = ""  # of its last registration
+        self.refused = ""  # as it was answered
+        self.news = asyncio.Event()
+        self.writing = asyncio.Lock()
         self._topics_version: tuple[int, int, int] | None = None
         self._topics: dict[str, TopicQueues] = {}
         self._last_logged: tuple[object, ...] = ()

@@ -70,7 +70,8 @@ class NameServerServicer:
     """Missing associated documentation comment in .proto file."""
 
     def RegisterBroker(self, request_iterator, context):
-        """A broker keeps this stream open and sends its registration at its start, on every change and every 30 s. Each is answered.
+        """A broker keeps this stream open and sends its registration at its start, on every change and every 30 s. Each is answered;
+        a reply comes unasked when another broker of the name has named a newer epoch.
         The end of the stream, or 120 s without a message, removes the broker.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

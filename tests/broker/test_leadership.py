@@ -213,3 +213,18 @@ async def test_a_slave_finds_its_master_at_another_address(tmp_path: Path) -> No
                 async with running(tmp_path / "m", **keys) as master:
                     await put(master, "t", b"%d" % round_number)
                     await until(lambda: slave.store.end_offset == master.store.end_offset, "copied")
+
+
+async def test_a_master_hears_at_once_from_a_name_server_that_it_was_replaced(tmp_path: Path) -> None:
+    async with name_server() as names:
+        keys = {"namesrv_addr": names.address, "register_name_server_period": 60_000}
+        async with running(tmp_path / "m", **keys) as old, running(tmp_path / "s", **SLAVE) as slave:
+            await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
+            assert old.mastership.standing is Standing.WRITABLE  # nobody could tell it
+            port = int(slave.address.rpartition(":")[2])
+        async with (
+            running(tmp_path / "m", **keys) as old,
+            running(tmp_path / "s", **SLAVE, **keys, listen_port=port) as promoted,
+        ):
+            await until(lambda: old.mastership.standing is Standing.FENCED, "the name server tells it")
+            await put(promoted, "t", b"x")

@@ -142,6 +142,29 @@ async def test_a_master_of_an_older_epoch_is_told_why_it_is_refused_and_by_whom(
         assert [member.address for member in reply.members] == ["127.0.0.1:2"]
 
 
+async def test_a_newer_epoch_is_told_at_once_to_every_broker_of_its_name(tmp_path):
+    async with name_server(tmp_path) as channel:
+        stub = NameServerStub(channel)
+        replaced, slave, other, promoted = (stub.RegisterBroker() for _ in range(4))
+        await register(replaced, registration())
+        await register(slave, registration(1, "127.0.0.1:2"))
+        await register(other, registration(address="127.0.0.1:9", broker_name="broker-b"))
+        await register(promoted, registration(address="127.0.0.1:3", epoch=5))
+        async with asyncio.timeout(10):
+            for told in (replaced, slave):
+                reply = await told.read()
+                assert (reply.newest_epoch, reply.refused) == (5, "")
+                assert [member.address for member in reply.members] == ["127.0.0.1:3", "127.0.0.1:2"]
+        # The next answer is that of the next registration: nobody was told twice, and none of another name.
+        assert "epoch 5" in (await register(replaced, registration())).refused
+        assert (await register(other, registration(address="127.0.0.1:9", broker_name="broker-b"))).newest_epoch == 1
+        # Who was refused is told so again, not that it is registered now.
+        await register(slave, registration(1, "127.0.0.1:2", epoch=6))
+        async with asyncio.timeout(10):
+            again = await replaced.read()
+        assert again.newest_epoch == 6 and "epoch 5" in again.refused
+
+
 async def test_unregistering_leaves_the_stream_open(tmp_path):
     async with name_server(tmp_path) as channel:
         stub = NameServerStub(channel)
