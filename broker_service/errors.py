@@ -88,15 +88,17 @@ class StoreTooNew(RocketSimError):
     """A newer version of RocketSim has written the store directory."""
 
 
-class ReadFailed(RocketSimError):
+class ReadFailed(ServiceNotAvailable, OSError):
     """The disk cannot read a part of a file: names the file, the position and the disk's error."""
 
     @classmethod
     def of(cls, path: object, position: int, error: OSError) -> "ReadFailed":
-        return cls(
+        failed = cls(
             f"{path} cannot be read at {position}: {error.strerror or error}; look at the disk, and restore the file "
             "or take it from the other broker"
         )
+        failed.errno = error.errno
+        return failed
 
 
 class StoreLocked(RocketSimError):

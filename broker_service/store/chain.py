@@ -156,26 +156,24 @@ class LogScan:
     def __iter__(self) -> Iterator[tuple[int, Records]]:
         log, limit = self._log, self._stop_at if self._stop_at is not None else self._log.file_end
         while not self.reason and self.end_offset < limit:
-            start = log.start_of(self.end_offset)
-            at = self.end_offset - start
-            view = log.view(start)
-            file_limit = min(log.file_size, limit - start)
-            chain = walk(view, at, min(at + _CHUNK, file_limit))
-            if not len(chain.sizes) and chain.stop is Stop.END and at + chain.next_size <= file_limit:
-                chain = walk(view, at, at + max(chain.next_size, _SIZE_AND_MAGIC.size))  # larger than a chunk
+            offset, start = self.end_offset, log.start_of(self.end_offset)
+            room = min(start + log.file_size, limit) - offset
+            data = log.peek(offset, min(_CHUNK, room))
+            chain = walk(data, 0, len(data))
+            if not len(chain.sizes) and chain.stop is Stop.END and len(data) < chain.next_size <= room:
+                data = log.peek(offset, chain.next_size)  # larger than a chunk
+                chain = walk(data, 0, len(data))
             if len(chain.sizes):
-                data = np.frombuffer(view, np.uint8)[at : chain.end]
-                records = Records.walk(data, sizes=chain.sizes)
-                offset = self.end_offset
-                crc = offset + len(data) > self._check_from
+                records = Records.walk(np.frombuffer(data, np.uint8)[: chain.end], sizes=chain.sizes)
+                crc = offset + chain.end > self._check_from
                 good, self.reason = sound(records, offset, crc=crc, strict_from=self._strict_from)
                 if good:
                     records = records[:good]
                     self.end_offset += int(records.sizes.sum())
                     yield offset, records
-            elif chain.stop is Stop.BLANK and at + chain.next_size == log.file_size:
+            elif chain.stop is Stop.BLANK and offset + chain.next_size == start + log.file_size:
                 self.end_offset = start + log.file_size
-            elif chain.stop is Stop.NO_RECORD and not any(view[at : at + _SIZE_AND_MAGIC.size]):
+            elif chain.stop is Stop.NO_RECORD and not any(data[: _SIZE_AND_MAGIC.size]):
                 self.reason = "the log ends"
             elif chain.stop is Stop.END and self._stop_at is not None:
                 break

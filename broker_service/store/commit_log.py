@@ -7,7 +7,7 @@ touches only what is named there.
 from collections.abc import Iterable
 from pathlib import Path
 
-from rocketsim_proto.record import HEAD_SIZE, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, SYS_FLAG_BORN_HOST_V6
+from rocketsim_proto.record import HEAD_SIZE, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_SIZE, SYS_FLAG_BORN_HOST_V6
 
 from broker_service.errors import NotFound, StoreCorrupt
 from broker_service.store.files import Buffer, Files, used_size
@@ -20,7 +20,7 @@ def file_name(start: int) -> str:
     return f"{start:020d}"
 
 
-def store_timestamp_at(view: memoryview, at: int) -> int:
+def store_timestamp_at(view: memoryview | bytes, at: int) -> int:
     """The store time of the record at a position."""
     sys_flag = int.from_bytes(view[at + 36 : at + 40], "big")
     at += HEAD_SIZE + (20 if sys_flag & SYS_FLAG_BORN_HOST_V6 else 8)
@@ -180,10 +180,10 @@ class CommitLog:
 
     def first_timestamp(self, start: int) -> int | None:
         """The store time of the first record of a file; None if it has none."""
-        view = self.view(start)
-        if int.from_bytes(view[4:8], "big") not in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2):
+        head = self.peek(start, MIN_SIZE)
+        if int.from_bytes(head[4:8], "big") not in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2):
             return None
-        return store_timestamp_at(view, 0)
+        return store_timestamp_at(head, 0)
 
     def zero(self, offset: int, end: int) -> int:
         """Fills with zeros to `end`, as far as there are files; returns the end of what was not zero before."""
@@ -193,7 +193,7 @@ class CommitLog:
             begin, stop = max(offset - start, 0), min(end - start, self.file_size)
             for first, last in self._files.written_parts(self._open.handle(path), begin, stop):
                 for at in range(first, last, _CHUNK):
-                    data = self._files.pread(self._open.handle(path), min(_CHUNK, last - at), at)
+                    data = self._open.read(path, min(_CHUNK, last - at), at)
                     used = used_size(data)
                     if used:
                         not_zero = start + at + used
@@ -260,7 +260,12 @@ class CommitLog:
     def read(self, offset: int, size: int) -> bytes:
         """Up to `size` bytes, never across a file, never beyond the end; NotFound outside the log."""
         start, size = self._there(offset, size)
-        return self._files.pread(self._open.handle(self.path(start)), size, offset - start) if size > 0 else b""
+        return self._open.read(self.path(start), size, offset - start) if size > 0 else b""
+
+    def peek(self, offset: int, size: int) -> bytes:
+        """What a file has there, behind the end, too; never across files."""
+        start = self.start_of(offset)
+        return self._open.read(self.path(start), min(size, start + self.file_size - offset), offset - start)
 
     def view_of(self, offset: int, size: int) -> memoryview:
         """The same bytes where the file is mapped, not copied."""

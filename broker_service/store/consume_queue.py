@@ -237,7 +237,7 @@ class ConsumeQueue:
             if not self._starts or not self._starts[0] <= start <= self._starts[-1]:
                 break
             piece = min(size, start + self.file_size - at)
-            pieces.append(self._files.pread(self._open.handle(self._path(start)), piece, at - start))
+            pieces.append(self._open.read(self._path(start), piece, at - start))
             at, size = at + piece, size - piece
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
@@ -248,9 +248,9 @@ class ConsumeQueue:
 
     def _read_used(self, start: int, at: int) -> bytes:
         """A file's bytes from a position to the last that is not zero.  The files are sparse: holes are not read."""
-        handle, pieces = self._open.handle(self._path(start)), []
-        for first, last in self._files.written_parts(handle, at, self.file_size):
-            pieces += [bytes(first - at), self._files.pread(handle, last - first, first)]
+        path, pieces = self._path(start), []
+        for first, last in self._files.written_parts(self._open.handle(path), at, self.file_size):
+            pieces += [bytes(first - at), self._open.read(path, last - first, first)]
             at = last
         data = b"".join(pieces)
         return data[: used_size(data)]

@@ -260,6 +260,7 @@ class MessageStore:
                 self._index.truncate(before)
             self._queues.begin_at(floors)
             self._log.begin_at(offset)
+            self._index.trim(offset)
             self._log.create_first()
             self._durability.set_flushed(Flushed(offset))
         self._flush_thoroughly()

@@ -7,6 +7,7 @@ hands.
 from collections import OrderedDict
 from pathlib import Path
 
+from broker_service.errors import ReadFailed
 from broker_service.store.files import Files
 
 
@@ -34,6 +35,13 @@ class OpenFiles:
         if len(self._handles) > self._handle_limit:
             self.files.close(self._handles.popitem(last=False)[1])
         return handle
+
+    def read(self, path: Path, size: int, at: int) -> bytes:
+        """`size` bytes, fewer only where the file ends; ReadFailed, which names the place, if the disk cannot."""
+        try:
+            return self.files.pread(self.handle(path), size, at)
+        except OSError as error:
+            raise ReadFailed.of(path, at, error) from error
 
     def map(self, path: Path) -> memoryview:
         """The whole file, read-only; stays good for as long as the caller keeps it, also when the file is deleted."""

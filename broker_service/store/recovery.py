@@ -113,8 +113,7 @@ def dispatch(queues: QueueTable, records: Records, delay_levels_ms: Sequence[int
 def tail_crc(log: CommitLog, end: int, size: int) -> tuple[int, int]:
     """(size, CRC-32) of the last bytes before `end`, at most `size`, within the last file that has any."""
     begin = max(end - size, log.start_of(max(end - 1, 0)), log.min_offset)
-    start = log.start_of(begin)
-    return end - begin, isal_zlib.crc32(log.view(start)[begin - start : end - start]) if end > begin else 0
+    return end - begin, isal_zlib.crc32(log.peek(begin, end - begin)) if end > begin else 0
 
 
 def _fill(queues: QueueTable, scan: LogScan, delay_levels_ms: Sequence[int], done: Recovery) -> None:
@@ -140,13 +139,12 @@ def _known_end(log: CommitLog, flushed: Flushed | None) -> int | None:
         return None
     end = flushed.offset
     if end == log.min_offset:
-        return end if not log.starts or not any(log.view(log.starts[0])[:8]) else None
+        return end if not log.starts or not any(log.peek(log.starts[0], 8)) else None
     if not flushed.tail_size or tail_crc(log, end, flushed.tail_size) != (flushed.tail_size, flushed.tail_crc):
         return None
     if end == log.file_end:
         return end
-    start = log.start_of(end)
-    return None if any(log.view(start)[end - start : end - start + 8]) else end
+    return None if any(log.peek(end, 8)) else end
 
 
 def _check_from(
@@ -156,7 +154,7 @@ def _check_from(
     if not log.starts:
         return log.min_offset
     if clean:
-        with_data = [start for start in log.starts if any(log.view(start)[:8])]
+        with_data = [start for start in log.starts if any(log.peek(start, 8))]
         last = with_data[-1] if with_data else log.starts[0]
         return min(last, max(log.start_of(flushed.offset), log.min_offset)) if flushed else last
     if summary is not None:
@@ -178,7 +176,7 @@ def _presumably_flushed(log: CommitLog, clean: bool) -> int:
     """
     if not clean:
         return log.min_offset
-    with_data = [start for start in log.starts if any(log.view(start)[:8])]
+    with_data = [start for start in log.starts if any(log.peek(start, 8))]
     return with_data[-1] if with_data else log.min_offset
 
 
@@ -195,7 +193,7 @@ def _cut(log: CommitLog, scan: LogScan, flushed: int, done: Recovery) -> None:
     """Sets the log's end; zeroes and syncs what is behind it."""
     end = scan.end_offset
     behind = log.first_spare(end)
-    used = [start for start in log.starts if start >= behind and any(log.view(start)[:8])]
+    used = [start for start in log.starts if start >= behind and any(log.peek(start, 8))]
     done.deleted_files = [log.path(start) for start in log.starts if start >= behind]
     log.hold(min(flushed, end))
     not_zero = log.cut(end)

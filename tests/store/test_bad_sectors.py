@@ -1,0 +1,75 @@
+"""A disk that cannot read a sector: whoever needs it gets an error with file and position, not a signal from a map."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from broker_service.errors import ReadFailed
+from tests.support.memory_files import MemoryFiles
+from tests.support.stores import LOG_FILE, NOW, open_store, put
+
+ROOT = Path("/store")
+FIRST_FILE = f"{ROOT}/commitlog/{0:020d}"
+
+
+class BadDisk(MemoryFiles):
+    """Reads that touch the bad byte fail.  Nothing may be looked at through a map that was not read before."""
+
+    bad: tuple[str, int] | None = None
+
+    def pread(self, handle: int, size: int, offset: int) -> bytes:
+        self.check(handle, offset, offset + size)
+        return super().pread(handle, size, offset)
+
+    def check(self, handle: int, begin: int, end: int) -> None:
+        if self.bad is not None and str(self._handles[handle][0]) == self.bad[0] and begin <= self.bad[1] < end:
+            raise OSError(errno.EIO, "Input/output error")
+
+
+def filled(disk: MemoryFiles, *, clean: bool) -> None:
+    store = open_store(ROOT, disk)
+    while store.end_offset < 2 * LOG_FILE:
+        put(store, "topic", 0, [b"x" * 200] * 4)
+    if clean:
+        store.close()
+    else:
+        store.flush()
+
+
+def killed(disk: MemoryFiles) -> BadDisk:
+    """The same disk for the next process, with a sector gone bad."""
+    reborn = disk.kill()
+    reborn.__class__ = BadDisk
+    assert isinstance(reborn, BadDisk)
+    return reborn
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_start_that_cannot_read_the_log_says_where_and_changes_nothing(clean: bool) -> None:
+    filled(disk := MemoryFiles(), clean=clean)
+    disk = killed(disk)
+    for name in disk.names(ROOT / "consumequeue/topic/0"):
+        disk.remove(ROOT / "consumequeue/topic/0" / name)  # so that all of the log is read
+    disk.bad = (FIRST_FILE, 2000)
+    before = {name: disk.read(ROOT / "commitlog" / name) for name in disk.names(ROOT / "commitlog")}
+    with pytest.raises(ReadFailed, match=rf"{FIRST_FILE} cannot be read at \d+: Input/output error"):
+        open_store(ROOT, disk)
+    assert {name: disk.read(ROOT / "commitlog" / name) for name in before} == before
+    disk.bad = None
+    store = open_store(ROOT, disk)
+    assert store.end_offset > 2 * LOG_FILE
+
+
+def test_a_start_looks_at_the_log_through_no_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(disk := MemoryFiles(), clean=False)
+    disk = disk.kill()
+
+    def map_of(handle: int) -> memoryview:
+        raise AssertionError(f"{disk._handles[handle][0]} is mapped")
+
+    monkeypatch.setattr(disk, "map", map_of)
+    store = open_store(ROOT, disk)
+    store.tick(NOW)
+    store.delete_expired(NOW)
+    store.close()
