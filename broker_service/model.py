@@ -28,6 +28,15 @@ class PutStatus(IntEnum):
     SLAVE_NOT_AVAILABLE = 3
 
 
+class CommitStatus(IntEnum):
+    """Who has an offset that was committed or reset; numbers as in message.proto.  Only OK never goes back."""
+
+    COMMIT_OK = 1  # a SYNC_MASTER and its slave; an ASYNC_MASTER
+    COMMIT_FLUSH_SLAVE_TIMEOUT = 2
+    COMMIT_SLAVE_NOT_AVAILABLE = 3
+    COMMIT_MASTER_NOT_AVAILABLE = 4
+
+
 class GetMessageStatus(IntEnum):
     """RocketMQ's GetMessageStatus (table D3); numbers as in broker.proto."""
 

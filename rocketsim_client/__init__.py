@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rocketsim_client.errors import RocketSimError, SendFailed
     from rocketsim_client.message_view import MessageView
     from rocketsim_client.model import (
+        CommitStatus,
         Message,
         MessageQueue,
         PullStatus,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _MODULES = {  # where each name is
     "Admin": "admin",
     "Cluster": "cluster",
+    "CommitStatus": "model",
     "Message": "model",
     "MessageQueue": "model",
     "MessageView": "message_view",
@@ -48,6 +50,7 @@ _MODULES = {  # where each name is
 __all__ = [
     "Admin",
     "Cluster",
+    "CommitStatus",
     "Message",
     "MessageQueue",
     "MessageView",

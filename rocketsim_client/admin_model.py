@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rocketsim_client.model import MessageQueue
+from rocketsim_client.model import CommitStatus, MessageQueue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +74,7 @@ class ResetOffset:
     queue: MessageQueue
     offset: int
     previous: int
+    status: CommitStatus = CommitStatus.UNSAID  # who has it
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,15 @@ from rocketsim_client.brokers import Member
 from rocketsim_client.directory import Directory, nobody
 from rocketsim_client.errors import BadAnswer, CallTimeout, InvalidParameter, RocketSimError, TopicNotExist, Unreachable
 from rocketsim_client.expression import TagExpression
-from rocketsim_client.model import CommitResult, MessageQueue, PullFrame, QueueBounds, QueueRange, by_broker
+from rocketsim_client.model import (
+    CommitResult,
+    CommitStatus,
+    MessageQueue,
+    PullFrame,
+    QueueBounds,
+    QueueRange,
+    by_broker,
+)
 from rocketsim_client.range_pull import FRAME_BYTES, RangeProgress
 from rocketsim_client.retry import another_may_do_better, tells_more
 from rocketsim_client.route import MASTER_ID
@@ -124,9 +132,9 @@ class Cluster(Directory):
         target: str = "masterFirst",
         timeout_s: float | None = None,
     ) -> CommitResult:
-        """Commit the next offsets to read.  The result says which broker took them and what stands now (a queue that is
-        absent was not taken): a lower offset changes nothing.  All brokers are tried; CommitFailed (with that result)
-        if any of them refused something.
+        """Commit the next offsets to read.  The result says which broker took them, who has them, and what stands now
+        (a queue that is absent was not taken): a lower offset changes nothing.  All brokers are tried; CommitFailed
+        (with that result) if any of them refused something.
 
         A broker refuses a commit as a whole: what one queue is refused for is not to hold up the others, so that a
         refused commit is made again in halves.
@@ -154,15 +162,17 @@ class Cluster(Directory):
         """One broker name's part."""
         broker_name = next(iter(offsets)).broker_name
 
-        def call(member: Member) -> int:
+        def call(member: Member) -> tuple[int, CommitStatus]:
             answer = self.transport.commit_offsets(member.address, group, offsets, timeout_s or self.timeout_s)
             for of_topic, queue_id, offset in answer.offsets:
                 result.offsets[MessageQueue(of_topic, broker_name, queue_id)] = offset
-            return member.broker_id
+            return member.broker_id, answer.status
 
         try:
-            taker = self.ask(topic, broker_name, call, only_this=target == "masterOnly")
+            taker, status = self.ask(topic, broker_name, call, only_this=target == "masterOnly")
             result.broker_ids[broker_name] = taker
+            if result.statuses.get(broker_name, CommitStatus.COMMIT_OK) is CommitStatus.COMMIT_OK:
+                result.statuses[broker_name] = status  # OK where all of its queues are
             if target == "both":
                 for broker_id in self.addresses(topic, broker_name):
                     if broker_id != taker:

@@ -217,7 +217,8 @@ class PullConsumer:
 
     def commit(self, queue: MessageQueue, offset: int) -> int:
         """Commit the next offset to read: to the master, to any broker of the name while it is gone, to the master
-        again when it is back.  Returns what stands now: a lower offset changes nothing."""
+        again when it is back.  Returns what stands now: a lower offset changes nothing.  `commit_all` says who has it:
+        with SYNC_MASTER, what is COMMIT_OK never goes back."""
         return self.commit_all({queue: offset}).offsets[queue]
 
     def commit_all(self, offsets: Mapping[MessageQueue, int]) -> CommitResult:

@@ -22,6 +22,7 @@ from rocketsim_client.admin_model import (
 )
 from rocketsim_client.channels import Channels
 from rocketsim_client.errors import BadAnswer
+from rocketsim_client.grpc_answers import commit_status
 from rocketsim_client.message_view import Messages
 from rocketsim_client.model import MessageQueue
 
@@ -111,7 +112,12 @@ class GrpcAdmin:
         )
         answer = self._call(address, "ResetOffsetByTime", request, timeout_s)
         return [
-            ResetOffset(MessageQueue(topic, broker_name, entry.queue_id), entry.offset, entry.previous)
+            ResetOffset(
+                MessageQueue(topic, broker_name, entry.queue_id),
+                entry.offset,
+                entry.previous,
+                commit_status(answer.status),
+            )
             for entry in answer.entries
         ]
 

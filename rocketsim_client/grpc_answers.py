@@ -11,7 +11,7 @@ from rocketsim_proto.bytes_field import Received
 from rocketsim_proto.slices import FEW
 
 from rocketsim_client.errors import BadAnswer
-from rocketsim_client.model import GetMessageStatus, PullFrame, Segment, SendStatus
+from rocketsim_client.model import CommitStatus, GetMessageStatus, PullFrame, Segment, SendStatus
 from rocketsim_client.route import BrokerData
 from rocketsim_client.transport import Acknowledged
 
@@ -83,6 +83,14 @@ def _many_offsets(
         at += run.count
     # As arrays: a batch of columns is seldom looked at message by message.
     return cast(Sequence[int], queue_offsets), cast(Sequence[int], log_offsets)
+
+
+def commit_status(number: int) -> CommitStatus:
+    """A number that a newer broker has given a meaning says nothing here, and is no OK."""
+    try:
+        return CommitStatus(number)
+    except ValueError:
+        return CommitStatus.UNSAID
 
 
 def pull_frame(received: Received[pb.PullFrame], range_count: int, address: str) -> PullFrame:

@@ -11,7 +11,7 @@ from rocketsim_proto.broker_pb2_grpc import BrokerStub
 
 from rocketsim_client.channels import Channels
 from rocketsim_client.errors import BadAnswer
-from rocketsim_client.grpc_answers import acknowledged, pull_frame
+from rocketsim_client.grpc_answers import acknowledged, commit_status, pull_frame
 from rocketsim_client.grpc_name_servers import GrpcNameServers
 from rocketsim_client.local_address import local_ipv4
 from rocketsim_client.model import GetMessageStatus, MessageQueue, PullFrame, QueueBounds, QueueRange
@@ -150,7 +150,7 @@ class GrpcTransport(GrpcNameServers):
                 f"{address} answered {len(answer.offsets)} offsets to {len(offsets)} commits", address=address
             )
         values = [(queue.topic, queue.queue_id, value) for queue, value in zip(offsets, answer.offsets, strict=True)]
-        return OffsetsAnswer(values, answer.broker_id)
+        return OffsetsAnswer(values, answer.broker_id, commit_status(answer.status))
 
     def query_offsets(
         self, address: str, group: str, queues: Sequence[MessageQueue], zero_for_new_group: bool, timeout_s: float

@@ -21,6 +21,16 @@ class SendStatus(IntEnum):
     SLAVE_NOT_AVAILABLE = 3
 
 
+class CommitStatus(IntEnum):
+    """Who has an offset that was committed or reset.  Only `COMMIT_OK` never goes back; numbers as in message.proto."""
+
+    UNSAID = 0  # a broker that is too old to say
+    COMMIT_OK = 1  # a SYNC_MASTER and its slave; an ASYNC_MASTER
+    FLUSH_SLAVE_TIMEOUT = 2  # the master; its slave did not acknowledge in time
+    SLAVE_NOT_AVAILABLE = 3  # the master; no slave was there
+    MASTER_NOT_AVAILABLE = 4  # the slave that answered, which will hand it to its master
+
+
 class PullStatus(Enum):
     """RocketMQ's PullStatus (table D3)."""
 
@@ -243,12 +253,13 @@ class PullFrame:
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """Where a commit landed: `broker_ids` by broker name (0: the master), `offsets` that now stand, `failures` by
-    broker name."""
+    """Where a commit landed: `broker_ids` by broker name (0: the master), `offsets` that now stand, `failures` and
+    `statuses` by broker name."""
 
     broker_ids: dict[str, int]
     offsets: dict[MessageQueue, int]
     failures: dict[str, Exception]
+    statuses: dict[str, CommitStatus] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -8,7 +8,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from rocketsim_client.model import GetMessageStatus, MessageQueue, PullFrame, QueueBounds, QueueRange, SendStatus
+from rocketsim_client.model import (
+    CommitStatus,
+    GetMessageStatus,
+    MessageQueue,
+    PullFrame,
+    QueueBounds,
+    QueueRange,
+    SendStatus,
+)
 from rocketsim_client.route import BrokerData, TopicRoute
 
 
@@ -81,6 +89,7 @@ class OffsetsAnswer:
 
     offsets: list[tuple[str, int, int]] = field(default_factory=list)  # topic, queue id, offset
     broker_id: int = 0
+    status: CommitStatus = CommitStatus.UNSAID  # of a commit
 
 
 class Transport(Protocol):

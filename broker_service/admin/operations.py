@@ -137,6 +137,7 @@ class Operations:
         """Where each queue's offset stands now.  Without `force` an offset only goes back, as with mqadmin."""
         broker = self._broker
         broker.check_writable()
+        broker.check_answers_for_offsets()
         check_group_name(group)
         topic = broker.topics.existing(topic_name)
         if group not in broker.groups.entries and group not in broker.offsets.groups():

@@ -14,6 +14,7 @@ from broker_service.broker.broker import Broker
 from broker_service.broker.groups import SubscriptionGroup
 from broker_service.broker.metadata import group_to_proto, topic_to_proto, version_to_proto
 from broker_service.broker.queue_lookup import QueueLookup
+from broker_service.broker.servicer import time_left_s
 from broker_service.broker.topics import TopicConfig
 from broker_service.errors import InvalidParameter
 from broker_service.rpc_errors import maps_errors
@@ -113,11 +114,13 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
         resets = self._operations.reset_offset_by_time(
             request.group, request.topic, request.timestamp, list(request.queue_ids), force=request.force
         )
+        status = await self._broker.shared_changes(time_left_s(context))
         return pb.ResetOffsetByTimeResponse(
+            status=status.name,
             entries=[
                 pb.ResetOffsetByTimeResponse.Entry(queue_id=item.queue_id, offset=item.offset, previous=item.previous)
                 for item in resets
-            ]
+            ],
         )
 
     # --- the broker -------------------------------------------------------------------------------------------------

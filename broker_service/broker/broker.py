@@ -16,7 +16,7 @@ from broker_service.broker.peers import Peers
 from broker_service.broker.topics import TopicTable
 from broker_service.config import BrokerConfig, with_updates
 from broker_service.errors import ServiceNotAvailable
-from broker_service.model import BrokerRole, FlushDiskType
+from broker_service.model import BrokerRole, CommitStatus, FlushDiskType, PutStatus
 from broker_service.replication.acknowledgement import AckLevels, Acknowledgements
 from broker_service.store.message_store import MessageStore
 
@@ -62,6 +62,8 @@ class Broker:
         self.arrived: list[Callable[[Iterable[Queue]], None]] = [self.long_polling.arrived]
         self.log_grew: Callable[[], None] = _nobody  # the slaves are to be sent what was appended
         self.tell_slaves: Callable[[], None] = _nobody  # and changed metadata at once, not with the next tick
+        # Or at the end of this turn of the event loop, with what changes until then: the sequence that acks will name.
+        self.share_changes: Callable[[], int] = lambda: 1
         self._unseen: deque[tuple[int, list[Queue]]] = deque()  # (end offset, queues) of what consumers may not see yet
 
     # --- who it is --------------------------------------------------------------------------------------------------
@@ -82,6 +84,26 @@ class Broker:
     def waits_for(self) -> str | None:
         """What this master waits for before it takes writes."""
         return self.mastership.waits_for(self.store.end_offset, self.peers.slaves(), self.clock())
+
+    def offsets_wait_for(self) -> str | None:
+        """What this master waits for before it takes commits; once it is nothing, it stays nothing."""
+        return self.mastership.offsets_wait_for(self.peers.slaves(), self.clock())
+
+    def check_answers_for_offsets(self) -> None:
+        """Raises while somebody else may have offsets that were committed further than what is known here."""
+        if self.mastership.standing is Standing.FENCED:
+            self.mastership.check_writable()
+        if waits_for := self.offsets_wait_for():
+            raise ServiceNotAvailable(
+                f"this master says nothing of committed offsets yet: {waits_for}; ask its slave, or again in a moment"
+            )
+
+    async def shared_changes(self, timeout_s: float) -> CommitStatus:
+        """Send the slaves what was committed or reset just now: who has it then.  Ends before `timeout_s` is over."""
+        if self.is_slave:
+            return CommitStatus.COMMIT_MASTER_NOT_AVAILABLE
+        status = await self.acknowledgements.wait_for_commit(self.share_changes(), timeout_s)
+        return CommitStatus.COMMIT_OK if status is PutStatus.PUT_OK else CommitStatus[f"COMMIT_{status.name}"]
 
     def check_writable(self, client_epoch: int = 0) -> None:
         """Raises unless a client may write to the log now."""

@@ -69,6 +69,12 @@ class Chores:
             self._publish()
         self._master.on_append()
 
+    def share_changes(self) -> int:
+        """Send the slaves what has changed at the end of this turn of the event loop, so that the commits of one turn
+        are one message.  Returns the sequence that says which."""
+        asyncio.get_running_loop().call_soon(self.tell_slaves)
+        return self._metadata.sequence
+
     def tell_slaves(self) -> None:
         """Now, not with the next tick: by then a deleted topic may have been made again, and would be the old one."""
         if not self._broker.is_slave:

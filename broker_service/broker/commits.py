@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from broker_service.broker.broker import Broker
 from broker_service.broker.groups import SubscriptionGroup
-from broker_service.errors import InvalidParameter
-from broker_service.model import GetMessageStatus
+from broker_service.errors import InvalidParameter, ServiceNotAvailable
+from broker_service.model import CommitStatus, GetMessageStatus
 
 logger = logging.getLogger(__name__)
 
@@ -43,13 +43,24 @@ class Commits:
             now_ms=broker.now_ms(),
         )
 
+    async def commit_and_share(
+        self, group: str, entries: Sequence[CommitEntry], timeout_s: float
+    ) -> tuple[list[int], CommitStatus]:
+        """As `commit`, and who has what now stands.  Ends before `timeout_s`, the rest of the caller's time, is over.
+
+        A commit that changes nothing is as safe as the one before it, which may still be on its way to the slave.
+        """
+        self._broker.acknowledgements.check_room()
+        standing = self.commit(group, entries)
+        return standing, await self._broker.shared_changes(timeout_s)
+
     def commit(self, group: str, entries: Sequence[CommitEntry]) -> list[int]:
         """What now stands, in the order of the entries; refused as a whole.
 
         A slave takes commits too (table D6: the master may be gone) and hands them to the master.
         """
+        self._broker.check_answers_for_offsets()
         self.group(group)
-        self._refuse_if_fenced()
         for entry in entries:
             self._check(entry)
         by_topic: dict[str, dict[int, int]] = {}
@@ -60,14 +71,16 @@ class Commits:
         return [standing[entry.topic][entry.queue_id] for entry in entries]
 
     def commit_on_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """The pull is what the consumer came for: an offset that cannot be committed does not spoil it."""
+        """The pull is what the consumer came for: an offset that cannot be committed does not spoil it, and nobody
+        waits for a slave to have it."""
         try:
             self.commit(group, [CommitEntry(topic, queue_id, offset)])
-        except InvalidParameter as error:
+        except (InvalidParameter, ServiceNotAvailable) as error:
             logger.warning("commit on pull ignored: %s", error)
 
     def query(self, group: str, queues: Iterable[tuple[str, int]], *, zero_for_new_group: bool) -> list[Committed]:
         """The group's offsets for these queues; for all it has, if none is named."""
+        self._broker.check_answers_for_offsets()
         offsets = self._broker.offsets
         queues = list(queues)
         if not queues:
@@ -108,8 +121,3 @@ class Commits:
             raise InvalidParameter(
                 f"offset {entry.offset} is beyond the end {end} of queue {entry.queue_id} of {entry.topic}"
             )
-
-    def _refuse_if_fenced(self) -> None:
-        mastership = self._broker.mastership
-        if mastership.fenced_by:
-            mastership.check_writable()

@@ -19,6 +19,7 @@ from broker_service.store.offset_journal import NEVER, NO_OFFSET, OffsetEntry, O
 logger = logging.getLogger(__name__)
 
 Change = tuple[str, str, Mapping[int, OffsetEntry]]  # group, topic, queues
+Place = tuple[str, str, int]  # group, topic, queue id
 
 
 class ConsumerOffsetTable:
@@ -31,8 +32,8 @@ class ConsumerOffsetTable:
         self._table: Committed = {}
         self._other: dict[str, Any] = {}  # RocketMQ's other fields: groupTopicMap, pullOffsetTable
         self._version = DataVersion()
-        self._told: set[tuple[str, str, int]] = set()  # whose lower commits have been logged
-        self.unshared: set[tuple[str, str, int]] = set()  # committed here and not yet seen at the master
+        self._told: set[Place] = set()  # whose lower commits have been logged
+        self.unshared: set[Place] = set()  # here, and not yet seen at the master
         self._news = False  # committed here since `take_news`
         self.changed: list[Callable[[Change], None]] = []
         self._load()
@@ -141,10 +142,16 @@ class ConsumerOffsetTable:
             risen_count += len(risen)
         return risen_count
 
-    def merge_from_master(self, changes: Iterable[Change]) -> int:
-        """As `merge`, and what the master has at least as far needs not be handed back to it."""
+    def merge_from_master(self, changes: Iterable[Change], *, complete: bool = False) -> int:
+        """As `merge`, and what the master has at least as far needs not be handed back to it.
+
+        What stands further here than in all the master has (`complete`) is to be handed back, wherever it came from:
+        a master that lost its power may have lost what it had acknowledged.
+        """
         changes = list(changes)
         risen_count = self.merge(changes)
+        if complete:
+            self.unshared = set(self._places())
         for group, topic, entries in changes:
             for queue_id, entry in entries.items():
                 if entry >= self.get(group, topic, queue_id):
@@ -205,12 +212,12 @@ class ConsumerOffsetTable:
         except (TypeError, ValueError, AttributeError) as error:
             raise StoreCorrupt(f"{self._file}: {error}; correct it or put its .bak in its place") from error
         self._other = content
-        self.unshared = {
-            (group, topic, queue)
-            for (group, topic), entries in self._table.items()
-            for queue, entry in entries.items()
-            if entry.offset >= 0
-        }
+        self.unshared = set(self._places())
+
+    def _places(self) -> Iterator[Place]:
+        """Where anything was ever committed; a deletion counts, too."""
+        for (group, topic), entries in self._table.items():
+            yield from ((group, topic, queue) for queue, entry in entries.items() if entry > NEVER)
 
 
 @dataclass(frozen=True, slots=True)

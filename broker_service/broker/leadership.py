@@ -99,6 +99,7 @@ class Leadership:
                         if waits_for is not None and waits_for != told:
                             told = waits_for
                             logger.info("no writes yet: %s", waits_for)
+                    self._broker.offsets_wait_for()  # a slave that is made after this one's start has nothing to tell
                     if self._broker.mastership.standing is not Standing.WAITING:
                         self._settled.set()
                 await self._pause()
@@ -191,7 +192,7 @@ class Leadership:
             await self._stop_following()  # which wakes `run`: it follows again if what comes now fails
             start_offset = broker.store.end_offset
             epoch = await self._take_over(role)
-            broker.mastership.promoted(role, epoch)
+            broker.mastership.promoted(role, epoch, broker.clock())
             broker.change_role(role, MASTER_ID)
             broker.visible_changed(None)  # what the former master had not confirmed is ours now
         logger.warning("promoted: %s of %s with epoch %d from %d on", role.name, broker_name, epoch, start_offset)

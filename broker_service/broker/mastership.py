@@ -9,7 +9,7 @@ slave; where neither is configured, nobody would), and when no slave has records
 waits a while for those that may.  FENCED is final: the operator restarts the broker as a slave of the new master.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 
 from broker_service.errors import ServiceNotAvailable, StaleEpoch
@@ -51,6 +51,8 @@ class Mastership:
         self._slave_wait_s = slave_wait_s
         self._heard_at = None if asks_others else now
         self._joined: set[int] = set()
+        self._handed_back: set[int] = set()
+        self._answers_for_offsets = role is BrokerRole.SLAVE
 
     @property
     def is_master(self) -> bool:
@@ -73,6 +75,10 @@ class Mastership:
         self._joined.add(slave_id)
         self.answered(now)
 
+    def offsets_handed_back(self, slave_id: int) -> None:
+        """What this slave had of consumers' offsets beyond ours is here."""
+        self._handed_back.add(slave_id)
+
     def newer_epoch(self, epoch: int, by: str) -> bool:
         """Somebody named an epoch; True if it fences this master now."""
         if not self.is_master or epoch <= self.epoch or self.standing is Standing.FENCED:
@@ -87,10 +93,11 @@ class Mastership:
         self.epoch = epoch
         self.standing = Standing.WRITABLE
 
-    def promoted(self, role: BrokerRole, epoch: int) -> None:
-        """A slave became a master; role and epoch are on disk."""
+    def promoted(self, role: BrokerRole, epoch: int, now: float) -> None:
+        """A slave became a master; role and epoch are on disk.  Another slave may have what was committed last."""
         assert self.standing is Standing.SLAVE and role is not BrokerRole.SLAVE, (self.standing, role)
         self.role, self.epoch, self.standing = role, epoch, Standing.WRITABLE
+        self._heard_at, self._answers_for_offsets = now, False
 
     # --- what follows -----------------------------------------------------------------------------------------------
 
@@ -113,6 +120,23 @@ class Mastership:
                 f"{len(self._joined)} of {self._awaited_slaves} slaves have shown their logs after an unclean stop: "
                 "the others may have records that were lost here"
             )
+        return None
+
+    def offsets_wait_for(self, slaves: Iterable[int], now: float) -> str | None:
+        """What a master waits for before it takes commits and says where they stand; None: nothing, from then on.
+
+        A slave takes commits while there is no master, also after a clean stop, and has what a power loss took here.
+        """
+        if self._answers_for_offsets:
+            return None
+        if self._heard_at is None:
+            return "no name server and no slave has answered yet"
+        if now < self._heard_at + self._slave_wait_s:
+            for slave_id in sorted(set(slaves) - self._handed_back):
+                return f"slave {slave_id} may have committed offsets that are not here"
+            if not self._clean_start and len(self._handed_back) < self._awaited_slaves:
+                return f"{len(self._handed_back)} of {self._awaited_slaves} slaves have handed back committed offsets"
+        self._answers_for_offsets = True
         return None
 
     def misses(self, slaves: Mapping[int, int]) -> str | None:

@@ -36,6 +36,7 @@ class MetadataExchange:
         self._changed_topics: set[str] = set()
         self._changed_groups: set[str] = set()
         self._changed_offsets: dict[tuple[str, str], set[int]] = {}
+        self._sequence = 1  # of the last changes that were taken; what was loaded at the start is the first
         broker.topics.changed.append(self._changed_topics.add)
         broker.groups.changed.append(self._changed_groups.add)
         broker.offsets.changed.append(self._offsets_changed)
@@ -60,16 +61,26 @@ class MetadataExchange:
             complete=True,
             epoch=broker.epoch,
             end_offset=position.log_offset,
+            sequence=self._sequence,
         )
 
     @property
     def topics_changed(self) -> bool:
         return bool(self._changed_topics)
 
+    @property
+    def sequence(self) -> int:
+        """Of the message that has, or will have, all that is changed by now."""
+        return self._sequence + self._has_changes()
+
+    def _has_changes(self) -> bool:
+        return bool(self._changed_topics or self._changed_groups or self._changed_offsets)
+
     def take_changes(self) -> metadata_pb2.Metadata | None:
         """What has changed since the last call; None if nothing has."""
-        if not (self._changed_topics or self._changed_groups or self._changed_offsets):
+        if not self._has_changes():
             return None
+        self._sequence += 1
         broker = self._broker
         topics, groups, offsets = self._changed_topics.copy(), self._changed_groups.copy(), self._changed_offsets
         self._changed_topics.clear()
@@ -89,6 +100,7 @@ class MetadataExchange:
             deleted_queues=self._floors(deleted),
             deleted_groups=[name for name in sorted(groups) if name not in broker.groups.entries],
             epoch=broker.epoch,
+            sequence=self._sequence,
         )
 
     def _floors(self, deleted: Iterable[str]) -> list[metadata_pb2.QueueFloor]:
@@ -150,7 +162,7 @@ class MetadataExchange:
             logger.info(
                 "taken over from the master: topics %s, groups %s", sorted(topics) or "-", sorted(groups) or "-"
             )
-        broker.offsets.merge_from_master(offsets_from_proto(metadata.consumer_offsets))
+        broker.offsets.merge_from_master(offsets_from_proto(metadata.consumer_offsets), complete=metadata.complete)
         if metadata.complete:
             delays = {item.delay_level: item.offset for item in metadata.delay_offsets}
             self._take_delays(DelayPosition(metadata.end_offset, delays))

@@ -261,6 +261,7 @@ class BrokerNode:
         )
         self.broker.log_grew = self.chores.log_grew
         self.broker.tell_slaves = self.chores.tell_slaves
+        self.broker.share_changes = self.chores.share_changes
         operations = Operations(self.broker, self.leadership)
         return broker_services(
             BrokerServicer(self.broker, self.puts, self.pulls, self.ranges, commits, lookup),

@@ -59,6 +59,9 @@ class ReplicationLink:
         self._broker.mastership.slave_joined(slave.slave_id, self._broker.clock())
         self._poke()
 
+    def offsets_handed_back(self, slave: SlaveProgress) -> None:
+        self._broker.mastership.offsets_handed_back(slave.slave_id)
+
     def visible_changed(self, visible_offset: int | None) -> None:
         self._broker.visible_changed(visible_offset)
 

@@ -133,8 +133,10 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         self, request: pb.CommitOffsetsRequest, context: Context[Any, Any]
     ) -> pb.CommitOffsetsResponse:
         entries = [CommitEntry(entry.topic, entry.queue_id, entry.offset) for entry in request.entries]
+        standing, status = await self._commits.commit_and_share(request.consumer_group, entries, time_left_s(context))
         return pb.CommitOffsetsResponse(
-            offsets=self._commits.commit(request.consumer_group, entries),
+            offsets=standing,
+            status=status.name,
             broker_id=self._broker.broker_id,
             epoch=self._broker.epoch,
         )

@@ -1,4 +1,4 @@
-"""The futures that puts wait on, made and resolved in one class.  The one event loop calls everything here.
+"""The futures that puts and commits wait on, made and resolved in one class.  The one event loop calls everything here.
 
 `brokerRole` and `flushDiskType` say what an OK means; `put_waits` turns them into the two waits of a put, side by side.
 One flush or one ack ends every put it covers in one pass, and no put waits for another.
@@ -37,15 +37,38 @@ def put_waits(
     levels: AckLevels, tracker: Tracker, flushed_offset: int, end_offset: int, now: float, timeout_s: float
 ) -> tuple[Wait, Wait]:
     """The (flush, replica) waits of a put that ends at `end_offset` and whose caller has `timeout_s` left.  Pure."""
-    usable_s = timeout_s - min(ANSWER_MAX_S, timeout_s * ANSWER_SHARE)
     flush = replica = NO_WAIT
     if levels.sync_flush and end_offset > flushed_offset:
-        flush = Wait(None, now + min(levels.sync_flush_timeout_s, usable_s))
+        flush = Wait(None, now + min(levels.sync_flush_timeout_s, _usable_s(timeout_s)))
     if levels.sync_master and end_offset > tracker.confirm_offset:
-        replica = Wait(PutStatus.SLAVE_NOT_AVAILABLE)
-        if tracker.is_slave_available(end_offset):
-            replica = Wait(None, now + min(levels.slave_timeout_s, usable_s))
+        there = tracker.is_slave_available(end_offset)
+        replica = _slave_wait(levels, there, now, timeout_s)
     return flush, replica
+
+
+def commit_waits(
+    levels: AckLevels, tracker: Tracker, sequence: int, end_offset: int, now: float, timeout_s: float
+) -> tuple[Wait, Wait]:
+    """The (replica, metadata) waits of a commit that travels to the slaves with change `sequence`.  Pure.
+
+    What stands in the log up to `end_offset` may have been read for it: a slave that has the offset and not the
+    records would have to take the offset back when it is promoted.
+    """
+    replica = put_waits(levels, tracker, end_offset, end_offset, now, timeout_s)[1]
+    metadata = NO_WAIT
+    if levels.sync_master and sequence > tracker.confirmed_sequence:
+        metadata = _slave_wait(levels, tracker.takes_metadata(), now, timeout_s)
+    return replica, metadata
+
+
+def _slave_wait(levels: AckLevels, there: bool, now: float, timeout_s: float) -> Wait:
+    if not there:
+        return Wait(PutStatus.SLAVE_NOT_AVAILABLE)
+    return Wait(None, now + min(levels.slave_timeout_s, _usable_s(timeout_s)))
+
+
+def _usable_s(timeout_s: float) -> float:
+    return timeout_s - min(ANSWER_MAX_S, timeout_s * ANSWER_SHARE)
 
 
 class Acknowledgements:
@@ -78,19 +101,29 @@ class Acknowledgements:
         return self.tracker.confirm_offset
 
     def check_room(self) -> None:
-        """To be called before an append: raises SystemBusy while too many puts wait already."""
+        """To be called before an append or a commit: raises SystemBusy while too many puts wait already."""
         if len(self._pending) >= self.levels.max_pending:
-            raise SystemBusy(f"{len(self._pending)} puts wait for a disk or a slave already; send again in a moment")
+            raise SystemBusy(
+                f"{len(self._pending)} puts and commits wait for a disk or a slave already; send again in a moment"
+            )
 
     async def wait(self, end_offset: int, timeout_s: float) -> PutStatus:
         """How a put that has just been appended up to `end_offset` ended; ends before `timeout_s` is over."""
         if not (self.levels.sync_flush or self.levels.sync_master):
             return PutStatus.PUT_OK
-        loop = asyncio.get_running_loop()
-        put = self.admit(end_offset, loop.time(), timeout_s)
+        return await self._end_of(self.admit(end_offset, asyncio.get_running_loop().time(), timeout_s))
+
+    async def wait_for_commit(self, sequence: int, timeout_s: float) -> PutStatus:
+        """How a commit or reset ended that was just made and that slaves acknowledge with that sequence of changes;
+        ends before `timeout_s` is over."""
+        if not self.levels.sync_master:
+            return PutStatus.PUT_OK
+        return await self._end_of(self.admit_commit(sequence, asyncio.get_running_loop().time(), timeout_s))
+
+    async def _end_of(self, put: PendingPut) -> PutStatus:
         if put.status is not None:
             return put.status
-        future: asyncio.Future[PutStatus] = loop.create_future()
+        future: asyncio.Future[PutStatus] = asyncio.get_running_loop().create_future()
         self._futures[put] = future
         self._arm()
         try:
@@ -105,6 +138,12 @@ class Acknowledgements:
         if put.flush.status is None:
             self._request_flush(end_offset)
         return put
+
+    def admit_commit(self, sequence: int, now: float, timeout_s: float) -> PendingPut:
+        """The commit, with its waits begun; it may be over already."""
+        end_offset = self._end_offset()
+        replica, metadata = commit_waits(self.levels, self.tracker, sequence, end_offset, now, timeout_s)
+        return self._pending.add(end_offset, replica=replica, metadata=metadata, sequence=sequence)
 
     def on_flushed(self, offset: int) -> None:
         self._resolve(self._pending.on_flushed(offset))
@@ -129,6 +168,10 @@ class Acknowledgements:
         if self.tracker.ack(slave, ack_offset, self._end_offset()):
             self._resolve(self._pending.on_confirmed(self.tracker.confirm_offset))
         self._show()
+
+    def on_metadata_ack(self, slave: SlaveProgress, sequence: int) -> None:
+        if self.tracker.ack_metadata(slave, sequence):
+            self._resolve(self._pending.on_metadata(self.tracker.confirmed_sequence))
 
     def expire(self, now: float) -> None:
         """End the puts whose deadline has passed."""

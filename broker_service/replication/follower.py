@@ -27,6 +27,7 @@ class Follower:
     def __init__(self, log: ReplicatedLog, epochs: EpochFile, identity: Identity, diverged: Path) -> None:
         self.sync_flush = True  # until the master says otherwise
         self.master_end_offset = 0
+        self.metadata_sequence = 0  # what acks may say of the master's changes
         self._log = log
         self._epochs = epochs
         self._identity = identity
@@ -123,7 +124,11 @@ class Follower:
     def ack(self, flushed_offset: int) -> pb.Ack:
         """What may be acknowledged now: whole checked records, and of them what is on disk if the master syncs."""
         end = self._log.end_offset
-        return pb.Ack(ack_offset=min(end, flushed_offset) if self.sync_flush else end, epoch=self._epochs.epochs.last)
+        return pb.Ack(
+            ack_offset=min(end, flushed_offset) if self.sync_flush else end,
+            epoch=self._epochs.epochs.last,
+            metadata_sequence=self.metadata_sequence,
+        )
 
     def _checked_epochs(self, reply: pb.HandshakeReply) -> EpochList:
         try:

@@ -245,7 +245,7 @@ class _SlaveStream:
         match message.WhichOneof("kind"):
             case "ack":
                 self.newer_epoch = message.ack.epoch
-                self.transfer.ack(message.ack)
+                self._ack(message.ack)
             case "refill":
                 self.transfer.refill(message.refill)
             case "offsets":
@@ -253,6 +253,13 @@ class _SlaveStream:
             case kind:
                 raise ProtocolViolation(f"{self.transfer.name}: {kind} in the middle of a stream")
         self.look()
+
+    def _ack(self, ack: pb.Ack) -> None:
+        slave = self.transfer.slave
+        knew = slave is not None and slave.metadata_sequence is not None
+        self.transfer.ack(ack)
+        if slave is not None and slave.metadata_sequence is not None and not knew:
+            self._master.broker.offsets_handed_back(slave)
 
     def _accept_offsets(self, offsets: Metadata) -> None:
         assert self.slave_id is not None

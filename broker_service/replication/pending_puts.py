@@ -1,7 +1,8 @@
-"""Puts that wait for a disk or a slave, and what ends their wait (table D4).  Pure: `now` is an argument.
+"""Puts and commits that wait for a disk or a slave, and what ends their wait (table D4).  Pure: `now` is an argument.
 
-A put waits on two things side by side.  Each is decided once: in time, or, at its own deadline, by a status.  A put is
-over when both are decided; where both went wrong the replica's status wins, as in RocketMQ.
+A put waits on its flush and its replica side by side; a commit on the slave's log, which must reach what the commit
+says was read, and on the slave's journal of offsets.  Each is decided once: in time, or, at its own deadline, by a
+status.  A put is over when all are decided; where more went wrong the slave's status wins, as in RocketMQ.
 """
 
 import heapq
@@ -15,23 +16,26 @@ SLACK = 1000  # forgotten waits that a queue may keep before it is tidied up
 
 @dataclass(slots=True, eq=False)
 class PendingPut:
-    """A side is None while it is undecided."""
+    """A side is None while it is undecided.  `metadata` waits for a sequence of changes, not for the log."""
 
     end_offset: int
     flush: "Wait"
     replica: "Wait"
+    metadata: "Wait"
 
     @property
     def status(self) -> PutStatus | None:
-        flush, replica = self.flush.status, self.replica.status
-        if flush is None or replica is None:
+        flush, replica, metadata = self.flush.status, self.replica.status, self.metadata.status
+        if flush is None or replica is None or metadata is None:
             return None
-        return flush if replica is PutStatus.PUT_OK else replica
+        if replica is not PutStatus.PUT_OK:
+            return replica
+        return flush if metadata is PutStatus.PUT_OK else metadata
 
 
 @dataclass(slots=True, eq=False)
 class Wait:
-    """One side of a put.  With a status from the start there is nothing to wait for."""
+    """One side of a put or commit.  With a status from the start there is nothing to wait for."""
 
     status: PutStatus | None
     deadline: float = 0.0
@@ -40,7 +44,7 @@ class Wait:
 NO_WAIT = Wait(PutStatus.PUT_OK)
 
 
-# (end offset or deadline, number, put, wait).  Log offsets stay far below 2**53, so a float's key compares exactly.
+# (end offset, sequence or deadline, number, put, wait).  Log offsets stay far below 2**53: a float compares exactly.
 _Heap = list[tuple[float, int, PendingPut, Wait]]
 
 
@@ -48,20 +52,30 @@ class PendingPuts:
     def __init__(self) -> None:
         self._flushes = _Queue(PutStatus.FLUSH_DISK_TIMEOUT)
         self._replicas = _Queue(PutStatus.FLUSH_SLAVE_TIMEOUT)
+        self._metadata = _Queue(PutStatus.FLUSH_SLAVE_TIMEOUT)
         self._pending = 0
 
     def __len__(self) -> int:
         return self._pending
 
-    def add(self, end_offset: int, flush: Wait = NO_WAIT, replica: Wait = NO_WAIT) -> PendingPut:
-        """A put that is over when both sides are; it may be so already."""
-        put = PendingPut(end_offset, flush, replica)
+    def add(
+        self,
+        end_offset: int,
+        flush: Wait = NO_WAIT,
+        replica: Wait = NO_WAIT,
+        metadata: Wait = NO_WAIT,
+        sequence: int = 0,
+    ) -> PendingPut:
+        """A put that is over when all its sides are; it may be so already."""
+        put = PendingPut(end_offset, flush, replica, metadata)
         if put.status is None:
             self._pending += 1
             if flush.status is None:
-                self._flushes.add(put, flush)
+                self._flushes.add(end_offset, put, flush)
             if replica.status is None:
-                self._replicas.add(put, replica)
+                self._replicas.add(end_offset, put, replica)
+            if metadata.status is None:
+                self._metadata.add(sequence, put, metadata)
         return put
 
     def on_flushed(self, offset: int) -> list[PendingPut]:
@@ -72,14 +86,22 @@ class PendingPuts:
         """A slave has everything up to `offset`; the puts that this ends, oldest first."""
         return self._ended(self._replicas.reach(offset))
 
+    def on_metadata(self, sequence: int) -> list[PendingPut]:
+        """A slave has all changes up to `sequence`; the commits that this ends, oldest first."""
+        return self._ended(self._metadata.reach(sequence))
+
     def expire(self, now: float) -> list[PendingPut]:
         """The puts that end because a deadline has passed."""
-        return self._ended(self._flushes.expire(now)) + self._ended(self._replicas.expire(now))
+        return [put for queue in self._queues for put in self._ended(queue.expire(now))]
 
     def next_deadline(self) -> float | None:
         """When `expire` is to be called next."""
-        deadlines = (self._flushes.next_deadline(), self._replicas.next_deadline())
+        deadlines = [queue.next_deadline() for queue in self._queues]
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    @property
+    def _queues(self) -> "tuple[_Queue, ...]":
+        return self._flushes, self._replicas, self._metadata
 
     def _ended(self, decided: list[PendingPut]) -> list[PendingPut]:
         ended = [put for put in decided if put.status is not None]
@@ -88,7 +110,7 @@ class PendingPuts:
 
 
 class _Queue:
-    """Undecided waits for one offset, by end offset and by deadline.  Each heap forgets the decided lazily."""
+    """Undecided waits for one offset or sequence, by that and by deadline.  Each heap forgets the decided lazily."""
 
     def __init__(self, late: PutStatus) -> None:
         self._late = late
@@ -97,9 +119,9 @@ class _Queue:
         self._by_deadline: _Heap = []
         self._undecided = 0
 
-    def add(self, put: PendingPut, wait: Wait) -> None:
+    def add(self, end: int, put: PendingPut, wait: Wait) -> None:
         number = next(self._number)
-        heapq.heappush(self._by_end, (put.end_offset, number, put, wait))
+        heapq.heappush(self._by_end, (end, number, put, wait))
         heapq.heappush(self._by_deadline, (wait.deadline, number, put, wait))
         self._undecided += 1
         for heap in (self._by_end, self._by_deadline):

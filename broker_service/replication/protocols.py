@@ -74,6 +74,9 @@ class MasterBroker(Protocol):
     def slave_joined(self, slave: SlaveProgress) -> None:
         """A slave has answered, and what it had beyond this log has been fetched."""
 
+    def offsets_handed_back(self, slave: SlaveProgress) -> None:
+        """What this slave had further than this broker has been accepted."""
+
     def visible_changed(self, visible_offset: int | None) -> None:
         """Consumers see the log up to here (None: to its end): set the store's confirm offset, wake the long polls."""
 
@@ -82,10 +85,12 @@ class SlaveBroker(Protocol):
     """The broker behind a ReplicationSlave."""
 
     def apply_metadata(self, metadata: Metadata) -> None:
-        """A snapshot (`complete`) or a change.  Offsets merge forward.  ValueError for what makes no sense."""
+        """A snapshot (`complete`) or a change.  Offsets merge forward, and are in the journal on return.  ValueError
+        for what makes no sense."""
 
     def offsets_to_hand_back(self) -> Metadata | None:
-        """Offsets taken while there was no master.  Asked at every connect: keep them until the master has them."""
+        """Offsets taken while there was no master, or lost by it since.  Asked at every connect: keep them until the
+        master has them."""
 
     def replicated(self, visible_offset: int) -> None:
         """Records up to here are stored as safely as the master asks: show them to consumers, wake the long polls."""

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,13 +19,12 @@ from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.flusher import Flusher
 from broker_service.replication.follower import Follower
 from broker_service.replication.handshake import Identity
+from broker_service.replication.metadata_parts import parts
 from broker_service.replication.protocols import ReplicatedLog, SlaveBroker
 from broker_service.replication.refusals import FellSilent, ProtocolViolation
 from broker_service.server import OpenChannel
 
 logger = logging.getLogger(__name__)
-
-OFFSETS_A_MESSAGE = 10_000  # a topic's and a group's names have 255 bytes at most, so this is 6 MB at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +146,8 @@ class _MasterStream:
         self._wake = asyncio.Event()
         self._ack_due = False
         self._hand_back_due = False
+        self._in_snapshot = False  # its first part has come, its last has not
+        self._sequence = 0  # of the changes that came on this stream
         self._heard_at = _now()
         self._welcomed = asyncio.Event()
         self._versions = (0, 0)  # of the newest topics and groups that this master has told of
@@ -192,11 +192,21 @@ class _MasterStream:
                     self._follower.receive(message.log, data)
                     self._ack_due = True
                 case "metadata":
-                    self._take(message.metadata)
+                    self._on_metadata(message.metadata)
                 case kind:
                     raise ProtocolViolation(f"a message of kind {kind}")
             self._wake.set()
         raise PeerLost("it ended the stream")
+
+    def _on_metadata(self, metadata: Metadata) -> None:
+        self._take(metadata)
+        self._in_snapshot |= metadata.complete
+        if metadata.sequence:
+            # What was overtaken counts too: what overtook it was made later, and so has all of it.
+            self._sequence = metadata.sequence
+            self._hand_back_due |= self._in_snapshot  # what the master turned out to lack
+            self._in_snapshot = False
+            self._ack_due = True
 
     def _take(self, metadata: Metadata) -> bool:
         """False, and nothing is done, for what newer metadata has overtaken: answers and changes come on two ways."""
@@ -229,10 +239,12 @@ class _MasterStream:
         while (refill := self._follower.next_refill(self._settings.refill_frame_bytes)) is not None:
             await say(call, pb.SlaveMessage(refill=refill))
         while True:
+            # What changes up to here made us hand back is written before an ack that names them.
+            self._follower.metadata_sequence = self._sequence
             if self._hand_back_due:
                 self._hand_back_due = False
                 offsets = self._broker.offsets_to_hand_back()
-                for part in _parts(offsets) if offsets is not None else ():
+                for part in parts(offsets) if offsets is not None else ():
                     await say(call, pb.SlaveMessage(offsets=part))
             if self._ack_due:
                 self._ack_due = False
@@ -258,7 +270,9 @@ class _MasterStream:
             except PeerLost as lost:
                 logger.warning("metadata of master %s: %s", self._address, lost)
             else:
-                if not self._take(metadata):
+                if self._take(metadata):
+                    self.hand_back()  # what the master turned out to lack
+                else:
                     continue  # asked again: only topics and groups that go on changing could overtake that one too
             await asyncio.sleep(self._settings.metadata_interval_s)
 
@@ -272,13 +286,6 @@ class _MasterStream:
 
     def __str__(self) -> str:
         return f"{self._follower} master={self._address}"
-
-
-def _parts(offsets: Metadata) -> Iterator[Metadata]:
-    """Messages that the master takes, however many queues and groups there are; each is merged by itself."""
-    entries = offsets.consumer_offsets
-    for first in range(0, len(entries), OFFSETS_A_MESSAGE):
-        yield Metadata(consumer_offsets=entries[first : first + OFFSETS_A_MESSAGE])
 
 
 def _now() -> float:

@@ -23,6 +23,7 @@ class SlaveProgress:
     address: str
     end_offset: int
     ack_offset: int | None = None
+    metadata_sequence: int | None = None  # of the changes it has; None until it names one, as one too old never does
 
     def describe(self, master_end_offset: int) -> str:
         behind = master_end_offset - (self.ack_offset or 0)
@@ -34,12 +35,14 @@ class Tracker:
         self.fall_behind_max = fall_behind_max
         self.slaves: dict[int, SlaveProgress] = {}
         self.confirm_offset = 0
+        self.confirmed_sequence = 0  # of changed metadata
         self._shown_offset = 0  # what consumers may have seen already; what is visible never falls below it
         self._connections = 0
 
     def begin(self, master_end: int) -> None:
         """A time as master begins: only what the slaves of now have counts as confirmed."""
         self.confirm_offset = max((slave.ack_offset or 0 for slave in self.slaves.values()), default=0)
+        self.confirmed_sequence = max((slave.metadata_sequence or 0 for slave in self.slaves.values()), default=0)
         self._shown_offset = master_end
 
     def join(self, slave_id: int, address: str, slave_end: int, master_end: int) -> SlaveProgress:
@@ -69,6 +72,20 @@ class Tracker:
             return False
         self.confirm_offset = ack_offset
         return True
+
+    def ack_metadata(self, slave: SlaveProgress, sequence: int) -> bool:
+        """Record that a slave has all changes up to there; True if it is the first that has."""
+        if not self.is_current(slave):
+            return False
+        slave.metadata_sequence = max(sequence, slave.metadata_sequence or 0)
+        if sequence <= self.confirmed_sequence:
+            return False
+        self.confirmed_sequence = sequence
+        return True
+
+    def takes_metadata(self) -> bool:
+        """Whether a slave is there that says which changes it has."""
+        return any(slave.metadata_sequence is not None for slave in self.slaves.values())
 
     def is_slave_available(self, end_offset: int) -> bool:
         """D4's "slave OK?" for a put that ends at `end_offset`."""

@@ -24,6 +24,7 @@ from broker_service.replication.catch_up import LogState, Plan, Step
 from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.handshake import TAIL_BYTES, Identity, epoch_messages, log_state
 from broker_service.replication.master_frame import MasterFrame
+from broker_service.replication.metadata_parts import parts
 from broker_service.replication.protocols import ReplicatedLog
 from broker_service.replication.refusals import Diverged, Mismatch, ProtocolViolation
 from broker_service.replication.tracker import AckRefused, SlaveProgress
@@ -58,6 +59,8 @@ class Acks(Protocol):
     def on_join(self, slave_id: int, address: str, slave_end: int) -> SlaveProgress: ...
 
     def on_ack(self, slave: SlaveProgress, ack_offset: int) -> None: ...
+
+    def on_metadata_ack(self, slave: SlaveProgress, sequence: int) -> None: ...
 
     def on_leave(self, slave: SlaveProgress) -> None: ...
 
@@ -95,6 +98,8 @@ class Transfer:
         self._reply: pb.HandshakeReply | None = None
         self._epoch_sent = 0
         self._metadata: deque[Metadata] = deque()
+        self._metadata_parts: deque[Metadata] = deque()  # of the one that is being sent
+        self._sequence_sent = 0
 
     # --- what the slave says --------------------------------------------------------------------------------------
 
@@ -172,7 +177,14 @@ class Transfer:
                 f"{self.name}: ack {ack.ack_offset}, but only {self.sent_offset} was sent and "
                 f"the log ends at {self._log.end_offset}"
             )
+        if ack.metadata_sequence > self._sequence_sent:
+            raise AckRefused(
+                f"{self.name}: acknowledges change {ack.metadata_sequence} of the metadata, but only "
+                f"{self._sequence_sent} was sent"
+            )
         self._acks.on_ack(self.slave, ack.ack_offset)
+        if ack.metadata_sequence:
+            self._acks.on_metadata_ack(self.slave, ack.metadata_sequence)
         self._confirmed_offset = max(self._confirmed_offset, ack.ack_offset)
 
     def leave(self) -> None:
@@ -182,7 +194,8 @@ class Transfer:
     # --- what the master says -------------------------------------------------------------------------------------
 
     def offer_metadata(self, change: Metadata) -> None:
-        """To be sent soon.  A slave too slow for the changes gets a snapshot: see `wants_snapshot`."""
+        """To be sent soon.  A slave that has just joined, or is too slow for changes, gets a snapshot: see
+        `wants_snapshot`."""
         if self.state is not State.TRANSFER or self.wants_snapshot:
             return
         self._metadata.append(change)
@@ -206,7 +219,7 @@ class Transfer:
 
     def next_call(self) -> float:
         """When `next_message` will have something to say, though nothing happens until then; -inf: now."""
-        if self._reply is not None or self._metadata or self._has_epoch_news():
+        if self._reply is not None or self._has_metadata() or self._has_epoch_news():
             return -inf
         if self.state is State.GREETING:
             return inf
@@ -225,9 +238,19 @@ class Transfer:
         if self._has_epoch_news():
             self._epoch_sent = self._epochs.epochs.last
             return MasterFrame(pb.MasterMessage(handshake=self._epoch_news()))
-        if self._metadata:
-            return MasterFrame(pb.MasterMessage(metadata=self._metadata.popleft()))
+        if self._has_metadata():
+            return MasterFrame(pb.MasterMessage(metadata=self._next_metadata()))
         return self._read() if self._pending() else self._log_message(b"")
+
+    def _has_metadata(self) -> bool:
+        return bool(self._metadata_parts or self._metadata)
+
+    def _next_metadata(self) -> Metadata:
+        if not self._metadata_parts:
+            self._metadata_parts.extend(parts(self._metadata.popleft()))
+        part = self._metadata_parts.popleft()
+        self._sequence_sent = part.sequence or self._sequence_sent
+        return part
 
     def _has_epoch_news(self) -> bool:
         return self.state is State.TRANSFER and self._epochs.epochs.last != self._epoch_sent
@@ -282,6 +305,7 @@ class Transfer:
 
     def _join(self) -> None:
         self.state = State.TRANSFER
+        self.wants_snapshot = True
         self.slave = self._acks.on_join(self._handshake.broker_id, self._handshake.address, self.sent_offset)
 
     def __str__(self) -> str:

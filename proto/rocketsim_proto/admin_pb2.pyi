@@ -1,3 +1,4 @@
+from rocketsim_proto import message_pb2 as _message_pb2
 from rocketsim_proto import metadata_pb2 as _metadata_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -146,7 +147,7 @@ class ResetOffsetByTimeRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., timestamp: _Optional[int] = ..., queue_ids: _Optional[_Iterable[int]] = ..., force: _Optional[bool] = ...) -> None: ...
 
 class ResetOffsetByTimeResponse(_message.Message):
-    __slots__ = ("entries",)
+    __slots__ = ("entries", "status")
     class Entry(_message.Message):
         __slots__ = ("queue_id", "offset", "previous")
         QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -157,8 +158,10 @@ class ResetOffsetByTimeResponse(_message.Message):
         previous: int
         def __init__(self, queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., previous: _Optional[int] = ...) -> None: ...
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
     entries: _containers.RepeatedCompositeFieldContainer[ResetOffsetByTimeResponse.Entry]
-    def __init__(self, entries: _Optional[_Iterable[_Union[ResetOffsetByTimeResponse.Entry, _Mapping]]] = ...) -> None: ...
+    status: _message_pb2.CommitStatus
+    def __init__(self, entries: _Optional[_Iterable[_Union[ResetOffsetByTimeResponse.Entry, _Mapping]]] = ..., status: _Optional[_Union[_message_pb2.CommitStatus, str]] = ...) -> None: ...
 
 class HaStatusRequest(_message.Message):
     __slots__ = ()

@@ -214,14 +214,16 @@ class CommitOffsetsRequest(_message.Message):
     def __init__(self, consumer_group: _Optional[str] = ..., entries: _Optional[_Iterable[_Union[CommitOffsetsRequest.Entry, _Mapping]]] = ...) -> None: ...
 
 class CommitOffsetsResponse(_message.Message):
-    __slots__ = ("offsets", "broker_id", "epoch")
+    __slots__ = ("offsets", "broker_id", "epoch", "status")
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
     offsets: _containers.RepeatedScalarFieldContainer[int]
     broker_id: int
     epoch: int
-    def __init__(self, offsets: _Optional[_Iterable[int]] = ..., broker_id: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    status: _message_pb2.CommitStatus
+    def __init__(self, offsets: _Optional[_Iterable[int]] = ..., broker_id: _Optional[int] = ..., epoch: _Optional[int] = ..., status: _Optional[_Union[_message_pb2.CommitStatus, str]] = ...) -> None: ...
 
 class QueryOffsetsRequest(_message.Message):
     __slots__ = ("consumer_group", "queues", "zero_for_new_group")

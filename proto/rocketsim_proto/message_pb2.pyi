@@ -22,6 +22,14 @@ class ResponseCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SUBSCRIPTION_PARSE_FAILED: _ClassVar[ResponseCode]
     SUBSCRIPTION_GROUP_NOT_EXIST: _ClassVar[ResponseCode]
     INVALID_PARAMETER: _ClassVar[ResponseCode]
+
+class CommitStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    COMMIT_UNSAID: _ClassVar[CommitStatus]
+    COMMIT_OK: _ClassVar[CommitStatus]
+    COMMIT_FLUSH_SLAVE_TIMEOUT: _ClassVar[CommitStatus]
+    COMMIT_SLAVE_NOT_AVAILABLE: _ClassVar[CommitStatus]
+    COMMIT_MASTER_NOT_AVAILABLE: _ClassVar[CommitStatus]
 SUCCESS: ResponseCode
 SYSTEM_ERROR: ResponseCode
 SYSTEM_BUSY: ResponseCode
@@ -37,6 +45,11 @@ QUERY_NOT_FOUND: ResponseCode
 SUBSCRIPTION_PARSE_FAILED: ResponseCode
 SUBSCRIPTION_GROUP_NOT_EXIST: ResponseCode
 INVALID_PARAMETER: ResponseCode
+COMMIT_UNSAID: CommitStatus
+COMMIT_OK: CommitStatus
+COMMIT_FLUSH_SLAVE_TIMEOUT: CommitStatus
+COMMIT_SLAVE_NOT_AVAILABLE: CommitStatus
+COMMIT_MASTER_NOT_AVAILABLE: CommitStatus
 
 class QueueId(_message.Message):
     __slots__ = ("topic", "queue_id")

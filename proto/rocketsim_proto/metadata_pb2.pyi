@@ -113,7 +113,7 @@ class QueueFloor(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., next_offset: _Optional[int] = ...) -> None: ...
 
 class Metadata(_message.Message):
-    __slots__ = ("topics_version", "topics", "groups_version", "groups", "consumer_offsets", "delay_offsets", "deleted_topics", "deleted_groups", "complete", "epoch", "end_offset", "deleted_queues")
+    __slots__ = ("topics_version", "topics", "groups_version", "groups", "consumer_offsets", "delay_offsets", "deleted_topics", "deleted_groups", "complete", "epoch", "end_offset", "deleted_queues", "sequence")
     TOPICS_VERSION_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     GROUPS_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -126,6 +126,7 @@ class Metadata(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     DELETED_QUEUES_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     topics_version: DataVersion
     topics: _containers.RepeatedCompositeFieldContainer[TopicConfig]
     groups_version: DataVersion
@@ -138,4 +139,5 @@ class Metadata(_message.Message):
     epoch: int
     end_offset: int
     deleted_queues: _containers.RepeatedCompositeFieldContainer[QueueFloor]
-    def __init__(self, topics_version: _Optional[_Union[DataVersion, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[TopicConfig, _Mapping]]] = ..., groups_version: _Optional[_Union[DataVersion, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[SubscriptionGroupConfig, _Mapping]]] = ..., consumer_offsets: _Optional[_Iterable[_Union[ConsumerOffset, _Mapping]]] = ..., delay_offsets: _Optional[_Iterable[_Union[DelayOffset, _Mapping]]] = ..., deleted_topics: _Optional[_Iterable[str]] = ..., deleted_groups: _Optional[_Iterable[str]] = ..., complete: _Optional[bool] = ..., epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., deleted_queues: _Optional[_Iterable[_Union[QueueFloor, _Mapping]]] = ...) -> None: ...
+    sequence: int
+    def __init__(self, topics_version: _Optional[_Union[DataVersion, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[TopicConfig, _Mapping]]] = ..., groups_version: _Optional[_Union[DataVersion, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[SubscriptionGroupConfig, _Mapping]]] = ..., consumer_offsets: _Optional[_Iterable[_Union[ConsumerOffset, _Mapping]]] = ..., delay_offsets: _Optional[_Iterable[_Union[DelayOffset, _Mapping]]] = ..., deleted_topics: _Optional[_Iterable[str]] = ..., deleted_groups: _Optional[_Iterable[str]] = ..., complete: _Optional[bool] = ..., epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., deleted_queues: _Optional[_Iterable[_Union[QueueFloor, _Mapping]]] = ..., sequence: _Optional[int] = ...) -> None: ...

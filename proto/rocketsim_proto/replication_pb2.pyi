@@ -90,12 +90,14 @@ class LogData(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., commit_log_offset: _Optional[int] = ..., data: _Optional[bytes] = ..., crc32: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., master_end_offset: _Optional[int] = ...) -> None: ...
 
 class Ack(_message.Message):
-    __slots__ = ("ack_offset", "epoch")
+    __slots__ = ("ack_offset", "epoch", "metadata_sequence")
     ACK_OFFSET_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    METADATA_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     ack_offset: int
     epoch: int
-    def __init__(self, ack_offset: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    metadata_sequence: int
+    def __init__(self, ack_offset: _Optional[int] = ..., epoch: _Optional[int] = ..., metadata_sequence: _Optional[int] = ...) -> None: ...
 
 class SlaveMessage(_message.Message):
     __slots__ = ("handshake", "ack", "refill", "offsets")

@@ -143,8 +143,9 @@ def reset_offset_by_time(
     """Move a group to the first message stored at or after a time, at once and for good."""
     at = parse_timestamp(timestamp)
     with open_admin(name_server) as admin:
-        rows = [facts(one) for one in admin.reset_offset_by_time(group, topic, at, force=bool(force))]
-    show_rows(("brokerName", "queueId", "previous", "offset"), rows, as_json=as_json)
+        resets = admin.reset_offset_by_time(group, topic, at, force=bool(force))
+    rows = [{**facts(one), "status": one.status.name} for one in resets]
+    show_rows(("brokerName", "queueId", "previous", "offset", "status"), rows, as_json=as_json)
 
 
 def parse_timestamp(text: str) -> int:

@@ -309,6 +309,16 @@ def test_what_a_slave_took_is_handed_back_until_the_master_is_seen_to_have_it(tm
     assert slave.get("g", "t", 1) == (1, 2)
 
 
+def test_what_a_master_lost_of_what_it_had_is_handed_back(tmp_path: Path) -> None:
+    slave = offsets_in(tmp_path)
+    slave.merge_from_master(
+        [("g", "t", {0: OffsetEntry(0, 5), 1: OffsetEntry(1, 7)}), ("h", "t", {0: OffsetEntry(2, -1)})]
+    )
+    assert list(slave.to_hand_back()) == []
+    slave.merge_from_master([("g", "t", {0: OffsetEntry(0, 5)})], complete=True)
+    assert list(slave.to_hand_back()) == [("g", "t", {1: (1, 7)}), ("h", "t", {0: (2, -1)})]
+
+
 def test_a_restarted_slave_hands_back_too(tmp_path: Path) -> None:
     offsets_in(tmp_path).commit("g", "t", {0: 5})
     assert list(offsets_in(tmp_path).to_hand_back()) == [("g", "t", {0: (0, 5)})]

@@ -161,7 +161,7 @@ def test_a_slave_takes_no_writes_until_it_is_promoted() -> None:
     with pytest.raises(ServiceNotAvailable, match="slave"):
         slave.check_writable()
     assert not slave.newer_epoch(300, "its master")
-    slave.promoted(BrokerRole.ASYNC_MASTER, 101)
+    slave.promoted(BrokerRole.ASYNC_MASTER, 101, now=0.0)
     slave.check_writable(client_epoch=101)
 
 
@@ -190,3 +190,42 @@ def test_of_two_masters_the_one_of_the_newer_epoch_counts() -> None:
     master_now = peers.master()
     assert master_now is not None
     assert master_now.address == "new"
+
+
+# --- consumers' offsets -----------------------------------------------------------------------------------------------
+
+
+def test_a_slave_that_may_have_taken_commits_is_waited_for_after_a_clean_stop_too() -> None:
+    starting = master(clean=True)
+    assert starting.offsets_wait_for({}, now=0.0) == "no name server and no slave has answered yet"
+    starting.answered(now=5.0)
+    assert "slave 2" in str(starting.offsets_wait_for({2: 0}, now=5.0))
+    starting.slave_joined(2, now=5.5)
+    assert "slave 2" in str(starting.offsets_wait_for({2: 0}, now=6.0)), "its log says nothing of offsets"
+    starting.offsets_handed_back(2)
+    assert starting.offsets_wait_for({2: 0}, now=6.0) is None
+    assert starting.offsets_wait_for({2: 0, 3: 0}, now=6.0) is None, "a slave that came later has nothing of before"
+
+
+def test_a_slave_that_does_not_come_is_not_waited_for_for_ever() -> None:
+    starting = master()
+    starting.answered(now=5.0)
+    assert "slave 1" in str(starting.offsets_wait_for({1: 0}, now=5.0 + SLAVE_WAIT_S - 0.1))
+    assert starting.offsets_wait_for({1: 0}, now=5.0 + SLAVE_WAIT_S) is None
+
+
+def test_offsets_of_a_slave_that_nobody_knows_yet_are_waited_for_as_its_log_is() -> None:
+    starting = master(clean=False, role=BrokerRole.SYNC_MASTER)
+    starting.answered(now=0.0)
+    assert starting.offsets_wait_for({}, now=1.0) == "0 of 1 slaves have handed back committed offsets"
+    starting.offsets_handed_back(1)
+    assert starting.offsets_wait_for({}, now=1.0) is None
+
+
+def test_a_slave_answers_always_and_a_promoted_one_asks_the_others_first() -> None:
+    slave = master(role=BrokerRole.SLAVE)
+    assert slave.offsets_wait_for({2: 0}, now=0.0) is None
+    slave.promoted(BrokerRole.SYNC_MASTER, 101, now=50.0)
+    assert "slave 2" in str(slave.offsets_wait_for({2: 0}, now=50.0))
+    slave.offsets_handed_back(2)
+    assert slave.offsets_wait_for({2: 0}, now=50.0) is None

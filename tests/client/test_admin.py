@@ -93,7 +93,7 @@ def test_groups_their_progress_and_resets(pair, sent):
         rows = admin.consumer_progress("g", "T")
         assert [(row.consumer_offset, row.broker_offset, row.diff, row.broker_id) for row in rows] == [(4, 5, 1, 0)] * 2
         reset = admin.reset_offset_by_time("g", "T", 0)
-        assert [(row.offset, row.previous) for row in reset] == [(0, 4)] * 2
+        assert [(row.offset, row.previous, row.status.name) for row in reset] == [(0, 4, "COMMIT_OK")] * 2
         assert set(consumer.committed_all(consumer.message_queues("T")).values()) == {0}
         admin.reset_offset_by_time("g", "T", -1)
         assert {row.diff for row in admin.consumer_progress("g")} == {0}

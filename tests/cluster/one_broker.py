@@ -1,7 +1,7 @@
 """One broker asked alone, without any client's fallback: what a test knows of it comes from this one process."""
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from rocketsim_proto import admin_pb2, record
 from rocketsim_proto.admin_pb2_grpc import AdminStub
@@ -10,8 +10,8 @@ from rocketsim_proto.columnar import Records
 from rocketsim_client import record_frame
 from rocketsim_client.errors import ServiceNotAvailable, TopicNotExist
 from rocketsim_client.grpc_transport import GrpcTransport
-from rocketsim_client.model import MessageQueue, QueueRange
-from rocketsim_client.transport import Acknowledged, Outgoing
+from rocketsim_client.model import CommitStatus, MessageQueue, QueueRange
+from rocketsim_client.transport import Acknowledged, OffsetsAnswer, Outgoing
 from tests.support.polling import wait_until
 from tests.support.processes import ServerProcess
 
@@ -79,17 +79,34 @@ class OneBroker:
     def bodies(self, topic: str) -> list[bytes]:
         return [one.body for _, one in sorted(self.messages(topic).items())]
 
-    def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+    def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> CommitStatus:
         name = str(self.process.keys["brokerName"])
         queues = {MessageQueue(topic, name, queue_id): offset for queue_id, offset in offsets.items()}
-        self._transport.commit_offsets(self.address, group, queues, 5.0)
+        return self._when_it_answers_for_offsets(
+            lambda: self._transport.commit_offsets(self.address, group, queues, 5.0)
+        ).status
 
     def committed(self, group: str, topic: str, queue_id: int = 0) -> int:
         queue = MessageQueue(topic, str(self.process.keys["brokerName"]), queue_id)
-        answer = self._transport.query_offsets(self.address, group, [queue], False, 5.0)
+        answer = self._when_it_answers_for_offsets(
+            lambda: self._transport.query_offsets(self.address, group, [queue], False, 5.0)
+        )
         return next(
             (offset for of_topic, of_queue, offset in answer.offsets if (of_topic, of_queue) == (topic, queue_id)), -1
         )
+
+    def _when_it_answers_for_offsets(self, call: Callable[[], OffsetsAnswer]) -> OffsetsAnswer:
+        """A master that has just started refuses until it has what its slave took meanwhile."""
+
+        def look() -> OffsetsAnswer | None:
+            try:
+                return call()
+            except ServiceNotAvailable:
+                return None
+
+        answer = wait_until(look, f"{self.process.name} answers for offsets")
+        assert answer is not None
+        return answer
 
     def admin(self, method: str, request: object, timeout_s: float = 10.0):  # type: ignore[no-untyped-def]
         return self._transport.channels.call(self.address, AdminStub, method, request, timeout_s)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from rocketsim_client import CommitStatus
 from tests.support.polling import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -22,6 +23,26 @@ def test_offsets_committed_on_the_slave_while_the_master_is_away_are_handed_back
     master.start()
     wait_until(lambda: alone(master).committed("g", "T") == 60, "the slave hands its offsets back")
     assert alone(slave).committed("g", "T") == 60, "and keeps them"
+
+
+def test_with_a_synchronous_master_a_commit_answered_ok_is_on_the_slave_too(processes, namesrv, alone):
+    master, slave = processes.start_pair("broker-a", namesrv, brokerRole="SYNC_MASTER")
+    alone(master).update_topic("T")
+    alone(master).put("T", *(b"%d" % number for number in range(100)))
+    alone(master).wait_for_slaves()
+    alone(slave).wait_for_topic("T")
+    for offset in range(1, 50):
+        status = alone(master).commit("g", "T", {0: offset})
+        assert status is CommitStatus.COMMIT_OK
+        assert alone(slave).committed("g", "T") == offset
+    slave.kill()
+    wait_until(lambda: not alone(master).ha_status().slaves, "the slave has left")
+    assert alone(master).commit("g", "T", {0: 60}) is CommitStatus.SLAVE_NOT_AVAILABLE
+    slave.start()
+    wait_until(lambda: alone(master).commit("g", "T", {0: 60}) is CommitStatus.COMMIT_OK, "the slave is back")
+    master.kill()
+    assert alone(slave).committed("g", "T") == 60
+    assert alone(slave).commit("g", "T", {0: 70}) is CommitStatus.MASTER_NOT_AVAILABLE
 
 
 def test_a_commit_outlives_sigkill_at_once(processes, namesrv, alone):

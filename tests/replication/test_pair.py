@@ -14,6 +14,7 @@ from rocketsim_proto.replication_pb2_grpc import ReplicationStub
 from broker_service.model import PutStatus
 from broker_service.replication.acknowledgement import AckLevels
 from broker_service.replication.epochs import Epoch, EpochList
+from broker_service.replication.metadata_parts import OFFSETS_A_MESSAGE
 from broker_service.replication.slave import SlaveSettings
 from broker_service.replication.transfer import TransferSettings
 from tests.support.memory_log import MemoryLog, record
@@ -502,6 +503,7 @@ async def test_an_ack_of_an_older_epoch_does_not_count(tmp_path):
     async with master.serving(), slave_by_hand(master) as call:
         await call.write(hello(master))
         assert (await call.read()).handshake.epochs[-1].epoch == 1
+        assert (await call.read()).metadata.complete
         end = master.put(b"body")
         assert (await call.read()).log.data == record(b"body")
         await master.master.begin_epoch()
@@ -521,6 +523,7 @@ async def test_a_slave_that_does_not_ack_gets_a_bounded_number_of_bytes(tmp_path
         master.put(*[b"x" * 996] * 100)
         await call.write(hello(master))
         await call.read()
+        assert (await call.read()).metadata.complete
         sent = 0
         while data := (await call.read()).log.data:  # until a heartbeat shows that nothing more comes
             sent += len(data)
@@ -594,7 +597,8 @@ async def test_an_answer_that_a_change_has_overtaken_takes_nothing_back(tmp_path
     monkeypatch.setattr(master.master, "GetMetadata", answer_late)
     async with master.serving(), slave.following(master):
         await asked.wait()
-        await until(lambda: master.broker.joined)
+        await until(lambda: slave.broker.applied == [master.broker.snapshot])  # which opens the stream
+        slave.broker.applied.clear()
         master.broker.snapshot = metadata(8, complete=True)
         master.master.publish_metadata(metadata(8))
         await until(lambda: slave.broker.applied)
@@ -628,12 +632,13 @@ async def test_metadata_comes_as_snapshots_and_changes_and_offsets_are_handed_ba
     slave.broker.to_hand_back = Metadata(consumer_offsets=[ConsumerOffset(group="g", topic="t", offset=7)])
     async with master.serving(), slave.following(master):
         await until(lambda: len([one for one in slave.broker.applied if one.complete]) >= 2)
-        await until(lambda: master.broker.handed_back == [slave.broker.to_hand_back])
+        await until(lambda: master.broker.handed_back)
         change = Metadata(topics=[TopicConfig(topic_name="new")])
         master.master.publish_metadata(change)
         await until(lambda: change in slave.broker.applied)
+        master.broker.handed_back.clear()
         slave.slave.hand_back()
-        await until(lambda: len(master.broker.handed_back) == 2)
+        await until(lambda: slave.broker.to_hand_back in master.broker.handed_back)
 
 
 async def test_more_offsets_than_fit_into_a_message_are_handed_back_in_several(tmp_path):
@@ -641,7 +646,8 @@ async def test_more_offsets_than_fit_into_a_message_are_handed_back_in_several(t
     entry = ConsumerOffset(group="g" * 50, topic="t", offset=7)
     slave.broker.to_hand_back = Metadata(consumer_offsets=[entry] * 100_000)  # above gRPC's 4 MiB
     async with master.serving(), slave.following(master):
-        await until(lambda: sum(len(part.consumer_offsets) for part in master.broker.handed_back) == 100_000)
+        await until(lambda: sum(len(part.consumer_offsets) for part in master.broker.handed_back) >= 100_000)
+        assert {len(part.consumer_offsets) for part in master.broker.handed_back} == {OFFSETS_A_MESSAGE}
         await until(lambda: master.acks.tracker.is_slave_available(0))
         assert await master.put_and_wait() is PutStatus.PUT_OK
 
@@ -651,6 +657,7 @@ async def test_a_slave_too_slow_for_changes_gets_one_snapshot(tmp_path):
     async with master.serving(), slave_by_hand(master) as call:
         await call.write(hello(master))
         await call.read()
+        assert (await call.read()).metadata.complete
         for counter in range(10):
             master.master.publish_metadata(Metadata(epoch=counter))
         assert (await call.read()).metadata.complete

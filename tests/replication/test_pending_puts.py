@@ -3,7 +3,7 @@
 import pytest
 
 from broker_service.model import PutStatus
-from broker_service.replication.acknowledgement import AckLevels, put_waits
+from broker_service.replication.acknowledgement import AckLevels, commit_waits, put_waits
 from broker_service.replication.pending_puts import SLACK, PendingPuts, Wait
 from broker_service.replication.tracker import Tracker
 
@@ -128,3 +128,52 @@ def test_the_waits_end_before_the_callers_deadline_does():
     assert [wait.deadline for wait in waits(levels, ack=900, timeout=60)] == [5.0, 3.0]
     assert [wait.deadline for wait in waits(levels, ack=900, timeout=1)] == [0.9, 0.9]
     assert [wait.deadline for wait in waits(levels, ack=900, timeout=0.1)] == pytest.approx([0.08, 0.08])
+
+
+# --- commits ----------------------------------------------------------------------------------------------------------
+
+
+def commit(levels, *, log=1000, named=None, sequence=7, timeout=60.0):
+    """(replica, metadata) of a commit of change 7 in a log that ends at 1000; the slave has so much of both."""
+    tracker = Tracker(fall_behind_max=500)
+    if log is not None:
+        slave = tracker.join(1, "host:1", 0, 1000)
+        tracker.ack(slave, log, 1000)
+        if named is not None:
+            tracker.ack_metadata(slave, named)
+    return commit_waits(levels, tracker, sequence, 1000, 0.0, timeout)
+
+
+@pytest.mark.parametrize(
+    "log, named, expected",
+    [
+        (1000, 7, (OK, OK)),
+        (1000, 6, (OK, None)),
+        (900, 7, (None, OK)),
+        (500, 7, (NONE, OK)),
+        (1000, None, (OK, NONE)),
+        (None, None, (NONE, NONE)),
+    ],
+    ids=["all there", "on its way", "log on its way", "log far behind", "a slave that names no changes", "no slave"],
+)
+def test_what_a_commit_waits_for(log, named, expected):
+    for disk in (False, True):
+        replica, metadata = commit(LEVELS[True, disk], log=log, named=named)
+        assert (replica.status, metadata.status) == expected
+        replica, metadata = commit(LEVELS[False, disk], log=log, named=named)
+        assert (replica.status, metadata.status) == (OK, OK)
+
+
+def test_a_commits_wait_ends_before_the_callers_deadline_does():
+    assert commit(LEVELS[True, True], named=1, timeout=1)[1].deadline == 0.9
+    assert commit(LEVELS[True, True], named=1, timeout=60)[1].deadline == 3.0
+
+
+def test_changes_end_commits_and_log_offsets_do_not():
+    puts = PendingPuts()
+    first = puts.add(1000, metadata=Wait(None, 3.0), sequence=7)
+    second = puts.add(1000, metadata=Wait(None, 3.0), sequence=8)
+    assert puts.on_confirmed(1 << 40) == puts.on_flushed(1 << 40) == []
+    assert puts.on_metadata(7) == [first] and first.status is OK
+    assert puts.expire(3.0) == [second] and second.status is SLAVE
+    assert len(puts) == 0

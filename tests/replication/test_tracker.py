@@ -88,3 +88,19 @@ def test_what_consumers_saw_before_a_slaves_first_ack_stays_visible():
     assert tracker.visible_offset(1000) is None
     tracker.ack(slave, 300, 2000)
     assert tracker.visible_offset(2000) == 2000
+
+
+def test_changes_are_confirmed_by_the_furthest_slave_and_stay_so_when_it_goes():
+    tracker, one = tracker_with_slave()
+    assert not tracker.takes_metadata()
+    assert tracker.ack_metadata(one, 3)
+    two = tracker.join(2, "host:2", 0, 1000)
+    assert not tracker.ack_metadata(two, 2)
+    assert tracker.ack_metadata(two, 5)
+    tracker.leave(two)
+    assert tracker.confirmed_sequence == 5 and tracker.takes_metadata()
+    assert not tracker.ack_metadata(two, 9), "its connection counts no more"
+    tracker.leave(one)
+    assert not tracker.takes_metadata()
+    tracker.begin(1000)
+    assert tracker.confirmed_sequence == 0

@@ -3,8 +3,12 @@
 from math import inf
 
 import pytest
+from rocketsim_proto import replication_pb2 as pb
+from rocketsim_proto.metadata_pb2 import ConsumerOffset, DataVersion, Metadata, TopicConfig
 
 from broker_service.replication.follower import Follower
+from broker_service.replication.metadata_parts import OFFSETS_A_MESSAGE
+from broker_service.replication.tracker import AckRefused
 from broker_service.replication.transfer import Transfer, TransferSettings
 from tests.support.memory_log import MemoryLog, record
 from tests.support.pair import Node
@@ -75,3 +79,53 @@ def test_before_a_slave_has_greeted_nothing_is_said_to_it_however_late_it_is(tmp
     )
     assert transfer.next_call() == inf
     assert transfer.next_message(1000.0) is None
+
+
+# --- metadata ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_slave_gets_a_snapshot_first_and_may_name_no_change_that_it_was_not_sent(tmp_path):
+    _, transfer = joined(tmp_path, sync_master=True)
+    assert transfer.wants_snapshot
+    transfer.offer_metadata(Metadata(sequence=4))  # in the snapshot
+    transfer.give_snapshot(Metadata(complete=True, sequence=4))
+    transfer.offer_metadata(Metadata(sequence=5))
+    assert transfer.next_message(100.0).message.metadata.complete
+    with pytest.raises(AckRefused, match="change 5 of the metadata, but only 4 was sent"):
+        transfer.ack(pb.Ack(metadata_sequence=5))
+    assert transfer.slave.metadata_sequence is None
+    assert transfer.next_message(100.0).message.metadata.sequence == 5
+    transfer.ack(pb.Ack(metadata_sequence=5))
+    assert transfer.slave.metadata_sequence == 5
+
+
+def test_an_ack_of_an_older_epoch_says_nothing_of_changes_either(tmp_path):
+    _, transfer = joined(tmp_path, sync_master=True)
+    transfer.give_snapshot(Metadata(complete=True, sequence=4))
+    transfer.next_message(100.0)
+    transfer._epochs.save(transfer._epochs.epochs.begin(100, 0))
+    transfer.ack(pb.Ack(metadata_sequence=4, epoch=0))
+    assert transfer.slave.metadata_sequence is None
+
+
+@pytest.mark.parametrize("count", [0, OFFSETS_A_MESSAGE, OFFSETS_A_MESSAGE + 1, 3 * OFFSETS_A_MESSAGE])
+def test_a_large_snapshot_is_several_messages_of_which_the_last_has_the_sequence(tmp_path, count):
+    offsets = [ConsumerOffset(group="g", topic="t", queue_id=queue) for queue in range(count)]
+    whole = Metadata(
+        topics_version=DataVersion(counter=7),
+        topics=[TopicConfig(topic_name="t")],
+        consumer_offsets=offsets,
+        complete=True,
+        sequence=4,
+    )
+    _, transfer = joined(tmp_path, sync_master=True)
+    transfer.give_snapshot(whole)
+    sent = []
+    while (message := transfer.next_message(100.0)) is not None:
+        sent.append(message.message.metadata)
+    assert [entry for part in sent for entry in part.consumer_offsets] == offsets
+    assert [len(part.consumer_offsets) for part in sent[:-1]] == [OFFSETS_A_MESSAGE] * (len(sent) - 1)
+    assert [part.sequence for part in sent] == [0] * (len(sent) - 1) + [4]
+    assert {part.topics_version.counter for part in sent} == {7}, "none is taken for overtaken"
+    assert [part.complete for part in sent] == [True] + [False] * (len(sent) - 1)
+    assert [len(part.topics) for part in sent] == [1] + [0] * (len(sent) - 1)

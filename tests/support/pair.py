@@ -44,6 +44,7 @@ class FakeBroker:
     joined: list[int] = field(default_factory=list)
     fences: list[int] = field(default_factory=list)
     handed_back: list[Metadata] = field(default_factory=list)
+    all_handed_back: list[int] = field(default_factory=list)
     applied: list[Metadata] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
     visible: list[int | None] = field(default_factory=list)
@@ -69,6 +70,9 @@ class FakeBroker:
 
     def slave_joined(self, slave: SlaveProgress) -> None:
         self.joined.append(slave.slave_id)
+
+    def offsets_handed_back(self, slave: SlaveProgress) -> None:
+        self.all_handed_back.append(slave.slave_id)
 
     def visible_changed(self, visible_offset: int | None) -> None:
         self.visible.append(visible_offset)

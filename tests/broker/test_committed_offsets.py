@@ -1,0 +1,215 @@
+"""Who has a committed offset: in SYNC_MASTER an OK means that the slave has it too, and only OK never goes back."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from rocketsim_proto import admin_pb2, replication_pb2
+from rocketsim_proto import broker_pb2 as pb
+from rocketsim_proto.admin_pb2_grpc import AdminStub
+from rocketsim_proto.message_pb2 import CommitStatus, QueueId
+
+from broker_service.broker import chores
+from broker_service.broker.node import BrokerNode
+from broker_service.broker.pull import Pull
+from broker_service.model import BrokerRole
+from broker_service.replication.follower import Follower
+from tests.broker.test_pair import QUICK, SLAVE, pair
+from tests.support.brokers import name_server, put, running, stub_of
+from tests.support.polling import until
+
+SYNC = {"broker_role": BrokerRole.SYNC_MASTER}
+
+
+async def commit(node: BrokerNode, offset: int, timeout_s: float = 10.0) -> str:
+    """The status's name."""
+    entry = pb.CommitOffsetsRequest.Entry(topic="t", queue_id=0, offset=offset)
+    async with stub_of(node) as stub:
+        answer = await stub.CommitOffsets(
+            pb.CommitOffsetsRequest(consumer_group="g", entries=[entry]), timeout=timeout_s
+        )
+        return CommitStatus.Name(answer.status)
+
+
+async def committed(node: BrokerNode) -> int:
+    async with stub_of(node) as stub:
+        asked = pb.QueryOffsetsRequest(consumer_group="g", queues=[QueueId(topic="t", queue_id=0)])
+        return int((await stub.QueryOffsets(asked, timeout=10)).entries[0].offset)
+
+
+@asynccontextmanager
+async def pair_without_ticks(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, **keys: Any
+) -> AsyncIterator[tuple[BrokerNode, BrokerNode]]:
+    """Nothing follows to the slave by a tick or a poll: what is there was sent for somebody who waits."""
+    monkeypatch.setattr(chores, "TICK_S", 3600.0)
+    async with pair(folder, sync_metadata_interval=1_000_000, **(SYNC | keys)) as (_, master, slave):
+        await put(master, "t", *[b"x"] * 100)
+        await until(lambda: "t" in slave.topics.entries, "the topic")
+        await until(lambda: master.acknowledgements.tracker.takes_metadata(), "the slave says what it has")
+        yield master, slave
+
+
+def acks_name_no_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the slave of an older version, or one that does not get to it."""
+
+    def ack(self: Follower, flushed_offset: int) -> replication_pb2.Ack:
+        said = honest(self, flushed_offset)
+        said.metadata_sequence = 0
+        return said
+
+    honest = Follower.ack
+    monkeypatch.setattr(Follower, "ack", ack)
+
+
+# --- an OK ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_commit_answered_ok_is_on_the_slave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with pair_without_ticks(tmp_path, monkeypatch) as (master, slave):
+        for offset in range(1, 20):
+            assert await commit(master, offset) == "COMMIT_OK"
+            assert slave.offsets.get("g", "t", 0).offset == offset
+        assert await commit(master, 5) == "COMMIT_OK", "what stands is on both, although nothing has changed"
+
+
+async def test_a_reset_answered_ok_is_on_the_slave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with pair_without_ticks(tmp_path, monkeypatch) as (master, slave):
+        assert await commit(master, 50) == "COMMIT_OK"
+        async with stub_of(master, AdminStub) as admin:
+            asked = admin_pb2.ResetOffsetByTimeRequest(group="g", topic="t", timestamp=0, queue_ids=[0])
+            assert (await admin.ResetOffsetByTime(asked, timeout=10)).status == 1
+        assert slave.offsets.get("g", "t", 0) == master.offsets.get("g", "t", 0) == (1, 0)
+
+
+async def test_many_commits_in_one_turn_are_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with pair_without_ticks(tmp_path, monkeypatch) as (master, slave):
+        published = []
+        publish = master.replication_master.publish_metadata
+
+        def count(change: Any) -> None:
+            published.append(change)
+            publish(change)
+
+        monkeypatch.setattr(master.replication_master, "publish_metadata", count)
+        waits = []
+        for number in range(50):
+            master.offsets.commit(f"g{number}", "t", {0: 7})
+            waits.append(asyncio.ensure_future(master.broker.shared_changes(10.0)))
+        assert {status.name for status in await asyncio.gather(*waits)} == {"COMMIT_OK"}
+        assert len(published) == 1
+        assert {slave.offsets.get(f"g{number}", "t", 0).offset for number in range(50)} == {7}
+
+
+async def test_an_asynchronous_master_answers_without_its_slave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pair_without_ticks(tmp_path, monkeypatch, broker_role=BrokerRole.ASYNC_MASTER) as (master, slave):
+        assert await commit(master, 5) == "COMMIT_OK"
+        assert await commit(slave, 7) == "COMMIT_MASTER_NOT_AVAILABLE"
+
+
+# --- other answers ----------------------------------------------------------------------------------------------------
+
+
+async def test_without_a_slave_the_answer_says_so_at_once(tmp_path: Path) -> None:
+    async with running(tmp_path, **SYNC) as master:
+        await put(master, "t", b"x")
+        assert await commit(master, 1) == "COMMIT_SLAVE_NOT_AVAILABLE"
+        assert await committed(master) == 1
+
+
+async def test_a_slave_that_names_no_changes_counts_as_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    acks_name_no_changes(monkeypatch)
+    async with pair(tmp_path, slave_wait_time_ms=0, **SYNC) as (_, master, _slave):
+        await put(master, "t", b"x")
+        assert await commit(master, 1) == "COMMIT_SLAVE_NOT_AVAILABLE"
+
+
+async def test_a_slave_that_hangs_is_said_before_the_callers_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pair_without_ticks(tmp_path, monkeypatch, slave_timeout=60_000) as (master, _slave):
+        acks_name_no_changes(monkeypatch)
+        assert await commit(master, 1, timeout_s=1.0) == "COMMIT_FLUSH_SLAVE_TIMEOUT"
+        assert await committed(master) == 1
+
+
+async def test_a_commit_on_pull_waits_for_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with pair_without_ticks(tmp_path, monkeypatch, slave_timeout=60_000) as (master, _slave):
+        acks_name_no_changes(monkeypatch)
+
+        async def never(*_: Any) -> None:
+            raise AssertionError("waited for a slave")
+
+        monkeypatch.setattr(master.acknowledgements, "wait_for_commit", never)
+        await master.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=3, commit_offset=3))
+        assert master.offsets.get("g", "t", 0).offset == 3
+
+
+# --- a master that returns --------------------------------------------------------------------------------------------
+
+
+async def first_answer(node: BrokerNode) -> int:
+    """Of the first query that is not refused."""
+    await until(lambda: node.broker.offsets_wait_for() is None, "it answers")
+    return await committed(node)
+
+
+@pytest.mark.parametrize("role", [BrokerRole.SYNC_MASTER, BrokerRole.ASYNC_MASTER])
+async def test_a_returning_master_answers_with_what_its_slave_took(tmp_path: Path, role: BrokerRole) -> None:
+    keys = QUICK | {"broker_role": role, "slave_wait_time_ms": 600_000}
+    async with name_server() as names:
+        keys |= {"namesrv_addr": names.address}
+        async with running(tmp_path / "s", **(keys | SLAVE)) as slave:
+            async with running(tmp_path / "m", **keys) as master:
+                await put(master, "t", *[b"x"] * 100)
+                await until(lambda: slave.store.end_offset == master.store.end_offset, "copied")
+                await until(lambda: "t" in slave.topics.entries, "the topic")
+                await commit(master, 10)
+            assert await commit(slave, 60) == "COMMIT_MASTER_NOT_AVAILABLE"
+            async with running(tmp_path / "m", **keys) as master:
+                assert await first_answer(master) == 60
+                assert await commit(master, 60) == "COMMIT_OK"
+
+
+async def test_what_a_master_lost_of_what_it_had_acknowledged_comes_back_from_its_slave(tmp_path: Path) -> None:
+    keys = QUICK | SYNC | {"slave_wait_time_ms": 600_000}
+    async with name_server() as names:
+        keys |= {"namesrv_addr": names.address}
+        async with running(tmp_path / "s", **(keys | SLAVE)) as slave:
+            async with running(tmp_path / "m", **keys) as master:
+                await put(master, "t", *[b"x"] * 100)
+                await until(lambda: "t" in slave.topics.entries, "the topic")
+                assert await commit(master, 80) == "COMMIT_OK"
+                await until(lambda: not slave.offsets.unshared, "the slave has nothing of its own")
+            for name in ("config/consumerOffset.json", "config/consumerOffset.json.bak", "rocketsim/offsets.journal"):
+                (tmp_path / "m" / name).unlink(missing_ok=True)  # as a power loss may leave them
+            async with running(tmp_path / "m", **keys) as master:
+                assert await first_answer(master) == 80
+
+
+async def test_while_it_waits_a_master_refuses_commits_and_queries_and_not_pulls(tmp_path: Path) -> None:
+    async with running(tmp_path) as node:
+        await put(node, "t", *[b"x"] * 10)
+        node.mastership._answers_for_offsets = False
+        node.mastership._heard_at = None
+        for call in (lambda: commit(node, 1), lambda: committed(node)):
+            with pytest.raises(grpc.aio.AioRpcError, match="says nothing of committed offsets yet"):
+                await call()
+        pulled = await node.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=3, commit_offset=3))
+        assert pulled.count == 7
+        assert node.offsets.get("g", "t", 0).offset == -1
+
+
+async def test_a_fenced_master_says_nothing_of_offsets(tmp_path: Path) -> None:
+    async with running(tmp_path) as node:
+        await put(node, "t", b"x")
+        await commit(node, 1)
+        node.mastership.newer_epoch(10_000, "a test")
+        with pytest.raises(grpc.aio.AioRpcError, match="was replaced by epoch 10000"):
+            await committed(node)
