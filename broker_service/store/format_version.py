@@ -1,7 +1,7 @@
 """The version of a store directory, in `rocketsim/format.json`.
 
 It grows only when an older version would misread what a newer one has written.  1, which has no such file: RocketMQ's
-own directories, and those of 9157579 and before.  2: epochs have ids, lines of the offset journal have checksums.
+own directories, and those of 9157579 and before.  2: epochs have ids, which an older version drops.
 """
 
 from pathlib import Path

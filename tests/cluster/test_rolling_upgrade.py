@@ -1,10 +1,12 @@
 """From 9157579, the oldest version that is still known, to this one: slave first, while everybody works."""
 
+import shutil
 import signal
 
 import pytest
 
 from rocketsim_client import Admin
+from rocketsim_client.model import SendStatus
 from tests.cluster.old_stores import CODE, promote
 from tests.cluster.send_storm import SendStorm, check
 from tests.support.archives import unpack
@@ -124,3 +126,40 @@ def test_a_pair_is_upgraded_slave_first_and_nothing_acknowledged_is_lost(process
         pair.namesrv.start()
         pair.gone_by()
         pair.everything_is_there()
+
+
+def test_a_store_that_was_stopped_opens_with_the_older_version(processes, namesrv, alone, old):
+    broker = processes.start_broker("broker-a", 0, namesrv)
+    alone(broker).update_topic("T")
+    alone(broker).put("T", *(b"%d" % number for number in range(20)))
+    alone(broker).commit("g", "T", {0: 14})
+    assert broker.stop() == 0
+    for root in (old, ROOT):
+        broker.root = root
+        broker.start()
+        alone(broker).update_topic("T")  # as soon as it takes writes
+        alone(broker).put("T", b"more")
+        assert alone(broker).committed("g", "T") == 14
+        assert broker.stop() == 0
+    broker.start()
+    assert alone(broker).bodies("T") == [b"%d" % number for number in range(20)] + [b"more"] * 2
+
+
+def test_the_way_back_is_an_empty_slave_of_the_older_version(processes, namesrv, alone, old):
+    master, slave = processes.start_pair("broker-a", namesrv, **KEYS)
+    alone(master).update_topic("T")
+    alone(master).wait_for_slaves()
+    assert alone(master).put("T", *(b"%d" % number for number in range(20))).status == SendStatus.SEND_OK
+    alone(master).commit("g", "T", {0: 14})
+    assert slave.stop() == 0
+    shutil.rmtree(slave.store)
+    slave.root = old
+    slave.start()
+    alone(master).wait_for_slaves()
+    alone(slave).wait_for_topic("T")
+    wait_until(lambda: alone(slave).committed("g", "T") == 14, "its offsets are there")
+    assert master.stop() == 0
+    promote(namesrv, slave)
+    wait_until(lambda: alone(slave).ha_status().is_master, "the older version is the master")
+    assert alone(slave).bodies("T") == [b"%d" % number for number in range(20)]
+    assert alone(slave).committed("g", "T") == 14
