@@ -85,6 +85,12 @@ def read_options(kind: type[Options], given: Mapping[str, str], *, also: tuple[s
     return options
 
 
+def option_names(kind: type[Any]) -> list[str]:
+    """All names of the options of a dataclass, aliases too."""
+    entries: list[Option] = [item.metadata["option"] for item in fields(kind) if "option" in item.metadata]
+    return [name for entry in entries for name in (entry.name, *entry.aliases)]
+
+
 def refuse_unknown(given: Mapping[str, str], known: list[str]) -> None:
     by_lower = {name.lower(): name for name in known}
     for name in given:
@@ -92,6 +98,11 @@ def refuse_unknown(given: Mapping[str, str], known: list[str]) -> None:
             continue
         if name.startswith(CHANNEL):
             continue
+        if name == "kafka.bootstrap.servers":
+            raise OptionError(
+                "kafka.bootstrap.servers names Kafka's brokers; leave it out, and say where the name server is: "
+                "nameServer=host:port"
+            )
         if name.startswith(("tls.", "kafka.")):
             raise OptionError(f"option {name} is not supported yet; leave it out")
         near = difflib.get_close_matches(name, by_lower, n=1)

@@ -21,6 +21,7 @@ from rocketsim_source.option_values import (
     milliseconds,
     names,
     option,
+    option_names,
     pattern,
     read_options,
     size_bytes,
@@ -42,16 +43,6 @@ from rocketsim_source.positions import (
 )
 from rocketsim_source.queue import Queue
 
-SINK_ONLY = (
-    "sinkMode",
-    "idColumns",
-    "sinkName",
-    "idVersion",
-    "sendBatchSize",
-    "sendTimeoutMs",
-    "retryTimesWhenSendFailed",
-    "maxInflight",
-)
 READER_GROUP = "rocketsim-spark-source"  # of queries without a group of their own; nothing is committed for it
 # Spark itself adds these to the options of a table.
 FROM_SPARK = ("path", "paths", "serialization.format")
@@ -241,7 +232,10 @@ def one_of(given: Mapping[str, object], what: str) -> None:
 
 
 def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    options = read_options(SourceOptions, given, also=(*SINK_ONLY, *FROM_SPARK))
+    """Options of the sink are let pass, so that a table may be read and written."""
+    from rocketsim_source.sink_options import SinkOptions  # which lets pass those of the source
+
+    options = read_options(SourceOptions, given, also=(*FROM_SPARK, *option_names(SinkOptions)))
     if not all(options.tags) and options.filters:
         raise OptionError(f"option subExpression = {options.sub_expression!r}: must be * or tags separated by ||")
     if not streaming:

@@ -22,7 +22,7 @@ from rocketsim_source.range_fetch import RangeFetch
 MAX_HINTS = 100_000
 
 _clusters: dict[tuple[int, Connection], BrokerCluster] = {}
-_hints: dict[tuple[int, Connection], dict[Queue, int]] = {}
+_hints: dict[tuple[int, Connection, str], dict[Queue, int]] = {}  # brokers suggest by group
 
 
 def worker_cluster(options: SourceOptions) -> BrokerCluster:
@@ -38,7 +38,7 @@ def worker_hints(options: SourceOptions, planned: dict[Queue, int]) -> MutableMa
     """Which broker to ask first: what the driver found out, then what this process learned, as `suggestScope` says."""
     if "worker" not in options.suggest_scope:
         return dict(planned)
-    known = _hints.setdefault((os.getpid(), options.connection), {})
+    known = _hints.setdefault((os.getpid(), options.connection, options.pull_group), {})
     if len(known) > MAX_HINTS:
         known.clear()
     known.update(planned)

@@ -8,7 +8,7 @@ A position is a chain of candidates, the first that exists counts.  -2 is earlie
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import product
 from typing import Any, Generic, TypeVar
 
@@ -109,6 +109,7 @@ def ending(written: Any) -> Position:
 
 def timestamp_ms(written: Any) -> int:
     """Milliseconds since 1970, or ISO text (UTC unless it says otherwise)."""
+    is_number = True
     if isinstance(written, str) and not (written.strip().isascii() and written.strip().isdigit()):
         try:
             moment = datetime.fromisoformat(written.strip())
@@ -117,10 +118,35 @@ def timestamp_ms(written: Any) -> int:
                 f"has {written!r}; milliseconds since 1970 or ISO text such as 2026-01-31T12:00:00Z go there"
             ) from None
         moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        written = int(moment.timestamp() * 1000)
+        written, is_number = int(moment.timestamp() * 1000), False
     if isinstance(written, bool) or not isinstance(written, str | int) or not 0 <= int(written) <= MAX_LONG:
         raise OptionError(f"has {written!r}; a timestamp is 0 ms or more")
+    if is_number:
+        refuse_ambiguous(int(written))
     return int(written)
+
+
+def refuse_ambiguous(ms: int) -> None:
+    """A number that is a day, a time or a count of seconds to whoever wrote it would be read as a moment in 1970, or
+    centuries ahead, without a word.
+    """
+    digits = str(ms)
+    meant = None
+    if form := {8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}.get(len(digits)):
+        try:
+            moment = datetime.strptime(digits, form)
+        except ValueError:
+            return
+        if 1970 <= moment.year < 2200:
+            meant = moment
+    elif len(digits) == 10:
+        meant = datetime.fromtimestamp(ms, UTC)
+    if meant is not None:
+        as_ms = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds")
+        raise OptionError(
+            f"has {digits}: is that {meant:%Y-%m-%dT%H:%M:%S} or {digits} ms after 1970, {as_ms}? Write one of "
+            "these two, or milliseconds since 1970"
+        )
 
 
 def positions(value: str) -> PerQueue[Position]:

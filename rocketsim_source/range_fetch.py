@@ -73,6 +73,8 @@ class Stuck:
 
 
 class RangeFetch:
+    """`hints` say whom to ask first for a queue, and get what brokers suggest, for the tasks that come later."""
+
     def __init__(
         self,
         cluster: BrokerCluster,
@@ -86,7 +88,8 @@ class RangeFetch:
         self._cluster = cluster
         self._ranges = ranges
         self._at = [queue_range.from_offset for queue_range in ranges]
-        self._hints = hints
+        self._hints = dict(hints)  # this task's own
+        self._learned = hints
         self._options = options
         self._clock = clock
         self._sleep = sleep
@@ -113,7 +116,7 @@ class RangeFetch:
         match self._options.read_from:
             case "slave":
                 slaves = sorted(i for i, usable in self._cluster.members(queue).items() if i != MASTER and usable)
-                return self._hints.get(queue, slaves[0] if slaves else MASTER)
+                return slaves[0] if slaves else MASTER  # a suggestion may name the master
             case "suggested":
                 return self._hints.get(queue, MASTER)
         return MASTER
@@ -122,13 +125,13 @@ class RangeFetch:
         """Whether to go on at another broker for this queue."""
         if self._options.read_from != "suggested" or queue in self._left_slave:
             return False
-        if suggested == answering:
-            self._hints[queue] = suggested
-            return False
-        if not self._cluster.members(queue).get(suggested, False):
+        if suggested != answering and not self._cluster.members(queue).get(suggested, False):
             return False  # not there, or it failed a moment ago: stay
+        self._learned[queue] = suggested
+        if "task" not in self._options.suggest_scope:
+            return False
         self._hints[queue] = suggested
-        return True
+        return suggested != answering
 
     # --- the ranges ---------------------------------------------------------------------------------------------------
 

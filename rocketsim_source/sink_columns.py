@@ -5,7 +5,7 @@
 ignored, so that what was read can be written.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,18 +146,23 @@ def outgoing(
     assert bodies is not None
     if bodies.null_count:
         raise ValueError(f"{bodies.null_count} rows have no body (null)")
-    text = pa.string()
-    topics = None if topic is not None else column(columns.topic, text)
+
+    def text(index: int | None) -> pa.Array | None:
+        if index is None:
+            return None
+        return as_text(batch.column(index), lambda at: f"column {batch.schema.names[index]}")
+
+    topics = None if topic is not None else text(columns.topic)
     if topics is not None and topics.null_count:
         raise ValueError(f"{topics.null_count} rows have no topic (null), and there is no option topic")
     whole = Outgoing(
         topic or "",
         None,
         bodies,
-        column(columns.tags, text),
-        column(columns.keys, text),
+        text(columns.tags),
+        text(columns.keys),
         user_properties(batch.column(columns.properties)) if columns.properties is not None else None,
-        column(columns.message_group, text),
+        text(columns.message_group),
         row_ids.of(batch, topics) if row_ids is not None and batch.num_rows else None,
     )
     queue_ids = column(columns.queue_id, pa.int32())
@@ -206,6 +211,24 @@ def taken(whole: Outgoing, rows: pa.Array | None) -> Outgoing:
     )
 
 
+def as_text(values: pa.Array, what: Callable[[int], str]) -> pa.StringArray:
+    """Bytes as text: RocketMQ keeps all but bodies as UTF-8.  Raises ValueError that says what is none."""
+    if values.type == pa.string():
+        return values
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        for at, value in enumerate(values.to_pylist()):
+            try:
+                bytes(value or b"").decode()
+            except UnicodeDecodeError:
+                raise ValueError(
+                    f"{what(at)} is not UTF-8: {value[:40]!r}. RocketMQ keeps text there; write base64 or hex(…) of "
+                    "it, or leave it out"
+                ) from None
+        raise
+
+
 def user_properties(column: pa.Array) -> pa.MapArray:
     """A map column, or Kafka's headers, without the names that RocketMQ keeps for itself: what was read can be written
     again.
@@ -216,9 +239,10 @@ def user_properties(column: pa.Array) -> pa.MapArray:
         offsets, names, values = column.offsets.to_numpy(), column.keys, column.items
     else:
         offsets = column.offsets.to_numpy()
-        names, values = column.values.field("key"), column.values.field("value").cast(pa.string())
+        names, values = column.values.field("key"), column.values.field("value")
     first, last = int(offsets[0]), int(offsets[-1])
     names, values = names.slice(first, last - first), values.slice(first, last - first)
+    values = as_text(values, lambda at: f"header {names[at].as_py()}")
     reserved = pa.array(sorted(RESERVED_PROPERTIES), pa.string())
     keep = pc.and_(pc.invert(pc.is_in(names, value_set=reserved)), pc.and_(names.is_valid(), values.is_valid()))
     kept_before = np.concatenate(([0], np.cumsum(keep.to_numpy(zero_copy_only=False)))).astype(np.int32)

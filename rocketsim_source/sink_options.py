@@ -2,7 +2,7 @@
 
 # ruff: noqa: RUF009 -- `option` and `later` make dataclass fields
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from rocketsim_source.connection import Connection
 from rocketsim_source.option_values import (
@@ -15,7 +15,9 @@ from rocketsim_source.option_values import (
     milliseconds,
     names,
     option,
+    option_names,
     read_options,
+    size_bytes,
     static_brokers,
     text,
 )
@@ -54,6 +56,8 @@ class SinkOptions:
     send_timeout_ms: int = option("sendTimeoutMs", milliseconds(1), 3000, "sendMsgTimeout")
     retries: int = option("retryTimesWhenSendFailed", integer(0, 1000), 5)
     max_inflight: int = option("maxInflight", integer(1, 1024), 8)  # frames to one broker that wait for their answer
+    compress_over: int = option("compressMsgBodyOverHowmuch", size_bytes(), 4096)
+    compress_type: str = option("compressType", choice("ZLIB", "LZ4", "ZSTD"), "ZLIB")
     unsynced_send_policy: str = option("unsyncedSendPolicy", choice("warn", "fail"), "warn")
     strict: bool = option("strictOptions", boolean, True)
 
@@ -93,5 +97,4 @@ class SinkOptions:
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Options of the source are let pass, so that a table may be read and written."""
-    of_source = [item.metadata["option"].name for item in fields(SourceOptions) if "option" in item.metadata]
-    return read_options(SinkOptions, given, also=(*FROM_SPARK, *FROM_SPARK_STREAMS, *of_source))
+    return read_options(SinkOptions, given, also=(*FROM_SPARK, *FROM_SPARK_STREAMS, *option_names(SourceOptions)))

@@ -140,7 +140,8 @@ def worker_producer(options: SinkOptions) -> "Producer":
     """
     from rocketsim_client.producer import Producer
 
-    key = os.getpid(), options.connection, options.group, options.retries, options.max_inflight
+    compression = options.compress_over, options.compress_type
+    key = os.getpid(), options.connection, options.group, options.retries, options.max_inflight, compression
     if key not in _producers:
         _producers[key] = Producer(
             group=options.group,
@@ -149,6 +150,8 @@ def worker_producer(options: SinkOptions) -> "Producer":
             retry_times_when_send_failed=options.retries,
             retry_times_when_send_async_failed=options.retries,
             max_in_flight=options.max_inflight,
+            compress_msg_body_over_howmuch=options.compress_over,
+            compress_type=options.compress_type,
         )
     return _producers[key]
 
@@ -172,8 +175,11 @@ class Sender:
             self._settle()
 
     def _accepted(self, piece: Outgoing) -> Sequence[Any]:
-        """The futures of a piece.  A master to write to is waited for if there is none, as long as a send may take."""
-        from rocketsim_client.errors import BrokerNotExist
+        """The futures of a piece.  What may pass (no master to write to, no name server) is waited for as long as a
+        send may take.
+        """
+        from rocketsim_client.errors import RocketSimError
+        from rocketsim_client.retry import is_worth_sending_again
 
         deadline = time.monotonic() + self._plan.options.send_timeout_ms / 1000
         while True:
@@ -188,8 +194,8 @@ class Sender:
                     msg_ids=piece.msg_ids,
                     queue=self._queue(piece),
                 )
-            except BrokerNotExist:
-                if time.monotonic() >= deadline:
+            except RocketSimError as error:
+                if not is_worth_sending_again(error) or time.monotonic() >= deadline:
                     raise
             time.sleep(MASTER_WAIT_S)
 

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketsim_source.data_loss import KINDS
-from rocketsim_source.option_values import OptionError
+from rocketsim_source.option_values import OptionError, option_names
 from rocketsim_source.options import SourceOptions, source_options
 from rocketsim_source.positions import PerQueue, assignment, positions
 from rocketsim_source.queue import Queue
-from rocketsim_source.sink_options import sink_options
+from rocketsim_source.sink_options import SinkOptions, sink_options
 
 BASE = {"nameServer": "localhost:9876", "topic": "T"}
 
@@ -99,6 +99,14 @@ def test_static_brokers_name_every_member_of_a_pair() -> None:
         ({"startingOffsets": '{"T":' * 100_000}, "nested too deeply"),
         ({"endingOffsets": "earliest"}, "latest or an offset"),
         ({"startingTimestamp": "yesterday"}, "ISO text"),
+        ({"startingTimestamp": "20260131"}, "2026-01-31T00:00:00 or 20260131 ms after 1970, 1970-01-01T05:37:40.131"),
+        ({"startingTimestamp": "202601311230"}, "is that 2026-01-31T12:30:00 or"),
+        ({"startingTimestamp": "20260131123059"}, "is that 2026-01-31T12:30:59 or"),
+        ({"endingTimestamp": "1769817600"}, "is that 2026-01-31T00:00:00 or"),  # seconds
+        ({"startingOffsetsByTimestamp": '{"T":20260131}'}, "is that 2026-01-31T00:00:00 or"),
+        ({"endingOffsetsByTimestamp": '{"T":"20260131"}'}, "is that 2026-01-31T00:00:00 or"),
+        ({"kafka__bootstrap__servers": "h:9092"}, "nameServer=host:port"),
+        ({"kafka__max__poll__records": "5"}, "not supported yet"),
         ({"startingOffsetsByTimestamp": "5"}, "must be JSON"),
         ({"dataLossAction": "lost=skip"}, "must be one of trimmed, truncated, deleted"),
         ({"dataLossAction": "trimmed=skip,trimmed=fail"}, "names trimmed twice"),
@@ -184,6 +192,25 @@ def test_timestamps_are_milliseconds_or_iso_text() -> None:
     )
     assert found.starting_offsets_by_timestamp is not None
     assert [found.starting_offsets_by_timestamp.at(Queue("T", "a", q)) for q in (0, 1, 2)] == [1500, 2000, 3000]
+
+
+@pytest.mark.parametrize(
+    ("written", "ms"),
+    [
+        ("0", 0),
+        ("1769817600000", 1_769_817_600_000),
+        ("20260132", 20_260_132),  # no day
+        ("10000101", 10_000_101),
+        ("2026-01-31", 1_769_817_600_000),
+        ("20260131T000000Z", 1_769_817_600_000),
+        ("1970-01-01T05:37:40.131+00:00", 20_260_131),
+        ("999999999", 999_999_999),
+        (str(2**63 - 1), 2**63 - 1),
+    ],
+)
+def test_a_timestamp_that_can_only_be_one_moment_is_taken(written: str, ms: int) -> None:
+    found = options(startingTimestamp=written).starting_timestamp
+    assert found is not None and found.at(Queue("T", "a", 0)) == ms
 
 
 def test_assign_lists_queue_ids() -> None:
@@ -281,3 +308,32 @@ def test_the_sink_refuses_what_it_cannot_do() -> None:
         with pytest.raises(OptionError) as refusal:
             sink_options({"nameServer": "h:1"} | wrong)
         assert says in str(refusal.value)
+
+
+def test_source_and_sink_let_each_others_options_pass_by_any_name() -> None:
+    """A table is read and written with the same options."""
+    of_sink = {"sendMsgTimeout": "5s", "producerGroup": "p", "unsyncedSendPolicy": "fail", "compressType": "LZ4"}
+    of_source = {
+        "consumerGroup": "g",
+        "kafka.group.id": "g",
+        "maxRecordsPerTrigger": "5",
+        "startingOffsets": "earliest",
+    }
+    given = BASE | of_sink | of_source
+    source, sink = source_options(given, streaming=True), sink_options(given)
+    assert (source.group, source.max_offsets_per_trigger) == ("g", 5)
+    assert (sink.group, sink.send_timeout_ms, sink.unsynced_send_policy) == ("p", 5000, "fail")
+    every = {*option_names(SourceOptions), *option_names(SinkOptions)}
+    for read in (lambda given: source_options(given, streaming=True), sink_options):
+        for name in every - {"nameServer", "topic"}:
+            try:
+                read(BASE | {name: "\0"})
+            except OptionError as refusal:  # of what it says, or as a contradiction, but not as unknown
+                assert "unknown option" not in str(refusal)
+
+
+def test_the_sink_compresses_as_told() -> None:
+    found = sink_options({"nameServer": "h:1"})
+    assert (found.compress_over, found.compress_type) == (4096, "ZLIB")
+    found = sink_options({"nameServer": "h:1", "compressMsgBodyOverHowMuch": "1m", "compressType": "zstd"})
+    assert (found.compress_over, found.compress_type) == (1 << 20, "ZSTD")

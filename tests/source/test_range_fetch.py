@@ -141,6 +141,22 @@ def test_read_from(read_from: str, served: list[int]) -> None:
     assert servers_of(fetch(cluster, [QueueRange(Q0, 0, 30)], readFrom=read_from)) == served
 
 
+def test_reading_from_a_slave_does_not_ask_the_hints() -> None:
+    """They may be another query's of the same worker, which was sent to the master."""
+    assert servers_of(fetch(pair(), [QueueRange(Q0, 0, 30)], {Q0: 0}, readFrom="slave")) == [1]
+
+
+def test_a_suggestion_is_followed_in_the_task_only_where_it_is_kept_there() -> None:
+    cluster = pair()
+    cluster.brokers[0].suggest = 1
+    hints: dict[Queue, int] = {}
+    assert servers_of(fetch(cluster, [QueueRange(Q0, 0, 30)], hints, suggestScope="worker")) == [0]
+    assert hints == {Q0: 1}  # for the next task
+    cluster.brokers[1].suggest = 0
+    assert servers_of(fetch(cluster, [QueueRange(Q0, 0, 30)], {Q0: 1}, suggestScope="driver")) == [1]
+    assert servers_of(fetch(cluster, [QueueRange(Q0, 0, 30)], {Q0: 1}, suggestScope="task")) == [1, 0, 1]
+
+
 def test_a_suggestion_of_a_broker_that_is_away_is_not_followed() -> None:
     cluster = pair()
     cluster.brokers[0].up = False

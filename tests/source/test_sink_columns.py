@@ -139,3 +139,20 @@ def test_headers_become_properties() -> None:
     (part,) = outgoing(batch, SinkColumns(body=0, properties=1), "T", None)
     assert part.properties is not None
     assert [dict(row) for row in part.properties.to_pylist()] == [{"a": "1"}, {}]
+
+
+def test_headers_that_are_no_text_are_refused_by_name() -> None:
+    headers = pa.array(
+        [[{"key": "a", "value": b"1"}], [{"key": "trace", "value": b"\xff\x00"}]],
+        pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()})),
+    )
+    batch = pa.record_batch({"value": [b"1", b"2"], "headers": headers})
+    with pytest.raises(ValueError, match=r"header trace is not UTF-8: .*base64"):
+        list(outgoing(batch, SinkColumns(body=0, properties=1), "T", None))
+
+
+@pytest.mark.parametrize("name", ["tags", "keys", "message_group", "topic"])
+def test_columns_that_are_no_text_are_refused_by_name(name: str) -> None:
+    batch = pa.record_batch({"value": [b"1", b"2"], name: [b"good", b"\xff"]})
+    with pytest.raises(ValueError, match=f"column {name} is not UTF-8"):
+        list(outgoing(batch, SinkColumns(body=0, **{name: 1}), None if name == "topic" else "T", None))

@@ -6,8 +6,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from rocketsim_client.errors import BrokerNotExist, MessageIllegal, NameServerUnavailable, NoRoute
 from rocketsim_client.model import BatchPart, MessageQueue, ProducerStats, SendStatus
 from rocketsim_client.pending import Pending
+from rocketsim_source import writer
 from rocketsim_source.partition_numbers import partition_number
 from rocketsim_source.queue import Queue
 from rocketsim_source.sink_columns import SinkColumns
@@ -22,12 +24,15 @@ class MemoryProducer:
         self.stats = ProducerStats()
         self.sent: list[dict[str, Any]] = []
         self.futures: list[Pending] = []
+        self.refuses: list[Exception] = []  # to take the next ones at all
         self.answers: list[Any] = []  # of the next frames: a status, an exception, or None: nothing yet
 
     def __str__(self) -> str:
         return "the memory producer"
 
     def send_columns_async(self, topic: str, bodies: pa.Array, **columns: Any) -> list[Future[BatchPart]]:
+        if self.refuses:
+            raise self.refuses.pop(0)
         self.sent.append({"topic": topic, "bodies": bodies.to_pylist(), **columns})
         future = Pending(None, MessageQueue(topic, "broker-a", 0))
         self.futures.append(future)
@@ -142,3 +147,32 @@ def test_a_partition_that_was_read_goes_back_to_its_broker_and_queue() -> None:
         send([partition_number(Queue("T", "elsewhere", 1))])
     with pytest.raises(ValueError, match="no writable queue 7 at broker-a, broker-b"):
         send([7])
+
+
+def test_what_may_pass_is_waited_for_and_anything_else_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "MASTER_WAIT_S", 0.001)
+    producer = MemoryProducer()
+    producer.refuses = [BrokerNotExist("no master"), NameServerUnavailable("none"), NoRoute("not yet")]
+    found = sender(producer)
+    found.send(rows(b"1"))
+    assert found.finish().statuses == {"SEND_OK": 1}
+    producer.refuses = [MessageIllegal("too strange")] * 2
+    with pytest.raises(MessageIllegal):
+        found.send(rows(b"1"))
+    assert len(producer.refuses) == 1
+    producer.refuses = [BrokerNotExist("no master")] * 10_000
+    with pytest.raises(BrokerNotExist):
+        sender(producer, sendTimeoutMs="5").send(rows(b"1"))
+
+
+def test_a_workers_producer_is_kept_for_tasks_with_the_same_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "_producers", {})
+    base = {"nameServer": "127.0.0.1:1"}
+    made = [
+        writer.worker_producer(sink_options(base | other))
+        for other in ({}, {"topic": "T"}, {"compressMsgBodyOverHowmuch": "1g"}, {"compressType": "LZ4"}, {"group": "g"})
+    ]
+    assert made[0] is made[1]
+    assert len(set(map(id, made))) == 4
+    for producer in made:
+        producer.close()
