@@ -6,6 +6,7 @@ is made from them.
 """
 
 import json
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 from rocketsim_proto.columnar import Records
-from rocketsim_proto.record import PROPERTY_KEYS, PROPERTY_SHARDING_KEY, PROPERTY_TAGS
+from rocketsim_proto.record import PROPERTY_KEYS, PROPERTY_SHARDING_KEY, PROPERTY_TAGS, RecordError
 
 from rocketsim_source.options import SourceOptions
 from rocketsim_source.partition_numbers import partition_number
@@ -118,12 +119,15 @@ class Decoder:
         self._most_bytes = options.pull_max_bytes
         self._tags = pa.array(sorted(set(options.tags)), pa.string()) if options.filters else None
         self._check_crcs = options.check_crcs
+        self._kept: np.ndarray | None = None  # of the last frame: the rows that its filter let through; None: all
+        self._frame_rows = 0
 
     def batches(self, records: Records, runs: Sequence[Run], broker_id: int) -> Iterator[pa.RecordBatch]:
         """A frame's rows: one batch, or several where bodies are larger than the frame once they are unpacked.  A batch
         has bodies of at most `pullMaxBytes`, or a single row.  RecordError if the records are not what they claim to
         be.
         """
+        self._kept, self._frame_rows = None, len(records)
         if self._check_crcs:
             records.check()
         runs = [run for run in runs if run.size]
@@ -139,6 +143,25 @@ class Decoder:
             some, of_some = (records, runs) if whole else (records[piece], runs_of(piece, runs))
             yield self._batch(Rows(some, of_some, broker_id, bodies))
 
+    def done(self, rows: int) -> int:
+        """How many of the last frame's records are behind its first `rows` rows: some may be filtered out."""
+        if self._kept is None:
+            return rows
+        return int(self._kept[rows]) if rows < len(self._kept) else self._frame_rows
+
+    def unreadable(self, records: Records) -> list[int]:
+        """The records that `batches` can make no rows of.  One by one: for a frame that is known to have some."""
+        return [row for row in range(len(records)) if not self._is_readable(records[row : row + 1])]
+
+    def _is_readable(self, one: Records) -> bool:
+        try:
+            one.check(crc=self._check_crcs)
+            if self._has_bodies:
+                deque(one.bodies_uncompressed(self._most_bytes), maxlen=0)
+        except RecordError:
+            return False
+        return True
+
     def _batch(self, rows: Rows) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays([make(rows) for make in self._columns], schema=self.arrow_schema)
 
@@ -147,6 +170,7 @@ class Decoder:
         keep = pc.is_in(records.property(PROPERTY_TAGS), value_set=tags).to_numpy(zero_copy_only=False)
         if keep.all():
             return records, list(runs)
+        self._kept = np.flatnonzero(keep)
         edges = np.cumsum([0, *(run.size for run in runs)])
         counts = [int(keep[start:end].sum()) for start, end in pairwise(edges)]
         return records[keep], [Run(run.queue, count) for run, count in zip(runs, counts, strict=True) if count]

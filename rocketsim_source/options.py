@@ -110,6 +110,7 @@ class SourceOptions:
     )
     prefetch_pulls: int = option("prefetchPulls", integer(0, 64), 1)
     check_crcs: bool = option("checkCrcs", boolean, False)
+    corrupt: str = option("corrupt", choice("fail", "skip"), "fail")  # records that no broker can give so as to be read
     metadata_refresh_ms: int = option("metadataRefreshMs", milliseconds(), 1000)
     idle_poll_ms: int = option("idlePollMs", milliseconds(), 200)
     queue_discovery_interval_ms: int = option("queueDiscoveryIntervalMs", milliseconds(), 30_000)

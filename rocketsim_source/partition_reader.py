@@ -10,6 +10,7 @@ from collections.abc import Iterator, MutableMapping
 import pyarrow as pa
 from pyspark.sql.types import StructType
 from rocketsim_proto.allocation import share_freed_memory
+from rocketsim_proto.record import RecordError
 
 from rocketsim_source.cluster import BrokerCluster, ClientCluster
 from rocketsim_source.connection import Connection
@@ -51,7 +52,12 @@ def read_partition(
     decoder = Decoder(schema, options)
     fetch = RangeFetch(worker_cluster(options), partition.ranges, worker_hints(options, partition.hints), options)
     for fetched in fetch.frames():
-        for batch in decoder.batches(fetched.records, fetched.runs, fetched.broker_id):
-            rows = options.pull_batch_size or batch.num_rows
-            for start in range(0, batch.num_rows, rows):
-                yield batch.slice(start, rows)
+        given = 0
+        try:
+            for batch in decoder.batches(fetched.records, fetched.runs, fetched.broker_id):
+                rows = options.pull_batch_size or batch.num_rows
+                for start in range(0, batch.num_rows, rows):
+                    yield batch.slice(start, rows)
+                given += batch.num_rows
+        except RecordError as error:
+            fetched.unreadable_after(decoder.done(given), decoder.unreadable(fetched.records), error)

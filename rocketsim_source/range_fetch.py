@@ -3,14 +3,14 @@
 Broker choice: a queue's hint, else the master; after each frame the broker that it suggests.  A broker that cannot be
 reached is left at once for another of its name.  A slave that does not have a record yet is behind, not proof of a
 loss: the master is asked, then waited for; only what the master says (or what stays so) is judged by the data loss
-policy.
+policy.  A record that cannot be read is asked of the other members of the name before it is given up.
 """
 
 import logging
 import time
 from collections.abc import Callable, Iterator, MutableMapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from rocketsim_proto.columnar import RecordError, Records
@@ -32,6 +32,7 @@ from rocketsim_source.options import SourceOptions
 from rocketsim_source.prefetch import FrameLate, prefetched
 from rocketsim_source.queue import Queue
 from rocketsim_source.splits import QueueRange
+from rocketsim_source.unreadable import Place, Unreadable
 
 if TYPE_CHECKING:
     from rocketsim_client.model import PullFrame, Segment
@@ -56,11 +57,32 @@ class SlaveBehind(RuntimeError):
     """The master is away and its slave does not have what was planned while the master was there."""
 
 
+class Move(NamedTuple):
+    """What a run of rows did to its range."""
+
+    range_index: int
+    before: int
+    after: int
+
+
 @dataclass(slots=True)
 class Fetched:
+    """A frame that adds up."""
+
     records: Records
     runs: list[Run]
     broker_id: int
+    moves: list[Move]  # one a run
+    failures: int  # of the task before this frame
+    used: int = 0
+    unreadable: list[int] = field(default_factory=list)
+    why: object = None
+
+    def unreadable_after(self, used: int, rows: list[int], error: RecordError) -> None:
+        """The frame's reader gave on `used` of its records and could not go on; it cannot read these rows."""
+        if not rows:
+            raise error
+        self.used, self.unreadable, self.why = used, rows, error
 
 
 @dataclass(slots=True)
@@ -96,6 +118,8 @@ class RangeFetch:
         self._failures = 0
         self._left_slave: set[Queue] = set()  # queues of which a slave did not have enough, for the rest of this task
         self._waiting_since: dict[int, float] = {}
+        self._unreadable = Unreadable()
+        self._instead: dict[Queue, int] = {}  # whom to ask since another sent what cannot be read, rest of this task
 
     def frames(self) -> Iterator[Fetched]:
         """All records of all ranges, in order; raises what a failed task should say."""
@@ -111,6 +135,8 @@ class RangeFetch:
     # --- whom to ask --------------------------------------------------------------------------------------------------
 
     def _target(self, queue: Queue) -> int:
+        if queue in self._instead:
+            return self._instead[queue]
         if queue in self._left_slave:
             return MASTER
         match self._options.read_from:
@@ -123,7 +149,7 @@ class RangeFetch:
 
     def _follow(self, queue: Queue, suggested: int, answering: int) -> bool:
         """Whether to go on at another broker for this queue."""
-        if self._options.read_from != "suggested" or queue in self._left_slave:
+        if self._options.read_from != "suggested" or queue in self._left_slave or queue in self._instead:
             return False
         if suggested != answering and not self._cluster.members(queue).get(suggested, False):
             return False  # not there, or it failed a moment ago: stay
@@ -168,9 +194,16 @@ class RangeFetch:
             with prefetched(stream, self._options.prefetch_pulls, self._options.pull_timeout_ms / 1000) as frames:
                 for frame in frames:
                     last = frame
-                    fetched, stuck = self._take(frame, run)
+                    try:
+                        fetched, stuck = self._take(frame, run)
+                    except (RecordError, BadAnswer):
+                        self._turn_from(asked[0].queue, frame.broker_id)
+                        raise
                     if fetched is not None:
                         yield fetched
+                        if fetched.unreadable:
+                            self._ask_again(fetched)
+                            return
                     if stuck is not None:
                         self._stuck(stuck)
                         return
@@ -195,7 +228,7 @@ class RangeFetch:
         """
         records = Records.walk(frame.records, frame.count, frame.sizes or None)
         offsets, queue_ids = records.queue_offset, records.queue_id
-        moves: list[tuple[int, int]] = []
+        moves: list[Move] = []
         runs: list[Run] = []
         stuck: Stuck | None = None
         row = 0
@@ -212,21 +245,36 @@ class RangeFetch:
             elif gap != 0 and not self._options.filters and segment.next_offset <= until:
                 if segment.status in (GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE):
                     raise BadAnswer(f"{queue}: {segment.count} records from {at[index]} to {segment.next_offset}")
-            at[index] = max(at[index], min(segment.next_offset, until)) if self._goes_on(segment) else at[index]
-            moves.append((index, at[index]))
+            before = at[index]
+            at[index] = max(before, min(segment.next_offset, until)) if self._goes_on(segment) else before
+            moves.append(Move(index, before, at[index]))
             runs.append(Run(queue, segment.count))
             if not self._goes_on(segment) and at[index] < until:
                 stuck = Stuck(index, segment, frame.broker_id)
                 break
-        for index, offset in moves:
+        failures = self._failures
+        for index, _, offset in moves:
             if offset > self._at[index]:
                 self._failures = 0
                 self._waiting_since.pop(index, None)
             self._at[index] = offset
         if row < len(records):
             records = records[:row]
-        fetched = Fetched(records, runs, frame.broker_id) if row else None
+        if self._unreadable.left_out:
+            records, runs = self._without_left_out(records, runs)
+        fetched = Fetched(records, runs, frame.broker_id, moves, failures) if len(records) else None
         return fetched, stuck
+
+    def _without_left_out(self, records: Records, runs: list[Run]) -> tuple[Records, list[Run]]:
+        keep = np.ones(len(records), np.bool_)
+        row, kept = 0, []
+        for queue, size in runs:
+            left_out = self._unreadable.left_out.get(queue)
+            if left_out:
+                keep[row : row + size] = ~np.isin(records.queue_offset[row : row + size], sorted(left_out))
+            kept.append(Run(queue, int(keep[row : row + size].sum())))
+            row += size
+        return (records, runs) if keep.all() else (records[keep], kept)
 
     def _check_rows(self, queue: Queue, queue_ids: np.ndarray, offsets: np.ndarray, start: int, end: int) -> None:
         if not len(offsets):
@@ -261,6 +309,11 @@ class RangeFetch:
         on."""
         queue, _, until = self._ranges[stuck.index]
         at, segment = self._at[stuck.index], stuck.segment
+        if self._instead.get(queue) == stuck.broker_id:
+            del self._instead[queue]
+            if place := self._unreadable.first_of(queue, at):
+                self._not_there_either(place, stuck)
+            return
         if stuck.broker_id != MASTER:
             if queue not in self._left_slave and self._members_master(queue):
                 self._left_slave.add(queue)  # the master knows better
@@ -285,6 +338,62 @@ class RangeFetch:
         self._options.data_loss.allow(TRUNCATED, queue, what)
         logger.warning("data loss allowed by the options: %s %s", queue, what)
         self._at[stuck.index] = until
+
+    def _turn_from(self, queue: Queue, broker_id: int) -> None:
+        """It sent what does not add up: the next attempt is another's, if there is one."""
+        members = self._cluster.members(queue) if self._options.read_from != "masterOnly" else {}
+        others = [other for other, usable in members.items() if usable and other != broker_id]
+        if others:
+            self._instead[queue] = min(others, key=lambda other: (other < broker_id, other))
+
+    def _ask_again(self, fetched: Fetched) -> None:
+        """A frame has records that cannot be read: go on where its rows were not given on yet."""
+        self._failures = fetched.failures
+        row = 0
+        for run, (index, before, after) in zip(fetched.runs, fetched.moves, strict=True):
+            used = min(max(0, fetched.used - row), run.size)
+            if used == run.size:
+                self._at[index] = after
+            else:
+                self._at[index] = int(fetched.records.queue_offset[row + used]) if used else before
+            row += run.size
+        queues = np.repeat(np.arange(len(fetched.runs)), [run.size for run in fetched.runs])
+        places = [
+            Place(fetched.runs[queues[row]].queue, int(fetched.records.queue_offset[row])) for row in fetched.unreadable
+        ]
+        self._unreadable.add(places, fetched.broker_id, fetched.why)
+        self._decide(places[0])
+
+    def _not_there_either(self, place: Place, stuck: Stuck) -> None:
+        """Another broker's copy cannot be read, and this one has none any more, or not yet."""
+        if stuck.segment.status == GetMessageStatus.OFFSET_TOO_SMALL:
+            self._unreadable.add([place], stuck.broker_id, self._unreadable.why[place])
+            self._decide(place)
+        else:
+            self._failed(self._unreadable.error(place))
+
+    def _decide(self, place: Place) -> None:
+        """Another broker, or a failure, or without it."""
+        queue = place.queue
+        members = self._cluster.members(queue)
+        if self._options.read_from == "masterOnly":
+            members = {MASTER: True}
+        error = self._unreadable.error(place)
+        other = self._unreadable.ask_instead(place, members)
+        if other is not None:
+            self._instead[queue] = other
+            if members[other]:
+                logger.warning("asking broker id %d: %s", other, error)
+            else:
+                self._failed(error)
+        elif self._options.corrupt == "fail":
+            raise error
+        else:
+            offsets = self._unreadable.leave_out(queue, members)
+            logger.warning(
+                "left out as corrupt=skip allows: %s offsets %s, %d records in this task so far. %s",
+                *(queue, offsets, self._unreadable.count, error),
+            )
 
     def _members_master(self, queue: Queue) -> bool:
         return self._cluster.members(queue).get(MASTER, False)

@@ -16,8 +16,9 @@ from rocketsim_source.queue import Offsets, Queue
 from rocketsim_source.splits import QueueRange
 
 
-def message(queue: Queue, offset: int, body: bytes | None = None, **properties: str) -> bytes:
+def message(queue: Queue, offset: int, body: bytes | None = None, *, sys_flag: int = 0, **properties: str) -> bytes:
     one = record.Record(queue.topic, body if body is not None else f"{queue}#{offset}".encode())
+    one.sys_flag = sys_flag
     one.queue_id, one.queue_offset = queue.queue_id, offset
     one.born_timestamp, one.store_timestamp = 1000 + offset, 2000 + offset
     one.properties = {"UNIQ_KEY": f"{queue.queue_id:08X}{offset:024X}"} | properties
@@ -36,6 +37,8 @@ class MemoryBroker:
         self.suggest = 0
         self.frames_until_it_breaks: int | None = None
         self.spoil: list[PullFrame] = []  # sent instead of the next frames
+        self.packed: dict[tuple[Queue, int], bytes] = {}  # compressed bodies, which may be no such thing
+        self.flipped: set[tuple[Queue, int]] = set()  # records with another body than their checksum is of
         self.refuse: list[RocketSimError] = []  # the next pulls, with this
         self.pulls: list[list[QueueRange]] = []
 
@@ -61,6 +64,17 @@ class MemoryBroker:
                 if frame.segments[0].status not in (GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE):
                     break
 
+    def _message(self, queue: Queue, offset: int) -> bytes:
+        if packed := self.packed.get((queue, offset)):
+            # The broker's filter takes a third, half of which have another tag with the same hash.
+            tag = "A" if offset % 6 == 0 else "B"
+            return message(queue, offset, packed, sys_flag=record.SYS_FLAG_COMPRESSED, TAGS=tag)
+        data = bytearray(message(queue, offset))
+        if (queue, offset) in self.flipped:
+            at = data.index(f"{queue}#{offset}".encode())
+            data[at] ^= 1
+        return bytes(data)
+
     def check(self, ranges: Sequence[QueueRange]) -> None:
         """A real broker's ReadAccess: one topic or queue that is not there, and the whole call is refused."""
         for queue, _, _ in ranges:
@@ -84,7 +98,7 @@ class MemoryBroker:
         if status is not None:
             return PullFrame(b"", b"", [Segment(index, 0, at, first, end, status)], suggested, self.broker_id)
         until = min(until, end)
-        found = [message(queue, offset) for offset in range(at, until) if tag is None or offset % 3 == 0]
+        found = [self._message(queue, offset) for offset in range(at, until) if tag is None or offset % 3 == 0]
         sizes = np.array([len(data) for data in found], "<u4").tobytes()
         status = GetMessageStatus.FOUND if found else GetMessageStatus.NO_MATCHED_MESSAGE
         segment = Segment(index, len(found), until, first, end, status)

@@ -1,0 +1,69 @@
+"""Records that arrive whole and cannot be read: a body that does not unpack, or that has another checksum.  Whom to ask
+instead, and what to leave out.  Pure.
+
+Each member of a pair has a copy of its own, so that what one disk spoiled another may have.  A record is given up only
+when every member of its broker name has sent it like that, or has no copy.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rocketsim_source.queue import Queue
+
+
+class Place(NamedTuple):
+    queue: Queue
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.queue} offset {self.offset}"
+
+
+class CorruptRecord(RuntimeError):
+    """A record that no broker has in a form that can be read, and corrupt=skip does not allow to leave it out."""
+
+    def __init__(self, place: Place, broker_ids: Iterable[int], why: object) -> None:
+        ids = ", ".join(map(str, sorted(broker_ids)))
+        super().__init__(
+            f"{place} cannot be read as broker id {ids} of {place.queue.broker_name} sent it: {why}. Look at the store "
+            "with `rocketsim store verify`; option corrupt=skip leaves such records out."
+        )
+        self.place = place
+
+
+@dataclass(slots=True)
+class Unreadable:
+    """What one task knows."""
+
+    why: dict[Place, object] = field(default_factory=dict)
+    sent_by: dict[Place, set[int]] = field(default_factory=dict)
+    left_out: dict[Queue, set[int]] = field(default_factory=dict)
+    count: int = 0  # of records that were left out
+
+    def add(self, places: Iterable[Place], broker_id: int, why: object) -> None:
+        for place in places:
+            self.sent_by.setdefault(place, set()).add(broker_id)
+            self.why.setdefault(place, why)
+
+    def first_of(self, queue: Queue, at: int) -> Place | None:
+        """The first record of the queue, from that offset on, that is not given up yet."""
+        return min((place for place in self.sent_by if place.queue == queue and place.offset >= at), default=None)
+
+    def error(self, place: Place) -> CorruptRecord:
+        return CorruptRecord(place, self.sent_by[place], self.why[place])
+
+    def ask_instead(self, place: Place, members: Mapping[int, bool]) -> int | None:
+        """Another member that may have it, rather one that is worth trying; None: all have been asked."""
+        others = members.keys() - self.sent_by[place]
+        return min(others, key=lambda broker_id: (not members[broker_id], broker_id), default=None)
+
+    def leave_out(self, queue: Queue, members: Iterable[int]) -> list[int]:
+        """Give up what every member was asked for in vain; the offsets."""
+        asked = set(members)
+        given_up = sorted(place.offset for place, ids in self.sent_by.items() if place.queue == queue and asked <= ids)
+        self.left_out.setdefault(queue, set()).update(given_up)
+        self.count += len(given_up)
+        for offset in given_up:
+            del self.sent_by[Place(queue, offset)]
+        return given_up
