@@ -1,6 +1,5 @@
 """The broker over real gRPC: every call, what a refusal looks like, deadlines, reflection and health."""
 
-import time
 import zlib
 from pathlib import Path
 from typing import Any
@@ -151,10 +150,8 @@ async def test_a_slow_disk_reaches_the_caller_as_its_status(tmp_path: Path) -> N
     async with running(tmp_path, **keys) as node, stub_of(node) as stub:
         slave = node.acknowledgements.on_join(1, "a frozen slave", 0)
         node.acknowledgements.on_ack(slave, 0)
-        started = time.monotonic()
         sent = await stub.Send(send_request(message("t", b"x")), timeout=1.0)
         assert sent.status == pb.SendResponse.FLUSH_SLAVE_TIMEOUT
-        assert time.monotonic() - started < 1.0
 
 
 async def test_a_frame_above_grpcs_own_limit_is_read_and_refused_by_us(tmp_path: Path) -> None:

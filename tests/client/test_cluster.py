@@ -2,7 +2,6 @@
 
 import pickle
 import socket
-import time
 
 import grpc
 import pytest
@@ -10,6 +9,7 @@ from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto.columnar import Records
 
 from rocketsim_client import Cluster, Message, MessageQueue, Producer, QueueRange
+from rocketsim_client.channels import Channels
 from rocketsim_client.cluster import CommitFailed
 from rocketsim_client.errors import (
     BadAnswer,
@@ -152,12 +152,9 @@ def test_bounds_of_a_topic_take_one_call_a_broker(cluster, reader):
 def test_a_hanging_master_costs_one_timeout_and_then_none(cluster):
     with Cluster(cluster.address, timeout_s=0.3) as reader:
         cluster.brokers["broker-a", 0].script["QueueBounds"].extend([Hang()] * 9)
-        began = time.monotonic()
-        assert not reader.bounds("T", [QUEUE])[QUEUE].is_master
-        first = time.monotonic() - began
-        began = time.monotonic()
-        assert not reader.bounds("T", [QUEUE])[QUEUE].is_master
-        assert time.monotonic() - began < 0.25 < first < 2
+        for _ in range(2):
+            assert not reader.bounds("T", [QUEUE])[QUEUE].is_master
+        assert len(cluster.brokers["broker-a", 0].calls["QueueBounds"]) == 1
 
 
 def test_a_queue_that_is_not_there_does_not_hide_the_others(cluster, reader):
@@ -271,15 +268,17 @@ def test_errors_survive_the_way_between_processes(error):
     assert error.again() is not error
 
 
-def test_a_silent_name_server_costs_one_timeout_also_for_topics_that_are_nowhere(cluster):
+def test_a_silent_name_server_costs_one_timeout_also_for_topics_that_are_nowhere(cluster, monkeypatch):
+    asked: list[str] = []
+    call = Channels.call
+    monkeypatch.setattr(Channels, "call", lambda self, to, *rest: asked.append(to) or call(self, to, *rest))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = "{}:{}".format(*silent.getsockname())
-        with Cluster(f"{address};{cluster.address}", timeout_s=2) as reader:
-            for most in (20, 1.9):
-                began = time.monotonic()
+        with Cluster(f"{address};{cluster.address}", timeout_s=0.5) as reader:
+            for _ in range(2):
                 with pytest.raises(TopicNotExist):
                     reader.route("Nowhere")
-                assert time.monotonic() - began < most
+        assert asked == [address, cluster.address, cluster.address]
 
 
 def test_a_suggested_slave_that_is_not_there_is_not_asked_about_each_time(cluster, reader):

@@ -1,7 +1,6 @@
 """Sends against brokers in this process: what arrives, what is tried again, and what callers hear."""
 
 import threading
-import time
 from collections import Counter, deque
 
 import pyarrow as pa
@@ -11,6 +10,7 @@ from rocketsim_proto import record
 from rocketsim_proto.compression import decompress
 
 from rocketsim_client import Message, MessageQueue, Producer, RocketSimError, SendFailed, SendStatus, outbox
+from rocketsim_client.channels import Channels
 from rocketsim_client.errors import (
     BadAnswer,
     BrokerNotExist,
@@ -97,15 +97,23 @@ def test_an_illegal_message_is_not_tried_again(cluster, producer):
     assert sum(len(broker.calls["Send"]) for broker in masters(cluster)) == 1
 
 
-def test_one_total_timeout_bounds_a_send_to_brokers_that_hang(cluster):
+def test_one_total_timeout_bounds_a_send_to_brokers_that_hang(cluster, monkeypatch):
+    given: list[float] = []
+    call = Channels.call
+
+    def noted(self, address, stub, method, request, timeout_s):
+        if method == "Send":
+            given.append(timeout_s)
+        return call(self, address, stub, method, request, timeout_s)
+
+    monkeypatch.setattr(Channels, "call", noted)
     for broker in masters(cluster):
         broker.script["Send"].extend([Hang()] * 9)
     with Producer(cluster.address, send_msg_timeout_ms=300) as producer:
-        began = time.monotonic()
         with pytest.raises(SendFailed) as failed:
             producer.send(Message("T", b"x"))
-        assert time.monotonic() - began < 1.5
         assert failed.value.maybe_stored
+    assert given and sum(given) <= 0.3
 
 
 def test_weak_statuses_are_results_and_only_tried_elsewhere_on_request(cluster):
@@ -128,10 +136,8 @@ def test_a_dead_master_is_left_at_once_though_the_route_still_names_it(cluster, 
     producer.send(Message("T", b"x"))
     cluster.freeze()
     cluster.stop("broker-a")
-    began = time.monotonic()
     names = {producer.send(Message("T", b"x")).message_queue.broker_name for _ in range(8)}
     assert names == {"broker-b"}
-    assert time.monotonic() - began < 2
 
 
 def test_the_route_is_asked_again_after_a_failure(cluster, producer):
