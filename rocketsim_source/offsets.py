@@ -39,8 +39,17 @@ class StreamOffset:
 
     @classmethod
     def of(cls, written: Any) -> "StreamOffset":
-        if not isinstance(written, dict) or written.get("v") != VERSION or not isinstance(written.get("q"), dict):
-            raise OffsetError(f"not an offset of this source (version {VERSION}) in the checkpoint: {written!r}")
+        version = written.get("v") if isinstance(written, dict) else None
+        if type(version) is not int or version < 1:
+            raise OffsetError(f"not an offset of this source in the checkpoint: {written!r}")
+        if version > VERSION:
+            raise OffsetError(
+                f"the offsets in the checkpoint have format version {version}, and this version of RocketSim knows "
+                f"{VERSION}: run the query with the version that wrote them or a newer one, or with a new checkpoint "
+                "that starts where its group stands (startingOffsets=committed)"
+            )
+        if not isinstance(written.get("q"), dict):
+            raise OffsetError(f"an offset in the checkpoint has no queues: {written!r}")
         if not set(written) <= {"anchor", "q", "split", "v"}:
             raise OffsetError(f"an offset in the checkpoint has unknown parts: {written!r}")
         split = split_from_json(written["split"]) if "split" in written else None

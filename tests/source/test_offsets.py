@@ -2,6 +2,7 @@
 
 import json
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -25,6 +26,28 @@ def test_the_offset_is_the_documented_json() -> None:
 def test_a_split_of_a_newer_rule_is_refused_with_the_way_out() -> None:
     with pytest.raises(OffsetError, match="rule 2, and this version knows 1: run it with the version that planned it"):
         StreamOffset.of({"v": 1, "q": {}, "split": {"cores": 2, "rule": 2}})
+
+
+@pytest.mark.parametrize("rest", [{"q": {}}, {"anything": ["else"]}])
+def test_a_newer_format_is_refused_with_the_way_out(rest: dict[str, object]) -> None:
+    with pytest.raises(
+        OffsetError, match=r"format version 2, and this version of RocketSim knows 1: .*version that wrote"
+    ):
+        StreamOffset.of({"v": 2} | rest)
+
+
+# What commit 9157579 left behind: topic `old` has ten messages in each of four queues, batch 3 is planned and not done.
+OLD_CHECKPOINT = Path(__file__).parents[1] / "data" / "upgrade" / "checkpoint"
+
+
+@pytest.mark.parametrize("batch", range(4))
+def test_an_offset_of_an_older_version_is_written_as_it_was_read(batch: int) -> None:
+    """Spark compares texts: another one would be a batch without rows."""
+    text = (OLD_CHECKPOINT / "offsets" / str(batch)).read_text().splitlines()[-1]
+    read = StreamOffset.of(json.loads(text))
+    assert json.dumps(read.json()) == text
+    assert read.offsets == {Queue("old", "broker-a", queue_id): 3 * batch for queue_id in range(4)}
+    assert read.anchor == (batch == 0)
 
 
 @given(offsets, st.booleans(), st.randoms(use_true_random=False))
@@ -55,7 +78,9 @@ def test_what_is_written_reads_back_equal(found: dict[Queue, int], anchor: bool,
         None,
         5,
         {},
-        {"v": 2, "q": {}},
+        {"v": 0, "q": {}},
+        {"v": "1", "q": {}},
+        {"v": True, "q": {}},
         {"v": 1},
         {"v": 1, "q": []},
         {"v": 1, "q": {"T": 5}},

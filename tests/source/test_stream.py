@@ -3,12 +3,14 @@ would go wrong.
 """
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.source.bench import TIMEOUT_S, Bench, batches, failure_of, source_progress, wait_idle
+from tests.source.test_offsets import OLD_CHECKPOINT
 from tests.support.polling import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
@@ -164,6 +166,23 @@ def test_a_query_starts_where_its_group_is_committed(pair: Bench, checkpoint: st
     pair.send(topic, ["next"])
     pair.run(pair.stream(topic, group=group, startingOffsets="committed,earliest"), checkpoint + "-2")
     assert pair.bodies(checkpoint + "-2") == ["next"]
+
+
+def test_a_checkpoint_of_an_older_version_goes_on_without_loss_or_repetition(pair: Bench, tmp_path: Path) -> None:
+    """Its batch 3, from 6 to 9, was planned and not done; one record of each queue was never planned."""
+    for queue_id in range(4):
+        pair.send("old", [f"{queue_id}-{number}" for number in range(10)], queue_id=queue_id)
+    wait_until(lambda: pair.is_known("old"), "the name server to know it", TIMEOUT_S)
+    checkpoint = shutil.copytree(OLD_CHECKPOINT, tmp_path / "checkpoint")
+    pair.run(pair.stream("old", startingOffsets="earliest"), str(checkpoint))
+    rows = sorted((row.queueId, row.queueOffset) for row in pair.rows(str(checkpoint)))
+    assert rows == [(queue_id, offset) for queue_id in range(4) for offset in range(6, 10)]
+    newer = str(max(int(path.name) for path in (checkpoint / "offsets").glob("[0-9]*")) + 1)
+    text = (checkpoint / "offsets" / "3").read_text()
+    (checkpoint / "offsets" / newer).write_text(text.replace('"v": 1}', '"v": 2}'))
+    shutil.copy(checkpoint / "commits" / "2", checkpoint / "commits" / newer)
+    query = pair.start(pair.stream("old"), str(checkpoint))
+    assert "format version 2, and this version of RocketSim knows 1" in failure_of(query)
 
 
 def test_somebody_else_committing_the_group_can_end_the_query(pair: Bench, checkpoint: str) -> None:
