@@ -19,38 +19,31 @@ class FrameLate(CallTimeout):
 
 @contextmanager
 def prefetched(stream: Iterator[T], ahead: int, timeout_s: float) -> Iterator[Iterator[T]]:
-    """The stream's items, up to `ahead` of them taken in advance by a thread; FrameLate if one takes longer than
-    `timeout_s`.
+    """The stream's items, taken by a thread; FrameLate if one takes longer than `timeout_s`.
 
-    The thread waits for a reader that is slow, as Spark may be, and goes when the block is left: at once, or with its
-    call's deadline if the broker is silent.
+    `ahead` of them wait for a reader that is slow, as Spark may be, and one more is on its way; with 0 an item is only
+    taken when the reader asks for it.  The thread goes when the block is left: at once, or with its call's deadline if
+    the broker is silent.
     """
-    ready: queue.Queue[Any] = queue.Queue(max(1, ahead))
+    ready: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    wanted = threading.Semaphore(ahead + 1 if ahead else 0)
     left = threading.Event()
-
-    def put(item: Any) -> bool:
-        while not left.is_set():
-            try:
-                ready.put(item, timeout=0.2)
-                return True
-            except queue.Full:
-                continue
-        return False
 
     def run() -> None:
         try:
-            for item in stream:
-                if not put(item):
+            while wanted.acquire() and not left.is_set():
+                item = next(stream, END)
+                ready.put(item)
+                if item is END:
                     break
-            else:
-                put(END)
         except BaseException as error:  # handed to the reader, which raises it
-            put(error)
+            ready.put(error)
         finally:
             stream.close()  # type: ignore[attr-defined]  # a generator: closing it cancels the call
 
     def items() -> Iterator[T]:
         while True:
+            wanted.release()
             try:
                 item = ready.get(timeout=timeout_s)
             except queue.Empty:
@@ -66,3 +59,4 @@ def prefetched(stream: Iterator[T], ahead: int, timeout_s: float) -> Iterator[It
         yield items()
     finally:
         left.set()
+        wanted.release()

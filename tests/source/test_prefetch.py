@@ -1,0 +1,73 @@
+"""How far a task's frames are taken in advance, and what becomes of a stream that is late or left."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from rocketsim_source.prefetch import FrameLate, prefetched
+from tests.support.polling import wait_until
+
+
+class Stream:
+    """Counts what is taken out of it, and says when it is closed."""
+
+    def __init__(self, count: int) -> None:
+        self.taken = 0
+        self.closed = threading.Event()
+        self._count = count
+
+    def items(self) -> Iterator[int]:
+        try:
+            while self.taken < self._count:
+                self.taken += 1
+                yield self.taken
+        finally:
+            self.closed.set()
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_so_many_wait_for_a_slow_reader_and_one_is_on_its_way(ahead: int) -> None:
+    stream = Stream(100)
+    with prefetched(stream.items(), ahead, 5) as items:
+        for number in range(1, 20):
+            assert next(items) == number
+            expected = number + (ahead + 1 if ahead else 0)
+            wait_until(lambda expected=expected: stream.taken == expected, "what is taken in advance")
+        assert not stream.closed.is_set()
+    assert stream.closed.wait(5)
+    assert stream.taken < 30
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_all_items_come_in_order(ahead: int) -> None:
+    with prefetched(Stream(50).items(), ahead, 5) as items:
+        assert list(items) == list(range(1, 51))
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_an_error_comes_after_the_items_before_it(ahead: int) -> None:
+    def broken() -> Iterator[int]:
+        yield 1
+        yield 2
+        raise ZeroDivisionError
+
+    seen = []
+    with pytest.raises(ZeroDivisionError), prefetched(broken(), ahead, 5) as items:
+        for item in items:
+            seen.append(item)
+    assert seen == [1, 2]
+
+
+def test_a_stream_that_is_silent_is_late() -> None:
+    released = threading.Event()
+
+    def silent() -> Iterator[int]:
+        yield 1
+        released.wait(10)
+
+    with prefetched(silent(), 1, 0.05) as items:
+        assert next(items) == 1
+        with pytest.raises(FrameLate, match=r"no frame within 0\.05 s"):
+            next(items)
+    released.set()
