@@ -1,5 +1,6 @@
 """The sink over a real pair: every row acknowledged, and what a repeated batch leaves behind."""
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -96,9 +97,9 @@ def test_only_appending_is_possible(pair: Bench) -> None:
 
 def forget_last_commit(checkpoint: str) -> None:
     """As after a crash between a batch's writes and its commit: Spark runs the batch again, with the same id."""
-    commits = sorted((p for p in Path(checkpoint, "commits").iterdir() if p.name.isdigit()), key=lambda p: int(p.name))
-    commits[-1].unlink()
-    Path(checkpoint, "commits", f".{commits[-1].name}.crc").unlink(missing_ok=True)
+    last = newest(checkpoint, "commits")
+    last.unlink()
+    last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -187,6 +188,36 @@ def test_a_stream_survives_the_loss_of_its_master_and_loses_nothing(pair: Bench,
     pair.wait_caught_up(query, source)
     assert pair.batch(target).where("body != 'first'").select("body").distinct().count() == 20
     query.stop()
+
+
+def test_async_progress_tracking_with_commits_on_commit(pair: Bench, checkpoint: str) -> None:
+    """Spark runs ahead of its log there, and repeats more after a crash; the group is never ahead of the log."""
+    source, target, group = pair.topic(30), pair.topic(), pair.name("group")
+    stream = pair.stream(
+        source, startingOffsets="earliest", group=group, commitOffsets="onCommit", maxOffsetsPerTrigger=7
+    )
+    query = (
+        stream.select("body")
+        .writeStream.format("rocketsim")
+        .options(**pair.options(target, asyncProgressTrackingEnabled=True))
+        .option("asyncProgressTrackingCheckpointIntervalMs", 50)
+        .option("_asyncProgressTrackingOverrideSinkSupportCheck", True)
+        .option("checkpointLocation", checkpoint)
+        .start()
+    )
+    pair.wait_caught_up(query, source)
+    query.stop()
+    written = pair.batch(target, schema="body string").where("body != 'first'").collect()
+    assert sorted(row.body for row in written) == sorted(map(str, range(30)))
+    logged = json.loads(newest(checkpoint, "offsets").read_text().splitlines()[-1])["q"][source]["broker-a"]
+    committed = pair.committed(group, source)
+    assert sum(committed.values()) > 0
+    assert all(offset <= logged[str(queue.queue_id)] for queue, offset in committed.items())
+
+
+def newest(checkpoint: str, what: str) -> Path:
+    """The last file of a checkpoint's log."""
+    return max((p for p in Path(checkpoint, what).iterdir() if p.name.isdigit()), key=lambda path: int(path.name))
 
 
 def test_a_sink_that_cannot_reach_anybody_fails(pair: Bench, checkpoint: str) -> None:

@@ -1,0 +1,316 @@
+"""What an option does, where no other file shows it.  `tests/config/behaviours.py` says where each is shown."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from rocketsim_proto.columnar import Records
+
+from rocketsim_client.model import PullFrame
+from rocketsim_source import partition_reader, writer
+from rocketsim_source.cluster import ClientCluster
+from rocketsim_source.committer import Committer
+from rocketsim_source.decode import Decoder, Run
+from rocketsim_source.offsets import StreamOffset
+from rocketsim_source.options import SourceOptions, source_options
+from rocketsim_source.partition import QueueRangesPartition
+from rocketsim_source.partition_reader import read_partition
+from rocketsim_source.queue import Queue
+from rocketsim_source.range_fetch import RangeFetch
+from rocketsim_source.row_ids import OldIds, PlaceIds
+from rocketsim_source.schema import source_schema
+from rocketsim_source.sink_columns import SinkColumns
+from rocketsim_source.sink_options import sink_options
+from rocketsim_source.splits import QueueRange
+from rocketsim_source.stream_reader import _Driver
+from rocketsim_source.writer import SinkPlan, row_ids, worker_producer, write_rows
+from tests.source.memory_cluster import MemoryCluster, message
+from tests.support.fake_broker import Break, FakeCluster
+from tests.support.polling import wait_until
+
+Q0, Q1 = Queue("T", "broker-a", 0), Queue("T", "broker-a", 1)
+
+
+def options(**given: str) -> SourceOptions:
+    base = {"nameServer": "h:1", "topic": "T", "startingOffsets": "earliest", "idlePollMs": "0"}
+    return source_options(base | given, streaming=True)
+
+
+def filled(*counts: int, broker_ids: tuple[int, ...] = (0,)) -> MemoryCluster:
+    cluster = MemoryCluster(*broker_ids)
+    for queue, count in zip((Q0, Q1), counts, strict=False):
+        cluster.put(queue, count)
+    return cluster
+
+
+def next_offsets(cluster: MemoryCluster, start: dict[Queue, int], **given: str) -> dict[Queue, int]:
+    return _Driver(options(**given), cluster).latest_offset(StreamOffset(start), unlimited=False).offsets
+
+
+# --- how far a batch goes ---------------------------------------------------------------------------------------------
+
+
+def test_max_offsets_per_queue() -> None:
+    found = next_offsets(filled(100, 7), {Q0: 0, Q1: 0}, maxOffsetsPerQueue="10")
+    assert found == {Q0: 10, Q1: 7}
+
+
+def test_max_bytes_per_trigger() -> None:
+    """Records of the cluster in memory have 100 bytes each."""
+    found = next_offsets(filled(1000, 1000), {Q0: 0, Q1: 0}, maxBytesPerTrigger="5000")
+    assert sum(found.values()) == 50
+
+
+def test_ending_offsets_by_timestamp() -> None:
+    """Offset n was stored at 2000 + n ms; a queue that is not named has no end."""
+    ends = '{"T":{"broker-a":{"0":2040}}}'
+    cluster = filled(100, 100)
+    assert next_offsets(cluster, {Q0: 0, Q1: 0}, endingOffsetsByTimestamp=ends) == {Q0: 40, Q1: 100}
+    assert next_offsets(cluster, {Q0: 40, Q1: 100}, endingOffsetsByTimestamp=ends) == {Q0: 40, Q1: 100}
+
+
+def test_suggest_scope_driver() -> None:
+    """A probe of the master when the batch is planned says whom each queue's task asks first."""
+    cluster = filled(10, 10, broker_ids=(0, 1))
+    cluster.brokers[0].suggest = 1
+    start, end = StreamOffset({Q0: 0, Q1: 0}), StreamOffset({Q0: 10, Q1: 10})
+    for scope, hints in (("driver", {Q0: 1, Q1: 1}), ("task+worker", {})):
+        (planned,) = _Driver(options(suggestScope=scope), cluster).partitions(start, end)
+        assert isinstance(planned, QueueRangesPartition)
+        assert planned.hints == hints
+
+
+# --- how a task reads -------------------------------------------------------------------------------------------------
+
+
+def test_pull_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = filled(25)
+    cluster.packed = True
+    monkeypatch.setattr(partition_reader, "worker_cluster", lambda options: cluster)
+    for given, sizes in (({}, [25]), ({"pullBatchSize": "10"}, [10, 10, 5])):
+        found = options(**given)
+        partition = QueueRangesPartition([QueueRange(Q0, 0, 25)])
+        assert [batch.num_rows for batch in read_partition(partition, source_schema(found), found)] == sizes
+
+
+def test_pull_timeout_leaves_a_broker_that_is_silent_in_the_middle() -> None:
+    cluster, released = filled(30, broker_ids=(0, 1)), threading.Event()
+    frames = cluster.pull
+
+    def pull(ranges: Any, *, broker_id: int, **kwargs: Any) -> Iterator[PullFrame]:
+        for number, frame in enumerate(frames(ranges, broker_id=broker_id, **kwargs)):
+            if frame.broker_id == 0 and number == 1:
+                cluster.brokers[0].up = False  # for who asks anew
+                released.wait(20)
+            yield frame
+
+    cluster.pull = pull  # type: ignore[method-assign]
+    found = options(pullTimeoutMs="50", pullRetryBackoffMs="1")
+    fetched = list(RangeFetch(cluster, [QueueRange(Q0, 0, 30)], {}, found).frames())
+    released.set()
+    assert [one.broker_id for one in fetched] == [0, 1, 1]
+    assert cluster.suspected == [0]
+
+
+@pytest.mark.parametrize(("ahead", "taken"), [(0, 1), (1, 3), (4, 6)])
+def test_prefetch_pulls(ahead: int, taken: int) -> None:
+    cluster, count = filled(500), 0
+    frames = cluster.pull
+
+    def pull(*args: Any, **kwargs: Any) -> Iterator[PullFrame]:
+        nonlocal count
+        for frame in frames(*args, **kwargs):
+            count += 1
+            yield frame
+
+    cluster.pull = pull  # type: ignore[method-assign]
+    reading = RangeFetch(cluster, [QueueRange(Q0, 0, 500)], {}, options(prefetchPulls=str(ahead))).frames()
+    next(reading)
+    wait_until(lambda: count == taken, "the frames that are taken while the first is looked at")
+    assert sum(len(fetched.records) for fetched in reading) == 490
+
+
+def test_include_properties() -> None:
+    for given, names in (({}, {"properties"}), ({"includeProperties": "false"}, set())):
+        found = options(**given)
+        decoder = Decoder(source_schema(found), found)
+        (batch,) = decoder.batches(Records.walk(message(Q0, 0)), [Run(Q0, 1)], 0)
+        assert {"properties"} & set(batch.schema.names) == names
+
+
+# --- over calls to brokers in this process ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeCluster]:
+    with FakeCluster("T") as cluster:
+        for broker_id in (0, 1):
+            cluster.start("broker-a", broker_id)
+        yield cluster
+
+
+@pytest.mark.parametrize(("refresh", "calls"), [("1h", 1), ("0", 6)])
+def test_metadata_refresh_ms(fake: FakeCluster, refresh: str, calls: int) -> None:
+    cluster = ClientCluster.open(options(nameServer=fake.address, metadataRefreshMs=refresh).connection)
+    for _ in range(6):
+        assert cluster.bounds([Q0]).bounds
+    cluster.close()
+    assert len(fake.route_calls) == calls
+
+
+@pytest.mark.parametrize(("target", "brokers"), [("masterFirst", {0}), ("masterOnly", {0}), ("both", {0, 1})])
+def test_commit_target(fake: FakeCluster, target: str, brokers: set[int]) -> None:
+    found = options(nameServer=fake.address, group="g", commitTarget=target, commitAsync="false")
+    committer = Committer(ClientCluster.open(found.connection), found)
+    committer.processed({Q0: 5})
+    assert fake.brokers["broker-a", 0].store.offsets["g", "T", 0] == 5
+    assert {broker.broker_id for broker in fake.brokers.values() if broker.calls["CommitOffsets"]} == brokers
+    committer.close(1)
+
+
+@pytest.mark.parametrize(("interval", "again"), [("20", True), ("1h", False)])
+def test_commit_reconcile_interval_ms(interval: str, again: bool) -> None:
+    cluster = filled(10)
+    committer = Committer(cluster, options(group="g", commitReconcileIntervalMs=interval))
+    committer.processed({Q0: 5})
+    wait_until(lambda: cluster.commits, "the first commit")
+    if again:
+        wait_until(lambda: len(cluster.commits) >= 4, "the same offset again")
+    else:
+        committer.processed({Q0: 5})
+        committer.processed({Q1: 1})
+        wait_until(lambda: cluster.offsets["g"] == {Q0: 5, Q1: 1}, "the second commit")
+        assert cluster.commits[1:] == [("masterFirst", {Q1: 1})]
+    assert all(offset == 5 for _, offsets in cluster.commits for queue, offset in offsets.items() if queue == Q0)
+    committer.close(1)
+
+
+# --- how a task writes ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def new_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    made: dict[Any, Any] = {}
+    monkeypatch.setattr(writer, "_producers", made)
+    yield
+    for producer in made.values():
+        producer.close()
+
+
+def plan(address: str, **given: str) -> SinkPlan:
+    found = sink_options({"nameServer": address, "topic": "T"} | given)
+    return SinkPlan(found, SinkColumns(body=0), "job")
+
+
+def rows(*bodies: bytes) -> Iterator[pa.RecordBatch]:
+    yield pa.record_batch({"body": pa.array(bodies, pa.binary())})
+
+
+def sends(fake: FakeCluster) -> list[int]:
+    """How many messages each call had."""
+    return [request.count for request in fake.brokers["broker-a", 0].calls["Send"]]
+
+
+def test_send_batch_size(fake: FakeCluster) -> None:
+    write_rows(plan(fake.address, sendBatchSize="4", maxInflight="1"), rows(*[b"x"] * 10))
+    assert sends(fake) == [4, 4, 2]
+    write_rows(plan(fake.address), rows(*[b"x"] * 10))
+    assert sends(fake)[3:] == [10]
+
+
+def test_retry_times_when_send_failed(fake: FakeCluster) -> None:
+    fake.brokers["broker-a", 0].script["Send"].extend([Break()] * 3)
+    assert write_rows(plan(fake.address, retryTimesWhenSendFailed="3"), rows(b"x")).rows == 1
+    fake.brokers["broker-a", 0].script["Send"].extend([Break()] * 2)
+    with pytest.raises(Exception, match="after 2 attempts"):
+        write_rows(plan(fake.address, retryTimesWhenSendFailed="1"), rows(b"x"))
+
+
+def test_send_timeout_ms_is_for_all_attempts_together(fake: FakeCluster) -> None:
+    fake.brokers["broker-a", 0].script["Send"].extend([Break()] * 1000)
+    with pytest.raises(Exception, match="not acknowledged after") as failure:
+        write_rows(plan(fake.address, sendTimeoutMs="300", retryTimesWhenSendFailed="1000"), rows(b"x"))
+    assert len(sends(fake)) < 100, failure
+
+
+def test_max_inflight_is_how_many_frames_a_broker_has_at_once(fake: FakeCluster) -> None:
+    lock, under_way, most = threading.Lock(), 0, 0
+    all_there = threading.Barrier(3)
+
+    def before_send() -> None:
+        nonlocal under_way, most
+        with lock:
+            under_way += 1
+            most = max(most, under_way)
+        all_there.wait(20)
+        with lock:
+            under_way -= 1
+
+    fake.brokers["broker-a", 0].before_send = before_send
+    assert (
+        write_rows(plan(fake.address, sendBatchSize="1", maxInflight="3", sendTimeoutMs="30s"), rows(*[b"x"] * 9)).rows
+        == 9
+    )
+    assert most == 3
+
+
+def test_sink_group(fake: FakeCluster) -> None:
+    write_rows(plan(fake.address), rows(b"x"))
+    write_rows(plan(fake.address, group="mine"), rows(b"x"))
+    groups = [request.producer_group for request in fake.brokers["broker-a", 0].calls["Send"]]
+    assert groups == ["rocketsim-spark-sink", "mine"]
+
+
+@pytest.mark.parametrize(
+    ("given", "flags"),
+    [
+        ({}, {0, 0x301}),
+        ({"compressMsgBodyOverHowmuch": "1g"}, {0}),
+        ({"compressMsgBodyOverHowmuch": "10", "compressType": "ZSTD"}, {0x201}),
+        ({"compressType": "LZ4"}, {0, 0x101}),
+    ],
+)
+def test_compression(fake: FakeCluster, given: dict[str, str], flags: set[int]) -> None:
+    write_rows(plan(fake.address, **given), rows(b"x" * 4095, b"y" * 4096))
+    assert {stored.sys_flag for stored in fake.messages("T")} == flags
+
+
+def test_id_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = {writer.QUERY_ID: "q", writer.BATCH_ID: "7"}
+
+    class Context:
+        @classmethod
+        def get(cls) -> "Context":
+            return cls()
+
+        def getLocalProperty(self, name: str) -> str | None:
+            return properties.get(name)
+
+        def partitionId(self) -> int:
+            return 3
+
+    monkeypatch.setattr(writer, "TaskContext", Context)
+    batch = next(rows(b"x", b"y"))
+
+    def made(**given: str) -> list[str]:
+        found = row_ids(plan("h:1", sinkMode="idempotent", **given))
+        assert isinstance(found, PlaceIds | OldIds)
+        return found.of(batch, None).to_pylist()
+
+    assert made(idVersion="0") == ["q-7-3-0", "q-7-3-1"]
+    assert made(sinkName="out") == made(sinkName="out", idVersion="1")
+    seven = made(sinkName="out")
+    properties[writer.BATCH_ID] = "8"
+    assert not set(seven) & set(made(sinkName="out"))
+    assert made(sinkName="out") != made(sinkName="in")
+    properties.clear()  # a batch job
+    assert made(idVersion="0") == ["job-3-0", "job-3-1"]
+    assert row_ids(plan("h:1")) is None
+
+
+def test_a_workers_producer_outlives_its_task(fake: FakeCluster) -> None:
+    found = plan(fake.address)
+    write_rows(found, rows(b"x"))
+    assert worker_producer(found.options) is worker_producer(plan(fake.address, sendBatchSize="1").options)
