@@ -258,6 +258,10 @@ class Admin:
             broker_addr, broker_name, expected_epoch, broker_role, force, self._timeout_s
         )
 
+    def remove_slave(self, broker_addr: str, broker_id: int) -> dict[int, str]:
+        """Make that broker forget a slave that is gone for good; the slaves that it still knows, by id."""
+        return self._brokers.remove_slave(broker_addr, broker_id, self._timeout_s)
+
     # --- messages -------------------------------------------------------------------------------------------------
 
     def query_msg_by_id(self, topic: str, msg_id: str) -> MessageView:

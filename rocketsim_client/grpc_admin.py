@@ -157,6 +157,11 @@ class GrpcAdmin:
         answer = self._call(address, "PromoteSlave", request, timeout_s)
         return Promotion(address, answer.epoch, answer.start_offset)
 
+    def remove_slave(self, address: str, broker_id: int, timeout_s: float) -> dict[int, str]:
+        return dict(
+            self._call(address, "RemoveSlave", pb.RemoveSlaveRequest(broker_id=broker_id), timeout_s).known_slaves
+        )
+
     # --- messages -------------------------------------------------------------------------------------------------
 
     def query_msg_by_id(self, address: str, broker_name: str, topic: str, msg_id: str, timeout_s: float) -> Messages:

@@ -239,6 +239,17 @@ class Operations:
         now = self.config()
         return {key: now[key] for key in values}
 
+    def remove_slave(self, broker_id: int) -> None:
+        """A slave that is gone for good: no start waits for it, no promotion asks for it."""
+        broker = self._broker
+        if broker_id in broker.acknowledgements.tracker.slaves:
+            raise InvalidParameter(f"slave {broker_id} follows this master now: stop it first, and for good")
+        address = broker.known_slaves.addresses.get(broker_id, "")
+        broker.known_slaves.remove(broker_id)
+        broker.mastership.forget_slave(broker_id)
+        broker.peers.forget(address)
+        logger.warning("slave %d at %s is forgotten: an operator says that it is gone for good", broker_id, address)
+
     async def promote(self, broker_name: str, expected_epoch: int, role_name: str, *, force: bool) -> tuple[int, int]:
         try:
             role = BrokerRole(role_name or BrokerRole.ASYNC_MASTER.value)

@@ -165,6 +165,11 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
         return pb.UpdateBrokerConfigResponse(values=self._operations.update_config(dict(request.values)))
 
     @maps_errors
+    async def RemoveSlave(self, request: pb.RemoveSlaveRequest, context: Context) -> pb.RemoveSlaveResponse:
+        self._operations.remove_slave(request.broker_id)
+        return pb.RemoveSlaveResponse(known_slaves=self._broker.known_slaves.addresses)
+
+    @maps_errors
     async def PromoteSlave(self, request: pb.PromoteSlaveRequest, context: Context) -> pb.PromoteSlaveResponse:
         if request.expected_epoch < 0:
             raise InvalidParameter(f"expected epoch {request.expected_epoch} is negative")

@@ -108,6 +108,7 @@ class Status:
             "brokerActive": str(broker.takes_clients_writes).lower(),
             "state": self.line(),
             "epoch": broker.epoch,
+            "knownSlaves": broker.known_slaves,
             "commitLogMinOffset": store.min_offset,
             "commitLogMaxOffset": store.end_offset,
             "commitLogFlushedOffset": store.flushed_offset,

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from broker_service.broker.consumer_offsets import ConsumerOffsetTable
 from broker_service.broker.groups import SubscriptionGroupTable
+from broker_service.broker.known_slaves import KnownSlaves
 from broker_service.broker.long_polling import LongPolling
 from broker_service.broker.mastership import Mastership, Standing
 from broker_service.broker.peers import Peers
@@ -36,6 +37,7 @@ class Broker:
         topics: TopicTable,
         groups: SubscriptionGroupTable,
         offsets: ConsumerOffsetTable,
+        known_slaves: KnownSlaves,
         mastership: Mastership,
         acknowledgements: Acknowledgements,
         log_epoch: Callable[[], int],
@@ -48,6 +50,7 @@ class Broker:
         self.topics = topics
         self.groups = groups
         self.offsets = offsets
+        self.known_slaves = known_slaves
         self.mastership = mastership
         self.acknowledgements = acknowledgements
         self.peers = Peers()

@@ -5,11 +5,13 @@
     WAITING ──ready───────┘     WAITING ───────────┘
 
 A master starts WAITING.  It is ready when somebody who would know of a newer master has answered (a name server or a
-slave; where neither is configured, nobody would), and when no slave has records that it lost: after an unclean stop it
-waits a while for those that may.  FENCED is final: the operator restarts the broker as a slave of the new master.
+slave; where neither is configured, nobody would), and when no slave has records that it lost.  After an unclean stop it
+waits a while for everybody else: for a name server that has not forgotten, as the first one may have, that this master
+was replaced, and for slaves that may have what was lost here.  FENCED is final: the operator restarts the broker as a
+slave of the new master.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 
 from broker_service.errors import ServiceNotAvailable, StaleEpoch
@@ -26,8 +28,9 @@ class Standing(Enum):
 class Mastership:
     """`clean_start`: this broker began its log's last epoch and stopped cleanly: nothing of it can be missing here.
 
-    `asks_others`: name servers or slaves are configured.  `slave_count` is how many slaves are; a name server knows
-    only those that are there already, which after a power loss of both may be none.
+    `asks_others`: name servers or slaves are configured.  `others` are the addresses of these and of the slaves that it
+    knows (`known_slaves`, by id).  `slave_count` is how many slaves there are; a name server knows only those that are
+    there already, which after a power loss of both may be none.
     """
 
     def __init__(
@@ -36,6 +39,8 @@ class Mastership:
         epoch: int,
         *,
         asks_others: bool,
+        others: Collection[str] = (),
+        known_slaves: Mapping[int, str] | None = None,
         clean_start: bool,
         slave_count: int,
         slave_wait_s: float,
@@ -53,6 +58,8 @@ class Mastership:
         self._joined: set[int] = set()
         self._handed_back: set[int] = set()
         self._answers_for_offsets = role is BrokerRole.SLAVE
+        self._silent = set(others)
+        self._known_slaves = dict(known_slaves or {})
 
     @property
     def is_master(self) -> bool:
@@ -70,9 +77,22 @@ class Mastership:
         if self._heard_at is None:
             self._heard_at = now
 
-    def slave_joined(self, slave_id: int, now: float) -> None:
+    def heard(self, address: str) -> None:
+        """A name server or a slave has answered, whatever it said."""
+        self._silent.discard(address)
+
+    def forget_slave(self, slave_id: int) -> None:
+        """An operator says that it is gone for good."""
+        address = self._known_slaves.pop(slave_id, None)
+        if address is not None:
+            self._silent.discard(address)
+            self._awaited_slaves = max(min(1, self._awaited_slaves), self._awaited_slaves - 1)
+
+    def slave_joined(self, slave_id: int, now: float, address: str = "") -> None:
         """It has shown its log, and what it had beyond ours has been fetched."""
         self._joined.add(slave_id)
+        self.heard(address)
+        self.heard(self._known_slaves.get(slave_id, address))  # it may have moved
         self.answered(now)
 
     def offsets_handed_back(self, slave_id: int) -> None:
@@ -120,6 +140,8 @@ class Mastership:
                 f"{len(self._joined)} of {self._awaited_slaves} slaves have shown their logs after an unclean stop: "
                 "the others may have records that were lost here"
             )
+        for address in sorted(self._silent):
+            return f"{address} has not answered after an unclean stop: it may know of a newer master"
         return None
 
     def offsets_wait_for(self, slaves: Iterable[int], now: float) -> str | None:
@@ -141,13 +163,16 @@ class Mastership:
 
     def misses(self, slaves: Mapping[int, int]) -> str | None:
         """Whom a master that waits for nothing any more has waited for in vain; None: nobody."""
-        if self._clean_start or (slaves.keys() <= self._joined and len(self._joined) >= self._awaited_slaves):
+        all_joined = slaves.keys() <= self._joined and len(self._joined) >= self._awaited_slaves
+        if self._clean_start or (all_joined and not self._silent):
             return None
         count = max(self._awaited_slaves, len(self._joined | slaves.keys()))
+        silent = f"; no answer from {', '.join(sorted(self._silent))}" if self._silent else ""
         return (
             f"{len(self._joined)} of {count} slaves have shown their logs within "
-            f"slaveWaitTimeMs={self._slave_wait_s * 1000:.0f} after an unclean stop; what was lost here and another "
-            "has will be cut there, and kept in its rocketsim/diverged"
+            f"slaveWaitTimeMs={self._slave_wait_s * 1000:.0f} after an unclean stop{silent}; what was lost here and "
+            "another has will be cut there, and kept in its rocketsim/diverged; a slave that is gone for good is "
+            "forgotten with `rocketsim admin removeSlave`"
         )
 
     def check_writable(self, client_epoch: int = 0, waits_for: str | None = None) -> None:

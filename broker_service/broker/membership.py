@@ -53,6 +53,7 @@ class Membership:
         members = [Member(item.broker_id, item.address, item.epoch, item.end_offset) for item in reply.members]
         broker.peers.answered(name_server, members, reply.newest_epoch, self._address)
         self._fence(reply.newest_epoch, f"name server {name_server}")
+        broker.mastership.heard(name_server)
         if not reply.refused:
             broker.mastership.answered(broker.clock())
         elif reply.refused != self._refusals.get(name_server):
@@ -60,11 +61,15 @@ class Membership:
         self._refusals[name_server] = reply.refused  # said once
         self._poke()
 
-    def question(self) -> replication_pb2.GetMemberRequest | None:
-        """What a master asks its configured slaves; None for a slave."""
+    def slaves(self) -> set[str]:
+        """The addresses that a master asks: of the slaves that its configuration names, and of those that it knows."""
         broker = self._broker
         if broker.is_slave:
-            return None
+            return set()
+        return {*broker.config.slave_addresses, *broker.known_slaves.addresses.values()} - {self._address}
+
+    def question(self) -> replication_pb2.GetMemberRequest:
+        broker = self._broker
         return replication_pb2.GetMemberRequest(
             broker_name=broker.config.broker_name, broker_id=broker.broker_id, epoch=broker.epoch
         )
@@ -83,5 +88,6 @@ class Membership:
         member = Member(reply.broker_id, address, reply.epoch, reply.end_offset)
         broker.peers.answered(address, [member], reply.epoch, self._address)
         self._fence(reply.epoch, f"broker {reply.broker_id} at {address}")
+        broker.mastership.heard(address)
         broker.mastership.answered(broker.clock())
         self._poke()

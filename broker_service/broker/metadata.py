@@ -37,9 +37,11 @@ class MetadataExchange:
         self._changed_groups: set[str] = set()
         self._changed_offsets: dict[tuple[str, str], set[int]] = {}
         self._sequence = 1  # of the last changes that were taken; what was loaded at the start is the first
+        self._slaves_changed = False
         broker.topics.changed.append(self._changed_topics.add)
         broker.groups.changed.append(self._changed_groups.add)
         broker.offsets.changed.append(self._offsets_changed)
+        broker.known_slaves.changed.append(self._known_slaves_changed)
 
     # --- the master's side ------------------------------------------------------------------------------------------
 
@@ -58,6 +60,7 @@ class MetadataExchange:
             deleted_topics=broker.topics.deleted(),
             deleted_queues=self._floors(broker.topics.tombstones),
             deleted_groups=broker.groups.deleted(),
+            known_slaves=self._known_slaves(),
             complete=True,
             epoch=broker.epoch,
             end_offset=position.log_offset,
@@ -74,7 +77,7 @@ class MetadataExchange:
         return self._sequence + self._has_changes()
 
     def _has_changes(self) -> bool:
-        return bool(self._changed_topics or self._changed_groups or self._changed_offsets)
+        return bool(self._changed_topics or self._changed_groups or self._changed_offsets or self._slaves_changed)
 
     def take_changes(self) -> metadata_pb2.Metadata | None:
         """What has changed since the last call; None if nothing has."""
@@ -86,6 +89,7 @@ class MetadataExchange:
         self._changed_topics.clear()
         self._changed_groups.clear()
         self._changed_offsets = {}
+        slaves_changed, self._slaves_changed = self._slaves_changed, False
         deleted = [name for name in sorted(topics) if name not in broker.topics.entries]
         return metadata_pb2.Metadata(
             topics_version=version_to_proto(broker.topics.version),
@@ -99,6 +103,7 @@ class MetadataExchange:
             deleted_topics=deleted,
             deleted_queues=self._floors(deleted),
             deleted_groups=[name for name in sorted(groups) if name not in broker.groups.entries],
+            known_slaves=self._known_slaves() if slaves_changed else None,
             epoch=broker.epoch,
             sequence=self._sequence,
         )
@@ -162,6 +167,9 @@ class MetadataExchange:
             logger.info(
                 "taken over from the master: topics %s, groups %s", sorted(topics) or "-", sorted(groups) or "-"
             )
+        if metadata.HasField("known_slaves"):
+            slaves = metadata.known_slaves.addresses
+            broker.known_slaves.adopt({at: slaves[at] for at in slaves if at != broker.broker_id})
         broker.offsets.merge_from_master(offsets_from_proto(metadata.consumer_offsets), complete=metadata.complete)
         if metadata.complete:
             delays = {item.delay_level: item.offset for item in metadata.delay_offsets}
@@ -177,6 +185,13 @@ class MetadataExchange:
         self._changed_topics.clear()
         self._changed_groups.clear()
         self._changed_offsets = {}
+        self._slaves_changed = False
+
+    def _known_slaves(self) -> metadata_pb2.KnownSlaves:
+        return metadata_pb2.KnownSlaves(addresses=self._broker.known_slaves.addresses)
+
+    def _known_slaves_changed(self) -> None:
+        self._slaves_changed = True
 
     def _offsets_changed(self, change: Change) -> None:
         group, topic, queues = change

@@ -17,6 +17,7 @@ from broker_service.broker.commits import Commits
 from broker_service.broker.consumer_offsets import ConsumerOffsetTable
 from broker_service.broker.delivery import Delivery
 from broker_service.broker.groups import SubscriptionGroupTable
+from broker_service.broker.known_slaves import KnownSlaves
 from broker_service.broker.leadership import Leadership
 from broker_service.broker.mastership import Mastership
 from broker_service.broker.membership import Membership
@@ -81,6 +82,7 @@ class BrokerNode:
         self.groups = SubscriptionGroupTable(
             self._json_file("config/subscriptionGroup.json"), self._json_file("rocketsim/deleted_groups.json")
         )
+        self.known_slaves = KnownSlaves(self._json_file("rocketsim/slaves.json"))
         self.offsets = ConsumerOffsetTable(
             self._json_file("config/consumerOffset.json"),
             self._json_file("rocketsim/offset_generations.json"),
@@ -122,13 +124,16 @@ class BrokerNode:
 
     def _make_broker(self, store_host: bytes) -> None:
         config, store = self.config, self.store
-        self._slaves = tuple(address for address in config.slave_addresses if address != self.address)
+        slaves = {*config.slave_addresses} - {self.address}
+        known = self.known_slaves.addresses
         self.mastership = Mastership(
             config.broker_role,
             self.epochs.epochs.last,
-            asks_others=bool(config.name_servers or self._slaves),
+            asks_others=bool(config.name_servers or slaves),
+            others={*config.name_servers, *slaves, *known.values()} - {self.address},
+            known_slaves=known,
             clean_start=store.recovery.clean and (self.epochs.goes_on or not self.epochs.epochs.last),
-            slave_count=len(self._slaves),
+            slave_count=max(len(slaves), len(known)),
             slave_wait_s=config.slave_wait_time_ms / 1000,
             now=self.machine.monotonic(),
         )
@@ -152,6 +157,7 @@ class BrokerNode:
             topics=self.topics,
             groups=self.groups,
             offsets=self.offsets,
+            known_slaves=self.known_slaves,
             mastership=self.mastership,
             acknowledgements=self.acknowledgements,
             log_epoch=lambda: self.epochs.epochs.last,
@@ -210,7 +216,7 @@ class BrokerNode:
             open_channel=self.machine.network.open_channel,
         )
         self.roll_call = RollCall(
-            self._slaves,
+            slaves=membership.slaves,
             request=membership.question,
             answered=membership.slave_answered,
             pause_s=membership.pause_s,

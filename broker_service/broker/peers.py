@@ -28,6 +28,10 @@ class Peers:
         self._answers[name_server] = tuple(member for member in members if member.address != own_address)
         self.newest_epoch = max(self.newest_epoch, newest_epoch)
 
+    def forget(self, address: str) -> None:
+        """It is asked no more: what it said last is history."""
+        self._answers.pop(address, None)
+
     @property
     def have_answered(self) -> bool:
         return bool(self._answers)

@@ -56,7 +56,8 @@ class ReplicationLink:
             self._poke()
 
     def slave_joined(self, slave: SlaveProgress) -> None:
-        self._broker.mastership.slave_joined(slave.slave_id, self._broker.clock())
+        self._broker.mastership.slave_joined(slave.slave_id, self._broker.clock(), slave.address)
+        self._broker.known_slaves.joined(slave.slave_id, slave.address)
         self._poke()
 
     def offsets_handed_back(self, slave: SlaveProgress) -> None:

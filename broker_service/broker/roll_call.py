@@ -1,11 +1,12 @@
-"""RollCall: a master asks the slaves that its configuration names who they are and how far their logs go.
+"""RollCall: brokers of one name are asked who they are and how far their logs go.
 
-A pair without name servers hears so of a slave that was promoted meanwhile, or has what was lost here.
+A master asks the slaves that its configuration names and those that have followed it: so it hears, also without a name
+server, of one that was promoted meanwhile or has what was lost here.  A slave asks everybody before it is promoted.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from rocketsim_proto.replication_pb2 import GetMemberRequest, GetMemberResponse
 from rocketsim_proto.replication_pb2_grpc import ReplicationStub
@@ -21,15 +22,15 @@ Answered = Callable[[str, GetMemberResponse | None], None]
 
 
 class RollCall:
-    """`request` makes the question (None: nothing to ask now), `answered` hears each answer or that there was none,
+    """`slaves` says whom to ask now, `request` makes the question, `answered` hears each answer or that there was none,
     `pause_s` says how long to wait for the next round.
     """
 
     def __init__(
         self,
-        slaves: tuple[str, ...],
         *,
-        request: Callable[[], GetMemberRequest | None],
+        slaves: Callable[[], Iterable[str]],
+        request: Callable[[], GetMemberRequest],
         answered: Answered,
         pause_s: Callable[[], float],
         open_channel: OpenChannel,
@@ -39,32 +40,38 @@ class RollCall:
         self._answered = answered
         self._pause_s = pause_s
         self._open_channel = open_channel
+        self._troubles: dict[str, str] = {}
 
     async def run(self) -> None:
         """Until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            for address in self._slaves:
-                tasks.create_task(self._ask(address), name=f"ask-{address}")
-
-    async def _ask(self, address: str) -> None:
-        trouble = ""
         while True:
-            request = self._request()
-            if request is not None:
-                reason = await self._ask_once(address, request)
-                if reason and reason != trouble:  # once, not at every try
-                    logger.warning("slave %s does not answer: %s; asked again", address, reason)
-                trouble = reason
+            await asyncio.gather(*(self._ask(address) for address in self._slaves()))
             await asyncio.sleep(self._pause_s())
 
-    async def _ask_once(self, address: str, request: GetMemberRequest) -> str:
-        """Why there was no answer; empty if there was one."""
+    async def ask_each(self, addresses: Iterable[str]) -> dict[str, GetMemberResponse | None]:
+        """What each of them answers now; None: it does not."""
+        asked = sorted(set(addresses))
+        replies = await asyncio.gather(*(self._ask_once(address) for address in asked))
+        return {
+            address: reply if isinstance(reply, GetMemberResponse) else None
+            for address, reply in zip(asked, replies, strict=True)
+        }
+
+    async def _ask(self, address: str) -> None:
+        reply = await self._ask_once(address)
+        if isinstance(reply, GetMemberResponse):
+            self._troubles.pop(address, None)
+            self._answered(address, reply)
+            return
+        if str(reply) != self._troubles.get(address):  # once, not at every try
+            logger.warning("slave %s does not answer: %s; asked again", address, reply)
+            self._troubles[address] = str(reply)
+        self._answered(address, None)
+
+    async def _ask_once(self, address: str) -> GetMemberResponse | PeerLost:
         # A channel of its own for every question: one that is kept tries again ever more rarely.
         async with self._open_channel(address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
             try:
-                reply = await ask(ReplicationStub(channel).GetMember(request, timeout=ANSWER_WITHIN_S))
+                return await ask(ReplicationStub(channel).GetMember(self._request(), timeout=ANSWER_WITHIN_S))
             except PeerLost as lost:
-                self._answered(address, None)
-                return str(lost)
-        self._answered(address, reply)
-        return ""
+                return lost

@@ -284,6 +284,25 @@ class PromoteSlaveResponse(_message.Message):
     start_offset: int
     def __init__(self, epoch: _Optional[int] = ..., start_offset: _Optional[int] = ...) -> None: ...
 
+class RemoveSlaveRequest(_message.Message):
+    __slots__ = ("broker_id",)
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    broker_id: int
+    def __init__(self, broker_id: _Optional[int] = ...) -> None: ...
+
+class RemoveSlaveResponse(_message.Message):
+    __slots__ = ("known_slaves",)
+    class KnownSlavesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: str
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[str] = ...) -> None: ...
+    KNOWN_SLAVES_FIELD_NUMBER: _ClassVar[int]
+    known_slaves: _containers.ScalarMap[int, str]
+    def __init__(self, known_slaves: _Optional[_Mapping[int, str]] = ...) -> None: ...
+
 class QueryMsgByIdRequest(_message.Message):
     __slots__ = ("topic", "message_id")
     TOPIC_FIELD_NUMBER: _ClassVar[int]

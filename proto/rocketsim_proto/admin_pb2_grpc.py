@@ -106,6 +106,11 @@ class AdminStub:
                 request_serializer=rocketsim__proto_dot_admin__pb2.PromoteSlaveRequest.SerializeToString,
                 response_deserializer=rocketsim__proto_dot_admin__pb2.PromoteSlaveResponse.FromString,
                 _registered_method=True)
+        self.RemoveSlave = channel.unary_unary(
+                '/rocketsim.Admin/RemoveSlave',
+                request_serializer=rocketsim__proto_dot_admin__pb2.RemoveSlaveRequest.SerializeToString,
+                response_deserializer=rocketsim__proto_dot_admin__pb2.RemoveSlaveResponse.FromString,
+                _registered_method=True)
         self.QueryMsgById = channel.unary_unary(
                 '/rocketsim.Admin/QueryMsgById',
                 request_serializer=rocketsim__proto_dot_admin__pb2.QueryMsgByIdRequest.SerializeToString,
@@ -212,6 +217,13 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RemoveSlave(self, request, context):
+        """Forget a slave that is gone for good; asked of the master, or, while there is none, of each slave.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def QueryMsgById(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -302,6 +314,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.PromoteSlave,
                     request_deserializer=rocketsim__proto_dot_admin__pb2.PromoteSlaveRequest.FromString,
                     response_serializer=rocketsim__proto_dot_admin__pb2.PromoteSlaveResponse.SerializeToString,
+            ),
+            'RemoveSlave': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveSlave,
+                    request_deserializer=rocketsim__proto_dot_admin__pb2.RemoveSlaveRequest.FromString,
+                    response_serializer=rocketsim__proto_dot_admin__pb2.RemoveSlaveResponse.SerializeToString,
             ),
             'QueryMsgById': grpc.unary_unary_rpc_method_handler(
                     servicer.QueryMsgById,
@@ -699,6 +716,33 @@ class Admin:
             '/rocketsim.Admin/PromoteSlave',
             rocketsim__proto_dot_admin__pb2.PromoteSlaveRequest.SerializeToString,
             rocketsim__proto_dot_admin__pb2.PromoteSlaveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveSlave(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rocketsim.Admin/RemoveSlave',
+            rocketsim__proto_dot_admin__pb2.RemoveSlaveRequest.SerializeToString,
+            rocketsim__proto_dot_admin__pb2.RemoveSlaveResponse.FromString,
             options,
             channel_credentials,
             insecure,

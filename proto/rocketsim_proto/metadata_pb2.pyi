@@ -112,8 +112,21 @@ class QueueFloor(_message.Message):
     next_offset: int
     def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., next_offset: _Optional[int] = ...) -> None: ...
 
+class KnownSlaves(_message.Message):
+    __slots__ = ("addresses",)
+    class AddressesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: str
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[str] = ...) -> None: ...
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    addresses: _containers.ScalarMap[int, str]
+    def __init__(self, addresses: _Optional[_Mapping[int, str]] = ...) -> None: ...
+
 class Metadata(_message.Message):
-    __slots__ = ("topics_version", "topics", "groups_version", "groups", "consumer_offsets", "delay_offsets", "deleted_topics", "deleted_groups", "complete", "epoch", "end_offset", "deleted_queues", "sequence")
+    __slots__ = ("topics_version", "topics", "groups_version", "groups", "consumer_offsets", "delay_offsets", "deleted_topics", "deleted_groups", "complete", "epoch", "end_offset", "deleted_queues", "sequence", "known_slaves")
     TOPICS_VERSION_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     GROUPS_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -127,6 +140,7 @@ class Metadata(_message.Message):
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     DELETED_QUEUES_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_SLAVES_FIELD_NUMBER: _ClassVar[int]
     topics_version: DataVersion
     topics: _containers.RepeatedCompositeFieldContainer[TopicConfig]
     groups_version: DataVersion
@@ -140,4 +154,5 @@ class Metadata(_message.Message):
     end_offset: int
     deleted_queues: _containers.RepeatedCompositeFieldContainer[QueueFloor]
     sequence: int
-    def __init__(self, topics_version: _Optional[_Union[DataVersion, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[TopicConfig, _Mapping]]] = ..., groups_version: _Optional[_Union[DataVersion, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[SubscriptionGroupConfig, _Mapping]]] = ..., consumer_offsets: _Optional[_Iterable[_Union[ConsumerOffset, _Mapping]]] = ..., delay_offsets: _Optional[_Iterable[_Union[DelayOffset, _Mapping]]] = ..., deleted_topics: _Optional[_Iterable[str]] = ..., deleted_groups: _Optional[_Iterable[str]] = ..., complete: _Optional[bool] = ..., epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., deleted_queues: _Optional[_Iterable[_Union[QueueFloor, _Mapping]]] = ..., sequence: _Optional[int] = ...) -> None: ...
+    known_slaves: KnownSlaves
+    def __init__(self, topics_version: _Optional[_Union[DataVersion, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[TopicConfig, _Mapping]]] = ..., groups_version: _Optional[_Union[DataVersion, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[SubscriptionGroupConfig, _Mapping]]] = ..., consumer_offsets: _Optional[_Iterable[_Union[ConsumerOffset, _Mapping]]] = ..., delay_offsets: _Optional[_Iterable[_Union[DelayOffset, _Mapping]]] = ..., deleted_topics: _Optional[_Iterable[str]] = ..., deleted_groups: _Optional[_Iterable[str]] = ..., complete: _Optional[bool] = ..., epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., deleted_queues: _Optional[_Iterable[_Union[QueueFloor, _Mapping]]] = ..., sequence: _Optional[int] = ..., known_slaves: _Optional[_Union[KnownSlaves, _Mapping]] = ...) -> None: ...

@@ -22,6 +22,7 @@ for name, command in (
     ("getBrokerConfig", brokers.get_broker_config),
     ("updateBrokerConfig", brokers.update_broker_config),
     ("promoteSlave", brokers.promote_slave),
+    ("removeSlave", brokers.remove_slave),
     ("queryMsgById", messages.query_msg_by_id),
     ("queryMsgByKey", messages.query_msg_by_key),
     ("queryMsgByOffset", messages.query_msg_by_offset),

@@ -145,6 +145,20 @@ def promote_slave(
         )
 
 
+def remove_slave(
+    broker_addr: Annotated[
+        str, typer.Option("-b", "--broker-addr", help="The master, host:port; without one, each slave that is left.")
+    ],
+    broker_id: Annotated[int, typer.Option("-i", "--broker-id", help="The slave that is gone for good.")],
+    as_json: AsJson = False,
+) -> None:
+    """Forget a slave that is gone for good: no start waits for it any more, and no promotion asks for it."""
+    with open_admin(None, broker_addr) as admin:
+        left = admin.remove_slave(broker_addr, broker_id)
+    rows = [{"brokerId": known, "address": address} for known, address in sorted(left.items())]
+    show_rows(("brokerId", "address"), rows, as_json=as_json)
+
+
 def wipe_write_perm(
     broker_name: Annotated[
         str, typer.Option("-b", "--broker-name", help="The name that a master and its slaves share.")

@@ -128,6 +128,69 @@ def test_an_unclean_start_and_a_new_log_begin_an_epoch() -> None:
     assert not master(clean=True, epoch=100).begins_epoch
 
 
+def test_after_an_unclean_stop_the_first_answer_is_not_enough_but_the_others_have_only_so_long() -> None:
+    starting = Mastership(
+        BrokerRole.ASYNC_MASTER,
+        1,
+        asks_others=True,
+        others=["ns1:9876", "ns2:9876", "slave:10911"],
+        known_slaves={1: "slave:10911"},
+        clean_start=False,
+        slave_count=1,
+        slave_wait_s=SLAVE_WAIT_S,
+        now=0.0,
+    )
+    assert "no name server" in str(starting.waits_for(0, {}, now=1e6))
+    starting.heard("ns1:9876")
+    starting.answered(now=5.0)
+    assert "ns2:9876 has not answered" in str(starting.waits_for(0, {}, now=5.0))
+    starting.heard("ns2:9876")
+    assert "slave:10911 has not answered" in str(starting.waits_for(0, {}, now=5.0 + SLAVE_WAIT_S - 0.1))
+    assert starting.waits_for(0, {}, now=5.0 + SLAVE_WAIT_S) is None
+    assert "no answer from slave:10911" in str(starting.misses({}))
+    starting.slave_joined(1, 6.0, "slave:20911")  # it has moved
+    assert starting.waits_for(0, {}, now=6.0) is None
+    assert starting.misses({}) is None
+
+
+def test_a_slave_that_an_operator_has_removed_is_not_waited_for() -> None:
+    starting = Mastership(
+        BrokerRole.SYNC_MASTER,
+        1,
+        asks_others=False,
+        others=["a:1", "b:1"],
+        known_slaves={1: "a:1", 2: "b:1"},
+        clean_start=False,
+        slave_count=2,
+        slave_wait_s=SLAVE_WAIT_S,
+        now=0.0,
+    )
+    starting.slave_joined(1, 1.0, "a:1")
+    assert "1 of 2 slaves" in str(starting.waits_for(0, {}, now=1.0))
+    starting.forget_slave(2)
+    assert starting.waits_for(0, {}, now=1.0) is None
+    starting.forget_slave(2)
+    starting.forget_slave(1)
+    assert starting.waits_for(0, {}, now=1.0) is None
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_after_a_clean_stop_the_first_answer_is_enough(clean: bool) -> None:
+    starting = Mastership(
+        BrokerRole.ASYNC_MASTER,
+        1,
+        asks_others=True,
+        others=["ns1:9876", "ns2:9876"],
+        clean_start=clean,
+        slave_count=0,
+        slave_wait_s=SLAVE_WAIT_S,
+        now=0.0,
+    )
+    starting.heard("ns1:9876")
+    starting.answered(now=5.0)
+    assert (starting.waits_for(0, {}, now=5.0) is None) is clean
+
+
 def test_a_waiting_master_says_what_it_waits_for() -> None:
     with pytest.raises(ServiceNotAvailable, match="for Godot"):
         master().check_writable(waits_for="it waits for Godot")

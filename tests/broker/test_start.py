@@ -4,7 +4,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
+from rocketsim_proto.admin_pb2 import RemoveSlaveRequest
+from rocketsim_proto.admin_pb2_grpc import AdminStub
 
 from broker_service.broker.mastership import Standing
 from broker_service.broker.node import BrokerNode
@@ -12,8 +15,10 @@ from broker_service.broker.pull import Pull
 from broker_service.broker.store_settings import store_config
 from broker_service.errors import ServiceNotAvailable
 from broker_service.model import BrokerRole
+from broker_service.namesrv.route_table import Registration as Registered
+from broker_service.replication.epochs import PROMOTION
 from broker_service.store.message_store import MessageStore
-from tests.support.brokers import bodies_in, name_server, put, running, small_config
+from tests.support.brokers import bodies_in, name_server, put, running, small_config, stub_of
 from tests.support.polling import until
 
 MASTER: dict[str, Any] = {"broker_role": BrokerRole.SYNC_MASTER}
@@ -165,3 +170,87 @@ async def test_a_master_behind_both_its_slaves_refills_from_the_longer_one(tmp_p
                 await until(lambda node=node: node.store.queue_bounds("t", 0) == (0, 4), "shown")
                 assert await bodies(node) == [b"a", b"b", b"c", b"d"]
     assert diverged(tmp_path) == []
+
+
+# --- a master that was replaced, and whose name server has forgotten --------------------------------------------------
+
+
+async def a_pair_whose_slave_was_promoted(folder: Path, **keys: Any) -> str:
+    """Both are down, the old master after a crash; the address of the promoted one."""
+    async with (
+        running(folder / "m", **keys) as master,
+        running(folder / "s", **(keys | SLAVE | {"ha_master_address": master.address})) as slave,
+    ):
+        await put(master, "t", b"x")
+        await in_step(master, slave)
+        promoted = slave.address
+    async with running(folder / "s", **SLAVE) as slave:
+        await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
+    (folder / "m" / "abort").touch()
+    return promoted
+
+
+async def test_an_old_master_whose_name_server_has_forgotten_hears_it_from_its_slave(tmp_path: Path) -> None:
+    promoted = await a_pair_whose_slave_was_promoted(tmp_path)
+    async with name_server() as forgetful:
+        keys = {"namesrv_addr": forgetful.address} | LONG_WAIT
+        async with running(tmp_path / "m", writable=False, **keys) as old:
+            await until(
+                lambda: f"{promoted} has not answered" in str(old.broker.waits_for()), "the slave is waited for"
+            )
+            with pytest.raises(ServiceNotAvailable, match="takes no writes yet"):
+                await put(old, "t", b"from the past")
+            async with running(tmp_path / "s", **SLAVE, listen_port=int(promoted.rpartition(":")[2])):
+                await until(lambda: old.mastership.standing is Standing.FENCED, "the promoted one has answered")
+
+
+async def test_after_a_crash_one_name_server_that_has_forgotten_is_not_believed_alone(tmp_path: Path) -> None:
+    async with running(tmp_path / "m") as master:
+        await put(master, "t", b"x")
+    (tmp_path / "m" / "abort").touch()
+    async with name_server() as gone:
+        port = int(gone.address.rpartition(":")[2])
+    async with name_server() as forgetful:
+        keys = {"namesrv_addr": f"{forgetful.address};127.0.0.1:{port}"} | LONG_WAIT
+        async with running(tmp_path / "m", writable=False, **keys) as old:
+            await until(lambda: f":{port} has not answered" in str(old.broker.waits_for()), "the other is waited for")
+            async with name_server(port) as remembers:
+                newer = Registered(
+                    cluster_name="c", broker_name="broker-a", broker_id=0, address="127.0.0.1:1", epoch=7 * PROMOTION
+                )
+                remembers.table.register(newer, object(), 0)
+                await until(lambda: old.mastership.standing is Standing.FENCED, "the other one knows")
+
+
+async def test_a_known_slave_outlives_restarts_until_an_operator_removes_it(tmp_path: Path) -> None:
+    promoted = await a_pair_whose_slave_was_promoted(tmp_path)
+    async with running(tmp_path / "m", writable=False, **LONG_WAIT) as master:
+        await until(lambda: promoted in str(master.broker.waits_for()), "the slave is waited for")
+        async with stub_of(master, AdminStub) as admin:
+            with pytest.raises(grpc.aio.AioRpcError, match=f"known are: 1 at {promoted}"):
+                await admin.RemoveSlave(RemoveSlaveRequest(broker_id=7))
+            assert not (await admin.RemoveSlave(RemoveSlaveRequest(broker_id=1))).known_slaves
+        await until(lambda: master.mastership.standing is Standing.WRITABLE, "nobody is waited for")
+    (tmp_path / "m" / "abort").touch()
+    async with running(tmp_path / "m", **LONG_WAIT) as master:
+        assert str(master.known_slaves) == "none"
+
+
+async def test_a_slave_that_follows_is_not_removed_and_every_slave_knows_the_others(tmp_path: Path) -> None:
+    async with running(tmp_path / "m") as master:
+        address = {"ha_master_address": master.address}
+        async with (
+            running(tmp_path / "s1", **SLAVE, **address) as one,
+            running(tmp_path / "s2", **(SLAVE | {"broker_id": 2}), **address) as two,
+        ):
+            await until(lambda: one.known_slaves.addresses == {2: two.address}, "one knows two")
+            await until(lambda: two.known_slaves.addresses == {1: one.address}, "two knows one")
+            async with stub_of(master, AdminStub) as admin:
+                with pytest.raises(grpc.aio.AioRpcError, match="slave 2 follows this master now"):
+                    await admin.RemoveSlave(RemoveSlaveRequest(broker_id=2))
+        async with running(tmp_path / "s1", **SLAVE, **address) as one:
+            assert list(one.known_slaves.addresses) == [2]
+            await until(lambda: 2 not in master.acknowledgements.tracker.slaves, "two has left")
+            async with stub_of(master, AdminStub) as admin:
+                await admin.RemoveSlave(RemoveSlaveRequest(broker_id=2))
+            await until(lambda: not one.known_slaves.addresses, "one has heard of it")

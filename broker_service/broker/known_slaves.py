@@ -1,0 +1,74 @@
+"""KnownSlaves: `rocketsim/slaves.json`, every slave that has followed the master of this name, here or not.
+
+It outlives restarts: a master asks them whether one was promoted meanwhile or has what was lost here.  A slave gets the
+list from its master, and asks the others before it is promoted.  Only an operator takes one away.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+
+from broker_service.broker.config_table import JsonStore
+from broker_service.errors import NotFound, ServiceNotAvailable, StoreCorrupt
+from broker_service.store.files import refusal
+
+logger = logging.getLogger(__name__)
+
+
+class KnownSlaves:
+    """`addresses` by broker id; this broker is not among them.  `changed` is called after each change."""
+
+    def __init__(self, file: JsonStore) -> None:
+        self._file = file
+        self._is_saved = True
+        self.changed: list[Callable[[], None]] = []
+        try:
+            saved = (file.load() or {}).get("slaves", {})
+            self.addresses = {int(broker_id): str(address) for broker_id, address in saved.items()}
+        except (ValueError, AttributeError) as error:
+            raise StoreCorrupt(f"{file}: {error}; remove it: slaves are known again once they have followed") from error
+
+    def joined(self, broker_id: int, address: str) -> None:
+        """A slave follows this master."""
+        others = {other: at for other, at in self.addresses.items() if at != address}  # it may have had another id
+        self._become({**others, broker_id: address})
+
+    def adopt(self, addresses: Mapping[int, str]) -> None:
+        """What the master says."""
+        self._become(dict(addresses))
+
+    def remove(self, broker_id: int) -> None:
+        """It is gone for good: nobody waits for it any more, and no promotion asks for it."""
+        if broker_id not in self.addresses:
+            raise NotFound(f"slave {broker_id} is not known here; known are: {self}")
+        self._save({other: at for other, at in self.addresses.items() if other != broker_id})
+
+    def _become(self, addresses: dict[int, str]) -> None:
+        """A slave that could not be written down is known until the next restart, and written with the next change."""
+        if addresses == self.addresses and self._is_saved:
+            return
+        try:
+            self._save(addresses)
+        except ServiceNotAvailable as error:
+            if self._is_saved:
+                logger.error("the known slaves are in memory only: %s", error)
+            self._is_saved = False
+            self._take(addresses)
+
+    def _save(self, addresses: dict[int, str]) -> None:
+        try:
+            self._file.save({"slaves": {str(broker_id): addresses[broker_id] for broker_id in sorted(addresses)}})
+        except OSError as error:
+            raise refusal(error, f"writing {self._file}") from error
+        self._is_saved = True
+        self._take(addresses)
+
+    def _take(self, addresses: dict[int, str]) -> None:
+        if addresses != self.addresses:
+            self.addresses = addresses
+            for listener in self.changed:
+                listener()
+
+    def __str__(self) -> str:
+        return (
+            ", ".join(f"{broker_id} at {self.addresses[broker_id]}" for broker_id in sorted(self.addresses)) or "none"
+        )
