@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rocketsim_proto.record import HEAD_SIZE, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_SIZE, SYS_FLAG_BORN_HOST_V6
 
-from broker_service.errors import NotFound, StoreCorrupt
+from broker_service.errors import NotFound, ServiceNotAvailable, StoreCorrupt
 from broker_service.store.files import Buffer, Files, used_size
 from broker_service.store.open_files import OpenFiles
 
@@ -161,11 +161,33 @@ class CommitLog:
             start = self.start_of(self.end_offset)
             self._files.pwrite(self._write_handle(start), b"\0", self.end_offset - start)
 
-    def cut(self, offset: int) -> int:
-        """Makes `offset` the end; what was behind it is gone from the disk on return.  Returns where that ended."""
+    def write_again(self, offset: int, data: Buffer) -> None:
+        """Bytes of one file that were found there: the kernel may call their pages clean although they never reached
+        the disk.  The next sync takes them there."""
+        start = self.start_of(offset)
+        try:
+            self._files.pwrite(self._write_handle(start), data, offset - start)
+        except OSError as error:
+            where = f"{self.path(start)} at {offset - start} (log offset {offset})"
+            raise ServiceNotAvailable(
+                f"{where} cannot be written again after an unclean stop: {error}; put the store on another disk"
+            ) from error
+
+    def write_range_again(self, offset: int, end: int) -> None:
+        """The same for bytes that nobody has read: blank records."""
+        while offset < end:
+            data = self.peek(offset, min(_CHUNK, end - offset))
+            self.write_again(offset, data)
+            offset += len(data)
+
+    def cut(self, offset: int, *, in_doubt: bool = False) -> int:
+        """Makes `offset` the end; what was behind it is gone from the disk on return.  Returns where that ended.
+
+        `in_doubt`: zeros that are there already may be in the page cache only.
+        """
         self.end_offset = offset = max(offset, self.min_offset)
         self.delete_after(self.first_spare(offset))
-        not_zero = self.zero(offset, self.file_end)
+        not_zero = self.zero(offset, self.file_end, in_doubt=in_doubt)
         self.hold(offset)
         self.sync(0, max(offset, self.file_end))
         return not_zero
@@ -185,7 +207,7 @@ class CommitLog:
             return None
         return store_timestamp_at(head, 0)
 
-    def zero(self, offset: int, end: int) -> int:
+    def zero(self, offset: int, end: int, *, in_doubt: bool = False) -> int:
         """Fills with zeros to `end`, as far as there are files; returns the end of what was not zero before."""
         not_zero = offset
         for start in [start for start in self.starts if start + self.file_size > offset and start < end]:
@@ -197,7 +219,8 @@ class CommitLog:
                     used = used_size(data)
                     if used:
                         not_zero = start + at + used
-                        self._files.pwrite(self._write_handle(start), bytes(used), at)
+                    if used or in_doubt:
+                        self._files.pwrite(self._write_handle(start), bytes(len(data) if in_doubt else used), at)
         return not_zero
 
     def _write_handle(self, start: int) -> int:

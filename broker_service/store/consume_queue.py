@@ -188,6 +188,17 @@ class ConsumeQueue:
                     self.unsynced.add(self._path(start))
                     self._files.pwrite(self._open.handle(self._path(start)), bytes(used), begin)
 
+    def zero_again(self) -> None:
+        """After an unclean stop: zeros behind the end may be in the page cache only, over entries that were cut."""
+        at = self.max_offset * ENTRY_SIZE
+        for start in self._starts:
+            if start + self.file_size > at:
+                path = self._path(start)
+                handle = self._open.handle(path)
+                for first, last in self._files.written_parts(handle, max(at - start, 0), self.file_size):
+                    self.unsynced.add(path)
+                    self._files.pwrite(handle, bytes(last - first), first)
+
     @property
     def first_offset(self) -> int:
         """The queue offset its first file starts with."""

@@ -6,8 +6,8 @@ own directories, and those of 9157579 and before.  2: epochs have ids, which an 
 
 from pathlib import Path
 
-from broker_service.errors import DiskFull, StoreCorrupt, StoreTooNew
-from broker_service.store.files import Files
+from broker_service.errors import StoreCorrupt, StoreTooNew
+from broker_service.store.files import NO_ROOM, Files
 from broker_service.store.json_file import JsonFile
 
 VERSION = 2
@@ -35,5 +35,6 @@ def note_version(root: Path, files: Files | None = None) -> None:
         return
     try:
         file.save({"version": VERSION})
-    except DiskFull:
-        pass
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise

@@ -54,6 +54,8 @@ class Index:
         self._slot_count = slot_count
         self._entry_limit = entry_limit
         self._index_files: list[IndexFile] = []
+        self._unsynced: set[IndexFile] = set()  # written since the last thorough flush
+        self._sure_until = 0  # entries of records before it are on disk, or will be with what was taken to be synced
         self._names_file = JsonFile(root / "rocketsim" / "index.json", files)
         self._entries_done = 0  # of the record at `position`: its others went into a file that is full
         self._waiting: deque[_Waiting] = deque()
@@ -61,10 +63,14 @@ class Index:
 
     # --- loading --------------------------------------------------------------------------------------------------
 
-    def load(self, *, clean: bool) -> str:
+    def load(self, *, clean: bool, sure_until: int | None) -> str:
         """Opens the files, drops those that cannot be right; returns a line about it.  What is missing is built by
         `work`.
+
+        After an unclean stop the entries of records from `sure_until` on, or where that is unknown of the newest two
+        files, are looked at and written again, since they may be in the page cache only.
         """
+        self._sure_until = sure_until or 0
         names = [name for name in self._files.names(self.directory) if name.isdigit()]
         expected = self._expected_names()
         dropped = ""
@@ -73,9 +79,13 @@ class Index:
             if name not in names:
                 dropped = dropped or f"index file {name} is missing"
             elif not dropped:
-                wrong = file.load() or (None if clean or name != names[-1] else file.repair())
+                wrong = file.load()
+                in_doubt = name in names[-2:] if sure_until is None else file.header.last_offset >= sure_until
+                if not wrong and not clean and in_doubt:
+                    wrong = self._repair(file, sure_until or 0)
                 dropped = f"index file {name} is damaged: {wrong}" if wrong else ""
             if dropped:
+                self._unsynced.discard(file)
                 file.delete()
             else:
                 self._index_files.append(file)
@@ -89,6 +99,14 @@ class Index:
             self._save_names()
         behind = self._log.end_offset - self.position
         return f"{dropped}: it is made again from log offset {self.position}, {behind} bytes" if dropped else ""
+
+    def _repair(self, file: IndexFile, sure_until: int) -> str | None:
+        self._unsynced.add(file)
+        try:
+            return file.repair(sure_until)
+        except OSError as error:
+            self.trouble = f"the index does not go on: {error}"  # no room; its slots are written when there is
+            return None
 
     def _expected_names(self) -> set[str] | None:
         try:
@@ -187,6 +205,7 @@ class Index:
             if file is None or file.room == 0:
                 file = self._create(now_ms)
             part = keys[: file.room]
+            self._unsynced.add(file)
             file.put(part.hashes, part.offsets, part.timestamps)
             last = int(part.offsets[-1])
             done_before = self._entries_done if last == self.position else 0
@@ -219,6 +238,7 @@ class Index:
                 offsets = file.entries()["commit_log_offset"].astype(np.int64)
                 last = int(offsets[np.searchsorted(offsets, log_offset) - 1])
                 if last >= self._log.min_offset:  # else all that would stay has expired
+                    self._unsynced.add(file)
                     file.truncate(log_offset, self._timestamp_of(last))
                     break
             self._drop_from(len(self._index_files) - 1)
@@ -238,6 +258,7 @@ class Index:
         deleted = []
         while len(self._index_files) > 1 and self._index_files[0].header.last_offset < log_min:
             file = self._index_files.pop(0)
+            self._unsynced.discard(file)
             file.delete()
             deleted.append(file.path)
         if deleted:
@@ -249,6 +270,7 @@ class Index:
     def _drop_from(self, number: int) -> None:
         for file in self._index_files[number:]:
             file.delete()
+            self._unsynced.discard(file)
         del self._index_files[number:]
 
     # --- reading and syncing --------------------------------------------------------------------------------------
@@ -269,12 +291,28 @@ class Index:
                 return
             yield from file.find(code, search)
 
-    def take_unsynced(self) -> tuple[list[Path], int]:
-        """What a thorough flush has to sync, and the store time up to which full files are complete."""
-        for file in self._index_files[-2:]:
-            file.write_slots()
+    def take_unsynced(self) -> tuple[list[Path], int, int]:
+        """What a thorough flush has to sync; the store time up to which full files are complete; and the log offset up
+        to which all entries are on disk then.
+
+        Slots that the disk has no room for are kept in memory, and tried again with the next one.
+        """
+        paths = [self.directory]
+        for file in sorted(self._unsynced, key=lambda file: file.path):
+            paths.append(file.path)
+            try:
+                if file is self._index_files[-1]:
+                    file.write_slots()
+                else:
+                    file.finish()
+            except OSError as error:
+                self.trouble = f"the index does not go on: {error}"
+            else:
+                self._unsynced.discard(file)
+        if not self._unsynced:
+            self._sure_until = self.position
         full = [file.header.last_timestamp for file in self._index_files if not file.room]
-        return [self.directory, *(file.path for file in self._index_files[-2:])], full[-1] if full else 0
+        return paths, full[-1] if full else 0, self._sure_until
 
     def __str__(self) -> str:
         return f"index of {len(self._index_files)} files up to {self.position}, {self.behind} bytes behind"

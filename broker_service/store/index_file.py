@@ -82,9 +82,12 @@ class IndexFile:
         handle = self._files.open(self.path, create=True)
         try:
             self._files.resize(handle, self.size)
+            self._files.pwrite(handle, self.header.pack(), 0)
+        except OSError:
+            self._files.remove(self.path)
+            raise
         finally:
             self._files.close(handle)
-        self._files.pwrite(self._handle, self.header.pack(), 0)
         self._slots = np.zeros(self._slot_count, np.int32)
 
     def load(self) -> str | None:
@@ -173,8 +176,11 @@ class IndexFile:
         self._files.pwrite(self._handle, bytes(cut * ENTRY_SIZE), self._entry_at(keep + 1))
         self._rebuild_slots(kept)
 
-    def repair(self) -> str | None:
-        """After an unclean stop: makes the slots again from the entries; returns what is wrong if these do not fit."""
+    def repair(self, sure_until: int) -> str | None:
+        """After an unclean stop: makes the slots again from the entries; returns what is wrong if these do not fit.
+
+        Header, slots, and entries of records from `sure_until` on are written again, equal or not.
+        """
         entries, head = self.entries(), self.header
         if not len(entries):
             self._rebuild_slots(entries)
@@ -185,6 +191,9 @@ class IndexFile:
             return "its entries do not chain"
         if offsets[0] != head.first_offset or offsets[-1] != head.last_offset:
             return "its entries are not those of its header"
+        first = int(np.searchsorted(offsets, sure_until))
+        self._files.pwrite(self._handle, entries[first:].tobytes(), self._entry_at(first + 1))
+        self._files.pwrite(self._handle, head.pack(), 0)
         self._rebuild_slots(entries)
         return None
 
@@ -192,7 +201,10 @@ class IndexFile:
         self._slots = np.zeros(self._slot_count, np.int32)
         # Of several values for one place the last one stays, which is the newest.
         self._slots[entries["hash"].astype(np.int64) % self._slot_count] = np.arange(1, len(entries) + 1)
-        self._dirty_pages[:] = True
+        there = np.frombuffer(self._files.pread(self._handle, self._slot_count * SLOT_SIZE, HEADER_SIZE), ">i4")
+        # Pages that are zero and stay so are left alone: the file is sparse, they may have no blocks.
+        used = (there != 0) | (self._slots != 0)
+        self._dirty_pages = np.logical_or.reduceat(used, np.arange(0, self._slot_count, _PAGE_SLOTS))
         self.write_slots()
 
     def _load_slots(self) -> npt.NDArray[np.int32]:

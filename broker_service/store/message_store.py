@@ -13,14 +13,14 @@ from rocketsim_proto import record as record_format
 from rocketsim_proto.columnar import Records
 from rocketsim_proto.record import BLANK, BLANK_SIZE, PROPERTY_KEYS, PROPERTY_UNIQ_KEY, Record, RecordError
 
-from broker_service.errors import NotFound, ServiceNotAvailable
+from broker_service.errors import NotFound, RocketSimError, ServiceNotAvailable
 from broker_service.model import Appended
 from broker_service.store.commit_log import CommitLog, file_name
 from broker_service.store.config import StoreConfig
 from broker_service.store.directory_lock import DirectoryLock
 from broker_service.store.disk import Disk
 from broker_service.store.durability import Durability, ThoroughFlush
-from broker_service.store.files import Files, open_file_limit
+from broker_service.store.files import Files, open_file_limit, refusal
 from broker_service.store.flushed_offset import Flushed
 from broker_service.store.format_version import check_version, note_version
 from broker_service.store.index import Index
@@ -54,21 +54,20 @@ class Found(NamedTuple):
 class MessageStore:
     """A directory in RocketMQ's layout; made by `open` only."""
 
-    def __init__(self, config: StoreConfig, files: Files, lock: DirectoryLock) -> None:
+    def __init__(self, config: StoreConfig, disk: Disk, lock: DirectoryLock) -> None:
         root = config.root
         self.config = config
         self._lock = lock
         self.recovery = Recovery(clean=True)
         self.confirm_offset: int | None = None  # readers see what ends at or before it; None: everything
-        self.disk = files = Disk(files, root)  # for everything that a broker keeps beside the log, too
-        self._files = files
-        self._open_files = OpenFiles(files, handles=max(64, min(open_file_limit() // 4, _MAX_HANDLES)))
-        self._log = CommitLog(files, self._open_files, root / "commitlog", config.mapped_file_size_commit_log)
-        self._queues = QueueTable(files, self._open_files, root, config.mapped_file_size_consume_queue)
+        self.disk = disk  # for everything that a broker keeps beside the log, too
+        self._open_files = OpenFiles(disk, handles=max(64, min(open_file_limit() // 4, _MAX_HANDLES)))
+        self._log = CommitLog(disk, self._open_files, root / "commitlog", config.mapped_file_size_commit_log)
+        self._queues = QueueTable(disk, self._open_files, root, config.mapped_file_size_consume_queue)
         slots, entries = config.max_hash_slot_num, config.max_index_num
-        self._index = Index(files, self._open_files, root, self._log, slots, entries)
-        self._durability = Durability(files, root, self._log)
-        self._writer = Writer(files, config, self._log, self._queues, self._durability, self._on_appended)
+        self._index = Index(disk, self._open_files, root, self._log, slots, entries)
+        self._durability = Durability(disk, root, self._log)
+        self._writer = Writer(disk, config, self._log, self._queues, self._durability, self._on_appended)
         self._reader = Reader(self._log, config)
         self._now_ms = 0  # of the last call that said; names index files
         self._next_probe_ms = 0
@@ -84,16 +83,24 @@ class MessageStore:
     @classmethod
     def open(cls, config: StoreConfig, now_ms: int, files: Files | None = None) -> "MessageStore":
         """Locks the directory (StoreLocked), recovers (StoreTooNew, StoreCorrupt), and marks the store as open until
-        `close`."""
-        files = files or Files()
-        for directory in ("commitlog", "consumequeue", "index", "config", "rocketsim"):
-            files.make_directory(config.root / directory)
-        files.sync_directory(config.root)
-        store = cls(config, files, DirectoryLock(files, config.root))
+        `close`.  DiskFull or ServiceNotAvailable where the disk refuses that."""
         try:
-            check_version(config.root, files)
+            return cls._opened(config, now_ms, Disk(files or Files(), config.root))
+        except RocketSimError:
+            raise
+        except OSError as error:
+            raise refusal(error, f"opening {config.root}") from error
+
+    @classmethod
+    def _opened(cls, config: StoreConfig, now_ms: int, disk: Disk) -> "MessageStore":
+        for directory in ("commitlog", "consumequeue", "index", "config", "rocketsim"):
+            disk.make_directory(config.root / directory)
+        disk.sync_directory(config.root)
+        store = cls(config, disk, DirectoryLock(disk, config.root))
+        try:
+            check_version(config.root, disk)
             store._recover(now_ms)
-            note_version(config.root, files)
+            note_version(config.root, disk)
         except BaseException:
             store._release()
             raise
@@ -116,7 +123,7 @@ class MessageStore:
         self._lock.mark_open()
         self._durability.set_flushed(Flushed(self.end_offset))
         if self.config.message_index_enable:
-            self.recovery.index = self._index.load(clean=clean)
+            self.recovery.index = self._index.load(clean=clean, sure_until=self.recovery.index_sure_until)
         self._next_thorough_ms = now_ms + self.config.flush_consume_queue_thorough_interval_ms
         if self.recovery.rebuilt_queues or self.recovery.shortened_queues:
             self._flush_thoroughly()  # entries that were cut must not come alive behind the records that come now
@@ -267,18 +274,18 @@ class MessageStore:
 
     def _keep(self, offset: int, end: int, directory: Path) -> None:
         """Copies log bytes to a file of their own, named by their offset."""
-        self._files.make_directory(directory)
-        handle = self._files.open(directory / file_name(offset), create=True)
+        self.disk.make_directory(directory)
+        handle = self.disk.open(directory / file_name(offset), create=True)
         try:
             at = offset
             while at < end:
                 data = self._log.read(at, _CHUNK)
-                self._files.pwrite(handle, data, at - offset)
+                self.disk.pwrite(handle, data, at - offset)
                 at += len(data)
-            self._files.fdatasync(handle)
+            self.disk.fdatasync(handle)
         finally:
-            self._files.close(handle)
-        self._files.sync_directory(directory)
+            self.disk.close(handle)
+        self.disk.sync_directory(directory)
 
     def delete_topic(self, topic: str, floors: dict[int, int] | None = None) -> dict[int, int]:
         """Deletes the topic's queues; its records stay in the log until they expire.
@@ -315,8 +322,8 @@ class MessageStore:
     def _request_thorough(self) -> None:
         """The next flush also syncs queues and index: recovery need not look before this point then."""
         end = self.end_offset
-        paths, timestamp = self._index.take_unsynced()
-        queues = self._queues.take_unsynced(end)
+        paths, timestamp, index_offset = self._index.take_unsynced()
+        queues = self._queues.take_unsynced(end, index_offset)
         self._durability.request(ThoroughFlush(queues, paths, timestamp, end, self._durability.last_timestamp))
 
     def tick(self, now_ms: int) -> None:
@@ -341,7 +348,7 @@ class MessageStore:
         """Deletes what retention lets go; one line per deleted file.  Also notices when the disk is too full for
         writes.
         """
-        used = self._files.disk_usage(self.config.root).used_percent
+        used = self.disk.disk_usage(self.config.root).used_percent
         limit = self.config.disk_warning_ratio
         self._writer.disk_too_full = (
             f"the disk of {self.config.root} is {used:.0f} % full, above {limit} % no writes are taken: make room"

@@ -26,6 +26,7 @@ class QueueSummary:
 
     log_offset: int
     bounds: Mapping[QueueKey, tuple[int, int]] = field(default_factory=dict)
+    index_offset: int | None = None  # the index's entries of records before it are on disk, too
 
 
 class QueueTable:
@@ -176,6 +177,8 @@ class QueueTable:
                         queue.forget_from(summary.bounds[key][1])
                     elif not clean:
                         queue.truncate(log_min)
+                    if not clean:
+                        queue.zero_again()
         for key, (first, end) in (summary.bounds if summary else {}).items():
             if end <= self._floors.get(key, 0):
                 continue  # deleted since
@@ -208,7 +211,7 @@ class QueueTable:
             for topic, queues in stored["queues"].items()
             for queue, pair in queues.items()
         }
-        return QueueSummary(stored["commitLogOffset"], bounds)
+        return QueueSummary(stored["commitLogOffset"], bounds, stored.get("indexOffset"))
 
     def forget_summary(self) -> None:
         """On return it does not come back, whatever happens."""
@@ -217,13 +220,14 @@ class QueueTable:
 
     # --- the flush thread's side ----------------------------------------------------------------------------------
 
-    def take_unsynced(self, log_offset: int) -> "QueueSync":
+    def take_unsynced(self, log_offset: int, index_offset: int) -> "QueueSync":
         """What has to be synced so that all queues are on disk up to `log_offset`."""
         paths = [path for queue in self._queues.values() for path in queue.unsynced]
         for queue in self._queues.values():
             queue.unsynced = set()
         bounds = {key: (queue.first_offset, queue.max_offset) for key, queue in self._queues.items()}
-        return QueueSync(self._files, paths, self.directory, self._summary_file, QueueSummary(log_offset, bounds))
+        summary = QueueSummary(log_offset, bounds, index_offset)
+        return QueueSync(self._files, paths, self.directory, self._summary_file, summary)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +260,8 @@ class QueueSync:
     def save_summary(self) -> None:
         """To be called when all that the summary speaks of is on disk."""
         queues = _by_topic(dict(self.summary.bounds))
-        self.summary_file.save({"commitLogOffset": self.summary.log_offset, "queues": queues})
+        offsets = {"commitLogOffset": self.summary.log_offset, "indexOffset": self.summary.index_offset}
+        self.summary_file.save({**offsets, "queues": queues})
 
 
 def _by_topic(values: Mapping[QueueKey, Any]) -> dict[str, dict[str, Any]]:

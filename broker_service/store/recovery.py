@@ -4,21 +4,24 @@
 |--------------------------------------------|-------------------------------------------------------------------|
 | closed cleanly by us, the tail as it was   | nowhere: the end is known                                         |
 | closed cleanly by RocketMQ                 | checksums of the last file; all record heads once, for the queues |
-| not closed cleanly                         | from the file of the last thorough flush on; else everything      |
+| not closed cleanly                         | from the file of the last thorough flush on; else from RocketMQ's |
+|                                            | checkpoint; else everything                                       |
 | queues missing, behind or damaged          | all record heads                                                  |
 
 Damage below the flushed offset is StoreCorrupt: acknowledged messages are gone, and starting over them would hide it.
 Behind it the log is cut at the first bad record, filled with zeros and synced: stale records must not come alive again.
+After an unclean stop all behind it is written once more as it was found, before it counts as flushed: a sync that
+failed may have left it in the page cache only, on pages that no other sync would write.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from isal import isal_zlib
 from rocketsim_proto.columnar import Records
 
-from broker_service.errors import StoreCorrupt
+from broker_service.errors import FlushFailed, StoreCorrupt
 from broker_service.store.chain import LogScan
 from broker_service.store.checkpoint import Checkpoint
 from broker_service.store.commit_log import CommitLog
@@ -42,6 +45,7 @@ class Recovery:
     rebuilt_queues: dict[QueueKey, str] = field(default_factory=dict)
     shortened_queues: list[QueueKey] = field(default_factory=list)
     deleted_files: list[Path] = field(default_factory=list)
+    index_sure_until: int | None = None  # up to there the index is on disk; None if nobody knows
     index: str = ""
 
     def __str__(self) -> str:
@@ -78,6 +82,7 @@ def recover(
     if summary is not None and summary.log_offset > log.file_end:
         queues.forget_summary()
         summary = None
+    done.index_sure_until = summary.index_offset if summary else None
     known_end = _known_end(log, flushed) if clean else None
     queues_end = known_end if known_end is not None else log.file_end
     done.rebuilt_queues = queues.load(log.min_offset, queues_end, summary, clean=clean)
@@ -91,13 +96,13 @@ def recover(
         if scan_from < known_end:
             done.scanned_from = scan_from
             scan = LogScan(log, scan_from, check_from=known_end, strict_from=known_end, stop_at=known_end)
-            _fill(queues, scan, delay_levels_ms, done)
+            _fill(queues, scan, scan, delay_levels_ms, done)
             _expect(log, scan, known_end)
     else:
         done.scanned_from = scan_from
-        flushed_to = max(flushed.offset if flushed else _presumably_flushed(log, clean), log.min_offset)
+        flushed_to = max(flushed.offset if flushed else check_from, log.min_offset)
         scan = LogScan(log, scan_from, check_from=check_from, strict_from=flushed_to if flushed else log.file_end)
-        _fill(queues, scan, delay_levels_ms, done)
+        _fill(queues, scan, scan if clean else _written_again(log, scan, flushed_to), delay_levels_ms, done)
         _expect(log, scan, flushed_to)
         _cut(log, scan, flushed_to, done)
     done.shortened_queues = [key for key in queues.truncate(log.end_offset) if key not in done.rebuilt_queues]
@@ -116,10 +121,37 @@ def tail_crc(log: CommitLog, end: int, size: int) -> tuple[int, int]:
     return end - begin, isal_zlib.crc32(log.peek(begin, end - begin)) if end > begin else 0
 
 
-def _fill(queues: QueueTable, scan: LogScan, delay_levels_ms: Sequence[int], done: Recovery) -> None:
-    """Scans and dispatches.  A queue with a gap is made again from the beginning of the log, in a second pass."""
+def _written_again(log: CommitLog, scan: LogScan, begin: int) -> Iterator[tuple[int, Records]]:
+    """What is read and found sound from `begin` on is written once more in its place, to be synced by `_cut`.
+
+    A sync that failed before this start has left the pages clean, wherever they are.  Nothing is lost if this start
+    fails, too: the bytes are the same, and nothing counts as flushed before the end.
+    """
+    for offset, records in scan:
+        data = records.view_bytes()
+        end = offset + len(data)
+        if end > begin:
+            if offset > begin:
+                log.write_range_again(begin, offset)
+            first = max(begin, offset)
+            log.write_again(first, data[first - offset :])
+            begin = end
+        yield offset, records
+    log.write_range_again(begin, scan.end_offset)
+
+
+def _fill(
+    queues: QueueTable,
+    scan: LogScan,
+    found: Iterable[tuple[int, Records]],
+    delay_levels_ms: Sequence[int],
+    done: Recovery,
+) -> None:
+    """Dispatches what the scan finds.  A queue with a gap is made again from the beginning of the log, in a second
+    pass.
+    """
     gaps: set[QueueKey] = set()
-    for _, records in scan:
+    for _, records in found:
         gaps.update(dispatch(queues, records, delay_levels_ms))
     if not gaps:
         return
@@ -150,7 +182,11 @@ def _known_end(log: CommitLog, flushed: Flushed | None) -> int | None:
 def _check_from(
     log: CommitLog, clean: bool, flushed: Flushed | None, checkpoint: Checkpoint, summary: QueueSummary | None
 ) -> int:
-    """The start of the file from which on checksums are verified."""
+    """The start of the file from which on checksums are verified.
+
+    Where nothing says how far the log was flushed, all before it counts as flushed: after RocketMQ's clean stop what
+    lies before the last file, after another what its checkpoint says.
+    """
     if not log.starts:
         return log.min_offset
     if clean:
@@ -170,16 +206,6 @@ def _check_from(
     return log.starts[0]
 
 
-def _presumably_flushed(log: CommitLog, clean: bool) -> int:
-    """RocketMQ keeps no flushed offset, but after its clean stop all files before the last one with records are
-    whole.
-    """
-    if not clean:
-        return log.min_offset
-    with_data = [start for start in log.starts if any(log.peek(start, 8))]
-    return with_data[-1] if with_data else log.min_offset
-
-
 def _expect(log: CommitLog, scan: LogScan, flushed: int) -> None:
     if scan.end_offset < flushed:
         path = log.path(log.start_of(scan.end_offset))
@@ -196,7 +222,14 @@ def _cut(log: CommitLog, scan: LogScan, flushed: int, done: Recovery) -> None:
     used = [start for start in log.starts if start >= behind and any(log.peek(start, 8))]
     done.deleted_files = [log.path(start) for start in log.starts if start >= behind]
     log.hold(min(flushed, end))
-    not_zero = log.cut(end)
+    try:
+        not_zero = log.cut(end, in_doubt=not done.clean)
+    except FlushFailed as error:
+        path = log.path(log.start_of(min(flushed, end)))
+        raise FlushFailed(
+            f"{path}: what lies from log offset {min(flushed, end)} to {end} is in doubt after an unclean stop, and "
+            f"does not reach the disk now: {error}; put the store on another disk"
+        ) from error
     if used:
         not_zero = max(not_zero, used[-1] + log.file_size)
     if not_zero > end:

@@ -122,7 +122,7 @@ def test_a_few_records_are_stored_and_copied_as_many_are(sent, pieces):
         copy.append_replicated(at, store.read_log(at, pieces[0]))
     for other in (one_by_one, copy, by_columns):
         assert log_bytes(other) == log_bytes(store)
-        assert tree(other._files, ROOT / "consumequeue") == tree(store._files, ROOT / "consumequeue")
+        assert tree(other.disk, ROOT / "consumequeue") == tree(store.disk, ROOT / "consumequeue")
 
 
 def test_of_a_few_copied_records_with_a_bad_one_those_before_it_are_stored():

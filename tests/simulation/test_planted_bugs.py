@@ -41,10 +41,10 @@ def cut_without_zero_fill(plant):
     """Records behind the new end stay in the preallocated file, and come alive at the next recovery."""
     whole_cut = CommitLog.cut
 
-    def cut(self, offset):
-        self.zero = lambda begin, end: begin
+    def cut(self, offset, **more):
+        self.zero = lambda begin, end, **_: begin
         try:
-            return whole_cut(self, offset)
+            return whole_cut(self, offset, **more)
         finally:
             del self.zero
 

@@ -2,6 +2,8 @@
 the log.
 """
 
+import contextlib
+import errno
 import random
 from pathlib import Path
 
@@ -9,9 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from broker_service.errors import FlushFailed, ServiceNotAvailable, StoreCorrupt
+from broker_service.store.checkpoint import Checkpoint
 from broker_service.store.message_store import MessageStore
 from tests.support.memory_files import MemoryFiles, PowerCut
-from tests.support.stores import NOW, bodies, check_sound, config, log_bytes, open_store, put
+from tests.support.stores import LOG_FILE, NOW, bodies, check_sound, config, log_bytes, open_store, put
 
 ROOT = Path("/store")
 
@@ -23,6 +27,7 @@ steps = st.one_of(
     st.tuples(st.just("tick")),
     st.tuples(st.just("truncate"), st.integers(0, 20)),
     st.tuples(st.just("restart")),
+    st.tuples(st.just("fail_sync"), st.integers(1, 6), st.floats(0, 1)),
 )
 
 
@@ -39,10 +44,36 @@ class Run:
         self.cutting = False  # a truncation was interrupted
 
     def step(self, step: tuple) -> None:
-        if self.store is None:
-            self.store = open_store(ROOT, self.files)
         name, *arguments = step
-        getattr(self, name)(*arguments)
+        try:
+            if self.store is None:
+                self.store = open_store(ROOT, self.files)
+            getattr(self, name)(*arguments)
+        except FlushFailed:
+            self.start_after_a_failed_sync()
+
+    def start_after_a_failed_sync(self) -> None:
+        """The store says that it writes nothing more, the broker is started again, and memory gives up some pages."""
+        self.files.heal()
+        store, self.store = self.store, None
+        if store is not None:
+            assert not store.writable
+            store.close()
+            assert "abort" in self.files.names(ROOT)
+        left = None if self.files.stop_at is None else max(1, self.files.stop_at - self.files.calls)
+        self.files = self.files.kill()
+        self.files.evict_some(random.Random(self.number))
+        self.files.stop_at = left
+        self.in_doubt = []
+        self.store = open_store(ROOT, self.files)
+        found = bodies(self.store)
+        assert found == self.accepted[: len(found)] and len(found) >= self.flushed, self.store.recovery
+        self.accepted, self.cutting = found, False
+        self.flushed = len(found)  # it says so: the flushed offset is the end
+
+    def fail_sync(self, nth: int, part: float) -> None:
+        """One of the next syncs fails, whatever it is for; some of what it was to write is on disk."""
+        self.files.fail("fdatasync", errno.EIO, nth=nth, part=part)
 
     def put(self, queue_id: int, count: int, size: int) -> None:
         new = [b"%d:" % (self.number + i) + b"x" * size for i in range(count)]
@@ -72,8 +103,8 @@ class Run:
             self.cutting = False
 
     def restart(self) -> None:
-        store, self.store = self.store, None
-        store.close()
+        self.store.close()
+        self.store = None
         self.flushed = len(self.accepted)
         self.store = open_store(ROOT, self.files)
         assert self.store.recovery.clean and self.store.recovery.scanned_from is None, self.store.recovery
@@ -109,6 +140,7 @@ def test_everything_flushed_survives_a_crash_at_any_call(script, crash_at, seed,
     except PowerCut:
         pass
     chance = random.Random(seed)
+    disk = run.files
     disk = disk.power_loss(chance) if power else disk.kill()
     written = len(run.accepted) if not power and not run.cutting else run.flushed
     # The next start may be interrupted, too.
@@ -158,10 +190,6 @@ def test_a_record_of_a_refused_put_never_comes_alive(seed):
     """A failed write leaves stale records exactly where the next, shorter append ends; the zeroes must be there
     first.
     """
-    import errno
-
-    from broker_service.errors import ServiceNotAvailable
-
     disk = MemoryFiles()
     store = open_store(ROOT, disk)
     fault = disk.fail("pwrite", errno.EIO, part=1.0, matching="commitlog")
@@ -184,3 +212,119 @@ def test_what_a_recovery_found_is_on_disk_before_it_counts_as_flushed(seed):
     assert store.flushed_offset == store.end_offset
     store = open_store(ROOT, disk.power_loss(random.Random(seed)))
     assert len(bodies(store)) == 20
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("matching", ["commitlog/", "consumequeue", "index", "queues.json", "flushed"])
+def test_what_a_failed_sync_left_off_the_disk_is_written_again_before_it_counts_as_flushed(matching, seed):
+    """S1: recovery finds it in the page cache, on pages that the kernel calls clean: syncing them writes nothing."""
+    disk = MemoryFiles()
+    store = open_store(ROOT, disk)
+    keyed = [("KEYS", "k"), ("UNIQ_KEY", "u")]
+    put(store, "topic", [0, 1, 2] * 4, [b"a" * 300] * 12, properties=keyed)
+    store._request_thorough()
+    store.flush()
+    put(store, "topic", [0, 1, 2] * 9, [b"b" * 300] * 27, properties=keyed)
+    store.tick(NOW)
+    store._request_thorough()
+    disk.fail("fdatasync", errno.EIO, matching=matching)
+    with pytest.raises(FlushFailed):
+        store.flush()
+    store.close()
+    disk = disk.kill()  # and started again on the same machine
+    store = open_store(ROOT, disk)
+    put(store, "topic", [0, 1, 2], [b"c" * 300] * 3, properties=keyed)
+    assert store.flush() == store.end_offset  # SYNC_FLUSH would say OK
+    killed = disk.kill()
+    store = open_store(ROOT, killed.power_loss(random.Random(seed)))
+    assert len(bodies(store)) == 42
+    check_sound(store)
+    # The same when it was closed cleanly, which is believed without a look.
+    store = open_store(ROOT, disk := disk.kill())
+    store.close()
+    store = open_store(ROOT, disk.power_loss(random.Random(seed)))
+    assert store.recovery.clean and len(bodies(store)) == 42
+    check_sound(store)
+    assert len(store.query_index("topic", "k", 100, 0, 2 * NOW).offsets) == 42
+
+
+@pytest.mark.parametrize("call", range(1, 60, 3))
+def test_writing_again_can_be_interrupted_and_is_done_again(call):
+    disk = MemoryFiles()
+    store = open_store(ROOT, disk)
+    put(store, "topic", 0, [b"x" * 900] * 20)
+    disk.fail("fdatasync", errno.EIO, matching="commitlog")
+    with pytest.raises(FlushFailed):
+        store.flush()
+    disk = disk.kill()
+    disk.stop_at = call
+    with contextlib.suppress(PowerCut):
+        open_store(ROOT, disk)
+    store = open_store(ROOT, disk.kill())
+    assert len(bodies(store)) == 20 and store.flushed_offset == store.end_offset
+    check_sound(store)
+
+
+def test_zeros_that_a_cut_left_in_the_page_cache_only_reach_the_disk_with_the_next_start():
+    disk = MemoryFiles()
+    store = open_store(ROOT, disk)
+    put(store, "topic", 0, [b"old %d" % number for number in range(9)])
+    store._request_thorough()
+    store.flush()
+    offset = _records(store)[3].commit_log_offset
+    disk.fail("fdatasync", errno.EIO, matching="commitlog/")
+    with pytest.raises(FlushFailed):
+        store.truncate(offset, None)
+    store.close()
+    disk = disk.kill()
+    store = open_store(ROOT, disk)
+    assert bodies(store) == [b"old 0", b"old 1", b"old 2"]
+    put(store, "topic", 0, [b"new 3"])
+    store.flush()
+    store = open_store(ROOT, disk.power_loss(random.Random(1)))
+    assert bodies(store) == [b"old 0", b"old 1", b"old 2", b"new 3"]
+    check_sound(store)
+
+
+@pytest.mark.parametrize("call", ["pwrite", "fdatasync"])
+def test_a_disk_that_fails_again_refuses_the_start_and_names_file_and_offset(call):
+    disk = MemoryFiles()
+    store = open_store(ROOT, disk)
+    put(store, "topic", 0, [b"x" * 900] * 3)
+    store.flush()
+    flushed = store.end_offset
+    put(store, "topic", 0, [b"x" * 900] * 3)
+    disk.fail("fdatasync", errno.EIO, matching="commitlog")
+    with pytest.raises(FlushFailed):
+        store.flush()
+    disk = disk.kill()
+    disk.fail(call, errno.EIO, matching="commitlog/", for_good=True)
+    with pytest.raises(ServiceNotAvailable, match=f"commitlog/0.*log offset {flushed}.*another disk"):
+        open_store(ROOT, disk)
+    disk.heal()
+    assert len(bodies(open_store(ROOT, disk.kill()))) == 6
+
+
+def test_a_store_of_rocketmqs_counts_as_flushed_up_to_the_file_that_its_checkpoint_names():
+    """It keeps no flushed offset: what it had flushed 3 s before its checkpoint's time is believed, as it does."""
+    disk = MemoryFiles()
+    store = open_store(ROOT, disk)
+    for number in range(40):
+        put(store, "topic", 0, [b"%02d" % number + b"x" * 898], now_ms=NOW + number * 1000)
+    store._request_thorough()
+    store.flush()
+    store = None
+    for name in [path for path in disk._names if "rocketsim" in path.parts]:
+        disk.remove(name)
+    Checkpoint(NOW + 30_000, NOW + 30_000, NOW + 30_000).save(disk, ROOT / "checkpoint")
+    disk = disk.kill()
+    store = open_store(ROOT, disk)
+    assert len(bodies(store)) == 40
+    written = sorted({line.split()[1] for line in disk.log if line.startswith("pwrite /store/commitlog")})
+    first = _records(store)[27].commit_log_offset // LOG_FILE * LOG_FILE
+    assert Path(written[0]).name == f"{first:020d}"
+    disk.poke(ROOT / "commitlog" / f"{0:020d}", 4, b"oops")
+    for name in [path for path in disk._names if "rocketsim" in path.parts]:
+        disk.remove(name)
+    with pytest.raises(StoreCorrupt, match="damaged at log offset 0"):
+        open_store(ROOT, disk.kill())

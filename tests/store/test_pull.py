@@ -214,11 +214,11 @@ def test_readers_see_up_to_the_confirm_offset(store):
 
 def test_a_damaged_queue_never_gives_other_records(store):
     path = ROOT / "consumequeue/topic/0/00000000000000000000"
-    data = store._files.read(path)
-    store._files.poke(path, 20, data[40:60])  # entry 1 points to record 2
+    data = store.disk.read(path)
+    store.disk.pwrite(store.disk.open(path), data[40:60], 20)  # entry 1 points to record 2
     with pytest.raises(StoreCorrupt, match="made anew"):
         get(store, 0)
-    store._files.poke(path, 20, (5).to_bytes(8, "big") + data[28:40])
+    store.disk.pwrite(store.disk.open(path), (5).to_bytes(8, "big") + data[28:40], 20)
     with pytest.raises(StoreCorrupt):
         read_range(store, "topic", 0, 0, 10, MIB)
 

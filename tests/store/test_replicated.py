@@ -53,7 +53,7 @@ def test_frames_of_any_size_make_the_same_log_and_queues(master, sizes):
         send(master, slave, [1 << 20])
     assert log_bytes(slave) == log_bytes(master)
     check_sound(slave)
-    assert tree(slave._files, SLAVE / "consumequeue") == tree(master._files, MASTER / "consumequeue")
+    assert tree(slave.disk, SLAVE / "consumequeue") == tree(master.disk, MASTER / "consumequeue")
 
 
 def test_a_slave_of_a_trimmed_master_begins_at_a_file_and_fills_its_queues_up_as_rocketmq_does(master):

@@ -12,7 +12,7 @@ dirty.  A full disk refuses whatever needs room: new names, new blocks, also tho
 
 import errno
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -97,7 +97,14 @@ class MemoryFiles(Files):
 
     def evict(self) -> None:
         """The kernel gives up every clean page; what a failed sync left off the disk reads as the disk has it."""
-        for inode in self._inodes():
+        self._evict(self._inodes())
+
+    def evict_some(self, chance: random.Random) -> None:
+        """The same of some files."""
+        self._evict([inode for inode in dict.fromkeys(self._names.values()) if chance.random() < 0.3])
+
+    def _evict(self, inodes: Iterable[Inode]) -> None:
+        for inode in inodes:
             data = bytearray(inode.durable)
             for offset, written in inode.unsynced:
                 data[offset : offset + len(written)] = written
