@@ -59,12 +59,12 @@ def _short(body: bytes) -> str:
     return f"{body.decode().rstrip('x')}, {len(body)} bytes"
 
 
-def promote(name_server: ServerProcess, slave: ServerProcess) -> None:
+def promote(name_server: ServerProcess, slave: ServerProcess, role: str = "SYNC_MASTER") -> None:
     """As soon as the master's death is noticed."""
 
     def promoted() -> bool:
         try:
-            admin.promote_slave(slave.address, broker_role="SYNC_MASTER")
+            admin.promote_slave(slave.address, broker_role=role)
         except InvalidParameter as refusal:
             assert "stop it first" in str(refusal)
             return False

@@ -5,14 +5,12 @@ ROCKETSIM_SOAK_S=3600 ROCKETSIM_SEED=7 ./run test --long tests/cluster/test_soak
 
 import os
 import random
-import threading
 import time
 
 import psutil
 import pytest
 
-from rocketsim_client import MessageQueue, PullConsumer
-from rocketsim_client.errors import RocketSimError
+from tests.cluster.reader import Reader
 from tests.cluster.send_storm import SendStorm, check
 from tests.support.polling import wait_until
 
@@ -22,50 +20,6 @@ SEED = int(os.environ.get("ROCKETSIM_SEED", "0")) or random.SystemRandom().randr
 SOAK_S = float(os.environ.get("ROCKETSIM_SOAK_S", "180"))
 GROUP = "soak"
 MAX_RSS_BYTES = 800 << 20
-
-
-class Reader:
-    """Reads every queue and commits, from a thread of its own; what it saw once must stay so."""
-
-    def __init__(self, name_server: str) -> None:
-        self.seen: dict[tuple[int, int], bytes] = {}
-        self.faults: list[str] = []
-        self._consumer = PullConsumer(name_server=name_server, group=GROUP)
-        self._positions: dict[MessageQueue, int] = {}
-        self._standing: dict[MessageQueue, int] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> "Reader":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._consumer.close()
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            try:
-                for queue in self._consumer.message_queues("T"):
-                    self._read(queue)
-            except RocketSimError:
-                self._stop.wait(0.1)  # Somebody is dead at the moment.
-
-    def _read(self, queue: MessageQueue) -> None:
-        at = self._positions.setdefault(queue, 0)
-        result = self._consumer.pull(queue, at)
-        for message in result.messages:
-            if message.queue_offset != self._positions[queue]:
-                self.faults.append(f"{queue}: offset {message.queue_offset} after {self._positions[queue] - 1}")
-            self.seen[queue.queue_id, message.queue_offset] = message.body
-            self._positions[queue] = message.queue_offset + 1
-        if self._positions[queue] > at:
-            standing = self._consumer.commit(queue, self._positions[queue])
-            if standing < self._standing.get(queue, 0):
-                self.faults.append(f"{queue}: a commit stood at {self._standing[queue]} and then at {standing}")
-            self._standing[queue] = standing
 
 
 def test_nothing_is_lost_changed_or_taken_back_whatever_dies(processes, namesrv, alone):
@@ -92,7 +46,7 @@ def test_nothing_is_lost_changed_or_taken_back_whatever_dies(processes, namesrv,
         server.thaw()
 
     events: list[str] = []
-    with SendStorm(namesrv.address, "T", 500, SEED) as sending, Reader(namesrv.address) as reader:
+    with SendStorm(namesrv.address, "T", 500, SEED) as sending, Reader(namesrv.address, GROUP) as reader:
         until = time.monotonic() + SOAK_S
         while time.monotonic() < until:
             act, victim = chance.choice([kill, kill, stop, freeze]), chance.choice([master, master, slave, namesrv])
@@ -115,7 +69,7 @@ def test_nothing_is_lost_changed_or_taken_back_whatever_dies(processes, namesrv,
             rss = psutil.Process(server.pid).memory_info().rss
             assert rss < MAX_RSS_BYTES, f"{server.name} holds {rss >> 20} MiB"
     print(f"{len(events)} events ({', '.join(sorted(set(events)))}): {history}")
-    assert reader.faults == []
+    assert reader.faults == reader.taken_back == []
     for broker in (alone(master), alone(slave)):
         found = {place: one.body for place, one in broker.messages("T").items()}
         check(history, found)

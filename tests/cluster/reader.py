@@ -1,0 +1,56 @@
+"""A consumer that reads every queue of topic T and commits, and remembers what it saw: that must stay so."""
+
+import threading
+
+from rocketsim_client import MessageQueue, PullConsumer, PullStatus
+from rocketsim_client.errors import RocketSimError
+
+
+class Reader:
+    """Reads from a thread of its own.  `faults` is what no consumer may meet; `taken_back` what none may meet unless
+    the mode lets a promotion lose something: a queue that ends earlier, a commit that is further back."""
+
+    def __init__(self, name_server: str, group: str) -> None:
+        self.seen: dict[tuple[int, int], bytes] = {}
+        self.faults: list[str] = []
+        self.taken_back: list[str] = []
+        self._consumer = PullConsumer(name_server=name_server, group=group)
+        self._positions: dict[MessageQueue, int] = {}
+        self._standing: dict[MessageQueue, int] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> "Reader":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._consumer.close()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                for queue in self._consumer.message_queues("T"):
+                    self._read(queue)
+            except RocketSimError:
+                self._stop.wait(0.1)  # Somebody is dead at the moment.
+
+    def _read(self, queue: MessageQueue) -> None:
+        at = self._positions.setdefault(queue, 0)
+        result = self._consumer.pull(queue, at)
+        if result.status is PullStatus.OFFSET_ILLEGAL and result.next_begin_offset < at:
+            self.taken_back.append(f"{queue}: {at} was the next, now {result.next_begin_offset} is")
+            self._positions[queue] = result.next_begin_offset
+            return
+        for message in result.messages:
+            if message.queue_offset != self._positions[queue]:
+                self.faults.append(f"{queue}: offset {message.queue_offset} after {self._positions[queue] - 1}")
+            self.seen[queue.queue_id, message.queue_offset] = message.body
+            self._positions[queue] = message.queue_offset + 1
+        if self._positions[queue] > at:
+            standing = self._consumer.commit(queue, self._positions[queue])
+            if standing < self._standing.get(queue, 0):
+                self.taken_back.append(f"{queue}: a commit stood at {self._standing[queue]} and then at {standing}")
+            self._standing[queue] = standing

@@ -1,0 +1,85 @@
+"""What senders and readers were told, held against both brokers at the end: in all four modes, with SIGKILL for the
+master in the middle, its slave promoted, and the former master following it.
+
+What may be missing follows from the mode alone: an ASYNC_MASTER's acknowledgement says nothing of the slave, so what
+the slave lacked when it was promoted may be lost, and nothing else.
+"""
+
+import os
+import random
+import time
+
+import pytest
+
+from tests.cluster.old_stores import promote
+from tests.cluster.reader import Reader
+from tests.cluster.send_storm import SendStorm, check
+from tests.support.polling import wait_until
+
+pytestmark = pytest.mark.cluster
+
+SEED = int(os.environ.get("ROCKETSIM_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
+MODES = [(role, flush) for role in ("ASYNC_MASTER", "SYNC_MASTER") for flush in ("ASYNC_FLUSH", "SYNC_FLUSH")]
+
+
+def history(processes, namesrv, alone, role: str, flush: str, *, rounds: int, rate: float, acknowledged: int) -> None:
+    print(f"seed {SEED} (ROCKETSIM_SEED)")
+    chance = random.Random(SEED)
+    keys = {"mappedFileSizeCommitLog": 4 << 20, "slaveWaitTimeMs": 5_000, "flushDiskType": flush}
+    master, slave = processes.start_pair("broker-a", namesrv, brokerRole=role, **keys)
+    alone(master).update_topic("T")
+    alone(master).wait_for_slaves()
+    alone(slave).wait_for_topic("T")
+    excused: set[bytes] = set()
+    with SendStorm(namesrv.address, "T", rate, SEED) as sending, Reader(namesrv.address, "readers") as reader:
+        told = sending.history
+        for number in range(rounds):
+            goal = acknowledged * (number + 1) // (rounds + 1)
+            wait_until(lambda goal=goal: len(told.ok) >= goal, f"{goal} acknowledged; {told}", 600.0)
+            time.sleep(chance.random() * 0.3)  # Anywhere inside whatever is going on, which is the point.
+            master.kill()
+            promote(namesrv, slave, role)
+            if role == "ASYNC_MASTER":
+                excused |= behind(told, reader, alone(slave).bounds("T"))
+            master, slave = slave, master
+            slave.start(brokerId=1 + number % 2, brokerRole="SLAVE")
+        wait_until(lambda: len(told.ok) - len(excused) >= acknowledged, f"{acknowledged} acknowledged; {told}", 600.0)
+        sending.stop()
+        alone(master).wait_for_slaves()
+        ends = {queue: end for queue, (_, end) in alone(master).bounds("T").items()}
+        for broker in (alone(master), alone(slave)):
+            wait_until(
+                lambda broker=broker: {queue: broker.committed("readers", "T", queue) for queue in ends} == ends,
+                f"{broker.process.name} has the reader at the end, {ends}",
+                60.0,
+            )
+    print(f"{role} {flush}, {rounds} promotions: {told}; {len(excused)} excused, {len(reader.taken_back)} went back")
+    assert reader.faults == []
+    for broker in (alone(master), alone(slave)):
+        found = {place: one.body for place, one in broker.messages("T").items()}
+        check(told, found, excused)
+        unread = {place for place, body in reader.seen.items() if found.get(place) != body and body not in excused}
+        assert not unread, (
+            f"seed {SEED}: {len(unread)} messages were read and are no longer there: {sorted(unread)[:5]}"
+        )
+    if role == "SYNC_MASTER":
+        assert reader.taken_back == []
+        assert found == reader.seen
+
+
+def behind(told, reader, bounds) -> set[bytes]:
+    """What was acknowledged or read at or behind the ends that a promoted slave has."""
+    with told.lock:
+        known = [*told.ok.items(), *((body, place) for place, body in list(reader.seen.items()))]
+    return {body for body, (queue, offset) in known if offset >= bounds[queue][1]}
+
+
+@pytest.mark.parametrize(("role", "flush"), MODES)
+def test_what_was_acknowledged_read_or_committed_stays_so_through_a_promotion(processes, namesrv, alone, role, flush):
+    history(processes, namesrv, alone, role, flush, rounds=1, rate=500, acknowledged=1_000)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("role", "flush"), MODES)
+def test_the_same_with_six_promotions_and_a_hundred_thousand_acknowledged(processes, namesrv, alone, role, flush):
+    history(processes, namesrv, alone, role, flush, rounds=6, rate=1_200, acknowledged=100_000)
