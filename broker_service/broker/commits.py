@@ -84,10 +84,8 @@ class Commits:
         offsets = self._broker.offsets
         queues = list(queues)
         if not queues:
-            return sorted(
-                (Committed(topic, queue_id, *reversed(entry)) for topic, queue_id, entry in offsets.of_group(group)),
-                key=lambda entry: (entry.topic, entry.queue_id),
-            )
+            found = sorted(offsets.of_group(group), key=lambda item: item[:2])
+            return [Committed(topic, queue_id, entry.offset, entry.generation) for topic, queue_id, entry in found]
         answers = []
         for topic, queue_id in queues:
             entry = offsets.get(group, topic, queue_id)

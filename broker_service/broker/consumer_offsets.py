@@ -14,7 +14,7 @@ from typing import Any
 from broker_service.broker.config_table import DataVersion, JsonStore
 from broker_service.errors import StoreCorrupt
 from broker_service.store.committed import Committed, Queues, committed
-from broker_service.store.offset_journal import NEVER, NO_OFFSET, OffsetEntry, OffsetJournal
+from broker_service.store.offset_journal import NEVER, NO_OFFSET, LogPoint, OffsetEntry, OffsetJournal
 
 logger = logging.getLogger(__name__)
 
@@ -25,15 +25,26 @@ Place = tuple[str, str, int]  # group, topic, queue id
 class ConsumerOffsetTable:
     """Every change is journaled before the method returns; nothing here waits for the disk but `Compaction.run`."""
 
-    def __init__(self, file: JsonStore, generations_file: JsonStore, journal: OffsetJournal) -> None:
+    def __init__(
+        self,
+        file: JsonStore,
+        generations_file: JsonStore,
+        journal: OffsetJournal,
+        *,
+        log_point: Callable[[], LogPoint] = LogPoint,
+        has_passed: Callable[[LogPoint], bool] = lambda point: True,
+    ) -> None:
         self._file = file
         self._generations_file = generations_file
         self._journal = journal
+        self._log_point = log_point
+        self._has_passed = has_passed
         self._table: Committed = {}
         self._other: dict[str, Any] = {}  # RocketMQ's other fields: groupTopicMap, pullOffsetTable
         self._version = DataVersion()
         self._told: set[Place] = set()  # whose lower commits have been logged
         self.unshared: set[Place] = set()  # here, and not yet seen at the master
+        self._foreign: set[Place] = set()  # of generations raised in another history than the master's
         self._news = False  # committed here since `take_news`
         self.changed: list[Callable[[Change], None]] = []
         self._load()
@@ -80,7 +91,7 @@ class ConsumerOffsetTable:
         for queue_id, offset in offsets.items():
             current = queues.get(queue_id, NEVER)
             if offset > current.offset:
-                risen[queue_id] = OffsetEntry(current.generation, offset)
+                risen[queue_id] = current.at(offset)
                 self._told.discard((group, topic, queue_id))
             elif offset < current.offset and (group, topic, queue_id) not in self._told:
                 self._told.add((group, topic, queue_id))
@@ -99,9 +110,10 @@ class ConsumerOffsetTable:
         return standing
 
     def reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """Move the offsets there, back or forth: a new generation of each."""
+        """Move the offsets there, back or forth: a new generation of each, which belongs to the log as it is now."""
+        point = self._log_point()
         entries = {
-            queue_id: OffsetEntry(self.get(group, topic, queue_id).generation + 1, offset)
+            queue_id: OffsetEntry(self.get(group, topic, queue_id).generation + 1, offset, point)
             for queue_id, offset in offsets.items()
         }
         self._set(group, topic, entries)
@@ -127,9 +139,8 @@ class ConsumerOffsetTable:
             if beyond and new_generation:
                 self.reset(group, topic, beyond)
             elif beyond:
-                self._set(
-                    group, topic, {queue: OffsetEntry(queues[queue].generation, end) for queue, end in beyond.items()}
-                )
+                entries = {queue: queues[queue].at(end) for queue, end in beyond.items()}
+                self._set(group, topic, entries, replaces=True)
         return lines
 
     def merge(self, changes: Iterable[Change]) -> int:
@@ -137,31 +148,45 @@ class ConsumerOffsetTable:
         risen_count = 0
         for group, topic, entries in changes:
             queues = self._table.get((group, topic), {})
-            risen = {queue_id: entry for queue_id, entry in entries.items() if entry > queues.get(queue_id, NEVER)}
+            risen = {queue: entry for queue, entry in entries.items() if entry > queues.get(queue, NEVER)}
             self._set(group, topic, risen)
             risen_count += len(risen)
         return risen_count
 
-    def merge_from_master(self, changes: Iterable[Change], *, complete: bool = False) -> int:
+    def merge_from_master(self, changes: Iterable[Change], *, begins: bool = False, ends: bool = False) -> None:
         """As `merge`, and what the master has at least as far needs not be handed back to it.
 
-        What stands further here than in all the master has (`complete`) is to be handed back, wherever it came from:
-        a master that lost its power may have lost what it had acknowledged.
+        `begins` and `ends` say where all that the master has begins and ends.  What stands further here is to be handed
+        back, wherever it came from: a master that lost its power may have lost what it had acknowledged.  But of a
+        generation that was raised in what this log does not have any more nothing stays: that was another history.
         """
-        changes = list(changes)
-        risen_count = self.merge(changes)
-        if complete:
+        if begins:
             self.unshared = set(self._places())
+            self._foreign = {place for place in self.unshared if not self.may_bring(self.get(*place))}
         for group, topic, entries in changes:
+            foreign = {queue: entry for queue, entry in entries.items() if (group, topic, queue) in self._foreign}
+            self._set(group, topic, foreign, replaces=True)
+            self.merge([(group, topic, entries)])
             for queue_id, entry in entries.items():
+                self._foreign.discard((group, topic, queue_id))
                 if entry >= self.get(group, topic, queue_id):
                     self.unshared.discard((group, topic, queue_id))
-        return risen_count
+        if ends:
+            for group, topic, queue_id in sorted(self._foreign):
+                self._set(group, topic, {queue_id: NEVER}, replaces=True)
+            self.unshared -= self._foreign
+            self._foreign.clear()
 
-    def _set(self, group: str, topic: str, entries: Queues) -> None:
+    def may_bring(self, entry: OffsetEntry) -> bool:
+        """Whether the entry's generation belongs to this log's history; who does not say when it was raised is
+        believed."""
+        return not entry.raised_at.epoch or self._has_passed(entry.raised_at)
+
+    def _set(self, group: str, topic: str, entries: Queues, *, replaces: bool = False) -> None:
+        """`replaces`: it may go back, also when the journal is read again."""
         if not entries:
             return
-        self._journal.append(group, topic, entries)
+        self._journal.append(group, topic, entries, replaces=replaces)
         self._table.setdefault((group, topic), {}).update(entries)
         for listener in self.changed:
             listener((group, topic, entries))
@@ -176,20 +201,22 @@ class ConsumerOffsetTable:
         self._version = self._version.next(now_ms)
         offsets: dict[str, dict[str, int]] = {}
         generations: dict[str, dict[str, list[int]]] = {}
+        raised_at: dict[str, dict[str, list[int]]] = {}
         for (group, topic), queues in sorted(self._table.items()):
             key = f"{topic}@{group}"
             ordered = sorted(queues.items())
             if committed := {str(queue): entry.offset for queue, entry in ordered if entry.offset >= 0}:
                 offsets[key] = committed
-            if raised := {str(queue): list(entry) for queue, entry in ordered if entry.generation}:
+            if raised := {str(queue): [entry.generation, entry.offset] for queue, entry in ordered if entry.generation}:
                 generations[key] = raised
+            if points := {str(queue): list(entry.raised_at) for queue, entry in ordered if entry.raised_at.epoch}:
+                raised_at[key] = points
         other = dict(self._other)
         if "groupTopicMap" in other:
             other["groupTopicMap"] = self._group_topics(other["groupTopicMap"])
         content = {**other, "dataVersion": self._version.to_json(), "offsetTable": offsets}
-        return Compaction(
-            self._file, content, self._generations_file, {"generations": generations}, self._journal, number
-        )
+        raised_content = {"generations": generations, "raisedAt": raised_at}
+        return Compaction(self._file, content, self._generations_file, raised_content, self._journal, number)
 
     def close(self, now_ms: int) -> None:
         compaction = self.compaction(now_ms)
@@ -205,10 +232,12 @@ class ConsumerOffsetTable:
 
     def _load(self) -> None:
         content = dict(self._file.load() or {})
-        generations = (self._generations_file.load() or {}).get("generations", {})
+        raised = self._generations_file.load() or {}
+        generations, raised_at = raised.get("generations", {}), raised.get("raisedAt", {})
         try:
             self._version = DataVersion.from_json(content.pop("dataVersion", None) or {})
-            self._table = committed(content.pop("offsetTable", None) or {}, generations, self._journal.replay())
+            offset_table = content.pop("offsetTable", None) or {}
+            self._table = committed(offset_table, generations, raised_at, self._journal.replay())
         except (TypeError, ValueError, AttributeError) as error:
             raise StoreCorrupt(f"{self._file}: {error}; correct it or put its .bak in its place") from error
         self._other = content

@@ -15,7 +15,7 @@ from broker_service.broker.names import check_group_name, check_topic_name
 from broker_service.broker.schedule import DelayPosition
 from broker_service.broker.topics import TopicConfig
 from broker_service.errors import RocketSimError
-from broker_service.store.offset_journal import NO_OFFSET, OffsetEntry
+from broker_service.store.offset_journal import NO_OFFSET, LogPoint, OffsetEntry
 
 logger = logging.getLogger(__name__)
 
@@ -127,9 +127,17 @@ class MetadataExchange:
         for group, topic, queues in offsets_from_proto(metadata.consumer_offsets):
             if topic not in self._broker.topics.entries:
                 continue  # deleted here since
+            foreign = [queue for queue, entry in queues.items() if not self._broker.offsets.may_bring(entry)]
+            if foreign:
+                logger.warning(
+                    "offsets of group %s for queues %s of %s, from slave %d, were reset in another history than this "
+                    "log's: refused",
+                    *(group, foreign, topic, slave_id),
+                )
             within = {
-                queue: OffsetEntry(entry.generation, min(entry.offset, end_of(topic, queue)))
+                queue: entry.at(min(entry.offset, end_of(topic, queue)))
                 for queue, entry in queues.items()
+                if queue not in foreign
             }
             changes.append((group, topic, within))
         if risen := self._broker.offsets.merge(changes):
@@ -170,7 +178,9 @@ class MetadataExchange:
         if metadata.HasField("known_slaves"):
             slaves = metadata.known_slaves.addresses
             broker.known_slaves.adopt({at: slaves[at] for at in slaves if at != broker.broker_id})
-        broker.offsets.merge_from_master(offsets_from_proto(metadata.consumer_offsets), complete=metadata.complete)
+        broker.offsets.merge_from_master(
+            offsets_from_proto(metadata.consumer_offsets), begins=metadata.complete, ends=metadata.sequence > 0
+        )
         if metadata.complete:
             delays = {item.delay_level: item.offset for item in metadata.delay_offsets}
             self._take_delays(DelayPosition(metadata.end_offset, delays))
@@ -229,7 +239,14 @@ def group_from_proto(group: metadata_pb2.SubscriptionGroupConfig) -> Subscriptio
 def offsets_to_proto(changes: Iterable[Change]) -> list[metadata_pb2.ConsumerOffset]:
     return [
         metadata_pb2.ConsumerOffset(
-            group=group, topic=topic, queue_id=queue_id, generation=entry.generation, offset=entry.offset
+            group=group,
+            topic=topic,
+            queue_id=queue_id,
+            generation=entry.generation,
+            offset=entry.offset,
+            epoch=entry.raised_at.epoch,
+            epoch_id=entry.raised_at.epoch_id,
+            log_offset=entry.raised_at.log_offset,
         )
         for group, topic, queues in changes
         for queue_id, entry in queues.items()
@@ -246,7 +263,8 @@ def offsets_from_proto(offsets: Iterable[metadata_pb2.ConsumerOffset]) -> list[C
         if item.generation < 0 or item.offset < NO_OFFSET or item.queue_id < 0:
             raise ValueError(f"consumer offset {item.offset} of generation {item.generation}, queue {item.queue_id}")
         queues = changes.setdefault((item.group, item.topic), {})
-        queues[item.queue_id] = OffsetEntry(item.generation, item.offset)
+        raised_at = LogPoint(item.epoch, item.epoch_id, item.log_offset)
+        queues[item.queue_id] = OffsetEntry(item.generation, item.offset, raised_at)
     return [(group, topic, queues) for (group, topic), queues in changes.items()]
 
 

@@ -50,7 +50,7 @@ from broker_service.replication.transfer import TransferSettings
 from broker_service.server import Service, add_services, host_port
 from broker_service.store.json_file import JsonFile
 from broker_service.store.message_store import MessageStore
-from broker_service.store.offset_journal import OffsetJournal
+from broker_service.store.offset_journal import LogPoint, OffsetJournal
 
 logger = logging.getLogger(__name__)
 
@@ -87,6 +87,8 @@ class BrokerNode:
             self._json_file("config/consumerOffset.json"),
             self._json_file("rocketsim/offset_generations.json"),
             OffsetJournal(root / "rocketsim" / "offsets.journal", store.disk),
+            log_point=lambda: LogPoint(self.epochs.epochs.last, self.epochs.epochs.last_id, store.end_offset),
+            has_passed=lambda point: self.epochs.epochs.has_passed(*point),
         )
 
     def _json_file(self, name: str) -> JsonFile:

@@ -75,6 +75,19 @@ class EpochList:
             entry.epoch == epoch and (entry.id == epoch_id or NO_ID in (entry.id, epoch_id)) for entry in self.epochs
         )
 
+    def has_passed(self, epoch: int, epoch_id: int, log_offset: int) -> bool:
+        """Whether a log with this history has been at that offset in that epoch, or is still to come there.
+
+        Of an epoch that is not known any more nothing was appended; who began the next one tells whether it was ours:
+        within one promotion that is the same broker.
+        """
+        for index, entry in enumerate(self.epochs):
+            if entry.epoch == epoch:
+                return self.knows(epoch, epoch_id) and log_offset <= self.stop_of(index, log_offset)
+            if entry.epoch > epoch:
+                return entry.epoch // PROMOTION == epoch // PROMOTION and log_offset <= entry.start_offset
+        return False
+
     def is_same_as(self, other: "EpochList") -> bool:
         return len(self.epochs) == len(other.epochs) and all(map(Epoch.is_same_as, self.epochs, other.epochs))
 

@@ -4,7 +4,7 @@ and the journal of what came since.  Pure: takes what was read, not files.
 
 from collections.abc import Iterable, Mapping
 
-from broker_service.store.offset_journal import NEVER, Line, OffsetEntry
+from broker_service.store.offset_journal import NEVER, Line, LogPoint, OffsetEntry
 
 Queues = dict[int, OffsetEntry]
 Committed = dict[tuple[str, str], Queues]  # (group, topic) -> queue id -> entry
@@ -13,6 +13,7 @@ Committed = dict[tuple[str, str], Queues]  # (group, topic) -> queue id -> entry
 def committed(
     offset_table: Mapping[str, Mapping[str, int]],
     generations: Mapping[str, Mapping[str, tuple[int, int]]],
+    raised_at: Mapping[str, Mapping[str, tuple[int, int, int]]],
     journal: Iterable[Line],
 ) -> Committed:
     """Merged forward; deleted entries, with offset -1, too.  ValueError, TypeError or AttributeError where the JSON is
@@ -25,10 +26,13 @@ def committed(
         for queue, (generation, offset) in raised.items():
             # The offsets are written first: theirs is of this generation, or of a newer one that the journal has.
             written = queues.get(int(queue), NEVER).offset
-            queues[int(queue)] = OffsetEntry(int(generation), written if written >= 0 <= offset else int(offset))
-    for group, topic, entries in journal:
-        queues = table.setdefault((group, topic), {})
-        queues.update({queue: entry for queue, entry in entries.items() if entry > queues.get(queue, NEVER)})
+            point = LogPoint(*map(int, raised_at.get(key, {}).get(queue, ())))
+            queues[int(queue)] = OffsetEntry(int(generation), written if written >= 0 <= offset else int(offset), point)
+    for line in journal:
+        queues = table.setdefault((line.group, line.topic), {})
+        for queue_id, entry in line.entries.items():
+            if line.replaces or entry > queues.get(queue_id, NEVER):
+                queues[queue_id] = entry
     return table
 
 

@@ -275,7 +275,7 @@ def committed_offsets(directory: Path) -> list[CommittedOffset]:
     try:
         offset_table = _read_json(directory / "config" / "consumerOffset.json").get("offsetTable", {})
         generations = _read_json(directory / "rocketsim" / "offset_generations.json").get("generations", {})
-        table = committed(offset_table, generations, read_journal(directory / "rocketsim" / "offsets.journal"))
+        table = committed(offset_table, generations, {}, read_journal(directory / "rocketsim" / "offsets.journal"))
     except (TypeError, AttributeError) as error:
         raise ValueError(f"no table of offsets: {error}") from error
     return [

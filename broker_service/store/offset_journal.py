@@ -1,7 +1,8 @@
 """OffsetJournal: what was committed since `consumerOffset.json` was last written, one line of JSON a commit.
 
-    ["group","topic",{"0":[generation,offset],"1":[generation,offset]}]
+    ["group","topic",{"0":[generation,offset],"1":[generation,offset,[epoch,epoch id,log offset]]}]
 
+Entries merge forward when they are read again, but for a line with a `true` behind: what it says replaces what was.
 A line is with the operating system when `append` returns, so SIGKILL takes nothing back.  A last line that a power loss
 cut short is dropped, and said so.  `rotate` puts the lines so far aside; they go once the JSON file has them.
 
@@ -12,9 +13,9 @@ a disk that is full.
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from broker_service.store.files import Files, refusal, used_size
 
@@ -23,16 +24,51 @@ logger = logging.getLogger(__name__)
 RESERVE = 4 << 20  # bytes; some ten thousand commits
 
 
-class OffsetEntry(NamedTuple):
-    """A committed offset, the next one to read; compared by generation first.  Offset -1: deleted."""
+class LogPoint(NamedTuple):
+    """A moment in the history of a log: where it ended then, and of whose time as master that end was."""
 
+    epoch: int = 0
+    epoch_id: int = 0
+    log_offset: int = 0
+
+
+NO_POINT = LogPoint()
+
+
+class _Offset(NamedTuple):
     generation: int
     offset: int
 
 
+class OffsetEntry(_Offset):
+    """A committed offset, the next one to read; compared by generation first.  Offset -1: deleted.
+
+    `raised_at` says when the generation was raised, and takes no part in comparisons.  NO_POINT: nobody knows, or it is
+    the first.
+    """
+
+    raised_at: LogPoint = NO_POINT
+
+    def __new__(cls, generation: int, offset: int, raised_at: LogPoint = NO_POINT) -> Self:
+        entry = super().__new__(cls, generation, offset)
+        if raised_at.epoch:
+            entry.raised_at = raised_at
+        return entry
+
+    def at(self, offset: int) -> "OffsetEntry":
+        """Another offset of the same generation."""
+        return OffsetEntry(self.generation, offset, self.raised_at)
+
+
 NO_OFFSET = -1
 NEVER = OffsetEntry(0, NO_OFFSET)
-Line = tuple[str, str, Mapping[int, OffsetEntry]]
+
+
+class Line(NamedTuple):
+    group: str
+    topic: str
+    entries: Mapping[int, OffsetEntry]
+    replaces: bool = False
 
 
 def read_journal(path: Path, files: Files | None = None) -> Iterator[Line]:
@@ -73,9 +109,13 @@ class OffsetJournal:
         self._end = _lines(self._files, self._path)[1]
         self._take_back(self._dirty)
 
-    def append(self, group: str, topic: str, entries: Mapping[int, OffsetEntry]) -> None:
+    def append(self, group: str, topic: str, entries: Mapping[int, OffsetEntry], *, replaces: bool = False) -> None:
         """DiskFull or ServiceNotAvailable if the disk refuses, and then it has not happened."""
-        line = json.dumps([group, topic, entries], separators=(",", ":")).encode() + b"\n"
+        values = {
+            queue: (*entry, entry.raised_at) if entry.raised_at.epoch else entry for queue, entry in entries.items()
+        }
+        words = [group, topic, values, True] if replaces else [group, topic, values]
+        line = json.dumps(words, separators=(",", ":")).encode() + b"\n"
         try:
             self._clean()
             self._files.pwrite(self._file, line, self._end)
@@ -163,11 +203,15 @@ def _lines(files: Files, path: Path) -> tuple[list[Line], int]:
     return lines, at
 
 
+def _entry(generation: int, offset: int, raised_at: Sequence[int] = NO_POINT) -> OffsetEntry:
+    return OffsetEntry(int(generation), int(offset), LogPoint(*map(int, raised_at)))
+
+
 def _parse(piece: bytes) -> Line | None:
     if not piece.endswith(b"\n"):
         return None
     try:
-        group, topic, entries = json.loads(piece)
-        return str(group), str(topic), {int(key): OffsetEntry(int(g), int(o)) for key, (g, o) in entries.items()}
+        group, topic, entries, *replaces = json.loads(piece)
+        return Line(str(group), str(topic), {int(key): _entry(*entries[key]) for key in entries}, replaces == [True])
     except (ValueError, TypeError, AttributeError):
         return None

@@ -81,18 +81,24 @@ class SubscriptionGroupConfig(_message.Message):
     def __init__(self, group_name: _Optional[str] = ..., consume_enable: _Optional[bool] = ..., consume_from_min_enable: _Optional[bool] = ..., consume_broadcast_enable: _Optional[bool] = ..., consume_message_orderly: _Optional[bool] = ..., retry_queue_nums: _Optional[int] = ..., retry_max_times: _Optional[int] = ..., broker_id: _Optional[int] = ..., which_broker_when_consume_slowly: _Optional[int] = ..., notify_consumer_ids_changed_enable: _Optional[bool] = ..., group_sys_flag: _Optional[int] = ..., consume_timeout_minute: _Optional[int] = ..., attributes: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class ConsumerOffset(_message.Message):
-    __slots__ = ("group", "topic", "queue_id", "generation", "offset")
+    __slots__ = ("group", "topic", "queue_id", "generation", "offset", "epoch", "epoch_id", "log_offset")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_ID_FIELD_NUMBER: _ClassVar[int]
+    LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
     group: str
     topic: str
     queue_id: int
     generation: int
     offset: int
-    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., generation: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+    epoch: int
+    epoch_id: int
+    log_offset: int
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., generation: _Optional[int] = ..., offset: _Optional[int] = ..., epoch: _Optional[int] = ..., epoch_id: _Optional[int] = ..., log_offset: _Optional[int] = ...) -> None: ...
 
 class DelayOffset(_message.Message):
     __slots__ = ("delay_level", "offset")

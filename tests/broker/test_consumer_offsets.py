@@ -15,7 +15,7 @@ from broker_service.broker.consumer_offsets import NEVER, ConsumerOffsetTable
 from broker_service.errors import DiskFull, ServiceNotAvailable, StoreCorrupt
 from broker_service.store.files import Files
 from broker_service.store.json_file import JsonFile
-from broker_service.store.offset_journal import RESERVE, OffsetEntry, OffsetJournal
+from broker_service.store.offset_journal import NO_POINT, RESERVE, LogPoint, OffsetEntry, OffsetJournal
 from tests.support.memory_files import MemoryFiles, PowerCut
 
 
@@ -30,11 +30,12 @@ class MemoryFile:
         self.content = json.loads(json.dumps(value))
 
 
-def offsets_in(folder: Path, files: Files | None = None, reserve: int = RESERVE) -> ConsumerOffsetTable:
+def offsets_in(folder: Path, files: Files | None = None, reserve: int = RESERVE, **history: Any) -> ConsumerOffsetTable:
     return ConsumerOffsetTable(
         JsonFile(folder / "consumerOffset.json", files),
         JsonFile(folder / "offset_generations.json", files),
         OffsetJournal(folder / "offsets.journal", files, reserve),
+        **history,
     )
 
 
@@ -295,6 +296,38 @@ def test_a_slave_clamps_without_a_new_generation(tmp_path: Path) -> None:
     assert offsets.get("g", "t", 0) == (0, 60)
 
 
+def test_a_slaves_clamp_outlives_the_process(tmp_path: Path) -> None:
+    offsets = offsets_in(tmp_path)
+    offsets.commit("g", "t", {0: 100})
+    offsets.clamp(lambda topic, queue: 60, new_generation=False)
+    offsets.commit("g", "t", {0: 70})
+    assert offsets_in(tmp_path).get("g", "t", 0) == (0, 70)  # and never closed: SIGKILL
+
+
+def test_a_generation_remembers_when_it_was_raised(tmp_path: Path) -> None:
+    now = LogPoint(2, 0xABC, 4711)
+    offsets = offsets_in(tmp_path, log_point=lambda: now)
+    offsets.commit("g", "t", {0: 100})
+    assert offsets.get("g", "t", 0).raised_at == NO_POINT
+    offsets.reset("g", "t", {0: 10})
+    now = LogPoint(3, 0xDEF, 4712)
+    offsets.commit("g", "t", {0: 20})
+    for again in (offsets, offsets_in(tmp_path)):
+        assert again.get("g", "t", 0) == (1, 20)
+        assert again.get("g", "t", 0).raised_at == LogPoint(2, 0xABC, 4711)
+    compact(offsets)
+    assert offsets_in(tmp_path).get("g", "t", 0).raised_at == LogPoint(2, 0xABC, 4711)
+
+
+def test_generations_of_an_older_version_are_read(tmp_path: Path) -> None:
+    JsonFile(tmp_path / "consumerOffset.json").save({"offsetTable": {"t@g": {"0": 12}}})
+    JsonFile(tmp_path / "offset_generations.json").save({"generations": {"t@g": {"0": [1, 10], "1": [2, -1]}}})
+    (tmp_path / "offsets.journal").write_bytes(b'["g","t",{"0":[1,15]}]\n')
+    offsets = offsets_in(tmp_path)
+    assert everything(offsets) == {("g", "t"): {0: OffsetEntry(1, 15), 1: OffsetEntry(2, -1)}}
+    assert offsets.may_bring(offsets.get("g", "t", 0)), "nobody knows better"
+
+
 # --- merging ----------------------------------------------------------------------------------------------------------
 
 
@@ -315,8 +348,27 @@ def test_what_a_master_lost_of_what_it_had_is_handed_back(tmp_path: Path) -> Non
         [("g", "t", {0: OffsetEntry(0, 5), 1: OffsetEntry(1, 7)}), ("h", "t", {0: OffsetEntry(2, -1)})]
     )
     assert list(slave.to_hand_back()) == []
-    slave.merge_from_master([("g", "t", {0: OffsetEntry(0, 5)})], complete=True)
+    slave.merge_from_master([("g", "t", {0: OffsetEntry(0, 5)})], begins=True, ends=True)
     assert list(slave.to_hand_back()) == [("g", "t", {1: (1, 7)}), ("h", "t", {0: (2, -1)})]
+
+
+def test_of_a_generation_of_another_history_nothing_stays_on_a_slave(tmp_path: Path) -> None:
+    """The old master, now a slave: its log was cut, and the generations that it raised there say nothing any more."""
+    forked, common = LogPoint(1, 7, 900), LogPoint(1, 7, 500)
+    slave = offsets_in(tmp_path, has_passed=lambda point: point.log_offset <= 600)
+    slave.merge(
+        [
+            ("g", "t", {0: OffsetEntry(3, 90, forked), 1: OffsetEntry(1, 5, common)}),
+            ("h", "t", {0: OffsetEntry(2, 90, forked)}),
+        ]
+    )
+    first = [("g", "t", {0: OffsetEntry(1, 10, common)})]
+    slave.merge_from_master(first, begins=True)
+    slave.merge_from_master([("g", "t", {2: OffsetEntry(0, 8)})], ends=True)
+    for table in (slave, offsets_in(tmp_path)):  # also after a SIGKILL
+        assert everything(table)["g", "t"] == {0: (1, 10), 1: (1, 5), 2: (0, 8)}
+        assert table.get("h", "t", 0) == NEVER
+    assert list(slave.to_hand_back()) == [("g", "t", {1: OffsetEntry(1, 5)})]
 
 
 def test_a_restarted_slave_hands_back_too(tmp_path: Path) -> None:
@@ -334,7 +386,7 @@ def test_both_sides_agree_after_merging_whatever_they_had_and_nothing_went_back(
         def replay(self) -> list[Any]:
             return []
 
-        def append(self, group: str, topic: str, entries: Any) -> None:
+        def append(self, group: str, topic: str, entries: Any, *, replaces: bool = False) -> None:
             pass
 
     def table(initial: Any) -> ConsumerOffsetTable:

@@ -134,6 +134,7 @@ async def test_changes_reach_the_slave_without_waiting_for_the_next_snapshot(tmp
         await until(lambda: slave.offsets.get("g", "t", 0).offset == 1, "the offset")
         assert slave.groups.entries["g"].broker_id == 1
         assert slave.topics.version == master.topics.version
+        await until(lambda: slave.store.end_offset == master.store.end_offset, "the record, which changes may overtake")
         operations.delete_topic("t")
         await until(lambda: "t" not in slave.topics.entries, "the tombstone")
         assert slave.store.queue_bounds("t", 0) == (0, 0)

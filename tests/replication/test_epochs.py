@@ -139,3 +139,24 @@ def test_a_damaged_epoch_file_stops_the_broker(tmp_path, text):
     (tmp_path / "epochs.json").write_text(text)
     with pytest.raises(StoreCorrupt, match=r"epochs\.json is damaged"):
         EpochFile(tmp_path / "epochs.json", 99)
+
+
+@pytest.mark.parametrize(
+    "epoch, epoch_id, log_offset, passed",
+    [
+        (1, 11, 100, True),
+        (1, 11, 101, False),  # behind the fork: somebody else's history
+        (1, 12, 100, False),
+        (1, 0, 100, True),  # of a time without ids
+        (2, 22, 100, False),  # the replaced master started again
+        (PROMOTION, 33, 200, True),
+        (PROMOTION + 1, 44, 200, True),  # nothing was appended in it before the next start
+        (PROMOTION + 1, 44, 201, False),
+        (PROMOTION + 2, 55, 1 << 40, True),  # the last one goes on
+        (2 * PROMOTION, 66, 0, False),
+    ],
+)
+def test_what_belongs_to_a_logs_history(epoch, epoch_id, log_offset, passed):
+    promoted = EpochList.of((1, 0, 11), (PROMOTION, 100, 33), (PROMOTION + 2, 200, 55))
+    assert promoted.has_passed(epoch, epoch_id, log_offset) is passed
+    assert not EpochList().has_passed(epoch, epoch_id, log_offset)

@@ -16,6 +16,7 @@ from broker_service.replication.tracker import Tracker
 from broker_service.replication.transfer import State, Transfer, TransferSettings
 from broker_service.store.json_file import JsonFile
 from broker_service.store.message_store import MessageStore
+from broker_service.store.offset_journal import Line
 from tests.support.memory_files import MemoryFiles
 from tests.support.stores import LOG_FILE, NOW, config
 
@@ -34,8 +35,8 @@ class MemoryJournal:
     def replay(self):
         return list(self.lines)
 
-    def append(self, group, topic, entries):
-        self.lines.append((group, topic, dict(entries)))
+    def append(self, group, topic, entries, *, replaces=False):
+        self.lines.append(Line(group, topic, dict(entries), replaces))
 
     @property
     def is_empty(self):
