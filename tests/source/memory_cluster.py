@@ -117,6 +117,7 @@ class MemoryCluster:
         self.commits: list[tuple[str, Offsets]] = []
         self.commit_fails = 0
         self.suspected: list[int] = []
+        self.dropped: set[Queue] = set()
         self.unrouted: set[str] = set()  # topics of which the name server knows no broker
         self.searches_fail = False
         self.times: dict[Queue, list[int]] = {}
@@ -136,6 +137,8 @@ class MemoryCluster:
         """The topic is deleted, or has fewer queues now."""
         for broker_id in broker_ids or self.brokers:
             del self.brokers[broker_id].end[queue]
+        if not any(queue in broker.end for broker in self.brokers.values()):
+            self.dropped.add(queue)
 
     def topics(self) -> list[str]:
         return sorted({queue.topic for broker in self.brokers.values() for queue in broker.end})
@@ -181,9 +184,11 @@ class MemoryCluster:
             self.commit_fails = max(0, self.commit_fails - 1)
             return Committed({}, {}, {name: BrokerUnavailable("no") for name in names})
         stands = self.offsets[group]
-        for queue, offset in offsets.items():
+        taken = {queue: offset for queue, offset in offsets.items() if queue not in self.dropped}
+        for queue, offset in taken.items():
             stands[queue] = max(offset, stands.get(queue, -1))
-        return Committed(dict.fromkeys(names, broker.broker_id), {queue: stands[queue] for queue in offsets}, {})
+        refused = {queue.broker_name: TopicNotExist(f"no {queue}") for queue in offsets.keys() - taken.keys()}
+        return Committed(dict.fromkeys(names, broker.broker_id), {queue: stands[queue] for queue in taken}, refused)
 
     def pull(
         self,

@@ -429,6 +429,20 @@ def test_a_failed_commit_does_not_end_the_query_unless_asked_for() -> None:
         failing.close()
 
 
+def test_the_commit_of_a_queue_that_is_gone_does_not_hold_up_the_others() -> None:
+    cluster = cluster_with()
+    found = driver(cluster, group="g", commitAsync="false", dataLossAction="deleted=skip", commitRetries="0")
+    at = StreamOffset({Q0: 9, Q1: 9})
+    cluster.drop(Q1)
+    end = next_end(found, at)
+    assert cluster.offsets["g"] == {Q0: 9}
+    assert found.report()["group"]["failures"] == 1
+    next_end(found, end)
+    assert cluster.offsets["g"] == {Q0: 10}
+    assert found.report()["group"]["failures"] == 0
+    found.close()
+
+
 def test_progress_has_lag_group_and_route_from_the_cache() -> None:
     cluster = cluster_with(100)
     found = driver(cluster, group="g", maxOffsetsPerTrigger="20", commitAsync="false")

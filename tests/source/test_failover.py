@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from rocketsim_client import Message, MessageQueue, Producer
-from tests.source.bench import TIMEOUT_S, Bench, failure_of, source_progress
+from rocketsim_client.errors import ServiceNotAvailable
+from tests.source.bench import TIMEOUT_S, Bench, batches, failure_of, source_progress, wait_idle
 from tests.support.polling import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
@@ -24,9 +25,12 @@ def both_up(pair: Bench) -> Any:
 
 
 def offsets_at(pair: Bench, broker: Any, group: str, topic: str) -> dict[MessageQueue, int]:
-    """What one broker itself has of a group."""
+    """What one broker itself has of a group; nothing while a master that is back has not heard of its slave's."""
     queues = [MessageQueue(topic, "broker-a", queue_id) for queue_id in range(4)]
-    answer = pair.cluster.transport.query_offsets(broker.address, group, queues, False, 3.0)
+    try:
+        answer = pair.cluster.transport.query_offsets(broker.address, group, queues, False, 3.0)
+    except ServiceNotAvailable:
+        return {}
     return {MessageQueue(of_topic, "broker-a", queue_id): offset for of_topic, queue_id, offset in answer.offsets}
 
 
@@ -55,6 +59,27 @@ def test_a_dead_masters_backlog_is_read_and_committed_at_its_slave_and_handed_ba
     wait_until(
         lambda: source_progress(query)["latestOffset"]["route"] == {"broker-a": 0}, "the master again", TIMEOUT_S
     )
+
+
+def test_an_empty_route_loses_nothing_and_doubles_nothing(pair: Bench, checkpoint: str) -> None:
+    """All brokers are down and the name server has forgotten them: what a driver that starts anew sees first."""
+    topic = pair.topic(20)
+    options = {"startingOffsets": "earliest", "failOnDataLoss": False, "idlePollMs": 0, "queueDiscoveryIntervalMs": 0}
+    pair.run(pair.stream(topic, **options), checkpoint)
+    pair.send(topic, range(20, 30))
+    pair.wait_for_slave(topic)
+    pair.master.kill()
+    pair.slave.kill()
+    wait_until(lambda: not pair.is_known(topic), "the name server to forget the topic", TIMEOUT_S)
+    planned = batches(checkpoint)
+    query = pair.start(pair.stream(topic, **options), checkpoint)
+    wait_idle(query)
+    pair.master.start()
+    pair.slave.start()
+    wait_until(lambda: len(pair.rows(checkpoint)) >= 30, "the rest", TIMEOUT_S)
+    pair.wait_caught_up(query, topic)
+    assert pair.bodies(checkpoint) == sorted(map(str, range(30)))
+    assert batches(checkpoint) == planned + 1
 
 
 def test_a_commit_that_only_a_master_may_take_waits_for_it_and_ends_no_query(pair: Bench, checkpoint: str) -> None:
