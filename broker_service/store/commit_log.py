@@ -75,6 +75,10 @@ class CommitLog:
         """Whether a crash came between the file's name and its size: it has not been written to."""
         return self._files.size(path) < self.file_size and not any(self._files.read(path))
 
+    def has_no_records(self) -> bool:
+        """Whether nothing was ever written to the files that are there."""
+        return not any(any(self.peek(start, 8)) for start in self.starts)
+
     def begin_at(self, offset: int) -> None:
         """An empty log starts at this offset: that of a new slave whose master has deleted its first files."""
         assert not self.starts and offset % self.file_size == 0, f"{self} cannot begin at {offset}"

@@ -49,10 +49,10 @@ class Durability:
         self._requests: deque[ThoroughFlush] = deque()
 
     def load(self) -> Flushed | None:
-        """What the last run left; None if it never said."""
+        """What the last run left; None if it never said.  StoreCorrupt if what it said cannot be read."""
         self.checkpoint = Checkpoint.load(self._disk, self._checkpoint_path)
         self.last_timestamp = self.checkpoint.log_timestamp
-        return self._flushed_file.load()
+        return self._flushed_file.load(log_is_empty=self._log.has_no_records())
 
     def set_flushed(self, flushed: Flushed) -> None:
         """Says so at once and durably: after a recovery, before a cut, at a clean stop."""

@@ -6,7 +6,8 @@ Two slots of a sector each, written in turn, so that a torn write leaves the oth
     | sequence | offset   | tail size   | tail CRC   | CRC of these four |
 
 The tail is that of the log at a clean stop (its last bytes before `offset`), and 0 at any other time: if it still
-matches, and nothing follows, the log need not be scanned.
+matches, and nothing follows, the log need not be scanned.  The file is made with its first value and renamed to its
+name, so that one that says nothing is damaged.
 """
 
 import struct
@@ -14,6 +15,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from broker_service.errors import StoreCorrupt
 from broker_service.store.files import Files
 
 _SLOT = struct.Struct(">qqqqI")
@@ -36,11 +38,15 @@ class FlushedOffset:
         self._sequence = 0
         self._handle: int | None = None
 
-    def load(self) -> Flushed | None:
-        """None if it was never written, or neither slot is whole."""
+    def load(self, *, log_is_empty: bool) -> Flushed | None:
+        """None if it was never written: a store of RocketMQ's, or one whose making was interrupted before anything was
+        in it (9157579 and before left zeros then).  StoreCorrupt if neither slot is whole.
+        """
         try:
             data = self._files.read(self._path)
         except FileNotFoundError:
+            return None
+        if log_is_empty and not any(data):
             return None
         best = None
         for at in (0, _SLOT_DISTANCE):
@@ -49,22 +55,28 @@ class FlushedOffset:
             sequence, offset, tail_size, tail_crc, crc = _SLOT.unpack_from(data, at)
             if crc == zlib.crc32(data[at : at + _SLOT.size - 4]) and sequence > self._sequence:
                 self._sequence, best = sequence, Flushed(offset, tail_size, tail_crc)
+        if best is None:
+            raise StoreCorrupt(
+                f"{self._path} is damaged: it said how far the log is known to be on disk. Put a copy back; or remove "
+                "it, then what the file checkpoint says counts, and damage behind that is cut off"
+            )
         return best
 
     def save(self, flushed: Flushed, *, sync: bool = False) -> None:
-        if self._handle is None:
-            fresh = not self._files.exists(self._path)
-            self._handle = self._files.open(self._path, create=True)
-            if fresh:
-                self._files.preallocate(self._handle, 2 * _SLOT_DISTANCE)
-                self._files.fdatasync(self._handle)
-                self._files.sync_directory(self._path.parent)
         self._sequence += 1
         values = struct.pack(">qqqq", self._sequence, flushed.offset, flushed.tail_size, flushed.tail_crc)
         slot = values + struct.pack(">I", zlib.crc32(values))
-        self._files.pwrite(self._handle, slot, self._sequence % 2 * _SLOT_DISTANCE)
+        at = self._sequence % 2 * _SLOT_DISTANCE
+        if self._handle is None:
+            if not any(self._content()):
+                self._files.write_atomically(self._path, (bytes(at) + slot).ljust(2 * _SLOT_DISTANCE, b"\0"))
+            self._handle = self._files.open(self._path)
+        self._files.pwrite(self._handle, slot, at)
         if sync:
             self._files.fdatasync(self._handle)
+
+    def _content(self) -> bytes:
+        return self._files.read(self._path) if self._files.exists(self._path) else b""
 
     def close(self) -> None:
         if self._handle is not None:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from rocketsim_proto.columnar import Records
 
+from broker_service.errors import StoreCorrupt
 from broker_service.store.consume_queue import ENTRY, FILLER_SIZE, Entries
 from broker_service.store.files import Files
 from broker_service.store.flushed_offset import FlushedOffset
@@ -116,7 +117,12 @@ class _Verification:
 
     def _tail(self, tail: Tail) -> Iterator[Finding]:
         at = tail.offset - int(tail.path.name)
-        flushed = FlushedOffset(Files(), self._directory / "rocketsim" / "flushed").load()
+        path = self._directory / "rocketsim" / "flushed"
+        try:
+            flushed = FlushedOffset(Files(), path).load(log_is_empty=not self._replayed)
+        except StoreCorrupt as error:
+            yield self._finding(Severity.DAMAGE, path, 0, str(error))
+            flushed = None
         if flushed is not None and flushed.offset > tail.offset:
             what = f"the log ends at {tail.offset}, but was flushed up to {flushed.offset}: {tail.reason or 'zeros'}"
             yield self._finding(Severity.DAMAGE, tail.path, at, what)

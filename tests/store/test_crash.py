@@ -328,3 +328,18 @@ def test_a_store_of_rocketmqs_counts_as_flushed_up_to_the_file_that_its_checkpoi
         disk.remove(name)
     with pytest.raises(StoreCorrupt, match="damaged at log offset 0"):
         open_store(ROOT, disk.kill())
+
+
+@pytest.mark.parametrize("call", range(1, 40))
+def test_a_crash_while_a_store_is_made_leaves_one_that_opens(call):
+    """The flushed offset is there with its first value or not at all."""
+    for seed in range(3):
+        disk = MemoryFiles()
+        disk.stop_at = call
+        with contextlib.suppress(PowerCut):
+            store = open_store(ROOT, disk)
+            put(store, "topic", 0, [b"x"])
+            store.flush()
+        found = open_store(ROOT, disk.power_loss(random.Random(seed)))
+        assert bodies(found) in ([], [b"x"])
+        put(found, "topic", 0, [b"y"])

@@ -13,6 +13,7 @@ import pytest
 from broker_service.errors import StoreCorrupt, StoreLocked
 from broker_service.store.files import Files
 from broker_service.store.message_store import MessageStore
+from broker_service.store.verification import verify
 from tests.support.stores import (
     LOG_FILE,
     NOW,
@@ -147,7 +148,6 @@ DISASTERS: list[tuple[str, Callable[[Path], None], int]] = [
     ("checkpoint garbage", lambda root: (root / "checkpoint").write_bytes(b"\xff" * 4096), ALL),
     ("checkpoint short", lambda root: (root / "checkpoint").write_bytes(b"\0"), ALL),
     ("flushed offset missing", lambda root: (root / "rocketsim/flushed").unlink(), ALL),
-    ("flushed offset garbage", lambda root: (root / "rocketsim/flushed").write_bytes(b"\xff" * 1024), ALL),
     ("queue summary missing", lambda root: (root / "rocketsim/queues.json").unlink(), ALL),
     ("queue summary garbage", lambda root: (root / "rocketsim/queues.json").write_bytes(b"{"), ALL),
     ("queue summary says too little", lambda root: summary_of_another_time(root), ALL),
@@ -304,4 +304,40 @@ def test_a_clean_restart_does_not_scan_the_log(root):
 def test_an_unclean_restart_starts_at_the_last_thorough_flush(root):
     store = open_store(root)
     assert store.recovery.scanned_from is not None and 0 < store.recovery.scanned_from < store.end_offset
+    store.close()
+
+
+DAMAGED_FLUSHED = {"garbage": b"\xff" * 1024, "zeros": bytes(1024), "nothing": b"", "cut short": b"\0" * 20}
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("content", DAMAGED_FLUSHED.values(), ids=DAMAGED_FLUSHED)
+def test_a_flushed_offset_that_cannot_be_read_is_damage_and_its_removal_the_way_out(root, content, clean):
+    if clean:
+        close(root)
+    whole = (root / "rocketsim/flushed").read_bytes()
+    (root / "rocketsim/flushed").write_bytes(content)
+    before = tree(Files(), root)
+    with pytest.raises(StoreCorrupt, match=r"rocketsim/flushed is damaged.*Put a copy back; or remove it"):
+        open_store(root)
+    assert tree(Files(), root) == before
+    assert [str(found) for found in verify(root) if "rocketsim/flushed is damaged" in found.what]
+    (root / "rocketsim/flushed").write_bytes(whole)
+    abandon(open_store(root))
+    (root / "rocketsim/flushed").unlink()
+    store = open_store(root)
+    assert [int(body[:3]) for body in bodies(store)] == list(range(ALL))
+    check_sound(store)
+    store.close()
+
+
+def test_zeros_in_place_of_the_flushed_offset_of_an_empty_store_mean_that_it_was_never_written(tmp_path):
+    """9157579 and before made the file in two steps."""
+    abandon(open_store(tmp_path))
+    (tmp_path / "rocketsim/flushed").write_bytes(bytes(1024))
+    store = open_store(tmp_path)
+    put_three(store, 0)
+    abandon(store)
+    store = open_store(tmp_path)
+    assert len(bodies(store)) == 3
     store.close()
