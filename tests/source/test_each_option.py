@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from rocketsim_proto.columnar import Records
 from rocketsim_client.model import PullFrame
 from rocketsim_source import partition_reader, writer
 from rocketsim_source.cluster import ClientCluster
+from rocketsim_source.commits import CommitFailed
 from rocketsim_source.committer import Committer
 from rocketsim_source.decode import Decoder, Run
 from rocketsim_source.offsets import StreamOffset
@@ -27,7 +29,7 @@ from rocketsim_source.splits import QueueRange
 from rocketsim_source.stream_reader import _Driver
 from rocketsim_source.writer import SinkPlan, row_ids, worker_producer, write_rows
 from tests.source.memory_cluster import MemoryCluster, message
-from tests.support.fake_broker import Break, FakeCluster
+from tests.support.fake_broker import Break, FakeCluster, Hang
 from tests.support.polling import wait_until
 
 Q0, Q1 = Queue("T", "broker-a", 0), Queue("T", "broker-a", 1)
@@ -168,6 +170,31 @@ def test_commit_target(fake: FakeCluster, target: str, brokers: set[int]) -> Non
     assert fake.brokers["broker-a", 0].store.offsets["g", "T", 0] == 5
     assert {broker.broker_id for broker in fake.brokers.values() if broker.calls["CommitOffsets"]} == brokers
     committer.close(1)
+
+
+def test_commit_timeout_ms(fake: FakeCluster) -> None:
+    for broker in fake.brokers.values():
+        broker.script["CommitOffsets"].extend([Hang()] * 3)
+    found = options(nameServer=fake.address, group="g", commitTimeoutMs="70", commitRetries="0", commitAsync="false")
+    committer = Committer(ClientCluster.open(found.connection), found)
+    committer.processed({Q0: 5})
+    assert committer.status()["failures"] == 1
+    committer.close(0)
+    failing = Committer(ClientCluster.open(found.connection), replace(found, commit_failures_max=1))
+    with pytest.raises(CommitFailed, match=r"no answer within 0\.07 s"):
+        failing.processed({Q0: 5})
+    failing.close(0)
+
+
+@pytest.mark.parametrize(("retries", "failures"), [("2", 0), ("1", 1)])
+def test_commit_retries(retries: str, failures: int) -> None:
+    cluster = filled(10)
+    cluster.commit_fails = 2
+    committer = Committer(cluster, options(group="g", commitRetries=retries, commitAsync="false"))
+    committer.processed({Q0: 5})
+    assert (cluster.offsets["g"] == {Q0: 5}) is (failures == 0)
+    assert (committer.status()["failures"] > 0) is (failures > 0)
+    committer.close(0)
 
 
 @pytest.mark.parametrize(("interval", "again"), [("20", True), ("1h", False)])

@@ -1,0 +1,259 @@
+"""What a key of the configuration does, where no other file shows it.  `tests/config/behaviours.py` says where each is
+shown.
+"""
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from broker_service.app import broker
+from broker_service.broker.commits import CommitEntry, Commits
+from broker_service.broker.mastership import Standing
+from broker_service.broker.node import BrokerNode
+from broker_service.broker.pull import Pull
+from broker_service.errors import DiskFull
+from broker_service.machine import Machine
+from broker_service.model import BrokerRole, PutStatus
+from broker_service.store.files import DiskUsage, Files
+from broker_service.store.message_store import MessageStore
+from tests.support.brokers import bodies_in, message, name_server, put, running, send_of, small_config
+from tests.support.polling import until, wait_until
+
+SLAVE: dict[str, Any] = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
+HOUR_MS = 3_600_000
+
+
+# --- who and where ----------------------------------------------------------------------------------------------------
+
+
+async def test_name_servers_hear_its_names(tmp_path: Path) -> None:
+    async with (
+        name_server() as names,
+        running(tmp_path, broker_cluster_name="north", broker_name="broker-z", namesrv_addr=names.address) as node,
+    ):
+        found = names.table.live()["broker-z"]
+        assert (found.cluster_name, found.members[0].registration.address) == ("north", node.address)
+
+
+async def test_bind_address(tmp_path: Path) -> None:
+    async with running(tmp_path, bind_address="127.0.0.2") as node:
+        host, _, port = node.address.rpartition(":")
+        assert host == "127.0.0.2"
+        socket.create_connection((host, int(port)), 5).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", int(port)), 5)
+
+
+async def test_address_file(tmp_path: Path) -> None:
+    async with running(tmp_path / "store", address_file=tmp_path / "where") as node:
+        assert (tmp_path / "where").read_text().strip() == node.address
+    async with running(tmp_path / "store") as node:
+        assert (tmp_path / "store/rocketsim/address").read_text().strip() == node.address
+
+
+async def test_metrics_port(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    async with running(tmp_path, metrics_port=port) as node:
+        await put(node, "t", b"a", b"b")
+
+        def shown() -> bool:
+            """The picture is taken every second."""
+            page = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read().decode()
+            return "rocketsim_messages_in_total 2.0" in page
+
+        await asyncio.to_thread(wait_until, shown, "both messages")
+
+
+async def test_default_topic_queue_nums(tmp_path: Path) -> None:
+    async with running(tmp_path, default_topic_queue_nums=3) as node:
+        await node.puts.put(send_of("t", message("t", b"x"), default_queue_nums=8))
+        assert node.topics.entries["t"].write_queue_nums == 3
+
+
+# --- a slave ----------------------------------------------------------------------------------------------------------
+
+
+async def test_ha_slave_fallbehind_max(tmp_path: Path) -> None:
+    """A slave that is as far behind as that is not waited for: with 0 none ever is near enough."""
+    async with (
+        name_server() as names,
+        running(
+            tmp_path / "m",
+            namesrv_addr=names.address,
+            broker_role=BrokerRole.SYNC_MASTER,
+            ha_slave_fallbehind_max=0,
+            slave_timeout=60_000,
+        ) as master,
+        running(tmp_path / "s", namesrv_addr=names.address, **SLAVE) as slave,
+    ):
+        await until(slave.replication_slave.is_following, "the slave follows")
+        assert (await master.puts.put(send_of("t", message("t", b"x"))))[1] is PutStatus.SLAVE_NOT_AVAILABLE
+        master.broker.update_config({"haSlaveFallbehindMax": "1000000"})
+        await until(lambda: master.status.slaves()[0].in_sync, "the slave counts as in sync")
+        assert (await master.puts.put(send_of("t", message("t", b"x"))))[1] is PutStatus.PUT_OK
+
+
+async def test_ha_transfer_batch_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+    view_log = MessageStore.view_log
+
+    def noted(store: MessageStore, offset: int, max_bytes: int) -> memoryview:
+        found = view_log(store, offset, max_bytes)
+        sent.append(len(found))
+        return found
+
+    async with name_server() as names:
+        common = {"namesrv_addr": names.address, "ha_transfer_batch_size": 1024}
+        async with running(tmp_path / "m", **common) as master:
+            await put(master, "t", *[b"x" * 100] * 40)
+            monkeypatch.setattr(MessageStore, "view_log", noted)
+            async with running(tmp_path / "s", **common, **SLAVE) as slave:
+                await until(lambda: slave.store.end_offset == master.store.end_offset, "the slave has all")
+    assert max(sent) <= 1024 and sum(sent) >= master.store.end_offset > 4000
+
+
+# --- pulls ------------------------------------------------------------------------------------------------------------
+
+
+async def pulled(node: BrokerNode, **limits: int) -> int:
+    found = await node.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=0, **limits))
+    return len(bodies_in(found.records))
+
+
+@pytest.mark.parametrize(
+    ("where", "memory"), [("Memory", 0), ("Disk", 1)], ids=["near the end", "further behind than memory reaches"]
+)
+async def test_max_transfer_on_message(tmp_path: Path, where: str, memory: int) -> None:
+    async with running(tmp_path, physical_memory=memory) as node:
+        await put(node, "t", *[b"x" * 100] * 60)
+        size = node.store.end_offset // 60
+        usual = await pulled(node, max_msg_nums=50)
+        assert usual == {"Memory": 32, "Disk": 8}[where]
+        other = {"Memory": "Disk", "Disk": "Memory"}[where]
+        for count in (3, 5):
+            node.broker.update_config({f"maxTransferCountOnMessageIn{where}": str(count)})
+            assert await pulled(node, max_msg_nums=50) == count
+        node.broker.update_config({f"maxTransferCountOnMessageIn{where}": "50"})
+        node.broker.update_config({f"maxTransferBytesOnMessageIn{where}": str(4 * size)})
+        assert await pulled(node, max_msg_nums=50) == 4
+        node.broker.update_config({f"maxTransferCountOnMessageIn{other}": "1"})
+        node.broker.update_config({f"maxTransferBytesOnMessageIn{other}": "1"})
+        assert await pulled(node, max_msg_nums=50) == 4
+
+
+# --- what is written when ---------------------------------------------------------------------------------------------
+
+
+def committed_in_json(root: Path) -> dict[str, Any]:
+    path = root / "config/consumerOffset.json"
+    found: dict[str, Any] = json.loads(path.read_text())["offsetTable"] if path.exists() else {}
+    return found
+
+
+@pytest.mark.parametrize("interval", [20, HOUR_MS])
+async def test_flush_consumer_offset_interval(tmp_path: Path, interval: int) -> None:
+    async with running(tmp_path, flush_consumer_offset_interval=interval) as node:
+        await put(node, "t", b"x")
+        Commits(node.broker).commit("g", [CommitEntry("t", 0, 1)])
+        if interval == HOUR_MS:
+            assert committed_in_json(tmp_path) == {}  # it is in the journal
+        else:
+            await until(lambda: committed_in_json(tmp_path) == {"t@g": {"0": 1}}, "the offset in RocketMQ's file")
+    assert committed_in_json(tmp_path) == {"t@g": {"0": 1}}
+
+
+@pytest.mark.parametrize("interval", [50, HOUR_MS])
+async def test_flush_consume_queue_thorough_interval(tmp_path: Path, interval: int) -> None:
+    """The checkpoint says up to which time queues are on disk, so that recovery looks no further back."""
+
+    def logics_timestamp() -> int:
+        path = tmp_path / "checkpoint"
+        return int.from_bytes(path.read_bytes()[8:16], "big") if path.exists() else 0
+
+    async with running(tmp_path, flush_consume_queue_thorough_interval=interval, flush_interval_commit_log=10) as node:
+        await put(node, "t", b"x")
+        await until(lambda: node.store.flushed_offset == node.store.end_offset, "the log is flushed")
+        if interval == HOUR_MS:
+            assert logics_timestamp() == 0
+        else:
+            await until(lambda: logics_timestamp() > 0, "the checkpoint")
+
+
+async def test_flush_interval_commit_log(tmp_path: Path) -> None:
+    async with running(tmp_path, flush_interval_commit_log=HOUR_MS) as node:
+        await put(node, "t", b"x")
+        assert node.store.flushed_offset < node.store.end_offset
+    async with running(tmp_path, flush_interval_commit_log=10) as node:
+        await put(node, "t", b"x")
+        await until(lambda: node.store.flushed_offset == node.store.end_offset, "the log is flushed")
+
+
+# --- a full disk ------------------------------------------------------------------------------------------------------
+
+
+class FillingDisk(Files):
+    used = 10
+
+    def disk_usage(self, path: Path) -> DiskUsage:
+        return DiskUsage(total=100, free=100 - self.used)
+
+
+@asynccontextmanager
+async def on_filling_disk(root: Path, **keys: Any) -> AsyncIterator[tuple[BrokerNode, FillingDisk]]:
+    """Five log files, all flushed; nothing is deleted by the hour."""
+    files = FillingDisk()
+    not_now = f"{(time.localtime().tm_hour + 12) % 24:02}"
+    config = small_config(
+        root, delete_when=not_now, mapped_file_size_commit_log=16 << 10, flush_interval_commit_log=10, **keys
+    )
+    async with broker(config, Machine(files=files)) as node:
+        await until(lambda: node.mastership.standing is Standing.WRITABLE, "the master takes writes")
+        for _ in range(9):
+            await put(node, "t", b"x" * 8000)
+        await until(lambda: node.store.flushed_offset == node.store.end_offset, "the log is flushed")
+        yield node, files
+
+
+def deleted(node: BrokerNode) -> int:
+    return len(node.store.delete_expired(time.time_ns() // 1_000_000 + 1000))
+
+
+async def test_disk_max_used_space_ratio(tmp_path: Path) -> None:
+    async with on_filling_disk(tmp_path, disk_max_used_space_ratio=50, file_reserved_time=0) as (node, disk):
+        disk.used = 50
+        assert deleted(node) == 0
+        disk.used = 51
+        node.broker.update_config({"diskMaxUsedSpaceRatio": "60"})
+        assert deleted(node) == 0
+        node.broker.update_config({"diskMaxUsedSpaceRatio": "50"})
+        assert deleted(node) > 0
+
+
+async def test_disk_space_clean_forcibly_ratio(tmp_path: Path) -> None:
+    keys = {"disk_max_used_space_ratio": 50, "disk_space_clean_forcibly_ratio": 70, "file_reserved_time": 72}
+    async with on_filling_disk(tmp_path, **keys) as (node, disk):
+        disk.used = 70
+        assert deleted(node) == 0  # nothing has expired
+        disk.used = 71
+        assert deleted(node) > 0
+
+
+async def test_disk_space_warning_level_ratio(tmp_path: Path) -> None:
+    async with on_filling_disk(tmp_path, disk_space_warning_level_ratio=80) as (node, disk):
+        disk.used = 81
+        assert deleted(node) == 0
+        with pytest.raises(DiskFull, match="above 80 % no writes are taken"):
+            await put(node, "t", b"x")
+        node.broker.update_config({"diskSpaceWarningLevelRatio": "90"})
+        assert deleted(node) == 0
+        await put(node, "t", b"x")
