@@ -174,6 +174,7 @@ class GrpcTransport(GrpcNameServers):
                 entry.size_bytes,
                 answer.broker_id,
                 answer.is_master,
+                not answer.read_queue_nums or entry.queue_id < answer.read_queue_nums,
             )
             for entry in answer.entries
         }

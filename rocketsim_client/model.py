@@ -203,7 +203,8 @@ class BatchPart:
 
 @dataclass(frozen=True, slots=True)
 class QueueBounds:
-    """First offset and exclusive end of a queue.  `broker_id` says who answered: 0 is the master."""
+    """First offset and exclusive end of a queue.  `broker_id` says who answered: 0 is the master.  A queue that is not
+    `readable` is there, but beyond the topic's read queues: nobody can pull it."""
 
     min_offset: int
     max_offset: int
@@ -211,6 +212,7 @@ class QueueBounds:
     size_bytes: int = 0
     broker_id: int = 0
     is_master: bool = True
+    readable: bool = True
 
 
 class QueueRange(NamedTuple):

@@ -38,7 +38,7 @@ class Seen:
     """The answer to a question about many queues: each of them is in exactly one of the three."""
 
     bounds: dict[Queue, Bounds] = field(default_factory=dict)
-    gone: set[Queue] = field(default_factory=set)  # their living master has no such topic or queue
+    gone: set[Queue] = field(default_factory=set)  # their living master has no such topic, or no such queue to read
     silent: dict[Queue, Exception] = field(default_factory=dict)  # nobody answered who could know
 
     @property
@@ -155,7 +155,7 @@ class ClientCluster:
             from_master = any(found.is_master for found in answer.values())
             for queue in members:
                 found = answer.get(queue.queue_id)
-                if found is not None:
+                if found is not None and found.readable:
                     seen.bounds[queue] = Bounds(
                         found.min_offset,
                         found.max_offset,

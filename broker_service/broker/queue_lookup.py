@@ -27,6 +27,10 @@ class QueueLookup:
         wanted = list(queue_ids) or range(max(topic.read_queue_nums, topic.write_queue_nums))
         return [self._bounds(topic, queue_id) for queue_id in wanted]
 
+    def read_queue_nums(self, topic_name: str) -> int:
+        """Of how many queues one can pull; the others there are, if any, are only written."""
+        return self._broker.topics.existing(topic_name).read_queue_nums
+
     def search(self, topic_name: str, queues: Iterable[tuple[int, int]]) -> list[int]:
         """For each (queue id, timestamp) the first offset stored at or after it, or the queue's end."""
         topic = self._broker.topics.existing(topic_name)

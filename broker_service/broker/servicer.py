@@ -177,6 +177,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
             broker_id=self._broker.broker_id,
             epoch=self._broker.epoch,
             is_master=not self._broker.is_slave,
+            read_queue_nums=self._queues.read_queue_nums(request.topic),
         )
 
     @maps_errors

@@ -265,7 +265,7 @@ class QueueBoundsRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class QueueBoundsResponse(_message.Message):
-    __slots__ = ("entries", "broker_id", "epoch", "is_master")
+    __slots__ = ("entries", "broker_id", "epoch", "is_master", "read_queue_nums")
     class Entry(_message.Message):
         __slots__ = ("queue_id", "min_offset", "max_offset", "last_store_timestamp", "size_bytes")
         QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -283,11 +283,13 @@ class QueueBoundsResponse(_message.Message):
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     IS_MASTER_FIELD_NUMBER: _ClassVar[int]
+    READ_QUEUE_NUMS_FIELD_NUMBER: _ClassVar[int]
     entries: _containers.RepeatedCompositeFieldContainer[QueueBoundsResponse.Entry]
     broker_id: int
     epoch: int
     is_master: bool
-    def __init__(self, entries: _Optional[_Iterable[_Union[QueueBoundsResponse.Entry, _Mapping]]] = ..., broker_id: _Optional[int] = ..., epoch: _Optional[int] = ..., is_master: _Optional[bool] = ...) -> None: ...
+    read_queue_nums: int
+    def __init__(self, entries: _Optional[_Iterable[_Union[QueueBoundsResponse.Entry, _Mapping]]] = ..., broker_id: _Optional[int] = ..., epoch: _Optional[int] = ..., is_master: _Optional[bool] = ..., read_queue_nums: _Optional[int] = ...) -> None: ...
 
 class SearchOffsetsRequest(_message.Message):
     __slots__ = ("topic", "entries")

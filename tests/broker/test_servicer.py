@@ -59,6 +59,7 @@ async def test_every_call_of_a_producer_and_a_consumer(tmp_path: Path) -> None:
 
         bounds = await stub.QueueBounds(pb.QueueBoundsRequest(topic="t", queue_ids=[0]))
         assert (bounds.entries[0].max_offset, bounds.is_master) == (2, True)
+        assert bounds.read_queue_nums == node.broker.topics.existing("t").read_queue_nums
         since = pb.SearchOffsetsRequest(topic="t", entries=[pb.SearchOffsetsRequest.Entry(queue_id=0, timestamp=0)])
         assert (await stub.SearchOffsets(since)).offsets == [0]
 

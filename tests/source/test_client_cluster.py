@@ -42,6 +42,18 @@ def test_a_queue_beyond_the_count_is_gone_and_hides_nobody(fake: FakeCluster) ->
     assert (set(seen.bounds), seen.gone, seen.silent) == ({Q0, OTHER, B}, {Q7}, {})
 
 
+def test_a_queue_beyond_the_read_queues_is_gone_too(fake: FakeCluster) -> None:
+    """Its topic has it to write to, and no broker lets anybody read it."""
+    for broker_id in (0, 1):
+        fake.brokers["broker-a", broker_id].read_queue_nums = 1
+    seen = opened(fake).bounds([Q0, Q1, B])
+    assert (set(seen.bounds), seen.gone, seen.silent) == ({Q0, B}, {Q1}, {})
+    assert fetched(fake, Q0, Q1, dataLossAction="deleted=skip") == {Q0: list(range(10))}
+    fake.stop("broker-a", 0)
+    seen = opened(fake).bounds([Q0, Q1])
+    assert (set(seen.bounds), seen.gone, set(seen.silent)) == ({Q0}, set(), {Q1})
+
+
 def test_a_topic_that_the_master_does_not_have_is_gone_and_hides_nobody(fake: FakeCluster) -> None:
     fake.brokers["broker-a", 0].missing = {"T"}
     seen = opened(fake).bounds([Q0, Q1, OTHER, B])

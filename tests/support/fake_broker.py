@@ -78,6 +78,7 @@ class FakeBroker(BrokerServicer):
         self.write_queues = 4  # of every topic
         self.old_code = False  # a queue that is not there is refused as brokers did before QueueNotExist
         self.queue_nums = 4  # of every topic
+        self.read_queue_nums = 0  # that may be pulled; 0: all, and it does not say so, as older brokers
         self.missing: set[str] = set()  # topics that it does not have
         self.before_send = lambda: None
         self._stopped = threading.Event()
@@ -113,13 +114,15 @@ class FakeBroker(BrokerServicer):
                 context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
         return order
 
-    def _check(self, context: grpc.ServicerContext, queues: list[tuple[str, int]], code: str) -> None:
+    def _check(
+        self, context: grpc.ServicerContext, queues: list[tuple[str, int]], code: str, queue_nums: int = 0
+    ) -> None:
         """As a real broker does: one topic or queue that is not there, and the whole call is refused."""
         for topic, queue_id in queues:
             if topic in self.missing:
                 context.set_trailing_metadata((("rocketsim-code", "17"),))
                 context.abort(grpc.StatusCode.NOT_FOUND, f"topic {topic!r} does not exist here")
-            if queue_id >= self.queue_nums:
+            if queue_id >= (queue_nums or self.queue_nums):
                 context.set_trailing_metadata((("rocketsim-code", code),))
                 status = grpc.StatusCode.INVALID_ARGUMENT
                 context.abort(status, f"queue {queue_id} of topic {topic}, which has {self.queue_nums} queues")
@@ -197,7 +200,7 @@ class FakeBroker(BrokerServicer):
         if isinstance(order, Answer):
             yield order.response
             return
-        self._check(context, [(piece.topic, piece.queue_id) for piece in request.ranges], "1")
+        self._check(context, [(piece.topic, piece.queue_id) for piece in request.ranges], "1", self.read_queue_nums)
         sent = 0
         for index, piece in enumerate(request.ranges):
             queue = self.store.queues.get((piece.topic, piece.queue_id), [])
@@ -247,7 +250,9 @@ class FakeBroker(BrokerServicer):
     def QueueBounds(self, request, context):
         self._told("QueueBounds", request, context)
         self._check(context, [(request.topic, queue_id) for queue_id in request.queue_ids or [0]], "29")
-        answer = pb.QueueBoundsResponse(broker_id=self.broker_id, is_master=self.broker_id == 0)
+        answer = pb.QueueBoundsResponse(
+            broker_id=self.broker_id, is_master=self.broker_id == 0, read_queue_nums=self.read_queue_nums
+        )
         for queue_id in request.queue_ids or range(self.queue_nums):
             queue = self.store.queues.get((request.topic, queue_id), [])
             low = self.store.min_offsets[request.topic, queue_id]
