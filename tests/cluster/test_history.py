@@ -38,9 +38,10 @@ def history(processes, namesrv, alone, role: str, flush: str, *, rounds: int, ra
             wait_until(lambda goal=goal: len(told.ok) >= goal, f"{goal} acknowledged; {told}", 600.0)
             time.sleep(chance.random() * 0.3)  # Anywhere inside whatever is going on, which is the point.
             master.kill()
+            bounds = alone(slave).bounds("T")  # before it takes writes of its own
             promote(namesrv, slave, role)
             if role == "ASYNC_MASTER":
-                excused |= behind(told, reader, alone(slave).bounds("T"))
+                excused |= behind(told, reader, bounds)
             master, slave = slave, master
             slave.start(brokerId=1 + number % 2, brokerRole="SLAVE")
         wait_until(lambda: len(told.ok) - len(excused) >= acknowledged, f"{acknowledged} acknowledged; {told}", 600.0)
@@ -68,7 +69,7 @@ def history(processes, namesrv, alone, role: str, flush: str, *, rounds: int, ra
 
 
 def behind(told, reader, bounds) -> set[bytes]:
-    """What was acknowledged or read at or behind the ends that a promoted slave has."""
+    """What was acknowledged or read at or behind the ends that a slave has when it is promoted."""
     with told.lock:
         known = [*told.ok.items(), *((body, place) for place, body in list(reader.seen.items()))]
     return {body for body, (queue, offset) in known if offset >= bounds[queue][1]}

@@ -1,0 +1,111 @@
+"""Wires that delay, break, and carry one way only, between real processes; and processes that hang (SIGSTOP)."""
+
+from itertools import count
+
+import pytest
+
+from rocketsim_client.model import SendStatus
+from tests.cluster.reader import Reader
+from tests.cluster.send_storm import SendStorm, check
+from tests.support.polling import wait_until
+from tests.support.tcp_proxy import FROM_CLIENT, FROM_SERVER, TcpProxy
+
+pytestmark = pytest.mark.cluster
+
+QUICK = {"haHousekeepingInterval": 2_000, "haSendHeartbeatInterval": 300, "slaveTimeout": 500}
+STORED = {SendStatus.FLUSH_SLAVE_TIMEOUT, SendStatus.SLAVE_NOT_AVAILABLE}
+
+
+@pytest.fixture
+def wire(processes, namesrv, alone):
+    """A master and its slave, which reaches the master over the wire alone."""
+    master = processes.start_broker("broker-a", 0, namesrv, brokerRole="SYNC_MASTER", **QUICK)
+    with TcpProxy(lambda: master.address) as wire:
+        slave = processes.start_broker("broker-a", 1, namesrv, haMasterAddress=wire.address, **QUICK)
+        alone(master).update_topic("T")
+        alone(master).wait_for_slaves()
+        assert wire.carried > 0
+        wire.master, wire.slave = master, slave
+        yield wire
+
+
+@pytest.mark.parametrize(
+    "directions", [(), (FROM_CLIENT,), (FROM_SERVER,)], ids=["both ways", "from the slave", "from the master"]
+)
+def test_a_cut_wire_is_said_in_the_status_and_after_it_both_logs_are_equal(wire, alone, directions):
+    """Both are alive, and their connection stays open: only what does not come over it can tell."""
+    master, numbers = alone(wire.master), count()
+    assert master.put("T", b"%d" % next(numbers)).status == SendStatus.SEND_OK
+    wire.cut(*directions)
+    assert master.put("T", b"%d" % next(numbers)).status in STORED
+    wait_until(
+        lambda: master.put("T", b"%d" % next(numbers)).status == SendStatus.SLAVE_NOT_AVAILABLE,
+        "a slave that is not heard of is given up",
+    )
+    wire.heal()
+    wait_until(lambda: master.put("T", b"%d" % next(numbers)).status == SendStatus.SEND_OK, "OK is back")
+    bodies = [b"%d" % number for number in range(next(numbers))]
+    assert master.bodies("T") == bodies
+    wait_until(lambda: alone(wire.slave).bodies("T") == bodies, "the slave has what it missed, once")
+
+
+def test_a_slow_wire_makes_a_put_wait_and_nothing_else(wire, alone):
+    master = alone(wire.master)
+    wire.delay(0.1)
+    for number in range(5):
+        assert master.put("T", b"%d" % number, timeout_s=10.0).status in {SendStatus.SEND_OK, *STORED}
+    wire.delay(2.0)  # longer than slaveTimeout
+    wait_until(lambda: master.put("T", b"late").status in STORED, "a put that waits too long says so")
+    wire.heal()
+    wait_until(lambda: master.put("T", b"again").status == SendStatus.SEND_OK, "OK is back")
+    wait_until(lambda: alone(wire.slave).bodies("T") == master.bodies("T"), "the slave has everything")
+
+
+def test_a_wire_that_breaks_again_and_again_loses_and_doubles_nothing(wire, namesrv, alone):
+    with SendStorm(namesrv.address, "T", 400, seed=13) as sending, Reader(namesrv.address, "readers") as reader:
+        history = sending.history
+        for _ in range(6):
+            goal = len(history.ok) + 100
+            wait_until(lambda goal=goal: len(history.ok) >= goal, f"{goal} acknowledged; {history}", 60.0)
+            wire.reset()
+        sending.stop()
+        alone(wire.master).wait_for_slaves()
+        end = sum(end for _, end in alone(wire.master).bounds("T").values())
+        wait_until(lambda: len(reader.seen) == end, "the reader is at the end", 60.0)
+    assert reader.faults == reader.taken_back == []
+    for broker in (alone(wire.master), alone(wire.slave)):
+        found = {place: one.body for place, one in broker.messages("T").items()}
+        check(history, found)
+        assert found == reader.seen
+
+
+@pytest.mark.parametrize("victim", ["the master", "the slave", "the name server"])
+def test_a_process_that_hangs_for_a_while_takes_nothing_with_it(processes, namesrv, alone, victim):
+    master, slave = processes.start_pair("broker-a", namesrv, brokerRole="SYNC_MASTER", **QUICK)
+    alone(master).update_topic("T")
+    alone(master).wait_for_slaves()
+    alone(slave).wait_for_topic("T")
+    process = {"the master": master, "the slave": slave, "the name server": namesrv}[victim]
+    with SendStorm(namesrv.address, "T", 300, seed=13) as sending, Reader(namesrv.address, "readers") as reader:
+        history = sending.history
+        wait_until(lambda: len(history.ok) >= 200, f"200 acknowledged; {history}", 60.0)
+        process.freeze()
+        if victim == "the master":  # it has frozen with what it was about to say
+            wait_until(lambda: len(history.unknown) + len(history.failed) > 0, f"sends fail; {history}", 60.0)
+        elif victim == "the slave":
+            wait_until(lambda: len(history.stored) >= 50, f"sends are stored on the master alone; {history}", 60.0)
+        else:
+            goal = len(history.ok) + 200
+            wait_until(lambda: len(history.ok) >= goal, f"known routes go on; {history}", 60.0)
+        process.thaw()
+        goal = len(history.ok) + 200
+        wait_until(lambda: len(history.ok) >= goal, f"OK is back; {history}", 60.0)
+        sending.stop()
+        alone(master).wait_for_slaves()
+        end = sum(end for _, end in alone(master).bounds("T").values())
+        wait_until(lambda: len(reader.seen) == end, "the reader is at the end", 60.0)
+    assert reader.faults == reader.taken_back == []
+    for broker in (alone(master), alone(slave)):
+        found = {place: one.body for place, one in broker.messages("T").items()}
+        check(history, found)
+        assert found == reader.seen

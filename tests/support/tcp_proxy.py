@@ -1,0 +1,148 @@
+"""A wire that can be bad: a TCP proxy in user space, on this machine's loopback, for as long as the context lasts.
+
+    with TcpProxy(master.address) as wire:
+        ...                                  # somebody is told wire.address
+        wire.delay(0.3)                      # each way
+        wire.cut()                           # nothing gets through, and nobody is told: a half-open connection
+        wire.cut(FROM_CLIENT)                # one way only
+        wire.heal()                          # what was held goes on, in order
+        wire.reset()                         # every connection ends
+
+The address may be given later, when the server has got its port.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+FROM_CLIENT, FROM_SERVER = "from the client", "from the server"
+_CHUNK = 64 << 10
+
+
+class TcpProxy:
+    """Runs on an event loop of its own in a thread; its methods are called from any other."""
+
+    def __init__(self, target: str | Callable[[], str]) -> None:
+        self._target = target if callable(target) else lambda: target
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._delay_s = 0.0
+        self._open: dict[str, asyncio.Event] = {}
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self.carried = 0  # bytes, in both directions
+
+    def __enter__(self) -> "TcpProxy":
+        self._thread.start()
+        self._call(self._listen())
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._call(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _call(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30.0)
+
+    # --- what can be wrong ------------------------------------------------------------------------------------------
+
+    def delay(self, seconds: float) -> None:
+        """Every byte is that late from now on, in each direction."""
+        self._delay_s = seconds
+
+    def cut(self, *directions: str) -> None:
+        """From now on bytes of these directions, both if none is named, are held; connections stay, and can be made."""
+
+        async def close() -> None:
+            for direction in directions or (FROM_CLIENT, FROM_SERVER):
+                self._open[direction].clear()
+
+        self._call(close())
+
+    def heal(self) -> None:
+        """Nothing is wrong any more."""
+        self._delay_s = 0.0
+
+        async def reopen() -> None:
+            for event in self._open.values():
+                event.set()
+
+        self._call(reopen())
+
+    def reset(self) -> None:
+        """End every connection, as a router does that has lost its table."""
+
+        async def abort() -> None:
+            for writer in list(self._writers):
+                writer.transport.abort()
+
+        self._call(abort())
+
+    # --- the wire ---------------------------------------------------------------------------------------------------
+
+    async def _listen(self) -> None:
+        for direction in (FROM_CLIENT, FROM_SERVER):
+            self._open[direction] = asyncio.Event()
+            self._open[direction].set()
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self.address = "{}:{}".format(*self._server.sockets[0].getsockname())
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self._writers.add(writer)
+        try:
+            host, _, port = self._target().rpartition(":")
+            server_reader, server_writer = await asyncio.open_connection(host, int(port))
+        except OSError:
+            writer.transport.abort()
+            return
+        self._writers.add(server_writer)
+        try:
+            await asyncio.gather(
+                self._pump(reader, server_writer, FROM_CLIENT), self._pump(server_reader, writer, FROM_SERVER)
+            )
+        finally:
+            for end in (writer, server_writer):
+                end.transport.abort()
+                self._writers.discard(end)
+            self._tasks.discard(task)
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: str) -> None:
+        late: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+
+        async def deliver() -> None:
+            while True:
+                due, data = await late.get()
+                await asyncio.sleep(due - self._loop.time())
+                await self._open[direction].wait()
+                if not data:
+                    return
+                writer.write(data)
+                await writer.drain()
+                self.carried += len(data)
+
+        delivering = asyncio.ensure_future(deliver())
+        try:
+            while data := await reader.read(_CHUNK):
+                late.put_nowait((self._loop.time() + self._delay_s, data))
+            late.put_nowait((self._loop.time() + self._delay_s, b""))
+            await delivering
+        except OSError:
+            pass
+        finally:
+            delivering.cancel()
+            # One end is gone: so is the other, once what was on its way has got there.
+            writer.transport.abort() if delivering.cancelled() else writer.close()
+
+    async def _close(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
