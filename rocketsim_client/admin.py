@@ -247,8 +247,9 @@ class Admin:
         broker_role: str = "ASYNC_MASTER",
         force: bool = False,
     ) -> Promotion:
-        """Make a slave the master of its name, with a new epoch.  Refused while the old master answers, unless
-        `force`."""
+        """Make a slave the master of its name, with a new epoch.  Refused, unless by `force`, while the old master
+        answers, and while another slave has more or does not answer.  What it costs is in the answer.
+        """
         if broker_name is None:
             named = [member for member in self.cluster_list() if member.address == broker_addr]
             if not named:

@@ -102,7 +102,17 @@ class HaStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Forfeit:
+    """What only that broker has, and what is cut there when it follows the promoted one; None: nobody knows."""
+
+    broker_id: int
+    address: str
+    bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Promotion:
     address: str
     epoch: int
     start_offset: int
+    forfeits: tuple[Forfeit, ...] = ()

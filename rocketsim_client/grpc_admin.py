@@ -12,6 +12,7 @@ from rocketsim_proto.record import RecordError
 
 from rocketsim_client.admin_model import (
     ConsumeProgress,
+    Forfeit,
     HaSlave,
     HaStatus,
     Promotion,
@@ -155,7 +156,11 @@ class GrpcAdmin:
             broker_name=broker_name, expected_epoch=expected_epoch, broker_role=broker_role, force=force
         )
         answer = self._call(address, "PromoteSlave", request, timeout_s)
-        return Promotion(address, answer.epoch, answer.start_offset)
+        lost = tuple(
+            Forfeit(item.broker_id, item.address, item.bytes if item.HasField("bytes") else None)
+            for item in answer.forfeits
+        )
+        return Promotion(address, answer.epoch, answer.start_offset, lost)
 
     def remove_slave(self, address: str, broker_id: int, timeout_s: float) -> dict[int, str]:
         return dict(

@@ -9,7 +9,7 @@ from rocketsim_proto.record import decode, parse_offset_message_id
 
 from broker_service.broker.broker import Broker
 from broker_service.broker.groups import SubscriptionGroup
-from broker_service.broker.leadership import Leadership
+from broker_service.broker.leadership import Leadership, Promoted
 from broker_service.broker.names import check_group_name
 from broker_service.broker.topics import TopicConfig
 from broker_service.config import as_properties
@@ -250,7 +250,7 @@ class Operations:
         broker.peers.forget(address)
         logger.warning("slave %d at %s is forgotten: an operator says that it is gone for good", broker_id, address)
 
-    async def promote(self, broker_name: str, expected_epoch: int, role_name: str, *, force: bool) -> tuple[int, int]:
+    async def promote(self, broker_name: str, expected_epoch: int, role_name: str, *, force: bool) -> Promoted:
         try:
             role = BrokerRole(role_name or BrokerRole.ASYNC_MASTER.value)
         except ValueError:

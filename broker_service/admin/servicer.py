@@ -173,10 +173,17 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
     async def PromoteSlave(self, request: pb.PromoteSlaveRequest, context: Context) -> pb.PromoteSlaveResponse:
         if request.expected_epoch < 0:
             raise InvalidParameter(f"expected epoch {request.expected_epoch} is negative")
-        epoch, start_offset = await self._operations.promote(
+        promoted = await self._operations.promote(
             request.broker_name, request.expected_epoch, request.broker_role, force=request.force
         )
-        return pb.PromoteSlaveResponse(epoch=epoch, start_offset=start_offset)
+        return pb.PromoteSlaveResponse(
+            epoch=promoted.epoch,
+            start_offset=promoted.start_offset,
+            forfeits=[
+                pb.PromoteSlaveResponse.Forfeit(broker_id=lost.broker_id, address=lost.address, bytes=lost.bytes)
+                for lost in promoted.forfeits
+            ],
+        )
 
     # --- messages ---------------------------------------------------------------------------------------------------
 

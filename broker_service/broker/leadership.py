@@ -6,13 +6,16 @@ One task does both, so a broker is never a master and somebody's slave at once.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from broker_service.broker.broker import Broker
 from broker_service.broker.mastership import Standing
+from broker_service.broker.promotion import Forfeit, Other, forfeits, objections
 from broker_service.broker.role_file import MASTER_ID, RoleFile
 from broker_service.errors import InvalidParameter, RocketSimError, ServiceNotAvailable, StaleEpoch
 from broker_service.model import BrokerRole
+from broker_service.replication.catch_up import LogState
 
 logger = logging.getLogger(__name__)
 
@@ -30,9 +33,22 @@ class Follows(Protocol):
         """The master is back: a follower that pauses between two tries tries now."""
 
 
+@dataclass(frozen=True, slots=True)
+class Promoted:
+    """The new epoch, where it starts, and what is cut, or may be, at others."""
+
+    epoch: int
+    start_offset: int
+    forfeits: tuple[Forfeit, ...]
+
+    def __str__(self) -> str:
+        return "; ".join((f"epoch {self.epoch} from {self.start_offset} on", *map(str, self.forfeits)))
+
+
 class Leadership:
     """`begin_epoch` hears whether it is a promotion; `take_back_epoch` undoes it, before anybody has heard of it.
-    `is_copied` says whether the log's last epoch is another broker's.
+    `is_copied` says whether the log's last epoch is another broker's.  `ask_others` asks everybody of the name, and the
+    masters it is given, what they have.
     """
 
     def __init__(
@@ -44,7 +60,8 @@ class Leadership:
         take_back_epoch: Callable[[], None],
         continue_epoch: Callable[[], None],
         is_copied: Callable[[], bool],
-        refresh_peers: Callable[[], Awaitable[None]],
+        ask_others: Callable[[str, str], Awaitable[list[Other]]],
+        log_state: Callable[[], LogState],
         opened: Callable[[], None],
         role_file: RoleFile,
     ) -> None:
@@ -54,7 +71,8 @@ class Leadership:
         self._take_back_epoch = take_back_epoch
         self._continue_epoch = continue_epoch
         self._is_copied = is_copied
-        self._refresh_peers = refresh_peers
+        self._ask_others = ask_others
+        self._log_state = log_state
         self._opened = opened
         self._role_file = role_file
         self._poke = asyncio.Event()
@@ -174,8 +192,8 @@ class Leadership:
 
     # --- promotion --------------------------------------------------------------------------------------------------
 
-    async def promote(self, broker_name: str, expected_epoch: int, role: BrokerRole, *, force: bool) -> tuple[int, int]:
-        """Make this slave the master of its name: (the new epoch, where it starts).  An operator's act, and fenced.
+    async def promote(self, broker_name: str, expected_epoch: int, role: BrokerRole, *, force: bool) -> Promoted:
+        """Make this slave the master of its name.  An operator's act, and fenced.
 
         The epoch is on disk first and the role next, then writes are taken: a crash in between leaves a slave that
         no master of an older epoch can have, and that can be promoted again.  A promotion that fails leaves the slave
@@ -186,19 +204,20 @@ class Leadership:
             raise InvalidParameter(f"this is broker {broker.config.broker_name}, not {broker_name!r}")
         if role is BrokerRole.SLAVE:
             raise InvalidParameter("promote to ASYNC_MASTER or SYNC_MASTER")
-        await self._refresh_peers()
+        others = await self._ask_others(self.master_address, self._followed)
         async with self._lock:
-            self._check_promotion(expected_epoch, force)
+            self._check_promotion(expected_epoch, others, force)
             await self._stop_following()  # which wakes `run`: it follows again if what comes now fails
-            start_offset = broker.store.end_offset
+            before = self._log_state()
             epoch = await self._take_over(role)
             broker.mastership.promoted(role, epoch, broker.clock())
             broker.change_role(role, MASTER_ID)
             broker.visible_changed(None)  # what the former master had not confirmed is ours now
-        logger.warning("promoted: %s of %s with epoch %d from %d on", role.name, broker_name, epoch, start_offset)
+        promoted = Promoted(epoch, before.end_offset, tuple(forfeits(before, others)))
+        logger.warning("promoted: %s of %s with %s", role.name, broker_name, promoted)
         self._opened()
         self.poke()
-        return epoch, start_offset
+        return promoted
 
     async def _take_over(self, role: BrokerRole) -> int:
         """The new epoch; it, the role and the offsets are on disk, or nothing has changed."""
@@ -212,7 +231,7 @@ class Leadership:
             raise
         return epoch
 
-    def _check_promotion(self, expected_epoch: int, force: bool) -> None:
+    def _check_promotion(self, expected_epoch: int, others: list[Other], force: bool) -> None:
         broker = self._broker
         if not broker.is_slave:
             raise InvalidParameter(f"this broker is a master already: {broker}")
@@ -223,13 +242,13 @@ class Leadership:
             raise StaleEpoch(
                 f"the epoch is {known} now, not {expected_epoch}: somebody else may have promoted a broker"
             )
-        if force:
-            return
+        against = objections(self._log_state(), others)
         if self._follower.is_following():
-            raise InvalidParameter(
-                f"the master at {self._followed} still answers; stop it first, or force the promotion"
-            )
+            against.insert(0, f"the master at {self._followed} still answers: stop it first")
         if master := broker.peers.master():
-            raise InvalidParameter(
-                f"a name server still knows a live master at {master.address}; stop it first, or force the promotion"
-            )
+            against.insert(0, f"a name server still knows a live master at {master.address}: stop it first")
+        if not against:
+            return
+        if not force:
+            raise InvalidParameter(f"{'; '.join(against)}. Or force the promotion (--force)")
+        logger.warning("promoted by force, although %s", "; ".join(against))

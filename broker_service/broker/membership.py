@@ -12,7 +12,9 @@ from rocketsim_proto.versions import WIRE
 from broker_service.broker.broker import Broker
 from broker_service.broker.mastership import Standing
 from broker_service.broker.metadata import topic_to_proto, version_to_proto
-from broker_service.broker.peers import Member
+from broker_service.broker.peers import MASTER_ID, Member
+from broker_service.broker.promotion import Answer
+from broker_service.replication.handshake import epoch_list
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +76,16 @@ class Membership:
             broker_name=broker.config.broker_name, broker_id=broker.broker_id, epoch=broker.epoch
         )
 
+    def candidates(self, *masters: str) -> dict[str, int]:
+        """Whom a slave asks before it is promoted: address and broker id of everybody of the name that it knows of.
+
+        `masters`: those that it follows or would follow.
+        """
+        broker = self._broker
+        known = {address: broker_id for broker_id, address in broker.known_slaves.addresses.items()}
+        found = dict.fromkeys(masters, MASTER_ID) | known | broker.peers.addresses()
+        return {address: broker_id for address, broker_id in found.items() if address not in ("", self._address)}
+
     def pause_s(self) -> float:
         """Until they are asked again: often at a start, later as often as name servers hear of this broker."""
         waiting = self._broker.mastership.standing is Standing.WAITING
@@ -91,3 +103,15 @@ class Membership:
         broker.mastership.heard(address)
         broker.mastership.answered(broker.clock())
         self._poke()
+
+
+def answer_of(reply: replication_pb2.GetMemberResponse | None) -> Answer | None:
+    """What a broker says of itself; nothing if it does not, or if that cannot be."""
+    if reply is None:
+        return None
+    try:
+        epochs = epoch_list(reply.epochs) if reply.epochs else None
+    except ValueError as error:
+        logger.warning("broker %d answers with epochs that cannot be: %s", reply.broker_id, error)
+        return None
+    return Answer(reply.epoch, reply.end_offset, epochs, reply.min_offset, is_master=reply.broker_id == MASTER_ID)

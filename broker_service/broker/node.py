@@ -20,8 +20,9 @@ from broker_service.broker.groups import SubscriptionGroupTable
 from broker_service.broker.known_slaves import KnownSlaves
 from broker_service.broker.leadership import Leadership
 from broker_service.broker.mastership import Mastership
-from broker_service.broker.membership import Membership
+from broker_service.broker.membership import Membership, answer_of
 from broker_service.broker.metadata import MetadataExchange
+from broker_service.broker.promotion import Other
 from broker_service.broker.pull import PullPath
 from broker_service.broker.pull_range import RangePath
 from broker_service.broker.put import PutPath
@@ -40,6 +41,7 @@ from broker_service.config import BrokerConfig
 from broker_service.errors import ConfigError
 from broker_service.machine import Machine
 from broker_service.replication.acknowledgement import Acknowledgements
+from broker_service.replication.catch_up import LogState
 from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.flusher import Flusher
 from broker_service.replication.handshake import Identity
@@ -209,7 +211,9 @@ class BrokerNode:
             open_channel=self.machine.network.open_channel,
             chance=self.machine.chance,
         )
-        membership = Membership(self.broker, self.address, fence=link.fenced, poke=lambda: self.leadership.poke())
+        membership = self.membership = Membership(
+            self.broker, self.address, fence=link.fenced, poke=lambda: self.leadership.poke()
+        )
         self.registration = Registration(
             config.name_servers,
             period_s=config.register_name_server_period / 1000,
@@ -231,7 +235,8 @@ class BrokerNode:
             take_back_epoch=self.replication_master.take_back_epoch,
             continue_epoch=self.acknowledgements.begin,
             is_copied=lambda: not self.epochs.begun_here,
-            refresh_peers=lambda: self.registration.refresh(PROMOTION_LOOK_S),
+            ask_others=self._ask_others,
+            log_state=lambda: LogState(self.epochs.epochs, store.min_offset, store.end_offset),
             opened=self._opened,
             role_file=self._role_file,
         )
@@ -317,6 +322,16 @@ class BrokerNode:
         finally:
             self.store.close()
         logger.info("broker %s stopped at %d", self.config.broker_name, self.store.end_offset)
+
+    async def _ask_others(self, *masters: str) -> list[Other]:
+        """What every broker of this name that anybody knows of has, before a promotion."""
+        await self.registration.refresh(PROMOTION_LOOK_S)
+        candidates = self.membership.candidates(*masters)
+        replies = await self.roll_call.ask_each(candidates)
+        return [
+            Other(reply.broker_id if reply else candidates[address], address, answer_of(reply))
+            for address, reply in replies.items()
+        ]
 
     # --- what happens -----------------------------------------------------------------------------------------------
 

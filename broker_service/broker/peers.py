@@ -49,5 +49,9 @@ class Peers:
         masters = [member for member in self._members() if member.broker_id == MASTER_ID]
         return max(masters, key=lambda member: member.epoch, default=None)
 
+    def addresses(self) -> dict[str, int]:
+        """Everybody's, and their broker ids."""
+        return {member.address: member.broker_id for member in self._members()}
+
     def _members(self) -> Iterable[Member]:
         return (member for members in self._answers.values() for member in members)

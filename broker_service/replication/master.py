@@ -17,7 +17,7 @@ from broker_service.replication.acknowledgement import Acknowledgements
 from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.epochs import ID_BITS
 from broker_service.replication.flusher import Flusher
-from broker_service.replication.handshake import Identity
+from broker_service.replication.handshake import Identity, epoch_messages
 from broker_service.replication.protocols import MasterBroker, ReplicatedLog
 from broker_service.replication.refusals import FellSilent, ProtocolViolation, Replaced, status_of
 from broker_service.replication.transfer import State, Transfer, TransferSettings
@@ -132,7 +132,11 @@ class ReplicationMaster(ReplicationServicer):
     async def GetMember(self, request: pb.GetMemberRequest, context: Context[Any, Any]) -> pb.GetMemberResponse:
         await self._check_caller(request, context)
         return pb.GetMemberResponse(
-            broker_id=self.identity.broker_id, epoch=self.epochs.epochs.last, end_offset=self.log.end_offset
+            broker_id=self.identity.broker_id,
+            epoch=self.epochs.epochs.last,
+            end_offset=self.log.end_offset,
+            epochs=epoch_messages(self.epochs.epochs),
+            min_offset=self.log.min_offset,
         )
 
     async def GetMetadata(self, request: pb.GetMetadataRequest, context: Context[Any, Any]) -> Metadata:

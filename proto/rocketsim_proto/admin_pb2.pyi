@@ -277,12 +277,23 @@ class PromoteSlaveRequest(_message.Message):
     def __init__(self, broker_name: _Optional[str] = ..., expected_epoch: _Optional[int] = ..., broker_role: _Optional[str] = ..., force: _Optional[bool] = ...) -> None: ...
 
 class PromoteSlaveResponse(_message.Message):
-    __slots__ = ("epoch", "start_offset")
+    __slots__ = ("epoch", "start_offset", "forfeits")
+    class Forfeit(_message.Message):
+        __slots__ = ("broker_id", "address", "bytes")
+        BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+        ADDRESS_FIELD_NUMBER: _ClassVar[int]
+        BYTES_FIELD_NUMBER: _ClassVar[int]
+        broker_id: int
+        address: str
+        bytes: int
+        def __init__(self, broker_id: _Optional[int] = ..., address: _Optional[str] = ..., bytes: _Optional[int] = ...) -> None: ...
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FORFEITS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     start_offset: int
-    def __init__(self, epoch: _Optional[int] = ..., start_offset: _Optional[int] = ...) -> None: ...
+    forfeits: _containers.RepeatedCompositeFieldContainer[PromoteSlaveResponse.Forfeit]
+    def __init__(self, epoch: _Optional[int] = ..., start_offset: _Optional[int] = ..., forfeits: _Optional[_Iterable[_Union[PromoteSlaveResponse.Forfeit, _Mapping]]] = ...) -> None: ...
 
 class RemoveSlaveRequest(_message.Message):
     __slots__ = ("broker_id",)

@@ -142,11 +142,15 @@ class GetMemberRequest(_message.Message):
     def __init__(self, broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class GetMemberResponse(_message.Message):
-    __slots__ = ("broker_id", "epoch", "end_offset")
+    __slots__ = ("broker_id", "epoch", "end_offset", "epochs", "min_offset")
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
     broker_id: int
     epoch: int
     end_offset: int
-    def __init__(self, broker_id: _Optional[int] = ..., epoch: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...
+    epochs: _containers.RepeatedCompositeFieldContainer[Epoch]
+    min_offset: int
+    def __init__(self, broker_id: _Optional[int] = ..., epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., min_offset: _Optional[int] = ...) -> None: ...

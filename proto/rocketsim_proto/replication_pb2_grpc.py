@@ -73,7 +73,7 @@ class ReplicationServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetMember(self, request, context):
-        """Who this broker is and how far its log goes. A master asks the slaves that its configuration names; a slave answers too.
+        """Who this broker is and how far its log goes. A master asks its slaves, a slave everybody before it is promoted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

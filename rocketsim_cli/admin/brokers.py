@@ -126,7 +126,9 @@ def promote_slave(
     expected_epoch: Annotated[
         int, typer.Option("--epoch", help="Refuse unless this is its epoch now; 0: whatever it is.")
     ] = 0,
-    force: Annotated[bool, typer.Option("--force", help="Although the master still answers.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Although the master still answers, or a slave has or may have more.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make a slave the master of its name, for good.  The old one is fenced when it comes back."""
@@ -138,11 +140,12 @@ def promote_slave(
             force=force,
         )
     if as_json:
-        show_json(facts(promotion))
-    else:
-        print(
-            f"{promotion.address} is the master now: epoch {promotion.epoch}, from offset {promotion.start_offset} on"
-        )
+        show_json({**facts(promotion), "forfeits": [facts(lost) for lost in promotion.forfeits]})
+        return
+    print(f"{promotion.address} is the master now: epoch {promotion.epoch}, from offset {promotion.start_offset} on")
+    for lost in promotion.forfeits:
+        what = "it does not answer, so nobody knows how many bytes" if lost.bytes is None else f"{lost.bytes} bytes"
+        print(f"broker {lost.broker_id} at {lost.address}: {what} that only it has are cut when it follows")
 
 
 def remove_slave(

@@ -104,8 +104,8 @@ async def test_two_slaves_that_are_promoted_at_once_begin_epochs_that_are_told_a
     begun = []
     for name in ("a", "b"):
         async with running(tmp_path / name, **SLAVE) as node:
-            epoch, _ = await node.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
-            assert epoch == PROMOTION
+            promoted = await node.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
+            assert promoted.epoch == PROMOTION
             begun.append(node.epochs.epochs)
     assert not begun[0].is_same_as(begun[1])
 

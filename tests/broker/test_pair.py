@@ -288,7 +288,8 @@ async def test_an_old_master_that_returns_behind_a_promoted_slave_cannot_write(t
                 await until(lambda: slave.store.end_offset == master.store.end_offset, "copied")
                 old_epoch = master.mastership.epoch
             await until(lambda: not slave.broker.peers.master(), "the master is gone")
-            epoch, start = await slave.leadership.promote("broker-a", old_epoch, BrokerRole.ASYNC_MASTER, force=False)
+            promoted = await slave.leadership.promote("broker-a", old_epoch, BrokerRole.ASYNC_MASTER, force=False)
+            epoch, start = promoted.epoch, promoted.start_offset
             assert epoch > old_epoch
             assert start == slave.store.end_offset
             await put(slave, "t", b"after")
@@ -311,7 +312,7 @@ async def test_an_old_master_that_returns_behind_a_promoted_slave_cannot_write(t
 
 async def test_a_promotion_outlives_a_restart_although_the_file_says_slave(tmp_path: Path) -> None:
     async with running(tmp_path, **SLAVE) as slave:
-        epoch, _ = await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=False)
+        epoch = (await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=False)).epoch
         assert (slave.broker.broker_id, slave.broker.epoch) == (0, epoch)
         await put(slave, "t", b"x")
     assert JsonFile(tmp_path / "rocketsim/role.json").load() == {

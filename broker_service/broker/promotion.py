@@ -1,0 +1,109 @@
+"""What stands against a promotion, and what it costs.  Pure: what the brokers of the name have answered comes in.
+
+A slave may be promoted when nobody who can be reached has more than it, by epoch, then end, and everybody who is known
+can be reached.  What another one has beyond the common history is cut there when it follows the promoted one.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from broker_service.replication.catch_up import LogState
+from broker_service.replication.epochs import EpochList, common_prefix
+
+MASTER_ID = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a broker has said.  One of an older version names of its epochs the last number only."""
+
+    epoch: int
+    end_offset: int
+    epochs: EpochList | None = None
+    min_offset: int = 0
+    is_master: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """Another broker of the name; `answer` is None if it does not answer now."""
+
+    broker_id: int
+    address: str
+    answer: Answer | None
+
+    def __str__(self) -> str:
+        role = "the master" if self.broker_id == MASTER_ID else f"slave {self.broker_id}"
+        return f"{role} at {self.address}"
+
+
+@dataclass(frozen=True, slots=True)
+class Forfeit:
+    """What only that broker has, and what is cut there; None: it did not answer, or cannot tell."""
+
+    broker_id: int
+    address: str
+    bytes: int | None
+
+    def __str__(self) -> str:
+        how_many = "nobody knows how many" if self.bytes is None else self.bytes
+        return f"{how_many} bytes that only broker {self.broker_id} at {self.address} has are cut there"
+
+
+def objections(ours: LogState, others: Iterable[Other]) -> list[str]:
+    """Why not, one clause for each; nothing: go on."""
+    found = []
+    for other in others:
+        if (reason := _objection(ours, other)) is not None:
+            found.append(reason)
+    return found
+
+
+def forfeits(ours: LogState, others: Iterable[Other]) -> list[Forfeit]:
+    """What a promotion cuts, or may cut, elsewhere; nobody who has nothing to lose is among them."""
+    found = [Forfeit(other.broker_id, other.address, _forfeited(ours, other)) for other in others]
+    return [forfeit for forfeit in found if forfeit.bytes != 0]
+
+
+def _objection(ours: LogState, other: Other) -> str | None:
+    answer = other.answer
+    if answer is None:
+        if other.broker_id == MASTER_ID:
+            return None  # that is why somebody is to be promoted
+        return (
+            f"{other}, which is known, does not answer and may have more: start it, or forget it with `rocketsim admin "
+            f"removeSlave -i {other.broker_id}` if it is gone for good"
+        )
+    if answer.is_master:
+        return None if answer.epoch < ours.epochs.last else f"{other} answers, in epoch {answer.epoch}: stop it first"
+    cost = _forfeited(ours, other)
+    what = "how much is not known" if cost is None else f"{cost} bytes"
+    if _is_fork(ours, answer):
+        return f"{other} has another history of epoch {answer.epoch} ({what} would be cut there): decide which is right"
+    if (answer.epoch, answer.end_offset) <= (ours.epochs.last, ours.end_offset):
+        return None
+    return (
+        f"{other} has more: up to {answer.end_offset} in epoch {answer.epoch}, and here it is {ours.end_offset} in "
+        f"epoch {ours.epochs.last} ({what}, perhaps acknowledged, would be cut there): promote that one"
+    )
+
+
+def _forfeited(ours: LogState, other: Other) -> int | None:
+    answer = other.answer
+    if answer is None:
+        return None
+    if (answer.epoch, answer.end_offset) <= (ours.epochs.last, ours.end_offset) and not _is_fork(ours, answer):
+        return 0  # what parts from ours there, an epoch of before now has cut already
+    if answer.epochs is None:
+        return answer.end_offset - ours.end_offset if answer.epoch == ours.epochs.last else None
+    joint = common_prefix(ours.epochs, ours.end_offset, answer.epochs, answer.end_offset)
+    return answer.end_offset - max(joint or 0, answer.min_offset)
+
+
+def _is_fork(ours: LogState, answer: Answer) -> bool:
+    """Whether somebody else began an epoch of the same number there."""
+    return (
+        answer.epochs is not None
+        and answer.epoch == ours.epochs.last
+        and not answer.epochs.knows(ours.epochs.last, ours.epochs.last_id)
+    )

@@ -1,0 +1,169 @@
+"""Which slave may be promoted: the decision, and what the brokers of the name are asked for it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_service.broker.promotion import Answer, Forfeit, Other, forfeits, objections
+from broker_service.errors import InvalidParameter
+from broker_service.model import BrokerRole
+from broker_service.replication.catch_up import LogState
+from broker_service.replication.epochs import EpochList
+from tests.support.brokers import name_server, put, running
+from tests.support.polling import until
+
+SLAVE: dict[str, Any] = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
+OTHER: dict[str, Any] = {"broker_role": BrokerRole.SLAVE, "broker_id": 2}
+
+ONE, TWO = (1, 0, 0xA), (2, 600, 0xB)
+OURS = LogState(EpochList.of(ONE, TWO), 0, 1000)
+
+
+def other(end: int, *epochs: tuple[int, int, int], first: int = 0, is_master: bool = False) -> Other:
+    answer = Answer(epochs[-1][0], end, EpochList.of(*epochs), first, is_master=is_master)
+    return Other(0 if is_master else 2, "b:1", answer)
+
+
+@pytest.mark.parametrize(
+    ("others", "says", "costs"),
+    [
+        pytest.param([], [], [], id="nobody else"),
+        pytest.param([other(1000, ONE, TWO)], [], [], id="one that has the same"),
+        pytest.param([other(900, ONE, TWO)], [], [], id="one that has less"),
+        pytest.param(
+            [other(1500, ONE, TWO)],
+            ["slave 2 at b:1 has more: up to 1500 in epoch 2, and here it is 1000 in epoch 2 (500 bytes"],
+            [500],
+            id="one that has more",
+        ),
+        pytest.param(
+            [other(800, ONE, TWO, (3, 700, 0xC))],
+            ["slave 2 at b:1 has more: up to 800 in epoch 3, and here it is 1000 in epoch 2 (100 bytes"],
+            [100],
+            id="one that is shorter, of a newer epoch",
+        ),
+        pytest.param([other(2000, ONE)], [], [], id="one that is longer, of an epoch that was replaced"),
+        pytest.param(
+            [other(900, ONE, (2, 600, 0xD))],
+            ["slave 2 at b:1 has another history of epoch 2 (300 bytes would be cut there)"],
+            [300],
+            id="one whose epoch of this number is somebody else's",
+        ),
+        pytest.param(
+            [other(900, (3, 0, 0xE), first=400)],
+            ["has more: up to 900 in epoch 3"],
+            [500],
+            id="one without an epoch in common",
+        ),
+        pytest.param(
+            [Other(2, "b:1", Answer(2, 1500))], ["(500 bytes"], [500], id="one that knows no ids and has more"
+        ),
+        pytest.param([Other(2, "b:1", Answer(2, 900))], [], [], id="one that knows no ids and has less"),
+        pytest.param(
+            [Other(2, "b:1", Answer(3, 900))],
+            ["(how much is not known"],
+            [None],
+            id="one that knows no ids, newer epoch",
+        ),
+        pytest.param(
+            [Other(2, "b:1", None)],
+            ["slave 2 at b:1, which is known, does not answer and may have more: start it, or forget it"],
+            [None],
+            id="one that does not answer",
+        ),
+        pytest.param([Other(0, "a:1", None)], [], [None], id="the master is dead"),
+        pytest.param(
+            [other(1500, ONE, TWO, is_master=True)],
+            ["the master at b:1 answers, in epoch 2: stop it first"],
+            [500],
+            id="the master is alive",
+        ),
+        pytest.param([other(1500, ONE, is_master=True)], [], [], id="a master that was replaced is alive"),
+        pytest.param(
+            [Other(3, "c:1", None), other(1500, ONE, TWO), other(1000, ONE, TWO)],
+            ["slave 3 at c:1", "slave 2 at b:1 has more"],
+            [None, 500],
+            id="several",
+        ),
+    ],
+)
+def test_what_stands_against_a_promotion_and_what_it_costs(
+    others: list[Other], says: list[str], costs: list[int | None]
+) -> None:
+    found = objections(OURS, others)
+    assert len(found) == len(says)
+    for part, whole in zip(says, found, strict=True):
+        assert part in whole
+    assert [lost.bytes for lost in forfeits(OURS, others)] == costs
+
+
+async def promote(node: Any, *, force: bool = False) -> Any:
+    return await node.leadership.promote("broker-a", 0, BrokerRole.SYNC_MASTER, force=force)
+
+
+async def refused(node: Any) -> str:
+    with pytest.raises(InvalidParameter) as refusal:
+        await promote(node)
+    assert node.broker.is_slave
+    return str(refusal.value)
+
+
+@pytest.mark.parametrize("with_name_server", [True, False])
+async def test_a_slave_that_has_less_than_another_is_not_promoted_but_by_force(
+    tmp_path: Path, with_name_server: bool
+) -> None:
+    async with name_server() as names:
+        keys = {"namesrv_addr": names.address} if with_name_server else {}
+        async with running(tmp_path / "m", broker_role=BrokerRole.SYNC_MASTER, **keys) as master:
+            follow = keys | {"ha_master_address": master.address}
+            async with running(tmp_path / "2", **OTHER, **follow) as ahead:
+                async with running(tmp_path / "1", **SLAVE, **follow) as behind:
+                    await put(master, "t", b"on all three")
+                    await until(lambda: behind.store.end_offset == master.store.end_offset, "copied")
+                    await until(lambda: ahead.store.end_offset == master.store.end_offset, "copied")
+                    await until(lambda: 2 in behind.known_slaves.addresses, "they know each other")
+                await put(master, "t", b"acknowledged by one slave only")
+                await until(lambda: ahead.store.end_offset == master.store.end_offset, "copied")
+                port = int(ahead.address.rpartition(":")[2])
+        more = ahead.store.end_offset - behind.store.end_offset
+        async with running(tmp_path / "1", **SLAVE, **follow) as behind:
+            reason = await refused(behind)
+            assert f"slave 2 at 127.0.0.1:{port}, which is known, does not answer" in reason and "--force" in reason
+            async with running(tmp_path / "2", **OTHER, **follow, listen_port=port) as ahead:
+                reason = await refused(behind)
+                assert f"slave 2 at {ahead.address} has more" in reason and f"({more} bytes" in reason
+                promoted = await promote(behind, force=True)
+                assert Forfeit(2, ahead.address, more) in promoted.forfeits
+                assert Forfeit(0, master.address, None) in promoted.forfeits
+
+
+async def test_the_slave_that_has_most_is_promoted_and_the_others_follow_it(tmp_path: Path) -> None:
+    async with name_server() as names:
+        keys = {"namesrv_addr": names.address}
+        async with (
+            running(tmp_path / "1", **SLAVE, **keys) as behind,
+            running(tmp_path / "2", **OTHER, **keys) as ahead,
+        ):
+            async with running(tmp_path / "m", **keys) as master:
+                await put(master, "t", b"x")
+                await until(
+                    lambda: behind.store.end_offset == ahead.store.end_offset == master.store.end_offset, "copied"
+                )
+            await until(lambda: not ahead.replication_slave.is_following(), "the master is gone")
+            await until(lambda: ahead.broker.peers.master() is None, "the name server knows")
+            await promote(ahead)
+            await put(ahead, "t", b"y")
+            await until(lambda: behind.store.end_offset == ahead.store.end_offset, "it follows the new one")
+
+
+async def test_a_live_master_is_asked_itself_also_while_the_slave_is_between_two_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path / "m") as master:
+        async with running(tmp_path / "1", **SLAVE, ha_master_address=master.address) as slave:
+            await until(slave.replication_slave.is_following, "it follows")
+            monkeypatch.setattr(slave.replication_slave, "is_following", lambda: False)
+            assert f"the master at {master.address} answers, in epoch 1: stop it first" in await refused(slave)
+            monkeypatch.undo()
+        assert not master.broker.is_slave
