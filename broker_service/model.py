@@ -6,6 +6,7 @@ position in the log, a `queue_offset` counts the messages of one queue.  Every e
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from typing import NamedTuple
 
 
 class BrokerRole(Enum):
@@ -49,6 +50,14 @@ class GetMessageStatus(IntEnum):
     OFFSET_TOO_SMALL = 6
     NO_MATCHED_LOGIC_QUEUE = 7
     NO_MESSAGE_IN_QUEUE = 8
+    OFFSET_TRUNCATED = 9  # own: what was read up to there is not this log's any more
+
+
+class LogEpoch(NamedTuple):
+    """Whose time as master the end of a log is of; (0, 0): nobody says."""
+
+    epoch: int = 0
+    epoch_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)

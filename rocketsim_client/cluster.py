@@ -9,6 +9,7 @@ from rocketsim_client.expression import TagExpression
 from rocketsim_client.model import (
     CommitResult,
     CommitStatus,
+    LogEpoch,
     MessageQueue,
     PullFrame,
     QueueBounds,
@@ -72,18 +73,25 @@ class Cluster(Directory):
         return found
 
     def broker_bounds(
-        self, topic: str, broker_name: str, queue_ids: Sequence[int] = (), *, master_only: bool = False
+        self,
+        topic: str,
+        broker_name: str,
+        queue_ids: Sequence[int] = (),
+        *,
+        master_only: bool = False,
+        read_in: Collection[LogEpoch] = (),
     ) -> dict[int, QueueBounds]:
         """The bounds of one broker's queues by id; of all it has if none is named, or one that is named is not there:
-        a broker refuses such a question as a whole, and the other queues have nothing to do with it."""
+        a broker refuses such a question as a whole, and the other queues have nothing to do with it.  `read_in`: in
+        which epochs the caller has read, to be told where those ended."""
 
         def call(member: Member) -> dict[int, QueueBounds]:
             try:
-                return self.transport.queue_bounds(member.address, topic, queue_ids, self.timeout_s)
+                return self.transport.queue_bounds(member.address, topic, queue_ids, self.timeout_s, read_in)
             except InvalidParameter:
                 if not queue_ids:
                     raise
-                return self.transport.queue_bounds(member.address, topic, [], self.timeout_s)
+                return self.transport.queue_bounds(member.address, topic, [], self.timeout_s, read_in)
 
         return self.ask(topic, broker_name, call, only_this=master_only)
 

@@ -16,8 +16,10 @@ from rocketsim_client.errors import BadAnswer, BrokerRefused, InvalidParameter
 from rocketsim_client.expression import TagExpression
 from rocketsim_client.message_view import Messages, no_messages
 from rocketsim_client.model import (
+    NO_EPOCH,
     CommitResult,
     GetMessageStatus,
+    LogEpoch,
     MessageQueue,
     PullFrame,
     PullStatus,
@@ -29,6 +31,7 @@ from rocketsim_client.suggestion import Suggestions
 from rocketsim_client.transport import PullAnswer, PullCall
 
 SUSPEND_S = 15.0  # RocketMQ's brokerSuspendMaxTimeMillis
+MAX_REMEMBERED = 10_000  # offsets at which somebody may go on
 CALL_MARGIN_S = 3.0  # what a held call may take beyond its suspension
 
 _STATUS_BY_CODE = {
@@ -75,6 +78,8 @@ class PullConsumer:
         self._timeout_s = timeout_ms / 1000
         self._clock = clock
         self._suggestions = Suggestions()
+        # In which epoch of its broker a queue was read up to an offset, for who goes on there.
+        self._read_in: dict[tuple[MessageQueue, int], LogEpoch] = {}
         self._closed = threading.Event()
 
     def __enter__(self) -> "PullConsumer":
@@ -112,7 +117,11 @@ class PullConsumer:
     ) -> PullResult:
         """One pull from the broker that was suggested last.  `suspend`: let the broker hold the call while there is
         nothing to read, for 15 seconds or as many as given.  A broker that cannot be reached is left at once for
-        another of its name."""
+        another of its name.
+
+        OFFSET_ILLEGAL with OFFSET_TRUNCATED: a slave was promoted that did not have all that this consumer has read;
+        what lies from `next_begin_offset` on are other records, not read yet.
+        """
         if offset < 0 or max_msg_nums < 1:
             raise InvalidParameter(f"pull from offset {offset}, {max_msg_nums} messages: at least 0 and 1")
         tags = TagExpression.parse(expression)
@@ -128,6 +137,7 @@ class PullConsumer:
             expression=tags.text,
             suspend_timeout_ms=int(min(suspend_s, max(timeout - 0.5, 0)) * 1000),
             commit_offset=commit_offset,
+            read_in=self._read_in.get((queue, offset), NO_EPOCH),
         )
         deadline = self._clock() + timeout
 
@@ -144,7 +154,14 @@ class PullConsumer:
             self._suggestions.answered(queue, answer.suggest_which_broker_id, progress=progress)
             if progress or last_try or self._clock() >= deadline:
                 break
+        if answer.read_in.epoch:
+            self._remember(queue, answer.next_begin_offset, answer.read_in)
         return self._result(queue, answer, tags)
+
+    def _remember(self, queue: MessageQueue, offset: int, epoch: LogEpoch) -> None:
+        self._read_in[queue, offset] = epoch
+        while len(self._read_in) > MAX_REMEMBERED:
+            self._read_in.pop(next(iter(self._read_in)), None)
 
     def _result(self, queue: MessageQueue, answer: PullAnswer, tags: TagExpression) -> PullResult:
         status = _STATUS_BY_CODE.get(answer.code)

@@ -11,7 +11,15 @@ from rocketsim_proto.bytes_field import Received
 from rocketsim_proto.slices import FEW
 
 from rocketsim_client.errors import BadAnswer
-from rocketsim_client.model import CommitStatus, GetMessageStatus, PullFrame, Segment, SendStatus
+from rocketsim_client.model import (
+    CommitStatus,
+    GetMessageStatus,
+    LogEpoch,
+    PullFrame,
+    QueueBounds,
+    Segment,
+    SendStatus,
+)
 from rocketsim_client.route import BrokerData
 from rocketsim_client.transport import Acknowledged
 
@@ -91,6 +99,27 @@ def commit_status(number: int) -> CommitStatus:
         return CommitStatus(number)
     except ValueError:
         return CommitStatus.UNSAID
+
+
+def queue_bounds(answer: pb.QueueBoundsResponse, address: str) -> dict[int, QueueBounds]:
+    log_epoch = LogEpoch(answer.log_epoch.epoch, answer.log_epoch.epoch_id)
+    ends = {LogEpoch(item.epoch.epoch, item.epoch.epoch_id): item.offsets for item in answer.epoch_ends}
+    if any(len(offsets) != len(answer.entries) for offsets in ends.values()):
+        raise BadAnswer(f"{address} said where epochs end for another number of queues than it has", address=address)
+    return {
+        entry.queue_id: QueueBounds(
+            entry.min_offset,
+            entry.max_offset,
+            entry.last_store_timestamp,
+            entry.size_bytes,
+            answer.broker_id,
+            answer.is_master,
+            not answer.read_queue_nums or entry.queue_id < answer.read_queue_nums,
+            log_epoch,
+            {epoch: offsets[at] for epoch, offsets in ends.items()},
+        )
+        for at, entry in enumerate(answer.entries)
+    }
 
 
 def pull_frame(received: Received[pb.PullFrame], range_count: int, address: str) -> PullFrame:

@@ -1,7 +1,7 @@
 """The transport over our own gRPC services: generated messages on one side, the client's values on the other, nothing
 else."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import grpc
 from isal import isal_zlib
@@ -11,10 +11,10 @@ from rocketsim_proto.broker_pb2_grpc import BrokerStub
 
 from rocketsim_client.channels import Channels
 from rocketsim_client.errors import BadAnswer
-from rocketsim_client.grpc_answers import acknowledged, commit_status, pull_frame
+from rocketsim_client.grpc_answers import acknowledged, commit_status, pull_frame, queue_bounds
 from rocketsim_client.grpc_name_servers import GrpcNameServers
 from rocketsim_client.local_address import local_ipv4
-from rocketsim_client.model import GetMessageStatus, MessageQueue, PullFrame, QueueBounds, QueueRange
+from rocketsim_client.model import GetMessageStatus, LogEpoch, MessageQueue, PullFrame, QueueBounds, QueueRange
 from rocketsim_client.transport import Acknowledged, Encode, OffsetsAnswer, Outgoing, PullAnswer, PullCall
 
 
@@ -87,6 +87,7 @@ class GrpcTransport(GrpcNameServers):
             expression_type="TAG",
             suspend_timeout_ms=call.suspend_timeout_ms,
             commit_offset=call.commit_offset,
+            read_in=pb.LogEpoch(**call.read_in._asdict()) if call.read_in.epoch else None,
         )
         answer = self.channels.call(address, BrokerStub, "Pull", request, timeout_s)
         return PullAnswer(
@@ -100,6 +101,7 @@ class GrpcTransport(GrpcNameServers):
             count=answer.count,
             records=answer.records,
             sizes=answer.sizes,
+            read_in=LogEpoch(answer.read_in.epoch, answer.read_in.epoch_id),
         )
 
     def pull_range(
@@ -162,22 +164,18 @@ class GrpcTransport(GrpcNameServers):
         return OffsetsAnswer([(e.topic, e.queue_id, e.offset) for e in answer.entries], answer.broker_id)
 
     def queue_bounds(
-        self, address: str, topic: str, queue_ids: Sequence[int], timeout_s: float
+        self,
+        address: str,
+        topic: str,
+        queue_ids: Sequence[int],
+        timeout_s: float,
+        read_in: Collection[LogEpoch] = (),
     ) -> dict[int, QueueBounds]:
         request = pb.QueueBoundsRequest(topic=topic, queue_ids=list(queue_ids))
+        for epoch in read_in:
+            request.read_in.add(epoch=epoch.epoch, epoch_id=epoch.epoch_id)
         answer = self.channels.call(address, BrokerStub, "QueueBounds", request, timeout_s)
-        return {
-            entry.queue_id: QueueBounds(
-                entry.min_offset,
-                entry.max_offset,
-                entry.last_store_timestamp,
-                entry.size_bytes,
-                answer.broker_id,
-                answer.is_master,
-                not answer.read_queue_nums or entry.queue_id < answer.read_queue_nums,
-            )
-            for entry in answer.entries
-        }
+        return queue_bounds(answer, address)
 
     def search_offsets(
         self, address: str, topic: str, timestamps: Mapping[int, int], timeout_s: float

@@ -52,6 +52,17 @@ class GetMessageStatus(IntEnum):
     OFFSET_TOO_SMALL = 6
     NO_MATCHED_LOGIC_QUEUE = 7
     NO_MESSAGE_IN_QUEUE = 8
+    OFFSET_TRUNCATED = 9  # ours: other records were read up to there than the broker has now (an unclean promotion)
+
+
+class LogEpoch(NamedTuple):
+    """Whose time as master the end of a log is of; (0, 0): nobody says.  The newer has the higher number."""
+
+    epoch: int = 0
+    epoch_id: int = 0
+
+
+NO_EPOCH = LogEpoch()
 
 
 class MessageQueue(NamedTuple):
@@ -211,8 +222,24 @@ class QueueBounds:
     last_store_timestamp: int = 0
     size_bytes: int = 0
     broker_id: int = 0
-    is_master: bool = True
+    is_master: bool = True  # and it has all that it ever had, as far as that can be had
     readable: bool = True
+    log_epoch: LogEpoch = field(default=NO_EPOCH, compare=False)
+    ends_in: Mapping[LogEpoch, int] = field(default_factory=dict, compare=False)  # of the asked epochs that are over
+
+    def truncated_at(self, offset: int, read_in: LogEpoch) -> int | None:
+        """From where on a reader up to `offset`, in that epoch, has read other records than there are now; None: from
+        nowhere on, or nobody can say."""
+        end = self.ends_in.get(read_in)
+        return end if end is not None and end < offset else None
+
+    def read_in(self, offset: int, before: LogEpoch, *, advanced: bool) -> LogEpoch:
+        """The epoch to remember for a reader who is at `offset` now; as before while it cannot be said whether what was
+        read then is here."""
+        if offset > self.max_offset:
+            return before
+        known = not before.epoch or before in self.ends_in
+        return self.log_epoch if known or (advanced and self.log_epoch < before) else before
 
 
 class QueueRange(NamedTuple):

@@ -4,13 +4,15 @@ Calls take messages as columns and give record bytes.  Every call names an addre
 the errors of `errors.py`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from rocketsim_client.model import (
+    NO_EPOCH,
     CommitStatus,
     GetMessageStatus,
+    LogEpoch,
     MessageQueue,
     PullFrame,
     QueueBounds,
@@ -67,6 +69,7 @@ class PullCall:
     expression: str = "*"
     suspend_timeout_ms: int = 0
     commit_offset: int | None = None
+    read_in: LogEpoch = NO_EPOCH  # that of the answer which `queue_offset` comes from
 
 
 @dataclass(slots=True)
@@ -81,6 +84,7 @@ class PullAnswer:
     count: int
     records: bytes
     sizes: bytes
+    read_in: LogEpoch = NO_EPOCH  # to be sent with `next_begin_offset`
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +138,12 @@ class Transport(Protocol):
     ) -> OffsetsAnswer: ...
 
     def queue_bounds(
-        self, address: str, topic: str, queue_ids: Sequence[int], timeout_s: float
+        self,
+        address: str,
+        topic: str,
+        queue_ids: Sequence[int],
+        timeout_s: float,
+        read_in: Collection[LogEpoch] = (),
     ) -> dict[int, QueueBounds]: ...
 
     def search_offsets(

@@ -17,8 +17,9 @@ from broker_service.broker.peers import Peers
 from broker_service.broker.topics import TopicTable
 from broker_service.config import BrokerConfig, with_updates
 from broker_service.errors import ServiceNotAvailable
-from broker_service.model import BrokerRole, CommitStatus, FlushDiskType, PutStatus
+from broker_service.model import BrokerRole, CommitStatus, FlushDiskType, LogEpoch, PutStatus
 from broker_service.replication.acknowledgement import AckLevels, Acknowledgements
+from broker_service.replication.epochs import EpochList
 from broker_service.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ class Broker:
         known_slaves: KnownSlaves,
         mastership: Mastership,
         acknowledgements: Acknowledgements,
-        log_epoch: Callable[[], int],
+        log_epochs: Callable[[], EpochList],
         store_host: bytes,
         clock: Callable[[], float],
         now_ms: Callable[[], int],
@@ -55,7 +56,7 @@ class Broker:
         self.acknowledgements = acknowledgements
         self.peers = Peers()
         self.long_polling = LongPolling(config.max_long_polls)
-        self._log_epoch = log_epoch
+        self._log_epochs = log_epochs
         self.store_host = store_host
         self.clock = clock  # seconds that never go back
         self.now_ms = now_ms
@@ -82,7 +83,22 @@ class Broker:
     @property
     def epoch(self) -> int:
         """A slave's is that of the log it copies."""
-        return self._log_epoch() if self.is_slave else self.mastership.epoch
+        return self._log_epochs().last if self.is_slave else self.mastership.epoch
+
+    @property
+    def log_epoch(self) -> LogEpoch:
+        """Whose time as master the end of this log is of."""
+        epochs = self._log_epochs()
+        return LogEpoch(epochs.last, epochs.last_id)
+
+    def end_of(self, epoch: LogEpoch) -> int | None:
+        """Up to which log offset all is here that was ever read while `epoch` was the newest; None: this broker cannot
+        say, or the epoch goes on.  What was read behind that offset is other records now, or none.
+        """
+        if not epoch.epoch or epoch == self.log_epoch or self.mastership.standing is Standing.FENCED:
+            return None
+        end = self._log_epochs().end_of(*epoch)
+        return end if end is not None and end <= self.store.end_offset else None
 
     def waits_for(self) -> str | None:
         """What this master waits for before it takes writes."""

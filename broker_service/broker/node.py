@@ -164,7 +164,7 @@ class BrokerNode:
             known_slaves=self.known_slaves,
             mastership=self.mastership,
             acknowledgements=self.acknowledgements,
-            log_epoch=lambda: self.epochs.epochs.last,
+            log_epochs=lambda: self.epochs.epochs,
             store_host=store_host,
             clock=self.machine.monotonic,
             now_ms=self.machine.now_ms,

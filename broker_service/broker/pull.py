@@ -12,10 +12,11 @@ from broker_service.broker.groups import SubscriptionGroup
 from broker_service.broker.subscription import tags_codes_of
 from broker_service.broker.suggestion import MASTER_ID, PullCode
 from broker_service.broker.traffic import Traffic
-from broker_service.model import GetMessageStatus
+from broker_service.model import GetMessageStatus, LogEpoch
 
 DEFAULT_MAX_MSG_NUMS = 32
 UNLIMITED_BYTES = (1 << 31) - 1
+NO_EPOCH = LogEpoch()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,7 @@ class Pull:
     expression_type: str = "TAG"
     suspend_s: float = 0.0  # how long the consumer is willing to wait for a message
     commit_offset: int | None = None
+    read_in: LogEpoch = NO_EPOCH  # whose time it was when what lies before `queue_offset` was read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,7 @@ class Pulled:
     count: int = 0
     records: bytes = b""
     sizes: bytes = b""
+    read_in: LogEpoch = NO_EPOCH  # what to say with `next_begin_offset`
 
 
 class PullPath:
@@ -57,6 +60,8 @@ class PullPath:
         tags = tags_codes_of(pull.sub_expression, pull.expression_type)
         if self._access.is_refused_here():
             return self._refused(pull)
+        if truncated := self._truncated(pull, group):
+            return truncated
         deadline = self._broker.clock() + self._hold_s(pull.suspend_s)
         pulled = self._look(pull, pull.queue_offset, group, tags)
         if pull.commit_offset is not None and not self._broker.is_slave:
@@ -93,6 +98,7 @@ class PullPath:
         )
         code, suggestion = reader.answer(found.status, offset, from_slave=found.suggest_pull_from_slave)
         return Pulled(
+            read_in=self._read_in(pull, found.next_begin_offset, found.max_offset),
             code=code,
             status=found.status,
             next_begin_offset=found.next_begin_offset,
@@ -103,6 +109,32 @@ class PullPath:
             records=found.records,
             sizes=found.sizes,
         )
+
+    def _truncated(self, pull: Pull, group: SubscriptionGroup) -> Pulled | None:
+        """What the consumer read up to its offset may be another master's, of which this log has not all."""
+        log_end = self._broker.end_of(pull.read_in)
+        if log_end is None:
+            return None
+        end = self._broker.store.queue_end_at(pull.topic, pull.queue_id, log_end)
+        if pull.queue_offset <= end:
+            return None
+        min_offset, max_offset = self._broker.store.queue_bounds(pull.topic, pull.queue_id)
+        return Pulled(
+            code=PullCode.PULL_OFFSET_MOVED,
+            status=GetMessageStatus.OFFSET_TRUNCATED,
+            next_begin_offset=end,
+            min_offset=min_offset,
+            max_offset=max_offset,
+            suggested_broker_id=self._access.reader(group).suggested_broker_id(from_slave=False),
+            read_in=self._broker.log_epoch,
+        )
+
+    def _read_in(self, pull: Pull, next_offset: int, max_offset: int) -> LogEpoch:
+        """The consumer's own epoch as long as this broker cannot say whether what it read then is here."""
+        here = self._broker.log_epoch
+        if not pull.read_in.epoch or pull.read_in == here or self._broker.end_of(pull.read_in) is not None:
+            return here if next_offset <= max_offset else pull.read_in
+        return here if here < pull.read_in and pull.queue_offset < next_offset else pull.read_in
 
     def _hold_s(self, suspend_s: float) -> float:
         config = self._broker.config

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from broker_service.broker.broker import Broker
 from broker_service.broker.topics import TopicConfig
 from broker_service.errors import InvalidParameter
+from broker_service.model import LogEpoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,14 @@ class QueueLookup:
     def read_queue_nums(self, topic_name: str) -> int:
         """Of how many queues one can pull; the others there are, if any, are only written."""
         return self._broker.topics.existing(topic_name).read_queue_nums
+
+    def ends_in(self, topic_name: str, queue_ids: Iterable[int], epoch: LogEpoch) -> list[int] | None:
+        """Where each queue ended, for whom `epoch` was the newest when it was read; None: it goes on, or this broker
+        cannot say."""
+        log_end = self._broker.end_of(epoch)
+        if log_end is None:
+            return None
+        return [self._broker.store.queue_end_at(topic_name, queue_id, log_end) for queue_id in queue_ids]
 
     def search(self, topic_name: str, queues: Iterable[tuple[int, int]]) -> list[int]:
         """For each (queue id, timestamp) the first offset stored at or after it, or the queue's end."""

@@ -9,10 +9,12 @@ from rocketsim_proto import broker_pb2_grpc, bytes_field
 
 from broker_service.broker.broker import Broker
 from broker_service.broker.commits import CommitEntry, Commits
+from broker_service.broker.mastership import Standing
 from broker_service.broker.pull import Pull, PullPath
 from broker_service.broker.pull_range import Range, RangePath
 from broker_service.broker.put import PutPath, Send
 from broker_service.broker.queue_lookup import QueueLookup
+from broker_service.model import LogEpoch
 from broker_service.rpc_errors import maps_errors, maps_stream_errors
 
 Context = grpc.aio.ServicerContext
@@ -85,6 +87,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
                 expression_type=request.expression_type,
                 suspend_s=min(request.suspend_timeout_ms / 1000, hold_s),
                 commit_offset=request.commit_offset if request.HasField("commit_offset") else None,
+                read_in=LogEpoch(request.read_in.epoch, request.read_in.epoch_id),
             )
         )
         return pb.PullResponse(
@@ -99,6 +102,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
             records=pulled.records,
             sizes=pulled.sizes,
             epoch=self._broker.epoch,
+            read_in=pb.LogEpoch(**pulled.read_in._asdict()),
         )
 
     @maps_stream_errors
@@ -163,6 +167,10 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
 
     @maps_errors
     async def QueueBounds(self, request: pb.QueueBoundsRequest, context: Context[Any, Any]) -> pb.QueueBoundsResponse:
+        found = self._queues.bounds(request.topic, request.queue_ids)
+        queue_ids = [item.queue_id for item in found]
+        epochs = {LogEpoch(item.epoch, item.epoch_id) for item in request.read_in}
+        ends = {epoch: self._queues.ends_in(request.topic, queue_ids, epoch) for epoch in epochs}
         return pb.QueueBoundsResponse(
             entries=[
                 pb.QueueBoundsResponse.Entry(
@@ -172,12 +180,18 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
                     last_store_timestamp=bounds.last_store_timestamp,
                     size_bytes=bounds.size_bytes,
                 )
-                for bounds in self._queues.bounds(request.topic, request.queue_ids)
+                for bounds in found
             ],
             broker_id=self._broker.broker_id,
             epoch=self._broker.epoch,
-            is_master=not self._broker.is_slave,
+            is_master=self._broker.mastership.standing is Standing.WRITABLE,
             read_queue_nums=self._queues.read_queue_nums(request.topic),
+            log_epoch=pb.LogEpoch(**self._broker.log_epoch._asdict()),
+            epoch_ends=[
+                pb.QueueBoundsResponse.EpochEnd(epoch=pb.LogEpoch(**epoch._asdict()), offsets=offsets)
+                for epoch, offsets in sorted(ends.items())
+                if offsets is not None
+            ],
         )
 
     @maps_errors

@@ -88,6 +88,18 @@ class EpochList:
                 return entry.epoch // PROMOTION == epoch // PROMOTION and log_offset <= entry.start_offset
         return False
 
+    def end_of(self, epoch: int, epoch_id: int) -> int | None:
+        """Up to where this log has what any log had that had come to that epoch; None where it goes on, or this log has
+        not heard of it.  (Kafka's OffsetsForLeaderEpoch, KIP-320.)
+        """
+        for index, entry in enumerate(self.epochs):
+            if entry.epoch == epoch and self.knows(epoch, epoch_id):
+                following = self.epochs[index + 1 : index + 2]
+                return following[0].start_offset if following else None
+            if entry.epoch >= epoch:
+                return entry.start_offset
+        return None
+
     def is_same_as(self, other: "EpochList") -> bool:
         return len(self.epochs) == len(other.epochs) and all(map(Epoch.is_same_as, self.epochs, other.epochs))
 

@@ -395,6 +395,11 @@ class MessageStore:
         queue = self._queues.get(topic, queue_id)
         return (0, 0) if queue is None else (queue.min_offset, queue.max_at(self.confirm_offset))
 
+    def queue_end_at(self, topic: str, queue_id: int, log_offset: int) -> int:
+        """Where the queue ended when the log ended there; its smallest offset, if that is larger by now."""
+        queue = self._queues.get(topic, queue_id)
+        return 0 if queue is None else queue.max_at(log_offset)
+
     def queue_end(self, topic: str, queue_id: int) -> int:
         """Where the queue ends, whether readers see it or not."""
         queue = self._queues.get(topic, queue_id)

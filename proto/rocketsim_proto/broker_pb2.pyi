@@ -71,7 +71,7 @@ class SendResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[SendResponse.PutStatus, str]] = ..., queues: _Optional[_Iterable[_Union[SendResponse.QueueAppend, _Mapping]]] = ..., runs: _Optional[_Iterable[_Union[SendResponse.LogRun, _Mapping]]] = ..., store_timestamp: _Optional[int] = ..., store_host: _Optional[bytes] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("consumer_group", "topic", "queue_id", "queue_offset", "max_msg_nums", "max_msg_bytes", "sub_expression", "expression_type", "suspend_timeout_ms", "commit_offset")
+    __slots__ = ("consumer_group", "topic", "queue_id", "queue_offset", "max_msg_nums", "max_msg_bytes", "sub_expression", "expression_type", "suspend_timeout_ms", "commit_offset", "read_in")
     CONSUMER_GROUP_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -82,6 +82,7 @@ class PullRequest(_message.Message):
     EXPRESSION_TYPE_FIELD_NUMBER: _ClassVar[int]
     SUSPEND_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     COMMIT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    READ_IN_FIELD_NUMBER: _ClassVar[int]
     consumer_group: str
     topic: str
     queue_id: int
@@ -92,10 +93,19 @@ class PullRequest(_message.Message):
     expression_type: str
     suspend_timeout_ms: int
     commit_offset: int
-    def __init__(self, consumer_group: _Optional[str] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., queue_offset: _Optional[int] = ..., max_msg_nums: _Optional[int] = ..., max_msg_bytes: _Optional[int] = ..., sub_expression: _Optional[str] = ..., expression_type: _Optional[str] = ..., suspend_timeout_ms: _Optional[int] = ..., commit_offset: _Optional[int] = ...) -> None: ...
+    read_in: LogEpoch
+    def __init__(self, consumer_group: _Optional[str] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., queue_offset: _Optional[int] = ..., max_msg_nums: _Optional[int] = ..., max_msg_bytes: _Optional[int] = ..., sub_expression: _Optional[str] = ..., expression_type: _Optional[str] = ..., suspend_timeout_ms: _Optional[int] = ..., commit_offset: _Optional[int] = ..., read_in: _Optional[_Union[LogEpoch, _Mapping]] = ...) -> None: ...
+
+class LogEpoch(_message.Message):
+    __slots__ = ("epoch", "epoch_id")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_ID_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    epoch_id: int
+    def __init__(self, epoch: _Optional[int] = ..., epoch_id: _Optional[int] = ...) -> None: ...
 
 class PullResponse(_message.Message):
-    __slots__ = ("code", "status", "next_begin_offset", "min_offset", "max_offset", "suggest_which_broker_id", "broker_id", "count", "records", "sizes", "epoch")
+    __slots__ = ("code", "status", "next_begin_offset", "min_offset", "max_offset", "suggest_which_broker_id", "broker_id", "count", "records", "sizes", "epoch", "read_in")
     class GetMessageStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         FOUND: _ClassVar[PullResponse.GetMessageStatus]
@@ -107,6 +117,7 @@ class PullResponse(_message.Message):
         OFFSET_TOO_SMALL: _ClassVar[PullResponse.GetMessageStatus]
         NO_MATCHED_LOGIC_QUEUE: _ClassVar[PullResponse.GetMessageStatus]
         NO_MESSAGE_IN_QUEUE: _ClassVar[PullResponse.GetMessageStatus]
+        OFFSET_TRUNCATED: _ClassVar[PullResponse.GetMessageStatus]
     FOUND: PullResponse.GetMessageStatus
     NO_MATCHED_MESSAGE: PullResponse.GetMessageStatus
     MESSAGE_WAS_REMOVING: PullResponse.GetMessageStatus
@@ -116,6 +127,7 @@ class PullResponse(_message.Message):
     OFFSET_TOO_SMALL: PullResponse.GetMessageStatus
     NO_MATCHED_LOGIC_QUEUE: PullResponse.GetMessageStatus
     NO_MESSAGE_IN_QUEUE: PullResponse.GetMessageStatus
+    OFFSET_TRUNCATED: PullResponse.GetMessageStatus
     CODE_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     NEXT_BEGIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -127,6 +139,7 @@ class PullResponse(_message.Message):
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     SIZES_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    READ_IN_FIELD_NUMBER: _ClassVar[int]
     code: _message_pb2.ResponseCode
     status: PullResponse.GetMessageStatus
     next_begin_offset: int
@@ -138,7 +151,8 @@ class PullResponse(_message.Message):
     records: bytes
     sizes: bytes
     epoch: int
-    def __init__(self, code: _Optional[_Union[_message_pb2.ResponseCode, str]] = ..., status: _Optional[_Union[PullResponse.GetMessageStatus, str]] = ..., next_begin_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., suggest_which_broker_id: _Optional[int] = ..., broker_id: _Optional[int] = ..., count: _Optional[int] = ..., records: _Optional[bytes] = ..., sizes: _Optional[bytes] = ..., epoch: _Optional[int] = ...) -> None: ...
+    read_in: LogEpoch
+    def __init__(self, code: _Optional[_Union[_message_pb2.ResponseCode, str]] = ..., status: _Optional[_Union[PullResponse.GetMessageStatus, str]] = ..., next_begin_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., suggest_which_broker_id: _Optional[int] = ..., broker_id: _Optional[int] = ..., count: _Optional[int] = ..., records: _Optional[bytes] = ..., sizes: _Optional[bytes] = ..., epoch: _Optional[int] = ..., read_in: _Optional[_Union[LogEpoch, _Mapping]] = ...) -> None: ...
 
 class PullRangeRequest(_message.Message):
     __slots__ = ("consumer_group", "ranges", "sub_expression", "expression_type", "max_frame_bytes")
@@ -257,15 +271,17 @@ class QueryOffsetsResponse(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[QueryOffsetsResponse.Entry, _Mapping]]] = ..., broker_id: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class QueueBoundsRequest(_message.Message):
-    __slots__ = ("topic", "queue_ids")
+    __slots__ = ("topic", "queue_ids", "read_in")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_IDS_FIELD_NUMBER: _ClassVar[int]
+    READ_IN_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, topic: _Optional[str] = ..., queue_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    read_in: _containers.RepeatedCompositeFieldContainer[LogEpoch]
+    def __init__(self, topic: _Optional[str] = ..., queue_ids: _Optional[_Iterable[int]] = ..., read_in: _Optional[_Iterable[_Union[LogEpoch, _Mapping]]] = ...) -> None: ...
 
 class QueueBoundsResponse(_message.Message):
-    __slots__ = ("entries", "broker_id", "epoch", "is_master", "read_queue_nums")
+    __slots__ = ("entries", "broker_id", "epoch", "is_master", "read_queue_nums", "log_epoch", "epoch_ends")
     class Entry(_message.Message):
         __slots__ = ("queue_id", "min_offset", "max_offset", "last_store_timestamp", "size_bytes")
         QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -279,17 +295,28 @@ class QueueBoundsResponse(_message.Message):
         last_store_timestamp: int
         size_bytes: int
         def __init__(self, queue_id: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., last_store_timestamp: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+    class EpochEnd(_message.Message):
+        __slots__ = ("epoch", "offsets")
+        EPOCH_FIELD_NUMBER: _ClassVar[int]
+        OFFSETS_FIELD_NUMBER: _ClassVar[int]
+        epoch: LogEpoch
+        offsets: _containers.RepeatedScalarFieldContainer[int]
+        def __init__(self, epoch: _Optional[_Union[LogEpoch, _Mapping]] = ..., offsets: _Optional[_Iterable[int]] = ...) -> None: ...
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     IS_MASTER_FIELD_NUMBER: _ClassVar[int]
     READ_QUEUE_NUMS_FIELD_NUMBER: _ClassVar[int]
+    LOG_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_ENDS_FIELD_NUMBER: _ClassVar[int]
     entries: _containers.RepeatedCompositeFieldContainer[QueueBoundsResponse.Entry]
     broker_id: int
     epoch: int
     is_master: bool
     read_queue_nums: int
-    def __init__(self, entries: _Optional[_Iterable[_Union[QueueBoundsResponse.Entry, _Mapping]]] = ..., broker_id: _Optional[int] = ..., epoch: _Optional[int] = ..., is_master: _Optional[bool] = ..., read_queue_nums: _Optional[int] = ...) -> None: ...
+    log_epoch: LogEpoch
+    epoch_ends: _containers.RepeatedCompositeFieldContainer[QueueBoundsResponse.EpochEnd]
+    def __init__(self, entries: _Optional[_Iterable[_Union[QueueBoundsResponse.Entry, _Mapping]]] = ..., broker_id: _Optional[int] = ..., epoch: _Optional[int] = ..., is_master: _Optional[bool] = ..., read_queue_nums: _Optional[int] = ..., log_epoch: _Optional[_Union[LogEpoch, _Mapping]] = ..., epoch_ends: _Optional[_Iterable[_Union[QueueBoundsResponse.EpochEnd, _Mapping]]] = ...) -> None: ...
 
 class SearchOffsetsRequest(_message.Message):
     __slots__ = ("topic", "entries")

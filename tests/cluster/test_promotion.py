@@ -3,6 +3,7 @@
 import pytest
 from rocketsim_proto import admin_pb2
 
+from rocketsim_client import MessageQueue, PullConsumer, PullStatus
 from rocketsim_client.errors import InvalidParameter, RocketSimError
 from rocketsim_client.model import SendStatus
 from tests.support.polling import wait_until
@@ -72,6 +73,35 @@ def test_an_old_master_with_a_tail_of_its_own_cannot_mix_it_in(processes, namesr
     kept = b"".join(path.read_bytes() for path in diverged.rglob("*") if path.is_file())
     assert b"only on the old master" in kept
     assert "diverged" in master.log()
+
+
+@pytest.mark.parametrize("lost", [True, False], ids=["a tail is lost", "nothing is lost"])
+def test_a_consumer_is_told_what_it_has_read_that_the_promoted_slave_does_not_have(processes, namesrv, alone, lost):
+    master, slave = processes.start_pair("broker-a", namesrv, brokerRole="ASYNC_MASTER")
+    alone(master).update_topic("T", queues=1)
+    alone(master).wait_for_slaves()
+    alone(slave).wait_for_topic("T")
+    queue = MessageQueue("T", "broker-a", 0)
+    with PullConsumer(namesrv.address, "g") as consumer:
+        alone(master).put("T", *[b"shared"] * 10)
+        alone(master).wait_for_slaves()
+        slave.kill()
+        if lost:
+            alone(master).put("T", *[b"lost"] * 10)
+        end = consumer.pull(queue, 0).next_begin_offset
+        assert end == (20 if lost else 10)
+        master.kill()
+        slave.start()
+        promote_after_the_masters_death(alone, slave)
+        wait_until(lambda: alone(slave).ha_status().is_master, "the slave is master")
+        alone(slave).put("T", *[b"new"] * 30)
+        wait_until(lambda: 0 in consumer.cluster.route("T", fresh=True).addresses("broker-a"), "the route has it")
+        result = consumer.pull(queue, end)
+        if lost:
+            assert (result.status, result.get_message_status.name) == (PullStatus.OFFSET_ILLEGAL, "OFFSET_TRUNCATED")
+            assert result.next_begin_offset == 10
+            result = consumer.pull(queue, result.next_begin_offset)
+        assert [message.body for message in result.messages] == [b"new"] * 30
 
 
 def test_the_role_after_a_promotion_outlives_a_restart(processes, namesrv, alone):

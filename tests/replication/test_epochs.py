@@ -160,3 +160,22 @@ def test_what_belongs_to_a_logs_history(epoch, epoch_id, log_offset, passed):
     promoted = EpochList.of((1, 0, 11), (PROMOTION, 100, 33), (PROMOTION + 2, 200, 55))
     assert promoted.has_passed(epoch, epoch_id, log_offset) is passed
     assert not EpochList().has_passed(epoch, epoch_id, log_offset)
+
+
+@pytest.mark.parametrize(
+    "epoch, epoch_id, end",
+    [
+        (1, 11, 100),
+        (1, 12, 0),  # of the same number, begun by somebody else
+        (1, 0, 100),
+        (2, 22, 100),  # the replaced master started again
+        (PROMOTION, 33, 200),
+        (PROMOTION + 1, 44, 200),  # nothing was appended in it before the next start
+        (PROMOTION + 2, 55, None),  # it goes on
+        (PROMOTION + 3, 66, None),  # not heard of
+    ],
+)
+def test_where_a_log_parts_from_what_was_read_in_an_epoch(epoch, epoch_id, end):
+    promoted = EpochList.of((1, 0, 11), (PROMOTION, 100, 33), (PROMOTION + 2, 200, 55))
+    assert promoted.end_of(epoch, epoch_id) == end
+    assert EpochList().end_of(epoch, epoch_id) is None

@@ -1,0 +1,94 @@
+"""What was read before a slave was promoted that did not have all of it: the master says where it ended (KIP-320)."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from rocketsim_proto import broker_pb2 as pb
+
+from broker_service.broker.node import BrokerNode
+from broker_service.broker.pull import Pull, PullCode, Pulled
+from broker_service.model import BrokerRole, GetMessageStatus, LogEpoch
+from tests.broker.test_pair import QUICK, SLAVE
+from tests.support.brokers import name_server, put, running, stub_of
+from tests.support.polling import until
+
+
+async def bounds(node: BrokerNode, *read_in: LogEpoch) -> pb.QueueBoundsResponse:
+    request = pb.QueueBoundsRequest(topic="t", queue_ids=[0, 1])
+    for epoch in read_in:
+        request.read_in.add(epoch=epoch.epoch, epoch_id=epoch.epoch_id)
+    async with stub_of(node) as stub:
+        return await stub.QueueBounds(request, timeout=10)
+
+
+def ends(answer: pb.QueueBoundsResponse) -> dict[LogEpoch, list[int]]:
+    return {LogEpoch(end.epoch.epoch, end.epoch.epoch_id): list(end.offsets) for end in answer.epoch_ends}
+
+
+async def pull(node: BrokerNode, offset: int, read_in: LogEpoch) -> Pulled:
+    return await node.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=offset, read_in=read_in))
+
+
+@asynccontextmanager
+async def promoted(folder: Path) -> AsyncIterator[tuple[BrokerNode, LogEpoch]]:
+    """A slave that was promoted with 10 of 30 messages of queue 0, and the epoch of the master that had all."""
+    keys = QUICK | {"slave_wait_time_ms": 0}
+    async with name_server() as names:
+        keys |= {"namesrv_addr": names.address}
+        async with running(folder / "m", **keys) as master:
+            async with running(folder / "s", **(keys | SLAVE)) as slave:
+                await put(master, "t", *[b"x"] * 10)
+                await until(lambda: "t" in slave.topics.entries, "the topic")
+                await until(lambda: slave.store.end_offset == master.store.end_offset, "copied")
+            await put(master, "t", *[b"only there"] * 20)
+            epoch = master.broker.log_epoch
+        async with running(folder / "s", **(keys | SLAVE)) as slave:
+            await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
+            yield slave, epoch
+
+
+async def test_the_promoted_master_says_where_the_epoch_before_ended(tmp_path: Path) -> None:
+    async with promoted(tmp_path) as (master, before):
+        await put(master, "t", *[b"other"] * 50)  # the queue is longer than it ever was
+        answer = await bounds(master, before, master.broker.log_epoch)
+        assert answer.entries[0].max_offset == 60
+        assert ends(answer) == {before: [10, 0]}
+        assert LogEpoch(answer.log_epoch.epoch, answer.log_epoch.epoch_id) == master.broker.log_epoch
+
+
+async def test_a_consumer_beyond_that_is_told_and_one_in_front_of_it_goes_on(tmp_path: Path) -> None:
+    async with promoted(tmp_path) as (master, before):
+        await put(master, "t", *[b"other"] * 50)
+        told = await pull(master, 30, before)
+        assert (told.code, told.status) == (PullCode.PULL_OFFSET_MOVED, GetMessageStatus.OFFSET_TRUNCATED)
+        assert (told.next_begin_offset, told.count, told.read_in) == (10, 0, master.broker.log_epoch)
+        for offset in (9, 10):
+            found = await pull(master, offset, before)
+            assert (found.status, found.read_in) == (GetMessageStatus.FOUND, master.broker.log_epoch)
+        assert (await pull(master, 30, LogEpoch())).status is GetMessageStatus.FOUND, "who does not say is not told"
+
+
+async def test_a_plain_restart_alarms_nobody(tmp_path: Path) -> None:
+    async with running(tmp_path) as node:
+        await put(node, "t", *[b"x"] * 10)
+        before = node.broker.log_epoch
+    (tmp_path / "abort").write_bytes(b"")  # as if it had been killed
+    async with running(tmp_path) as node:
+        assert node.broker.log_epoch != before
+        await put(node, "t", *[b"y"] * 5)
+        assert ends(await bounds(node, before)) == {before: [10, 0]}
+        found = await pull(node, 10, before)
+        assert (found.count, found.read_in) == (5, node.broker.log_epoch)
+
+
+async def test_who_cannot_say_says_nothing(tmp_path: Path) -> None:
+    async with running(tmp_path) as node:
+        await put(node, "t", *[b"x"] * 10)
+        newer = LogEpoch(node.broker.log_epoch.epoch + 1, 7)
+        here = node.broker.log_epoch
+        assert ends(await bounds(node, newer, here, LogEpoch())) == {}
+        assert (await pull(node, 12, newer)).read_in == newer, "this broker may be behind"
+        assert (await pull(node, 5, newer)).read_in == here
+        node.mastership.newer_epoch(10_000, "a test")
+        assert ends(await bounds(node, LogEpoch(0, 1))) == {}
