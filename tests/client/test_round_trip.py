@@ -11,8 +11,17 @@ import pyarrow as pa
 import pytest
 from rocketsim_proto.columnar import Records
 
-from rocketsim_client import Admin, Message, Producer, PullConsumer, PullStatus, QueueRange, SubscriptionGroupConfig
-from rocketsim_client.errors import MessageIllegal, TopicNotExist
+from rocketsim_client import (
+    Admin,
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    PullStatus,
+    QueueRange,
+    SubscriptionGroupConfig,
+)
+from rocketsim_client.errors import MessageIllegal, QueueNotExist, TopicNotExist
 from tests.support.polling import wait_until
 from tests.support.processes import ROOT, Processes
 
@@ -216,3 +225,22 @@ del producer
     path = f"{ROOT}{os.pathsep}{Path(ROOT) / 'proto'}"
     subprocess.run([sys.executable, "-c", script], check=True, env=os.environ | {"PYTHONPATH": path}, timeout=30)
     assert len(everything(consumer, topic)) == 1000
+
+
+def test_a_lowered_queue_count_is_found_out_by_the_send_that_it_refuses(pair, topic, producer, consumer):
+    """Long before the producer would have asked for the route again."""
+    for number in range(8):
+        producer.send(Message(topic, b"before %d" % number))
+    with Admin(pair[0]) as admin:
+        admin.update_topic(topic, read_queue_nums=4, write_queue_nums=2)
+    assert {producer.send(Message(topic, b"%d" % number)).message_queue.queue_id for number in range(6)} == {0, 1}
+    with Admin(pair[0]) as admin:
+        admin.update_topic(topic, read_queue_nums=4, write_queue_nums=1)
+    keys = pa.array([f"key-{row % 5}" for row in range(50)])
+    results = producer.send_columns(topic, pa.array([b"row %d" % row for row in range(50)]), sharding_keys=keys)
+    assert {result.message_queue.queue_id for result in results} == {0}
+    assert producer.stats.failed == 0
+    with pytest.raises(QueueNotExist, match=f"topic '{topic}' has 1 queues .* queue 3"):
+        producer.send(Message(topic, b"x"), queue=MessageQueue(topic, "broker-a", 3))
+    found = [message.body for message in everything(consumer, topic)]
+    assert len(found) == len(set(found)) == 8 + 6 + 50
