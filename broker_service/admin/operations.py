@@ -4,9 +4,11 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from rocketsim_proto.record import decode, parse_offset_message_id
 
+from broker_service import cold_reads
 from broker_service.broker.broker import Broker
 from broker_service.broker.groups import SubscriptionGroup
 from broker_service.broker.leadership import Leadership, Promoted
@@ -107,7 +109,8 @@ class Operations:
                 raise SubscriptionGroupNotExist(f"consumer group {group!r} is not known here")
         progress = []
         async for name, topic_name, queue_id in self._taking_turns(self._read_queues(group, topic)):
-            progress.append(self._progress(name, topic_name, queue_id))
+            look = partial(self._progress, name, topic_name, queue_id)
+            progress.append(await cold_reads.read(self._broker.store, look))
         return progress
 
     def _read_queues(self, group: str, topic: str) -> Iterable[tuple[str, str, int]]:

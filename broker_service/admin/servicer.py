@@ -61,7 +61,7 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
                     max_offset=bounds.max_offset,
                     last_update_timestamp=bounds.last_store_timestamp,
                 )
-                for bounds in self._queues.bounds(request.topic, ())
+                for bounds in await self._queues.bounds(request.topic, ())
             ]
         )
 

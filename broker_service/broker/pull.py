@@ -5,6 +5,7 @@ What the answer says is decided by the store (tables D2b, D3) and by `suggestion
 
 from dataclasses import dataclass
 
+from broker_service import cold_reads
 from broker_service.broker.access import ReadAccess
 from broker_service.broker.broker import Broker
 from broker_service.broker.commits import Commits
@@ -63,7 +64,7 @@ class PullPath:
         if truncated := self._truncated(pull, group):
             return truncated
         deadline = self._broker.clock() + self._hold_s(pull.suspend_s)
-        pulled = self._look(pull, pull.queue_offset, group, tags)
+        pulled = await self._look(pull, pull.queue_offset, group, tags)
         if pull.commit_offset is not None and not self._broker.is_slave:
             self._commits.commit_on_pull(pull.group, pull.topic, pull.queue_id, pull.commit_offset)
         if pulled.code is PullCode.PULL_NOT_FOUND:
@@ -78,14 +79,17 @@ class PullPath:
         offset = pull.queue_offset
         while await self._broker.long_polling.wait(pull.topic, pull.queue_id, offset, deadline - self._broker.clock()):
             group = self._readable(pull)  # it may have been deleted
-            pulled = self._look(pull, offset, group, tags)
+            pulled = await self._look(pull, offset, group, tags)
             if pulled.status is GetMessageStatus.NO_MATCHED_MESSAGE and pulled.next_begin_offset == pulled.max_offset:
                 offset = pulled.next_begin_offset  # Only what is filtered out has arrived: it is not looked at again.
             elif pulled.code is not PullCode.PULL_NOT_FOUND:
                 break
         return pulled
 
-    def _look(self, pull: Pull, offset: int, group: SubscriptionGroup, tags: frozenset[int] | None) -> Pulled:
+    async def _look(self, pull: Pull, offset: int, group: SubscriptionGroup, tags: frozenset[int] | None) -> Pulled:
+        return await cold_reads.read(self._broker.store, lambda: self._found(pull, offset, group, tags))
+
+    def _found(self, pull: Pull, offset: int, group: SubscriptionGroup, tags: frozenset[int] | None) -> Pulled:
         reader = self._access.reader(group)
         found = self._broker.store.get_message(
             pull.topic,

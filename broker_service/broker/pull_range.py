@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from typing import NamedTuple
 
+from broker_service import cold_reads
 from broker_service.broker.access import ReadAccess
 from broker_service.broker.broker import Broker
 from broker_service.broker.groups import SubscriptionGroup
@@ -67,7 +69,8 @@ class RangePath:
         frame_bytes = min(max_frame_bytes or DEFAULT_FRAME_BYTES, self._broker.config.pull_range_max_frame_bytes)
         index, offset, entries = 0, ranges[0].from_offset if ranges else 0, 0
         while index < len(ranges):
-            frame, index, offset = self._frame(ranges, index, offset, tags, frame_bytes, group, entries)
+            make = partial(self._frame, ranges, index, offset, tags, frame_bytes, group, entries)
+            frame, index, offset = await cold_reads.read(self._broker.store, make)
             entries = len(frame.sizes) // 4 + 16  # the next frame will have about as many
             self._traffic.add(sum(segment.count for segment in frame.segments), sum(map(len, frame.records)))
             yield frame

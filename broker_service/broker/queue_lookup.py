@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
+from broker_service import cold_reads
 from broker_service.broker.broker import Broker
 from broker_service.broker.topics import TopicConfig
 from broker_service.errors import InvalidParameter
@@ -22,11 +24,11 @@ class QueueLookup:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    def bounds(self, topic_name: str, queue_ids: Iterable[int]) -> list[Bounds]:
+    async def bounds(self, topic_name: str, queue_ids: Iterable[int]) -> list[Bounds]:
         """Every queue of the topic, if none is named."""
         topic = self._broker.topics.existing(topic_name)
         wanted = list(queue_ids) or range(max(topic.read_queue_nums, topic.write_queue_nums))
-        return [self._bounds(topic, queue_id) for queue_id in wanted]
+        return [await cold_reads.read(self._broker.store, partial(self._bounds, topic, one)) for one in wanted]
 
     def read_queue_nums(self, topic_name: str) -> int:
         """Of how many queues one can pull; the others there are, if any, are only written."""
@@ -40,13 +42,16 @@ class QueueLookup:
             return None
         return [self._broker.store.queue_end_at(topic_name, queue_id, log_end) for queue_id in queue_ids]
 
-    def search(self, topic_name: str, queues: Iterable[tuple[int, int]]) -> list[int]:
+    async def search(self, topic_name: str, queues: Iterable[tuple[int, int]]) -> list[int]:
         """For each (queue id, timestamp) the first offset stored at or after it, or the queue's end."""
         topic = self._broker.topics.existing(topic_name)
         offsets = []
         for queue_id, timestamp in queues:
             self._check(topic, queue_id)
-            offsets.append(self._broker.store.search_offset_by_time(topic_name, queue_id, timestamp))
+            store = self._broker.store
+            offsets.append(
+                await cold_reads.read(store, partial(store.search_offset_by_time, topic_name, queue_id, timestamp))
+            )
         return offsets
 
     def _bounds(self, topic: TopicConfig, queue_id: int) -> Bounds:

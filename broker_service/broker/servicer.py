@@ -167,7 +167,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
 
     @maps_errors
     async def QueueBounds(self, request: pb.QueueBoundsRequest, context: Context[Any, Any]) -> pb.QueueBoundsResponse:
-        found = self._queues.bounds(request.topic, request.queue_ids)
+        found = await self._queues.bounds(request.topic, request.queue_ids)
         queue_ids = [item.queue_id for item in found]
         epochs = {LogEpoch(item.epoch, item.epoch_id) for item in request.read_in}
         ends = {epoch: self._queues.ends_in(request.topic, queue_ids, epoch) for epoch in epochs}
@@ -198,7 +198,9 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
     async def SearchOffsets(
         self, request: pb.SearchOffsetsRequest, context: Context[Any, Any]
     ) -> pb.SearchOffsetsResponse:
-        offsets = self._queues.search(request.topic, [(entry.queue_id, entry.timestamp) for entry in request.entries])
+        offsets = await self._queues.search(
+            request.topic, [(entry.queue_id, entry.timestamp) for entry in request.entries]
+        )
         return pb.SearchOffsetsResponse(offsets=offsets, broker_id=self._broker.broker_id)
 
 

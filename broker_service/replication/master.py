@@ -12,6 +12,7 @@ from rocketsim_proto import replication_pb2 as pb
 from rocketsim_proto.metadata_pb2 import Metadata
 from rocketsim_proto.replication_pb2_grpc import ReplicationServicer
 
+from broker_service import cold_reads
 from broker_service.errors import RocketSimError, ServiceNotAvailable, StaleEpoch
 from broker_service.replication.acknowledgement import Acknowledgements
 from broker_service.replication.epoch_file import EpochFile
@@ -285,7 +286,7 @@ class _SlaveStream:
         while not self._stopped:
             if self.transfer.wants_snapshot:
                 self.transfer.give_snapshot(self._master.broker.metadata())
-            message = self.transfer.next_message(_now())
+            message = await cold_reads.read(self._master.log, lambda: self.transfer.next_message(_now()))
             if message is not None:
                 await self._context.write(message)
             else:

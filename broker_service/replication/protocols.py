@@ -4,6 +4,7 @@ Everything here is called on the event loop's thread, and nothing may block on t
 """
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
@@ -11,6 +12,7 @@ from rocketsim_proto.metadata_pb2 import Metadata
 
 from broker_service.replication.catch_up import Cut
 from broker_service.replication.tracker import SlaveProgress
+from broker_service.store.residency import Place
 
 
 class ReplicatedLog(Protocol):
@@ -30,6 +32,12 @@ class ReplicatedLog(Protocol):
 
     def view_log(self, commit_log_offset: int, max_bytes: int) -> memoryview:
         """The same, not copied, for who is done with it before anything else happens to the log."""
+
+    def without_waiting(self) -> AbstractContextManager[None]:
+        """Within, `view_log` raises Cold instead of waiting for the disk."""
+
+    def warm(self, places: Iterable[Place]) -> None:
+        """Any thread's: has in memory what was cold."""
 
     def append_replicated(self, commit_log_offset: int, data: bytes | memoryview) -> int:
         """Store whole checked records, keep a last part of one aside, and return the end of what is stored.

@@ -4,7 +4,7 @@ It knows positions and bytes; what a record is, `chain.py` knows.  One thread wr
 touches only what is named there.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rocketsim_proto.record import HEAD_SIZE, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_SIZE, SYS_FLAG_BORN_HOST_V6
@@ -12,6 +12,7 @@ from rocketsim_proto.record import HEAD_SIZE, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, M
 from broker_service.errors import NotFound, ServiceNotAvailable, StoreCorrupt
 from broker_service.store.files import Buffer, Files, used_size
 from broker_service.store.open_files import OpenFiles
+from broker_service.store.residency import BLOCK, Cold, Place, Positions, Residency, blocks_of
 
 _CHUNK = 1 << 20
 
@@ -20,7 +21,7 @@ def file_name(start: int) -> str:
     return f"{start:020d}"
 
 
-def store_timestamp_at(view: memoryview | bytes, at: int) -> int:
+def store_timestamp_at(view: Buffer, at: int) -> int:
     """The store time of the record at a position."""
     sys_flag = int.from_bytes(view[at + 36 : at + 40], "big")
     at += HEAD_SIZE + (20 if sys_flag & SYS_FLAG_BORN_HOST_V6 else 8)
@@ -40,6 +41,7 @@ class CommitLog:
         self._base = 0  # where the first file will start
         self._files = files
         self._open = open_files
+        self._residency = Residency()
         self._paths: dict[int, Path] = {}  # kept: to make one takes as long as to read a small record
         # Handles of files that may hold bytes not yet on disk.  Only the writing thread changes it; it closes a handle
         # only when `flushed` covers the file, so never one that `sync` is using.
@@ -297,6 +299,8 @@ class CommitLog:
     def view_of(self, offset: int, size: int) -> memoryview:
         """The same bytes where the file is mapped, not copied."""
         start, size = self._there(offset, size)
+        if size > 0:
+            self.need(range(offset // BLOCK, (offset + size - 1) // BLOCK + 1))
         return self.view(start)[offset - start : offset - start + size] if size > 0 else memoryview(b"")
 
     def _there(self, offset: int, size: int) -> tuple[int, int]:
@@ -306,8 +310,44 @@ class CommitLog:
         start = self.start_of(offset)
         return start, min(size, start + self.file_size - offset, self.end_offset - offset)
 
+    def need_records(self, offsets: Positions, sizes: Positions) -> None:
+        """As `need`, for what these records lie in."""
+        if offsets.min() < self._residency.written_from:
+            self.need(blocks_of(offsets, sizes))
+
+    def need(self, blocks: Iterable[int]) -> None:
+        """Has these blocks in memory, so that they can be looked at through a map.
+
+        Cold, unless it may wait for the disk; ReadFailed, if the disk cannot read them.
+        """
+        cold: list[Place] = []
+        for block in self._residency.unknown(blocks):
+            places = list(self._places(block))
+            if not all(self._files.is_cached(self._open.handle(path), size, at) for path, at, size in places):
+                if not self._open.waits:
+                    cold += places
+                    continue
+                for path, at, size in places:
+                    self._open.read(path, size, at)
+            self._residency.found(block)
+        if cold:
+            raise Cold(cold)
+
+    def _places(self, block: int) -> Iterator[Place]:
+        """Where in the files the block lies, as far as the log goes."""
+        at, end = max(block * BLOCK, self.min_offset), min((block + 1) * BLOCK, self.end_offset)
+        while at < end:
+            start = self.start_of(at)
+            stop = min(end, start + self.file_size)
+            yield self.path(start), at - start, stop - at
+            at = stop
+
+    def age(self) -> None:
+        """What is known to be in memory is to be looked at again soon; to be called every few seconds."""
+        self._residency.age(self.end_offset)
+
     def view(self, start: int) -> memoryview:
-        """A whole file, read-only, as it is now and will be."""
+        """A whole file, read-only, as it is now and will be; to be looked at where `need` was asked for it."""
         return self._open.map(self.path(start))
 
     def __str__(self) -> str:

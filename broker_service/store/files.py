@@ -18,6 +18,7 @@ from broker_service.errors import DiskFull, FlushFailed, ServiceNotAvailable
 NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT))
 Buffer = bytes | bytearray | memoryview
 _ZEROS = bytes(4096)
+_scratch = bytearray(1 << 20)  # what is read to see whether it can be
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,28 @@ class Files:
             pieces.append(data)
             size -= len(data)
         return b"".join(pieces)
+
+    def pread_cached(self, handle: int, size: int, offset: int) -> bytes | None:
+        """As `pread`, but None where that would wait for the disk."""
+        data = bytearray(size)
+        try:
+            done = os.preadv(handle, [data], offset, os.RWF_NOWAIT)
+        except OSError as error:
+            if error.errno == errno.EAGAIN:
+                return None
+            if error.errno == errno.EOPNOTSUPP:  # a file system that cannot tell
+                return self.pread(handle, size, offset)
+            raise
+        if done < size and offset + done < os.fstat(handle).st_size:
+            return None
+        return bytes(data[:done])
+
+    def is_cached(self, handle: int, size: int, offset: int) -> bool:
+        """Whether these bytes, which the file has, are in memory.  False for any that the disk cannot read."""
+        try:
+            return os.preadv(handle, [memoryview(_scratch)[:size]], offset, os.RWF_NOWAIT) == size
+        except OSError:
+            return False
 
     def map(self, handle: int) -> memoryview:
         """The whole file, read-only, showing later writes too.  It is unmapped when nobody refers to it any more."""

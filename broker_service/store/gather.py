@@ -19,7 +19,7 @@ _FEW_PIECES = 64  # up to here, slicing beats Arrow
 
 
 def gather(log: CommitLog, offsets: Positions, sizes: Positions) -> list[memoryview]:
-    """The bytes of all these records, one behind the other; each must lie within one file of the log."""
+    """The bytes of all these records, one behind the other, which `are_there` has found there."""
     if not len(offsets):
         return []
     starts = _file_starts(log, offsets)
@@ -46,7 +46,10 @@ def gather(log: CommitLog, offsets: Positions, sizes: Positions) -> list[memoryv
 def are_there(
     log: CommitLog, offsets: Positions, sizes: Positions, queue_offsets: Positions, queue_ids: Positions
 ) -> npt.NDArray[np.bool_]:
-    """For each record whether the log has it at that offset: with that size, for that place of that queue."""
+    """For each record whether the log has it at that offset: with that size, for that place of that queue.
+
+    Afterwards all of them are in memory; Cold and ReadFailed as for `CommitLog.need`.
+    """
     there: npt.NDArray[np.bool_] = (
         (sizes >= MIN_SIZE) & (offsets >= log.min_offset) & (offsets + sizes <= log.end_offset)
     )
@@ -56,6 +59,7 @@ def are_there(
     there = offsets + sizes <= starts + log.file_size
     if not there.all():
         return there
+    log.need_records(offsets, sizes)
     heads = _heads(log, offsets, starts)
     magic = heads["magic"]
     there = (magic == MESSAGE_MAGIC) | (magic == MESSAGE_MAGIC_V2)

@@ -13,7 +13,7 @@ from rocketsim_proto import record as record_format
 from rocketsim_proto.columnar import Records
 from rocketsim_proto.record import BLANK, BLANK_SIZE, PROPERTY_KEYS, PROPERTY_UNIQ_KEY, Record, RecordError
 
-from broker_service.errors import NotFound, RocketSimError, ServiceNotAvailable
+from broker_service.errors import NotFound, ReadFailed, RocketSimError, ServiceNotAvailable
 from broker_service.model import Appended
 from broker_service.store.commit_log import CommitLog, file_name
 from broker_service.store.config import StoreConfig
@@ -25,11 +25,12 @@ from broker_service.store.flushed_offset import Flushed
 from broker_service.store.format_version import check_version, note_version
 from broker_service.store.index import Index
 from broker_service.store.index_file import CLOCK_MARGIN_MS, Search
-from broker_service.store.open_files import OpenFiles
+from broker_service.store.open_files import OpenFiles, WithoutWaiting
 from broker_service.store.pull import GetMessageResult, Reader
 from broker_service.store.queue_table import QueueTable
 from broker_service.store.ranges import RangesResult, Span, TagsCodes
 from broker_service.store.recovery import TAIL_SIZE, Recovery, recover, tail_crc
+from broker_service.store.residency import Place
 from broker_service.store.retention import expired_files
 from broker_service.store.writer import Writer
 
@@ -39,6 +40,8 @@ _INDEX_BYTES_A_TICK = 4 << 20
 _INDEX_MAX_BEHIND = 16 << 20  # from here on appends pull the index along
 _PROBE_INTERVAL_MS = 1000
 _CHUNK = 1 << 20
+_AGE_INTERVAL_MS = 5000
+_WARM_AROUND = 64 << 10  # a disk takes no longer for it than for a page
 _MAX_HANDLES = 4096
 _SEARCH_BUDGET = 2048  # entries of the index that one question walks to: some milliseconds
 _SEARCH_RECORD_COST = 8  # a record that is read takes as long as so many entries
@@ -62,6 +65,7 @@ class MessageStore:
         self.confirm_offset: int | None = None  # readers see what ends at or before it; None: everything
         self.disk = disk  # for everything that a broker keeps beside the log, too
         self._open_files = OpenFiles(disk, handles=max(64, min(open_file_limit() // 4, _MAX_HANDLES)))
+        self._without_waiting = WithoutWaiting(self._open_files)
         self._log = CommitLog(disk, self._open_files, root / "commitlog", config.mapped_file_size_commit_log)
         self._queues = QueueTable(disk, self._open_files, root, config.mapped_file_size_consume_queue)
         slots, entries = config.max_hash_slot_num, config.max_index_num
@@ -71,6 +75,7 @@ class MessageStore:
         self._reader = Reader(self._log, config)
         self._now_ms = 0  # of the last call that said; names index files
         self._next_probe_ms = 0
+        self._next_age_ms = 0
         self._next_thorough_ms = 0
 
     def reconfigure(self, config: StoreConfig) -> None:
@@ -333,6 +338,9 @@ class MessageStore:
             return
         self._log.release(self.flushed_offset)
         self._work_on_index(_INDEX_BYTES_A_TICK)
+        if now_ms >= self._next_age_ms:
+            self._next_age_ms = now_ms + _AGE_INTERVAL_MS
+            self._log.age()
         if self._writer.trouble is not None and now_ms >= self._next_probe_ms:
             self._next_probe_ms = now_ms + _PROBE_INTERVAL_MS
             self._writer.probe()
@@ -365,6 +373,25 @@ class MessageStore:
         return [f"deleted {path} (disk {used:.0f} % full, log starts at {log.min_offset} now)" for path in deleted]
 
     # --- reading --------------------------------------------------------------------------------------------------
+
+    def without_waiting(self) -> WithoutWaiting:
+        """A context in which a read that would wait for the disk raises Cold; `warm` is for a thread to call then."""
+        return self._without_waiting
+
+    def warm(self, places: Iterable[Place]) -> None:
+        """Any thread's: brings parts of files into memory.  ReadFailed, if the disk cannot read one."""
+        for path, at, size in places:
+            try:
+                handle = self.disk.open(path, read_only=True)
+            except FileNotFoundError:
+                continue  # deleted by now; who asks again will see
+            try:
+                for begin in range(at - at % _WARM_AROUND, at + size, _WARM_AROUND):
+                    self.disk.pread(handle, _WARM_AROUND, begin)
+            except OSError as error:
+                raise ReadFailed.of(path, begin, error) from error
+            finally:
+                self.disk.close(handle)
 
     def read_log(self, commit_log_offset: int, max_bytes: int) -> bytes:
         """Raw bytes, never across a file's end, never beyond `end_offset`; empty there.  NotFound outside the log."""

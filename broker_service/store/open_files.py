@@ -9,6 +9,7 @@ from pathlib import Path
 
 from broker_service.errors import ReadFailed
 from broker_service.store.files import Files
+from broker_service.store.residency import Cold
 
 
 class OpenFiles:
@@ -16,6 +17,7 @@ class OpenFiles:
 
     def __init__(self, files: Files, handles: int = 512, maps: int = 64) -> None:
         self.files = files
+        self.waits = True  # for the disk
         self._handle_limit = handles
         self._map_limit = maps
         self._handles: OrderedDict[Path, int] = OrderedDict()
@@ -37,11 +39,19 @@ class OpenFiles:
         return handle
 
     def read(self, path: Path, size: int, at: int) -> bytes:
-        """`size` bytes, fewer only where the file ends; ReadFailed, which names the place, if the disk cannot."""
+        """`size` bytes, fewer only where the file ends; ReadFailed, which names the place, if the disk cannot.
+
+        Cold, unless it may wait, for what is not in memory.
+        """
         try:
-            return self.files.pread(self.handle(path), size, at)
+            if self.waits:
+                return self.files.pread(self.handle(path), size, at)
+            data = self.files.pread_cached(self.handle(path), size, at)
         except OSError as error:
             raise ReadFailed.of(path, at, error) from error
+        if data is None:
+            raise Cold([(path, at, size)])
+        return data
 
     def map(self, path: Path) -> memoryview:
         """The whole file, read-only; stays good for as long as the caller keeps it, also when the file is deleted."""
@@ -68,3 +78,16 @@ class OpenFiles:
 
     def __str__(self) -> str:
         return f"open files: {len(self._handles)} handles, {len(self._maps)} maps"
+
+
+class WithoutWaiting:
+    """A context in which reads of these files do not wait for the disk.  Not to be entered twice."""
+
+    def __init__(self, open_files: OpenFiles) -> None:
+        self._open = open_files
+
+    def __enter__(self) -> None:
+        self._open.waits = False
+
+    def __exit__(self, *_: object) -> None:
+        self._open.waits = True

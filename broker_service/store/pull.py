@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from rocketsim_proto.record import FIXED_SIZE_V4
 
 from broker_service.model import GetMessageStatus
 from broker_service.store.commit_log import CommitLog, store_timestamp_at
@@ -132,8 +133,7 @@ class Reader:
         offset, size = int(entry["commit_log_offset"]), int(entry["size"])
         if size == FILLER_SIZE or not self.log.min_offset <= offset < self.log.end_offset:
             return 0, 0
-        start = self.log.start_of(offset)
-        return size, store_timestamp_at(self.log.view(start), offset - start)
+        return size, store_timestamp_at(self.log.peek(offset, FIXED_SIZE_V4), 0)
 
     def _records(self, queue: ConsumeQueue, queue_offsets: Positions, entries: Entries) -> bytes:
         """The records' bytes; never others than those the queue stands for, should its files be damaged."""

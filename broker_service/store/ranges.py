@@ -21,6 +21,7 @@ from broker_service.model import GetMessageStatus
 from broker_service.store.commit_log import CommitLog
 from broker_service.store.consume_queue import ENTRY, ENTRY_SIZE, FILLER_SIZE, ConsumeQueue
 from broker_service.store.gather import Positions, are_there, gather
+from broker_service.store.residency import Cold
 
 TagsCodes = frozenset[int] | None
 
@@ -125,6 +126,19 @@ class _Look:
         return data
 
 
+def _read(part: list[tuple[_Look, int]]) -> list[bytes]:
+    """The entries of each; Cold for all together, if some are not in memory."""
+    data, cold = [], []
+    for look, count in part:
+        try:
+            data.append(look.read(count))
+        except Cold as one:
+            cold += one.places
+    if cold:
+        raise Cold(cold)
+    return data
+
+
 class _Filling:
     """A frame while it is filled: the places of its records, part by part."""
 
@@ -168,7 +182,7 @@ class _Filling:
 
     def take(self, part: list[tuple[_Look, int]]) -> None:
         """What fits of the next `count` entries of each."""
-        entries = np.frombuffer(b"".join([look.read(count) for look, count in part]), ENTRY)
+        entries = np.frombuffer(b"".join(_read(part)), ENTRY)
         offsets, sizes = entries["commit_log_offset"].astype(np.int64), entries["size"].astype(np.int64)
         taking = (offsets >= self._log.min_offset) & (sizes != FILLER_SIZE)
         removed = not taking.all()

@@ -571,15 +571,15 @@ async def test_bounds_of_all_queues_and_the_first_offset_of_a_time_also_on_a_sla
     for keys in ({}, SLAVE):
         async with running(tmp_path, **keys) as node:
             lookup = QueueLookup(node.broker)
-            full, empty = lookup.bounds("t", ())
+            full, empty = await lookup.bounds("t", ())
             assert (full.min_offset, full.max_offset, full.last_store_timestamp) == (0, 2, stored)
             assert full.size_bytes == node.store.end_offset
             assert (empty.min_offset, empty.max_offset, empty.size_bytes) == (0, 0, 0)
-            assert lookup.search("t", [(0, stored), (0, stored + 10**9), (1, 0)]) == [0, 2, 0]
+            assert await lookup.search("t", [(0, stored), (0, stored + 10**9), (1, 0)]) == [0, 2, 0]
             with pytest.raises(InvalidParameter):
-                lookup.bounds("t", (5,))
+                await lookup.bounds("t", (5,))
             with pytest.raises(TopicNotExist):
-                lookup.search("absent", [(0, 0)])
+                await lookup.search("absent", [(0, 0)])
 
 
 async def test_an_ipv6_broker_stamps_its_address(tmp_path: Path) -> None:

@@ -247,6 +247,12 @@ class MemoryFiles(Files):
         self._look("pread", path)
         return bytes(inode.data[offset : offset + size])
 
+    def pread_cached(self, handle: int, size: int, offset: int) -> bytes | None:
+        return self.pread(handle, size, offset)
+
+    def is_cached(self, handle: int, size: int, offset: int) -> bool:
+        return offset + size <= len(self._handles[handle][1].data)
+
     def map(self, handle: int) -> memoryview:
         return memoryview(self._handles[handle][1].data).toreadonly()
 

@@ -3,6 +3,7 @@
 import struct
 import threading
 import zlib
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from rocketsim_proto.record import RecordError
@@ -44,6 +45,12 @@ class MemoryLog:
 
     def view_log(self, commit_log_offset: int, max_bytes: int) -> memoryview:
         return memoryview(self.read_log(commit_log_offset, max_bytes))
+
+    def without_waiting(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def warm(self, places: object) -> None:
+        raise AssertionError(f"nothing is cold in memory: {places}")
 
     def append_replicated(self, commit_log_offset: int, data: bytes | memoryview) -> int:
         if commit_log_offset == self.end_offset:

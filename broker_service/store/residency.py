@@ -1,0 +1,70 @@
+"""Which parts of the log are in memory: only those are looked at through its maps.
+
+A map waits for the disk with the whole process, and a sector that cannot be read ends it with SIGBUS.  So a block that
+was neither written nor read a short while ago is read first: at once, if the page cache has it; else by whoever may
+wait, into nothing, and what the disk cannot read is an error there.
+"""
+
+from collections.abc import Iterable
+from math import inf
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+BLOCK = 1 << 20
+
+Positions = npt.NDArray[np.int64]
+Place = tuple[Path, int, int]
+
+
+class Cold(Exception):
+    """Not in memory, and the caller does not want to wait: `places`, (path, position, size), have to be read first."""
+
+    def __init__(self, places: list[Place]) -> None:
+        super().__init__(f"{len(places)} parts of files have to be read from the disk")
+        self.places = places
+
+
+class Residency:
+    """The blocks that were found in memory since the `age` before the last one, and what was written since then."""
+
+    def __init__(self) -> None:
+        self._found: set[int] = set()
+        self._found_before: set[int] = set()
+        self._written_from: int | None = None  # None: nothing counts as written
+        self._written_before_from: int | None = None
+
+    def age(self, log_end: int) -> None:
+        """To be called every few seconds: what was found or written two calls ago has to be looked for again."""
+        self._found_before, self._found = self._found, set()
+        self._written_before_from, self._written_from = self._written_from, log_end
+
+    @property
+    def written_from(self) -> float:
+        """What lies at or behind this offset was written a short while ago."""
+        since = self._written_from if self._written_before_from is None else self._written_before_from
+        return inf if since is None else since
+
+    def unknown(self, blocks: Iterable[int]) -> list[int]:
+        """Those of the blocks that may have left memory."""
+        since, found, before = self.written_from, self._found, self._found_before
+        return [block for block in blocks if block not in found and block not in before and block * BLOCK < since]
+
+    def found(self, block: int) -> None:
+        self._found.add(block)
+
+
+def blocks_of(offsets: Positions, sizes: Positions) -> set[int]:
+    """The blocks that these parts of the log lie in."""
+    first, last = int(offsets.min()) // BLOCK, (int((offsets + sizes).max()) - 1) // BLOCK
+    if last - first <= 1:
+        return {first, last}
+    firsts, lasts = offsets // BLOCK, (offsets + sizes - 1) // BLOCK
+    blocks = set(firsts[np.flatnonzero(np.diff(firsts))].tolist())
+    blocks.add(int(firsts[-1]))
+    beyond = lasts > firsts
+    if beyond.any():
+        for first, last in zip(firsts[beyond].tolist(), lasts[beyond].tolist(), strict=True):
+            blocks.update(range(first + 1, last + 1))
+    return blocks

@@ -1,0 +1,190 @@
+"""What is not in memory is never waited for on the loop, nor looked at through a map before it was read."""
+
+import asyncio
+import errno
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker_service import cold_reads
+from broker_service.errors import ReadFailed
+from broker_service.store.files import Files
+from broker_service.store.message_store import MessageStore
+from broker_service.store.residency import BLOCK, Cold, Residency, blocks_of
+from tests.support.memory_files import MemoryFiles
+from tests.support.stores import NOW, open_store, put
+
+ROOT = Path("/store")
+
+
+class ColdDisk(MemoryFiles):
+    """Nothing is in memory but the pages that were read, or written, since the last `chill`."""
+
+    bad: tuple[str, int] | None = None  # what the disk cannot read
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.warm: set[tuple[Path, int]] | None = None
+        self.looked = 0
+        self.nothing_stays = False
+
+    def chill(self) -> None:
+        self.warm = set()
+
+    def pwrite(self, handle: int, data: bytes, offset: int) -> None:  # type: ignore[override]
+        super().pwrite(handle, data, offset)
+        self._touch(handle, len(data), offset)
+
+    def pread(self, handle: int, size: int, offset: int) -> bytes:
+        path = self._handles[handle][0]
+        if self.bad is not None and path.name == self.bad[0] and offset <= self.bad[1] < offset + size:
+            raise OSError(errno.EIO, "Input/output error")
+        self._touch(handle, size, offset)
+        return super().pread(handle, size, offset)
+
+    def pread_cached(self, handle: int, size: int, offset: int) -> bytes | None:
+        data = super().pread(handle, size, offset)
+        return data if self.is_cached(handle, len(data), offset) else None
+
+    def is_cached(self, handle: int, size: int, offset: int) -> bool:
+        self.looked += 1
+        return not self.nothing_stays and (self.warm is None or self._pages(handle, size, offset) <= self.warm)
+
+    def _touch(self, handle: int, size: int, offset: int) -> None:
+        if self.warm is not None:
+            self.warm |= self._pages(handle, size, offset)
+
+    def _pages(self, handle: int, size: int, offset: int) -> set[tuple[Path, int]]:
+        return {(self._handles[handle][0], page) for page in range(offset // 4096, (offset + size - 1) // 4096 + 1)}
+
+
+def filled() -> tuple[ColdDisk, MessageStore]:
+    """Four queues, some MiB of log in several files; all of it cold, and nothing known of it."""
+    disk = ColdDisk()
+    store = open_store(ROOT, disk, mapped_file_size_commit_log=3 << 19)
+    for number in range(40):
+        put(store, "topic", number % 4, [b"%d" % number * 10_000] * 5, now_ms=NOW + number)
+    store.close()
+    store = open_store(ROOT, disk, mapped_file_size_commit_log=3 << 19)
+    disk.chill()
+    return disk, store
+
+
+def looks(store: MessageStore) -> list[object]:
+    """Every kind of read that the loop makes."""
+
+    def messages() -> object:
+        return store.get_message("topic", 1, 3, 20, 1 << 20, None)
+
+    def ranges() -> object:
+        found = store.read_ranges([("topic", queue, 0, 50) for queue in range(4)], 4 << 20)
+        return b"".join(found.records), found.pieces
+
+    def log() -> object:
+        return bytes(store.view_log(100_000, 1 << 20))
+
+    def by_time() -> object:
+        return [store.search_offset_by_time("topic", queue, NOW + 20) for queue in range(4)]
+
+    return [messages, ranges, log, by_time, lambda: store.size_and_time_of("topic", 0, 7)]
+
+
+@pytest.mark.parametrize("which", range(5))
+def test_what_is_cold_is_read_by_a_thread_and_found_then(which: int) -> None:
+    disk, store = filled()
+    look = looks(store)[which]
+    with pytest.raises(Cold), store.without_waiting():
+        look()
+    found = asyncio.run(cold_reads.read(store, look))
+    with store.without_waiting():
+        assert look() == found, "it is known to be in memory now"
+    assert found == look(), "as who waits sees it"
+    disk.warm = None
+    assert found == looks(open_store(ROOT, disk.kill(), mapped_file_size_commit_log=3 << 19))[which]()
+
+
+@pytest.mark.parametrize("which", range(5))
+def test_a_bad_sector_is_an_error_that_names_it(which: int) -> None:
+    disk, store = filled()
+    look = looks(store)[which]
+    # A record; or the entry, of those of 8 in a file, where a search begins, or that is asked for.
+    start, position = [(0, 150_000), (0, 150_000), (0, 150_000), (480, 25 * 20 - 480), (0, 7 * 20)][which]
+    name = f"{start:020d}"
+    disk.bad = (name, position)
+    for read in (lambda: asyncio.run(cold_reads.read(store, look)), look):
+        with pytest.raises(ReadFailed, match=rf"{name} cannot be read at \d+: Input/output error"):
+            read()
+    disk.bad = None
+    assert look() == asyncio.run(cold_reads.read(store, look))
+
+
+def test_what_was_just_written_is_not_looked_for() -> None:
+    disk, store = filled()
+    store.tick(NOW)
+    put(store, "topic", 0, [b"new" * 10_000] * 100)
+    disk.looked = 0
+    with store.without_waiting():
+        data = store.view_log(store.end_offset - 100_000, 100_000)
+    assert (len(data), disk.looked) == (100_000, 0)
+
+
+def test_what_was_found_is_looked_for_again_after_a_while() -> None:
+    disk, store = filled()
+    asyncio.run(cold_reads.read(store, look := looks(store)[2]))
+    disk.chill()
+    store.tick(NOW)
+    with store.without_waiting():
+        look()
+    store.tick(NOW + 6000)
+    store.tick(NOW + 12000)
+    with store.without_waiting(), pytest.raises(Cold):
+        look()
+
+
+def test_where_memory_is_so_short_that_nothing_stays_it_waits_in_the_end() -> None:
+    disk, store = filled()
+    disk.nothing_stays = True
+    look = looks(store)[2]
+    assert asyncio.run(cold_reads.read(store, look)) == look()
+
+
+def test_a_file_that_is_deleted_meanwhile_does_not_matter() -> None:
+    _, store = filled()
+    store.warm([(ROOT / "commitlog" / "absent", 0, 100)])
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 3 * BLOCK)), min_size=1, max_size=20))
+def test_the_blocks_of_records_are_all_that_they_touch(places: list[tuple[int, int]]) -> None:
+    offsets = np.array([at * (BLOCK // 4) for at, _ in places], np.int64)
+    sizes = np.array([size for _, size in places], np.int64)
+    touched = {
+        block
+        for at, size in zip(offsets, sizes, strict=True)
+        for block in range(at // BLOCK, (at + size - 1) // BLOCK + 1)
+    }
+    assert blocks_of(offsets, sizes) == touched
+
+
+def test_a_block_is_known_for_two_ages() -> None:
+    residency = Residency()
+    assert residency.unknown(range(3)) == [0, 1, 2]
+    residency.found(1)
+    residency.age(2 * BLOCK)
+    assert residency.unknown(range(4)) == [0]
+    residency.age(3 * BLOCK)
+    assert residency.unknown(range(4)) == [0, 1]
+    residency.age(3 * BLOCK)
+    assert residency.unknown(range(4)) == [0, 1, 2]
+
+
+def test_the_kernel_is_asked_without_waiting(tmp_path: Path) -> None:
+    path, files = tmp_path / "file", Files()
+    path.write_bytes(bytes(range(256)) * 100)
+    handle = files.open(path, read_only=True)
+    assert files.pread_cached(handle, 10, 256) == bytes(range(10))
+    assert files.pread_cached(handle, 100, 25590) == bytes(range(246, 256)), "fewer where the file ends"
+    assert files.is_cached(handle, 25600, 0) and not files.is_cached(handle, 25601, 0)
+    files.close(handle)
