@@ -16,13 +16,13 @@ from pyspark.sql.types import StructType
 
 from rocketsim_source.cluster import Answered, BrokerCluster, ClientCluster, Seen
 from rocketsim_source.committer import Committer, now_ms
-from rocketsim_source.data_loss import EARLIEST, TRUNCATED
+from rocketsim_source.data_loss import DELETED, EARLIEST, TRUNCATED
 from rocketsim_source.offsets import StreamOffset
 from rocketsim_source.options import SourceOptions
 from rocketsim_source.partition import QueueRangesPartition, parallelism_now, plan_partitions
 from rocketsim_source.progress import LagClock, report
 from rocketsim_source.queue import Offsets, Queue
-from rocketsim_source.queue_watch import QueueWatch, answered, refuse_silence
+from rocketsim_source.queue_watch import NothingAnswers, QueueWatch, answered, refuse_silence
 from rocketsim_source.splits import QueueRange
 from rocketsim_source.starts import Facts, Wanted, end_offsets, start_offsets, wanted_ends, wanted_starts
 from rocketsim_source.stream_planner import StreamPlanner, truncated
@@ -235,6 +235,8 @@ class _Driver:
         """
         if end.anchor:
             return []
+        if self._initial is not None and not self._asked_before:
+            self._refuse_unknown_starts(end.offsets.keys() - start.offsets.keys())
         ranges = [
             QueueRange(queue, self._from(queue, start.offsets[queue], until), until)
             for queue, until in end.offsets.items()
@@ -253,6 +255,20 @@ class _Driver:
             return until
         found = self._watch.look([queue], must_answer=True).bounds.get(queue)
         return min(until, found.min_offset if found else until)
+
+    def _refuse_unknown_starts(self, queues: set[Queue]) -> None:
+        """The first batch of a query is run again, without an anchor before it: its start is what the brokers say now.
+        A queue of which nobody says it must not be taken for a new one, of which nothing is read.
+        """
+        seen = self._watch.look(sorted(queues))
+        for queue in sorted(queues):
+            if queue in seen.gone:
+                self.options.data_loss.allow(DELETED, queue, "is gone: its master has no such topic or queue")
+            else:
+                raise NothingAnswers(
+                    f"the first batch has to be run again, and nobody said where {queue} starts: start the query again "
+                    "when its brokers are back (initialOffsetAnchor=true writes starts down before anything is read)"
+                )
 
     # --- committing, progress, the end --------------------------------------------------------------------------------
 

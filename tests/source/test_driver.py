@@ -105,6 +105,25 @@ def test_a_start_behind_its_end_is_refused_instead_of_planned_as_nothing() -> No
     assert planned(reread, StreamOffset({Q0: 7}), StreamOffset({Q0: 3})) == {Q0: (0, 3)}
 
 
+def test_a_first_batch_that_is_run_again_reads_no_queue_as_new_whose_start_nobody_says() -> None:
+    """Without an anchor its start is looked up again, when the route may be short of a broker."""
+    end = StreamOffset({Q0: 10, Q1: 10})
+    for policy, loss in (({}, DataLossError), ({"dataLossAction": "deleted=skip"}, None)):
+        cluster = cluster_with()
+        cluster.drop(Q1)
+        found = driver(cluster, initialOffsetAnchor="false", **policy)
+        start = found.initial_offset()
+        assert start.offsets == {Q0: 0}
+        if loss:
+            with pytest.raises(loss, match=f"{Q1} is gone"):
+                found.partitions(start, end)
+        else:
+            assert planned(found, start, end) == {Q0: (0, 10)}
+        cluster.put(Q1, 10)  # it was only away
+        with pytest.raises(NothingAnswers, match=f"nobody said where {Q1} starts"):
+            found.partitions(start, end)
+
+
 def test_limited_batches_go_on_until_available_now_has_its_target() -> None:
     cluster = cluster_with(25)
     found = driver(cluster, maxOffsetsPerTrigger="20")
