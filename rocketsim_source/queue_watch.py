@@ -32,18 +32,26 @@ class QueueWatch:
         self._silent_since_ms: int | None = None
         self._reported: set[str] = set()
 
-    def discover(self, *, must_exist: bool = False) -> set[Queue]:
-        """All queues to read, as far as is known; looked for again every queueDiscoveryIntervalMs.
+    def discover(self, *, must_exist: bool = False, must_answer: bool = False) -> set[Queue]:
+        """The queues that are to be read, as far as the name servers know them; looked for again every
+        queueDiscoveryIntervalMs.  That one is missing proves nothing: who has read of it asks its master.
 
-        `must_exist` asks now, and raises for a topic that is not there: at a query's start that is a mistake.  Later it
-        is trouble: a queue that is known stays known, whatever a name server says, until its master denies it.
+        `must_exist` asks now, and raises for a topic that is not there: at a query's start that is a mistake, later it
+        is trouble.  `must_answer` raises when it cannot be looked now.
         """
         now = self._clock()
         fresh = must_exist or self._discovered_ms is None
         due = fresh or now - (self._discovered_ms or 0) >= self._options.queue_discovery_interval_ms
         if not due:
             return self._queues
-        self._queues = self._look(must_exist) | (set() if must_exist else self._queues)
+        from rocketsim_client.errors import RocketSimError
+
+        try:
+            self._queues = self._look(must_exist)
+        except RocketSimError as error:
+            if must_exist or must_answer:
+                raise
+            logger.warning("looking for new queues failed, going on with those known: %s", error)
         self._discovered_ms = now
         return self._queues
 
@@ -52,20 +60,12 @@ class QueueWatch:
             if must_exist:
                 self._check_assigned(self._options.assign)
             return set(self._options.assign)
-        from rocketsim_client.errors import RocketSimError
-
         found: set[Queue] = set()
-        try:
-            topics = self._topics(must_exist)
-            for topic in topics:
-                queues = self._cluster.queues(topic, fresh=True)
-                if queues is None and must_exist and not self._options.subscribe_pattern:
-                    raise OptionError(self._no_topic(topic))
-                found.update(queues or ())
-        except RocketSimError as error:
-            if must_exist:
-                raise
-            logger.warning("looking for new queues failed, going on with those known: %s", error)
+        for topic in self._topics(must_exist):
+            queues = self._cluster.queues(topic, fresh=True)
+            if queues is None and must_exist and not self._options.subscribe_pattern:
+                raise OptionError(self._no_topic(topic))
+            found.update(queues or ())
         return found
 
     def _topics(self, must_exist: bool) -> tuple[str, ...]:
@@ -106,7 +106,6 @@ class QueueWatch:
         """Bounds of the queues, now.  Those of which nobody answers are left out, unless all `must_answer`."""
         wanted = list(queues)
         seen = self._cluster.bounds(wanted)
-        self._queues = self._queues - seen.gone
         self._report(seen)
         if must_answer:
             refuse_silence(seen)

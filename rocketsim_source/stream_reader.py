@@ -106,7 +106,6 @@ class _Driver:
         self._position: Offsets = {}
         self._lag_clock = LagClock()
         self._ends: Offsets = {}
-        self._names_checked = False
 
     # --- where to start -----------------------------------------------------------------------------------------------
 
@@ -114,6 +113,7 @@ class _Driver:
         """The same at every call of one run: Spark asks twice."""
         if self._initial is None:
             queues = self._watch.discover(must_exist=True)
+            wanted_ends(self.options, queues)  # names nobody who is not there; later he may only be away
             starts = self._resolve(wanted_starts(self.options, queues, streaming=True))
             self._initial = StreamOffset(starts)
             if self._committer and self.options.commit_initial_offset:
@@ -161,7 +161,7 @@ class _Driver:
             pause = min(2 * pause, POLL_MAX_S)
 
     def _plan(self, start: StreamOffset, unlimited: bool) -> Offsets:
-        queues = self._watch.discover()
+        queues = self._watch.discover(must_answer=self.available_now)
         seen = self._look(start.offsets, queues)
         if self.available_now and self._planner.target is None:
             self._planner.target = {queue: found.max_offset for queue, found in seen.bounds.items()}
@@ -217,9 +217,7 @@ class _Driver:
         """Ends from the options.  Those by timestamp are only known once a record has passed it, and are then fixed;
         while nobody says where it is, the queue waits.
         """
-        strangers = not self._names_checked and not seen.silent
-        wanted = wanted_ends(self.options, asked, strangers=strangers)
-        self._names_checked = self._names_checked or strangers
+        wanted = wanted_ends(self.options, asked, strangers=False)
         open_ends = {
             queue: ms for queue, ms in wanted.timestamps.items() if queue in seen.bounds and queue not in self._ends
         }

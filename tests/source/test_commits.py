@@ -242,17 +242,17 @@ def test_closing_in_a_signals_handler_makes_the_interrupted_commit_again(monkeyp
     """With commitAsync=false the main thread commits, and its round does not go on after SIGTERM."""
     cluster = MemoryCluster()
     found = committer(cluster, commitAsync="false")
-    commit = cluster.commit
+    commit, at_the_end = cluster.commit, []
 
     def interrupted(*args: Any) -> Committed:
         monkeypatch.setattr(cluster, "commit", commit)
         found.close(0.2)
-        assert cluster.offsets["g"] == {Q0: 7}
+        at_the_end.append(dict(cluster.offsets["g"]))
         return commit(*args)
 
     monkeypatch.setattr(cluster, "commit", interrupted)
     found.processed({Q0: 7})
-    assert cluster.offsets["g"] == {Q0: 7}
+    assert at_the_end == [{Q0: 7}]
 
 
 # --- the group at a start ---------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rocketsim_client.errors import NameServerUnavailable
 from rocketsim_source import stream_reader
 from rocketsim_source.cluster import Answered
 from rocketsim_source.data_loss import DataLossError
@@ -315,9 +316,32 @@ def test_an_ending_time_that_cannot_be_looked_up_now_is_waited_for() -> None:
     assert next_end(found, RESTARTED) == StreamOffset({Q0: 5, Q1: 5})
 
 
-def test_an_end_for_a_queue_that_does_not_exist_is_still_an_error() -> None:
-    with pytest.raises(OptionError, match="endingOffsets names T → broker-x"):
-        next_end(driver(cluster_with(), endingOffsets='{"T":{"broker-x":5}}'), RESTARTED)
+def test_an_end_for_a_broker_that_is_not_there_is_an_error_at_the_start_and_later_a_broker_that_is_away() -> None:
+    ends = {"endingOffsets": '{"T":{"broker-b":5}}'}
+    with pytest.raises(OptionError, match="endingOffsets names T → broker-b"):
+        driver(cluster_with(), **ends).initial_offset()
+    cluster = cluster_with()
+    found = driver(cluster, **ends)
+    at = next_end(found, RESTARTED)
+    assert at == StreamOffset({Q0: 10, Q1: 10})
+    back = Queue("T", "broker-b", 0)
+    cluster.put(back, 8)
+    at = next_end(found, at)
+    assert next_end(found, at).offsets[back] == 5
+
+
+def test_available_now_does_not_end_without_having_looked_for_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = cluster_with()
+    found = driver(cluster)
+
+    def down(topic: str, *, fresh: bool = False) -> None:
+        raise NameServerUnavailable("down")
+
+    monkeypatch.setattr(cluster, "queues", down)
+    assert planned(found, RESTARTED, next_end(found, RESTARTED)) == {Q0: (3, 10), Q1: (4, 10)}
+    found.available_now = True
+    with pytest.raises(NameServerUnavailable):
+        next_end(found, RESTARTED)
 
 
 def test_a_new_queue_whose_committed_offset_nobody_says_is_named_later(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,6 +132,7 @@ def test_master_only_asks_nobody_else(cluster: MemoryCluster) -> None:
 @pytest.mark.parametrize("given", [{}, {"subExpression": "A"}, {"columns": "queueOffset,topic,brokerName,queueId"}])
 def test_rows_of_a_frame_that_were_given_on_come_once(cluster: MemoryCluster, given: dict[str, str]) -> None:
     """Bodies are unpacked a few at a time, so that a frame can end in its middle."""
+    cluster.rows = 30
     for broker in cluster.brokers.values():
         for offset in range(50):
             broker.packed[Q0, offset] = zlib.compress(b"%d" % offset * 400)
