@@ -1,11 +1,12 @@
 """SubscriptionGroupTable: the consumer groups of this broker, in RocketMQ's `config/subscriptionGroup.json`."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from broker_service.broker.config_table import ConfigTable
 from broker_service.broker.names import check_group_name
-from broker_service.errors import InvalidParameter, NoPermission, SubscriptionGroupNotExist
+from broker_service.errors import InvalidParameter, NoPermission, ServiceNotAvailable, SubscriptionGroupNotExist
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,8 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroup]):
     def consuming(self, name: str, *, auto_create: bool, may_change: bool, now_ms: int) -> SubscriptionGroup:
         """The group, for one of its consumers.
 
-        A slave (`may_change` false) does not make groups: it serves an unknown one with the defaults.
+        A slave (`may_change` false) does not make groups: it serves an unknown one with the defaults.  So does a broker
+        whose disk refuses the table.
         """
         check_group_name(name)
         group = self.entries.get(name)
@@ -49,7 +51,9 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroup]):
                 )
             group = SubscriptionGroup(name)
             if may_change:
-                self.put(group, now_ms)
+                # Whatever becomes of the disk, reads go on: the group is made by the first that finds it writable.
+                with suppress(OSError, ServiceNotAvailable):
+                    self.put(group, now_ms)
         if not group.consume_enable:
             raise NoPermission(f"consumer group {name} may not consume: its consumeEnable is false")
         return group

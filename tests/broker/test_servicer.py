@@ -137,6 +137,24 @@ async def test_a_disk_that_fails_is_said_as_what_it_is(tmp_path: Path, monkeypat
             assert words in (refused.value.details() or "")
 
 
+@pytest.mark.parametrize("error", [OSError(28, "as if"), OSError(5, "as if"), errors.DiskFull("x")])
+async def test_a_new_group_reads_although_the_disk_takes_no_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def failing(*_: Any) -> None:
+        raise error
+
+    async with running(tmp_path) as node, stub_of(node) as stub:
+        await put(node, "t", b"x")
+        asked = pb.PullRequest(consumer_group="new", topic="t", max_msg_nums=1)
+        with monkeypatch.context() as patch:
+            patch.setattr(node.groups, "_save", failing)
+            assert (await stub.Pull(asked, timeout=10)).count == 1
+            assert "new" not in node.groups.entries
+        assert (await stub.Pull(asked, timeout=10)).count == 1
+        assert "new" in node.groups.entries
+
+
 async def test_a_hold_ends_by_an_answer_before_the_callers_deadline(tmp_path: Path) -> None:
     async with running(tmp_path) as node, stub_of(node) as stub:
         await put(node, "t", b"x")

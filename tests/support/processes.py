@@ -50,6 +50,7 @@ class ServerProcess:
         self.log_path = folder / "log"
         self.module = "broker_service"  # what Python runs
         self.root = ROOT  # whose code: this project's, or an older one's
+        self.environment: dict[str, str] = {}  # beside this process's own
         self._kind = kind
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline = -1
@@ -77,7 +78,7 @@ class ServerProcess:
                     *(self.module, self._kind, "-c", str(self.config_path)),
                 ],
                 cwd=self.root,
-                env=os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": code},
+                env=os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": code} | self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -1,0 +1,93 @@
+"""Disks that fail under real processes: EIO and a full disk, from the system calls up."""
+
+import pytest
+
+from rocketsim_client.errors import ServiceNotAvailable
+from rocketsim_client.model import SendStatus
+from tests.support.disk_faults import FaultyDisk
+from tests.support.polling import wait_until
+
+pytestmark = pytest.mark.cluster
+
+KEYS = {"slaveTimeout": 1_000, "mappedFileSizeCommitLog": 1 << 20}
+
+
+def put_is(broker, status) -> bool:
+    try:
+        return broker.put("T", b"again").status == status
+    except ServiceNotAvailable:
+        return False
+
+
+@pytest.fixture
+def alone_master(processes, namesrv, alone):
+    """A master that syncs before it answers, with twenty messages."""
+    process = processes.broker("broker-a", 0, namesrv, flushDiskType="SYNC_FLUSH", **KEYS)
+    disk = FaultyDisk(process)
+    process.start()
+    broker = alone(process)
+    broker.update_topic("T", 1)
+    for number in range(20):
+        assert broker.put("T", b"%d" % number).status == SendStatus.SEND_OK
+    return process, disk, broker
+
+
+def test_after_a_sync_that_failed_nothing_is_acknowledged_until_a_restart(alone_master):
+    """The next one would succeed, and say nothing about what the one before has lost."""
+    process, disk, broker = alone_master
+    disk.fails("sync EIO commitlog")
+    assert broker.put("T", b"in doubt").status == SendStatus.FLUSH_DISK_TIMEOUT
+    disk.is_well()
+    for _ in range(3):
+        with pytest.raises(ServiceNotAvailable):
+            broker.put("T", b"refused")
+    assert broker.bodies("T")[:20] == [b"%d" % number for number in range(20)], "reads go on"
+    assert process.stop() == 0
+    assert (process.store / "abort").exists(), "and the store does not pass for sound"
+    process.start()
+    wait_until(lambda: put_is(broker, SendStatus.SEND_OK), "it takes writes after a restart")
+    assert broker.bodies("T")[:20] == [b"%d" % number for number in range(20)]
+
+
+def test_a_full_disk_refuses_writes_and_nothing_else_and_with_room_they_go_on(alone_master):
+    process, disk, broker = alone_master
+    before = broker.bodies("T")
+    disk.fails("write ENOSPC")
+    with pytest.raises(ServiceNotAvailable, match=r"disk"):
+        for _ in range(20_000):  # the file at hand has its blocks; the next one has not
+            broker.put("T", *[b"x" * 60_000] * 16)
+    assert broker.bodies("T")[:20] == before, "reads go on"
+    assert broker.ha_status().is_master, "so do an operator's questions"
+    disk.is_well()
+    wait_until(lambda: put_is(broker, SendStatus.SEND_OK), "writes go on without a restart")
+    assert process.is_running()
+    bodies = broker.bodies("T")
+    assert bodies[:20] == before and bodies[-1] == b"again"
+    assert process.stop() == 0
+    process.start()
+    assert broker.bodies("T") == bodies
+
+
+@pytest.mark.parametrize("fault", ["write ENOSPC", "write EIO", "sync EIO"])
+def test_a_slave_whose_disk_fails_acknowledges_nothing_and_has_everything_in_the_end(processes, namesrv, alone, fault):
+    keys = KEYS | {"brokerRole": "SYNC_MASTER", "flushDiskType": "SYNC_FLUSH"}
+    master = processes.broker("broker-a", 0, namesrv, **keys)
+    slave = processes.broker("broker-a", 1, namesrv, **keys | {"brokerRole": "SLAVE"})
+    disk = FaultyDisk(slave)
+    for process in (master, slave):
+        process.launch()
+    for process in (master, slave):
+        process.wait_until_ready()
+    alone(master).update_topic("T", 1)
+    alone(master).wait_for_slaves()
+    assert alone(master).put("T", b"before").status == SendStatus.SEND_OK
+    disk.fails(fault)
+    for _ in range(3):
+        assert alone(master).put("T", *[b"x" * 60_000] * 16).status != SendStatus.SEND_OK
+    disk.is_well()
+    if fault == "sync EIO":  # it does not trust its disk any more
+        slave.stop()
+        slave.start()
+    wait_until(lambda: put_is(alone(master), SendStatus.SEND_OK), "OK is back", 60.0)
+    bodies = alone(master).bodies("T")
+    wait_until(lambda: alone(slave).bodies("T") == bodies, "the slave has everything", 30.0)

@@ -1,0 +1,93 @@
+/* A disk that fails as a file says, for one process: LD_PRELOAD this, and name the file in ROCKETSIM_DISK_FAULTS.
+
+   The file has up to three words, `CALL OUTCOME [PART]`: CALL is write (pwrite, posix_fallocate, open with O_CREAT), sync
+   (fdatasync, fsync) or read (pread); OUTCOME is EIO, ENOSPC, or drop: say that it was done, and do nothing. Only files
+   whose path has `/store/` in it, and PART if there is one, are concerned. No such file: nothing is wrong. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+
+enum { NOTHING = 0, DROP = -1 };
+
+static int ordered(const char *call, const char *path) {
+    const char *control = getenv("ROCKETSIM_DISK_FAULTS");
+    if (control == NULL || strstr(path, "/store/") == NULL || access(control, R_OK) != 0) return NOTHING;
+    FILE *file = fopen(control, "r");
+    if (file == NULL) return NOTHING;
+    char which[16] = "", outcome[16] = "", part[128] = "";
+    int words = fscanf(file, "%15s %15s %127s", which, outcome, part);
+    fclose(file);
+    if (words < 2 || strcmp(which, call) != 0 || (words == 3 && strstr(path, part) == NULL)) return NOTHING;
+    if (strcmp(outcome, "drop") == 0) return DROP;
+    return strcmp(outcome, "ENOSPC") == 0 ? ENOSPC : EIO;
+}
+
+static int ordered_for(const char *call, int fd) {
+    char link[64], path[4096];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t size = readlink(link, path, sizeof path - 1);
+    if (size < 0) return NOTHING;
+    path[size] = 0;
+    return ordered(call, path);
+}
+
+/* The other names of a call are the same with 64-bit offsets, which these have anyway here. */
+#define WRITES(name)                                                               \
+    ssize_t name(int fd, const void *data, size_t size, off_t offset) {            \
+        int order = ordered_for("write", fd);                                      \
+        if (order == NOTHING) return REAL(name)(fd, data, size, offset);           \
+        if (order == DROP) return (ssize_t)size;                                   \
+        errno = order;                                                             \
+        return -1;                                                                 \
+    }
+#define READS(name)                                                                \
+    ssize_t name(int fd, void *data, size_t size, off_t offset) {                  \
+        int order = ordered_for("read", fd);                                       \
+        if (order == NOTHING) return REAL(name)(fd, data, size, offset);           \
+        errno = EIO;                                                               \
+        return -1;                                                                 \
+    }
+#define ALLOCATES(name)                                                            \
+    int name(int fd, off_t offset, off_t size) {                                   \
+        int order = ordered_for("write", fd);                                      \
+        return order > NOTHING ? order : REAL(name)(fd, offset, size);             \
+    }
+#define SYNCS(name)                                                                \
+    int name(int fd) {                                                             \
+        int order = ordered_for("sync", fd);                                       \
+        if (order == NOTHING) return REAL(name)(fd);                               \
+        if (order == DROP) return 0;                                               \
+        errno = order;                                                             \
+        return -1;                                                                 \
+    }
+#define OPENS(name)                                                                \
+    int name(const char *path, int flags, ...) {                                   \
+        va_list rest;                                                              \
+        va_start(rest, flags);                                                     \
+        mode_t mode = flags & O_CREAT ? va_arg(rest, mode_t) : 0;                  \
+        va_end(rest);                                                              \
+        int order = flags & O_CREAT && access(path, F_OK) != 0 ? ordered("write", path) : NOTHING; \
+        if (order <= NOTHING) return REAL(name)(path, flags, mode);                \
+        errno = order;                                                             \
+        return -1;                                                                 \
+    }
+
+WRITES(pwrite)
+WRITES(pwrite64)
+READS(pread)
+READS(pread64)
+ALLOCATES(posix_fallocate)
+ALLOCATES(posix_fallocate64)
+SYNCS(fdatasync)
+SYNCS(fsync)
+OPENS(open)
+OPENS(open64)
