@@ -48,7 +48,7 @@ class Promoted:
 class Leadership:
     """`begin_epoch` hears whether it is a promotion; `take_back_epoch` undoes it, before anybody has heard of it.
     `is_copied` says whether the log's last epoch is another broker's.  `ask_others` asks everybody of the name, and the
-    masters it is given, what they have.
+    masters it is given, what they have; `tell_others` asks once more, for the question names the epoch of now.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class Leadership:
         continue_epoch: Callable[[], None],
         is_copied: Callable[[], bool],
         ask_others: Callable[[str, str], Awaitable[list[Other]]],
+        tell_others: Callable[[list[str]], None],
         log_state: Callable[[], LogState],
         opened: Callable[[], None],
         role_file: RoleFile,
@@ -72,6 +73,7 @@ class Leadership:
         self._continue_epoch = continue_epoch
         self._is_copied = is_copied
         self._ask_others = ask_others
+        self._tell_others = tell_others
         self._log_state = log_state
         self._opened = opened
         self._role_file = role_file
@@ -216,6 +218,7 @@ class Leadership:
         promoted = Promoted(epoch, before.end_offset, tuple(forfeits(before, others)))
         logger.warning("promoted: %s of %s with %s", role.name, broker_name, promoted)
         self._opened()
+        self._tell_others([other.address for other in others])  # a master that is alive stops taking writes now
         self.poke()
         return promoted
 

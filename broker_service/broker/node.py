@@ -236,6 +236,7 @@ class BrokerNode:
             continue_epoch=self.acknowledgements.begin,
             is_copied=lambda: not self.epochs.begun_here,
             ask_others=self._ask_others,
+            tell_others=lambda addresses: self.tasks.own("tell", self.roll_call.ask_each(addresses)),
             log_state=lambda: LogState(self.epochs.epochs, store.min_offset, store.end_offset),
             opened=self._opened,
             role_file=self._role_file,

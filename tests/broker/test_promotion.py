@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from broker_service.broker.mastership import Standing
 from broker_service.broker.promotion import Answer, Forfeit, Other, forfeits, objections
 from broker_service.errors import InvalidParameter
 from broker_service.model import BrokerRole
@@ -167,3 +168,16 @@ async def test_a_live_master_is_asked_itself_also_while_the_slave_is_between_two
             assert f"the master at {master.address} answers, in epoch 1: stop it first" in await refused(slave)
             monkeypatch.undo()
         assert not master.broker.is_slave
+
+
+async def test_a_master_that_lives_when_a_slave_is_promoted_by_force_hears_of_it_from_that_one(
+    tmp_path: Path,
+) -> None:
+    keys = {"register_name_server_period": 60_000}
+    async with running(tmp_path / "m", **keys) as master:
+        async with running(tmp_path / "1", **SLAVE, **keys, ha_master_address=master.address) as slave:
+            await put(master, "t", b"x")
+            await until(lambda: slave.store.end_offset == master.store.end_offset, "copied")
+            promoted = await promote(slave, force=True)
+            assert promoted.forfeits == ()
+            await until(lambda: master.mastership.standing is Standing.FENCED, "it was told")
