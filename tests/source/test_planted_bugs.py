@@ -1,0 +1,80 @@
+"""The tests of the source are worth what they catch: each bug that is planted here fails the test that is named."""
+
+from collections.abc import Callable
+
+import pytest
+
+from rocketsim_client import retry
+from rocketsim_client.directory import Directory
+from rocketsim_client.errors import NoRoute, TopicNotExist
+from rocketsim_source.committer import Committer
+from rocketsim_source.options import SourceOptions
+from tests.source import test_client_cluster, test_commits, test_driver
+from tests.source.test_client_cluster import FakeCluster, fake
+
+__all__ = ["fake"]
+
+Plant = Callable[..., None]
+Named = Callable[[FakeCluster, pytest.MonkeyPatch], None]
+
+
+def an_empty_route_is_a_deletion(plant: Plant) -> None:
+    """What no name server has a route for does not exist."""
+
+    def by_route(self: Directory, topic: str, broker_name: str) -> object:
+        try:
+            return self.route(topic).addresses(broker_name) or {}
+        except NoRoute as error:
+            raise TopicNotExist(str(error)) from None
+
+    plant(Directory, "addresses", by_route)
+
+
+def a_slave_s_word_is_believed(plant: Plant) -> None:
+    """That a slave has not heard of a topic is an answer."""
+    cures = dict(retry.CURES)
+    cures[TopicNotExist] = retry.Cure(retry.Another.NO, read=False, send=True)
+    plant(retry, "CURES", cures)
+
+
+def a_commit_under_way_is_forgotten(plant: Plant) -> None:
+    plant(Committer, "_is_pending", lambda self: self._ledger.dirty)
+
+
+def a_checkpoint_is_read_whatever_the_options_name(plant: Plant) -> None:
+    plant(SourceOptions, "reads", lambda self, queue: True)
+
+
+@pytest.mark.parametrize(
+    ("bug", "named"),
+    [
+        pytest.param(
+            an_empty_route_is_a_deletion,
+            lambda fake, _: test_client_cluster.test_an_empty_route_is_silence_or_nothing_at_all(fake),
+            id="C1: an empty route",
+        ),
+        pytest.param(
+            a_slave_s_word_is_believed,
+            lambda fake, _: test_client_cluster.test_what_only_a_slave_lacks_is_silence(fake, "topic"),
+            id="C1: a slave's word",
+        ),
+        pytest.param(
+            a_checkpoint_is_read_whatever_the_options_name,
+            lambda _, plant: test_driver.test_what_the_options_do_not_name_any_more_is_not_read_any_more(
+                {"topic": "U"}, set()
+            ),
+            id="C7",
+        ),
+        pytest.param(
+            a_commit_under_way_is_forgotten,
+            lambda _, plant: test_commits.test_closing_waits_for_a_commit_that_is_under_way(plant),
+            id="C9",
+        ),
+    ],
+)
+def test_a_planted_bug_is_caught(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch, bug: Callable[[Plant], None], named: Named
+) -> None:
+    bug(monkeypatch.setattr)
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        named(fake, monkeypatch)
