@@ -227,20 +227,6 @@ class QueueBounds:
     log_epoch: LogEpoch = field(default=NO_EPOCH, compare=False)
     ends_in: Mapping[LogEpoch, int] = field(default_factory=dict, compare=False)  # of the asked epochs that are over
 
-    def truncated_at(self, offset: int, read_in: LogEpoch) -> int | None:
-        """From where on a reader up to `offset`, in that epoch, has read other records than there are now; None: from
-        nowhere on, or nobody can say."""
-        end = self.ends_in.get(read_in)
-        return end if end is not None and end < offset else None
-
-    def read_in(self, offset: int, before: LogEpoch, *, advanced: bool) -> LogEpoch:
-        """The epoch to remember for a reader who is at `offset` now; as before while it cannot be said whether what was
-        read then is here."""
-        if offset > self.max_offset:
-            return before
-        known = not before.epoch or before in self.ends_in
-        return self.log_epoch if known or (advanced and self.log_epoch < before) else before
-
 
 class QueueRange(NamedTuple):
     """Messages [from_offset, until_offset) of one queue of a broker."""

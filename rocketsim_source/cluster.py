@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rocketsim_source.connection import Connection
+from rocketsim_source.epochs import NO_EPOCH, Epoch, ReadIn
 from rocketsim_source.queue import Offsets, Queue
 from rocketsim_source.splits import QueueRange
 
@@ -27,10 +28,27 @@ class Bounds:
     last_store_timestamp: int = 0
     size_bytes: int = 0
     broker_id: int = 0
+    settled: bool = True  # a master that has just started may still be fetching what it lost from its slave
+    epoch: Epoch = NO_EPOCH  # of the log's end
+    ends_in: Mapping[Epoch, int] = field(default_factory=dict)  # where the queue ended in epochs that are over
 
     @property
     def from_master(self) -> bool:
-        return self.broker_id == 0
+        """Whether it is the last word."""
+        return self.broker_id == 0 and self.settled
+
+    def cut_at(self, offset: int, read_in: Epoch) -> int | None:
+        """From where on who read up to `offset` in that epoch has read other records than there are now; None: from
+        nowhere on, as far as anybody can say."""
+        end = self.ends_in.get(read_in)
+        return end if end is not None and end < offset else None
+
+    def read_in(self, offset: int, before: Epoch, *, advanced: bool) -> Epoch:
+        """The epoch to keep with `offset`: as before, while it cannot be said whether what was read then is here."""
+        if offset > self.max_offset:
+            return before
+        is_here = not before.number or before in self.ends_in
+        return self.epoch if is_here or (advanced and self.epoch < before) else before
 
 
 @dataclass(slots=True)
@@ -77,7 +95,8 @@ class BrokerCluster(Protocol):
         """The readable queues of the brokers that are there; None if no name server knows any, which proves nothing
         about the topic."""
 
-    def bounds(self, queues: Iterable[Queue]) -> Seen: ...
+    def bounds(self, queues: Iterable[Queue], read_in: ReadIn | None = None) -> Seen:
+        """`read_in`: the epochs in which queues were read, to be told where those ended."""
 
     def search(self, timestamps: Mapping[Queue, int]) -> Answered:
         """The first offset stored at or after the time in ms; the end where nothing is that young."""
@@ -130,8 +149,9 @@ class ClientCluster:
         except NoRoute:
             return None
 
-    def bounds(self, queues: Iterable[Queue]) -> Seen:
+    def bounds(self, queues: Iterable[Queue], read_in: ReadIn | None = None) -> Seen:
         from rocketsim_client.errors import RocketSimError, TopicNotExist
+        from rocketsim_client.model import LogEpoch
         from rocketsim_client.retry import is_worth_asking_again
 
         seen = Seen()
@@ -141,7 +161,9 @@ class ClientCluster:
                 seen.silent |= dict.fromkeys(members, away[broker_name])
                 continue
             try:
-                answer = self.client.broker_bounds(topic, broker_name, [queue.queue_id for queue in members])
+                ids = [queue.queue_id for queue in members]
+                epochs = {LogEpoch(*read_in[queue]) for queue in members if queue in read_in} if read_in else ()
+                answer = self.client.broker_bounds(topic, broker_name, ids, read_in=epochs)
             except RocketSimError as error:
                 if is_worth_asking_again(error):
                     seen.silent |= dict.fromkeys(members, error)
@@ -162,6 +184,9 @@ class ClientCluster:
                         found.last_store_timestamp,
                         found.size_bytes,
                         found.broker_id,
+                        found.is_master or found.broker_id != 0,
+                        Epoch(*found.log_epoch),
+                        {Epoch(*epoch): end for epoch, end in found.ends_in.items()},
                     )
                 elif from_master:
                     seen.gone.add(queue)

@@ -1,6 +1,7 @@
 """A stream's offset as Spark keeps it in the checkpoint.  Pure.
 
-    {"anchor":1,"q":{"TopicA":{"broker-a":{"0":123}}},"split":{"cores":8,"rule":1},"v":1}
+    {"anchor":1,"epochs":{"TopicA":{"broker-a":"1#3e9f"}},"q":{"TopicA":{"broker-a":{"0":123}}},
+     "split":{"cores":8,"rule":1},"v":1}
 
 Spark compares offsets as JSON text, so keys are always sorted and values whole numbers.  `split` is how the batch that
 ends here is cut into partitions, so that it is cut in the same way when it is run again, by a driver with other cores,
@@ -12,6 +13,8 @@ offset again, and by then `latest` may be somewhere else, so that the records be
 from dataclasses import dataclass, field
 from typing import Any
 
+from rocketsim_source import epochs
+from rocketsim_source.epochs import ReadIn
 from rocketsim_source.queue import Offsets, Queue
 from rocketsim_source.splits import RULE, Parallelism
 
@@ -26,12 +29,14 @@ class OffsetError(ValueError):
 class StreamOffset:
     offsets: Offsets
     anchor: bool = False
-    split: Parallelism | None = field(
-        default=None, compare=False
-    )  # two offsets are one place however they were planned
+    # Two offsets are one place however they were planned.
+    split: Parallelism | None = field(default=None, compare=False)
+    read_in: ReadIn = field(default_factory=dict, compare=False)
 
     def json(self) -> dict[str, Any]:
         written: dict[str, Any] = {"anchor": 1} if self.anchor else {}
+        if read_in := epochs.as_json(self.read_in, self.offsets):
+            written["epochs"] = read_in
         written["q"] = as_json(self.offsets)
         if self.split is not None:
             written["split"] = split_as_json(self.split)
@@ -50,10 +55,15 @@ class StreamOffset:
             )
         if not isinstance(written.get("q"), dict):
             raise OffsetError(f"an offset in the checkpoint has no queues: {written!r}")
-        if not set(written) <= {"anchor", "q", "split", "v"}:
+        if not set(written) <= {"anchor", "epochs", "q", "split", "v"}:
             raise OffsetError(f"an offset in the checkpoint has unknown parts: {written!r}")
         split = split_from_json(written["split"]) if "split" in written else None
-        return cls(from_json(written["q"]), anchor=written.get("anchor") == 1, split=split)
+        offsets = from_json(written["q"])
+        try:
+            read_in = epochs.from_json(written.get("epochs", {}), offsets)
+        except ValueError as error:
+            raise OffsetError(f"{error} (checkpoint edited?)") from error
+        return cls(offsets, written.get("anchor") == 1, split, read_in)
 
 
 def split_as_json(split: Parallelism) -> dict[str, int]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from rocketsim_source.cluster import Answered, BrokerCluster, Seen
+from rocketsim_source.epochs import ReadIn
 from rocketsim_source.option_values import OptionError
 from rocketsim_source.options import SourceOptions
 from rocketsim_source.queue import Offsets, Queue
@@ -102,10 +103,10 @@ class QueueWatch:
             f"updateTopic -t {topic})"
         )
 
-    def look(self, queues: Iterable[Queue], *, must_answer: bool = False) -> Seen:
+    def look(self, queues: Iterable[Queue], *, must_answer: bool = False, read_in: ReadIn | None = None) -> Seen:
         """Bounds of the queues, now.  Those of which nobody answers are left out, unless all `must_answer`."""
         wanted = list(queues)
-        seen = self._cluster.bounds(wanted)
+        seen = self._cluster.bounds(wanted, read_in)
         self._report(seen)
         if must_answer:
             refuse_silence(seen)

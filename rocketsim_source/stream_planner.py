@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 from rocketsim_source.cluster import Bounds, Seen
 from rocketsim_source.data_loss import DELETED, EARLIEST, TRIMMED, TRUNCATED, UNSUBSCRIBED
+from rocketsim_source.epochs import NO_EPOCH, ReadIn
 from rocketsim_source.limits import Limits, TriggerDelay
+from rocketsim_source.offsets import StreamOffset
 from rocketsim_source.options import SourceOptions
 from rocketsim_source.queue import Offsets, Queue
 
@@ -16,6 +18,25 @@ logger = logging.getLogger(__name__)
 def truncated(starts: Offsets, bounds: Mapping[Queue, Bounds]) -> list[Queue]:
     """Queues that end before their start, as their master says.  A slave may just be behind."""
     return [q for q, found in bounds.items() if q in starts and found.max_offset < starts[q] and found.from_master]
+
+
+def cut_off(start: StreamOffset, bounds: Mapping[Queue, Bounds]) -> Offsets:
+    """From where on a promoted slave did not have what was read, by queue; the queue may be longer again by now."""
+    cuts = {
+        queue: bounds[queue].cut_at(start.offsets[queue], epoch)
+        for queue, epoch in start.read_in.items()
+        if queue in bounds
+    }
+    return {queue: cut for queue, cut in cuts.items() if cut is not None}
+
+
+def read_in(start: StreamOffset, end: Offsets, bounds: Mapping[Queue, Bounds]) -> ReadIn:
+    """The epochs to keep with the next batch's end."""
+    found = {queue: start.read_in.get(queue, NO_EPOCH) for queue in end}
+    for queue in end.keys() & bounds.keys():
+        advanced = end[queue] > start.offsets.get(queue, end[queue])
+        found[queue] = bounds[queue].read_in(end[queue], found[queue], advanced=advanced)
+    return {queue: epoch for queue, epoch in found.items() if epoch.number}
 
 
 @dataclass
@@ -31,18 +52,28 @@ class StreamPlanner:
         return cls(options, TriggerDelay(options.min_offsets_per_trigger, options.max_trigger_delay_ms))
 
     def next_offsets(
-        self, starts: Offsets, seen: Seen, added: Offsets, ends: Offsets, *, unlimited: bool, bounded: bool, now_ms: int
+        self,
+        start: StreamOffset,
+        seen: Seen,
+        added: Offsets,
+        ends: Offsets,
+        *,
+        unlimited: bool,
+        bounded: bool,
+        now_ms: int,
     ) -> Offsets:
-        """The end of the next batch; equal to `starts` if there is to be none.
+        """The end of the next batch; equal to where it starts if there is to be none.
 
         `added` are new queues with the offset they start at: the batch that first names them reads nothing of them, so
         that the start of the next one is in the checkpoint.  `ends` are final; `unlimited` (Trigger.Once) ignores all
         limits, `bounded` (AvailableNow) the minimum.
         """
-        at = self.after_losses(starts, seen)
+        starts, cuts = start.offsets, cut_off(start, seen.bounds)
+        at = self.after_losses(starts, seen, cuts)
         backlogs: dict[Queue, int] = {}
         for queue, found in seen.bounds.items():
-            if queue in at:
+            # What was cut off is read from there on by the next batch: a range cannot go back.
+            if queue in at and queue not in cuts:
                 end = min(found.max_offset, ends.get(queue, found.max_offset))
                 if self.target is not None:
                     end = min(end, self.target.get(queue, at[queue]))
@@ -66,7 +97,7 @@ class StreamPlanner:
         options = self.options
         return Limits(options.max_offsets_per_trigger, options.max_offsets_per_queue, options.max_bytes_per_trigger)
 
-    def after_losses(self, starts: Offsets, seen: Seen) -> Offsets:
+    def after_losses(self, starts: Offsets, seen: Seen, cuts: Offsets) -> Offsets:
         """Where each queue goes on; raises DataLossError where the options say so."""
         policy = self.options.data_loss
         at = dict(starts)
@@ -92,7 +123,16 @@ class StreamPlanner:
                 policy.allow(TRIMMED, queue, what)
                 self._warn(TRIMMED, queue, what)
                 at[queue] = found.min_offset
-        for queue in truncated(starts, seen.bounds):
+        for queue, cut in sorted(cuts.items()):
+            if queue in at:
+                what = (
+                    f"was read up to {starts[queue]}, but the broker that is master now has its records up to {cut} "
+                    "only (a slave was promoted that was behind): others have taken the places of those from there on"
+                )
+                action = policy.allow(TRUNCATED, queue, what)
+                self._warn(TRUNCATED, queue, what)
+                at[queue] = seen.bounds[queue].min_offset if action == EARLIEST else cut
+        for queue in truncated(at, seen.bounds):
             found = seen.bounds[queue]
             what = (
                 f"was read up to {starts[queue]}, but now ends at {found.max_offset} "

@@ -25,7 +25,7 @@ from rocketsim_source.queue import Offsets, Queue
 from rocketsim_source.queue_watch import NothingAnswers, QueueWatch, answered, refuse_silence
 from rocketsim_source.splits import QueueRange
 from rocketsim_source.starts import Facts, Wanted, end_offsets, start_offsets, wanted_ends, wanted_starts
-from rocketsim_source.stream_planner import StreamPlanner, truncated
+from rocketsim_source.stream_planner import StreamPlanner, read_in, truncated
 from rocketsim_source.termination import flush_on_sigterm
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class _Driver:
             queues = self._watch.discover(must_exist=True)
             wanted_ends(self.options, queues)  # names nobody who is not there; later he may only be away
             starts = self._resolve(wanted_starts(self.options, queues, streaming=True))
-            self._initial = StreamOffset(starts)
+            self._initial = StreamOffset(starts, read_in=read_in(StreamOffset({}), starts, self._seen.bounds))
             if self._committer and self.options.commit_initial_offset:
                 self._committer.start_at(starts)
         return self._initial
@@ -143,7 +143,7 @@ class _Driver:
         is_initial = self._initial is not None and start.offsets == self._initial.offsets
         self._position = dict(start.offsets)
         if first and is_initial and not start.anchor and self.options.initial_offset_anchor and not unlimited:
-            return StreamOffset(start.offsets, anchor=True)
+            return StreamOffset(start.offsets, anchor=True, read_in=start.read_in)
         if not is_initial:
             self._processed(start, "onTrigger")
         deadline = time.monotonic() + self.options.idle_poll_ms / 1000
@@ -153,7 +153,8 @@ class _Driver:
             left = deadline - time.monotonic()
             if end != start.offsets:
                 self._position = dict(end)
-                return StreamOffset(end, split=parallelism_now(self.options))
+                epochs = read_in(start, end, self._seen.bounds)
+                return StreamOffset(end, split=parallelism_now(self.options), read_in=epochs)
             if self.available_now or unlimited or left <= 0:
                 return start
             # An idle query would ask ninety times a second; a new record is still seen within this pause.
@@ -162,14 +163,14 @@ class _Driver:
 
     def _plan(self, start: StreamOffset, unlimited: bool) -> Offsets:
         queues = self._watch.discover(must_answer=self.available_now)
-        seen = self._look(start.offsets, queues)
+        seen = self._look(start, queues)
         if self.available_now and self._planner.target is None:
             self._planner.target = {queue: found.max_offset for queue, found in seen.bounds.items()}
         new = {queue for queue in seen.bounds if queue not in start.offsets}
         if self._planner.target is not None:
             new &= self._planner.target.keys()
         end = self._planner.next_offsets(
-            start.offsets,
+            start,
             seen,
             self._added(new, seen),
             self._ends,
@@ -181,15 +182,15 @@ class _Driver:
             self._committer.forget(set(dropped))
         return end
 
-    def _look(self, starts: Offsets, queues: set[Queue]) -> Seen:
+    def _look(self, start: StreamOffset, queues: set[Queue]) -> Seen:
         """Bounds of all queues.  A queue that seems truncated is asked again until that is certain."""
-        asked = sorted({queue for queue in starts if self.options.reads(queue)} | queues)
+        asked = sorted({queue for queue in start.offsets if self.options.reads(queue)} | queues)
         begun = time.monotonic()
         while True:
             waited = time.monotonic() - begun
-            seen = self._watch.look(asked)
+            seen = self._watch.look(asked, read_in=start.read_in)
             self._learn_ends(asked, seen)
-            unsure = truncated(starts, seen.bounds) and waited < TRUNCATION_GRACE_S
+            unsure = truncated(start.offsets, seen.bounds) and waited < TRUNCATION_GRACE_S
             # A bounded run that left out a queue for which nobody answers would end as if it had read everything.
             if self.available_now and seen.silent and waited >= BOUNDED_WAIT_S:
                 refuse_silence(seen)

@@ -1,11 +1,19 @@
 """promoteSlave: an operator's act, after which the old master has nothing to say."""
 
+import json
+
 import pytest
 from rocketsim_proto import admin_pb2
 
 from rocketsim_client import MessageQueue, PullConsumer, PullStatus
 from rocketsim_client.errors import InvalidParameter, RocketSimError
 from rocketsim_client.model import SendStatus
+from rocketsim_source.cluster import ClientCluster
+from rocketsim_source.data_loss import DataLossError
+from rocketsim_source.offsets import StreamOffset
+from rocketsim_source.options import source_options
+from rocketsim_source.queue import Queue
+from rocketsim_source.stream_reader import _Driver
 from tests.support.polling import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -76,7 +84,8 @@ def test_an_old_master_with_a_tail_of_its_own_cannot_mix_it_in(processes, namesr
 
 
 @pytest.mark.parametrize("lost", [True, False], ids=["a tail is lost", "nothing is lost"])
-def test_a_consumer_is_told_what_it_has_read_that_the_promoted_slave_does_not_have(processes, namesrv, alone, lost):
+def test_who_has_read_what_the_promoted_slave_does_not_have_is_told(processes, namesrv, alone, lost):
+    """A pull consumer, and the driver of a Spark query."""
     master, slave = processes.start_pair("broker-a", namesrv, brokerRole="ASYNC_MASTER")
     alone(master).update_topic("T", queues=1)
     alone(master).wait_for_slaves()
@@ -90,6 +99,10 @@ def test_a_consumer_is_told_what_it_has_read_that_the_promoted_slave_does_not_ha
             alone(master).put("T", *[b"lost"] * 10)
         end = consumer.pull(queue, 0).next_begin_offset
         assert end == (20 if lost else 10)
+        query = driver(namesrv)
+        read = query.latest_offset(query.latest_offset(query.initial_offset(), unlimited=False), unlimited=False)
+        assert read.offsets == {Queue(*queue): end}
+        query.close()
         master.kill()
         slave.start()
         promote_after_the_masters_death(alone, slave)
@@ -102,6 +115,21 @@ def test_a_consumer_is_told_what_it_has_read_that_the_promoted_slave_does_not_ha
             assert result.next_begin_offset == 10
             result = consumer.pull(queue, result.next_begin_offset)
         assert [message.body for message in result.messages] == [b"new"] * 30
+
+    query = driver(namesrv)
+    restarted = StreamOffset.of(json.loads(json.dumps(read.json())))
+    if lost:
+        with pytest.raises(DataLossError, match=r"was read up to 20, .* has its records up to 10 only"):
+            query.latest_offset(restarted, unlimited=False)
+    else:
+        assert query.latest_offset(restarted, unlimited=False).offsets == {Queue(*queue): 40}
+    query.close()
+
+
+def driver(namesrv):
+    given = {"nameServer": namesrv.address, "topic": "T", "startingOffsets": "earliest", "idlePollMs": "0"}
+    options = source_options(given, streaming=True)
+    return _Driver(options, ClientCluster.open(options.connection))
 
 
 def test_the_role_after_a_promotion_outlives_a_restart(processes, namesrv, alone):

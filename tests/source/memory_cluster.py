@@ -12,6 +12,7 @@ from rocketsim_proto import record
 from rocketsim_client.errors import BrokerNotExist, BrokerRefused, BrokerUnavailable, RocketSimError, TopicNotExist
 from rocketsim_client.model import GetMessageStatus, PullFrame, Segment
 from rocketsim_source.cluster import Answered, Bounds, Committed, Seen
+from rocketsim_source.epochs import NO_EPOCH, Epoch, ReadIn
 from rocketsim_source.queue import Offsets, Queue
 from rocketsim_source.splits import QueueRange
 
@@ -33,6 +34,8 @@ class MemoryBroker:
         self.up = True
         self.first: dict[Queue, int] = defaultdict(int)
         self.end: dict[Queue, int] = {}
+        self.epoch = NO_EPOCH
+        self.ends_in: dict[Epoch, Offsets] = {}  # where its queues ended in epochs that are over
         self.suggests: list[int] = []  # for the next frames; then always itself... see `suggest`
         self.suggest = 0
         self.frames_until_it_breaks: int | None = None
@@ -147,7 +150,7 @@ class MemoryCluster:
         found = {q for broker in self.brokers.values() if broker.up for q in broker.end if q.topic == topic}
         return None if topic in self.unrouted else sorted(found) or None
 
-    def bounds(self, queues: Iterable[Queue]) -> Seen:
+    def bounds(self, queues: Iterable[Queue], read_in: ReadIn | None = None) -> Seen:
         self.bounds_calls += 1
         broker = self._usable()
         seen = Seen()
@@ -156,7 +159,11 @@ class MemoryCluster:
                 seen.silent[queue] = BrokerUnavailable("down")
             elif queue in broker.end:
                 end = broker.end[queue]
-                seen.bounds[queue] = Bounds(broker.first[queue], end, 0, 100 * end, broker.broker_id)
+                known = {epoch: ends[queue] for epoch, ends in broker.ends_in.items() if queue in ends}
+                asked = {epoch: known[epoch] for epoch in (read_in or {}).values() if epoch in known}
+                seen.bounds[queue] = Bounds(
+                    *(broker.first[queue], end, 0, 100 * end, broker.broker_id, True, broker.epoch, asked)
+                )
             elif broker.broker_id == 0:
                 seen.gone.add(queue)
             else:

@@ -13,6 +13,7 @@ from rocketsim_client.errors import NameServerUnavailable
 from rocketsim_source import stream_reader
 from rocketsim_source.cluster import Answered
 from rocketsim_source.data_loss import DataLossError
+from rocketsim_source.epochs import Epoch
 from rocketsim_source.offsets import StreamOffset
 from rocketsim_source.option_values import OptionError
 from rocketsim_source.options import source_options
@@ -199,6 +200,81 @@ def test_an_end_that_steps_back_for_a_moment_is_no_loss(monkeypatch: pytest.Monk
     cluster.brokers[0].end[Q0] = 4
     monkeypatch.setattr(time, "sleep", lambda seconds: cluster.brokers[0].end.update({Q0: 10}))
     assert next_end(driver(cluster), StreamOffset({Q0: 10, Q1: 10})) == StreamOffset({Q0: 10, Q1: 10})
+
+
+FIRST, SECOND, PROMOTED = Epoch(1, 11), Epoch(2, 22), Epoch(10**12, 33)
+
+
+def read_all(cluster: MemoryCluster, epoch: Epoch = FIRST) -> StreamOffset:
+    """Where a query is that has read all there is, as its checkpoint gives it back."""
+    cluster.brokers[0].epoch = epoch
+    found = driver(cluster)
+    end = next_end(found, next_end(found, found.initial_offset()))
+    return StreamOffset.of(json.loads(json.dumps(end.json())))
+
+
+def test_the_epoch_in_which_a_queue_was_read_is_in_the_checkpoint() -> None:
+    at = read_all(cluster_with())
+    assert at.read_in == {Q0: FIRST, Q1: FIRST}
+    assert at.json()["epochs"] == {"T": {"broker-a": "1#b"}}
+
+
+@pytest.mark.parametrize(
+    ("policy", "goes_on_at"),
+    [({"failOnDataLoss": "false"}, 6), ({"dataLossAction": "truncated=skip"}, 6), ({"dataLossAction": "earliest"}, 0)],
+)
+def test_what_a_promoted_slave_did_not_have_is_a_loss_also_when_its_queue_is_longer_by_now(
+    policy: dict[str, str], goes_on_at: int
+) -> None:
+    cluster = cluster_with()
+    at = read_all(cluster)
+    master = cluster.brokers[0]
+    master.epoch, master.ends_in = PROMOTED, {FIRST: {Q0: 6, Q1: 10}}
+    cluster.put(Q0, 50)
+    with pytest.raises(DataLossError, match=r"T@broker-a:0 was read up to 10, .* up to 6 only .*truncated=skip"):
+        next_end(driver(cluster), at)
+    allowed = driver(cluster, **policy)
+    after = next_end(allowed, at)
+    assert after == StreamOffset({Q0: goes_on_at, Q1: 10})
+    assert after.read_in == {Q0: PROMOTED, Q1: PROMOTED}
+    assert planned(allowed, at, after) == {}, "a range cannot go back"
+    last = next_end(allowed, after)
+    assert planned(allowed, after, last) == {Q0: (goes_on_at, 60)}
+    assert next_end(driver(cluster), last) == last, "said once"
+
+
+def test_a_restart_that_lost_nothing_alarms_nobody() -> None:
+    cluster = cluster_with()
+    at = read_all(cluster)
+    master = cluster.brokers[0]
+    master.epoch, master.ends_in = SECOND, {FIRST: {Q0: 10, Q1: 10}}
+    assert next_end(driver(cluster), at) is at, "an idle query's offset stays the same text"
+    cluster.put(Q0, 5)
+    after = next_end(driver(cluster), at)
+    assert after == StreamOffset({Q0: 15, Q1: 10})
+    assert after.read_in == {Q0: SECOND, Q1: SECOND}
+
+
+def test_the_epoch_is_kept_until_a_broker_can_say_where_it_ended() -> None:
+    cluster = cluster_with()
+    at = read_all(cluster, PROMOTED)
+    master = cluster.brokers[0]
+    master.epoch = FIRST  # a slave that is behind, or a master that has not heard that it was replaced
+    cluster.put(Q0, 5)
+    after = next_end(driver(cluster), at)
+    assert after.read_in == {Q0: FIRST, Q1: PROMOTED}, "what is read now is of that broker's time"
+    master.epoch, master.ends_in = PROMOTED, {FIRST: {Q0: 8, Q1: 8}}
+    with pytest.raises(DataLossError, match="T@broker-a:0 was read up to 15"):
+        next_end(driver(cluster), after)
+
+
+def test_a_checkpoint_of_before_the_epochs_goes_on() -> None:
+    cluster = cluster_with()
+    master = cluster.brokers[0]
+    master.epoch, master.ends_in = PROMOTED, {FIRST: {Q0: 6, Q1: 6}}
+    after = next_end(driver(cluster), StreamOffset({Q0: 9, Q1: 10}))
+    assert after == StreamOffset({Q0: 10, Q1: 10})
+    assert after.read_in == {Q0: PROMOTED, Q1: PROMOTED}
 
 
 def test_records_trimmed_before_they_were_read_are_a_loss() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocketsim_source.epochs import Epoch
 from rocketsim_source.offsets import OffsetError, StreamOffset
 from rocketsim_source.queue import Queue
 from rocketsim_source.splits import Parallelism
@@ -64,12 +65,27 @@ counts = st.none() | st.integers(1, 10**6)
 splits = st.none() | st.builds(Parallelism, st.integers(1, 512), counts, counts)
 
 
-@given(offsets, st.booleans(), splits)
-def test_what_is_written_reads_back_equal(found: dict[Queue, int], anchor: bool, split: Parallelism | None) -> None:
-    offset = StreamOffset(found, anchor, split)
+epochs = st.builds(Epoch, st.integers(1, 2**63 - 1), st.integers(0, 2**62))
+
+
+@given(offsets, st.booleans(), splits, st.data())
+def test_what_is_written_reads_back_equal(
+    found: dict[Queue, int], anchor: bool, split: Parallelism | None, data: st.DataObject
+) -> None:
+    read_in = data.draw(st.dictionaries(st.sampled_from(sorted(found)), epochs)) if found else {}
+    offset = StreamOffset(found, anchor, split, read_in)
     read = StreamOffset.of(json.loads(json.dumps(offset.json())))
-    assert (read, read.split) == (offset, split)
+    assert (read, read.split, read.read_in) == (offset, split, read_in)
     assert json.dumps(offset.json()) == json.dumps(offset.json(), sort_keys=True)
+
+
+def test_queues_of_one_broker_share_the_text_of_their_epoch() -> None:
+    found = {Queue("T", "a", 0): 1, Queue("T", "a", 1): 2, Queue("T", "b", 0): 3, Queue("U", "a", 0): 4}
+    one, other = Epoch(1, 255), Epoch(2, 16)
+    read_in = {Queue("T", "a", 0): one, Queue("T", "a", 1): one, Queue("T", "b", 0): other}
+    assert StreamOffset(found, read_in=read_in).json()["epochs"] == {"T": {"a": "1#ff", "b": "2#10"}}
+    read_in[Queue("T", "a", 1)] = other
+    assert StreamOffset(found, read_in=read_in).json()["epochs"]["T"]["a"] == {"0": "1#ff", "1": "2#10"}
 
 
 @pytest.mark.parametrize(
@@ -90,6 +106,10 @@ def test_what_is_written_reads_back_equal(found: dict[Queue, int], anchor: bool,
         {"v": 1, "q": {"T": {"b": {"0": True}}}},
         {"v": 1, "q": {"T": {"b": {"zero": 1}}}},
         {"v": 1, "q": {}, "extra": 1},
+        {"v": 1, "q": {"T": {"b": {"0": 7}}}, "epochs": 5},
+        {"v": 1, "q": {"T": {"b": {"0": 7}}}, "epochs": {"T": {"b": 5}}},
+        {"v": 1, "q": {"T": {"b": {"0": 7}}}, "epochs": {"T": {"b": "1"}}},
+        {"v": 1, "q": {"T": {"b": {"0": 7}}}, "epochs": {"T": {"b": {"0": "x#1"}}}},
         {"v": 1, "q": {}, "split": 5},
         {"v": 1, "q": {}, "split": {"rule": 1}},
         {"v": 1, "q": {}, "split": {"rule": 1, "cores": 0}},

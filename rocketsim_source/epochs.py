@@ -1,0 +1,62 @@
+"""In whose time as master each queue was read: what tells a restart, which loses nothing, from the promotion of a slave
+that did not have all that was read.  Pure.
+
+An offset alone cannot tell: the log of the promoted slave grows over it again, with other records.  So the epoch that
+was the newest when a queue was read up to an offset is kept beside the offset, and the brokers are asked where it
+ended (as Kafka's consumers do, KIP-320).
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from rocketsim_source.queue import Offsets, Queue
+
+
+class Epoch(NamedTuple):
+    """A broker's time as master; the newer has the higher number."""
+
+    number: int = 0
+    id: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.number}#{self.id:x}"
+
+
+NO_EPOCH = Epoch()
+ReadIn = Mapping[Queue, Epoch]
+
+
+def as_json(read_in: ReadIn, offsets: Offsets) -> dict[str, dict[str, str | dict[str, str]]]:
+    """topic -> broker name -> the epoch of all its queues, or queue id -> epoch where they differ."""
+    queues: dict[tuple[str, str], list[Queue]] = {}
+    for queue in sorted(offsets, key=lambda queue: (*queue[:2], str(queue.queue_id))):
+        queues.setdefault((queue.topic, queue.broker_name), []).append(queue)
+    written: dict[str, dict[str, str | dict[str, str]]] = {}
+    for (topic, broker_name), members in queues.items():
+        known = {str(queue.queue_id): str(read_in[queue]) for queue in members if queue in read_in}
+        if known:
+            is_one = len(known) == len(members) and len(set(known.values())) == 1
+            written.setdefault(topic, {})[broker_name] = next(iter(known.values())) if is_one else known
+    return written
+
+
+def from_json(written: Any, offsets: Offsets) -> dict[Queue, Epoch]:
+    """ValueError for what `as_json` does not write."""
+    found: dict[Queue, Epoch] = {}
+    for queue in offsets:
+        try:
+            of_broker = written.get(queue.topic, {}).get(queue.broker_name, {})
+            text = of_broker if isinstance(of_broker, str) else of_broker.get(str(queue.queue_id))
+        except AttributeError:
+            raise ValueError(f"not topic -> broker name -> epoch: {written!r}") from None
+        if text is not None:
+            found[queue] = _parse(text)
+    return found
+
+
+def _parse(text: Any) -> Epoch:
+    match = re.fullmatch(r"([0-9]{1,19})#([0-9a-f]{1,16})", text) if isinstance(text, str) else None
+    if match is None:
+        raise ValueError(f"{text!r} is no epoch")
+    return Epoch(int(match[1]), int(match[2], 16))
