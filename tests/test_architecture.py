@@ -27,6 +27,7 @@ STAYS_OUT_OF = {
     "broker_service/broker": {"broker_service.admin", "broker_service.namesrv"},
     "broker_service/broker/suggestion.py": {"asyncio", "grpc", "time", "rocketsim_proto", "logging"},
     "broker_service/broker/mastership.py": {"asyncio", "grpc", "time", "logging"},
+    "broker_service/broker/promotion.py": {"asyncio", "grpc", "time", "rocketsim_proto", "logging"},
     "broker_service/namesrv": {"broker_service.store", "broker_service.replication", "broker_service.broker"},
     "broker_service/namesrv/route_table.py": {"asyncio", "grpc", "time", "rocketsim_proto", "logging"},
     "broker_service/model.py": {"asyncio", "grpc", "rocketsim_proto"},

@@ -326,12 +326,16 @@ class BrokerNode:
 
     async def _ask_others(self, *masters: str) -> list[Other]:
         """What every broker of this name that anybody knows of has, before a promotion."""
-        await self.registration.refresh(PROMOTION_LOOK_S)
         candidates = self.membership.candidates(*masters)
-        replies = await self.roll_call.ask_each(candidates)
+        replies, _ = await asyncio.gather(
+            self.roll_call.ask_each(candidates), self.registration.refresh(PROMOTION_LOOK_S)
+        )
+        candidates = self.membership.candidates(*masters)
+        replies |= await self.roll_call.ask_each(candidates.keys() - replies.keys())  # of whom a name server told now
         return [
             Other(reply.broker_id if reply else candidates[address], address, answer_of(reply))
             for address, reply in replies.items()
+            if address in candidates
         ]
 
     # --- what happens -----------------------------------------------------------------------------------------------
