@@ -8,7 +8,6 @@ from rocketsim_proto import record
 from rocketsim_client.errors import MessageIllegal
 from rocketsim_client.model import Message
 
-MAX_DELAY_LEVEL = 18
 MAX_GROUP_SIZE = 255
 # What a record adds to body, topic and the caller's properties: the fixed fields and UNIQ_KEY.
 OVERHEAD = record.MIN_SIZE + len(record.PROPERTY_UNIQ_KEY) + 32 + 2

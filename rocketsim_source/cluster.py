@@ -309,6 +309,3 @@ def as_client(queue: Queue) -> Any:
     from rocketsim_client.model import MessageQueue
 
     return MessageQueue(*queue)
-
-
-OpenCluster = Callable[[], BrokerCluster]

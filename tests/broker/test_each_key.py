@@ -113,7 +113,7 @@ async def test_ha_transfer_batch_size(tmp_path: Path, monkeypatch: pytest.Monkey
         return found
 
     async with name_server() as names:
-        common = {"namesrv_addr": names.address, "ha_transfer_batch_size": 1024}
+        common: dict[str, Any] = {"namesrv_addr": names.address, "ha_transfer_batch_size": 1024}
         async with running(tmp_path / "m", **common) as master:
             await put(master, "t", *[b"x" * 100] * 40)
             monkeypatch.setattr(MessageStore, "view_log", noted)
@@ -125,8 +125,8 @@ async def test_ha_transfer_batch_size(tmp_path: Path, monkeypatch: pytest.Monkey
 # --- pulls ------------------------------------------------------------------------------------------------------------
 
 
-async def pulled(node: BrokerNode, **limits: int) -> int:
-    found = await node.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=0, **limits))
+async def pulled(node: BrokerNode) -> int:
+    found = await node.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=0, max_msg_nums=50))
     return len(bodies_in(found.records))
 
 
@@ -137,18 +137,18 @@ async def test_max_transfer_on_message(tmp_path: Path, where: str, memory: int) 
     async with running(tmp_path, physical_memory=memory) as node:
         await put(node, "t", *[b"x" * 100] * 60)
         size = node.store.end_offset // 60
-        usual = await pulled(node, max_msg_nums=50)
+        usual = await pulled(node)
         assert usual == {"Memory": 32, "Disk": 8}[where]
         other = {"Memory": "Disk", "Disk": "Memory"}[where]
         for count in (3, 5):
             node.broker.update_config({f"maxTransferCountOnMessageIn{where}": str(count)})
-            assert await pulled(node, max_msg_nums=50) == count
+            assert await pulled(node) == count
         node.broker.update_config({f"maxTransferCountOnMessageIn{where}": "50"})
         node.broker.update_config({f"maxTransferBytesOnMessageIn{where}": str(4 * size)})
-        assert await pulled(node, max_msg_nums=50) == 4
+        assert await pulled(node) == 4
         node.broker.update_config({f"maxTransferCountOnMessageIn{other}": "1"})
         node.broker.update_config({f"maxTransferBytesOnMessageIn{other}": "1"})
-        assert await pulled(node, max_msg_nums=50) == 4
+        assert await pulled(node) == 4
 
 
 # --- what is written when ---------------------------------------------------------------------------------------------

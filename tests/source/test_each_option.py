@@ -324,7 +324,8 @@ def test_id_version(monkeypatch: pytest.MonkeyPatch) -> None:
     def made(**given: str) -> list[str]:
         found = row_ids(plan("h:1", sinkMode="idempotent", **given))
         assert isinstance(found, PlaceIds | OldIds)
-        return found.of(batch, None).to_pylist()
+        names: list[str] = found.of(batch, None).to_pylist()
+        return names
 
     assert made(idVersion="0") == ["q-7-3-0", "q-7-3-1"]
     assert made(sinkName="out") == made(sinkName="out", idVersion="1")

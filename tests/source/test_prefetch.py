@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -16,6 +17,9 @@ class Stream:
         self.taken = 0
         self.closed = threading.Event()
         self._count = count
+
+    def has_given(self, count: int) -> bool:
+        return self.taken == count
 
     def items(self) -> Iterator[int]:
         try:
@@ -32,8 +36,7 @@ def test_so_many_wait_for_a_slow_reader_and_one_is_on_its_way(ahead: int) -> Non
     with prefetched(stream.items(), ahead, 5) as items:
         for number in range(1, 20):
             assert next(items) == number
-            expected = number + (ahead + 1 if ahead else 0)
-            wait_until(lambda expected=expected: stream.taken == expected, "what is taken in advance")
+            wait_until(partial(stream.has_given, number + (ahead + 1 if ahead else 0)), "what is taken in advance")
         assert not stream.closed.is_set()
     assert stream.closed.wait(5)
     assert stream.taken < 30

@@ -51,7 +51,8 @@ class Run:
             self._patch(patch)
             for number, partition in enumerate(self.driver.partitions(START, StreamOffset.of(json.loads(end)))):
                 assert isinstance(partition, QueueRangesPartition)
-                ids, of_task = PlaceIds("out", "U", "query-7", number), []
+                ids = PlaceIds("out", "U", "query-7", number)
+                of_task: list[tuple[str, str]] = []
                 for batch in read_partition(partition, schema, self.options):
                     bodies = [body.decode() for body in batch.column("body").to_pylist()]
                     of_task += zip(ids.of(batch, None).to_pylist(), bodies, strict=True)

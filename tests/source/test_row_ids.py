@@ -57,15 +57,13 @@ def test_another_write_topic_batch_or_partition_has_other_ids(other: tuple[str, 
 
 def test_names_that_only_look_alike_together_are_told_apart() -> None:
     assert ids(PlaceIds("a", "bc", "q", 0), a=[0]) != ids(PlaceIds("ab", "c", "q", 0), a=[0])
-    assert ids(ColumnIds("", "T", (0, 1)), a=["a", "ab"], b=["bc", "c"])[0] != ids(
-        ColumnIds("", "T", (0, 1)), a=["ab"], b=["c"]
-    )
+    assert len(set(ids(ColumnIds("", "T", (0, 1)), a=["a", "ab", "", "abc"], b=["bc", "c", "abc", ""]))) == 4
 
 
 def test_ids_of_columns_depend_on_their_values_the_topic_and_the_sinks_name_alone() -> None:
-    rows = {"order": [7, 8, 9], "line": ["a", "b", "c"], "body": [b"1", b"2", b"3"]}
+    rows: dict[str, Any] = {"order": [7, 8, 9], "line": ["a", "b", "c"], "body": [b"1", b"2", b"3"]}
     found = ids(ColumnIds("out", "T", (0, 1)), **rows)
-    backwards = {name: values[::-1] for name, values in rows.items()} | {"body": [b"other"] * 3}
+    backwards: dict[str, Any] = {name: values[::-1] for name, values in rows.items()} | {"body": [b"other"] * 3}
     assert ids(ColumnIds("out", "T", (0, 1)), **backwards) == found[::-1]
     for other in (ColumnIds("in", "T", (0, 1)), ColumnIds("out", "U", (0, 1)), ColumnIds("out", "T", (0,))):
         assert not set(ids(other, **rows)) & set(found)
