@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from google.protobuf.internal import api_implementation
+from rocketsim_proto.limits import MAX_RPC_BYTES
 from rocketsim_proto.record import encode_host
 
 from broker_service.broker.node import BrokerNode
@@ -17,8 +18,6 @@ from broker_service.namesrv.server import run_namesrv as serve_names
 from broker_service.server import host_port, write_address_file
 
 logger = logging.getLogger(__name__)
-
-FRAME_ROOM = 8 << 20  # a frame beside the longest message
 
 
 async def run_broker(config: BrokerConfig, shutdown: asyncio.Event) -> None:
@@ -41,8 +40,8 @@ async def broker(config: BrokerConfig, machine: Machine | None = None) -> AsyncI
     # The store first: a second process on one directory must hear that, and not that the port is taken.
     node = BrokerNode.open(config, machine)
     try:
-        message_max = max(2 * FRAME_ROOM, config.max_message_size + FRAME_ROOM)
-        server, port = machine.network.listen(config.bind_address, config.listen_port, message_max)
+        # Not what `maxMessageSize` says: that may be changed at run time, and is checked frame by frame.
+        server, port = machine.network.listen(config.bind_address, config.listen_port, MAX_RPC_BYTES)
         await node.start(
             server, host_port(config.advertised_host, port), encode_host(ip_of(config.advertised_host), port)
         )

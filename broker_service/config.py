@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rocketsim_proto.limits import FRAME_BYTES, MAX_BODY_BYTES
+
 from broker_service import rocketmq_keys
 from broker_service.errors import ConfigError
 from broker_service.model import BrokerRole, FlushDiskType
@@ -140,7 +142,7 @@ class BrokerConfig:
     )
     # RocketMQ's 32 KiB suits its thread per connection; here every message on a stream has a price of its own, and a
     # slave takes one large message much faster than four small ones.
-    ha_transfer_batch_size: int = key(4 << 20, "most log bytes in one message to a slave", low=1024, high=8 << 20)
+    ha_transfer_batch_size: int = key(4 << 20, "most log bytes in one message to a slave", low=1024, high=FRAME_BYTES)
     sync_metadata_interval: int = key(
         10_000, "own: between two snapshots of topics, groups and offsets to a slave", low=10, high=INT32_MAX
     )
@@ -165,19 +167,19 @@ class BrokerConfig:
         40, "percent of memory; further behind than that is slow", low=0, high=100, runtime=True
     )
     max_transfer_bytes_on_message_in_memory: int = key(
-        256 << 10, "most bytes of one pull, near the end", low=1, high=8 << 20, runtime=True
+        256 << 10, "most bytes of one pull, near the end", low=1, high=FRAME_BYTES, runtime=True
     )
     max_transfer_count_on_message_in_memory: int = key(
         32, "most messages of one pull, near the end", low=1, high=65_536, runtime=True
     )
     max_transfer_bytes_on_message_in_disk: int = key(
-        64 << 10, "most bytes of one pull, far behind", low=1, high=8 << 20, runtime=True
+        64 << 10, "most bytes of one pull, far behind", low=1, high=FRAME_BYTES, runtime=True
     )
     max_transfer_count_on_message_in_disk: int = key(
         8, "most messages of one pull, far behind", low=1, high=65_536, runtime=True
     )
     pull_range_max_frame_bytes: int = key(
-        4 << 20, "own: most record bytes in one frame of a ranged pull", low=1024, high=8 << 20
+        4 << 20, "own: most record bytes in one frame of a ranged pull", low=1024, high=FRAME_BYTES
     )
     long_polling_enable: bool = key(True, "hold a pull until a message arrives", runtime=True)
     short_polling_time_mills: int = key(
@@ -188,7 +190,7 @@ class BrokerConfig:
     )
 
     # --- topics and messages ---------------------------------------------------------------------------------------
-    max_message_size: int = key(4 << 20, "longest message body", low=1, high=128 << 20, runtime=True)
+    max_message_size: int = key(4 << 20, "longest message body", low=1, high=MAX_BODY_BYTES, runtime=True)
     message_delay_level: str = key(
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h", "the delay levels, from level 1 on"
     )

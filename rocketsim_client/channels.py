@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 from rocketsim_proto.allocation import keep_freed_memory
+from rocketsim_proto.limits import MAX_RPC_BYTES
 
 from rocketsim_client import forks
 from rocketsim_client.errors import (
@@ -25,12 +26,11 @@ from rocketsim_client.errors import (
 )
 
 CODE_METADATA = "rocketsim-code"
-MAX_ANSWER_BYTES = 64 << 20
 OPTIONS = (
     # The process-wide pool would hand a forked child the parent's socket.
     ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.max_receive_message_length", MAX_ANSWER_BYTES),
-    ("grpc.max_send_message_length", MAX_ANSWER_BYTES),
+    ("grpc.max_receive_message_length", MAX_RPC_BYTES),
+    ("grpc.max_send_message_length", MAX_RPC_BYTES),
     # gRPC's own back-off grows to two minutes; a broker that is back has to be noticed within a second.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1000),

@@ -58,6 +58,7 @@ class SinkOptions:
     max_inflight: int = option("maxInflight", integer(1, 1024), 8)  # frames to one broker that wait for their answer
     compress_over: int = option("compressMsgBodyOverHowmuch", size_bytes(), 4096)
     compress_type: str = option("compressType", choice("ZLIB", "LZ4", "ZSTD"), "ZLIB")
+    max_message_size: int = option("maxMessageSize", size_bytes(), 4 << 20)
     unsynced_send_policy: str = option("unsyncedSendPolicy", choice("warn", "fail"), "warn")
     strict: bool = option("strictOptions", boolean, True)
 

@@ -140,8 +140,8 @@ def worker_producer(options: SinkOptions) -> "Producer":
     """
     from rocketsim_client.producer import Producer
 
-    compression = options.compress_over, options.compress_type
-    key = os.getpid(), options.connection, options.group, options.retries, options.max_inflight, compression
+    bodies = options.compress_over, options.compress_type, options.max_message_size
+    key = os.getpid(), options.connection, options.group, options.retries, options.max_inflight, bodies
     if key not in _producers:
         _producers[key] = Producer(
             group=options.group,
@@ -152,6 +152,7 @@ def worker_producer(options: SinkOptions) -> "Producer":
             max_in_flight=options.max_inflight,
             compress_msg_body_over_howmuch=options.compress_over,
             compress_type=options.compress_type,
+            max_message_size=options.max_message_size,
         )
     return _producers[key]
 

@@ -257,8 +257,18 @@ class Transfer:
 
     def _pending(self) -> int:
         """How many bytes of log may be sent."""
-        has_room = self.sent_offset - self._confirmed_offset < self._settings.in_flight_bytes
-        return self._log.end_offset - self.sent_offset if self.state is State.TRANSFER and has_room else 0
+        is_open = self.state is State.TRANSFER and self._has_room()
+        return self._log.end_offset - self.sent_offset if is_open else 0
+
+    def _has_room(self) -> bool:
+        in_flight = self.sent_offset - self._confirmed_offset
+        if in_flight < self._settings.in_flight_bytes:
+            return True
+        if self._confirmed_offset < self._log.min_offset:
+            return False
+        # A slave acknowledges whole records: the next one has to get there, however large it is.
+        size = int.from_bytes(self._log.read_log(self._confirmed_offset, 4), "big")
+        return in_flight < size
 
     def _read(self) -> MasterFrame:
         if self.sent_offset < self._log.min_offset:

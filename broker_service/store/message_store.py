@@ -235,7 +235,7 @@ class MessageStore:
                 return 0
             if keep_in is not None:
                 self._keep(max(offset, self.min_offset), end, keep_in)
-            self._writer.partial = b""
+            self._writer.partial.clear()
             self._durability.void_requests()
             self._queues.forget_summary()
             self._durability.set_flushed(Flushed(min(offset, self.flushed_offset)))
@@ -260,7 +260,7 @@ class MessageStore:
         with self._durability.lock:
             self.disk.check()
             before = self.min_offset
-            self._writer.partial = b""
+            self._writer.partial.clear()
             self._durability.void_requests()
             self._queues.forget_summary()
             self._durability.set_flushed(Flushed(0))  # a crash in between leaves an empty log, not a damaged one

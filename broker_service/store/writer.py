@@ -45,7 +45,7 @@ class Writer:
     ) -> None:
         self.trouble: str | None = None  # why writes fail now; may pass
         self.disk_too_full: str | None = None  # by the retention's measure
-        self.partial = b""  # the beginning of a replicated record whose rest has not come
+        self.partial = bytearray()  # the beginning of a replicated record whose rest has not come
         self._disk = disk
         self._config = config
         self._log = log
@@ -113,14 +113,17 @@ class Writer:
             if commit_log_offset % log.file_size:
                 raise StoreCorrupt(f"an empty log cannot begin at {commit_log_offset}, inside a log file")
             log.begin_at(commit_log_offset)
-            self.partial = b""
+            self.partial.clear()
         if commit_log_offset == log.end_offset:
-            self.partial = b""
+            self.partial.clear()
         elif commit_log_offset != log.end_offset + len(self.partial):
             ends = f"{log.end_offset} (+{len(self.partial)} of a partial record)"
             raise StoreCorrupt(f"log bytes from {commit_log_offset} on do not join this log, which ends at {ends}")
-        data = self.partial + data if self.partial else data
-        self.partial = b""
+        if len(self.partial) + len(data) < int.from_bytes(self.partial[:4], "big") and len(self.partial) >= BLANK_SIZE:
+            self.partial += data  # of a large record, whose head has been checked: nothing is copied again and again
+            return log.end_offset
+        if self.partial:
+            data, self.partial = memoryview(self.partial + data), bytearray()
         at = 0
         while at < len(data):
             room = log.file_size - log.end_offset % log.file_size
@@ -139,7 +142,7 @@ class Writer:
                 break
             else:
                 raise RecordError(at, f"{chain.stop.value} of size {chain.next_size}, {room} bytes left in the file")
-        self.partial = bytes(memoryview(data)[at:])
+        self.partial = bytearray(memoryview(data)[at:])
         return log.end_offset
 
     def _append_few_checked(self, data: bytes | memoryview, chain: Chain, at: int) -> bool:

@@ -14,11 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rocketsim_proto import record
-from rocketsim_proto.compression import MAX_BODY_BYTES, CompressionError, decompress
+from rocketsim_proto.compression import CompressionError, decompress
 from rocketsim_proto.encoding import encode, slice_crcs
 from rocketsim_proto.framing import check_sizes, walk_sizes
 from rocketsim_proto.java_hash import java_hash
 from rocketsim_proto.layout import HOST_FLAGS, layout_of
+from rocketsim_proto.limits import MAX_BODY_BYTES
 from rocketsim_proto.properties import Matrix, Properties
 from rocketsim_proto.property_columns import encode_property_columns
 from rocketsim_proto.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_SIZE, SYS_FLAG_COMPRESSED, RecordError

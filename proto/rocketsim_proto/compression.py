@@ -2,25 +2,21 @@
 
 The type is in bits 8 to 10 of the system flag (`record.SYS_FLAG_COMPRESSION_TYPE`); 0 is ZLIB, as older clients wrote
 it.  Arrow's codecs read what RocketMQ writes (LZ4 frames and ZSTD), and read them as streams: a bounded read is all the
-memory that a hostile body gets.
+memory that a hostile body gets.  A few KB can claim to be gigabytes, and honest bodies that repeat themselves shrink a
+thousandfold: no ratio tells them apart, only what comes out is capped, at `limits.MAX_BODY_BYTES`.
 """
 
 import zlib
 
 import pyarrow as pa
 
+from rocketsim_proto.limits import MAX_BODY_BYTES
 from rocketsim_proto.record import SYS_FLAG_COMPRESSION_TYPE
 
 LZ4 = 0x100
 ZSTD = 0x200
 ZLIB = 0x300
 _CODECS = {LZ4: "lz4", ZSTD: "zstd"}
-
-# The largest body that any reader takes, once it is unpacked: as large as a broker's `maxMessageSize` may be.  A few KB
-# can claim to be gigabytes, and honest bodies that repeat themselves shrink a thousandfold: no ratio tells them apart,
-# only what comes out is capped.
-MAX_BODY_BYTES = 128 << 20
-
 
 _FIRST_READ = 64 << 10
 

@@ -84,6 +84,7 @@ OPTIONS = {
     "sendBatchSize": "source/test_each_option::test_send_batch_size",
     "compressMsgBodyOverHowmuch": "source/test_each_option::test_compression",
     "compressType": "source/test_each_option::test_compression",
+    "maxMessageSize": "source/test_each_option::test_max_message_size",
     "unsyncedSendPolicy": "source/test_writer::test_unsynced_sends_fail_the_task_if_the_options_say_so",
     # not there yet
     "filterType": "source/test_options::test_a_refusal_says_what_is_wrong",

@@ -129,3 +129,24 @@ def test_a_large_snapshot_is_several_messages_of_which_the_last_has_the_sequence
     assert {part.topics_version.counter for part in sent} == {7}, "none is taken for overtaken"
     assert [part.complete for part in sent] == [True] + [False] * (len(sent) - 1)
     assert [len(part.topics) for part in sent] == [1] + [0] * (len(sent) - 1)
+
+
+def test_one_record_may_always_be_under_way_however_large(tmp_path, monkeypatch):
+    """Nothing of it is acknowledged before its end has come; more than it does not leave beside it."""
+    monkeypatch.setattr(f"{__name__}.SETTINGS", TransferSettings(frame_bytes=400, in_flight_bytes=1000))
+    log, transfer = joined(tmp_path, sync_master=True)
+    for size in (100, 5000, 90, 3000, 10):
+        log.append(bytes(size - 4))
+
+    def sent() -> int:
+        before = transfer.sent_offset
+        while data_at(transfer, 100.0):
+            pass
+        return transfer.sent_offset - before
+
+    assert sent() == 1200, "the window is full, and the first record is far behind"
+    transfer.ack(pb.Ack(epoch=transfer._epoch_sent, ack_offset=100))
+    assert 100 + 5000 <= 1200 + sent() < 100 + 5000 + 400
+    assert transfer.next_call() > 100.0, "nothing but a sign of life"
+    transfer.ack(pb.Ack(epoch=transfer._epoch_sent, ack_offset=5190))
+    assert transfer.sent_offset + sent() == log.end_offset

@@ -304,6 +304,13 @@ def test_compression(fake: FakeCluster, given: dict[str, str], flags: set[int]) 
     assert {stored.sys_flag for stored in fake.messages("T")} == flags
 
 
+def test_max_message_size(fake: FakeCluster) -> None:
+    write_rows(plan(fake.address, maxMessageSize="5m"), rows(b"x" * (5 << 20)))
+    assert len(fake.messages("T")) == 1
+    with pytest.raises(Exception, match="1024 at most"):
+        write_rows(plan(fake.address, maxMessageSize="1k"), rows(b"x" * 1025))
+
+
 def test_id_version(monkeypatch: pytest.MonkeyPatch) -> None:
     properties = {writer.QUERY_ID: "q", writer.BATCH_ID: "7"}
 

@@ -115,3 +115,15 @@ def test_a_partial_record_is_forgotten_with_the_process(master):
     slave = open_store(SLAVE, disk.kill())
     assert (slave.end_offset, slave.partial_size) == (end, 0)
     assert slave.recovery.truncated_to is None
+
+
+def test_the_parts_of_a_large_record_are_not_copied_with_each_that_comes():
+    master, slave = (open_store(root, MemoryFiles(), mapped_file_size_commit_log=1 << 20) for root in (MASTER, SLAVE))
+    put(master, "topic", 0, [b"small", b"x" * 500_000, b"small"])
+    send(master, slave, [1000])
+    aside, kept = slave._writer.partial, slave.end_offset
+    send(master, slave, [1000] * 400)
+    assert slave._writer.partial is aside and slave.end_offset == kept
+    send(master, slave, [1 << 20])
+    assert log_bytes(slave) == log_bytes(master) and slave.partial_size == 0
+    check_sound(slave)
