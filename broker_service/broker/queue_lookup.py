@@ -6,8 +6,9 @@ from functools import partial
 
 from broker_service import cold_reads
 from broker_service.broker.broker import Broker
+from broker_service.broker.mastership import Standing
 from broker_service.broker.topics import TopicConfig
-from broker_service.errors import InvalidParameter
+from broker_service.errors import InvalidParameter, ServiceNotAvailable, TopicNotExist
 from broker_service.model import LogEpoch
 
 
@@ -26,7 +27,7 @@ class QueueLookup:
 
     async def bounds(self, topic_name: str, queue_ids: Iterable[int]) -> list[Bounds]:
         """Every queue of the topic, if none is named."""
-        topic = self._broker.topics.existing(topic_name)
+        topic = self._existing(topic_name)
         wanted = list(queue_ids) or range(max(topic.read_queue_nums, topic.write_queue_nums))
         return [await cold_reads.read(self._broker.store, partial(self._bounds, topic, one)) for one in wanted]
 
@@ -44,7 +45,7 @@ class QueueLookup:
 
     async def search(self, topic_name: str, queues: Iterable[tuple[int, int]]) -> list[int]:
         """For each (queue id, timestamp) the first offset stored at or after it, or the queue's end."""
-        topic = self._broker.topics.existing(topic_name)
+        topic = self._existing(topic_name)
         offsets = []
         for queue_id, timestamp in queues:
             self._check(topic, queue_id)
@@ -53,6 +54,18 @@ class QueueLookup:
                 await cold_reads.read(store, partial(store.search_offset_by_time, topic_name, queue_id, timestamp))
             )
         return offsets
+
+    def _existing(self, topic_name: str) -> TopicConfig:
+        """That there is no such topic is the last word of a master that may write.  One that has just started may not
+        have its slave's topics yet, and one that is fenced never hears of those made since.
+        """
+        mastership = self._broker.mastership
+        if mastership.is_master and mastership.standing is not Standing.WRITABLE:
+            try:
+                return self._broker.topics.existing(topic_name)
+            except TopicNotExist as error:
+                raise ServiceNotAvailable(f"{error}; but this master does not take writes, and may not know") from None
+        return self._broker.topics.existing(topic_name)
 
     def _bounds(self, topic: TopicConfig, queue_id: int) -> Bounds:
         self._check(topic, queue_id)

@@ -100,6 +100,20 @@ async def test_a_refusal_has_a_status_a_reason_and_rocketmqs_number(
         assert len(refused.value.details() or "") > 10
 
 
+async def test_only_a_master_that_may_write_says_that_a_topic_does_not_exist(tmp_path: Path) -> None:
+    """One that is fenced never heard of the topics that were made since; who reads must not take them for deleted."""
+    async with running(tmp_path) as node, stub_of(node) as stub:
+        await put(node, "t", b"x")
+        node.mastership.newer_epoch(10_000, "a newer master")
+        search = pb.SearchOffsetsRequest(topic="absent", entries=[pb.SearchOffsetsRequest.Entry(queue_id=0)])
+        for call in (stub.QueueBounds(pb.QueueBoundsRequest(topic="absent")), stub.SearchOffsets(search)):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await call
+            assert code_of(refused.value) == 14
+        bounds = await stub.QueueBounds(pb.QueueBoundsRequest(topic="t"))
+        assert bounds.entries[0].max_offset == 1
+
+
 async def test_a_refused_stream_says_so_too(tmp_path: Path) -> None:
     async with running(tmp_path) as node, stub_of(node) as stub:
         wanted = pb.PullRangeRequest(ranges=[pb.PullRangeRequest.Range(topic="absent", until_offset=1)])
