@@ -5,6 +5,8 @@ import threading
 from rocketsim_client import MessageQueue, PullConsumer, PullStatus
 from rocketsim_client.errors import RocketSimError
 
+MOST = 2_000  # messages of one pull; the brokers' own limit may be lower
+
 
 class Reader:
     """Reads from a thread of its own.  `faults` is what no consumer may meet; `taken_back` what none may meet unless
@@ -39,7 +41,7 @@ class Reader:
 
     def _read(self, queue: MessageQueue) -> None:
         at = self._positions.setdefault(queue, 0)
-        result = self._consumer.pull(queue, at)
+        result = self._consumer.pull(queue, at, MOST)
         if result.status is PullStatus.OFFSET_ILLEGAL and result.next_begin_offset < at:
             self.taken_back.append(f"{queue}: {at} was the next, now {result.next_begin_offset} is")
             self._positions[queue] = result.next_begin_offset

@@ -20,12 +20,19 @@ pytestmark = pytest.mark.cluster
 
 SEED = int(os.environ.get("ROCKETSIM_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
 MODES = [(role, flush) for role in ("ASYNC_MASTER", "SYNC_MASTER") for flush in ("ASYNC_FLUSH", "SYNC_FLUSH")]
+# The reader is to keep up with the senders, though its commits wait for the slave.
+LARGE_PULLS = {
+    "maxTransferCountOnMessageInMemory": 2_000,
+    "maxTransferBytesOnMessageInMemory": 2 << 20,
+    "maxTransferCountOnMessageInDisk": 2_000,
+    "maxTransferBytesOnMessageInDisk": 2 << 20,
+}
 
 
 def history(processes, namesrv, alone, role: str, flush: str, *, rounds: int, rate: float, acknowledged: int) -> None:
     print(f"seed {SEED} (ROCKETSIM_SEED)")
     chance = random.Random(SEED)
-    keys = {"mappedFileSizeCommitLog": 4 << 20, "slaveWaitTimeMs": 5_000, "flushDiskType": flush}
+    keys = {"mappedFileSizeCommitLog": 4 << 20, "slaveWaitTimeMs": 5_000, "flushDiskType": flush} | LARGE_PULLS
     master, slave = processes.start_pair("broker-a", namesrv, brokerRole=role, **keys)
     alone(master).update_topic("T")
     alone(master).wait_for_slaves()
@@ -57,7 +64,7 @@ def history(processes, namesrv, alone, role: str, flush: str, *, rounds: int, ra
             wait_until(
                 lambda broker=broker: {queue: broker.committed("readers", "T", queue) for queue in ends} == ends,
                 f"{broker.process.name} has the reader at the end, {ends}",
-                60.0,
+                300.0,
             )
     print(f"{role} {flush}, {rounds} promotions: {told}; {len(excused)} excused, {len(reader.taken_back)} went back")
     assert reader.faults == []
