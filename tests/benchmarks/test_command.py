@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from benchmarks import __main__ as command
-from benchmarks import tables
+from benchmarks import registry, tables
 from benchmarks.bench import Unavailable, WrongResult
 from benchmarks.contest import QUICK
 from benchmarks.cpu import Used, kind_of, line
@@ -59,7 +59,7 @@ def test_an_unknown_name_is_refused(capsys):
 
 
 def run_one(monkeypatch, tmp_path, run):
-    monkeypatch.setitem(command.BY_NAME, "send", Benchmark("send", "P6", "what", "needs", run))
+    monkeypatch.setitem(registry.BY_NAME, "send", Benchmark("send", "P6", "what", "needs", run))
     out = tmp_path / "figures.json"
     status = command.main(["send", "--quick", "--json", str(out), "--directory", str(tmp_path / "stores")])
     return status, json.loads(out.read_text())

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_service.broker.consumer_offsets import NEVER, ConsumerOffsetTable
+from broker_service.broker.consumer_offsets import ConsumerOffsetTable
 from broker_service.errors import DiskFull, ServiceNotAvailable, StoreCorrupt
 from broker_service.store.files import Files
 from broker_service.store.json_file import JsonFile
-from broker_service.store.offset_journal import NO_POINT, RESERVE, LogPoint, OffsetEntry, OffsetJournal
+from broker_service.store.offset_journal import NEVER, NO_POINT, RESERVE, LogPoint, OffsetEntry, OffsetJournal
 from tests.support.memory_files import MemoryFiles, PowerCut
 
 

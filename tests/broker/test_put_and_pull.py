@@ -171,11 +171,11 @@ async def test_a_clean_stop_waits_until_the_slave_has_all(tmp_path: Path) -> Non
         )
         await until(lambda: master.status.slaves() and master.status.slaves()[0].in_sync, "the slave is in sync")
         (stream,) = master.replication_master.streams
-        stream.transfer._has_room = lambda: False  # the network is slow
+        stream.transfer._pending = lambda: 0  # the network is slow
         await put(master, "t", b"x")
 
         def quick_again() -> None:
-            del stream.transfer._has_room
+            del stream.transfer._pending
             stream.wake.set()
 
         asyncio.get_running_loop().call_later(0.3, quick_again)

@@ -7,7 +7,8 @@ from pathlib import Path
 from rocketsim_proto import broker_pb2 as pb
 
 from broker_service.broker.node import BrokerNode
-from broker_service.broker.pull import Pull, PullCode, Pulled
+from broker_service.broker.pull import Pull, Pulled
+from broker_service.broker.suggestion import PullCode
 from broker_service.model import BrokerRole, GetMessageStatus, LogEpoch
 from tests.broker.test_pair import QUICK, SLAVE
 from tests.support.brokers import name_server, put, running, stub_of

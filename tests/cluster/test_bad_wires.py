@@ -1,6 +1,7 @@
 """Wires that delay, break, and carry one way only, between real processes; and processes that hang (SIGSTOP)."""
 
 from itertools import count
+from typing import NamedTuple
 
 import pytest
 
@@ -8,6 +9,7 @@ from rocketsim_client.model import SendStatus
 from tests.cluster.reader import Reader
 from tests.cluster.send_storm import SendStorm, check
 from tests.support.polling import wait_until
+from tests.support.processes import ServerProcess
 from tests.support.tcp_proxy import FROM_CLIENT, FROM_SERVER, TcpProxy
 
 pytestmark = pytest.mark.cluster
@@ -16,64 +18,71 @@ QUICK = {"haHousekeepingInterval": 2_000, "haSendHeartbeatInterval": 300, "slave
 STORED = {SendStatus.FLUSH_SLAVE_TIMEOUT, SendStatus.SLAVE_NOT_AVAILABLE}
 
 
+class Line(NamedTuple):
+    """A master and its slave, and the wire between them."""
+
+    wire: TcpProxy
+    master: ServerProcess
+    slave: ServerProcess
+
+
 @pytest.fixture
-def wire(processes, namesrv, alone):
-    """A master and its slave, which reaches the master over the wire alone."""
+def line(processes, namesrv, alone):
+    """The slave reaches its master over the wire alone."""
     master = processes.start_broker("broker-a", 0, namesrv, brokerRole="SYNC_MASTER", **QUICK)
     with TcpProxy(lambda: master.address) as wire:
         slave = processes.start_broker("broker-a", 1, namesrv, haMasterAddress=wire.address, **QUICK)
         alone(master).update_topic("T")
         alone(master).wait_for_slaves()
         assert wire.carried > 0
-        wire.master, wire.slave = master, slave
-        yield wire
+        yield Line(wire, master, slave)
 
 
 @pytest.mark.parametrize(
     "directions", [(), (FROM_CLIENT,), (FROM_SERVER,)], ids=["both ways", "from the slave", "from the master"]
 )
-def test_a_cut_wire_is_said_in_the_status_and_after_it_both_logs_are_equal(wire, alone, directions):
+def test_a_cut_wire_is_said_in_the_status_and_after_it_both_logs_are_equal(line, alone, directions):
     """Both are alive, and their connection stays open: only what does not come over it can tell."""
-    master, numbers = alone(wire.master), count()
+    master, numbers = alone(line.master), count()
     assert master.put("T", b"%d" % next(numbers)).status == SendStatus.SEND_OK
-    wire.cut(*directions)
+    line.wire.cut(*directions)
     assert master.put("T", b"%d" % next(numbers)).status in STORED
     wait_until(
         lambda: master.put("T", b"%d" % next(numbers)).status == SendStatus.SLAVE_NOT_AVAILABLE,
         "a slave that is not heard of is given up",
     )
-    wire.heal()
+    line.wire.heal()
     wait_until(lambda: master.put("T", b"%d" % next(numbers)).status == SendStatus.SEND_OK, "OK is back")
     bodies = [b"%d" % number for number in range(next(numbers))]
     assert master.bodies("T") == bodies
-    wait_until(lambda: alone(wire.slave).bodies("T") == bodies, "the slave has what it missed, once")
+    wait_until(lambda: alone(line.slave).bodies("T") == bodies, "the slave has what it missed, once")
 
 
-def test_a_slow_wire_makes_a_put_wait_and_nothing_else(wire, alone):
-    master = alone(wire.master)
-    wire.delay(0.1)
+def test_a_slow_wire_makes_a_put_wait_and_nothing_else(line, alone):
+    master = alone(line.master)
+    line.wire.delay(0.1)
     for number in range(5):
         assert master.put("T", b"%d" % number, timeout_s=10.0).status in {SendStatus.SEND_OK, *STORED}
-    wire.delay(2.0)  # longer than slaveTimeout
+    line.wire.delay(2.0)  # longer than slaveTimeout
     wait_until(lambda: master.put("T", b"late").status in STORED, "a put that waits too long says so")
-    wire.heal()
+    line.wire.heal()
     wait_until(lambda: master.put("T", b"again").status == SendStatus.SEND_OK, "OK is back")
-    wait_until(lambda: alone(wire.slave).bodies("T") == master.bodies("T"), "the slave has everything")
+    wait_until(lambda: alone(line.slave).bodies("T") == master.bodies("T"), "the slave has everything")
 
 
-def test_a_wire_that_breaks_again_and_again_loses_and_doubles_nothing(wire, namesrv, alone):
+def test_a_wire_that_breaks_again_and_again_loses_and_doubles_nothing(line, namesrv, alone):
     with SendStorm(namesrv.address, "T", 400, seed=13) as sending, Reader(namesrv.address, "readers") as reader:
         history = sending.history
         for _ in range(6):
             goal = len(history.ok) + 100
             wait_until(lambda goal=goal: len(history.ok) >= goal, f"{goal} acknowledged; {history}", 60.0)
-            wire.reset()
+            line.wire.reset()
         sending.stop()
-        alone(wire.master).wait_for_slaves()
-        end = sum(end for _, end in alone(wire.master).bounds("T").values())
+        alone(line.master).wait_for_slaves()
+        end = sum(end for _, end in alone(line.master).bounds("T").values())
         wait_until(lambda: len(reader.seen) == end, "the reader is at the end", 60.0)
     assert reader.faults == reader.taken_back == []
-    for broker in (alone(wire.master), alone(wire.slave)):
+    for broker in (alone(line.master), alone(line.slave)):
         found = {place: one.body for place, one in broker.messages("T").items()}
         check(history, found)
         assert found == reader.seen

@@ -20,18 +20,22 @@ from broker_service.model import BrokerRole, FlushDiskType
 BROKER = BrokerConfig(broker_name="a", store_path_root_dir=Path("/x"))
 
 
+class Loader:
+    """What every file has to give is given, unless the test says it by itself."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __call__(self, text, **overrides):
+        self.path.write_text(text, encoding="utf-8")
+        given = {"brokerName": "broker-a", "storePathRootDir": "/data"}
+        given = {key: value for key, value in given.items() if key not in text}
+        return load_broker_config(self.path, given | overrides)
+
+
 @pytest.fixture
 def load(tmp_path):
-    path = tmp_path / "broker.properties"
-
-    def load(text, **overrides):
-        """What every file has to give is given, unless the test says it by itself."""
-        path.write_text(text, encoding="utf-8")
-        given = {"brokerName": "broker-a", "storePathRootDir": "/data"}
-        return load_broker_config(path, {key: value for key, value in given.items() if key not in text} | overrides)
-
-    load.path = path
-    return load
+    return Loader(tmp_path / "broker.properties")
 
 
 def refusal(load, text, **overrides):

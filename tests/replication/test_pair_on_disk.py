@@ -30,7 +30,6 @@ def store(directory):
         disk_max_used_space_ratio=99,
     )
     opened = MessageStore.open(config, NOW)
-    opened.file_size = FILE_SIZE
     try:
         yield opened
     finally:
