@@ -59,6 +59,7 @@ class Mastership:
         self._handed_back: set[int] = set()
         self._answers_for_offsets = role is BrokerRole.SLAVE
         self._silent = set(others)
+        self._away: set[str] = set()
         self._known_slaves = dict(known_slaves or {})
 
     @property
@@ -80,6 +81,11 @@ class Mastership:
     def heard(self, address: str) -> None:
         """A name server or a slave has answered, whatever it said."""
         self._silent.discard(address)
+        self._away.discard(address)
+
+    def asked_in_vain(self, address: str) -> None:
+        """Nobody answers there now."""
+        self._away.add(address)
 
     def forget_slave(self, slave_id: int) -> None:
         """An operator says that it is gone for good."""
@@ -148,13 +154,15 @@ class Mastership:
         """What a master waits for before it takes commits and says where they stand; None: nothing, from then on.
 
         A slave takes commits while there is no master, also after a clean stop, and has what a power loss took here.
+        One that this master knows is waited for until it was asked in vain.
         """
         if self._answers_for_offsets:
             return None
         if self._heard_at is None:
             return "no name server and no slave has answered yet"
         if now < self._heard_at + self._slave_wait_s:
-            for slave_id in sorted(set(slaves) - self._handed_back):
+            known = {slave_id for slave_id, address in self._known_slaves.items() if address not in self._away}
+            for slave_id in sorted((known | set(slaves)) - self._handed_back):
                 return f"slave {slave_id} may have committed offsets that are not here"
             if not self._clean_start and len(self._handed_back) < self._awaited_slaves:
                 return f"{len(self._handed_back)} of {self._awaited_slaves} slaves have handed back committed offsets"

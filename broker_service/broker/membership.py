@@ -96,6 +96,7 @@ class Membership:
         broker = self._broker
         if reply is None:
             broker.peers.answered(address, [], 0, self._address)
+            broker.mastership.asked_in_vain(address)
             return
         member = Member(reply.broker_id, address, reply.epoch, reply.end_offset)
         broker.peers.answered(address, [member], reply.epoch, self._address)

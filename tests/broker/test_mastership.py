@@ -20,9 +20,17 @@ def master(
     role: BrokerRole = BrokerRole.ASYNC_MASTER,
     slaves: int = 0,
     wait_s: float = SLAVE_WAIT_S,
+    known: dict[int, str] | None = None,
 ) -> Mastership:
     return Mastership(
-        role, epoch, asks_others=asks_others, clean_start=clean, slave_count=slaves, slave_wait_s=wait_s, now=1.0
+        role,
+        epoch,
+        asks_others=asks_others,
+        known_slaves=known,
+        clean_start=clean,
+        slave_count=slaves,
+        slave_wait_s=wait_s,
+        now=1.0,
     )
 
 
@@ -268,6 +276,23 @@ def test_a_slave_that_may_have_taken_commits_is_waited_for_after_a_clean_stop_to
     starting.offsets_handed_back(2)
     assert starting.offsets_wait_for({2: 0}, now=6.0) is None
     assert starting.offsets_wait_for({2: 0, 3: 0}, now=6.0) is None, "a slave that came later has nothing of before"
+
+
+def test_a_slave_that_this_master_knows_is_waited_for_until_it_was_asked_in_vain() -> None:
+    """A name server that has just started names nobody."""
+    starting = master(clean=True, known={2: "s:2"})
+    starting.answered(now=5.0)
+    assert "slave 2" in str(starting.offsets_wait_for({}, now=5.0))
+    starting.asked_in_vain("s:2")
+    assert starting.offsets_wait_for({}, now=5.0) is None
+
+    there = master(clean=True, known={2: "s:2"})
+    there.answered(now=5.0)
+    there.asked_in_vain("s:2")
+    there.heard("s:2")
+    assert "slave 2" in str(there.offsets_wait_for({}, now=5.0))
+    there.offsets_handed_back(2)
+    assert there.offsets_wait_for({}, now=5.0) is None
 
 
 def test_a_slave_that_does_not_come_is_not_waited_for_for_ever() -> None:
