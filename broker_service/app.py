@@ -49,7 +49,10 @@ async def broker(config: BrokerConfig, machine: Machine | None = None) -> AsyncI
         node.store.close()
         raise
     try:
-        write_address_file(config.address_path, config.advertised_host, port, machine.files)
+        try:
+            write_address_file(config.address_path, config.advertised_host, port, machine.files)
+        except OSError as error:
+            logger.error("%s is not written: %s", config.address_path, error)
         logger.info(
             "broker %s id %d listening on %s",
             config.broker_name,

@@ -112,8 +112,11 @@ class Chores:
 
     async def _expire(self) -> None:
         while True:
-            for line in self._broker.store.delete_expired(self._broker.now_ms()):
-                logger.info("%s", line)
+            try:
+                for line in self._broker.store.delete_expired(self._broker.now_ms()):
+                    logger.info("%s", line)
+            except OSError as error:
+                logger.error("expired files stay for now: %s", error)
             await asyncio.sleep(EXPIRE_EVERY_S)
 
     async def _compact_offsets(self) -> None:

@@ -38,7 +38,7 @@ from broker_service.broker.tasks import OwnedTasks
 from broker_service.broker.topics import TopicTable
 from broker_service.broker.traffic import Traffic
 from broker_service.config import BrokerConfig
-from broker_service.errors import ConfigError
+from broker_service.errors import ConfigError, FlushFailed
 from broker_service.machine import Machine
 from broker_service.replication.acknowledgement import Acknowledgements
 from broker_service.replication.catch_up import LogState
@@ -76,7 +76,7 @@ class BrokerNode:
         self._position_file = self._json_file("rocketsim/delay_position.json")
         self.epochs = EpochFile(root / "rocketsim" / "epochs.json", store.end_offset, store.disk)
         if not store.recovery.clean:
-            self.epochs.note_unclean_stop()
+            self._note_unclean_stop()
         self.topics = TopicTable(
             self._json_file("config/topics.json"), self._json_file("rocketsim/deleted_topics.json")
         )
@@ -92,6 +92,17 @@ class BrokerNode:
             log_point=lambda: LogPoint(self.epochs.epochs.last, self.epochs.epochs.last_id, store.end_offset),
             has_passed=lambda point: self.epochs.epochs.has_passed(*point),
         )
+
+    def _note_unclean_stop(self) -> bool:
+        """False where the disk has no room for it: to be tried again before this store counts as closed cleanly."""
+        try:
+            self.epochs.note_unclean_stop()
+        except FlushFailed:
+            raise
+        except OSError as error:
+            logger.warning("%s: the epochs' file does not know yet that the last stop was unclean", error)
+            return False
+        return True
 
     def _json_file(self, name: str) -> JsonFile:
         return JsonFile(self.file_config.store_path_root_dir / name, self.store.disk)
@@ -321,6 +332,8 @@ class BrokerNode:
         except OSError as error:
             logger.error("the journal and the log keep what could not be written: %s", error)
         finally:
+            if not self.epochs.is_noted and not self._note_unclean_stop():
+                self.store.disk.stop("the last unclean stop is not noted; this one counts as unclean, too")
             self.store.close()
         logger.info("broker %s stopped at %d", self.config.broker_name, self.store.end_offset)
 

@@ -23,6 +23,7 @@ class EpochFile:
         self._path = path
         self._files = files or Files()
         self.goes_on, self.begun_here = False, True
+        self.is_noted = True  # that the last stop was unclean, in the file, if it was
         self.epochs = self._load(log_end_offset)
 
     def _load(self, log_end_offset: int) -> EpochList:
@@ -51,11 +52,14 @@ class EpochFile:
         content = {"epochs": entries, "begunHere": begun_here, "goesOn": goes_on}
         self._files.make_directory(self._path.parent)
         self._files.write_atomically(self._path, json.dumps(content, indent=1).encode())
-        self.epochs, self.begun_here, self.goes_on = epochs, begun_here, goes_on
+        self.epochs, self.begun_here, self.goes_on, self.is_noted = epochs, begun_here, goes_on, True
 
     def note_unclean_stop(self) -> None:
         """Bytes of the last epoch may be missing: also a later start, after a clean stop, must not go on in it."""
         if self.goes_on:
+            self.goes_on = False
+            self.is_noted = False
+        if not self.is_noted:
             self.save(self.epochs, begun_here=True)
 
 

@@ -12,7 +12,7 @@ from rocketsim_proto import replication_pb2 as pb
 from rocketsim_proto.metadata_pb2 import Metadata
 from rocketsim_proto.replication_pb2_grpc import ReplicationStub
 
-from broker_service.errors import RocketSimError, ServiceNotAvailable
+from broker_service.errors import DiskFull, RocketSimError, ServiceNotAvailable
 from broker_service.peer_call import PeerLost, ask, hear, say
 from broker_service.replication import master_frame
 from broker_service.replication.epoch_file import EpochFile
@@ -71,7 +71,7 @@ class ReplicationSlave:
         while True:
             try:
                 await self._follow_once(master_address)
-            except RocketSimError as error:
+            except (RocketSimError, OSError) as error:  # our own disk may refuse: a new epoch, what is cut off
                 reason = str(error)
             stream, self._stream = self._stream, None
             if stream is not None and stream.is_welcome:
@@ -147,6 +147,7 @@ class _MasterStream:
         self._ack_due = False
         self._hand_back_due = False
         self._in_snapshot = False  # its first part has come, its last has not
+        self._lacks_metadata = False  # our disk had no room for some of it
         self._sequence = 0  # of the changes that came on this stream
         self._heard_at = _now()
         self._welcomed = asyncio.Event()
@@ -201,7 +202,7 @@ class _MasterStream:
     def _on_metadata(self, metadata: Metadata) -> None:
         self._take(metadata)
         self._in_snapshot |= metadata.complete
-        if metadata.sequence:
+        if metadata.sequence and not self._lacks_metadata:
             # What was overtaken counts too: what overtook it was made later, and so has all of it.
             self._sequence = metadata.sequence
             self._hand_back_due |= self._in_snapshot  # what the master turned out to lack
@@ -215,8 +216,16 @@ class _MasterStream:
             return False
         try:
             self._broker.apply_metadata(metadata)
+        except DiskFull as error:
+            # The log goes on meanwhile.  No change of this stream counts from here on: all is asked for again.
+            if not self._lacks_metadata:
+                logger.error("metadata of master %s waits: %s", self._address, error)
+            self._lacks_metadata = True
+            return True
         except ValueError as error:
             raise ProtocolViolation(f"metadata that makes no sense: {error}") from error
+        if self._lacks_metadata and metadata.complete:
+            raise PeerLost("there is room for its metadata again, what was missed is fetched")
         self._versions = versions
         return True
 

@@ -38,6 +38,7 @@ class ConsumeQueue:
         self.min_offset = self.max_offset = start_at
         self.log_end = 0
         self.unsynced: set[Path] = set()  # files written since the last thorough flush
+        self.named_offset = 0  # it had got that far, by the names of the files that were found, sound or not
         self._files = files
         self._open = open_files
         self._starts: list[int] = []  # byte positions of the files
@@ -52,6 +53,7 @@ class ConsumeQueue:
         and the newest three always: behind a power loss there may be holes in any that was not.
         """
         self._starts = [int(name) for name in self._files.names(self.directory) if name.isdigit()]
+        self.named_offset = self._starts[-1] // ENTRY_SIZE if self._starts else 0
         damage = self._check_files()
         sure = 0 if sure_until is None else sure_until * ENTRY_SIZE
         newest = self._starts[-FILES_TO_CHECK:]
@@ -309,6 +311,11 @@ class ConsumeQueue:
             else:
                 high = middle
         return low
+
+    def begins_with_expired(self, log_min: int) -> bool:
+        """Whether all that may have been before its first entry has expired: that one's record has, or it has none."""
+        first = self.read(self.first_offset, 1)
+        return not len(first) or first["size"][0] == FILLER_SIZE or bool(first["commit_log_offset"][0] <= log_min)
 
     def _cut_files(self, max_offset: int) -> None:
         """Deletes the files behind the one where the next entry goes."""

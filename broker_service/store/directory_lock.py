@@ -1,10 +1,13 @@
 """`lock` and `abort`: who has the store's directory, and whether the last who had it closed it."""
 
+import logging
 import os
 from pathlib import Path
 
-from broker_service.errors import StoreLocked
-from broker_service.store.files import Files
+from broker_service.errors import FlushFailed, StoreLocked
+from broker_service.store.files import NO_ROOM, Files
+
+logger = logging.getLogger(__name__)
 
 
 class DirectoryLock:
@@ -27,8 +30,18 @@ class DirectoryLock:
         self.was_closed = not files.exists(self._abort)
 
     def mark_open(self) -> None:
-        """Until `mark_closed` a start finds that the store was not closed."""
-        self._files.write_atomically(self._abort, str(os.getpid()).encode())
+        """Until `mark_closed` a start finds that the store was not closed.
+
+        On a full disk the file stays empty, or is not made: the flushed offset says the same, in blocks that it has.
+        """
+        try:
+            self._files.write_atomically(self._abort, str(os.getpid()).encode())
+        except FlushFailed:
+            raise
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            logger.warning("%s is not written: %s", self._abort, error)
 
     def mark_closed(self) -> None:
         self._files.remove(self._abort)

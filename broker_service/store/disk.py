@@ -54,7 +54,7 @@ class Disk(Files):
         self._root = root
         self._paths: dict[int, Path] = {}  # of the open handles, for errors
         # What needs no judgement is the file system's own method: appends and reads make no call more.
-        own = vars(Disk).keys() | {"write_atomically", "read_for_good"}
+        own = vars(Disk).keys() | {"write_atomically", "read_for_good", "discard"}
         names = [name for name in dir(Files) if not name.startswith("_") and name not in own]
         self.__dict__.update({name: getattr(files, name) for name in names})
 

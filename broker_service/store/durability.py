@@ -41,6 +41,7 @@ class Durability:
         self.last_timestamp = 0  # store time of the newest record
         self.trouble: str | None = None  # why the last flush left something out; it is tried again
         self.lock = threading.Lock()
+        self._is_noted = True
         self._disk = disk
         self._log = log
         self._flushed_file = FlushedOffset(disk, root / "rocketsim" / "flushed")
@@ -127,10 +128,13 @@ class Durability:
         try:
             thorough.queues.save_summary()
             checkpoint.save(self._disk, self._checkpoint_path)
+            self._is_noted = True
         except FlushFailed:
             raise
         except OSError as error:
-            logger.warning("%s: how far all is on disk could not be noted, a recovery would take longer", error)
+            if self._is_noted:  # said once, not every minute
+                logger.warning("%s: how far all is on disk could not be noted, a recovery would take longer", error)
+            self._is_noted = False
 
     def _sync(self, path: Path) -> None:
         try:

@@ -4,6 +4,7 @@
 OSError; `refusal` turns one into the error a caller of the store gets.
 """
 
+import contextlib
 import errno
 import fcntl
 import mmap
@@ -176,6 +177,11 @@ class Files:
         """Removes a file; it may be gone already."""
         path.unlink(missing_ok=True)
 
+    def discard(self, path: Path) -> None:
+        """Removes a file, if that can be done."""
+        with contextlib.suppress(OSError):
+            self.remove(path)
+
     def remove_tree(self, path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
@@ -208,6 +214,9 @@ class Files:
         try:
             self.pwrite(handle, data, 0)
             self.fdatasync(handle)
+        except OSError:
+            self.discard(fresh)  # what little room there is may be needed to undo what was to go with it
+            raise
         finally:
             self.close(handle)
         self.rename(fresh, path)

@@ -28,6 +28,11 @@ class Flushed:
     tail_size: int = 0
     tail_crc: int = 0
 
+    @property
+    def is_of_an_open_store(self) -> bool:
+        """Whether it was not written by a clean stop; of an empty log nobody can tell."""
+        return self.offset > 0 and not self.tail_size
+
 
 class FlushedOffset:
     """Writes go to the page cache unless `sync` is asked for: after a power loss an older value only protects less."""

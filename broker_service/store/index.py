@@ -14,7 +14,7 @@ import numpy as np
 from rocketsim_proto.columnar import Records
 from rocketsim_proto.slices import FEW
 
-from broker_service.errors import StoreCorrupt
+from broker_service.errors import FlushFailed, StoreCorrupt
 from broker_service.store.chain import LogScan
 from broker_service.store.commit_log import CommitLog
 from broker_service.store.files import Files
@@ -96,7 +96,7 @@ class Index:
             self._drop_from(0)
         self._resume()
         if names != [file.path.name for file in self._index_files] or expected is None:
-            self._save_names()
+            self._can_save(self._index_files)
         behind = self._log.end_offset - self.position
         return f"{dropped}: it is made again from log offset {self.position}, {behind} bytes" if dropped else ""
 
@@ -227,6 +227,17 @@ class Index:
     def _save_names(self) -> None:
         self._names_file.save({"files": [file.path.name for file in self._index_files]})
 
+    def _can_save(self, files: list[IndexFile]) -> bool:
+        """Writes the list of the files; False if the disk has no room for it."""
+        try:
+            self._names_file.save({"files": [file.path.name for file in files]})
+        except FlushFailed:
+            raise
+        except OSError as error:
+            self.trouble = f"the index's list of files cannot be written: {error}"
+            return False
+        return True
+
     # --- following the log ----------------------------------------------------------------------------------------
 
     def truncate(self, log_offset: int) -> None:
@@ -239,15 +250,26 @@ class Index:
                 last = int(offsets[np.searchsorted(offsets, log_offset) - 1])
                 if last >= self._log.min_offset:  # else all that would stay has expired
                     self._unsynced.add(file)
-                    file.truncate(log_offset, self._timestamp_of(last))
-                    break
+                    if self._is_cut(file, log_offset, self._timestamp_of(last)):
+                        break
             self._drop_from(len(self._index_files) - 1)
             changed = True
         self._waiting.clear()
         self._waiting_bytes = 0
         self._resume()
         if changed:
-            self._save_names()
+            self._can_save(self._index_files)
+
+    @staticmethod
+    def _is_cut(file: IndexFile, log_offset: int, last_timestamp: int) -> bool:
+        """False if the disk has no room for it: then the whole file is made again from the log."""
+        try:
+            file.truncate(log_offset, last_timestamp)
+        except FlushFailed:
+            raise
+        except OSError:
+            return False
+        return True
 
     def _timestamp_of(self, offset: int) -> int:
         found = next(iter(self._scan(offset, self._log.start_of(offset) + self._log.file_size)), None)
@@ -255,14 +277,14 @@ class Index:
 
     def trim(self, log_min: int) -> list[Path]:
         """Deletes the files, but the newest, that have only records before `log_min`."""
+        kept = [file for file in self._index_files[:-1] if file.header.last_offset >= log_min] + self._index_files[-1:]
         deleted = []
-        while len(self._index_files) > 1 and self._index_files[0].header.last_offset < log_min:
-            file = self._index_files.pop(0)
-            self._unsynced.discard(file)
-            file.delete()
-            deleted.append(file.path)
-        if deleted:
-            self._save_names()
+        if len(kept) < len(self._index_files) and self._can_save(kept):
+            for file in self._index_files[: -len(kept)]:
+                self._unsynced.discard(file)
+                file.delete()
+                deleted.append(file.path)
+            self._index_files = kept
         if self.position < log_min:
             self.position, self._entries_done = log_min, 0
         return deleted

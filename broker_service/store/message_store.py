@@ -113,10 +113,11 @@ class MessageStore:
 
     def _recover(self, now_ms: int) -> None:
         self._now_ms = now_ms
-        clean = self._lock.was_closed
         self._log.load()
         self._queues.load_floors()
         flushed = self._durability.load()
+        # On a full disk `abort` may be missing; but only a clean stop knows the tail of the log.
+        clean = self._lock.was_closed and not (flushed and flushed.is_of_an_open_store and self._log.starts)
         self.recovery = recover(
             self._log,
             self._queues,
@@ -270,17 +271,25 @@ class MessageStore:
                 self._queues.drop(key)
             if self.config.message_index_enable:
                 self._index.truncate(before)
-            self._queues.begin_at(floors)
-            self._log.begin_at(offset)
-            self._index.trim(offset)
-            self._log.create_first()
+            try:
+                self._queues.begin_at(floors)
+                self._log.begin_at(offset)
+                self._index.trim(offset)
+                self._log.create_first()
+            except OSError:
+                # No room.  This log is empty as any other new one, and its master will let it start over again.
+                for key in self._queues.keys():
+                    self._queues.drop(key)
+                self._log.begin_at(0)
+                raise
             self._durability.set_flushed(Flushed(offset))
         self._flush_thoroughly()
 
     def _keep(self, offset: int, end: int, directory: Path) -> None:
         """Copies log bytes to a file of their own, named by their offset."""
         self.disk.make_directory(directory)
-        handle = self.disk.open(directory / file_name(offset), create=True)
+        path = directory / file_name(offset)
+        handle = self.disk.open(path, create=True)
         try:
             at = offset
             while at < end:
@@ -288,6 +297,9 @@ class MessageStore:
                 self.disk.pwrite(handle, data, at - offset)
                 at += len(data)
             self.disk.fdatasync(handle)
+        except OSError:
+            self.disk.discard(path)
+            raise
         finally:
             self.disk.close(handle)
         self.disk.sync_directory(directory)

@@ -37,6 +37,7 @@ class QueueTable:
         self._open = open_files
         self._queues: dict[QueueKey, ConsumeQueue] = {}
         self._floors: dict[QueueKey, int] = {}
+        self._remembered: dict[QueueKey, int] = {}  # of queues that are being made again: how far they had got
         self._floors_file = JsonFile(root / "rocketsim" / "queue_offsets.json", files)
         self._summary_file = JsonFile(root / "rocketsim" / "queues.json", files)
 
@@ -187,11 +188,25 @@ class QueueTable:
                 damaged[key] = "it is missing"
             elif known.max_offset < end:
                 damaged[key] = f"it ends at {known.max_offset} instead of {end}"
-            elif known.first_offset > max(first, self._floors.get(key, 0)):
+            elif known.first_offset > max(first, self._floors.get(key, 0)) and not known.begins_with_expired(log_min):
                 damaged[key] = f"it starts at {known.first_offset} instead of {first}"
         for key in damaged:
+            known, (_, end) = self._queues.get(key), summary.bounds.get(key, (0, 0)) if summary else (0, 0)
+            self._remembered[key] = max(end, known.named_offset if known else 0)
             self.drop(key)
         return damaged
+
+    def go_on(self) -> None:
+        """Queues that were made again, and of which the log has no record any more, go on where they had got to.
+
+        A queue's offsets never begin anew while its files or the summary remember how far they were.
+        """
+        for key, offset in self._remembered.items():
+            queue = self._queues.get(key)
+            if offset and (queue is None or queue.min_offset == queue.max_offset < offset):
+                self.drop(key)
+                self.get_or_create(*key).begin_at(offset)
+        self._remembered.clear()
 
     def drop(self, key: QueueKey) -> None:
         """Deletes a queue's files, to be made again from the log."""

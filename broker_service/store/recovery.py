@@ -107,6 +107,7 @@ def recover(
         _cut(log, scan, flushed_to, done)
     done.shortened_queues = [key for key in queues.truncate(log.end_offset) if key not in done.rebuilt_queues]
     queues.trim(log.min_offset)
+    queues.go_on()
     return done
 
 

@@ -1,6 +1,8 @@
 """Deletion by time and disk ratio, and that queues and index follow."""
 
 import os
+import random
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,6 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from broker_service.store.files import DiskUsage, Files
+from broker_service.store.json_file import JsonFile
+from broker_service.store.message_store import MessageStore
 from broker_service.store.retention import expired_files
 from tests.support.memory_files import MemoryFiles
 from tests.support.stores import LOG_FILE, NOW, check_sound, config, open_store, put
@@ -102,3 +106,69 @@ def test_the_disk_is_as_full_as_df_says(tmp_path: Path, monkeypatch: pytest.Monk
     values = {"f_blocks": 100, "f_bfree": 80, "f_bavail": 50, "f_frsize": 4096}
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(**values))
     assert Files().disk_usage(tmp_path) == DiskUsage(total=70 * 4096, free=50 * 4096)
+
+
+def idle_queue(disk: MemoryFiles) -> tuple[MessageStore, int]:
+    """20 messages of one queue, whose files and records have expired since the last thorough flush."""
+    store = open_store(ROOT, disk, file_reserved_time_h=1)
+    put(store, "idle", 0, [b"x" * 100] * 20)
+    for number in range(40):
+        put(store, "busy", 0, [b"%d" % number + b"y" * 900], now_ms=NOW + number)
+    store._request_thorough()
+    while store._durability.is_requested:
+        store.flush()
+    disk.usage = DiskUsage(100, 20)
+    store.delete_expired(NOW + 7_200_000)
+    assert store.queue_bounds("idle", 0) == (20, 20)
+    assert len(disk.names(ROOT / "consumequeue/idle/0")) == 1, "trimmed to its last file"
+    return store, 20
+
+
+def forget_the_summary(disk: MemoryFiles) -> None:
+    JsonFile(ROOT / "rocketsim/queues.json", disk).remove()
+
+
+def lose_the_queue(disk: MemoryFiles) -> None:
+    disk.remove_tree(ROOT / "consumequeue/idle")
+
+
+def damage_the_queue(disk: MemoryFiles) -> None:
+    forget_the_summary(disk)
+    *_, name = disk.names(ROOT / "consumequeue/idle/0")
+    disk.poke(ROOT / "consumequeue/idle/0" / name, 0, b"\xff" * 160)
+
+
+@pytest.mark.parametrize(
+    ("damage", "goes_on_at"),
+    [(lambda disk: None, 20), (forget_the_summary, 20), (lose_the_queue, 20), (damage_the_queue, 16)],
+)
+@pytest.mark.parametrize("end", ["kill", "power"])
+def test_the_offsets_of_an_idle_queue_go_on_after_its_messages_have_expired_and_the_broker_was_killed(
+    damage: Callable[[MemoryFiles], None], goes_on_at: int, end: str
+) -> None:
+    """As long as its files or the summary remember them: by its last file's name where nothing else does."""
+    for seed in range(3):
+        disk = MemoryFiles()
+        idle_queue(disk)
+        disk = disk.kill() if end == "kill" else disk.power_loss(random.Random(seed))
+        damage(disk)
+        store = open_store(ROOT, disk)
+        assert store.queue_end("idle", 0) == goes_on_at
+        appended = put(store, "idle", 0, [b"new"])
+        assert appended.queues[0].first_queue_offset == goes_on_at
+        store = open_store(ROOT, disk.kill())
+        assert store.queue_bounds("idle", 0) == (goes_on_at, goes_on_at + 1)
+        check_sound(store)
+
+
+def test_a_queue_whose_first_file_is_lost_is_still_made_again_from_the_log() -> None:
+    disk = MemoryFiles()
+    store = open_store(ROOT, disk)
+    put(store, "topic", 0, [b"x" * 100] * 20)
+    store._request_thorough()
+    store.flush()
+    disk = disk.kill()
+    disk.remove(ROOT / "consumequeue/topic/0" / f"{0:020d}")
+    store = open_store(ROOT, disk)
+    assert store.queue_bounds("topic", 0) == (0, 20) and store.recovery.rebuilt_queues
+    check_sound(store)

@@ -1,0 +1,145 @@
+"""A full disk refuses writes and nothing else, and with room again everything goes on by itself."""
+
+import contextlib
+import random
+from pathlib import Path
+
+import pytest
+
+from broker_service.errors import DiskFull
+from broker_service.store.message_store import MessageStore
+from tests.support.memory_files import PAGE, MemoryFiles
+from tests.support.stores import LOG_FILE, NOW, bodies, check_sound, open_store, put, queue_bodies, records_of
+
+ROOT = Path("/store")
+KEYED = [("KEYS", "k"), ("UNIQ_KEY", "u")]
+
+
+def filled(disk: MemoryFiles, count: int = 30) -> MessageStore:
+    store = open_store(ROOT, disk)
+    put(store, "topic", [n % 3 for n in range(count)], [b"x" * 300] * count, properties=KEYED)
+    store.tick(NOW)
+    store._request_thorough()
+    store.flush()
+    return store
+
+
+def keys(store: MessageStore) -> int:
+    return len(store.query_index("topic", "k", 1000, 0, 2 * NOW).offsets)
+
+
+@pytest.mark.parametrize("room", range(0, 12))
+def test_a_store_reads_ticks_and_flushes_on_a_full_disk(room: int) -> None:
+    """Whatever little room is left, whatever needs some."""
+    disk = MemoryFiles()
+    store = filled(disk)
+    disk.make_room(room * PAGE)
+    written, refused = 30, 0
+    for number in range(60):
+        try:
+            put(store, "topic" if number % 2 else f"new{number}", number % 3, [b"y" * 300], properties=KEYED)
+            written += 1
+        except DiskFull:
+            refused += 1
+        store.tick(NOW + number * 61_000)
+        store.flush()
+        assert queue_bodies(store, "topic", 0)[:10] == [b"x" * 300] * 10
+    assert refused and len(bodies(store)) == written
+    check_sound(store)
+    assert not store.writable and "no room" in str(store.why_not_writable())
+    disk.make_room()
+    store.tick(NOW + 10**7)
+    assert store.writable
+    put(store, "topic", 0, [b"again"], properties=KEYED)
+    store.tick(NOW + 2 * 10**7)
+    assert keys(store) == sum(one.topic == "topic" for one in records_of(store))
+    store.close()
+    store = open_store(ROOT, disk)
+    assert store.recovery.clean and store.recovery.scanned_from is None
+    check_sound(store)
+
+
+@pytest.mark.parametrize("end", ["close", "kill", "power"])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_store_opens_on_a_full_disk(end: str, seed: int) -> None:
+    disk = MemoryFiles()
+    store = filled(disk)
+    put(store, "topic", 0, [b"z" * 300] * 3, properties=KEYED)
+    disk.fill()
+    if end == "close":
+        store.close()
+        disk = disk.kill()
+    else:
+        store.flush()
+        disk = disk.kill() if end == "kill" else disk.power_loss(random.Random(seed))
+    disk.fill()
+    store = open_store(ROOT, disk)
+    assert store.recovery.clean == (end == "close")
+    assert len(bodies(store)) == 33
+    assert len(queue_bodies(store, "topic", 0)) == 13
+    check_sound(store)
+    # It was not closed now, whether or not there was room to say so.
+    disk = disk.kill()
+    store = open_store(ROOT, disk)
+    assert not store.recovery.clean
+    store.close()
+    assert open_store(ROOT, disk).recovery.clean, "a clean stop needs no room"
+    disk.make_room()
+    put(open_store(ROOT, disk.kill()), "topic", 0, [b"again"])
+
+
+@pytest.mark.parametrize("cut", ["truncate", "start_over"])
+@pytest.mark.parametrize("room", range(0, 8))
+def test_a_cut_on_a_full_disk_happens_or_leaves_what_can_be_cut_again(cut: str, room: int) -> None:
+    disk = MemoryFiles()
+    store = filled(disk)
+    offset = records_of(store)[11].commit_log_offset
+    disk.make_room(room * PAGE)
+    floors = [("topic", 0, 7)]
+
+    def act() -> None:
+        if cut == "truncate":
+            store.truncate(offset, ROOT / "rocketsim/diverged")
+        else:
+            store.start_over(10 * LOG_FILE, floors)
+
+    try:
+        act()
+    except OSError:
+        assert cut == "start_over" or len(bodies(store)) == 30
+        assert cut == "truncate" or store.min_offset == store.end_offset == 0
+        disk.make_room()
+        act()
+    disk.make_room()
+    store.tick(NOW + 10**6)
+    store.flush()
+    if cut == "truncate":
+        assert len(bodies(store)) == 11
+        kept = disk.read(ROOT / "rocketsim/diverged" / f"{offset:020d}")
+        assert len(kept) > 19 * 300
+    else:
+        assert store.min_offset == store.end_offset == 10 * LOG_FILE
+        assert store.queue_floors() == floors
+    put(store, "topic", 0, [b"again"], properties=KEYED)
+    check_sound(store)
+    store = open_store(ROOT, disk.kill())
+    check_sound(store)
+    assert keys(store) == (12 if cut == "truncate" else 1)
+
+
+@pytest.mark.parametrize("room", range(0, 6))
+def test_files_expire_on_a_full_disk(room: int) -> None:
+    disk = MemoryFiles()
+    store = open_store(ROOT, disk, file_reserved_time_h=1, disk_max_used_space_ratio=1)
+    put(store, "topic", [n % 3 for n in range(60)], [b"x" * 300] * 60, properties=KEYED)
+    store.tick(NOW)
+    store._request_thorough()
+    store.flush()
+    disk.make_room(room * PAGE)
+    assert store.delete_expired(NOW + 7_200_000)
+    assert store.min_offset > 0
+    check_sound(store)
+    disk = disk.kill()
+    with contextlib.suppress(DiskFull):
+        put(open_store(ROOT, disk), "topic", 0, [b"y"])
+    check_sound(open_store(ROOT, disk.kill()))
