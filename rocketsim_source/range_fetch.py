@@ -380,7 +380,9 @@ class RangeFetch:
             members = {MASTER: True}
         error = self._unreadable.error(place)
         other = self._unreadable.ask_instead(place, members)
-        if other is not None:
+        if not members:
+            self._failed(error)  # whoever sent it is away, too
+        elif other is not None:
             self._instead[queue] = other
             if members[other]:
                 logger.warning("asking broker id %d: %s", other, error)

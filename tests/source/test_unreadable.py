@@ -106,6 +106,15 @@ def test_nothing_is_left_out_that_a_broker_may_have_which_is_away(cluster: Memor
         read(corrupt="skip", pullRetries="2")
 
 
+def test_nothing_is_left_out_when_the_route_names_nobody(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damage(cluster, "checksum", [17], 0)
+    monkeypatch.setattr(cluster, "members", lambda queue: {})
+    with pytest.raises(CorruptRecord):
+        read(corrupt="skip", pullRetries="2")
+
+
 def test_a_slave_that_has_trimmed_it_does_not_have_it(cluster: MemoryCluster) -> None:
     damage(cluster, "checksum", [17], 0)
     cluster.brokers[1].first[Q0] = 30
