@@ -1,0 +1,290 @@
+"""A broker of the simulation: the real one, `app.broker`, on a machine of the simulation.  And a name server alike."""
+
+import asyncio
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from broker_service.app import broker
+from broker_service.broker.mastership import Standing
+from broker_service.broker.node import BrokerNode
+from broker_service.config import BrokerConfig, NamesrvConfig
+from broker_service.errors import RocketSimError
+from broker_service.machine import Machine
+from broker_service.model import BrokerRole, FlushDiskType
+from broker_service.namesrv.server import run_namesrv
+from tests.support.memory_files import PowerCut
+from tests.virtual_cluster.disk import Disk
+from tests.virtual_cluster.network import Network, Wire
+from tests.virtual_cluster.virtual_loop import Process, VirtualLoop
+
+LOG_FILE = 4096
+PORT = 10911
+MIDNIGHT_MS = 1_795_132_800_000  # of the day on which every simulation begins
+
+
+class Clock:
+    """A machine's time of day: off by a constant, and it may jump."""
+
+    def __init__(self, loop: VirtualLoop, off_ms: int) -> None:
+        self._loop = loop
+        self.off_ms = off_ms
+        self._started = loop.now
+
+    def now_ms(self) -> int:
+        return MIDNIGHT_MS + int(self._loop.now * 1000) + self.off_ms
+
+
+class Broker:
+    """`run` counts its processes.  `ended` says why the last one ended by itself, if it did."""
+
+    def __init__(self, loop: VirtualLoop, wire: Wire, broker_id: int, chance: random.Random, **settings: Any) -> None:
+        self.broker_id = broker_id
+        self.name = f"broker-{broker_id}"
+        self.host = f"10.0.0.{broker_id + 1}"
+        self.address = f"{self.host}:{PORT}"
+        self.root = Path("/") / self.name
+        self.disk = Disk()
+        self.disk.make_directory(self.root)
+        self.clock = Clock(loop, 0)
+        self.settings = settings
+        self.run = 0
+        self.started_at = 0.0
+        self.node: BrokerNode | None = None
+        self.process: Process | None = None
+        self.was_killed = False  # and has not been started since: what it had it has
+        self.ended = ""
+        self.stopped_cleanly = False
+        self.is_master = broker_id == 0  # as its configuration file has it
+        self.on_death: list[Callable[[Broker, bool], None]] = []
+        self._powerless = False
+        self._loop = loop
+        self._wire = wire
+        self._chance = chance
+
+    # --- its life -------------------------------------------------------------------------------------------------
+
+    @property
+    def is_up(self) -> bool:
+        return self.process is not None and self.process.is_alive
+
+    @property
+    def serves(self) -> bool:
+        """It is past its start."""
+        return self.is_up and self.node is not None
+
+    @property
+    def live(self) -> BrokerNode:
+        """Of a broker that serves."""
+        assert self.node is not None
+        return self.node
+
+    def config(self) -> BrokerConfig:
+        values: dict[str, Any] = {
+            "broker_name": "broker-a",
+            "broker_id": 0 if self.is_master else max(1, self.broker_id) if self.broker_id else 9,
+            "listen_port": PORT,
+            "bind_address": self.host,
+            "store_path_root_dir": self.root,
+            "mapped_file_size_commit_log": LOG_FILE,
+            "mapped_file_size_consume_queue": 160,
+            "max_hash_slot_num": 7,
+            "max_index_num": 20,
+            "physical_memory": 1 << 30,
+            "file_reserved_time": 10**6,
+            "ha_transfer_batch_size": 1024,
+            "flush_interval_commit_log": 200,
+            "flush_consume_queue_thorough_interval": 3000,
+            "flush_consumer_offset_interval": 1000,
+            "flush_delay_offset_interval": 1000,
+            "sync_metadata_interval": 2000,
+            "slave_wait_time_ms": 6000,
+            "slave_timeout": 1000,
+            "register_name_server_period": 2000,
+            "message_delay_level": "1s 3s",
+            "default_topic_queue_nums": 2,
+        }
+        values |= self.settings
+        if not self.is_master:
+            values["broker_role"] = BrokerRole.SLAVE
+            values.pop("ha_slave_addresses", None)
+        return BrokerConfig(**values)
+
+    def start(self) -> None:
+        assert not self.is_up
+        self.run += 1
+        self.was_killed = False
+        self.started_at = self._loop.now
+        self.node, self.ended, self.stopped_cleanly = None, "", False
+        self._wire.is_back(self.host)
+        process = self.process = Process(self._loop, f"{self.name}/{self.run}")
+        disk = self.disk
+        process.has_failed = lambda: disk.is_off
+        process.on_death.append(lambda: self._died(process))
+        machine = Machine(
+            files=disk,
+            network=Network(self._wire, self.host),
+            monotonic=self._loop.time,
+            now_ms=self.clock.now_ms,
+            chance=random.Random(self._chance.random()),
+        )
+        process.spawn(self._live(process, machine))
+
+    async def _live(self, process: Process, machine: Machine) -> None:
+        self._stopping = self._loop.create_future()
+        try:
+            async with broker(self.config(), machine) as node:
+                self.node = node
+                shutdown = _Shutdown(self._stopping)
+                await node.tasks.run_until(shutdown)  # type: ignore[arg-type]
+            self.stopped_cleanly = True
+        except (RocketSimError, OSError) as error:
+            self.ended = f"{type(error).__name__}: {error}"
+        except PowerCut:
+            return
+        except Exception as error:
+            self.ended = f"FAULT {type(error).__name__}: {error}"
+        process.die()
+
+    def ask_to_stop(self) -> None:
+        """SIGTERM."""
+        if not self._stopping.done():
+            self._stopping.set_result(None)
+
+    def kill(self) -> None:
+        """SIGKILL: what was written stays written."""
+        assert self.process is not None
+        self.disk.pull_the_plug()
+        self.process.die()
+
+    def lose_power(self) -> None:
+        """The machine goes dark: what was not synced may be lost, and nobody is told."""
+        self._powerless = True
+        self.kill()
+
+    def doom(self, calls: int, *, powerless: bool) -> None:
+        """To die in the middle of so many calls of its disk from now."""
+        self.disk.stop_at = self.disk.calls + calls
+        self._powerless = powerless
+
+    def undoom(self) -> None:
+        self.disk.stop_at = None
+        self._powerless = False
+
+    def make_slave(self) -> None:
+        """An operator has changed its configuration."""
+        self.is_master = False
+        for name in ("role.json", "role.json.bak"):
+            self.disk.remove(self.root / "rocketsim" / name)
+        self.disk.sync_directory(self.root / "rocketsim")
+
+    def _died(self, process: Process) -> None:
+        """Whatever ended it: the disk is as its next process will find it."""
+        powerless, self._powerless = self._powerless, False
+        for callback in self.on_death:
+            callback(self, powerless)
+        self.was_killed = not powerless and self.node is not None
+        self._wire.died(self.host, silently=powerless)
+        self.disk.stop_at = None
+        if powerless:
+            self.disk = self.disk.after_power_loss(self._chance)
+        else:
+            self.disk = self.disk.after_kill()
+        self.node = None
+
+    # --- where it stands ------------------------------------------------------------------------------------------
+
+    @property
+    def standing(self) -> Standing | None:
+        return self.live.mastership.standing if self.serves else None
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is a master by its configuration, or since a promotion; up or not."""
+        return self.is_master or self.role_epoch() > 0
+
+    def role_epoch(self) -> int:
+        """The epoch with which an operator made it the master; 0 if none did."""
+        content = self.disk.content(self.root / "rocketsim" / "role.json", durable=False)
+        return int(json.loads(content)["epoch"]) if content else 0
+
+    @property
+    def is_writable(self) -> bool:
+        return self.standing is Standing.WRITABLE
+
+    def log(self, begin: int, end: int, *, durable: bool = False) -> bytes:
+        """Log bytes as the next process finds them after a kill, or what no power loss takes."""
+        pieces = []
+        while begin < end:
+            start = begin - begin % LOG_FILE
+            stop = min(end, start + LOG_FILE)
+            content = self.disk.content(self.root / "commitlog" / f"{start:020d}", durable=durable)
+            pieces.append(content[begin - start : stop - start].ljust(stop - begin, b"\0"))
+            begin = stop
+        return b"".join(pieces)
+
+    def __str__(self) -> str:
+        if not self.is_up:
+            return f"{self.name} down{': ' + self.ended if self.ended else ''}"
+        if not self.serves:
+            return f"{self.name} starting"
+        store = self.live.store
+        epochs = self.live.epochs.epochs
+        return f"{self.name} {self.live.mastership} [{store.min_offset}, {store.end_offset}) epochs {epochs}"
+
+
+class _Shutdown:
+    """An Event that its own loop's future stands for."""
+
+    def __init__(self, future: Any) -> None:
+        self._future = future
+
+    async def wait(self) -> bool:
+        await self._future
+        return True
+
+
+class NameServer:
+    def __init__(self, loop: VirtualLoop, wire: Wire, number: int) -> None:
+        self.name = f"names-{number}"
+        self.host = f"10.0.1.{number + 1}"
+        self.address = f"{self.host}:9876"
+        self.process: Process | None = None
+        self._loop = loop
+        self._wire = wire
+
+    @property
+    def is_up(self) -> bool:
+        return self.process is not None and self.process.is_alive
+
+    def start(self) -> None:
+        self._wire.is_back(self.host)
+        self.process = Process(self._loop, self.name)
+        config = NamesrvConfig(
+            listen_port=9876, bind_address=self.host, broker_expire_time_ms=20_000, scan_not_active_broker_interval=1000
+        )
+        self.process.spawn(self._live(config))
+
+    async def _live(self, config: NamesrvConfig) -> None:
+        never = _Never()
+        await run_namesrv(config, never, Network(self._wire, self.host), lambda: int(self._loop.now * 1000))  # type: ignore[arg-type]
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.die()
+        self._wire.died(self.host, silently=False)
+
+
+class _Never:
+    """A shutdown that is never asked for."""
+
+    def is_set(self) -> bool:
+        return False
+
+    async def wait(self) -> None:
+        await asyncio.get_running_loop().create_future()
+
+
+__all__ = ["LOG_FILE", "Broker", "FlushDiskType", "NameServer"]

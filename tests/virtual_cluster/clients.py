@@ -1,0 +1,194 @@
+"""What producers, consumers and operators do in the simulation: calls over the generated stubs, each on its own.
+
+Nobody waits for them; what brokers answer is written down where they answer it (`promises.py`).
+"""
+
+import random
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from grpc.aio import AioRpcError
+from rocketsim_proto import admin_pb2, admin_pb2_grpc, broker_pb2, broker_pb2_grpc
+
+from tests.support.brokers import message
+from tests.virtual_cluster.network import Network
+from tests.virtual_cluster.virtual_loop import Process
+
+if TYPE_CHECKING:
+    from tests.virtual_cluster.broker import Broker
+    from tests.virtual_cluster.world import World
+
+HOST = "10.0.2.1"
+TOPICS = ("T", "U")
+GROUPS = ("g", "h")
+QUEUES = 2
+# A refusal: nothing of it is there, and nothing of it will ever be.  Everything else may be there.
+REFUSALS = frozenset(
+    {
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+    }
+)
+
+
+class Clients:
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._process = Process(world.loop, "clients")
+        self._network = Network(world.wire, HOST)
+        self._sent = 0
+        self.outcomes: dict[str, int] = {}
+        self.promoting = False
+        self._next_to_read: dict[tuple[str, int], int] = {}
+
+    def _spawn(self, broker: "Broker", stub: Any, work: Any) -> None:
+        async def call() -> None:
+            async with self._network.open_channel(broker.address) as channel:
+                try:
+                    await work(stub(channel))
+                except AioRpcError as error:
+                    self._count(error.code().name)
+
+        self._process.spawn(call())
+
+    def _count(self, outcome: str) -> None:
+        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
+
+    # --- producers ------------------------------------------------------------------------------------------------
+
+    def send(self, broker: "Broker", chance: random.Random, *, topic: str | None = None, delay: int = 0) -> str:
+        topic = topic or chance.choice(TOPICS)
+        number = self._sent
+        self._sent += 1
+        count = 1 if delay else chance.choice((1, 1, 2, 3))
+        bodies = [b"%d.%d " % (number, n) + bytes(chance.randint(0, 300)) for n in range(count)]
+        properties = {"DELAY": str(delay)} if delay else {"TAGS": "TagA", "KEYS": f"k{number % 5}"}
+        queues = [chance.randrange(QUEUES) for _ in bodies]
+        records = b"".join(
+            message(topic, body, queue, **properties) for body, queue in zip(bodies, queues, strict=True)
+        )
+        request = broker_pb2.SendRequest(
+            topic=topic, records=records, count=count, crc32=zlib.crc32(records), broker_name="broker-a"
+        )
+
+        async def work(stub: Any) -> None:
+            try:
+                response = await stub.Send(request, timeout=5.0)
+            except AioRpcError as error:
+                if error.code() in REFUSALS:
+                    self._world.promises.refused_bodies.update(bodies)
+                raise
+            self._count(broker_pb2.SendResponse.PutStatus.Name(response.status))
+
+        self._spawn(broker, broker_pb2_grpc.BrokerStub, work)
+        return f"send {number} of {count} to {broker.name}"
+
+    # --- consumers ------------------------------------------------------------------------------------------------
+
+    def pull(self, broker: "Broker", chance: random.Random) -> str:
+        """From the beginning, from the middle, or from the end, holding the call."""
+        topic, queue = chance.choice(TOPICS), chance.randrange(QUEUES)
+        offset = chance.choice((0, 0, chance.randint(0, 60)))
+        known = self._next_to_read.get((topic, queue), 0)
+        commit = chance.randint(0, known) if chance.random() < 0.2 else None
+        request = broker_pb2.PullRequest(
+            consumer_group=chance.choice(GROUPS),
+            topic=topic,
+            queue_id=queue,
+            queue_offset=offset,
+            max_msg_nums=32,
+            suspend_timeout_ms=chance.choice((0, 2000)),
+            commit_offset=commit,
+        )
+
+        async def work(stub: Any) -> None:
+            response = await stub.Pull(request, timeout=6.0)
+            if response.count:
+                self._next_to_read[topic, queue] = max(known, response.next_begin_offset)
+            self._count("read" if response.count else "nothing to read")
+
+        self._spawn(broker, broker_pb2_grpc.BrokerStub, work)
+        return f"pull {topic}:{queue} from {offset} at {broker.name}"
+
+    def pull_range(self, broker: "Broker", chance: random.Random) -> str:
+        ranges = [
+            broker_pb2.PullRangeRequest.Range(topic=topic, queue_id=queue, from_offset=0, until_offset=1000)
+            for topic in TOPICS
+            for queue in range(QUEUES)
+        ]
+        request = broker_pb2.PullRangeRequest(consumer_group="g", ranges=ranges, max_frame_bytes=4096)
+
+        async def work(stub: Any) -> None:
+            async for _ in stub.PullRange(request, timeout=5.0):
+                self._count("frame")
+
+        self._spawn(broker, broker_pb2_grpc.BrokerStub, work)
+        return f"pull ranges at {broker.name}"
+
+    def commit(self, broker: "Broker", chance: random.Random) -> str:
+        """Up to what was read."""
+        topic, queue = chance.choice(TOPICS), chance.randrange(QUEUES)
+        offset = chance.randint(0, self._next_to_read.get((topic, queue), 0))
+        entries = [broker_pb2.CommitOffsetsRequest.Entry(topic=topic, queue_id=queue, offset=offset)]
+        request = broker_pb2.CommitOffsetsRequest(consumer_group=chance.choice(GROUPS), entries=entries)
+
+        async def work(stub: Any) -> None:
+            await stub.CommitOffsets(request, timeout=5.0)
+            self._count("committed")
+
+        self._spawn(broker, broker_pb2_grpc.BrokerStub, work)
+        return f"commit {request.consumer_group} {entries[0].offset} at {broker.name}"
+
+    def query(self, broker: "Broker", chance: random.Random) -> str:
+        request = broker_pb2.QueryOffsetsRequest(consumer_group=chance.choice(GROUPS))
+
+        async def work(stub: Any) -> None:
+            await stub.QueryOffsets(request, timeout=5.0)
+            self._count("offsets")
+
+        self._spawn(broker, broker_pb2_grpc.BrokerStub, work)
+        return f"query offsets at {broker.name}"
+
+    # --- operators ------------------------------------------------------------------------------------------------
+
+    def reset(self, broker: "Broker", chance: random.Random) -> str:
+        request = admin_pb2.ResetOffsetByTimeRequest(
+            group=chance.choice(GROUPS), topic=chance.choice(TOPICS), timestamp=chance.choice((0, -1)), force=True
+        )
+
+        async def work(stub: Any) -> None:
+            await stub.ResetOffsetByTime(request, timeout=5.0)
+            self._count("reset")
+
+        self._spawn(broker, admin_pb2_grpc.AdminStub, work)
+        return f"reset {request.group} at {broker.name}"
+
+    def delete_topic(self, broker: "Broker", chance: random.Random) -> str:
+        self._world.deleted_topics.add("V")
+
+        async def work(stub: Any) -> None:
+            await stub.DeleteTopic(admin_pb2.DeleteTopicRequest(topic="V"), timeout=5.0)
+            self._count("topic deleted")
+
+        self._spawn(broker, admin_pb2_grpc.AdminStub, work)
+        return f"delete topic V at {broker.name}"
+
+    def promote(self, broker: "Broker", *, force: bool) -> str:
+        world = self._world
+        role = "SYNC_MASTER" if world.levels.sync_master else "ASYNC_MASTER"
+        request = admin_pb2.PromoteSlaveRequest(broker_name="broker-a", broker_role=role, force=force)
+
+        async def work(stub: Any) -> None:
+            self.promoting = True
+            try:
+                await stub.PromoteSlave(request, timeout=20.0)
+                self._count("promoted")
+            finally:
+                self.promoting = False
+
+        self._spawn(broker, admin_pb2_grpc.AdminStub, work)
+        return f"promote {broker.name}{' by force' if force else ''}"

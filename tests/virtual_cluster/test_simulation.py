@@ -1,0 +1,28 @@
+"""The real brokers under random trouble; a failing seed is in the message, and runs the same again."""
+
+import pytest
+
+from tests.virtual_cluster.world import World, plan
+
+STEPS = 150
+
+
+@pytest.mark.parametrize("first", range(0, 16, 4))
+def test_no_promise_is_broken_whatever_happens(first):
+    for seed in range(first, first + 4):
+        World(seed).run(plan(seed, STEPS))
+
+
+def test_a_seed_runs_the_same_again():
+    worlds = [World(5), World(5)]
+    for world in worlds:
+        world.run(plan(5, STEPS))
+    assert worlds[0].fingerprint == worlds[1].fingerprint
+    assert len(worlds[0].crash_points) > 5
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(1000, 1400, 10))
+def test_no_promise_is_broken_whatever_happens_for_long(first):
+    for seed in range(first, first + 10):
+        World(seed).run(plan(seed, 2 * STEPS))

@@ -1,0 +1,545 @@
+"""The simulated world: brokers, name servers, clients and an operator, and what befalls them.
+
+A run is a list of decisions, made by the seed beforehand; each has chance of its own, so that one can be left out and
+the others stay what they were.  After each decision some time passes and `promises.py` is asked.
+"""
+
+import gc
+import hashlib
+import logging
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from grpc_reflection.v1alpha import reflection as grpc_reflection
+
+from broker_service.broker.mastership import Standing
+from broker_service.broker.node import BrokerNode
+from broker_service.model import BrokerRole, FlushDiskType
+from broker_service.replication import flusher
+from broker_service.replication.acknowledgement import AckLevels
+from broker_service.replication.epochs import Epoch
+from broker_service.store import durability
+from broker_service.store.offset_journal import OffsetEntry
+from tests.virtual_cluster.broker import Broker, NameServer
+from tests.virtual_cluster.clients import HOST, Clients
+from tests.virtual_cluster.network import Wire
+from tests.virtual_cluster.promises import AWAITED, PromiseBroken, Promises
+from tests.virtual_cluster.threads import Threading
+from tests.virtual_cluster.virtual_loop import VirtualLoop
+
+MODES = [AckLevels(sync_master=master, sync_flush=disk) for master in (True, False) for disk in (True, False)]
+QUIET_S = 6.0  # since the network was last disturbed: everybody has found everybody again
+
+
+class Decision(NamedTuple):
+    number: int
+    name: str
+    seed: int
+
+
+def plan(seed: int, steps: int) -> list[Decision]:
+    """Each seed has its own mixture: much of some troubles, and none of others, finds more than a little of each."""
+    chance = random.Random(seed)
+    weights = [
+        weight if name in ALWAYS else weight * chance.choice((0.0, 0.5, 1.0, 3.0)) for name, weight in WEIGHTS.items()
+    ]
+    names = list(WEIGHTS)
+    return [Decision(number, chance.choices(names, weights)[0], chance.getrandbits(32)) for number in range(steps)]
+
+
+class World:
+    """`levels` is the mode of the pair, and with how many brokers and name servers there are it follows the seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.levels = MODES[seed % len(MODES)]
+        chance = random.Random(seed * 7919 + 1)
+        self.loop = VirtualLoop()
+        self.threading = Threading(self.loop, random.Random(chance.random()))
+        self.wire = Wire(self.loop, random.Random(chance.random()))
+        self.names = [NameServer(self.loop, self.wire, number) for number in range(chance.choice((1, 1, 2)))]
+        settings = {
+            "broker_role": BrokerRole.SYNC_MASTER if self.levels.sync_master else BrokerRole.ASYNC_MASTER,
+            "flush_disk_type": FlushDiskType.SYNC_FLUSH if self.levels.sync_flush else FlushDiskType.ASYNC_FLUSH,
+            "namesrv_addr": ";".join(name.address for name in self.names),
+        }
+        count = 2 + chance.randrange(2)
+        self.brokers = [
+            Broker(self.loop, self.wire, number, random.Random(chance.random()), **settings) for number in range(count)
+        ]
+        self.hosts = [broker.host for broker in self.brokers]
+        self.promoted: dict[tuple[Epoch, int], bool] = {}  # (epoch, broker) that an operator made; whether by force
+        self.deleted_topics: set[str] = set()
+        self.disturbed_at = 0.0
+        self.history: list[str] = []
+        self.deaths: Counter[tuple[str, ...]] = Counter()
+        self.crash_points: set[tuple[object, ...]] = set()
+        self.promises = Promises(self)
+        self.clients = Clients(self)
+        self.wire.answered = self._answered
+        for broker in self.brokers:
+            broker.on_death.append(self._died)
+
+    @property
+    def mode(self) -> str:
+        master = "SYNC_MASTER" if self.levels.sync_master else "ASYNC_MASTER"
+        return f"{master} {'SYNC_FLUSH' if self.levels.sync_flush else 'ASYNC_FLUSH'} {len(self.brokers)} brokers"
+
+    # --- a run ----------------------------------------------------------------------------------------------------
+
+    def run(self, decisions: list[Decision]) -> None:
+        """Raises PromiseBroken with the seed and the last steps in its message."""
+        with self._simulated():
+            try:
+                self._run(decisions)
+            except PromiseBroken as broken:
+                raise PromiseBroken(self._told(str(broken))) from broken
+            except Exception as fault:
+                raise PromiseBroken(self._told(f"{type(fault).__name__}: {fault}")) from fault
+
+    def _run(self, decisions: list[Decision]) -> None:
+        for name in self.names:
+            name.start()
+        for broker in self.brokers:
+            broker.start()
+        self.loop.run_until(lambda: self.brokers[0].is_writable, 20.0)
+        for decision in decisions:
+            chance = random.Random(decision.seed)
+            said = getattr(self, decision.name)(chance)
+            if said is None:
+                continue  # There was nothing to do it to.
+            self.history.append(f"{self.loop.now - 1000:.3f} {said}")
+            self.loop.run_for(chance.choice((0.003, 0.03, 0.2, 1.0)))
+            self._check(full=False)
+        self.heal()
+
+    @contextmanager
+    def _simulated(self) -> Iterator[None]:
+        """The brokers' threads are simulated ones; what only operators look at, and costs time, is not there."""
+        reflection = grpc_reflection.enable_server_reflection
+        hook, level = sys.unraisablehook, logging.root.manager.disable
+        grpc_reflection.enable_server_reflection = lambda *_: None
+        sys.unraisablehook = lambda _: None  # dead processes are cut off in the middle of what they were about
+        logging.disable(logging.CRITICAL)
+        was_enabled = gc.isenabled()
+        gc.collect()
+        gc.disable()  # when garbage goes must not depend on what ran before
+        try:
+            with self.threading.installed(flusher, durability):
+                yield
+        finally:
+            for broker in self.brokers:
+                if broker.is_up:
+                    broker.kill()
+            self.loop.abandon()
+            if was_enabled:
+                gc.enable()
+            grpc_reflection.enable_server_reflection = reflection
+            sys.unraisablehook = hook
+            logging.disable(level)
+
+    def _told(self, what: str) -> str:
+        state = "\n  ".join(map(str, self.brokers))
+        steps = "\n  ".join(self.history[-25:])
+        return (
+            f"seed {self.seed}, {self.mode}: {what}\n  {state}\nlast steps:\n  {steps}\n"
+            f"again, and as few steps as show it: python -m tests.virtual_cluster {self.seed}"
+        )
+
+    def _check(self, *, full: bool) -> None:
+        if self.loop.faults:
+            raise PromiseBroken(f"something failed that nobody waits for: {self.loop.faults[0]}")
+        if self.wire.surprises:
+            raise PromiseBroken(f"a servicer failed: {self.wire.surprises[0]}")
+        for broker in self.brokers:
+            if broker.ended:
+                raise PromiseBroken(f"{broker.name} ended by itself: {broker.ended}")
+        self.promises.check(full=full or self._is_due())
+
+    def _is_due(self) -> bool:
+        """All is looked at after each death and each start."""
+        runs = [(broker.run, broker.is_up, broker.serves) for broker in self.brokers]
+        due = runs != getattr(self, "_runs", None)
+        self._runs = runs
+        return due
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for equal runs."""
+        digest = hashlib.sha256("\n".join(self.history).encode())
+        for broker in self.brokers:
+            digest.update(str(broker).encode())
+        return digest.hexdigest()[:16]
+
+    # --- what promises ask ----------------------------------------------------------------------------------------
+
+    def serving(self) -> list[Broker]:
+        return [broker for broker in self.brokers if broker.serves]
+
+    def could_meet(self, broker: Broker, other: Broker) -> bool:
+        """Whether a master that started could hear of the other before it went on without it."""
+        early = other.is_up and other.started_at <= broker.started_at + 1.0
+        return early and self.disturbed_at < broker.started_at - QUIET_S
+
+    def could_ask(self, broker: Broker, other: Broker) -> bool:
+        now = self.loop.now
+        return other.is_up and now - other.started_at > QUIET_S and now - self.disturbed_at > QUIET_S
+
+    def _answered(self, host: str, path: str, request: object, response: object) -> None:
+        for broker in self.brokers:
+            if broker.host == host:
+                self.promises.answered(broker, path, request, response)
+
+    def _died(self, broker: Broker, powerless: bool) -> None:
+        where = broker.disk.died_in or ("outside",)
+        self.deaths["power" if powerless else "kill", *where] += 1
+        self.crash_points.add((self.seed, broker.broker_id, broker.run, broker.disk.calls, powerless))
+        if powerless:
+            self.promises.power_goes(broker)
+
+    def _disturb(self) -> None:
+        self.disturbed_at = self.loop.now
+
+    # --- clients --------------------------------------------------------------------------------------------------
+
+    def send(self, chance: random.Random) -> str | None:
+        broker = self._target(chance)
+        return None if broker is None else self.clients.send(broker, chance)
+
+    def burst(self, chance: random.Random) -> str | None:
+        broker = self._target(chance)
+        if broker is None:
+            return None
+        return "; ".join(self.clients.send(broker, chance) for _ in range(chance.randint(2, 6)))
+
+    def send_delayed(self, chance: random.Random) -> str | None:
+        broker = self._target(chance)
+        return None if broker is None else self.clients.send(broker, chance, delay=chance.choice((1, 2)))
+
+    def send_to_passing_topic(self, chance: random.Random) -> str | None:
+        broker = self._target(chance)
+        return None if broker is None else self.clients.send(broker, chance, topic="V")
+
+    def pull(self, chance: random.Random) -> str | None:
+        broker = self._pick(chance, lambda broker: broker.is_up)
+        return None if broker is None else self.clients.pull(broker, chance)
+
+    def pull_range(self, chance: random.Random) -> str | None:
+        broker = self._pick(chance, lambda broker: broker.is_up)
+        return None if broker is None else self.clients.pull_range(broker, chance)
+
+    def commit(self, chance: random.Random) -> str | None:
+        """To the master; to a slave while there is none."""
+        broker = self._pick(chance, lambda broker: broker.is_writable) or self._pick(chance, lambda b: b.is_up)
+        return None if broker is None else self.clients.commit(broker, chance)
+
+    def query(self, chance: random.Random) -> str | None:
+        broker = self._pick(chance, lambda broker: broker.is_up)
+        return None if broker is None else self.clients.query(broker, chance)
+
+    def reset(self, chance: random.Random) -> str | None:
+        broker = self._pick(chance, lambda broker: broker.is_writable)
+        return None if broker is None else self.clients.reset(broker, chance)
+
+    def delete_topic(self, chance: random.Random) -> str | None:
+        broker = self._pick(chance, lambda broker: broker.is_writable)
+        return None if broker is None else self.clients.delete_topic(broker, chance)
+
+    def wait(self, chance: random.Random) -> str:
+        seconds = chance.choice((0.5, 2.0, 8.0))
+        self.loop.run_for(seconds)
+        return f"wait {seconds} s"
+
+    # --- crashes --------------------------------------------------------------------------------------------------
+
+    def die_in_a_call(self, chance: random.Random) -> str | None:
+        """At one of the next things that the broker does to its disk."""
+        broker = self._pick(chance, lambda broker: broker.is_up)
+        if broker is None or broker.disk.stop_at is not None:
+            return None
+        calls = chance.choice((1, 2, 3, 5, 8, 13, 21))
+        broker.doom(calls, powerless=chance.random() < 0.5)
+        return f"{broker.name} will die in its disk call {calls} from now"
+
+    def start_and_die(self, chance: random.Random) -> str | None:
+        """In the middle of its recovery."""
+        broker = self._pick(chance, lambda broker: not broker.is_up)
+        if broker is None:
+            return None
+        broker.doom(chance.randint(1, 40), powerless=chance.random() < 0.5)
+        broker.start()
+        return f"start {broker.name}, which dies in it"
+
+    def kill(self, chance: random.Random) -> str | None:
+        broker = self._pick(chance, lambda broker: broker.is_up)
+        if broker is None:
+            return None
+        broker.kill()
+        return f"kill {broker.name}"
+
+    def lose_power(self, chance: random.Random) -> str | None:
+        broker = self._pick(chance, lambda broker: broker.is_up)
+        if broker is None:
+            return None
+        broker.lose_power()
+        return f"power loss of {broker.name}"
+
+    def lose_all_power(self, chance: random.Random) -> str | None:
+        victims = [broker for broker in self.brokers if broker.is_up]
+        for broker in victims:
+            broker.lose_power()
+        return f"power loss of {len(victims)} brokers" if victims else None
+
+    def stop(self, chance: random.Random) -> str | None:
+        broker = self._pick(chance, lambda broker: broker.is_up)
+        if broker is None:
+            return None
+        broker.ask_to_stop()
+        return f"stop {broker.name}"
+
+    def start(self, chance: random.Random) -> str | None:
+        broker = self._pick(chance, lambda broker: not broker.is_up)
+        if broker is None:
+            return None
+        broker.start()
+        return f"start {broker.name}"
+
+    def restart_name_server(self, chance: random.Random) -> str:
+        server = chance.choice(self.names)
+        self._disturb()
+        if server.is_up:
+            server.kill()
+            return f"kill {server.name}"
+        server.start()
+        return f"start {server.name}"
+
+    # --- the network ----------------------------------------------------------------------------------------------
+
+    def cut(self, chance: random.Random) -> str:
+        """One way, or both; between brokers, a broker and its name server, or a broker and the clients."""
+        hosts = [*self.hosts, *(name.host for name in self.names), HOST]
+        one, other = chance.sample(hosts, 2)
+        self._disturb()
+        self.wire.cut(one, other)
+        if chance.random() < 0.6:
+            self.wire.cut(other, one)
+            return f"cut {one} and {other}"
+        return f"cut {one} to {other}"
+
+    def mend(self, chance: random.Random) -> str | None:
+        if not self.wire.cuts and self.wire.delay_s < 0.01:
+            return None
+        self.wire.heal()
+        self._disturb()
+        return "mend the network"
+
+    def slow(self, chance: random.Random) -> str:
+        self.wire.delay_s = chance.choice((0.05, 0.3, 1.5))
+        self._disturb()
+        return f"messages take {self.wire.delay_s} s"
+
+    def corrupt(self, chance: random.Random) -> str:
+        self.wire.corruptions += 1
+        self._disturb()
+        return "a message loses a bit"
+
+    def jump(self, chance: random.Random) -> str:
+        broker = chance.choice(self.brokers)
+        broker.clock.off_ms += chance.choice((-3_600_000, -60_000, -500, 500, 60_000, 3_600_000))
+        return f"the clock of {broker.name} is off by {broker.clock.off_ms} ms"
+
+    # --- the operator ---------------------------------------------------------------------------------------------
+
+    def promote(self, chance: random.Random) -> str | None:
+        """Only when the master is gone, as the book says; sometimes by force."""
+        if any(broker.is_up and broker.standing is not Standing.FENCED for broker in self.brokers if broker.leads):
+            return None
+        broker = self._pick(chance, _may_be_promoted)
+        if broker is None or self.clients.promoting:
+            return None
+        self._force = chance.random() < 0.3
+        return self.clients.promote(broker, force=self._force)
+
+    _force = False
+
+    def note_promotions(self) -> None:
+        for broker in self.brokers:
+            if broker.serves and broker.is_writable and broker.role_epoch():
+                for epoch in broker.live.epochs.epochs.epochs:
+                    if epoch.epoch == broker.role_epoch():
+                        self.promoted.setdefault((epoch, broker.broker_id), self._force)
+
+    def fail_over(self, chance: random.Random) -> str | None:
+        """The master goes while producers send, and a slave takes its place at once."""
+        master = self._pick(chance, lambda broker: broker.is_writable)
+        slave = self._pick(chance, _may_be_promoted)
+        if master is None or slave is None:
+            return None
+        for _ in range(chance.randint(1, 6)):
+            self.clients.send(master, chance)
+        self.loop.run_for(chance.choice((0.0005, 0.002, 0.004, 0.05)))
+        if not master.is_up:
+            return "fail over, from who is gone already"
+        (master.lose_power if chance.random() < 0.5 else master.kill)()
+        self.loop.run_for(chance.choice((0.1, 1.0, 4.0)))
+        said = self.promote(chance)
+        self.loop.run_for(1.0)
+        for _ in range(chance.randint(0, 3)):
+            self.send(chance)
+        if not master.is_up and chance.random() < 0.7:
+            master.start()
+        return f"{master.name} dies among sends: {said}"
+
+    def return_of_the_past(self, chance: random.Random) -> str | None:
+        """The promoted master dies, the name servers forget, and the master that it replaced comes back."""
+        master = self._pick(chance, lambda broker: broker.is_writable and broker.role_epoch() > 0)
+        past = self._pick(chance, lambda broker: not broker.is_up and broker.leads)
+        if master is None or past is None:
+            return None
+        self._disturb()
+        master.kill()
+        for server in self.names:
+            if server.is_up:
+                server.kill()
+            server.start()
+        past.start()
+        self.loop.run_for(8.0)
+        return f"{master.name} dies, {past.name} comes back to name servers that know nothing"
+
+    def demote(self, chance: random.Random) -> str | None:
+        """A fenced master is started as a slave; sometimes it dies soon, which is when what was not cut well shows."""
+        broker = self._pick(chance, lambda broker: broker.standing is Standing.FENCED)
+        if broker is None:
+            return None
+        broker.kill()
+        broker.make_slave()
+        broker.start()
+        if chance.random() < 0.5:
+            self.loop.run_for(chance.choice((0.1, 0.5, 2.0)))
+            if broker.is_up:
+                (broker.lose_power if chance.random() < 0.3 else broker.kill)()
+                broker.start()
+        return f"{broker.name} is a slave now"
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """Nothing fails any more: one master takes writes, and every other broker ends with its log."""
+        self.history.append("heal")
+        self.wire.heal()
+        self._disturb()
+        for name in self.names:
+            if not name.is_up:
+                name.start()
+        for broker in self.brokers:
+            broker.undoom()
+            if not broker.is_up:
+                broker.start()
+        step = 0
+        while missing := self._what_is_not_whole():
+            step += 1
+            if step > 240:
+                raise PromiseBroken(f"the brokers do not come into step again: {missing}")
+            self.loop.run_for(0.5)
+            self._check(full=False)
+            for broker in self.brokers:
+                if not broker.is_up:
+                    broker.start()
+                elif broker.standing is Standing.FENCED:
+                    self.demote(random.Random(step))
+            if step > 40 and not any(broker.leads for broker in self.brokers):
+                self._promote_anybody()
+        self._check(full=True)
+
+    def _promote_anybody(self) -> None:
+        slaves = [broker for broker in self.brokers if _may_be_promoted(broker)]
+        if slaves and not self.clients.promoting:
+            self._force = True
+            best = max(slaves, key=lambda slave: (slave.live.epochs.epochs.last, slave.live.store.end_offset))
+            self.history.append(self.clients.promote(best, force=True))
+
+    def _what_is_not_whole(self) -> str:
+        down = [broker.name for broker in self.brokers if not broker.serves]
+        if down:
+            return f"{down} do not serve"
+        masters = [broker for broker in self.brokers if broker.is_writable]
+        if len(masters) != 1:
+            return f"{len(masters)} masters take writes"
+        master = masters[0].live
+        for broker in self.brokers:
+            node = broker.live
+            if broker is masters[0]:
+                continue
+            if node.store.end_offset != master.store.end_offset or node.epochs.epochs != master.epochs.epochs:
+                return f"{broker} has not the log of {masters[0]}"
+            if not node.replication_slave.is_following():
+                return f"{broker} does not follow"
+            ours, theirs = _offsets(node), _offsets(master)
+            different = {key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key)}
+            if "offsets that a master lost come back from its slave" in AWAITED:
+                different = {key for key in theirs if key not in ours or ours[key] < theirs[key]}
+            if different:
+                return f"{broker} and the master have other offsets: " + ", ".join(
+                    f"{key}: {ours.get(key)} and {theirs.get(key)}" for key in sorted(different)
+                )
+        return ""
+
+    def _target(self, chance: random.Random) -> Broker | None:
+        """Where a producer sends: the master it knows; now and then one of the past."""
+        if chance.random() < 0.9:
+            return self._pick(chance, lambda broker: broker.is_writable)
+        return self._pick(chance, lambda broker: broker.is_up)
+
+    def _pick(self, chance: random.Random, wanted: Callable[[Broker], bool]) -> Broker | None:
+        found = [broker for broker in self.brokers if wanted(broker)]
+        return chance.choice(found) if found else None
+
+
+def _may_be_promoted(broker: Broker) -> bool:
+    """A slave that has followed a master: one that never did would begin a history of its own."""
+    return broker.standing is Standing.SLAVE and broker.node is not None and broker.live.epochs.epochs.last > 0
+
+
+def _offsets(node: BrokerNode) -> dict[tuple[str, str, int], OffsetEntry]:
+    return {
+        (group, topic, queue): entry
+        for group, topic, queues in node.offsets.everything()
+        for queue, entry in queues.items()
+    }
+
+
+WEIGHTS = {
+    "send": 20,
+    "burst": 6,
+    "send_delayed": 3,
+    "send_to_passing_topic": 2,
+    "pull": 8,
+    "pull_range": 1,
+    "commit": 5,
+    "query": 1,
+    "reset": 1,
+    "delete_topic": 1,
+    "wait": 4,
+    "die_in_a_call": 14,
+    "start_and_die": 3,
+    "kill": 3,
+    "lose_power": 3,
+    "lose_all_power": 1,
+    "stop": 1,
+    "start": 26,
+    "restart_name_server": 2,
+    "cut": 3,
+    "mend": 8,
+    "slow": 1,
+    "corrupt": 1,
+    "jump": 1,
+    "promote": 4,
+    "fail_over": 4,
+    "return_of_the_past": 4,
+    "demote": 10,
+}
+ALWAYS = {"send", "start", "demote", "mend"}
