@@ -388,3 +388,34 @@ def pids_of(folder: Path) -> dict[str, int]:
                 if argument.startswith(str(folder)) and argument.endswith(".properties"):
                     found[Path(argument).stem] = int(entry.name)
     return found
+
+
+def test_a_promotion_says_what_stands_against_it_and_what_it_cuts_and_a_slave_that_is_gone_is_forgotten(pair):
+    """The last test of this file: it ends the master."""
+    master, slave = pair.master, pair.slave
+    assert "slave 1 follows this master now: stop it first" in trouble(
+        "admin", "removeSlave", "-b", master.address, "-i", "1"
+    )
+    assert f"slave 9 is not known here; known are: 1 at {slave.address}" in trouble(
+        "admin", "removeSlave", "-b", master.address, "-i", "9"
+    )
+    promote = ("admin", "promoteSlave", *pair.n, "-b", slave.address)
+    refusal = trouble(*promote)
+    assert f"the master at {master.address} answers" in refusal and "--force" in refusal
+    master.kill()
+    done = wait_until(lambda: (tried := rocketsim(*promote)).returncode == 0 and tried, "the promotion")
+    first, second = done.stdout.splitlines()
+    assert first.startswith(f"{slave.address} is the master now: epoch ")
+    assert second.startswith(f"broker 0 at {master.address}: it does not answer, so nobody knows how many bytes")
+    master.start(brokerId=2, brokerRole="SLAVE")
+    wait_until(lambda: "2 at " in pair.admin("brokerStatus", "-b", slave.address)[0]["knownSlaves"], "it follows")
+    master.kill()
+    removed = wait_until(
+        lambda: (
+            (tried := rocketsim("admin", "removeSlave", "-b", slave.address, "-i", "2", "--json")).returncode == 0
+            and tried
+        ),
+        "it is forgotten",
+    )
+    assert removed.stdout == ""
+    assert pair.admin("brokerStatus", "-b", slave.address)[0]["knownSlaves"] == "none"
