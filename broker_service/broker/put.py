@@ -12,10 +12,12 @@ from broker_service.broker.frame import Frame, FrameLimits, check_frame
 from broker_service.broker.names import SCHEDULE_TOPIC
 from broker_service.broker.topics import TopicConfig
 from broker_service.broker.traffic import Traffic
-from broker_service.errors import DiskFull, InvalidParameter, MessageIllegal, QueueNotExist, TopicNotExist
+from broker_service.errors import DiskFull, InvalidParameter, MessageIllegal, QueueNotExist, SystemBusy, TopicNotExist
 from broker_service.model import Appended, PutStatus
 
 logger = logging.getLogger(__name__)
+
+MAX_PENDING_BYTES = 256 << 20  # of puts that wait: gRPC keeps a request for as long as its call; one may always wait
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,6 +39,7 @@ class PutPath:
         self._broker = broker
         self._traffic = traffic
         self._pending = 0
+        self._pending_bytes = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -45,20 +48,33 @@ class PutPath:
 
         Everything up to the append is one step of the event loop: two frames never interleave.
         """
-        frame = self._checked(send)
-        self._broker.acknowledgements.check_room()
-        appended = self._append(send.topic, frame)
-        self._traffic.add(send.count, len(send.records))
-        if not frame.waits:
+        size = len(send.records)
+        appended, waits = self._appended(send)  # nothing of the frame is kept here while its put waits
+        if not waits:
             return appended, PutStatus.PUT_OK
         self._pending += 1
+        self._pending_bytes += size
         self._idle.clear()
         try:
             return appended, await self._broker.acknowledgements.wait(appended.end_offset, send.timeout_s)
         finally:
             self._pending -= 1
+            self._pending_bytes -= size
             if not self._pending:
                 self._idle.set()
+
+    def _appended(self, send: Send) -> tuple[Appended, bool]:
+        """What became of the frame, and whether its sender waits for disk and slave."""
+        frame = self._checked(send)
+        self._broker.acknowledgements.check_room()
+        size = len(send.records)
+        if self._pending and self._pending_bytes + size > MAX_PENDING_BYTES:
+            raise SystemBusy(
+                f"puts of {self._pending_bytes} bytes wait for a disk or a slave already; send again in a moment"
+            )
+        appended = self._append(send.topic, frame)
+        self._traffic.add(send.count, size)
+        return appended, frame.waits
 
     async def drained(self) -> None:
         """Every put has its answer."""

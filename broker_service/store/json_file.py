@@ -5,12 +5,15 @@ reads that too).  As with RocketMQ, the previous content stays beside it in FILE
 """
 
 import json
+import logging
 import re
 from pathlib import Path
 from typing import Any
 
 from broker_service.errors import StoreCorrupt
 from broker_service.store.files import Files
+
+logger = logging.getLogger(__name__)
 
 # A string is matched first and left alone, so that what looks like a key inside one is not touched.
 _STRING_OR_BARE_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(\s*:)', re.DOTALL)
@@ -37,7 +40,6 @@ class JsonFile:
         self.path = path
         self.backup = path.with_name(path.name + ".bak")
         self._files = files or Files()
-        self.note: str | None = None  # why the backup was read instead, for the log
 
     def load(self) -> dict[str, Any] | None:
         """The content, from the backup if the file is missing or damaged; None if neither was ever written.  What it
@@ -53,7 +55,8 @@ class JsonFile:
                 continue
             if isinstance(value, dict):
                 if path is self.backup:
-                    self.note = f"read {path} instead of {self.path} ({damage[0] if damage else 'missing'})"
+                    why = damage[0] if damage else f"{self.path} is missing"
+                    logger.warning("%s: the content before the last change is taken, from %s", why, path)
                 return value
             damage.append(f"{path} is not a JSON object")
         if damage:

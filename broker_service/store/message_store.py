@@ -381,6 +381,7 @@ class MessageStore:
         if not deleted:
             return []
         deleted += self._queues.trim(log.min_offset) + self._index.trim(log.min_offset)
+        self._queues.prune_floors()
         self._next_thorough_ms = now_ms  # the remembered queue bounds have changed
         return [f"deleted {path} (disk {used:.0f} % full, log starts at {log.min_offset} now)" for path in deleted]
 

@@ -1,10 +1,11 @@
 """OffsetJournal: what was committed since `consumerOffset.json` was last written, one line of JSON a commit.
 
-    ["group","topic",{"0":[generation,offset],"1":[generation,offset,[epoch,epoch id,log offset]]}]
+    1b851995 ["group","topic",{"0":[generation,offset],"1":[generation,offset,[epoch,epoch id,log offset]]}]
 
-Entries merge forward when they are read again, but for a line with a `true` behind: what it says replaces what was.
-A line is with the operating system when `append` returns, so SIGKILL takes nothing back.  A last line that a power loss
-cut short is dropped, and said so.  `rotate` puts the lines so far aside; they go once the JSON file has them.
+A line begins with the CRC-32 of its JSON, but for those of older versions.  One that is damaged is dropped by itself,
+and said so.  Entries merge forward when they are read again, but for a line with a `true` behind: what it says replaces
+what was.  A line is with the operating system when `append` returns, so SIGKILL takes nothing back.  `rotate` puts the
+lines so far aside; they go once the JSON file has them.
 
 The file is allocated before it is used, up to its reserve, and zeros follow the last line: commits go on for a while on
 a disk that is full.
@@ -17,10 +18,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from isal import isal_zlib
+
 from broker_service.store.files import Files, refusal, used_size
 
 logger = logging.getLogger(__name__)
 
+_LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 RESERVE = 4 << 20  # bytes; some ten thousand commits
 
 
@@ -115,7 +119,8 @@ class OffsetJournal:
             queue: (*entry, entry.raised_at) if entry.raised_at.epoch else entry for queue, entry in entries.items()
         }
         words = [group, topic, values, True] if replaces else [group, topic, values]
-        line = json.dumps(words, separators=(",", ":")).encode() + b"\n"
+        text = json.dumps(words, separators=(",", ":")).encode()
+        line = b"%08x %b\n" % (isal_zlib.crc32(text), text)
         try:
             self._clean()
             self._files.pwrite(self._file, line, self._end)
@@ -188,19 +193,20 @@ def _rotations(files: Files, path: Path) -> list[int]:
 
 
 def _lines(files: Files, path: Path) -> tuple[list[Line], int]:
-    """The good lines from the beginning, and where they end."""
+    """The good lines, and where the last one ends."""
     data = files.read(path)
     data = data[: used_size(data)]
     lines: list[Line] = []
-    at = 0
-    for piece in data.splitlines(keepends=True):
+    at = end = 0
+    for piece in _LINE.findall(data):
         line = _parse(piece)
-        if line is None:
-            logger.warning("%s: dropped %d bytes at %d that are no whole commit", path, len(data) - at, at)
-            break
-        lines.append(line)
         at += len(piece)
-    return lines, at
+        if line is None:
+            logger.warning("%s: dropped %d bytes at %d that are no commit", path, len(piece), at - len(piece))
+        else:
+            lines.append(line)
+            end = at
+    return lines, end
 
 
 def _entry(generation: int, offset: int, raised_at: Sequence[int] = NO_POINT) -> OffsetEntry:
@@ -208,10 +214,15 @@ def _entry(generation: int, offset: int, raised_at: Sequence[int] = NO_POINT) ->
 
 
 def _parse(piece: bytes) -> Line | None:
+    text = piece[:-1]
     if not piece.endswith(b"\n"):
         return None
+    if text[:1] != b"[":  # as older versions wrote it
+        crc, _, text = text.partition(b" ")
+        if crc != b"%08x" % isal_zlib.crc32(text):
+            return None
     try:
-        group, topic, entries, *replaces = json.loads(piece)
+        group, topic, entries, *replaces = json.loads(text)
         return Line(str(group), str(topic), {int(key): _entry(*entries[key]) for key in entries}, replaces == [True])
     except (ValueError, TypeError, AttributeError):
         return None

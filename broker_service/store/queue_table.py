@@ -135,6 +135,23 @@ class QueueTable:
         self._files.remove_tree(self.directory / topic)
         return {queue_id: self._floors[topic, queue_id] for queue_id in ends}
 
+    def prune_floors(self) -> None:
+        """Forgets the floors of queues that were made again and whose records from before have all expired: nothing in
+        the log can bring those back, and the queues themselves say where they go on.
+        """
+        kept = {
+            key: floor
+            for key, floor in self._floors.items()
+            if (queue := self._queues.get(key)) is None or not floor < queue.min_offset < queue.max_offset
+        }
+        if len(kept) == len(self._floors):
+            return
+        try:
+            self._floors_file.save({"deletedTopics": _by_topic(kept)})
+        except OSError:
+            return  # They do no harm; the next time.
+        self._floors = kept
+
     def forget_before(self, topic: str, floors: Mapping[int, int]) -> list[int]:
         """The topic was deleted and made again while this broker was away: what its queues have from before `floors`
         goes, now and when they are made again from the log.  Returns the queues that had some.

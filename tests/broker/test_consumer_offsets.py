@@ -233,9 +233,33 @@ def test_a_damaged_last_line_is_dropped_and_said_so(tmp_path: Path, damage: Any,
     journal.write_bytes(first + damage(last))
     again = offsets_in(tmp_path)
     assert again.get("g", "t", 0) == (0, 5)
-    assert f"{len(first)} that are no whole commit" in caplog.text
+    assert f"{len(first)} that are no commit" in caplog.text
     again.commit("g", "t", {0: 8})
     assert offsets_in(tmp_path).get("g", "t", 0) == (0, 8)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda line: line.replace(b":[0,6]", b":[0,7]"), id="another digit"),
+        pytest.param(lambda line: line[:20] + b"\n" + line[21:], id="an end in the middle"),
+        pytest.param(lambda line: line[:12] + bytes(len(line) - 13) + b"\n", id="zeros"),
+        pytest.param(lambda line: b"?" + line[1:], id="its checksum"),
+    ],
+)
+def test_a_damaged_line_takes_no_other_with_it(tmp_path: Path, damage: Any, caplog: Any) -> None:
+    offsets = offsets_in(tmp_path)
+    for queue, offset in ((0, 5), (1, 6), (2, 7)):
+        offsets.commit("g", "t", {queue: offset})
+    journal = tmp_path / "offsets.journal"
+    first, middle, last = journal.read_bytes().rstrip(b"\0").splitlines(keepends=True)
+    old = b'["g","t",{"3":[0,8]}]\n'  # of a version without checksums
+    journal.write_bytes(first + damage(middle) + old + last)
+    for _ in range(2):
+        again = offsets_in(tmp_path)
+        assert [again.get("g", "t", queue).offset for queue in range(4)] == [5, -1, 7, 8]
+        assert f"at {len(first)} that are no commit" in caplog.text
+        again.commit("g", "t", {2: 7})
 
 
 @pytest.mark.parametrize("table", [{"t": {"0": 1}}, {"t@g": {"x": 1}}, {"t@g": 5}, 7], ids=str)

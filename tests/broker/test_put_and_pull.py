@@ -1,15 +1,19 @@
 """Put, pull, commit and look-up on a broker with a real store: RocketMQ's answers in RocketMQ's order."""
 
 import asyncio
+import weakref
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rocketsim_proto.columnar import Records
 from rocketsim_proto.record import encode_host
 
+from broker_service.broker import put as put_path
 from broker_service.broker.commits import CommitEntry, Commits, Committed
+from broker_service.broker.frame import check_frame
 from broker_service.broker.groups import SubscriptionGroup
 from broker_service.broker.node import BrokerNode
 from broker_service.broker.pull import Pull, Pulled
@@ -161,6 +165,43 @@ async def test_while_too_many_puts_wait_the_next_is_told_to_come_back_and_leaves
         with pytest.raises(SystemBusy, match="send again in a moment"):
             await put(node, "t", b"one too many")
         assert node.store.end_offset == end
+
+
+async def test_what_waits_is_bounded_in_bytes_and_one_put_always_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(put_path, "MAX_PENDING_BYTES", 1000)
+    async with running(tmp_path) as node:
+        waiting: asyncio.Future[PutStatus] = asyncio.get_running_loop().create_future()
+        monkeypatch.setattr(node.broker.acknowledgements, "wait", lambda *_: waiting)
+        large = asyncio.create_task(node.puts.put(send_of("t", message("t", b"x" * 2000))))
+        await until(lambda: node.store.end_offset > 2000, "appended")
+        end = node.store.end_offset
+        with pytest.raises(SystemBusy, match="wait for a disk or a slave already"):
+            await node.puts.put(send_of("t", message("t", b"small")))
+        assert node.store.end_offset == end
+        waiting.set_result(PutStatus.PUT_OK)
+        await large
+        await node.puts.put(send_of("t", message("t", b"small")))
+
+
+async def test_a_put_that_waits_does_not_keep_its_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[weakref.ref[Records]] = []
+
+    def checked(*args: Any) -> Any:
+        frame = check_frame(*args)
+        kept.append(weakref.ref(frame.records))
+        return frame
+
+    monkeypatch.setattr(put_path, "check_frame", checked)
+    async with running(tmp_path, message_index_enable=False) as node:
+        waiting: asyncio.Future[PutStatus] = asyncio.get_running_loop().create_future()
+        monkeypatch.setattr(node.broker.acknowledgements, "wait", lambda *_: waiting)
+        one = asyncio.create_task(node.puts.put(send_of("t", *[message("t", b"x" * 2000)] * 100)))
+        await until(lambda: node.store.end_offset > 200_000, "appended")
+        assert kept[0]() is None
+        waiting.set_result(PutStatus.PUT_OK)
+        await one
 
 
 async def test_a_clean_stop_waits_until_the_slave_has_all(tmp_path: Path) -> None:

@@ -27,15 +27,16 @@ def test_every_configuration_file_of_rocketmq_is_read(tmp_path):
         assert JsonFile(path).load() is not None, path
 
 
-def test_the_previous_content_stays_in_the_backup_and_serves_when_the_file_is_damaged():
+def test_the_previous_content_stays_in_the_backup_and_serves_when_the_file_is_damaged(caplog):
     disk = MemoryFiles()
     file = JsonFile(PATH, disk)
     assert file.load() is None
     file.save({"a": 1})
     file.save({"a": 2})
-    assert loads(disk.read(file.backup).decode()) == {"a": 1} and file.load() == {"a": 2} and file.note is None
+    assert loads(disk.read(file.backup).decode()) == {"a": 1} and file.load() == {"a": 2} and not caplog.text
     disk.poke(PATH, 0, b"?")
-    assert file.load() == {"a": 1} and "is not JSON" in str(file.note)
+    assert file.load() == {"a": 1}
+    assert f"{PATH} is not JSON" in caplog.text and f"before the last change is taken, from {PATH}.bak" in caplog.text
     file.save({"a": 3})
     assert loads(disk.read(file.backup).decode()) == {"a": 1}, "a damaged file does not replace a good backup"
     disk.poke(PATH, 0, b"?")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.memory_files import MemoryFiles
-from tests.support.stores import bodies, open_store, put, queue_bodies
+from tests.support.stores import NOW, bodies, open_store, put, queue_bodies
 
 ROOT = Path("/store")
 
@@ -82,3 +82,26 @@ def test_a_kill_before_the_old_entries_went_leaves_them_to_the_next_time(monkeyp
     store = open_store(ROOT, disk.kill())
     store.forget_before("topic", {0: 1})
     assert queue_bodies(store, "topic", 0) == [b"b"]
+
+
+def test_where_a_topic_went_on_is_forgotten_when_nothing_from_before_is_left():
+    disk = MemoryFiles()
+    store = open_store(ROOT, disk, file_reserved_time_h=1, delete_when=";".join(map(str, range(24))))
+    put(store, "again", 0, [b"a", b"b"])
+    put(store, "gone", 0, [b"c"])
+    store.delete_topic("again")
+    store.delete_topic("gone")
+    put(store, "again", 0, [b"d"])
+    later = NOW + 10 * 3_600_000
+    for _ in range(2):
+        put(store, "again", 0, [b"x" * 500] * 20, now_ms=later)
+        later += 10 * 3_600_000
+    store.flush()
+    assert store.delete_expired(later) and store.min_offset > 0
+    assert store._queues._floors == {("gone", 0): 1}, "a topic that may still be made again goes on there"
+    store.close()
+    store = open_store(ROOT, disk)
+    put(store, "gone", 0, [b"e"])
+    assert store.queue_bounds("gone", 0) == (1, 2)
+    low, high = store.queue_bounds("again", 0)
+    assert 2 < low < high == 43
