@@ -76,7 +76,7 @@ OPTIONS = {
     # writing
     "sinkMode": "source/test_sink::test_a_replayed_batch",
     "idColumns": "source/test_sink::test_ids_of_columns_hold_over_runs_of_a_job",
-    "sinkName": "source/test_sink::test_two_writes_of_one_batch_have_ids_of_their_own",
+    "sinkName": "source/test_sink::test_two_writes_of_one_batch_have_ids_of_their_own_and_repeat_them",
     "idVersion": "source/test_each_option::test_id_version",
     "sendTimeoutMs": "source/test_each_option::test_send_timeout_ms_is_for_all_attempts_together",
     "retryTimesWhenSendFailed": "source/test_each_option::test_retry_times_when_send_failed",

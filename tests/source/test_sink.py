@@ -140,23 +140,27 @@ def test_a_replayed_batch(pair: Bench, checkpoint: str, options: dict[str, str],
     assert {bytes(row.body).decode() for row in once} == set(map(str, range(60)))
 
 
-def test_two_writes_of_one_batch_have_ids_of_their_own(pair: Bench, checkpoint: str) -> None:
+def test_two_writes_of_one_batch_have_ids_of_their_own_and_repeat_them(pair: Bench, checkpoint: str) -> None:
     source, target = pair.topic(20), pair.topic()
 
     def write_twice(frame: Any, batch_id: int) -> None:
         for name in ("all", "tags"):
             write(pair, frame.select("body"), target, sinkMode="idempotent", sinkName=name)
 
-    stream = pair.stream(source, startingOffsets="earliest")
-    query = (
-        stream.writeStream.foreachBatch(write_twice)
-        .option("checkpointLocation", checkpoint)
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(TIMEOUT_S)
-    written = pair.batch(target).where("body != 'first'")
-    assert written.count() == written.select("msgId").distinct().count() == 40
+    def run() -> None:
+        stream = pair.stream(source, startingOffsets="earliest").where("body != 'first'")
+        writer = stream.writeStream.foreachBatch(write_twice).option("checkpointLocation", checkpoint)
+        assert writer.trigger(availableNow=True).start().awaitTermination(TIMEOUT_S)
+
+    def count_and_ids() -> tuple[int, int]:
+        written = pair.batch(target).where("body != 'first'")
+        return written.count(), written.select("msgId").distinct().count()
+
+    run()
+    assert count_and_ids() == (40, 40)
+    forget_last_commit(checkpoint)
+    run()
+    assert count_and_ids() == (80, 40)
 
 
 def test_ids_of_columns_hold_over_runs_of_a_job(pair: Bench) -> None:
