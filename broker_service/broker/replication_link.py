@@ -80,12 +80,18 @@ class ReplicationLink:
         if self._waking is None:
             self._waking = asyncio.get_running_loop().call_later(WAKE_EVERY_S, self._wake)
 
+    def log_will_be_cut(self, end_offset: int) -> None:
+        self._clamp_offsets(lambda topic, queue_id: self._broker.store.queue_end_at(topic, queue_id, end_offset))
+
     def log_cut(self, cut: Cut) -> None:
         self._broker.visible_changed(cut.end_offset)
         self._delivery.log_cut(cut.end_offset)
         if cut.kept_in is None:
             return  # The master has all that was here, and so the commits are true; they are to be handed back.
-        for line in self._broker.offsets.clamp(self._broker.store.queue_end, new_generation=False):
+        self._clamp_offsets(self._broker.store.queue_end)
+
+    def _clamp_offsets(self, end_of: Callable[[str, int], int]) -> None:
+        for line in self._broker.offsets.clamp(end_of, new_generation=False):
             logger.warning("consumer offset beyond the end of its queue: %s", line)
 
     def _wake(self) -> None:

@@ -5,6 +5,7 @@ The order of what is made durable is the point of this file: bytes are cut befor
 bytes would pass for the new master's), and epochs are adopted before their first byte is stored.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 from isal import isal_zlib
@@ -22,9 +23,20 @@ from broker_service.replication.refusals import Diverged, Mismatch, ProtocolViol
 
 
 class Follower:
-    """One per stream.  After any exception the stream is over and the log is as whole as it was."""
+    """One per stream.  After any exception the stream is over and the log is as whole as it was.
 
-    def __init__(self, log: ReplicatedLog, epochs: EpochFile, identity: Identity, diverged: Path) -> None:
+    `before_cut` hears where the log will end: what must not outlive the cut goes first, because after a crash nobody
+    would know of the cut.
+    """
+
+    def __init__(
+        self,
+        log: ReplicatedLog,
+        epochs: EpochFile,
+        identity: Identity,
+        diverged: Path,
+        before_cut: Callable[[int], None] = lambda end_offset: None,
+    ) -> None:
         self.sync_flush = True  # until the master says otherwise
         self.master_end_offset = 0
         self.metadata_sequence = 0  # what acks may say of the master's changes
@@ -32,6 +44,7 @@ class Follower:
         self._epochs = epochs
         self._identity = identity
         self._diverged = diverged
+        self._before_cut = before_cut
         self._expected_offset: int | None = None  # where the next log bytes start; None before the handshake's reply
         self._refill_offset = self._refill_until = 0
 
@@ -157,6 +170,7 @@ class Follower:
                 f"the master asks to cut back from {end} to {resume}; the histories are equal up to {prefix}"
             )
         self._compare_tail(reply, resume)
+        self._before_cut(resume)
         self._log.truncate(resume, self._diverged)
         return Cut(resume, end, self._log.end_offset, str(self._diverged))
 
@@ -175,6 +189,7 @@ class Follower:
         kept_in = None
         if prefix < end:
             kept_in = str(self._diverged)
+            self._before_cut(max(prefix, first))
             self._log.truncate(max(prefix, first), self._diverged)
         self._log.start_over(resume, floors)
         return Cut(first, end, resume, kept_in)

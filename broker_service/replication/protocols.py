@@ -103,5 +103,9 @@ class SlaveBroker(Protocol):
     def replicated(self, visible_offset: int) -> None:
         """Records up to here are stored as safely as the master asks: show them to consumers, wake the long polls."""
 
+    def log_will_be_cut(self, end_offset: int) -> None:
+        """Committed offsets of what lies behind are to go, before it does: after a crash nobody would know of the
+        cut."""
+
     def log_cut(self, cut: Cut) -> None:
-        """The log was cut back or started over; offsets beyond its queues' ends are to be clamped."""
+        """The log was cut back or started over."""

@@ -106,7 +106,7 @@ class ReplicationSlave:
     async def _follow_once(self, master_address: str) -> NoReturn:
         options = [("grpc.max_receive_message_length", self._settings.message_max_bytes)]
         async with self._open_channel(master_address, options) as channel:
-            follower = Follower(self._log, self._epochs, self._identity, self._diverged)
+            follower = Follower(self._log, self._epochs, self._identity, self._diverged, self._broker.log_will_be_cut)
             self._stream = _MasterStream(
                 master_address, master_frame.stub(channel), follower, self._flusher, self._broker, self._settings
             )

@@ -3,13 +3,18 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import pytest
 from rocketsim_proto import broker_pb2 as pb
 
+from broker_service.broker.commits import CommitEntry, Commits
 from broker_service.broker.node import BrokerNode
 from broker_service.broker.pull import Pull, Pulled
 from broker_service.broker.suggestion import PullCode
+from broker_service.errors import ServiceNotAvailable
 from broker_service.model import BrokerRole, GetMessageStatus, LogEpoch
+from broker_service.store.message_store import MessageStore
 from tests.broker.test_pair import QUICK, SLAVE
 from tests.support.brokers import name_server, put, running, stub_of
 from tests.support.polling import until
@@ -32,9 +37,9 @@ async def pull(node: BrokerNode, offset: int, read_in: LogEpoch) -> Pulled:
 
 
 @asynccontextmanager
-async def promoted(folder: Path) -> AsyncIterator[tuple[BrokerNode, LogEpoch]]:
+async def promoted(folder: Path, **given: Any) -> AsyncIterator[tuple[BrokerNode, LogEpoch]]:
     """A slave that was promoted with 10 of 30 messages of queue 0, and the epoch of the master that had all."""
-    keys = QUICK | {"slave_wait_time_ms": 0}
+    keys = QUICK | {"slave_wait_time_ms": 0} | given
     async with name_server() as names:
         keys |= {"namesrv_addr": names.address}
         async with running(folder / "m", **keys) as master:
@@ -43,6 +48,7 @@ async def promoted(folder: Path) -> AsyncIterator[tuple[BrokerNode, LogEpoch]]:
                 await until(lambda: "t" in slave.topics.entries, "the topic")
                 await until(lambda: slave.store.end_offset == master.store.end_offset, "copied")
             await put(master, "t", *[b"only there"] * 20)
+            Commits(master.broker).commit("g", [CommitEntry("t", 0, 25)])
             epoch = master.broker.log_epoch
         async with running(folder / "s", **(keys | SLAVE)) as slave:
             await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
@@ -93,3 +99,29 @@ async def test_who_cannot_say_says_nothing(tmp_path: Path) -> None:
         assert (await pull(node, 5, newer)).read_in == here
         node.mastership.newer_epoch(10_000, "a test")
         assert ends(await bounds(node, LogEpoch(0, 1))) == {}
+
+
+async def test_an_offset_of_what_is_cut_off_goes_before_it_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a crash in between nobody would know of the cut, and the master's queue grow over the place."""
+    async with promoted(tmp_path) as (master, _):
+        await put(master, "t", *[b"other"] * 50)
+        cuts = []
+
+        def crash(store: MessageStore, offset: int, keep_in: Path | None) -> int:
+            cuts.append(offset)
+            raise ServiceNotAvailable("as if it had been killed here")
+
+        monkeypatch.setattr(MessageStore, "truncate", crash)
+        keys = QUICK | SLAVE | {"ha_master_address": master.address}
+        async with running(tmp_path / "m", **keys) as former:
+            assert former.offsets.get("g", "t", 0).offset in (10, 25)
+            await until(lambda: cuts, "the cut")
+            assert former.store.queue_end("t", 0) == 30
+            assert former.offsets.get("g", "t", 0).offset == 10
+        monkeypatch.undo()
+        async with running(tmp_path / "m", **keys) as former:
+            await until(lambda: former.store.end_offset == master.store.end_offset, "in step")
+            await until(lambda: not former.offsets.unshared, "the master has seen its offsets")
+            assert master.offsets.get("g", "t", 0).offset == former.offsets.get("g", "t", 0).offset == 10

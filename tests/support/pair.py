@@ -47,6 +47,7 @@ class FakeBroker:
     all_handed_back: list[int] = field(default_factory=list)
     applied: list[Metadata] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
+    cuts_announced: list[int] = field(default_factory=list)
     visible: list[int | None] = field(default_factory=list)
     replicated_to: int = 0
 
@@ -85,6 +86,9 @@ class FakeBroker:
 
     def replicated(self, visible_offset: int) -> None:
         self.replicated_to = visible_offset
+
+    def log_will_be_cut(self, end_offset: int) -> None:
+        self.cuts_announced.append(end_offset)
 
     def log_cut(self, cut: Cut) -> None:
         self.cuts.append(cut)
