@@ -1,4 +1,4 @@
-"""Disks that fail under real processes: EIO and a full disk, from the system calls up."""
+"""Disks that fail under real processes: EIO, no room, no power, from the system calls up."""
 
 import pytest
 
@@ -6,6 +6,7 @@ from rocketsim_client.errors import ServiceNotAvailable
 from rocketsim_client.model import SendStatus
 from tests.support.disk_faults import FaultyDisk
 from tests.support.polling import wait_until
+from tests.support.power import PowerlessDisk
 
 pytestmark = pytest.mark.cluster
 
@@ -91,3 +92,32 @@ def test_a_slave_whose_disk_fails_acknowledges_nothing_and_has_everything_in_the
     wait_until(lambda: put_is(alone(master), SendStatus.SEND_OK), "OK is back", 60.0)
     bodies = alone(master).bodies("T")
     wait_until(lambda: alone(slave).bodies("T") == bodies, "the slave has everything", 30.0)
+
+
+@pytest.mark.parametrize("syncs", ["real", "dropped"])
+def test_what_was_synced_before_it_was_acknowledged_survives_the_loss_of_power(processes, namesrv, alone, syncs):
+    """With syncs that only say so everything is gone, or this test would see nothing."""
+    processes.folder.joinpath("disk").mkdir()
+    with PowerlessDisk(processes.folder / "disk") as power:
+        process = processes.broker(
+            "broker-a", 0, namesrv, flushDiskType="SYNC_FLUSH", storePathRootDir=power.mount / "store", **KEYS
+        )
+        disk = FaultyDisk(process)
+        process.start()
+        broker = alone(process)
+        broker.update_topic("T", 1)
+        assert broker.put("T", b"0").status == SendStatus.SEND_OK
+        if syncs == "dropped":
+            disk.fails("sync drop")
+        for number in range(1, 50):
+            assert broker.put("T", b"%d" % number).status == SendStatus.SEND_OK
+        power.lose_power()
+        process.kill()
+        power.power_is_back()
+        disk.is_well()
+        process.start()
+        broker.update_topic("T", 1)
+        found = broker.bodies("T")
+        assert process.stop() == 0
+    everything = [b"%d" % number for number in range(50)]
+    assert found == everything if syncs == "real" else found != everything

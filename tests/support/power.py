@@ -1,0 +1,58 @@
+"""A disk that loses its power: ext4 on a loop device, shut down without its journal.  What was not synced is gone then.
+
+Needs root, mkfs.ext4 and loop devices; a test that wants it is skipped where they are missing.
+"""
+
+import fcntl
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN
+NO_LOG_FLUSH = (2).to_bytes(4, "little")
+SIZE = 256 << 20
+
+
+class PowerlessDisk:
+    """Mounted at `mount` as long as the context lasts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.mount = folder / "mount"
+        self._image = folder / "image"
+
+    def __enter__(self) -> "PowerlessDisk":
+        if os.geteuid() != 0 or not shutil.which("mkfs.ext4"):
+            pytest.skip("a disk that loses its power needs root and mkfs.ext4")
+        self.mount.mkdir()
+        with self._image.open("wb") as image:
+            image.truncate(SIZE)
+        subprocess.run(["mkfs.ext4", "-q", "-F", str(self._image)], check=True)
+        self._attach(first=True)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        subprocess.run(["umount", "-l", str(self.mount)], check=False)
+
+    def _attach(self, *, first: bool = False) -> None:
+        done = subprocess.run(
+            ["mount", "-o", "loop", str(self._image), str(self.mount)], capture_output=True, text=True
+        )
+        if done.returncode and first:
+            pytest.skip(f"a disk that loses its power needs a loop device: {done.stderr.strip()}")
+        assert not done.returncode, done.stderr
+
+    def lose_power(self) -> None:
+        """From now on nothing gets to the disk any more, and nothing that is not there yet ever will."""
+        handle = os.open(self.mount, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.ioctl(handle, SHUTDOWN, NO_LOG_FLUSH)
+        finally:
+            os.close(handle)
+
+    def power_is_back(self) -> None:
+        """Nobody may have a file open there."""
+        subprocess.run(["umount", str(self.mount)], check=True)
+        self._attach()
