@@ -200,7 +200,7 @@ class Outbox:
         by_key = routes and any(entry.by_key for entry in entries)
         apart = MessageIllegal if len(entries) > 1 else QueueNotExist if by_key else None
         try:
-            outgoing = self._outgoing(entries, kind in MAY_MOVE)
+            outgoing = self._outgoing(entries, kind in MAY_MOVE and not entries[0].pinned)
             part = self.deliver(outgoing, deadline, self._retries[kind], apart=apart)
         except RocketSimError as error:
             if apart is None or not isinstance(error, apart):

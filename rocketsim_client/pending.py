@@ -35,6 +35,7 @@ class Pending(Future[Any]):
         queue: MessageQueue | None,
         sharding_key: str | None = None,
         *,
+        pinned: bool = False,
         by_key: bool = False,
     ) -> None:
         # Not Future.__init__: it would make the condition.
@@ -47,7 +48,8 @@ class Pending(Future[Any]):
         self.message = message
         self.queue = queue
         self.sharding_key = sharding_key
-        self.by_key = by_key  # the sharding key chose the queue, not the caller
+        self.pinned = pinned  # to its queue, which the caller or the sharding key chose
+        self.by_key = by_key  # the sharding key did
 
     @property
     def _condition(self) -> threading.Condition:  # type: ignore[override]

@@ -311,13 +311,13 @@ class Producer:
         if queue is None and key is None:
             entry = Pending(message, self._delivery.choose(message.topic))
         elif queue is not None:
-            kind, entry = Kind.ORDERED, Pending(message, self._own_queue(queue, message.topic), key)
+            kind, entry = Kind.ORDERED, Pending(message, self._own_queue(queue, message.topic), key, pinned=True)
         else:
             assert key is not None
             if validation.has_separator(key):
                 raise MessageIllegal(f"sharding key {key!r} contains \\x01 or \\x02, which separate properties")
             target = selection.by_key(self._delivery.queues(message.topic), key)
-            kind, entry = Kind.ORDERED, Pending(message, target, key, by_key=True)
+            kind, entry = Kind.ORDERED, Pending(message, target, key, pinned=True, by_key=True)
         if message.delay_level:
             if message.delay_level < 0:
                 raise MessageIllegal(f"delay level {message.delay_level}: 1 or more, or 0 for no delay")

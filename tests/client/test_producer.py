@@ -281,6 +281,18 @@ def test_delayed_messages_travel_alone(cluster, producer):
     assert {stored.properties["DELAY"] for stored in cluster.messages("T")} == {"3"}
 
 
+def test_a_delayed_message_stays_where_it_was_sent_to(cluster, producer):
+    """Delayed messages are no ordered ones, and have queues of their own all the same."""
+    queue = MessageQueue("T", "broker-a", 2)
+    cluster.brokers["broker-a", 0].script["Send"].extend([Break()] * 2)
+    assert producer.send(Message("T", b"x", delay_level=3), queue=queue).message_queue == queue
+    by_key = producer.send(Message("T", b"x"), key="k").message_queue
+    cluster.brokers[by_key.broker_name, 0].script["Send"].extend([Break()] * 2)
+    assert producer.send(Message("T", b"x", delay_level=3), key="k").message_queue == by_key
+    lower_queue_count(cluster, 1)
+    assert producer.send(Message("T", b"x", delay_level=3), key="k").message_queue.queue_id == 0
+
+
 def test_columns_arrive_row_by_row(cluster, producer):
     count = 5000
     bodies = pa.array([b"%d" % row for row in range(count)])
