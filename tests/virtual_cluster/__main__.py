@@ -7,9 +7,10 @@ import sys
 import time
 
 from tests.virtual_cluster.promises import PromiseBroken
+from tests.virtual_cluster.shrinking import shrunk, what_breaks
 from tests.virtual_cluster.world import World, plan
 
-STEPS = 200
+STEPS = 150
 
 
 def main(arguments: list[str]) -> int:
@@ -33,20 +34,16 @@ def main(arguments: list[str]) -> int:
 
 
 def replay(seed: int, steps: int) -> int:
-    world = World(seed)
-    try:
-        world.run(plan(seed, steps))
-    except PromiseBroken as error:
-        print(error)
-        return 1
-    finally:
-        print(
-            world.fingerprint,
-            world.deaths,
-            world.clients.outcomes,
-            f"{world.promises.ok} ok, {world.promises.lost} lost by decision",
-        )
-    return 0
+    decisions = plan(seed, steps)
+    broken = what_breaks(seed, decisions)
+    if not broken:
+        print(f"seed {seed} keeps every promise")
+        return 0
+    print(broken)
+    kept, broken = shrunk(decisions, broken, lambda fewer: what_breaks(seed, fewer))
+    print(f"\nthe same with {len(kept)} of {len(decisions)} decisions: {' '.join(str(item.number) for item in kept)}")
+    print(broken)
+    return 1
 
 
 if __name__ == "__main__":

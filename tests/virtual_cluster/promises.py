@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 # Promises that today's code does not keep yet; whoever mends one takes it out here.
 AWAITED = {
-    "a promotion asks the other slaves",
     "offsets that a master lost come back from its slave",
 }
 ANSWERED_WITHIN_S = 10.0
@@ -269,8 +268,6 @@ class Promises:
         if (epoch, broker.broker_id) in world.promoted:
             if world.promoted[epoch, broker.broker_id] or message.epoch == epoch.epoch:
                 return ""  # by force, or of two that were promoted behind each other's back
-            if "a promotion asks the other slaves" in AWAITED:
-                return ""
             if world.levels.sync_master and slaves:
                 return f"{slaves[0].name} has it, and nobody forced the promotion"
             reachable = [other for other in slaves if world.could_ask(broker, other)]

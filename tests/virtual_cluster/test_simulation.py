@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.virtual_cluster.shrinking import shrunk
 from tests.virtual_cluster.world import World, plan
 
 STEPS = 150
@@ -19,6 +20,18 @@ def test_a_seed_runs_the_same_again():
         world.run(plan(5, STEPS))
     assert worlds[0].fingerprint == worlds[1].fingerprint
     assert len(worlds[0].crash_points) > 5
+
+
+def test_a_failing_run_is_shrunk_to_what_it_takes():
+    decisions = plan(3, 40)
+    needed = {decisions[7], decisions[21], decisions[22]}
+
+    def run(fewer):
+        return "seed 3, mode: broker-1 lost 17" if needed <= set(fewer) else "seed 3, mode: something else"
+
+    kept, message = shrunk(decisions, "seed 3, mode: broker-0 lost 4", run)
+    assert set(kept) == needed
+    assert message == "seed 3, mode: broker-1 lost 17"
 
 
 @pytest.mark.long

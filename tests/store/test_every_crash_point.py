@@ -1,0 +1,122 @@
+"""A store dies in every single call of its disk, by a kill and by power losses, and each of the disks that are left is
+recovered and looked at.
+
+The scripts come from seeds.  Nothing is run twice: before each call that changes the disk, the disk as a crash would
+leave it now is copied, and the copies are opened.
+"""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_service.store.message_store import MessageStore
+from tests.support.memory_files import MemoryFiles
+from tests.support.stores import NOW, actual_queues, bodies, expected_queues, open_store, put, records_of
+
+ROOT = Path("/store")
+STEPS = 14
+POWER_LOSSES = 3  # of each call; another part of what was not synced is left each time
+WEIGHTS = {"append": 9, "flush": 3, "flush_all": 3, "tick": 2, "cut": 2, "restart": 1, "delete_topic": 1}
+
+
+class Script:
+    def __init__(self, seed: int) -> None:
+        self.disk = MemoryFiles()
+        self.points = 0
+        self._chance = random.Random(seed)
+        self._accepted: list[bytes] = []  # what is in the log, in order
+        self._doubtful: list[bytes] = []  # of an append that is under way
+        self._flushed = 0  # of what was accepted, known to be on disk
+        self._kept = 0  # by a cut that is under way, at least
+        self._cutting = False
+        self._topics = 0
+        self.disk.before = self._crash_here
+        self._store = open_store(ROOT, self.disk)
+
+    def run(self) -> None:
+        names, weights = zip(*WEIGHTS.items(), strict=True)
+        for step in self._chance.choices(names, weights, k=STEPS):
+            getattr(self, step)()
+        self._store.close()
+
+    # --- what a store is asked to do ------------------------------------------------------------------------------
+
+    def append(self) -> None:
+        first = len(self._accepted) + 1000 * self.points
+        count, size = self._chance.randint(1, 5), self._chance.choice((10, 200, 900))
+        self._doubtful = [b"%d.%d " % (first, n) + b"x" * size for n in range(count)]
+        put(self._store, f"T{self._topics}", [self._chance.randrange(3) for _ in range(count)], self._doubtful)
+        self._accepted += self._doubtful
+        self._doubtful = []
+
+    def flush(self) -> None:
+        self._store.flush()
+        self._flushed = len(self._accepted)
+
+    def flush_all(self) -> None:
+        self._store._flush_thoroughly()
+        self._flushed = len(self._accepted)
+
+    def tick(self) -> None:
+        self._store.tick(NOW)
+
+    def cut(self) -> None:
+        keep = self._chance.randint(0, len(self._accepted))
+        if keep == len(self._accepted):
+            return
+        offset = records_of(self._store)[keep].commit_log_offset
+        self._cutting, self._flushed = True, min(self._flushed, keep)
+        self._store.truncate(offset, ROOT / "rocketsim" / "diverged")
+        del self._accepted[keep:]
+        self._cutting, self._flushed = False, keep
+
+    def restart(self) -> None:
+        self._store.close()
+        self._flushed = len(self._accepted)
+        self._store = open_store(ROOT, self.disk)
+
+    def delete_topic(self) -> None:
+        self._topics += 1  # the records of the old one stay, its queues go: they are no replay of the log any more
+        self._store.delete_topic(f"T{self._topics - 1}")
+
+    # --- crashes --------------------------------------------------------------------------------------------------
+
+    def _crash_here(self, call: str, path: Path) -> None:
+        chances = random.Random(self._chance.random())
+        killed = self._copy(self.disk.kill)
+        self._check(killed, len(self._accepted) if not self._cutting else self._flushed, call, path)
+        for _ in range(POWER_LOSSES):
+            self._check(self._copy(lambda: self.disk.power_loss(chances)), self._flushed, call, path)
+
+    def _copy(self, crash: Any) -> MemoryFiles:
+        left = crash()
+        self.disk._off = False  # this one goes on
+        return left
+
+    def _check(self, left: MemoryFiles, at_least: int, call: str, path: Path) -> None:
+        self.points += 1
+        store: MessageStore = open_store(ROOT, left)
+        found = bodies(store)
+        possible = self._accepted + self._doubtful
+        assert found == possible[: len(found)], (call, path, store.recovery)
+        assert len(found) >= at_least, f"{len(found)} of {at_least} after a crash in {call} of {path}: {store.recovery}"
+        expected, actual = expected_queues(store), actual_queues(store)
+        for queue in (f"T{self._topics}", 0), (f"T{self._topics}", 1), (f"T{self._topics}", 2):
+            assert actual.get(queue) == expected.get(queue), (call, path, store.recovery)
+        put(store, "later", 0, [b"goes on"])
+        assert bodies(store) == [*found, b"goes on"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_store_may_die_in_any_call_of_its_disk(seed: int) -> None:
+    script = Script(seed)
+    script.run()
+    assert script.points > 500, script.points
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(100, 140))
+def test_a_store_may_die_in_any_call_of_its_disk_for_long(seed: int) -> None:
+    Script(seed).run()

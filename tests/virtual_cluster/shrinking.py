@@ -1,0 +1,44 @@
+"""Shrinking: of the decisions of a run that broke a promise, the fewest that still break it (delta debugging)."""
+
+import re
+from collections.abc import Callable, Sequence
+
+from tests.virtual_cluster.promises import PromiseBroken
+from tests.virtual_cluster.world import Decision, World
+
+MOST_RUNS = 300
+
+
+def what_breaks(seed: int, decisions: Sequence[Decision]) -> str:
+    """The message of the promise that the run breaks; empty if it keeps them all."""
+    try:
+        World(seed).run(list(decisions))
+    except PromiseBroken as broken:
+        return str(broken)
+    return ""
+
+
+def shrunk(
+    decisions: Sequence[Decision], message: str, run: Callable[[Sequence[Decision]], str]
+) -> tuple[list[Decision], str]:
+    """The decisions that are left, none of which can be left out alone, and what they break; of the same kind."""
+    kept, kind = list(decisions), kind_of(message)
+    size, runs = len(kept) // 2, 0
+    while size and runs < MOST_RUNS:
+        at, before = 0, len(kept)
+        while at < len(kept) and runs < MOST_RUNS:
+            fewer = kept[:at] + kept[at + size :]
+            runs += 1
+            broken = run(fewer)
+            if broken and kind_of(broken) == kind:
+                kept, message = fewer, broken
+            else:
+                at += size
+        size = size // 2 if size > 1 or len(kept) == before else size
+    return kept, message
+
+
+def kind_of(message: str) -> str:
+    """What is broken, without where and when: names and numbers differ from run to run."""
+    said = message.partition("\n")[0].partition(": ")[2]
+    return re.sub(r"[^a-z ]+[^ ]*", "#", said)[:80]
