@@ -14,7 +14,7 @@ import numpy as np
 from rocketsim_proto.columnar import Records
 from rocketsim_proto.slices import FEW
 
-from broker_service.errors import FlushFailed, StoreCorrupt
+from broker_service.errors import FlushFailed, ReadFailed, StoreCorrupt
 from broker_service.store.chain import LogScan
 from broker_service.store.commit_log import CommitLog
 from broker_service.store.files import Files
@@ -79,10 +79,13 @@ class Index:
             if name not in names:
                 dropped = dropped or f"index file {name} is missing"
             elif not dropped:
-                wrong = file.load()
-                in_doubt = name in names[-2:] if sure_until is None else file.header.last_offset >= sure_until
-                if not wrong and not clean and in_doubt:
-                    wrong = self._repair(file, sure_until or 0)
+                try:
+                    wrong = file.load()
+                    in_doubt = name in names[-2:] if sure_until is None else file.header.last_offset >= sure_until
+                    if not wrong and not clean and in_doubt:
+                        wrong = self._repair(file, sure_until or 0)
+                except ReadFailed as error:
+                    wrong = str(error)
                 dropped = f"index file {name} is damaged: {wrong}" if wrong else ""
             if dropped:
                 self._unsynced.discard(file)

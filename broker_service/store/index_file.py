@@ -95,7 +95,7 @@ class IndexFile:
         size = self._files.size(self.path)
         if size != self.size:
             return f"{size} bytes instead of {self.size}"
-        self.header = IndexHeader(*HEADER.unpack(self._files.pread(self._handle, HEADER_SIZE, 0)))
+        self.header = IndexHeader(*HEADER.unpack(self._open.read(self.path, HEADER_SIZE, 0)))
         head = self.header
         if not 1 <= head.next_entry <= self._entry_limit or not 0 <= head.slots_used <= self._slot_count:
             return f"{head.next_entry} entries in {head.slots_used} slots"
@@ -201,7 +201,7 @@ class IndexFile:
         self._slots = np.zeros(self._slot_count, np.int32)
         # Of several values for one place the last one stays, which is the newest.
         self._slots[entries["hash"].astype(np.int64) % self._slot_count] = np.arange(1, len(entries) + 1)
-        there = np.frombuffer(self._files.pread(self._handle, self._slot_count * SLOT_SIZE, HEADER_SIZE), ">i4")
+        there = np.frombuffer(self._open.read(self.path, self._slot_count * SLOT_SIZE, HEADER_SIZE), ">i4")
         # Pages that are zero and stay so are left alone: the file is sparse, they may have no blocks.
         used = (there != 0) | (self._slots != 0)
         self._dirty_pages = np.logical_or.reduceat(used, np.arange(0, self._slot_count, _PAGE_SLOTS))
@@ -209,7 +209,7 @@ class IndexFile:
 
     def _load_slots(self) -> npt.NDArray[np.int32]:
         if self._slots is None:
-            data = self._files.pread(self._handle, self._slot_count * SLOT_SIZE, HEADER_SIZE)
+            data = self._open.read(self.path, self._slot_count * SLOT_SIZE, HEADER_SIZE)
             self._slots = np.frombuffer(data, ">i4").astype(np.int32)
             self._slots[(self._slots < 0) | (self._slots >= self.header.next_entry)] = 0  # as RocketMQ
         return self._slots
@@ -251,7 +251,7 @@ class IndexFile:
         if self._slots is not None:
             number = int(self._slots[place])
         else:
-            slot = self._files.pread(self._handle, SLOT_SIZE, HEADER_SIZE + place * SLOT_SIZE)
+            slot = self._open.read(self.path, SLOT_SIZE, HEADER_SIZE + place * SLOT_SIZE)
             number = int.from_bytes(slot, "big", signed=True)
         newer = self.header.next_entry
         for _ in range(_STEPS_BEFORE_SCAN):
@@ -267,7 +267,7 @@ class IndexFile:
         """
         while limit > 1 and search.budget > 0:
             begin = max(limit - _SCAN, 1)
-            data = self._files.pread(self._handle, (limit - begin) * ENTRY_SIZE, self._entry_at(begin))
+            data = self._open.read(self.path, (limit - begin) * ENTRY_SIZE, self._entry_at(begin))
             entries = np.frombuffer(data, ENTRY)
             found = np.flatnonzero(entries["hash"] == hash_code)
             if len(found):
@@ -280,18 +280,18 @@ class IndexFile:
 
     def _entry(self, number: int) -> tuple[int, int, int, int]:
         """Hash, log offset, seconds, previous entry."""
-        return _ENTRY.unpack(self._files.pread(self._handle, ENTRY_SIZE, self._entry_at(number)))
+        return _ENTRY.unpack(self._open.read(self.path, ENTRY_SIZE, self._entry_at(number)))
 
     def entries(self) -> npt.NDArray[Any]:
         """All entries, from number 1 on."""
-        data = self._files.pread(self._handle, (self.header.next_entry - 1) * ENTRY_SIZE, self._entry_at(1))
+        data = self._open.read(self.path, (self.header.next_entry - 1) * ENTRY_SIZE, self._entry_at(1))
         return np.frombuffer(data, ENTRY)
 
     def count_at(self, log_offset: int) -> int:
         """How many of the newest entries are of the record at `log_offset`."""
         number = self.header.next_entry
         while number > 1:
-            data = self._files.pread(self._handle, ENTRY_SIZE, self._entry_at(number - 1))
+            data = self._open.read(self.path, ENTRY_SIZE, self._entry_at(number - 1))
             if np.frombuffer(data, ENTRY)["commit_log_offset"][0] != log_offset:
                 break
             number -= 1

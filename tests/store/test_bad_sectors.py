@@ -73,3 +73,20 @@ def test_a_start_looks_at_the_log_through_no_map(monkeypatch: pytest.MonkeyPatch
     store.tick(NOW)
     store.delete_expired(NOW)
     store.close()
+
+
+def test_an_index_that_cannot_be_read_is_made_again_at_a_start_and_named_by_a_search() -> None:
+    disk = BadDisk()
+    store = open_store(ROOT, disk, max_index_num=1000)
+    put(store, "topic", 0, [b"x"], properties=[("KEYS", "k")])
+    store.close()
+    (name,) = disk.names(ROOT / "index")
+    disk.bad = (f"{ROOT}/index/{name}", 0)
+    store = open_store(ROOT, disk, max_index_num=1000)
+    assert f"{name} cannot be read at 0: Input/output error" in store.recovery.index
+    disk.bad = None
+    assert store.query_index("topic", "k", 10, 0, 2 * NOW).offsets == [0]
+    (name,) = disk.names(ROOT / "index")
+    disk.bad = (f"{ROOT}/index/{name}", 40 + 7 * 4 + 20)  # the first entry
+    with pytest.raises(ReadFailed, match=f"{name} cannot be read at {disk.bad[1]}"):
+        store.query_index("topic", "k", 10, 0, 2 * NOW)

@@ -2,12 +2,14 @@
 
 import asyncio
 import errno
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rocketsim_proto.columnar import Records
 
 from broker_service import cold_reads
 from broker_service.errors import ReadFailed
@@ -188,3 +190,25 @@ def test_the_kernel_is_asked_without_waiting(tmp_path: Path) -> None:
     assert files.pread_cached(handle, 100, 25590) == bytes(range(246, 256)), "fewer where the file ends"
     assert files.is_cached(handle, 25600, 0) and not files.is_cached(handle, 25601, 0)
     files.close(handle)
+
+
+def test_a_real_log_that_left_the_page_cache_is_found_all_the_same(tmp_path: Path) -> None:
+    store = open_store(tmp_path, mapped_file_size_commit_log=1 << 22)
+    bodies = [b"%d" % number * 20_000 for number in range(50)]
+    put(store, "topic", 0, bodies)
+    store.close()
+    store = open_store(tmp_path, mapped_file_size_commit_log=1 << 22)
+    path = tmp_path / "commitlog" / f"{0:020d}"
+    with path.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def look() -> bytes:
+        return b"".join(store.read_ranges([("topic", 0, 0, 50)], 4 << 20).records)
+
+    found = record_bytes(asyncio.run(cold_reads.read(store, look)))
+    assert found == bodies
+    store.close()
+
+
+def record_bytes(data: bytes) -> list[bytes]:
+    return [bytes(body) for body in Records.walk(data).bodies().to_pylist()]
