@@ -240,15 +240,17 @@ def test_a_run_of_the_tests_ends_by_itself_with_a_failure_and_says_why(tmp_path,
     wanted = ["sh", "-c", "cksum <requirements.txt; cksum <setup.py; pwd"]
     (environment / "set-up-for").write_bytes(subprocess.check_output(wanted, cwd=tmp_path))
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    patience = {"a test that hangs": "faulthandler_timeout=2"}.get(disaster, "faulthandler_timeout=60")
-    watchdog = {"a process that hangs before its first test": "watchdog_timeout=3"}.get(disaster, "watchdog_timeout=60")
+    patience = {"a test that hangs": "faulthandler_timeout=2"}.get(disaster, "faulthandler_timeout=200")
+    watchdog = {"a process that hangs before its first test": "watchdog_timeout=3"}.get(
+        disaster, "watchdog_timeout=240"
+    )
     done = subprocess.run(
         [tmp_path / "run", "test", "-p", "no:cacheprovider", "-o", patience, "-o", watchdog],
         env=kept,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
     )
     assert done.returncode not in (0, 2, 4, 5), done.stdout  # no wrong words, not nothing to run
     assert said in done.stdout + done.stderr
