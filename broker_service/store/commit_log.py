@@ -53,7 +53,7 @@ class CommitLog:
     # --- files ----------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Finds the files; refuses a gap and a file of another size.  `end_offset` is for recovery to find."""
+        """Finds the files; refuses a gap.  `check_sizes` comes next; `end_offset` is for recovery to find."""
         self._files.make_directory(self.directory)
         self.starts = [int(name) for name in self._files.names(self.directory) if name.isdigit()]
         for previous, start in zip(self.starts, self.starts[1:], strict=False):
@@ -62,16 +62,23 @@ class CommitLog:
                     f"{self.directory}: a log file is missing between {file_name(previous)} and {file_name(start)} "
                     f"(mappedFileSizeCommitLog={self.file_size}); bring it back, or copy the log from the other broker"
                 )
-        if self.starts and self._was_being_made(self.path(self.starts[-1])):
+        self.end_offset = self._base = self.min_offset
+
+    def check_sizes(self, flushed: int | None) -> None:
+        """Refuses a file of another size, but for what a power loss leaves of files that were made since the last
+        flush: their names, and of their bytes less than all.  What is left is looked at as the rest of the log is.
+        """
+        while self.starts and self.starts[-1] >= (flushed or 0) and self._was_being_made(self.path(self.starts[-1])):
             self._files.remove(self.path(self.starts.pop()))
         for start in self.starts:
             size = self._files.size(self.path(start))
-            if size != self.file_size:
+            if size < self.file_size and flushed is not None and start >= flushed:
+                self._files.preallocate(self._open.handle(self.path(start)), self.file_size)
+            elif size != self.file_size:
                 raise StoreCorrupt(
                     f"{self.path(start)} has {size} bytes, mappedFileSizeCommitLog is {self.file_size}: "
                     "correct the configuration, or restore the file"
                 )
-        self.end_offset = self._base = self.min_offset
 
     def _was_being_made(self, path: Path) -> bool:
         """Whether a crash came between the file's name and its size: it has not been written to."""

@@ -116,6 +116,7 @@ class MessageStore:
         self._log.load()
         self._queues.load_floors()
         flushed = self._durability.load()
+        self._log.check_sizes(flushed.offset if flushed else None)
         # On a full disk `abort` may be missing; but only a clean stop knows the tail of the log.
         clean = self._lock.was_closed and not (flushed and flushed.is_of_an_open_store and self._log.starts)
         self.recovery = recover(

@@ -105,7 +105,8 @@ def outside(exists: bool, offset: int, min_offset: int, max_offset: int) -> tupl
 def damaged(queue: ConsumeQueue, queue_offset: int) -> StoreCorrupt:
     return StoreCorrupt(
         f"consume queue {queue.directory} is damaged at or behind offset {queue_offset}: "
-        "stop the broker, delete that folder and start again, it is made anew from the log"
+        "stop the broker and run `rocketsim store verify`. If it finds no damage in the log, delete that folder and "
+        "start again: it is made anew from the log. Else take the log from the other broker"
     )
 
 

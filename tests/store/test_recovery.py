@@ -12,6 +12,7 @@ import pytest
 
 from broker_service.errors import StoreCorrupt, StoreLocked
 from broker_service.store.files import Files
+from broker_service.store.flushed_offset import Flushed, FlushedOffset
 from broker_service.store.message_store import MessageStore
 from broker_service.store.verification import verify
 from tests.support.stores import (
@@ -340,4 +341,39 @@ def test_zeros_in_place_of_the_flushed_offset_of_an_empty_store_mean_that_it_was
     abandon(store)
     store = open_store(tmp_path)
     assert len(bodies(store)) == 3
+    store.close()
+
+
+@pytest.mark.parametrize("sizes", [(0, 0), (1500, 0), (0, 700), (1500, 700), (LOG_FILE - 1, 1)], ids=str)
+@pytest.mark.parametrize("zeros", [False, True])
+def test_log_files_that_a_power_loss_left_short_above_the_flushed_offset_are_cut_not_refused(tmp_path, sizes, zeros):
+    """Their names are on disk, their sizes and bytes are not, whichever of them."""
+    store = open_store(tmp_path)
+    while store.end_offset < LOG_FILE:
+        put_three(store, len(bodies(store)))
+    store.truncate(LOG_FILE, None)
+    store.flush()
+    flushed = len(bodies(store))
+    while store.end_offset < 3 * LOG_FILE:
+        put_three(store, len(bodies(store)))
+    store.truncate(3 * LOG_FILE, None) if store.end_offset > 3 * LOG_FILE else None
+    all_bodies = bodies(store)
+    abandon(store)
+    shutil.copy(tmp_path / "rocketsim/flushed", tmp_path / "kept")
+    for number, size in zip((1, 2), sizes, strict=True):
+        path = tmp_path / "commitlog" / f"{number * LOG_FILE:020d}"
+        path.write_bytes(bytes(size) if zeros else path.read_bytes()[:size])
+    flushed_file = FlushedOffset(Files(), tmp_path / "rocketsim/flushed")
+    flushed_file.load(log_is_empty=False)
+    flushed_file.save(Flushed(LOG_FILE))
+    flushed_file.save(Flushed(LOG_FILE))
+    flushed_file.close()
+    store = open_store(tmp_path)
+    found = bodies(store)
+    assert found == all_bodies[: len(found)] and len(found) >= flushed
+    check_sound(store)
+    put_three(store, 900)
+    abandon(store)
+    store = open_store(tmp_path)
+    assert len(bodies(store)) == len(found) + 3
     store.close()
