@@ -57,6 +57,14 @@ def test_what_was_read_can_be_written(pair: Bench) -> None:
     assert copied == {str(n).encode(): ("A", f"key-{n}") for n in range(12)}
 
 
+def test_rows_read_in_kafkas_columns_go_back_to_their_queue(pair: Bench) -> None:
+    source, target = pair.topic(12, queue_id=2), pair.topic()
+    write(pair, pair.batch(source, schemaProfile="kafka"), target)
+    found = pair.batch(target).where("body != 'first'").collect()
+    assert {(row.brokerName, row.queueId) for row in found} == {("broker-a", 2)}
+    assert {row["keys"] for row in found} == {f"key-{number}" for number in range(12)}
+
+
 @pytest.mark.parametrize(
     ("columns", "options", "says"),
     [
