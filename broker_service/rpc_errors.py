@@ -19,6 +19,7 @@ CODE_KEY = "rocketsim-code"
 
 # The most particular class first: the first that fits counts.
 _STATUS_OF: list[tuple[type[errors.RocketSimError], grpc.StatusCode]] = [
+    (errors.ReadFailed, grpc.StatusCode.DATA_LOSS),
     (errors.ServiceNotAvailable, grpc.StatusCode.FAILED_PRECONDITION),
     (errors.MessageIllegal, grpc.StatusCode.INVALID_ARGUMENT),
     (errors.SubscriptionParseFailed, grpc.StatusCode.INVALID_ARGUMENT),

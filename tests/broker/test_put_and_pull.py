@@ -1,6 +1,8 @@
 """Put, pull, commit and look-up on a broker with a real store: RocketMQ's answers in RocketMQ's order."""
 
 import asyncio
+import errno
+import os
 import weakref
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -25,6 +27,7 @@ from broker_service.errors import (
     InvalidParameter,
     MessageIllegal,
     NoPermission,
+    ReadFailed,
     RocketSimError,
     ServiceNotAvailable,
     StaleEpoch,
@@ -34,6 +37,7 @@ from broker_service.errors import (
     TopicNotExist,
 )
 from broker_service.model import BrokerRole, GetMessageStatus, PutStatus
+from broker_service.store.files import Files
 from tests.support.brokers import bodies_in, message, put, running, send_of
 from tests.support.polling import until
 
@@ -635,3 +639,27 @@ async def test_an_ipv6_broker_stamps_its_address(tmp_path: Path) -> None:
 def test_a_pull_is_a_value() -> None:
     one = Pull(group="g", topic="t", queue_id=0, queue_offset=0)
     assert replace(one, queue_offset=1) != one
+
+
+async def test_a_bad_sector_under_a_pull_is_an_error_with_file_and_position_and_puts_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as node:
+        await put(node, "t", b"a", b"b")
+    real = os.pread
+
+    def failing(handle: int, size: int, at: int) -> bytes:
+        if os.readlink(f"/proc/self/fd/{handle}").endswith("commitlog/" + "0" * 20) and at < 4096:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(handle, size, at)
+
+    monkeypatch.setattr(Files, "is_cached", lambda *_: False)  # as after a long time
+    async with running(tmp_path) as node:
+        monkeypatch.setattr(os, "pread", failing)
+        with pytest.raises(ReadFailed, match=r"commitlog/0{20} cannot be read at 0: Input/output error"):
+            await pull(node)
+        with pytest.raises(ReadFailed, match=r"commitlog/0{20} cannot be read at 0"):
+            await frames(node, ("t", 0, 0, 2))
+        await put(node, "t", b"c")
+        monkeypatch.setattr(os, "pread", real)
+        assert (await pull(node)).count == 3

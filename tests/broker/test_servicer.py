@@ -132,6 +132,7 @@ def test_every_error_of_ours_has_a_status_and_a_code_of_rocketmqs() -> None:
         assert kind.code in ResponseCode.values()
     assert status_of(errors.DiskFull("x")) is grpc.StatusCode.FAILED_PRECONDITION
     assert status_of(errors.StoreCorrupt("x")) is grpc.StatusCode.DATA_LOSS
+    assert status_of(errors.ReadFailed("x")) is grpc.StatusCode.DATA_LOSS
     assert status_of(errors.SystemBusy("x")) is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert status_of(errors.RocketSimError("x")) is grpc.StatusCode.INTERNAL
 
