@@ -28,6 +28,7 @@ _CODE_OF_STATUS = {
     GetMessageStatus.OFFSET_OVERFLOW_BADLY: PullCode.PULL_OFFSET_MOVED,
     GetMessageStatus.OFFSET_OVERFLOW_ONE: PullCode.PULL_NOT_FOUND,
     GetMessageStatus.OFFSET_TOO_SMALL: PullCode.PULL_OFFSET_MOVED,
+    GetMessageStatus.OFFSET_TRUNCATED: PullCode.PULL_OFFSET_MOVED,
 }
 
 
