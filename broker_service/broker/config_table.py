@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from broker_service.errors import StoreCorrupt
+from broker_service.errors import ServiceNotAvailable, StoreCorrupt
 from broker_service.store.files import refusal
 
 MAX_TOMBSTONES = 10_000
@@ -96,9 +96,22 @@ class ConfigTable(Generic[Entry]):
             return False
         before = self.tombstones.get(name)  # a queue that was not used again since still goes on from there
         offsets = {**(before.queue_offsets if before else {}), **(queue_offsets or {})}
+        tombstones = self.tombstones
         self._bury({name: Tombstone(now_ms, offsets)})
-        self._store({key: entry for key, entry in self.entries.items() if key != name}, self.version.next(now_ms), name)
+        try:
+            table = {key: entry for key, entry in self.entries.items() if key != name}
+            self._store(table, self.version.next(now_ms), name)
+        except ServiceNotAvailable:
+            self._take_back(tombstones)
+            raise
         return True
+
+    def _take_back(self, tombstones: dict[str, Tombstone]) -> None:
+        """What is there must have no new tombstone: slaves would take it for deleted and made again."""
+        try:
+            self._bury({}, tombstones)
+        except ServiceNotAvailable:
+            self.tombstones = tombstones
 
     def adopt(
         self,
@@ -143,8 +156,10 @@ class ConfigTable(Generic[Entry]):
             for name in names:
                 listener(name)
 
-    def _bury(self, graves: Mapping[str, Tombstone]) -> None:
-        newest = sorted({**self.tombstones, **graves}.items(), key=lambda item: item[1].at_ms)[-MAX_TOMBSTONES:]
+    def _bury(self, graves: Mapping[str, Tombstone], among: Mapping[str, Tombstone] | None = None) -> None:
+        newest = sorted(
+            {**(self.tombstones if among is None else among), **graves}.items(), key=lambda item: item[1].at_ms
+        )[-MAX_TOMBSTONES:]
         content = {
             name: {"timestamp": grave.at_ms, "queueOffsets": {str(key): at for key, at in grave.queue_offsets.items()}}
             for name, grave in newest

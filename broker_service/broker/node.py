@@ -80,6 +80,7 @@ class BrokerNode:
         self.topics = TopicTable(
             self._json_file("config/topics.json"), self._json_file("rocketsim/deleted_topics.json")
         )
+        self._delete_queues_of_deleted_topics()
         self.topics.add_system_topics(config.default_topic_queue_nums, len(config.delay_levels_ms))
         self.groups = SubscriptionGroupTable(
             self._json_file("config/subscriptionGroup.json"), self._json_file("rocketsim/deleted_groups.json")
@@ -92,6 +93,12 @@ class BrokerNode:
             log_point=lambda: LogPoint(self.epochs.epochs.last, self.epochs.epochs.last_id, store.end_offset),
             has_passed=lambda point: self.epochs.epochs.has_passed(*point),
         )
+
+    def _delete_queues_of_deleted_topics(self) -> None:
+        """Where a crash came between a topic's tombstone and its queues, the log may have brought them back."""
+        there = {topic for topic, _ in self.store.queues()}
+        for name in there & set(self.topics.deleted()):
+            self.store.delete_topic(name, dict(self.topics.tombstones[name].queue_offsets))
 
     def _note_unclean_stop(self) -> bool:
         """False where the disk has no room for it: to be tried again before this store counts as closed cleanly."""

@@ -359,6 +359,7 @@ class MessageStore:
             self._writer.probe()
         if now_ms >= self._next_thorough_ms and not self._durability.is_requested:
             self._next_thorough_ms = now_ms + self.config.flush_consume_queue_thorough_interval_ms
+            self._queues.save_floors()
             self._request_thorough()
 
     def _work_on_index(self, max_bytes: int) -> None:

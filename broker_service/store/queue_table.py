@@ -5,17 +5,20 @@ is less than that after a restart was damaged.  `rocketsim/queue_offsets.json` k
 topics, so that a topic made again goes on from there, and its old records stay out of the queues.
 """
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from broker_service.errors import StoreCorrupt
+from broker_service.errors import FlushFailed, StoreCorrupt
 from broker_service.store.consume_queue import ConsumeQueue
 from broker_service.store.dispatch import QueueRun
 from broker_service.store.files import Files
 from broker_service.store.json_file import JsonFile
 from broker_service.store.open_files import OpenFiles
+
+logger = logging.getLogger(__name__)
 
 QueueKey = tuple[str, int]
 
@@ -38,6 +41,7 @@ class QueueTable:
         self._queues: dict[QueueKey, ConsumeQueue] = {}
         self._floors: dict[QueueKey, int] = {}
         self._remembered: dict[QueueKey, int] = {}  # of queues that are being made again: how far they had got
+        self._are_floors_saved = True
         self._floors_file = JsonFile(root / "rocketsim" / "queue_offsets.json", files)
         self._summary_file = JsonFile(root / "rocketsim" / "queues.json", files)
 
@@ -128,8 +132,10 @@ class QueueTable:
             ends[queue_id] = max(ends.get(queue_id, 0), offset)
         for queue_id, end in ends.items():
             self._floors[topic, queue_id] = max(end, self._floors.get((topic, queue_id), 0))
-        # On disk before the queues go: else a crash in between would bring the old records back.
-        self._floors_file.save({"deletedTopics": _by_topic(self._floors)})
+        # On disk before the queues go: else a crash in between would bring the old records back.  Where there is no
+        # room for that the topic's tombstone says the same at the next start.
+        self._are_floors_saved = False
+        self.save_floors()
         for key in [key for key in self._queues if key[0] == topic]:
             self._queues.pop(key).delete()
         self._files.remove_tree(self.directory / topic)
@@ -151,6 +157,18 @@ class QueueTable:
         except OSError:
             return  # They do no harm; the next time.
         self._floors = kept
+
+    def save_floors(self) -> None:
+        """If they have changed and the disk has room for them; else with the next call."""
+        if self._are_floors_saved:
+            return
+        try:
+            self._floors_file.save({"deletedTopics": _by_topic(self._floors)})
+            self._are_floors_saved = True
+        except FlushFailed:
+            raise
+        except OSError as error:
+            logger.warning("%s is not written: %s", self._floors_file, error)
 
     def forget_before(self, topic: str, floors: Mapping[int, int]) -> list[int]:
         """The topic was deleted and made again while this broker was away: what its queues have from before `floors`

@@ -103,6 +103,7 @@ class Run:
             self.cutting = False
 
     def restart(self) -> None:
+        self.store.disk.check()  # a sync may have failed in what goes on without it, the index
         self.store.close()
         self.store = None
         self.flushed = len(self.accepted)

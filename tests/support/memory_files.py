@@ -257,7 +257,15 @@ class MemoryFiles(Files):
         return memoryview(self._handles[handle][1].data).toreadonly()
 
     def written_parts(self, handle: int, begin: int, end: int) -> list[tuple[int, int]]:
-        return [(begin, end)] if begin < end else []
+        """Those that have blocks; holes read as zeros."""
+        parts: list[tuple[int, int]] = []
+        for page in sorted(self._handles[handle][1].pages):
+            first, last = max(page * PAGE, begin), min((page + 1) * PAGE, end)
+            if first < last and parts and parts[-1][1] == first:
+                parts[-1] = parts[-1][0], last
+            elif first < last:
+                parts.append((first, last))
+        return parts
 
     def fdatasync(self, handle: int) -> None:
         path, inode = self._handles[handle]

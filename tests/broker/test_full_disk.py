@@ -1,0 +1,81 @@
+"""What a broker's tables do on a full disk: a change is refused whole, or happens whole."""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from broker_service.admin.operations import Operations
+from broker_service.broker.node import BrokerNode
+from broker_service.errors import DiskFull
+from broker_service.machine import Machine
+from broker_service.store.message_store import MessageStore
+from tests.support import stores
+from tests.support.brokers import small_config
+from tests.support.memory_files import PAGE, MemoryFiles
+
+ROOT = Path("/store")
+
+
+def opened(disk: MemoryFiles) -> BrokerNode:
+    return BrokerNode.open(small_config(ROOT), Machine(files=disk))
+
+
+def with_a_topic(disk: MemoryFiles) -> BrokerNode:
+    node = opened(disk)
+    node.topics.auto_create("t", 4, 4, 1)
+    for _ in range(3):
+        stores.put(node.store, "t", [0, 1], [b"x", b"y"])
+    node.store._flush_thoroughly()
+    return node
+
+
+def delete_topic(node: BrokerNode) -> None:
+    """As Operations.delete_topic does it."""
+    store: MessageStore = node.store
+    ends = {queue: store.queue_end(name, queue) for name, queue in store.queues() if name == "t"}
+    node.topics.remove("t", 2, ends)
+    store.delete_topic("t", ends)
+
+
+@pytest.mark.parametrize("room", range(0, 10))
+def test_a_topic_is_deleted_on_a_full_disk_or_not_at_all(room: int) -> None:
+    disk = MemoryFiles()
+    node = with_a_topic(disk)
+    disk.make_room(room * PAGE)
+    with contextlib.suppress(DiskFull):
+        delete_topic(node)
+    there = "t" in node.topics.entries
+    assert node.store.queue_bounds("t", 0) == ((0, 3) if there else (0, 0))
+    assert ("t" in node.topics.tombstones) != there, "slaves would take it for deleted and made again"
+    disk = disk.kill()
+    disk.make_room()
+    node = opened(disk)
+    assert ("t" in node.topics.entries) == there
+    assert node.store.queue_bounds("t", 0) == ((0, 3) if there else (0, 0))
+    if not there:
+        node.topics.auto_create("t", 4, 4, 3)
+        appended = stores.put(node.store, "t", 0, [b"new"])
+        assert appended.queues[0].first_queue_offset == 3
+
+
+def test_operations_delete_a_topic_in_this_order() -> None:
+    """The test above stands for it."""
+    names = Operations.delete_topic.__code__.co_names
+    assert names.index("remove") < names.index("delete_topic")
+
+
+@pytest.mark.parametrize("room", range(0, 4))
+def test_a_broker_that_was_killed_opens_on_a_full_disk(room: int) -> None:
+    disk = MemoryFiles()
+    node = with_a_topic(disk)
+    node.epochs.save(node.epochs.epochs.begin(100, 0), begun_here=True, goes_on=True)
+    disk = disk.kill()
+    disk.make_room(room * PAGE)
+    node = opened(disk)
+    assert node.store.queue_bounds("t", 0) == (0, 3) and not node.epochs.goes_on
+    disk = disk.kill()
+    disk.make_room()
+    node = opened(disk)
+    assert not node.epochs.goes_on, "bytes of that epoch may be missing, also after another start"
+    assert opened(disk.kill()).epochs.is_noted
