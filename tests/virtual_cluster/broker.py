@@ -1,6 +1,7 @@
 """A broker of the simulation: the real one, `app.broker`, on a machine of the simulation.  And a name server alike."""
 
 import asyncio
+import errno
 import json
 import random
 from collections.abc import Callable
@@ -52,6 +53,7 @@ class Broker:
         self.settings = settings
         self.run = 0
         self.started_at = 0.0
+        self.is_full = False
         self.node: BrokerNode | None = None
         self.process: Process | None = None
         self.was_killed = False  # and has not been started since: what it had it has
@@ -172,6 +174,17 @@ class Broker:
     def undoom(self) -> None:
         self.disk.stop_at = None
         self._powerless = False
+
+    def fail(self, call: str, chance: random.Random) -> int:
+        """One of the next such calls of its disk fails."""
+        nth = chance.choice((1, 2, 4, 8))
+        self.disk.fail(call, errno.EIO, nth=nth, part=chance.random())
+        return nth
+
+    @property
+    def has_failed_disk(self) -> bool:
+        """A call of its disk has failed since an operator looked after it."""
+        return any(fault.nth <= 0 for fault in self.disk.faults)
 
     def make_slave(self) -> None:
         """An operator has changed its configuration."""

@@ -101,12 +101,22 @@ class World:
             except Exception as fault:
                 raise PromiseBroken(self._told(f"{type(fault).__name__}: {fault}")) from fault
 
-    def _run(self, decisions: list[Decision]) -> None:
+    def play(self, script: "Callable[[World], None]") -> None:
+        """A story of its own instead of what the seed decides; all is looked at in the end."""
+        with self._simulated():
+            self._begin()
+            script(self)
+            self._check(full=True)
+
+    def _begin(self) -> None:
         for name in self.names:
             name.start()
         for broker in self.brokers:
             broker.start()
         self.loop.run_until(lambda: self.brokers[0].is_writable, 20.0)
+
+    def _run(self, decisions: list[Decision]) -> None:
+        self._begin()
         for decision in decisions:
             chance = random.Random(decision.seed)
             said = getattr(self, decision.name)(chance)
@@ -156,7 +166,7 @@ class World:
         if self.wire.surprises:
             raise PromiseBroken(f"a servicer failed: {self.wire.surprises[0]}")
         for broker in self.brokers:
-            if broker.ended:
+            if broker.ended and not (broker.has_failed_disk or broker.is_full):
                 raise PromiseBroken(f"{broker.name} ended by itself: {broker.ended}")
         self.promises.check(full=full or self._is_due())
 
@@ -317,6 +327,54 @@ class World:
         server.start()
         return f"start {server.name}"
 
+    # --- disks that fail and fill up ------------------------------------------------------------------------------
+
+    def fail_sync(self, chance: random.Random) -> str | None:
+        """One of the next syncs fails, whatever it is for; a part of what it was to write is on the disk."""
+        broker = self._pick(chance, lambda broker: broker.serves and not broker.disk.faults)
+        if broker is None:
+            return None
+        nth = broker.fail("fdatasync", chance)
+        return f"sync {nth} of {broker.name} will fail"
+
+    def fail_write(self, chance: random.Random) -> str | None:
+        broker = self._pick(chance, lambda broker: broker.serves and not broker.disk.faults)
+        if broker is None:
+            return None
+        nth = broker.fail("pwrite", chance)
+        return f"write {nth} of {broker.name} will fail"
+
+    def look_after_disk(self, chance: random.Random) -> str | None:
+        """An operator restarts a broker whose disk has failed; the kernel has given up some pages meanwhile."""
+        broker = self._pick(chance, lambda broker: broker.has_failed_disk)
+        return None if broker is None else self._restart_on_a_sound_disk(broker, chance)
+
+    def _restart_on_a_sound_disk(self, broker: Broker, chance: random.Random) -> str:
+        if broker.is_up:
+            broker.kill()
+        self.promises.power_goes(broker)
+        broker.disk.evict_some(chance)
+        broker.disk.heal()
+        broker.start()
+        return f"{broker.name} is restarted, its disk has failed"
+
+    def fill(self, chance: random.Random) -> str | None:
+        """Another program takes all the room."""
+        broker = self._pick(chance, lambda broker: broker.serves)
+        if broker is None:
+            return None
+        broker.disk.fill()
+        broker.is_full = True
+        return f"the disk of {broker.name} is full"
+
+    def make_room(self, chance: random.Random) -> str | None:
+        broker = self._pick(chance, lambda broker: broker.is_full)
+        if broker is None:
+            return None
+        broker.disk.make_room()
+        broker.is_full = False
+        return f"{broker.name} has room again"
+
     # --- the network ----------------------------------------------------------------------------------------------
 
     def cut(self, chance: random.Random) -> str:
@@ -437,6 +495,11 @@ class World:
                 name.start()
         for broker in self.brokers:
             broker.undoom()
+            broker.disk.make_room()
+            broker.is_full = False
+            if broker.has_failed_disk:
+                self.history.append(str(self._restart_on_a_sound_disk(broker, random.Random(broker.broker_id))))
+            broker.disk.heal()
             if not broker.is_up:
                 broker.start()
         step = 0
@@ -531,6 +594,11 @@ WEIGHTS = {
     "lose_all_power": 1,
     "stop": 1,
     "start": 26,
+    "fail_sync": 1.5,
+    "fail_write": 1.5,
+    "look_after_disk": 8,
+    "fill": 1,
+    "make_room": 5,
     "restart_name_server": 2,
     "cut": 3,
     "mend": 8,
@@ -542,4 +610,4 @@ WEIGHTS = {
     "return_of_the_past": 4,
     "demote": 10,
 }
-ALWAYS = {"send", "start", "demote", "mend"}
+ALWAYS = {"send", "start", "demote", "mend", "look_after_disk", "make_room"}
