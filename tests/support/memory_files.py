@@ -74,6 +74,7 @@ class MemoryFiles(Files):
         self._next_handle = 100
         self._locks: dict[int, Path] = {}
         self._off = False
+        self._off_in_write = False
 
     # --- trouble --------------------------------------------------------------------------------------------------
 
@@ -176,6 +177,7 @@ class MemoryFiles(Files):
         if self.stop_at is not None and self.calls >= self.stop_at:
             # A sync that the end interrupts has done nothing yet, a write a part.
             if not call.startswith(("fdatasync", "sync")):
+                self._off_in_write = True
                 act(random.Random(self.calls).random())
             self._off = True
             raise PowerCut
@@ -233,6 +235,8 @@ class MemoryFiles(Files):
         written = bytes(data)
 
         def act(part: float) -> None:
+            if self._off_in_write and offset // SECTOR == (offset + len(written) - 1) // SECTOR:
+                part = round(part)  # neither a process nor the power dies in the middle of a sector
             piece = written[: int(len(written) * part)]
             self._allocate(inode, offset, len(piece), path)
             if offset + len(piece) > len(inode.data):
