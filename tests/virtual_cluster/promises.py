@@ -23,7 +23,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from rocketsim_proto import broker_pb2 as pb
-from rocketsim_proto import record
+from rocketsim_proto import message_pb2, record
 
 from broker_service.broker.names import SCHEDULE_TOPIC
 from broker_service.replication.epochs import Epoch, common_prefix
@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     from tests.virtual_cluster.broker import Broker
     from tests.virtual_cluster.world import World
 
-# Promises that today's code does not keep yet; whoever mends one takes it out here.
-AWAITED = {
-    "offsets that a master lost come back from its slave",
-}
 ANSWERED_WITHIN_S = 10.0
 UNANSWERED = 1 << 16  # bytes of log, at most, that nobody has been told of yet
 
@@ -154,6 +150,22 @@ class Promises:
         for entry, standing in zip(request.entries, response.offsets, strict=True):
             if standing < entry.offset:
                 raise PromiseBroken(f"{broker.name}: commit {entry.offset} is answered with {standing}")
+            is_ok = response.status == message_pb2.COMMIT_OK and self._world.levels.sync_master and broker.is_writable
+            if is_ok and not self._is_on_a_slave(broker, request.consumer_group, entry, standing):
+                raise PromiseBroken(
+                    f"{broker.name}: commit {standing} of {request.consumer_group} is OK, and on no slave"
+                )
+
+    def _is_on_a_slave(self, broker: Broker, group: str, entry: Any, standing: int) -> bool:
+        """Or was on one that has died meanwhile: the answer of a slave is on its way for a while."""
+        for other in self._world.brokers:
+            if other is broker:
+                continue
+            if not other.serves or self._world.loop.now - other.started_at < ANSWERED_WITHIN_S:
+                return True
+            if other.live.offsets.get(group, entry.topic, entry.queue_id).offset >= standing:
+                return True
+        return False
 
     def _oblige(self, message: Message) -> None:
         """From now on whoever has it keeps it."""
