@@ -10,6 +10,7 @@ upgrade has to repeat its ids: a new one gets a new number (`idVersion`), and th
 two.  Version 0 is what ids were before (`OldIds`), for a batch that was begun then.
 """
 
+import decimal
 import hashlib
 from typing import Protocol
 
@@ -48,6 +49,8 @@ HASHED: tuple[type[DataType], ...] = (
     DecimalType,
 )
 NULL_SIZE = 0xFFFFFFFF
+# Those of Arrow's widest decimal: the usual context rounds to 28, and Spark's decimals have up to 38.
+ALL_DIGITS = decimal.Context(prec=76)
 
 
 class RowIds(Protocol):
@@ -115,7 +118,9 @@ def as_bytes(column: pa.Array) -> pa.BinaryArray:
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return column.cast(pa.binary())
     if pa.types.is_decimal(kind):
-        texts = [None if value is None else format(value.normalize(), "f").encode() for value in column.to_pylist()]
+        texts = [
+            None if value is None else format(value.normalize(ALL_DIGITS), "f").encode() for value in column.to_pylist()
+        ]
         return pa.array(texts, pa.binary())
     if pa.types.is_timestamp(kind):
         column = column.cast(pa.timestamp("us", kind.tz))

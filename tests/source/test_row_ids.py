@@ -1,5 +1,6 @@
 """Ids of rows that are written again: the same for the same row, others for others, and the same after an upgrade."""
 
+import decimal
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -81,6 +82,15 @@ def test_ids_of_columns_depend_on_their_values_the_topic_and_the_sinks_name_alon
 )
 def test_what_is_equal_has_one_id(one: pa.Array, other: pa.Array) -> None:
     assert ids(ColumnIds("", "T", (0,)), a=one) == ids(ColumnIds("", "T", (0,)), a=other)
+
+
+@pytest.mark.parametrize(("kind", "digits"), [(pa.decimal128, 38), (pa.decimal256, 76)])
+@pytest.mark.parametrize("scale", [0, 10, 38])
+@pytest.mark.parametrize("sign", ["", "-"])
+def test_decimals_are_told_apart_by_their_last_digit(kind: Any, digits: int, scale: int, sign: str) -> None:
+    values = [Decimal(f"{sign}{'1234567890' * 8}"[: digits + len(sign) - 1] + last) for last in "089"]
+    column = pa.array([value.scaleb(-scale, decimal.Context(prec=76)) for value in values], kind(digits, scale))
+    assert len(set(ids(ColumnIds("", "T", (0,)), a=column))) == len(values)
 
 
 def test_null_is_a_value_of_its_own_but_never_the_only_one() -> None:
