@@ -145,9 +145,13 @@ class Delivery:
                 failure = error
                 maybe_stored = maybe_stored or isinstance(error, Unreachable)
                 self._note(batch.broker_name, began, isolation=True)
-                self._cluster.refresh_after_failure(batch.topic)
+                of_old_route = self._is_of_old_route(error)
+                if of_old_route:
+                    self._cluster.refresh_old_route(batch.topic)
+                else:
+                    self._cluster.refresh_after_failure(batch.topic)
                 self._publish.pop(batch.topic, None)
-                if self._is_of_old_route(error):
+                if of_old_route:
                     if budget.may_try(self._clock()) and self._route_anew(batch, budget):
                         continue
                     if not batch.may_move:

@@ -94,24 +94,41 @@ class Directory:
             if again is not known and again and not fresh:
                 return again
             try:
-                route = self.transport.topic_route(topic, self.timeout_s)
+                return self._ask_route(topic)
             except (NameServerUnavailable, NoRoute):
                 if known is None or fresh:
                     raise
                 self._routes.asked_in_vain(topic, self._clock())
                 return known
-            self._routes.learned(topic, route, self._clock())
-            return route
 
     def refresh_after_failure(self, topic: str) -> TopicRoute | None:
         """Ask again now, unless that was done a moment ago.  Never raises: the old route is better than none."""
-        if not self._routes.may_refresh(topic, self._clock()):
-            return self._routes.get(topic)
+        if self._routes.may_refresh(topic, self._clock()):
+            with self._asking:
+                return self._refreshed(topic)
+        return self._routes.get(topic)
+
+    def refresh_old_route(self, topic: str) -> TopicRoute | None:
+        """As `refresh_after_failure`, after an answer that shows the route to be old: nothing can be done by it, so
+        that the answer to whoever asks at this moment is waited for."""
+        known = self._routes.get(topic)
+        with self._asking:
+            if self._routes.get(topic) is known and self._routes.may_refresh(topic, self._clock()):
+                return self._refreshed(topic)
+        return self._routes.get(topic)
+
+    def _refreshed(self, topic: str) -> TopicRoute | None:
         try:
-            return self.route(topic, fresh=True)
+            return self._ask_route(topic)
         except (NameServerUnavailable, NoRoute):
             self._routes.refreshed_in_vain(topic, self._clock())
             return self._routes.get(topic)
+
+    def _ask_route(self, topic: str) -> TopicRoute:
+        """By whom `_asking` is held."""
+        route = self.transport.topic_route(topic, self.timeout_s)
+        self._routes.learned(topic, route, self._clock())
+        return route
 
     def queues(self, topic: str, *, fresh: bool = False) -> list[MessageQueue]:
         """The queues that can be read."""

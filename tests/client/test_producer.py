@@ -423,6 +423,61 @@ def test_keys_find_their_new_queue_and_keep_their_order(cluster, producer, old_c
     assert producer.stats.failed == 0
 
 
+class WatchedLock:
+    """`waited_for` is called by who finds it locked."""
+
+    def __init__(self, waited_for):
+        self._lock = threading.Lock()
+        self._waited_for = waited_for
+
+    def locked(self):
+        return self._lock.locked()
+
+    def __enter__(self):
+        if not self._lock.acquire(blocking=False):
+            self._waited_for()
+            self._lock.acquire()
+
+    def __exit__(self, *_):
+        self._lock.release()
+
+
+@pytest.mark.parametrize("old_code", [False, True])
+def test_of_two_batches_by_an_old_route_the_second_waits_for_the_route_that_the_first_asks_for(
+    cluster, monkeypatch, old_code
+):
+    """The first one's question is held until the second one waits for its answer, or has gone on three times without
+    it: by then it has failed for good."""
+    with Producer(cluster.address, linger_ms=1, retry_times_when_send_failed=0) as producer:
+        producer.send(Message("T", b"x"))
+        for broker in masters(cluster):
+            broker.old_code = old_code
+        lower_queue_count(cluster, 1)
+        directory, second_is_there, refusals = producer.cluster, threading.Event(), Counter()
+        ask, send = directory.transport.topic_route, directory.transport.send
+
+        def held(topic, timeout_s):
+            assert second_is_there.wait(60)
+            return ask(topic, timeout_s)
+
+        def watched(address, broker_name, *args, **kwargs):
+            try:
+                return send(address, broker_name, *args, **kwargs)
+            except RocketSimError:
+                refusals[broker_name] += 1
+                if refusals[broker_name] == 3:
+                    second_is_there.set()
+                raise
+
+        monkeypatch.setattr(directory.transport, "topic_route", held)
+        monkeypatch.setattr(directory.transport, "send", watched)
+        monkeypatch.setattr(directory, "_asking", WatchedLock(second_is_there.set))
+        keys = pa.array([f"key-{row % 9}" for row in range(90)])
+        results = producer.send_columns("T", pa.array([b"%d" % row for row in range(90)]), sharding_keys=keys)
+        assert {result.message_queue.queue_id for result in results} == {0}
+        assert producer.stats.failed == 0
+
+
 def keys_of(stored):
     return stored.properties.get("__SHARDINGKEY")
 
