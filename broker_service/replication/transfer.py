@@ -93,6 +93,7 @@ class Transfer:
         self._sync_flush = sync_flush
         self._sent_at = now
         self._confirmed_offset = 0  # the log's bytes from here to `sent_offset` are in flight
+        self._first_in_flight = -1, 0  # the offset and size of a record, as the sender has read them last
         self._refill_offset = self._refill_until = 0
         self._handshake = pb.Handshake()
         self._reply: pb.HandshakeReply | None = None
@@ -218,7 +219,9 @@ class Transfer:
         return message
 
     def next_call(self) -> float:
-        """When `next_message` will have something to say, though nothing happens until then; -inf: now."""
+        """When `next_message` is to be asked, though nothing happens until then; -inf: now.  Reads nothing: it is asked
+        after every append.
+        """
         if self._reply is not None or self._has_metadata() or self._has_epoch_news():
             return -inf
         if self.state is State.GREETING:
@@ -240,6 +243,10 @@ class Transfer:
             return MasterFrame(pb.MasterMessage(handshake=self._epoch_news()))
         if self._has_metadata():
             return MasterFrame(pb.MasterMessage(metadata=self._next_metadata()))
+        if self._is_full():
+            self._read_first_in_flight()
+            if now < self.next_call():
+                return None
         return self._read() if self._pending() else self._log_message(b"")
 
     def _has_metadata(self) -> bool:
@@ -256,19 +263,27 @@ class Transfer:
         return self.state is State.TRANSFER and self._epochs.epochs.last != self._epoch_sent
 
     def _pending(self) -> int:
-        """How many bytes of log may be sent."""
+        """How many bytes of log may be sent, or could be: see `_has_room`."""
         is_open = self.state is State.TRANSFER and self._has_room()
         return self._log.end_offset - self.sent_offset if is_open else 0
 
+    def _is_full(self) -> bool:
+        return self.sent_offset - self._confirmed_offset >= self._settings.in_flight_bytes
+
+    def _read_first_in_flight(self) -> None:
+        at = self._confirmed_offset
+        if self._first_in_flight[0] != at >= self._log.min_offset:
+            self._first_in_flight = at, int.from_bytes(self._log.read_log(at, 4), "big")
+
     def _has_room(self) -> bool:
-        in_flight = self.sent_offset - self._confirmed_offset
-        if in_flight < self._settings.in_flight_bytes:
+        """True, too, as long as the sender has not read how large the first record in flight is."""
+        if not self._is_full():
             return True
         if self._confirmed_offset < self._log.min_offset:
             return False
-        # A slave acknowledges whole records: the next one has to get there, however large it is.
-        size = int.from_bytes(self._log.read_log(self._confirmed_offset, 4), "big")
-        return in_flight < size
+        # A slave acknowledges whole records: this one has to get there, however large it is.
+        at, size = self._first_in_flight
+        return at != self._confirmed_offset or self.sent_offset - at < size
 
     def _read(self) -> MasterFrame:
         if self.sent_offset < self._log.min_offset:

@@ -150,3 +150,28 @@ def test_one_record_may_always_be_under_way_however_large(tmp_path, monkeypatch)
     assert transfer.next_call() > 100.0, "nothing but a sign of life"
     transfer.ack(pb.Ack(epoch=transfer._epoch_sent, ack_offset=5190))
     assert transfer.sent_offset + sent() == log.end_offset
+
+
+def test_only_the_sender_reads_the_log_and_once_for_each_ack_of_a_full_window(tmp_path, monkeypatch):
+    """`next_call` is asked after every append: a slave that is slow, or a bad sector, is nothing to a put."""
+    monkeypatch.setattr(f"{__name__}.SETTINGS", TransferSettings(frame_bytes=400, in_flight_bytes=1000))
+    log, transfer = joined(tmp_path, sync_master=True)
+    reads = []
+    read_log = log.read_log
+    monkeypatch.setattr(log, "read_log", lambda at, size: reads.append((at, size)) or read_log(at, size))
+    monkeypatch.setattr(log, "view_log", lambda at, size: memoryview(read_log(at, size)))
+    log.append(*[bytes(96)] * 30)
+    while data_at(transfer, 100.0):
+        pass
+    assert (transfer.sent_offset, reads) == (1200, [(0, 4)])
+    for _ in range(5):
+        log.append(bytes(96))
+        assert transfer.next_call() == 105.0, "nothing but a sign of life"
+    transfer.ack(pb.Ack(epoch=transfer._epoch_sent, ack_offset=100))
+    assert (transfer.next_call(), reads) == (-inf, [(0, 4)]), "the sender is to look"
+    assert (data_at(transfer, 100.0), reads) == (None, [(0, 4), (100, 4)])
+    assert transfer.next_call() == 105.0
+    assert data_at(transfer, 105.0) == b"", "a sign of life leaves all the same"
+    transfer.ack(pb.Ack(epoch=transfer._epoch_sent, ack_offset=300))
+    assert len(data_at(transfer, 105.0)) == 400
+    assert reads == [(0, 4), (100, 4)]
