@@ -44,7 +44,7 @@ def plan_columns(
 ) -> Iterator[tuple[OutgoingBatch, int]]:
     """Batches and their sizes.  Without sharding keys, neighbouring batches go to different brokers, and each fills all
     queues of its broker in equal parts; with them, each row goes to the queue of its key, and a row whose key is null
-    as if there were none."""
+    as if there were none.  The one queue of a plan that may not move is every row's, whatever its key."""
     bodies = _one_array(bodies, pa.binary())
     sizes = _sizes(plan, bodies)
     texts = [None if column is None else _one_array(column, pa.string()) for column in (tags, keys, sharding_keys)]
@@ -69,7 +69,7 @@ def plan_columns(
         sys_flags=sys_flags,
         may_move=plan.may_move,
     )
-    if texts[2] is None or texts[2].null_count == len(bodies):
+    if not plan.may_move or texts[2] is None or texts[2].null_count == len(bodies):
         yield from _in_turn(plan, whole, record_sizes)
         return
     keyed, keyed_sizes = whole, record_sizes

@@ -269,8 +269,10 @@ class Delivery:
         if batch.may_move:
             try:
                 queues = self.queues(batch.topic)
-            except RocketSimError:
-                return False
+            except RocketSimError as error:
+                if not is_worth_sending_again(error):
+                    return False
+                queues = []  # where to is known again in a moment, or not: the attempts say it
             fresh = [queue for queue in queues if queue.broker_name not in failed_at]
             other = fresh or [queue for queue in queues if queue.broker_name != batch.broker_name]
             if other:

@@ -1,7 +1,9 @@
 """Sends against brokers in this process: what arrives, what is tried again, and what callers hear."""
 
 import threading
+import time
 from collections import Counter, deque
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -9,7 +11,7 @@ from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto import record
 from rocketsim_proto.compression import decompress
 
-from rocketsim_client import Message, MessageQueue, Producer, RocketSimError, SendFailed, SendStatus, outbox
+from rocketsim_client import Message, MessageQueue, Producer, RocketSimError, SendFailed, SendStatus, delivery, outbox
 from rocketsim_client.channels import Channels
 from rocketsim_client.errors import (
     BadAnswer,
@@ -146,6 +148,41 @@ def test_the_route_is_asked_again_after_a_failure(cluster, producer):
     for _ in range(4):
         producer.send(Message("T", b"x"))
     assert {queue.broker_name for queue in producer.publish_queues("T")} == {"broker-b"}
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_a_master_that_is_away_for_a_moment_is_waited_for(cluster, monkeypatch, columns):
+    """No other pair can take what is under way: nowhere to send it to now is a failed attempt, not the last one."""
+    pauses = []
+
+    def sleep(pause_s):
+        pauses.append(pause_s)
+        if len(pauses) == 3:
+            cluster.start("broker-a")
+        time.sleep(pause_s)
+
+    cluster.stop("broker-b")
+    retries = {"retry_times_when_send_failed": 30, "retry_times_when_send_async_failed": 30}
+    with Producer(cluster.address, send_msg_timeout_ms=60_000, **retries) as producer:
+        producer.send(Message("T", b"x"))
+        cluster.stop("broker-a")  # the route names its slave alone from now on
+        monkeypatch.setattr(delivery, "time", SimpleNamespace(sleep=sleep))
+        if columns:
+            assert len(producer.send_columns("T", pa.array([b"y"] * 3))) == 3
+        else:
+            producer.send(Message("T", b"y"))
+        assert producer.stats.failed == 0
+    assert {stored.body for stored in cluster.messages("T")} == {b"x", b"y"}
+
+
+def test_retries_without_a_master_end_with_their_number(cluster):
+    cluster.stop("broker-b")
+    with Producer(cluster.address, send_msg_timeout_ms=60_000, retry_times_when_send_failed=2) as producer:
+        producer.send(Message("T", b"x"))
+        cluster.stop("broker-a")
+        with pytest.raises(SendFailed, match=r"after 3 attempts .*no live master") as raised:
+            producer.send(Message("T", b"y"))
+        assert raised.value.attempts == 3
 
 
 def test_without_a_master_the_error_says_so(cluster, producer):
@@ -502,8 +539,22 @@ def test_an_own_queue_that_is_gone_is_an_error_with_topic_and_count(cluster, pro
     lower_queue_count(cluster, 2)
     with pytest.raises(QueueNotExist, match=r"topic 'T' has 2 queues to write to at broker 'broker-b'.* queue 2"):
         producer.send(Message("T", b"x"), queue=MessageQueue("T", "broker-b", 2))
-    with pytest.raises(SendFailed, match="topic 'T' has 2 queues"):
-        producer.send_columns("T", pa.array([b"x"]), queue=MessageQueue("T", "broker-b", 3))
+    for sharding_keys in (None, pa.array(["a", "b", None])):
+        with pytest.raises(SendFailed, match="topic 'T' has 2 queues"):
+            producer.send_columns(
+                "T", pa.array([b"y"] * 3), sharding_keys=sharding_keys, queue=MessageQueue("T", "broker-b", 3)
+            )
+    assert [stored.body for stored in cluster.messages("T")] == [b"x"]
+
+
+def test_columns_with_sharding_keys_and_an_own_queue_go_there_in_their_order(cluster, producer):
+    queue = MessageQueue("T", "broker-b", 3)
+    keys = pa.array([["a", "b", None][row % 3] for row in range(90)])
+    producer.send_columns("T", pa.array([b"%d" % row for row in range(90)]), sharding_keys=keys, queue=queue)
+    stored = cluster.messages("T")
+    assert {one.queue_id for one in stored} == {3}
+    assert [int(one.body) for one in stored] == list(range(90))
+    assert [keys_of(one) for one in stored] == keys.to_pylist()
 
 
 # --- errors that nobody thought of --------------------------------------------------------------------------------
