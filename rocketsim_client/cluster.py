@@ -19,6 +19,7 @@ from rocketsim_client.model import (
 from rocketsim_client.range_pull import FRAME_BYTES, RangeProgress
 from rocketsim_client.retry import another_may_do_better, tells_more
 from rocketsim_client.route import MASTER_ID
+from rocketsim_client.transport import OffsetsAnswer
 
 # A stream that has to go on after this is opened anew where it was: bounds how long a dead peer is waited for.
 STREAM_DEADLINE_S = 10.0
@@ -116,21 +117,20 @@ class Cluster(Directory):
         queues: Collection[MessageQueue],
         *,
         zero_for_new_group: bool = False,
-        master_only: bool = False,
     ) -> dict[MessageQueue, int]:
-        """Next offset to read per queue; -1 where the group has none.  Master first, any broker of the name when it is
-        gone, unless `master_only`."""
-        found = dict.fromkeys(queues, -1)
+        """Next offset to read per queue; -1 where the group has none, as its master says.  Any broker of the name is
+        asked when the master is gone: a queue of which a slave has no offset is absent, since its master may have one.
+        """
+        found: dict[MessageQueue, int] = {}
         for broker_name, topic, members in self._by_name(queues):
 
-            def call(member: Member, members: list[MessageQueue] = members) -> list[tuple[str, int, int]]:
-                answer = self.transport.query_offsets(
-                    member.address, group, members, zero_for_new_group, self.timeout_s
-                )
-                return answer.offsets
+            def call(member: Member, members: list[MessageQueue] = members) -> OffsetsAnswer:
+                return self.transport.query_offsets(member.address, group, members, zero_for_new_group, self.timeout_s)
 
-            for of_topic, queue_id, offset in self.ask(topic, broker_name, call, only_this=master_only):
-                found[MessageQueue(of_topic, broker_name, queue_id)] = offset
+            answer = self.ask(topic, broker_name, call)
+            for of_topic, queue_id, offset in answer.offsets:
+                if offset >= 0 or answer.broker_id == MASTER_ID:
+                    found[MessageQueue(of_topic, broker_name, queue_id)] = offset
         return found
 
     def commit(

@@ -226,11 +226,12 @@ class PullConsumer:
     # --- the group's offsets --------------------------------------------------------------------------------------
 
     def committed(self, queue: MessageQueue) -> int:
-        """The next offset to read; -1 if the group has none."""
+        """The next offset to read; -1 if the group has none, as far as who answers knows: while its master is gone, a
+        slave may not have the offset yet."""
         return self.committed_all([queue])[queue]
 
     def committed_all(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
-        return self._cluster.committed(self.group, queues)
+        return dict.fromkeys(queues, -1) | self._cluster.committed(self.group, queues)
 
     def commit(self, queue: MessageQueue, offset: int) -> int:
         """Commit the next offset to read: to the master, to any broker of the name while it is gone, to the master

@@ -101,8 +101,8 @@ class BrokerCluster(Protocol):
     def search(self, timestamps: Mapping[Queue, int]) -> Answered:
         """The first offset stored at or after the time in ms; the end where nothing is that young."""
 
-    def committed(self, group: str, queues: Collection[Queue], *, master_only: bool = False) -> Answered:
-        """The group's offsets; a queue in neither part has none, as far as who answered knows."""
+    def committed(self, group: str, queues: Collection[Queue]) -> Answered:
+        """The group's offsets; a queue in neither part has none.  That a slave has none proves nothing: silent."""
 
     def commit(self, group: str, offsets: Offsets, target: str, timeout_s: float) -> Committed: ...
 
@@ -203,12 +203,16 @@ class ClientCluster:
             self._collect(found, members, partial(self.client.search, topic, asked))
         return found
 
-    def committed(self, group: str, queues: Collection[Queue], *, master_only: bool = False) -> Answered:
+    def committed(self, group: str, queues: Collection[Queue]) -> Answered:
         found = Answered()
         for broker_name in sorted({queue.broker_name for queue in queues}):
             members = [queue for queue in queues if queue.broker_name == broker_name]
             asked = [as_client(queue) for queue in members]
-            self._collect(found, members, partial(self.client.committed, group, asked, master_only=master_only))
+            self._collect(found, members, partial(self.client.committed, group, asked))
+        for queue in set(queues) - found.offsets.keys() - found.silent.keys():
+            found.silent[queue] = LookupError(
+                f"the slave of {queue.broker_name}, whose master is away, has none of group {group}"
+            )
         found.offsets = {queue: offset for queue, offset in found.offsets.items() if offset >= 0}
         return found
 

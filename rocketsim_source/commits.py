@@ -38,7 +38,7 @@ class CommitLedger:
     min_interval_ms: int = 0
     wanted: Offsets = field(default_factory=dict)
     starts: Offsets = field(default_factory=dict)  # to be committed where the group has nothing yet
-    vacant: set[Queue] = field(default_factory=set)  # of those, where the master said that it has nothing
+    vacant: set[Queue] = field(default_factory=set)  # of those, where it has nothing
     stands: Offsets = field(default_factory=dict)  # what a broker last said
     ours: Offsets = field(default_factory=dict)  # what this query last got through
     on_slave: set[str] = field(default_factory=set)  # broker names whose last commit a slave took
@@ -99,12 +99,10 @@ class CommitLedger:
             else:
                 self.stands.pop(queue, None)
 
-    def saw_starts(self, masters: Offsets, asked: list[Queue]) -> None:
-        """What the masters themselves have of the queues whose start waits.  A group with an offset of its own keeps
-        it; that a slave has none proves nothing.
-        """
+    def saw_starts(self, fresh: Offsets, asked: list[Queue]) -> None:
+        """As `saw`, of the queues whose start waits: a group with an offset of its own keeps it."""
         for queue in asked:
-            if queue in masters:
+            if queue in fresh:
                 self.starts.pop(queue, None)
             else:
                 self.vacant.add(queue)

@@ -165,21 +165,19 @@ class Committer:
     def _commit(self) -> Exception | None:
         options = self._options
         timeout_s = options.commit_timeout_ms / 1000
-        if options.group_conflict_policy != "ignore":
-            with self._changed:
-                asked = self._ledger.queues()
-            found = self._cluster.committed(self._group, asked)
-            self._look_for_conflicts(found.offsets)
-            with self._changed:
-                self._ledger.saw(found.offsets, [queue for queue in asked if queue not in found.silent])
+        watches = options.group_conflict_policy != "ignore"
         with self._changed:
-            starts = sorted(self._ledger.starts.keys() - self._ledger.vacant)
-        if starts:
-            of_masters = self._cluster.committed(self._group, starts, master_only=True)
+            starts = self._ledger.starts.keys() - self._ledger.vacant
+            asked = self._ledger.queues() if watches else sorted(starts)
+        if asked:
+            found = self._cluster.committed(self._group, asked)
+            if watches:
+                self._look_for_conflicts(found.offsets)
+            said = [queue for queue in asked if queue not in found.silent]
             with self._changed:
-                self._ledger.saw_starts(
-                    of_masters.offsets, [queue for queue in starts if queue not in of_masters.silent]
-                )
+                if watches:
+                    self._ledger.saw(found.offsets, said)
+                self._ledger.saw_starts(found.offsets, [queue for queue in said if queue in starts])
         with self._changed:
             self._ledger.dirty = False  # what is wanted from here on is the next round's
             send = self._ledger.to_send(self._clock())

@@ -177,11 +177,12 @@ class MemoryCluster:
         broker = self.brokers[0]
         return Answered({q: min(max(ms - 2000, broker.first[q]), broker.end[q]) for q, ms in timestamps.items()})
 
-    def committed(self, group: str, queues: Collection[Queue], *, master_only: bool = False) -> Answered:
+    def committed(self, group: str, queues: Collection[Queue]) -> Answered:
         broker = self._usable()
-        if broker is None or (master_only and broker.broker_id):
-            return Answered({}, dict.fromkeys(queues, BrokerUnavailable("no")))
-        return Answered({queue: self.offsets[group][queue] for queue in queues if queue in self.offsets[group]})
+        found = {} if broker is None else {q: self.offsets[group][q] for q in queues if q in self.offsets[group]}
+        if broker is not None and broker.broker_id == 0:
+            return Answered(found)
+        return Answered(found, {queue: BrokerUnavailable("no") for queue in queues if queue not in found})
 
     def commit(self, group: str, offsets: Offsets, target: str, timeout_s: float) -> Committed:
         self.commits.append((target, dict(offsets)))

@@ -5,12 +5,16 @@ from collections.abc import Iterator
 import pytest
 
 from rocketsim_client import Cluster, Message, MessageQueue, Producer
+from rocketsim_source.batch_reader import ranges
 from rocketsim_source.cluster import ClientCluster
 from rocketsim_source.data_loss import DataLossError
+from rocketsim_source.offsets import StreamOffset
 from rocketsim_source.options import source_options
-from rocketsim_source.queue import Queue
+from rocketsim_source.queue import Offsets, Queue
+from rocketsim_source.queue_watch import NothingAnswers
 from rocketsim_source.range_fetch import RangeFetch
 from rocketsim_source.splits import QueueRange
+from rocketsim_source.stream_reader import _Driver
 from tests.support.fake_broker import FakeCluster
 
 Q0, Q1, Q7 = (Queue("T", "broker-a", number) for number in (0, 1, 7))
@@ -140,3 +144,35 @@ def test_one_lost_queue_does_not_end_the_reading_of_others(fake: FakeCluster) ->
     }
     with pytest.raises(DataLossError, match=f"{Q1} is gone"):
         fetched(fake, Q0, Q1, OTHER)
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_that_a_slave_has_no_offset_of_the_group_is_no_start(fake: FakeCluster, streaming: bool) -> None:
+    """Its master may have one, behind which the query must not begin."""
+    given = {"nameServer": "h:1", "topic": "T", "group": "g", "startingOffsets": "committed,latest"}
+    given |= {"commitOffsets": "none"} if streaming else {"startingOffsets": "committed,earliest"}
+    options = source_options(given, streaming=streaming)
+
+    def starts() -> Offsets:
+        cluster = opened(fake)
+        if streaming:
+            return _Driver(options, cluster).initial_offset().offsets
+        return {queue: start for queue, start, _ in ranges(options, cluster)}
+
+    fake.stop("broker-a", 0)
+    with pytest.raises(NothingAnswers, match="committed offset of T@broker-a:0"):
+        starts()
+    fake.start("broker-a", 0)
+    opened(fake).commit("g", {Q0: 3}, "masterFirst", 1.0)
+    found = starts()
+    assert (found[Q0], found[Q1]) == (3, 10 if streaming else 0)
+
+
+def test_a_new_queue_waits_for_a_master_to_say_that_its_group_has_no_offset(fake: FakeCluster) -> None:
+    given = {"nameServer": "h:1", "topic": "T", "group": "g", "newQueueOffsets": "committed,latest"}
+    given |= {"commitOffsets": "none", "idlePollMs": "0"}
+    found = _Driver(source_options(given, streaming=True), opened(fake))
+    fake.stop("broker-a", 0)
+    known = StreamOffset({B: 0})
+    queues = found.latest_offset(known, unlimited=False).offsets.keys()
+    assert queues == {Queue("T", "broker-b", number) for number in range(4)}
