@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 from grpc.aio import AioRpcError
-from rocketsim_proto import admin_pb2, admin_pb2_grpc, broker_pb2, broker_pb2_grpc
+from rocketsim_proto import admin_pb2, admin_pb2_grpc, broker_pb2, broker_pb2_grpc, message_pb2
 
 from tests.support.brokers import message
 from tests.virtual_cluster.network import Network
@@ -133,15 +133,18 @@ class Clients:
         """Up to what was read."""
         topic, queue = chance.choice(TOPICS), chance.randrange(QUEUES)
         offset = chance.randint(0, self._next_to_read.get((topic, queue), 0))
+        return self.commit_offset(broker, chance.choice(GROUPS), topic, queue, offset)
+
+    def commit_offset(self, broker: "Broker", group: str, topic: str, queue: int, offset: int) -> str:
         entries = [broker_pb2.CommitOffsetsRequest.Entry(topic=topic, queue_id=queue, offset=offset)]
-        request = broker_pb2.CommitOffsetsRequest(consumer_group=chance.choice(GROUPS), entries=entries)
+        request = broker_pb2.CommitOffsetsRequest(consumer_group=group, entries=entries)
 
         async def work(stub: Any) -> None:
-            await stub.CommitOffsets(request, timeout=5.0)
-            self._count("committed")
+            response = await stub.CommitOffsets(request, timeout=5.0)
+            self._count(message_pb2.CommitStatus.Name(response.status))
 
         self._spawn(broker, broker_pb2_grpc.BrokerStub, work)
-        return f"commit {request.consumer_group} {entries[0].offset} at {broker.name}"
+        return f"commit {group} {offset} at {broker.name}"
 
     def query(self, broker: "Broker", chance: random.Random) -> str:
         request = broker_pb2.QueryOffsetsRequest(consumer_group=chance.choice(GROUPS))

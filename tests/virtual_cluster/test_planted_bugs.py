@@ -6,14 +6,21 @@ import pytest
 from rocketsim_proto import replication_pb2 as pb
 
 from broker_service.broker import leadership
+from broker_service.broker.consumer_offsets import ConsumerOffsetTable
+from broker_service.replication import catch_up
+from broker_service.replication.catch_up import LogState
+from broker_service.replication.epochs import EpochList
 from broker_service.replication.follower import Follower
+from broker_service.replication.handshake import epoch_list
 from broker_service.store import recovery
 from broker_service.store.commit_log import CommitLog
+from tests.virtual_cluster import stories
 from tests.virtual_cluster.promises import PromiseBroken
 from tests.virtual_cluster.world import World, plan
 
 SEEDS = 20  # from the first one on, which is near one that shows the bug
 SYNC_MASTER_WITH_TWO_SLAVES = 161
+ASYNC_MASTER_ASYNC_FLUSH = 3
 STEPS = 150
 
 
@@ -30,6 +37,74 @@ def skip_the_sync(plant):
 def believe_the_page_cache(plant):
     """A start takes what it finds above the flushed offset for flushed, as it is."""
     plant(recovery, "_written_again", lambda log, scan, begin: iter(scan))
+
+
+def merge_offsets_backwards(plant):
+    """What the other broker has replaces what is here, as in RocketMQ."""
+
+    def merge(self, changes):
+        for group, topic, entries in changes:
+            self._set(group, topic, dict(entries))
+        return 0
+
+    plant(ConsumerOffsetTable, "merge", merge)
+
+
+def cut_without_zero_fill(plant):
+    """Records behind the new end stay in the preallocated file, and come alive at the next recovery."""
+    whole_cut = CommitLog.cut
+
+    def cut(self, offset, **more):
+        self.zero = lambda begin, end, **_: begin
+        try:
+            return whole_cut(self, offset, **more)
+        finally:
+            del self.zero
+
+    plant(CommitLog, "cut", cut)
+
+
+def accept_a_stale_epoch(plant):
+    """Neither side minds that the slave knows of a newer epoch than its master."""
+    honest_plan = catch_up.plan
+
+    def plan(master, slave, *, takes_writes):
+        known = tuple(epoch for epoch in slave.epochs.epochs if epoch.epoch <= master.epochs.last)
+        forgetful = LogState(EpochList(known), slave.min_offset, slave.end_offset)
+        return honest_plan(master, forgetful, takes_writes=takes_writes)
+
+    plant(catch_up, "plan", plan)
+    plant(Follower, "_checked_epochs", lambda self, reply: epoch_list(reply.epochs))
+
+
+@pytest.mark.parametrize(
+    "bug, seed, story, broken_promise",
+    [
+        (
+            cut_without_zero_fill,
+            ASYNC_MASTER_ASYNC_FLUSH,
+            stories.a_tail_is_cut_off_and_the_slave_dies,
+            "differ below|do not come into step",
+        ),
+        (
+            merge_offsets_backwards,
+            ASYNC_MASTER_ASYNC_FLUSH,
+            stories.offsets_are_committed_on_both_sides_of_a_cut,
+            "went back from",
+        ),
+        (
+            accept_a_stale_epoch,
+            SYNC_MASTER_WITH_TWO_SLAVES,
+            stories.a_slave_comes_to_a_master_of_the_past,
+            "of an older epoch|went back from epoch",
+        ),
+    ],
+)
+def test_a_story_shows_a_planted_bug(monkeypatch, bug, seed, story, broken_promise):
+    World(seed).play(story)
+    bug(monkeypatch.setattr)
+    with pytest.raises(PromiseBroken, match=broken_promise):
+        World(seed).play(story)
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,13 @@ class World:
             script(self)
             self._check(full=True)
 
+    def pass_time(self, seconds: float) -> None:
+        """A story's: all that is cheap to look at is looked at meanwhile."""
+        until = self.loop.now + seconds
+        while self.loop.now < until:
+            self.loop.run_for(min(0.2, until - self.loop.now))
+            self._check(full=False)
+
     def _begin(self) -> None:
         for name in self.names:
             name.start()
@@ -424,6 +431,10 @@ class World:
 
     _force = False
 
+    def promote_by_force(self, broker: Broker) -> str:
+        self._force = True
+        return self.clients.promote(broker, force=True)
+
     def note_promotions(self) -> None:
         for broker in self.brokers:
             if broker.serves and broker.is_writable and broker.role_epoch():
@@ -521,9 +532,8 @@ class World:
     def _promote_anybody(self) -> None:
         slaves = [broker for broker in self.brokers if _may_be_promoted(broker)]
         if slaves and not self.clients.promoting:
-            self._force = True
             best = max(slaves, key=lambda slave: (slave.live.epochs.epochs.last, slave.live.store.end_offset))
-            self.history.append(self.clients.promote(best, force=True))
+            self.history.append(self.promote_by_force(best))
 
     def _what_is_not_whole(self) -> str:
         down = [broker.name for broker in self.brokers if not broker.serves]

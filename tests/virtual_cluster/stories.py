@@ -1,0 +1,92 @@
+"""Stories: what an operator, a crash and a cut do one after the other, where a seed would take long to come to it.
+
+Each is played with `World.play`, which looks at the promises meanwhile and in the end.
+"""
+
+import random
+
+from tests.virtual_cluster.broker import Broker
+from tests.virtual_cluster.clients import TOPICS
+from tests.virtual_cluster.world import World
+
+
+def send(world: World, broker: Broker, count: int) -> None:
+    for number in range(count):
+        world.clients.send(broker, random.Random(number))
+        world.pass_time(0.2)
+
+
+def follow(world: World, *slaves: Broker) -> None:
+    assert world.loop.run_until(lambda: all(slave.live.replication_slave.is_following() for slave in slaves), 20.0)
+
+
+def cut(world: World, one: str, other: str) -> None:
+    world.wire.cut(one, other)
+    world.wire.cut(other, one)
+
+
+def replace(world: World, old: Broker, new: Broker) -> None:
+    """The old master dies, and an operator promotes another broker, whatever stands against it."""
+    if old.is_up:
+        old.kill()
+    world.pass_time(1.0)
+    world.promote_by_force(new)
+    assert world.loop.run_until(lambda: new.is_writable, 20.0)
+    world.pass_time(1.0)
+
+
+def a_tail_is_cut_off_and_the_slave_dies(world: World) -> None:
+    """The master has records that its slave has not; it comes back as a slave of that one, cuts them, and dies."""
+    old, new = world.brokers[:2]
+    follow(world, new)
+    send(world, old, 3)
+    new.kill()
+    send(world, old, 8)
+    old.kill()
+    new.start()
+    world.pass_time(2.0)
+    replace(world, old, new)
+    old.make_slave()
+    old.start()
+    world.pass_time(5.0)
+    old.kill()
+    old.start()
+    world.pass_time(5.0)
+    send(world, new, 4)
+    world.heal()
+
+
+def offsets_are_committed_on_both_sides_of_a_cut(world: World) -> None:
+    """The consumer has gone on at the master when the slave hands back what it took."""
+    master, slave = world.brokers[:2]
+    follow(world, slave)
+    send(world, master, 20)
+    cut(world, master.host, slave.host)
+    world.pass_time(5.0)
+    for broker, offset in ((slave, 1), (master, 2)):
+        for topic in TOPICS:
+            world.clients.commit_offset(broker, "g", topic, 0, offset)
+    world.pass_time(5.0)
+    world.heal()
+
+
+def a_slave_comes_to_a_master_of_the_past(world: World) -> None:
+    """A master is replaced, and comes back to name servers that know nothing; a slave of its successor finds it."""
+    past, successor, slave = world.brokers[:3]
+    follow(world, successor, slave)
+    send(world, past, 3)
+    replace(world, past, successor)
+    follow(world, slave)
+    world.pass_time(3.0)
+    for broker in (successor, slave):
+        broker.kill()
+    for server in world.names:
+        server.kill()
+        server.start()
+    past.start()
+    assert world.loop.run_until(lambda: past.is_writable, 20.0)
+    for server in world.names:
+        cut(world, slave.host, server.host)
+    slave.settings["ha_master_address"] = past.address
+    slave.start()
+    world.pass_time(5.0)
