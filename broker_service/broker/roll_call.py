@@ -45,7 +45,7 @@ class RollCall:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            await asyncio.gather(*(self._ask(address) for address in self._slaves()))
+            await asyncio.gather(*(self._ask(address) for address in sorted(self._slaves())))
             await asyncio.sleep(self._pause_s())
 
     async def ask_each(self, addresses: Iterable[str]) -> dict[str, GetMemberResponse | None]:
