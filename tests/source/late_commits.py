@@ -1,0 +1,73 @@
+"""`format("rocketsim-late")`: the source, but what its query commits reaches a broker only after Spark has told the
+reader's process to end.  A commit that is not waited for then is lost for certain, not only now and then.
+"""
+
+import fcntl
+import threading
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rocketsim_source import termination
+from rocketsim_source.cluster import ClientCluster
+from rocketsim_source.committer import Committer
+from rocketsim_source.data_source import RocketSimDataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamReader
+    from pyspark.sql.types import StructType
+
+LATE_S = 0.5
+HELD = "heldwhilealive"  # the option that names a file: the reader's process locks it as long as it lives
+BUG = "bug"  # and what to plant in that process
+BUGS = ["SIGTERM ends it", "what is under way is forgotten"]
+
+
+class LateCommits(RocketSimDataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "rocketsim-late"
+
+    def streamReader(self, schema: "StructType") -> "DataSourceStreamReader":
+        if termination.is_stream_runner():
+            hold(self.options[HELD])
+            commit_late(self.options.get(BUG))
+        return super().streamReader(schema)
+
+    def _given(self) -> Mapping[str, str]:
+        return {name: value for name, value in self.options.items() if name not in (HELD, BUG)}
+
+
+def hold(path: str) -> None:
+    file = open(path, "w")
+    fcntl.flock(file, fcntl.LOCK_EX)
+    globals()["held"] = file
+
+
+def is_held(path: str) -> bool:
+    with open(path) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def commit_late(bug: str | None) -> None:
+    told_to_end, close, commit = threading.Event(), Committer.close, ClientCluster.commit
+
+    def closing(self: Committer, timeout_s: float) -> None:
+        told_to_end.set()
+        close(self, timeout_s)
+
+    def late(self: ClientCluster, *args: Any) -> Any:
+        told_to_end.wait()
+        time.sleep(LATE_S)
+        return commit(self, *args)
+
+    Committer.close = closing  # type: ignore[method-assign]
+    ClientCluster.commit = late  # type: ignore[method-assign]
+    if bug == "SIGTERM ends it":
+        termination.is_stream_runner = lambda: False
+    if bug == "what is under way is forgotten":
+        Committer._is_pending = lambda self: self._ledger.dirty  # type: ignore[method-assign]

@@ -1,0 +1,86 @@
+"""The end of a bounded query: Spark tells the reader's process to end at once, and never waits for it; the group stands
+at the end of every queue all the same.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark import cloudpickle
+
+from tests.source import late_commits
+from tests.source.bench import TIMEOUT_S, Bench
+from tests.source.late_commits import BUG, BUGS, HELD, LateCommits, is_held
+from tests.support.polling import wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]
+
+ROOT = Path(__file__).parents[2]
+
+STOPPED_AT_ONCE = """
+import sys
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+from tests.source import late_commits
+
+name_server, topic, group, held, checkpoint = sys.argv[1:]
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+cloudpickle.register_pickle_by_value(late_commits)
+spark.dataSource.register(late_commits.LateCommits)
+stream = spark.readStream.format("rocketsim-late").options(
+    nameServer=name_server, topic=topic, group=group, startingOffsets="earliest", maxOffsetsPerTrigger=8,
+    commitTimeoutMs="30s", **{late_commits.HELD: held}
+).load()
+query = stream.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+assert query.awaitTermination(120)
+spark.stop()
+"""
+
+
+def lag_at_the_end(pair: Bench, checkpoint: str, held: Path, bug: str | None = None) -> int:
+    """Of a query of 20 records, when its reader's process is gone."""
+    cloudpickle.register_pickle_by_value(late_commits)
+    pair.spark.dataSource.register(LateCommits)
+    topic, group = pair.topic(20), pair.name("group")
+    planted = {BUG: bug} if bug else {}
+    # One batch, and one commit: it is under way when the process is told to end.
+    options = {"group": group, "startingOffsets": "earliest", "commitInitialOffset": False, "commitTimeoutMs": "30s"}
+    reader = pair.spark.readStream.format(LateCommits.name())
+    stream = reader.options(**pair.options(topic, **options), **{HELD: str(held)}, **planted).load()
+    pair.run(stream, checkpoint)
+    assert len(pair.rows(checkpoint)) == 20
+    return lag_when_gone(pair, topic, group, held)
+
+
+def lag_when_gone(pair: Bench, topic: str, group: str, held: Path) -> int:
+    wait_until(lambda: not is_held(str(held)), "the reader's process to be gone", TIMEOUT_S)
+    committed = pair.committed(group, topic)
+    return sum(end - max(committed[queue], 0) for queue, end in pair.end(topic).items())
+
+
+def test_available_now_under_sigterm_ends_at_lag_zero(pair: Bench, checkpoint: str, tmp_path: Path) -> None:
+    assert lag_at_the_end(pair, checkpoint, tmp_path / "held") == 0
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_last_commit_that_is_not_waited_for_is_caught(pair: Bench, checkpoint: str, tmp_path: Path, bug: str) -> None:
+    assert lag_at_the_end(pair, checkpoint, tmp_path / "held", bug) > 0
+
+
+def test_spark_stopped_right_behind_available_now_ends_at_lag_zero(
+    pair: Bench, checkpoint: str, tmp_path: Path
+) -> None:
+    """A program that ends with its query.  An earlier commit is under way, and the last one is still to come."""
+    topic, group, held = pair.topic(20), pair.name("group"), tmp_path / "held"
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED_AT_ONCE, pair.name_server.address, topic, group, str(held), checkpoint],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
+    assert lag_when_gone(pair, topic, group, held) == 0
