@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 from broker_service.store.residency import Cold, Place
@@ -20,15 +21,17 @@ class Waiting(Protocol):
 
 async def read(store: Waiting, look: Callable[[], T]) -> T:
     """What `look` finds in the store.  It is called again, from the beginning, when a thread has read what was not in
-    memory; nothing else happens between its last call and the answer.
+    memory; nothing else happens between its last call and the answer.  Every round has to read something new: where all
+    that is cold was read before, the last call waits for the disk.
     """
-    read_already: list[Place] = []
+    read_already: set[tuple[Path, int]] = set()
     while True:
         try:
             with store.without_waiting():
                 return look()
         except Cold as cold:
-            if cold.places == read_already:
-                return look()  # Memory is so short that what was read is gone again.
-            read_already = cold.places
-        await asyncio.to_thread(store.warm, read_already)
+            places = cold.places
+        if all((path, at) in read_already for path, at, _ in places):
+            return look()  # Memory is so short that what was read is gone again.
+        read_already.update((path, at) for path, at, _ in places)
+        await asyncio.to_thread(store.warm, places)

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from broker_service import cold_reads
 from broker_service.errors import ReadFailed
 from broker_service.store.files import Files
 from broker_service.store.message_store import MessageStore
-from broker_service.store.residency import BLOCK, Cold, Residency, blocks_of
+from broker_service.store.residency import BLOCK, Cold, Place, Residency, blocks_of
 from tests.support.memory_files import MemoryFiles
 from tests.support.stores import NOW, open_store, put
 
@@ -63,9 +64,9 @@ class ColdDisk(MemoryFiles):
         return {(self._handles[handle][0], page) for page in range(offset // 4096, (offset + size - 1) // 4096 + 1)}
 
 
-def filled() -> tuple[ColdDisk, MessageStore]:
+def filled(disk: ColdDisk | None = None) -> tuple[ColdDisk, MessageStore]:
     """Four queues, some MiB of log in several files; all of it cold, and nothing known of it."""
-    disk = ColdDisk()
+    disk = disk or ColdDisk()
     store = open_store(ROOT, disk, mapped_file_size_commit_log=3 << 19)
     for number in range(40):
         put(store, "topic", number % 4, [b"%d" % number * 10_000] * 5, now_ms=NOW + number)
@@ -151,6 +152,35 @@ def test_where_memory_is_so_short_that_nothing_stays_it_waits_in_the_end() -> No
     disk.nothing_stays = True
     look = looks(store)[2]
     assert asyncio.run(cold_reads.read(store, look)) == look()
+
+
+class LittleMemory(ColdDisk):
+    """Memory keeps only what was read last."""
+
+    def _touch(self, handle: int, size: int, offset: int) -> None:
+        if self.warm is not None:
+            self.warm = self._pages(handle, size, offset)
+
+
+def test_places_that_push_one_another_out_of_memory_are_waited_for_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each round finds another place cold than the one that was read before it."""
+    _, store = filled(LittleMemory())
+    file = ROOT / "commitlog" / f"{0:020d}"
+    warm, warmed = store.warm, []
+
+    def counting(places: Iterable[Place]) -> None:
+        warmed.append(places)
+        assert len(warmed) < 10, "it goes on for ever"
+        warm(places)
+
+    def look() -> list[bytes]:
+        return [store._open_files.read(file, 4096, at) for at in (0, 1 << 20)]
+
+    monkeypatch.setattr(store, "warm", counting)
+    assert asyncio.run(cold_reads.read(store, look)) == look()
+    assert len(warmed) == 2, "each place once"
 
 
 def test_a_file_that_is_deleted_meanwhile_does_not_matter() -> None:
