@@ -68,8 +68,7 @@ class Committer:
         """
         deadline = time.monotonic() + timeout_s
         if self._rounds_of == threading.get_ident():
-            # In the handler of a signal that interrupted this very thread: its round goes on no more and is made again.
-            return self._attempt() is None
+            return self._attempt_elsewhere(timeout_s)
         with self._changed:
             self._hurry = True
             self._start_thread()
@@ -77,6 +76,23 @@ class Committer:
             while self._is_pending() and time.monotonic() < deadline:
                 self._changed.wait(max(0.0, deadline - time.monotonic()))
             return not self._is_pending()
+
+    def _attempt_elsewhere(self, timeout_s: float) -> bool:
+        """In the handler of a signal that interrupted the very thread of the round: that goes on no more and is made
+        again.  By another thread, because locks that the interrupted one holds (the client's) are not let go any more,
+        and who waits for them must not be the one who watches the time.
+        """
+        outcome: list[Exception | None] = []
+
+        def attempt() -> None:
+            outcome.append(self._attempt())
+            with self._changed:
+                self._changed.notify_all()
+
+        threading.Thread(target=attempt, name="rocketsim-last-commit", daemon=True).start()
+        with self._changed:  # waiting lets go of it even where the interrupted thread had it already
+            self._changed.wait_for(lambda: bool(outcome), timeout_s)
+        return outcome == [None]
 
     def _is_pending(self) -> bool:
         return self._ledger.dirty or self._rounds_of is not None

@@ -246,11 +246,52 @@ def test_closing_in_a_signals_handler_makes_the_interrupted_commit_again(monkeyp
 
     def interrupted(*args: Any) -> Committed:
         monkeypatch.setattr(cluster, "commit", commit)
-        found.close(0.2)
+        found.close(10)
         at_the_end.append(dict(cluster.offsets["g"]))
         return commit(*args)
 
     monkeypatch.setattr(cluster, "commit", interrupted)
+    found.processed({Q0: 7})
+    assert at_the_end == [{Q0: 7}]
+
+
+def test_closing_in_a_signals_handler_does_not_wait_for_what_the_interrupted_thread_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A lock of the client's (Directory) is let go by nobody before the handler has returned."""
+    cluster = MemoryCluster()
+    found = committer(cluster, commitAsync="false")
+    commit, asking, holders, waits_for_itself, closed = cluster.commit, threading.Lock(), [], [], []
+
+    def interrupted(*args: Any) -> Committed:
+        if threading.get_ident() in holders and asking.locked():
+            waits_for_itself.append(args)
+            raise RuntimeError("a deadlock")
+        with asking:
+            if not holders:
+                holders.append(threading.get_ident())
+                found.close(0.2)
+                closed.append(dict(cluster.offsets["g"]))
+            return commit(*args)
+
+    monkeypatch.setattr(cluster, "commit", interrupted)
+    found.processed({Q0: 7})
+    assert closed == [{}]
+    assert not waits_for_itself
+
+
+def test_closing_in_a_signals_handler_commits_where_the_ledger_was_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = MemoryCluster()
+    found = committer(cluster, commitAsync="false")
+    to_send, at_the_end = CommitLedger.to_send, []
+
+    def interrupted(ledger: CommitLedger, now_ms: int) -> Any:
+        monkeypatch.setattr(CommitLedger, "to_send", to_send)
+        found.close(10)
+        at_the_end.append(dict(cluster.offsets["g"]))
+        return to_send(ledger, now_ms)
+
+    monkeypatch.setattr(CommitLedger, "to_send", interrupted)
     found.processed({Q0: 7})
     assert at_the_end == [{Q0: 7}]
 
