@@ -247,7 +247,7 @@ class OfflineIndex:
         if len(there) == len(expected) and (there == expected).all():
             self._compare_times(files, entries, keys.timestamps[covered], begin)
         else:
-            self._compare_one_by_one(files, there, expected)
+            self._compare_one_by_one(files, entries, expected, begin)
 
     def _compare_times(
         self, files: list[OfflineIndexFile], entries: list[Entries], timestamps: npt.NDArray[np.int64], begin: int
@@ -265,15 +265,22 @@ class OfflineIndex:
                 self._note(file, int(part["commit_log_offset"][row]), before + row + 1, wrong=int(wrong.sum()))
             at += len(part)
 
-    def _compare_one_by_one(self, files: list[OfflineIndexFile], there: Pairs, expected: Pairs) -> None:
-        have, want = Counter(map(tuple, there.tolist())), Counter(map(tuple, expected.tolist()))
-        for found, is_wrong in ((have - want, True), (want - have, False)):
-            for (log_offset, _), count in sorted(found.items()):
-                # The others of a record's keys are in the next file, or not indexed yet.
-                if is_wrong or log_offset not in self._borders:
-                    file = next(file for file in files if file.header.last_offset >= log_offset)
-                    number = file.rows(log_offset, log_offset).start + 1
-                    self._note(file, log_offset, number, **{"wrong" if is_wrong else "missing": count})
+    def _compare_one_by_one(
+        self, files: list[OfflineIndexFile], entries: list[Entries], expected: Pairs, begin: int
+    ) -> None:
+        missing = Counter(map(tuple, expected.tolist()))
+        for file, part in zip(files, entries, strict=True):
+            before = file.rows(begin, begin).start
+            for row, pair in enumerate(map(tuple, _pairs(part).tolist())):
+                if missing[pair] > 0:
+                    missing[pair] -= 1
+                else:
+                    self._note(file, pair[0], before + row + 1, wrong=1)
+        for (log_offset, _), count in sorted((+missing).items()):
+            # The others of a record's keys are in the next file, or not indexed yet.
+            if log_offset not in self._borders:
+                file = next(file for file in files if file.header.last_offset >= log_offset)
+                self._note(file, log_offset, file.rows(log_offset, log_offset).start + 1, missing=count)
 
     def _note(self, file: OfflineIndexFile, log_offset: int, number: int, *, wrong: int = 0, missing: int = 0) -> None:
         known = self._differences.setdefault(file.path, Difference(file.position(number), log_offset))
