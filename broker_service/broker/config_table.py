@@ -123,7 +123,8 @@ class ConfigTable(Generic[Entry]):
     ) -> set[str]:
         """Become what the master has: a snapshot (`complete`) or a change.  Returns the names that differed.
 
-        A name in `entries` and in `deleted` was made again: its tombstone is kept, as the master keeps it.
+        A name in `entries` and in `deleted` was made again: its tombstone is kept, as the master keeps it.  One that a
+        snapshot has in neither leaves no tombstone: nobody has deleted it, the master may have lost its file.
         """
         mastered = {entry.name: entry for entry in entries}
         buried = {
@@ -135,7 +136,7 @@ class ConfigTable(Generic[Entry]):
         if complete:
             gone |= self.entries.keys() - mastered.keys()
         changed = {name for name, entry in mastered.items() if self.entries.get(name) != entry} | gone
-        buried |= {name: Tombstone(version.timestamp, deleted.get(name, {})) for name in gone}
+        buried |= {name: Tombstone(version.timestamp, deleted[name]) for name in gone if name in deleted}
         if buried:
             self._bury(buried)
         if not changed and version == self.version:

@@ -95,10 +95,14 @@ class BrokerNode:
         )
 
     def _delete_queues_of_deleted_topics(self) -> None:
-        """Where a crash came between a topic's tombstone and its queues, the log may have brought them back."""
+        """Where a crash came between a topic's tombstone and its queues, the log may have brought them back.
+
+        Only what lies before the offsets of the tombstone goes: the topic may have been made again since, and the file
+        that says so may be lost.
+        """
         there = {topic for topic, _ in self.store.queues()}
         for name in there & set(self.topics.deleted()):
-            self.store.delete_topic(name, dict(self.topics.tombstones[name].queue_offsets))
+            self.store.forget_before(name, dict(self.topics.tombstones[name].queue_offsets))
 
     def _note_unclean_stop(self) -> bool:
         """False where the disk has no room for it: to be tried again before this store counts as closed cleanly."""

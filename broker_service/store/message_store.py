@@ -315,8 +315,8 @@ class MessageStore:
         return self._queues.delete_topic(topic, floors)
 
     def forget_before(self, topic: str, floors: dict[int, int]) -> list[int]:
-        """A slave's: the topic was deleted and made again while it was away.  What its queues have from before `floors`
-        goes; returns the queues that had some.
+        """The topic was deleted with queues that ended at `floors`, and may have been made again.  What its queues have
+        from before goes; returns the queues that had some.
         """
         self.disk.check()
         return self._queues.forget_before(topic, floors)

@@ -171,15 +171,16 @@ class QueueTable:
             logger.warning("%s is not written: %s", self._floors_file, error)
 
     def forget_before(self, topic: str, floors: Mapping[int, int]) -> list[int]:
-        """The topic was deleted and made again while this broker was away: what its queues have from before `floors`
-        goes, now and when they are made again from the log.  Returns the queues that had some.
+        """The topic was deleted with queues that ended at `floors`, and may have been made again: what its queues have
+        from before goes, now and when they are made again from the log.  Returns the queues that had some.
         """
         raised = {
             (topic, queue): floor for queue, floor in floors.items() if floor > self._floors.get((topic, queue), 0)
         }
         if raised:
             self._floors.update(raised)
-            self._floors_file.save({"deletedTopics": _by_topic(self._floors)})
+            self._are_floors_saved = False
+            self.save_floors()
         old = [
             queue for queue_id in floors if (queue := self.get(topic, queue_id)) and queue.min_offset < floors[queue_id]
         ]

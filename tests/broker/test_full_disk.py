@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from broker_service.admin.operations import Operations
+from broker_service.broker.config_table import Tombstone
 from broker_service.broker.node import BrokerNode
 from broker_service.errors import DiskFull
 from broker_service.machine import Machine
@@ -57,6 +58,34 @@ def test_a_topic_is_deleted_on_a_full_disk_or_not_at_all(room: int) -> None:
         node.topics.auto_create("t", 4, 4, 3)
         appended = stores.put(node.store, "t", 0, [b"new"])
         assert appended.queues[0].first_queue_offset == 3
+
+
+def test_a_topic_that_a_master_does_not_name_keeps_its_queues_over_a_restart() -> None:
+    """The master may have lost its file; also where the topic was deleted by name and made again before that."""
+    node = with_a_topic(disk := MemoryFiles())
+    version = node.topics.version.next(2)
+    node.topics.adopt(version, [], {}, complete=True)
+    assert "t" not in node.topics.tombstones, "slaves of this broker would delete the queues, once it is promoted"
+    node.topics.auto_create("t", 4, 4, 3)
+    delete_topic(node)
+    node.topics.auto_create("t", 4, 4, 4)
+    stores.put(node.store, "t", [0, 1], [b"x", b"y"])
+    node.topics.adopt(version, [], {}, complete=True)
+    node.store._flush_thoroughly()
+    for _ in range(2):
+        disk = disk.kill()
+        node = opened(disk)
+        assert node.store.queue_bounds("t", 0) == (3, 4)
+
+
+def test_a_tombstone_of_an_older_version_deletes_no_queues_at_a_start() -> None:
+    """It was buried with no queues, because a master did not name the topic."""
+    node = with_a_topic(disk := MemoryFiles())
+    node.topics.adopt(node.topics.version.next(2), [], {}, complete=True)
+    node.topics._bury({"t": Tombstone(2, {})})
+    node = opened(disk.kill())
+    assert "t" in node.topics.deleted()
+    assert node.store.queue_bounds("t", 0) == (0, 3)
 
 
 def test_operations_delete_a_topic_in_this_order() -> None:
