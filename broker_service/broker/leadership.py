@@ -212,7 +212,7 @@ class Leadership:
             await self._stop_following()  # which wakes `run`: it follows again if what comes now fails
             before = self._log_state()
             epoch = await self._take_over(role)
-            broker.mastership.promoted(role, epoch, broker.clock())
+            broker.mastership.promoted(role, epoch, broker.known_slaves.addresses, broker.clock())
             broker.change_role(role, MASTER_ID)
             broker.visible_changed(None)  # what the former master had not confirmed is ours now
         promoted = Promoted(epoch, before.end_offset, tuple(forfeits(before, others)))

@@ -119,10 +119,13 @@ class Mastership:
         self.epoch = epoch
         self.standing = Standing.WRITABLE
 
-    def promoted(self, role: BrokerRole, epoch: int, now: float) -> None:
-        """A slave became a master; role and epoch are on disk.  Another slave may have what was committed last."""
+    def promoted(self, role: BrokerRole, epoch: int, known_slaves: Mapping[int, str], now: float) -> None:
+        """A slave became a master; role and epoch are on disk.  Another slave may have what was committed last: of
+        those that are known now, its master has told of them since the start.
+        """
         assert self.standing is Standing.SLAVE and role is not BrokerRole.SLAVE, (self.standing, role)
         self.role, self.epoch, self.standing = role, epoch, Standing.WRITABLE
+        self._known_slaves = dict(known_slaves)
         self._heard_at, self._answers_for_offsets = now, False
 
     # --- what follows -----------------------------------------------------------------------------------------------

@@ -232,7 +232,7 @@ def test_a_slave_takes_no_writes_until_it_is_promoted() -> None:
     with pytest.raises(ServiceNotAvailable, match="slave"):
         slave.check_writable()
     assert not slave.newer_epoch(300, "its master")
-    slave.promoted(BrokerRole.ASYNC_MASTER, 101, now=0.0)
+    slave.promoted(BrokerRole.ASYNC_MASTER, 101, {}, now=0.0)
     slave.check_writable(client_epoch=101)
 
 
@@ -310,10 +310,19 @@ def test_offsets_of_a_slave_that_nobody_knows_yet_are_waited_for_as_its_log_is()
     assert starting.offsets_wait_for({}, now=1.0) is None
 
 
+def test_a_promoted_slave_waits_for_the_offsets_of_the_slaves_that_it_knows_then_and_not_at_its_start() -> None:
+    slave = master(role=BrokerRole.SLAVE, known={3: "removed:1"})
+    slave.promoted(BrokerRole.ASYNC_MASTER, 101, {2: "b:1", 4: "dead:1"}, now=50.0)
+    slave.asked_in_vain("dead:1")
+    assert slave.offsets_wait_for({}, now=50.0) == "slave 2 may have committed offsets that are not here"
+    slave.offsets_handed_back(2)
+    assert slave.offsets_wait_for({}, now=50.0) is None
+
+
 def test_a_slave_answers_always_and_a_promoted_one_asks_the_others_first() -> None:
     slave = master(role=BrokerRole.SLAVE)
     assert slave.offsets_wait_for({2: 0}, now=0.0) is None
-    slave.promoted(BrokerRole.SYNC_MASTER, 101, now=50.0)
+    slave.promoted(BrokerRole.SYNC_MASTER, 101, {}, now=50.0)
     assert "slave 2" in str(slave.offsets_wait_for({2: 0}, now=50.0))
     slave.offsets_handed_back(2)
     assert slave.offsets_wait_for({2: 0}, now=50.0) is None
