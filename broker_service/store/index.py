@@ -107,6 +107,8 @@ class Index:
         self._unsynced.add(file)
         try:
             return file.repair(sure_until)
+        except (ReadFailed, FlushFailed):
+            raise
         except OSError as error:
             self.trouble = f"the index does not go on: {error}"  # no room; its slots are written when there is
             return None

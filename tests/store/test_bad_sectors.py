@@ -90,3 +90,19 @@ def test_an_index_that_cannot_be_read_is_made_again_at_a_start_and_named_by_a_se
     disk.bad = (f"{ROOT}/index/{name}", 40 + 7 * 4 + 20)  # the first entry
     with pytest.raises(ReadFailed, match=f"{name} cannot be read at {disk.bad[1]}"):
         store.query_index("topic", "k", 10, 0, 2 * NOW)
+
+
+def test_an_index_that_cannot_be_read_is_made_again_after_an_unclean_stop() -> None:
+    disk = MemoryFiles()
+    store = open_store(ROOT, disk, max_index_num=1000)
+    put(store, "topic", 0, [b"x"], properties=[("KEYS", "k")])
+    store.tick(NOW)
+    store.flush()
+    (name,) = disk.names(ROOT / "index")
+    disk = killed(disk)
+    disk.bad = (f"{ROOT}/index/{name}", 40 + 7 * 4 + 20)  # the first entry
+    store = open_store(ROOT, disk, max_index_num=1000)
+    assert f"{name} is damaged: {ROOT}/index/{name} cannot be read at" in store.recovery.index
+    disk.bad = None
+    store.tick(NOW)
+    assert store.query_index("topic", "k", 10, 0, 2 * NOW).offsets == [0]
