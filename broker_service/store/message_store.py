@@ -6,6 +6,7 @@ One thread (the event loop's) calls everything but `flush`, which one flush thre
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from rocketsim_proto import record as record_format
 from rocketsim_proto.columnar import Records
 from rocketsim_proto.record import BLANK, BLANK_SIZE, PROPERTY_KEYS, PROPERTY_UNIQ_KEY, Record, RecordError
 
-from broker_service.errors import NotFound, ReadFailed, RocketSimError, ServiceNotAvailable
+from broker_service.errors import FlushFailed, NotFound, ReadFailed, RocketSimError, ServiceNotAvailable
 from broker_service.model import Appended
 from broker_service.store.commit_log import CommitLog, file_name
 from broker_service.store.config import StoreConfig
@@ -345,10 +346,15 @@ class MessageStore:
         self._durability.request(ThoroughFlush(queues, paths, timestamp, end, self._durability.last_timestamp))
 
     def tick(self, now_ms: int) -> None:
-        """Small periodic work on the loop; called every 100 ms or so."""
+        """Small periodic work on the loop; called every 100 ms or so.  Nothing to do once the disk is not trusted any
+        more, also from a sync on that fails in here: reads go on, and the next write or flush says why.
+        """
         self._now_ms = now_ms
-        if self.disk.fatal is not None:
-            return
+        if self.disk.fatal is None:
+            with suppress(FlushFailed):  # `disk.fatal` keeps it, and it is in the log
+                self._work(now_ms)
+
+    def _work(self, now_ms: int) -> None:
         self._log.release(self.flushed_offset)
         self._work_on_index(_INDEX_BYTES_A_TICK)
         if now_ms >= self._next_age_ms:

@@ -252,3 +252,24 @@ def test_a_flush_thread_works_beside_appends_rolls_deletions_and_cuts(tmp_path):
     assert store.recovery.scanned_from is None
     check_sound(store)
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "matching"), [(errno.EIO, "queue_offsets"), (errno.ENOSPC, "queue_offsets"), (errno.EIO, "index")]
+)
+def test_a_sync_that_fails_in_a_tick_stops_the_store_and_not_the_process(error, matching):
+    disk = MemoryFiles()
+    store = open_store(ROOT, disk)
+    put(store, "topic", 0, [b"a"], properties=[("KEYS", "k")])
+    put(store, "deleted", 0, [b"a"])
+    disk.fill()
+    store.delete_topic("deleted")  # where its queues go on is written with a later tick
+    disk.make_room()
+    fault = disk.fail("fdatasync", error, matching=matching)
+    for minute in range(3):
+        store.tick(NOW + minute * 60_000)
+    assert not fault.nth
+    assert "in doubt" in store.why_not_writable()
+    assert queue_bodies(store, "topic", 0) == [b"a"], "reads go on"
+    with pytest.raises(FlushFailed):
+        store.flush()
