@@ -196,7 +196,9 @@ class BrokerNode:
 
     def _make_replication(self) -> None:
         config, store = self.config, self.store
-        link = ReplicationLink(self.broker, self.metadata, self.delivery, lambda: self.leadership.poke())
+        link = ReplicationLink(
+            self.broker, self.metadata, self.delivery, self._role_file, lambda: self.leadership.poke()
+        )
         identity = Identity(
             cluster_name=config.broker_cluster_name,
             broker_name=config.broker_name,

@@ -10,6 +10,7 @@ from broker_service.broker.broker import Broker
 from broker_service.broker.delivery import Delivery
 from broker_service.broker.mastership import Standing
 from broker_service.broker.metadata import MetadataExchange
+from broker_service.broker.role_file import RoleFile
 from broker_service.replication.catch_up import Cut
 from broker_service.replication.tracker import SlaveProgress
 
@@ -23,11 +24,17 @@ class ReplicationLink:
     """`poke` tells Leadership that a fact has changed."""
 
     def __init__(
-        self, broker: Broker, metadata: MetadataExchange, delivery: Delivery, poke: Callable[[], None]
+        self,
+        broker: Broker,
+        metadata: MetadataExchange,
+        delivery: Delivery,
+        role_file: RoleFile,
+        poke: Callable[[], None],
     ) -> None:
         self._broker = broker
         self._metadata = metadata
         self._delivery = delivery
+        self._role_file = role_file
         self._poke = poke
         self._waking: asyncio.TimerHandle | None = None
 
@@ -49,9 +56,11 @@ class ReplicationLink:
     def fenced(self, epoch: int, by: str) -> None:
         if self._broker.mastership.newer_epoch(epoch, by):
             logger.error(
-                "FENCED by %s: no more writes here. Restart this broker with brokerRole=SLAVE and another brokerId "
-                "to follow the new master; what only this log has will be kept aside",
+                "FENCED by %s: no more writes here. To follow the new master, stop this broker, %sstart it with "
+                "brokerRole=SLAVE and a brokerId that no other broker of its name has; what only this log has will be "
+                "kept aside",
                 self._broker.mastership.fenced_by,
+                self._role_file.to_be_removed_first(),
             )
             self._poke()
 

@@ -18,12 +18,21 @@ MASTER_ID = 0
 class RoleFile:
     def __init__(self, file: JsonFile) -> None:
         self._file = file
+        self._is_there = False
+
+    def to_be_removed_first(self) -> str:
+        """Words of advice to somebody who gives this broker another role in its configuration: empty where that is
+        enough."""
+        return (
+            f"remove {self._file}, which overrides the configuration since a promotion, and " if self._is_there else ""
+        )
 
     def applied_to(self, config: BrokerConfig) -> BrokerConfig:
         """The configuration with the role of now; StoreCorrupt if the file makes no sense."""
         override = self._file.load()
         if override is None:
             return config
+        self._is_there = True
         try:
             role, broker_id = BrokerRole(override["brokerRole"]), int(override["brokerId"])
         except (KeyError, ValueError, TypeError) as error:
@@ -41,6 +50,8 @@ class RoleFile:
     def save(self, role: BrokerRole, epoch: int) -> None:
         """On return this broker is a master, whatever happens; OSError if that could not be written."""
         self._file.save({"brokerRole": role.value, "brokerId": MASTER_ID, "epoch": epoch})
+        self._is_there = True
 
     def remove(self) -> None:
         self._file.remove()
+        self._is_there = False

@@ -1,16 +1,21 @@
-"""What an error of a broker's own files advises helps: each advice is followed here, and the broker opens."""
+"""What a broker advises helps: each advice is followed here."""
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from broker_service.broker.mastership import Standing
 from broker_service.broker.node import BrokerNode
 from broker_service.errors import StoreCorrupt
+from broker_service.model import BrokerRole
 from broker_service.replication.epochs import EpochList
 from broker_service.store.json_file import JsonFile
-from tests.support.brokers import small_config
+from tests.support.brokers import put, running, small_config
+from tests.support.polling import until
 
 WRONG_SHAPE = {"topicConfigTable": {"t": {"topicName": "other"}}}
 
@@ -61,3 +66,34 @@ def test_what_a_broker_that_does_not_start_advises_makes_it_start(
     assert ("t" in node.topics.entries) == ("topics" not in name or cure is not Path.unlink)
     assert node.offsets.get("g", "t", 0).offset == 5 and node.epochs.epochs.last == 100
     node.store.close()
+
+
+@pytest.mark.parametrize("promoted", [False, True])
+async def test_a_broker_that_is_fenced_follows_the_new_master_when_its_advice_is_followed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, promoted: bool
+) -> None:
+    slave: dict[str, Any] = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
+    other_slave = slave | {"broker_id": 2}
+    role_file = tmp_path / "old" / "rocketsim" / "role.json"
+    async with running(tmp_path / "old", **(slave if promoted else {})) as old:
+        if promoted:
+            await old.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=False)
+        await put(old, "t", b"before")
+        async with running(tmp_path / "new", **other_slave, ha_master_address=old.address) as new:
+            await until(lambda: new.store.queue_bounds("t", 0) == (0, 1), "copied")
+            await new.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
+            await until(lambda: old.mastership.standing is Standing.FENCED, "it was told")
+    (advice,) = [line for line in caplog.messages if line.startswith("FENCED")]
+    assert "start it with brokerRole=SLAVE and a brokerId that no other broker of its name has" in advice
+    remove = re.search(r"remove (\S+),", advice)
+    assert (remove is not None) == role_file.exists() == promoted
+    if remove:
+        assert Path(remove[1]) == role_file
+        role_file.unlink()
+    async with (
+        running(tmp_path / "new", **other_slave) as new,
+        running(tmp_path / "old", **slave, ha_master_address=new.address) as old,
+    ):
+        assert old.broker.is_slave
+        await put(new, "t", b"after")
+        await until(lambda: old.store.queue_bounds("t", 0) == (0, 2), "it follows")
