@@ -119,6 +119,7 @@ class RangeFetch:
         self._left_slave: set[Queue] = set()  # queues of which a slave did not have enough, for the rest of this task
         self._waiting_since: dict[int, float] = {}
         self._unreadable = Unreadable()
+        self._answering = MASTER  # who sent the last frame, or was asked for the next
         self._instead: dict[Queue, int] = {}  # whom to ask since another sent what cannot be read, rest of this task
 
     def frames(self) -> Iterator[Fetched]:
@@ -127,8 +128,8 @@ class RangeFetch:
             try:
                 target = self._target(self._ranges[first].queue)
                 yield from self._stream(self._run(first, target), target)
-            except RecordError as error:
-                self._failed(BadAnswer(f"{self._ranges[first].queue}: a broker sent what is no record: {error}"))
+            except (RecordError, BadAnswer) as error:
+                self._does_not_add_up(error)
             except RocketSimError as error:
                 self._refused(first, error)
 
@@ -189,16 +190,12 @@ class RangeFetch:
             expression=self._options.sub_expression,
             frame_bytes=self._options.pull_max_bytes,
         )
-        last: PullFrame | None = None
+        self._answering = target
         try:
             with prefetched(stream, self._options.prefetch_pulls, self._options.pull_timeout_ms / 1000) as frames:
                 for frame in frames:
-                    last = frame
-                    try:
-                        fetched, stuck = self._take(frame, run)
-                    except (RecordError, BadAnswer):
-                        self._turn_from(asked[0].queue, frame.broker_id)
-                        raise
+                    self._answering = frame.broker_id
+                    fetched, stuck = self._take(frame, run)
                     if fetched is not None:
                         yield fetched
                         if fetched.unreadable:
@@ -218,8 +215,7 @@ class RangeFetch:
                     if any(moves) and self._target(self._ranges[open_now].queue) != frame.broker_id:
                         return
         except FrameLate:
-            answering = last.broker_id if last is not None else target
-            self._cluster.suspect(asked[0].queue, answering)
+            self._cluster.suspect(asked[0].queue, self._answering)
             raise
 
     def _take(self, frame: "PullFrame", run: list[int]) -> tuple[Fetched | None, Stuck | None]:
@@ -339,12 +335,19 @@ class RangeFetch:
         logger.warning("data loss allowed by the options: %s %s", queue, what)
         self._at[stuck.index] = until
 
-    def _turn_from(self, queue: Queue, broker_id: int) -> None:
-        """It sent what does not add up: the next attempt is another's, if there is one."""
+    def _does_not_add_up(self, error: RecordError | BadAnswer) -> None:
+        """Whoever finds it (this task, or the client before it): the next attempt is another broker's, if there is
+        one."""
+        first = self._first_open()
+        assert first is not None, "nothing is asked for"
+        queue, broker_id = self._ranges[first].queue, self._answering
         members = self._cluster.members(queue) if self._options.read_from != "masterOnly" else {}
         others = [other for other, usable in members.items() if usable and other != broker_id]
         if others:
             self._instead[queue] = min(others, key=lambda other: (other < broker_id, other))
+        if isinstance(error, RecordError):
+            error = BadAnswer(f"{queue}: a broker sent what is no record: {error}")
+        self._failed(error)
 
     def _ask_again(self, fetched: Fetched) -> None:
         """A frame has records that cannot be read: go on where its rows were not given on yet."""

@@ -1,7 +1,9 @@
 """Which broker a task reads from, what it makes of what a broker says, and that every record comes once and in
 order."""
 
-from collections.abc import MutableMapping
+import itertools
+from collections.abc import Iterator, MutableMapping
+from typing import Any
 
 import pytest
 
@@ -373,3 +375,40 @@ def test_a_frame_that_does_not_add_up_is_asked_for_again_and_never_given_on(
         broker.spoil = [bad] * 10
     with pytest.raises(BadAnswer, match=str(Q0)):
         fetch(cluster, [QueueRange(Q0, 0, 50)], pullRetries="2")
+
+
+@pytest.mark.parametrize("good_frames", [0, 2])
+def test_an_answer_that_the_client_itself_finds_wrong_is_asked_of_another_broker(
+    good_frames: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a frame that goes back does (range_pull), or one with a segment of no range that was asked for."""
+    cluster = pair()
+    master = cluster.brokers[0]
+    frames = master.frames
+
+    def bad(*args: Any) -> Iterator[PullFrame]:
+        yield from itertools.islice(frames(*args), good_frames)
+        raise BadAnswer("a broker went back")
+
+    monkeypatch.setattr(master, "frames", bad)
+    found = fetch(cluster, [QueueRange(Q0, 0, 50)], pullRetries="1")
+    assert [(offset, broker_id) for _, offset, broker_id in found] == [
+        (n, int(n >= 10 * good_frames)) for n in range(50)
+    ]
+
+
+def test_the_queue_whose_records_do_not_add_up_is_the_one_that_is_asked_of_another_broker() -> None:
+    """Not the first of the call, which is read by then."""
+    cluster = pair()
+    bad = frame(message(Q1, 0), next_offset=1)
+    frames = cluster.brokers[0].frames
+
+    def spoiled(*args: Any) -> Iterator[PullFrame]:
+        for good_one in frames(*args):
+            cluster.brokers[0].spoil = [bad] if good_one.segments[0].next_offset == 50 else []
+            yield good_one
+
+    cluster.brokers[0].frames = spoiled  # type: ignore[method-assign]
+    found = fetch(cluster, [QueueRange(Q0, 0, 50), QueueRange(Q1, 0, 50)], pullRetries="1")
+    assert [(queue, offset) for queue, offset, _ in found] == [(q, n) for q in (Q0, Q1) for n in range(50)]
+    assert {broker_id for queue, _, broker_id in found if queue == Q1} == {1}
