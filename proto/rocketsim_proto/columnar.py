@@ -321,28 +321,37 @@ class Records:
         more than `max_size`.
         """
         sizes = self.body_size.copy()
+        stored_before = np.cumsum(sizes) - sizes
         unpacked: dict[int, bytes] = {}
-        start = 0
+        start = known = size = 0  # rows from start up to known are in no piece yet, and have so many bytes together
 
-        def pieces(known: int) -> Iterator[slice]:
-            """Those that end before row `known`, up to which all sizes are known."""
-            nonlocal start
-            while start < known:
-                end = start + max(1, int(np.searchsorted(np.cumsum(sizes[start:known]), most_bytes, side="right")))
+        def pieces() -> Iterator[slice]:
+            """Those that are full: another row is known that they have no room for."""
+            nonlocal start, size
+            if size <= most_bytes:
+                return
+            ends, first, before = np.cumsum(sizes[start:known]), start, 0
+            while True:
+                end = max(start + 1, first + int(np.searchsorted(ends, before + most_bytes, side="right")))
                 if end >= known:
-                    return
+                    break
                 yield slice(start, end)
-                start = end
+                start, before = end, int(ends[end - first - 1])
+            size = int(ends[-1]) - before
 
         for row in np.flatnonzero(self.sys_flag & SYS_FLAG_COMPRESSED).tolist():
             unpacked[row] = self._unpacked(row, max_size)
             sizes[row] = len(unpacked[row])
-            for rows in pieces(row + 1):
+            size += int(stored_before[row] - stored_before[known]) + len(unpacked[row])
+            known = row + 1
+            for rows in pieces():
                 yield rows, self._bodies_with(rows, unpacked)
-        for rows in pieces(len(self)):
+        size += int(sizes[known:].sum())
+        known = len(self)
+        for rows in pieces():
             yield rows, self._bodies_with(rows, unpacked)
-        if start < len(self):
-            rows = slice(start, len(self))
+        if start < known:
+            rows = slice(start, known)
             yield rows, self._bodies_with(rows, unpacked)
 
     def _unpacked(self, row: int, max_size: int) -> bytes:

@@ -1,4 +1,5 @@
 import zlib
+from typing import Any
 
 import lz4.frame
 import numpy as np
@@ -79,6 +80,27 @@ def test_rows_come_once_in_order_and_in_pieces_of_at_most_so_many_bytes(
             assert total + len(bodies[piece.stop]) > most_bytes
         at = piece.stop
     assert at == len(bodies)
+
+
+@pytest.mark.parametrize("most_bytes", [100, 10_000, 1 << 30])
+def test_sizes_are_summed_up_once_however_many_rows_are_compressed(
+    monkeypatch: pytest.MonkeyPatch, most_bytes: int
+) -> None:
+    rows, summed, cumsum = 2000, 0, np.cumsum
+
+    def counted(sizes: Any) -> Any:
+        nonlocal summed
+        summed += len(sizes)
+        return cumsum(sizes)
+
+    data = b"".join(
+        record.encode(Record("t", zlib.compress(b"x" * 90) if n % 2 else b"x" * 90, sys_flag=n % 2))
+        for n in range(rows)
+    )
+    records = Records.walk(data)
+    monkeypatch.setattr(np, "cumsum", counted)
+    assert sum(len(bodies) for _, bodies in records.bodies_uncompressed(most_bytes)) == rows
+    assert summed <= 4 * rows
 
 
 def test_no_more_than_one_body_is_unpacked_in_advance(monkeypatch: pytest.MonkeyPatch) -> None:
