@@ -12,7 +12,7 @@ import uuid
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -213,11 +213,10 @@ class Sender:
         while True:
             settled = stats.acknowledged + stats.failed
             try:
-                part: BatchPart = future.result(2 * self._plan.options.send_timeout_ms / 1000)
-                return part
+                return cast("BatchPart", future.result(2 * self._plan.options.send_timeout_ms / 1000))
             except TimeoutError:
-                if future.done():
-                    raise
+                if future.done():  # just now, or the error is the frame's own
+                    return cast("BatchPart", future.result())
                 if stats.acknowledged + stats.failed == settled:
                     raise SendStuck(
                         f"no frame was answered or given up within {2 * self._plan.options.send_timeout_ms} ms (twice "

@@ -115,6 +115,20 @@ def test_as_long_as_others_are_answered_a_frame_is_waited_for() -> None:
     assert slow.waits == 4
 
 
+def test_a_frame_that_is_answered_just_when_its_time_is_up_counts_as_answered() -> None:
+    class JustThen(Pending):
+        def result(self, timeout: float | None = None) -> Any:
+            if not self.done():
+                producer.answer(self)
+                raise TimeoutError
+            return super().result(timeout)
+
+    producer = MemoryProducer()
+    found = sender(producer)
+    found._waiting.append(JustThen(None, MessageQueue("T", "broker-a", 0)))
+    assert found.finish().statuses == {"SEND_OK": 1}
+
+
 def test_an_error_of_any_kind_fails_the_task() -> None:
     for error in (ZeroDivisionError("a bug"), TimeoutError("of its own")):
         producer = MemoryProducer()
