@@ -130,13 +130,14 @@ class Delivery:
         be cured by trying again; QueueNotExist for a batch that may not move and whose queue is gone.  A lost answer
         makes duplicates possible, always under the same message ids."""
         budget = Budget(deadline, retries)
-        failed_at: list[str] = []
+        tried: list[str] = []
         failure: RocketSimError | None = None
         weak: BatchPart | None = None
         maybe_stored = False
         while True:
             began = self._clock()
             budget.started()
+            tried.append(batch.broker_name)
             if budget.attempts > 1:
                 self._count(sent_again=len(batch))
             try:
@@ -165,13 +166,12 @@ class Delivery:
                 if part.send_status == SendStatus.SEND_OK or not again:
                     return part
                 weak = weak or part
-            failed_at.append(batch.broker_name)
-            if not budget.may_try(self._clock()) or not self._prepare_again(batch, failed_at, budget):
+            if not budget.may_try(self._clock()) or not self._prepare_again(batch, tried, budget):
                 break
         if weak:
             return weak
         assert failure is not None
-        attempts = f"{budget.attempts} attempt{'s' if budget.attempts > 1 else ''} ({', '.join(failed_at)})"
+        attempts = f"{budget.attempts} attempt{'s' if budget.attempts > 1 else ''} ({', '.join(tried)})"
         raise SendFailed(
             f"topic {batch.topic!r}: not acknowledged after {attempts}: {failure}",
             attempts=budget.attempts,
@@ -264,7 +264,7 @@ class Delivery:
             time.sleep(pause)
         return budget.may_try(self._clock())
 
-    def _prepare_again(self, batch: OutgoingBatch, failed_at: list[str], budget: Budget) -> bool:
+    def _prepare_again(self, batch: OutgoingBatch, tried: list[str], budget: Budget) -> bool:
         """Move the batch to a broker that has not failed it, or wait a little before the same one is asked again."""
         if batch.may_move:
             try:
@@ -273,7 +273,7 @@ class Delivery:
                 if not is_worth_sending_again(error):
                     return False
                 queues = []  # where to is known again in a moment, or not: the attempts say it
-            fresh = [queue for queue in queues if queue.broker_name not in failed_at]
+            fresh = [queue for queue in queues if queue.broker_name not in tried]
             other = fresh or [queue for queue in queues if queue.broker_name != batch.broker_name]
             if other:
                 name = other[self._chance.randrange(len(other))].broker_name

@@ -115,6 +115,7 @@ def queue_bounds(answer: pb.QueueBoundsResponse, address: str) -> dict[int, Queu
             answer.broker_id,
             answer.is_master,
             not answer.read_queue_nums or entry.queue_id < answer.read_queue_nums,
+            not answer.write_queue_nums or entry.queue_id < answer.write_queue_nums,
             log_epoch,
             {epoch: offsets[at] for epoch, offsets in ends.items()},
         )

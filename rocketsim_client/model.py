@@ -215,7 +215,7 @@ class BatchPart:
 @dataclass(frozen=True, slots=True)
 class QueueBounds:
     """First offset and exclusive end of a queue.  `broker_id` says who answered: 0 is the master.  A queue that is not
-    `readable` is there, but beyond the topic's read queues: nobody can pull it."""
+    `readable` (`writable`) is there, but beyond the topic's read (write) queues: nobody can pull it (send to it)."""
 
     min_offset: int
     max_offset: int
@@ -224,6 +224,7 @@ class QueueBounds:
     broker_id: int = 0
     is_master: bool = True  # and it has all that it ever had, as far as that can be had
     readable: bool = True
+    writable: bool = True
     log_epoch: LogEpoch = field(default=NO_EPOCH, compare=False)
     ends_in: Mapping[LogEpoch, int] = field(default_factory=dict, compare=False)  # of the asked epochs that are over
 

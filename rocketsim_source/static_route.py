@@ -14,7 +14,7 @@ class StaticRoute(GrpcTransport):
     def __init__(self, brokers: Iterable[tuple[str, Members]], channel_options: Mapping[str, int | str]) -> None:
         super().__init__([], channel_options)
         self._brokers = {name: BrokerData("", name, dict(members)) for name, members in brokers}
-        self._known: dict[tuple[str, str], int] = {}
+        self._known: dict[tuple[str, str], QueueData] = {}
 
     def topic_route(self, topic: str, timeout_s: float) -> TopicRoute:
         """Queues are counted anew each time; a broker name that is away keeps the queues it had.  Only a master says
@@ -27,11 +27,10 @@ class StaticRoute(GrpcTransport):
                 self._known.pop((topic, name), None)
             except RocketSimError as error:
                 failure = error
-        counts = {name: self._known[topic, name] for name in self._brokers if self._known.get((topic, name))}
-        if not counts:
+        queues = tuple(self._known[topic, name] for name in self._brokers if (topic, name) in self._known)
+        if not queues:
             raise failure or NoRoute(f"topic {topic!r}: none of the brokers {', '.join(self._brokers)} has it")
-        queues = tuple(QueueData(name, count, count, PERM_READ | PERM_WRITE) for name, count in counts.items())
-        return TopicRoute(topic, queues, {name: self._brokers[name] for name in counts})
+        return TopicRoute(topic, queues, {data.broker_name: self._brokers[data.broker_name] for data in queues})
 
     def topic_list(self, timeout_s: float) -> list[str]:
         raise NoPermission("without a name server there is no list of topics")
@@ -39,11 +38,13 @@ class StaticRoute(GrpcTransport):
     def cluster_list(self, timeout_s: float) -> list[BrokerData]:
         return list(self._brokers.values())
 
-    def _count(self, topic: str, name: str, timeout_s: float) -> int:
+    def _count(self, topic: str, name: str, timeout_s: float) -> QueueData:
         failure: RocketSimError = BrokerNotExist(f"broker {name!r} has no address")
         for broker_id, address in sorted(self._brokers[name].addresses.items()):
             try:
-                return max(self.queue_bounds(address, topic, [], timeout_s), default=-1) + 1
+                found = self.queue_bounds(address, topic, [], timeout_s).values()
+                read, write = sum(queue.readable for queue in found), sum(queue.writable for queue in found)
+                return QueueData(name, read, write, PERM_READ | PERM_WRITE)
             except TopicNotExist as error:
                 if broker_id == MASTER_ID:
                     raise

@@ -31,10 +31,6 @@ class QueueLookup:
         wanted = list(queue_ids) or range(max(topic.read_queue_nums, topic.write_queue_nums))
         return [await cold_reads.read(self._broker.store, partial(self._bounds, topic, one)) for one in wanted]
 
-    def read_queue_nums(self, topic_name: str) -> int:
-        """Of how many queues one can pull; the others there are, if any, are only written."""
-        return self._broker.topics.existing(topic_name).read_queue_nums
-
     def ends_in(self, topic_name: str, queue_ids: Iterable[int], epoch: LogEpoch) -> list[int] | None:
         """Where each queue ended, for whom `epoch` was the newest when it was read; None: it goes on, or this broker
         cannot say."""

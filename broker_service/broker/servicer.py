@@ -168,6 +168,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
     @maps_errors
     async def QueueBounds(self, request: pb.QueueBoundsRequest, context: Context[Any, Any]) -> pb.QueueBoundsResponse:
         found = await self._queues.bounds(request.topic, request.queue_ids)
+        topic = self._broker.topics.existing(request.topic)
         queue_ids = [item.queue_id for item in found]
         epochs = {LogEpoch(item.epoch, item.epoch_id) for item in request.read_in}
         ends = {epoch: self._queues.ends_in(request.topic, queue_ids, epoch) for epoch in epochs}
@@ -185,7 +186,8 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
             broker_id=self._broker.broker_id,
             epoch=self._broker.epoch,
             is_master=self._broker.mastership.standing is Standing.WRITABLE,
-            read_queue_nums=self._queues.read_queue_nums(request.topic),
+            read_queue_nums=topic.read_queue_nums,
+            write_queue_nums=topic.write_queue_nums,
             log_epoch=pb.LogEpoch(**self._broker.log_epoch._asdict()),
             epoch_ends=[
                 pb.QueueBoundsResponse.EpochEnd(epoch=pb.LogEpoch(**epoch._asdict()), offsets=offsets)

@@ -281,7 +281,7 @@ class QueueBoundsRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue_ids: _Optional[_Iterable[int]] = ..., read_in: _Optional[_Iterable[_Union[LogEpoch, _Mapping]]] = ...) -> None: ...
 
 class QueueBoundsResponse(_message.Message):
-    __slots__ = ("entries", "broker_id", "epoch", "is_master", "read_queue_nums", "log_epoch", "epoch_ends")
+    __slots__ = ("entries", "broker_id", "epoch", "is_master", "read_queue_nums", "log_epoch", "epoch_ends", "write_queue_nums")
     class Entry(_message.Message):
         __slots__ = ("queue_id", "min_offset", "max_offset", "last_store_timestamp", "size_bytes")
         QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -309,6 +309,7 @@ class QueueBoundsResponse(_message.Message):
     READ_QUEUE_NUMS_FIELD_NUMBER: _ClassVar[int]
     LOG_EPOCH_FIELD_NUMBER: _ClassVar[int]
     EPOCH_ENDS_FIELD_NUMBER: _ClassVar[int]
+    WRITE_QUEUE_NUMS_FIELD_NUMBER: _ClassVar[int]
     entries: _containers.RepeatedCompositeFieldContainer[QueueBoundsResponse.Entry]
     broker_id: int
     epoch: int
@@ -316,7 +317,8 @@ class QueueBoundsResponse(_message.Message):
     read_queue_nums: int
     log_epoch: LogEpoch
     epoch_ends: _containers.RepeatedCompositeFieldContainer[QueueBoundsResponse.EpochEnd]
-    def __init__(self, entries: _Optional[_Iterable[_Union[QueueBoundsResponse.Entry, _Mapping]]] = ..., broker_id: _Optional[int] = ..., epoch: _Optional[int] = ..., is_master: _Optional[bool] = ..., read_queue_nums: _Optional[int] = ..., log_epoch: _Optional[_Union[LogEpoch, _Mapping]] = ..., epoch_ends: _Optional[_Iterable[_Union[QueueBoundsResponse.EpochEnd, _Mapping]]] = ...) -> None: ...
+    write_queue_nums: int
+    def __init__(self, entries: _Optional[_Iterable[_Union[QueueBoundsResponse.Entry, _Mapping]]] = ..., broker_id: _Optional[int] = ..., epoch: _Optional[int] = ..., is_master: _Optional[bool] = ..., read_queue_nums: _Optional[int] = ..., log_epoch: _Optional[_Union[LogEpoch, _Mapping]] = ..., epoch_ends: _Optional[_Iterable[_Union[QueueBoundsResponse.EpochEnd, _Mapping]]] = ..., write_queue_nums: _Optional[int] = ...) -> None: ...
 
 class SearchOffsetsRequest(_message.Message):
     __slots__ = ("topic", "entries")

@@ -12,6 +12,7 @@ from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto.message_pb2 import QueueId, ResponseCode
 
 from broker_service import errors
+from broker_service.broker.topics import TopicConfig
 from broker_service.model import BrokerRole
 from broker_service.rpc_errors import status_of
 from tests.support.brokers import bodies_in, message, put, running, stub_of
@@ -59,7 +60,9 @@ async def test_every_call_of_a_producer_and_a_consumer(tmp_path: Path) -> None:
 
         bounds = await stub.QueueBounds(pb.QueueBoundsRequest(topic="t", queue_ids=[0]))
         assert (bounds.entries[0].max_offset, bounds.is_master) == (2, True)
-        assert bounds.read_queue_nums == node.broker.topics.existing("t").read_queue_nums
+        node.broker.topics.update(TopicConfig("t", read_queue_nums=4, write_queue_nums=2), 0)
+        bounds = await stub.QueueBounds(pb.QueueBoundsRequest(topic="t"))
+        assert (len(bounds.entries), bounds.read_queue_nums, bounds.write_queue_nums) == (4, 4, 2)
         since = pb.SearchOffsetsRequest(topic="t", entries=[pb.SearchOffsetsRequest.Entry(queue_id=0, timestamp=0)])
         assert (await stub.SearchOffsets(since)).offsets == [0]
 

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 
+import pyarrow as pa
 import pytest
 
-from rocketsim_client import Cluster, Message, MessageQueue, Producer
+from rocketsim_client import Cluster, Message, MessageQueue, Producer, SendFailed
 from rocketsim_source.batch_reader import ranges
 from rocketsim_source.cluster import ClientCluster
+from rocketsim_source.connection import Connection
 from rocketsim_source.data_loss import DataLossError
 from rocketsim_source.offsets import StreamOffset
 from rocketsim_source.options import source_options
@@ -56,6 +58,35 @@ def test_a_queue_beyond_the_read_queues_is_gone_too(fake: FakeCluster) -> None:
     fake.stop("broker-a", 0)
     seen = opened(fake).bounds([Q0, Q1])
     assert (set(seen.bounds), seen.gone, set(seen.silent)) == ({Q0}, set(), {Q1})
+
+
+def static(fake: FakeCluster) -> Cluster:
+    """By option `brokers`, without a name server."""
+    brokers = {name: dict(members) for name, members in fake.addresses().items()}
+    return Connection.of((), brokers, 1000, 1000, {}).open()
+
+
+def test_without_a_name_server_a_lowered_number_of_write_queues_is_heard_of(fake: FakeCluster) -> None:
+    """The others stay to be read."""
+    with static(fake) as cluster, Producer(cluster=cluster) as producer:
+        assert len(producer.publish_queues("T")) == 8
+        for broker in fake.brokers.values():
+            broker.write_queues = 2
+        assert len(producer.send_columns("T", pa.array([b"%d" % row for row in range(400)]))) == 400
+        assert {queue.queue_id for queue in producer.publish_queues("T")} == {0, 1}
+        assert {queue.queue_id for queue in cluster.queues("T", fresh=True)} == {0, 1, 2, 3}
+        for broker in fake.brokers.values():
+            broker.read_queue_nums = 1
+        assert {queue.queue_id for queue in cluster.queues("T", fresh=True)} == {0}
+
+
+def test_without_a_name_server_an_older_brokers_queues_are_all_taken_for_writable(fake: FakeCluster) -> None:
+    for broker in fake.brokers.values():
+        broker.write_queues, broker.says_write_queues = 2, False
+    with static(fake) as cluster, Producer(cluster=cluster, retry_times_when_send_async_failed=1) as producer:
+        assert len(producer.publish_queues("T")) == 8
+        with pytest.raises(SendFailed, match=r"after 2 attempts \(broker-[ab], broker-[ab]\)"):
+            producer.send_columns("T", pa.array([b"%d" % row for row in range(400)]))
 
 
 def test_a_topic_that_the_master_does_not_have_is_gone_and_hides_nobody(fake: FakeCluster) -> None:

@@ -79,6 +79,7 @@ class FakeBroker(BrokerServicer):
         self.old_code = False  # a queue that is not there is refused as brokers did before QueueNotExist
         self.queue_nums = 4  # of every topic
         self.read_queue_nums = 0  # that may be pulled; 0: all, and it does not say so, as older brokers
+        self.says_write_queues = True  # older brokers do not
         self.missing: set[str] = set()  # topics that it does not have
         self.before_send = lambda: None
         self._stopped = threading.Event()
@@ -251,7 +252,10 @@ class FakeBroker(BrokerServicer):
         self._told("QueueBounds", request, context)
         self._check(context, [(request.topic, queue_id) for queue_id in request.queue_ids or [0]], "29")
         answer = pb.QueueBoundsResponse(
-            broker_id=self.broker_id, is_master=self.broker_id == 0, read_queue_nums=self.read_queue_nums
+            broker_id=self.broker_id,
+            is_master=self.broker_id == 0,
+            read_queue_nums=self.read_queue_nums,
+            write_queue_nums=self.write_queues if self.says_write_queues else 0,
         )
         for queue_id in request.queue_ids or range(self.queue_nums):
             queue = self.store.queues.get((request.topic, queue_id), [])
