@@ -30,7 +30,9 @@ class PutStatus(IntEnum):
 
 
 class CommitStatus(IntEnum):
-    """Who has an offset that was committed or reset; numbers as in message.proto.  Only OK never goes back."""
+    """Who has an offset that was committed or reset; numbers as in message.proto.  What OK survives is the
+    role's choice: docs/replication.md.
+    """
 
     COMMIT_OK = 1  # a SYNC_MASTER and its slave; an ASYNC_MASTER
     COMMIT_FLUSH_SLAVE_TIMEOUT = 2

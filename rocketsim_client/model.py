@@ -22,7 +22,10 @@ class SendStatus(IntEnum):
 
 
 class CommitStatus(IntEnum):
-    """Who has an offset that was committed or reset.  Only `COMMIT_OK` never goes back; numbers as in message.proto."""
+    """Who has an offset that was committed or reset; numbers as in message.proto.
+
+    `COMMIT_OK` of a SYNC_MASTER does not go back with the loss of one broker; an ASYNC_MASTER's may.
+    """
 
     UNSAID = 0  # a broker that is too old to say
     COMMIT_OK = 1  # a SYNC_MASTER and its slave; an ASYNC_MASTER
