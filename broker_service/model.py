@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
+MASTER_ID = 0  # the broker id of a name's master; slaves have higher ones
+
 
 class BrokerRole(Enum):
     ASYNC_MASTER = "ASYNC_MASTER"

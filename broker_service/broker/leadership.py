@@ -12,9 +12,9 @@ from typing import Any, Protocol
 from broker_service.broker.broker import Broker
 from broker_service.broker.mastership import Standing
 from broker_service.broker.promotion import Forfeit, Other, forfeits, objections
-from broker_service.broker.role_file import MASTER_ID, RoleFile
+from broker_service.broker.role_file import RoleFile
 from broker_service.errors import InvalidParameter, RocketSimError, ServiceNotAvailable, StaleEpoch
-from broker_service.model import BrokerRole
+from broker_service.model import MASTER_ID, BrokerRole
 from broker_service.replication.catch_up import LogState
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ Name servers share nothing, so each one's last answer is kept by itself; one tha
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-MASTER_ID = 0
+from broker_service.model import MASTER_ID
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,9 @@ can be reached.  What another one has beyond the common history is cut there whe
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from broker_service.model import MASTER_ID
 from broker_service.replication.catch_up import LogState
 from broker_service.replication.epochs import EpochList, common_prefix
-
-MASTER_ID = 0
 
 
 @dataclass(frozen=True, slots=True)

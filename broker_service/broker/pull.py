@@ -11,9 +11,9 @@ from broker_service.broker.broker import Broker
 from broker_service.broker.commits import Commits
 from broker_service.broker.groups import SubscriptionGroup
 from broker_service.broker.subscription import tags_codes_of
-from broker_service.broker.suggestion import MASTER_ID, PullCode
+from broker_service.broker.suggestion import PullCode
 from broker_service.broker.traffic import Traffic
-from broker_service.model import GetMessageStatus, LogEpoch
+from broker_service.model import MASTER_ID, GetMessageStatus, LogEpoch
 
 DEFAULT_MAX_MSG_NUMS = 32
 UNLIMITED_BYTES = (1 << 31) - 1

@@ -12,10 +12,9 @@ from broker_service.broker.access import ReadAccess
 from broker_service.broker.broker import Broker
 from broker_service.broker.groups import SubscriptionGroup
 from broker_service.broker.subscription import tags_codes_of
-from broker_service.broker.suggestion import MASTER_ID
 from broker_service.broker.traffic import Traffic
 from broker_service.errors import InvalidParameter, ServiceNotAvailable
-from broker_service.model import GetMessageStatus
+from broker_service.model import MASTER_ID, GetMessageStatus
 
 DEFAULT_FRAME_BYTES = 1 << 20
 

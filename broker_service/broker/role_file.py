@@ -7,12 +7,10 @@ from dataclasses import replace
 
 from broker_service.config import BrokerConfig
 from broker_service.errors import StoreCorrupt
-from broker_service.model import BrokerRole
+from broker_service.model import MASTER_ID, BrokerRole
 from broker_service.store.json_file import JsonFile
 
 logger = logging.getLogger(__name__)
-
-MASTER_ID = 0
 
 
 class RoleFile:

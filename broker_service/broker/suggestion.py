@@ -6,7 +6,7 @@ Pure.  The inputs are those of the broker that answers: its role, its keys, its 
 from dataclasses import dataclass
 from enum import IntEnum
 
-from broker_service.model import BrokerRole, GetMessageStatus
+from broker_service.model import MASTER_ID, BrokerRole, GetMessageStatus
 
 
 class PullCode(IntEnum):
@@ -17,8 +17,6 @@ class PullCode(IntEnum):
     PULL_RETRY_IMMEDIATELY = 20
     PULL_OFFSET_MOVED = 21
 
-
-MASTER_ID = 0
 
 _CODE_OF_STATUS = {
     GetMessageStatus.FOUND: PullCode.SUCCESS,

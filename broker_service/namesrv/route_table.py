@@ -10,7 +10,8 @@ A member goes when its connection does, when it unregisters, or when it has been
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-MASTER_ID = 0
+from broker_service.model import MASTER_ID
+
 PERM_READ, PERM_WRITE = 4, 2
 
 
