@@ -22,7 +22,7 @@ class NamesrvServicer(namesrv_pb2_grpc.NameServerServicer):
     def __init__(self, table: RouteTable, clock: Callable[[], int]) -> None:
         self._table = table
         self._clock = clock
-        self._streams: set[RegistrationStream] = set()
+        self._streams: list[RegistrationStream] = []
 
     async def RegisterBroker(
         self,
@@ -33,7 +33,7 @@ class NamesrvServicer(namesrv_pb2_grpc.NameServerServicer):
         named a newer epoch.  When the stream ends, however it does, they go.
         """
         stream = RegistrationStream(context.peer())
-        self._streams.add(stream)
+        self._streams.append(stream)
         news = asyncio.create_task(self._tell_news(stream, context))
         try:
             async for request in request_iterator:
@@ -42,7 +42,7 @@ class NamesrvServicer(namesrv_pb2_grpc.NameServerServicer):
                 async with stream.writing:
                     await context.write(self._answer(stream, request))
         finally:
-            self._streams.discard(stream)
+            self._streams.remove(stream)
             news.cancel()
             for member in self._table.connection_lost(stream):
                 logger.info("%s is gone: its connection from %s ended", member, stream.peer)
@@ -75,8 +75,8 @@ class NamesrvServicer(namesrv_pb2_grpc.NameServerServicer):
             if stream.is_news(told, refused):
                 log_registration(told, refused)
         if self._table.newest_epoch(request.broker_name) > newest_epoch:
-            for other in self._streams - {stream}:
-                if other.broker_name == request.broker_name:
+            for other in self._streams:
+                if other is not stream and other.broker_name == request.broker_name:
                     other.news.set()
         stream.refused = refused
         return self._reply(request.broker_name, refused)

@@ -55,7 +55,7 @@ class ReplicationMaster(ReplicationServicer):
         self.settings = settings or TransferSettings()
         # Held from a slave's handshake until this log has what that slave had more: the next one is judged by that.
         self.greeting = asyncio.Lock()
-        self.streams: set[_SlaveStream] = set()
+        self.streams: list[_SlaveStream] = []
         self._before = epochs.epochs, epochs.begun_here
 
     # --- for the broker -------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class ReplicationMaster(ReplicationServicer):
 
     async def Replicate(self, requests: AsyncIterator[pb.SlaveMessage], context: Context[Any, Any]) -> None:
         stream = _SlaveStream(self, requests, context)
-        self.streams.add(stream)
+        self.streams.append(stream)
         refusal = None
         try:
             await stream.run()
@@ -120,7 +120,7 @@ class ReplicationMaster(ReplicationServicer):
             logger.warning("%s lost", stream.transfer.name)
             raise
         finally:
-            self.streams.discard(stream)
+            self.streams.remove(stream)
             stream.transfer.leave()
         if refusal is None:
             logger.info("%s left", stream.transfer.name)

@@ -65,6 +65,7 @@ class Promises:
         self._promised_epoch: dict[int, int] = {}
         self._offsets: dict[int, dict[tuple[str, str, int], Any]] = {}
         self._before_power_loss: dict[int, tuple[float, bytes]] = {}
+        self._offsets_at_death: dict[int, tuple[float, dict[tuple[str, str, int], Any]]] = {}
         self._openings: set[tuple[int, Epoch]] = set()
         self.ok = self.read = self.lost = 0
         self.refused_bodies: set[bytes] = set()
@@ -157,13 +158,16 @@ class Promises:
                 )
 
     def _is_on_a_slave(self, broker: Broker, group: str, entry: Any, standing: int) -> bool:
-        """Or was on one that has died meanwhile: the answer of a slave is on its way for a while."""
+        """Or was on one that has died since: the answer of a slave is on its way for a while."""
+        key = group, entry.topic, entry.queue_id
         for other in self._world.brokers:
             if other is broker:
                 continue
-            if not other.serves or self._world.loop.now - other.started_at < ANSWERED_WITHIN_S:
+            if other.serves and other.live.offsets.get(*key).offset >= standing:
                 return True
-            if other.live.offsets.get(group, entry.topic, entry.queue_id).offset >= standing:
+            died_at, offsets = self._offsets_at_death.get(other.broker_id, (0.0, {}))
+            is_late = self._world.loop.now - died_at < ANSWERED_WITHIN_S
+            if is_late and key in offsets and offsets[key].offset >= standing:
                 return True
         return False
 
@@ -185,6 +189,10 @@ class Promises:
         return message.epoch <= newest.epoch and is_other and not self._has(self._world.brokers[by], message)
 
     # --- what takes them back -------------------------------------------------------------------------------------
+
+    def dies(self, broker: Broker) -> None:
+        if broker.node is not None:
+            self._offsets_at_death[broker.broker_id] = self._world.loop.now, _offsets(broker)
 
     def power_goes(self, broker: Broker) -> None:
         """What was not synced there may be gone."""
@@ -256,6 +264,7 @@ class Promises:
         if (broker.broker_id, epoch) in self._openings:
             return
         self._openings.add((broker.broker_id, epoch))
+        self._knows_its_successor(broker, epoch)
         for message in self.messages:
             of = (message.epoch, message.epoch_id)
             if message.excused or message.epoch > epoch.epoch or of == (epoch.epoch, epoch.id):
@@ -269,6 +278,19 @@ class Promises:
                 )
             message.excused = f"{broker.name} became master without it"
             self.lost += 1
+
+    def _knows_its_successor(self, broker: Broker, epoch: Epoch) -> None:
+        """Who was replaced stays below who replaced it, and takes no writes where it could have heard of that one."""
+        if (epoch, broker.broker_id) in self._world.promoted:
+            return
+        for promotion, promoted in self._world.promoted:
+            if promoted != broker.broker_id and broker.role_epoch() < promotion.epoch <= epoch.epoch:
+                raise PromiseBroken(
+                    f"{broker.name} outranks with epoch {epoch} the promotion of broker-{promoted}, {promotion}"
+                )
+        for other in self._world.serving():
+            if other.live.epochs.epochs.last > epoch.epoch and self._world.could_hear_of(broker, other):
+                raise PromiseBroken(f"{broker.name} becomes master with epoch {epoch}, and {other} was there")
 
     def _why_not(self, broker: Broker, message: Message, epoch: Epoch) -> str:
         """Why nobody may become master without that message; empty if it may be."""
@@ -331,15 +353,19 @@ class Promises:
             # Its log may have been cut for a newer master's, and what was committed beyond the cut with it.
             self._offsets.pop(broker.broker_id, None)
         before = self._offsets.get(broker.broker_id, {})
-        now = {
-            (group, topic, queue): entry
-            for group, topic, queues in broker.live.offsets.everything()
-            for queue, entry in queues.items()
-        }
+        now = _offsets(broker)
         for key, entry in before.items():
             if now.get(key) is None or now[key] < entry:
                 raise PromiseBroken(f"{broker.name}: offset {key} went back from {entry} to {now.get(key)}")
         self._offsets[broker.broker_id] = now
+
+
+def _offsets(broker: Broker) -> dict[tuple[str, str, int], Any]:
+    return {
+        (group, topic, queue): entry
+        for group, topic, queues in broker.live.offsets.everything()
+        for queue, entry in queues.items()
+    }
 
 
 def _epoch_of(broker: Broker, offset: int) -> tuple[int, int]:

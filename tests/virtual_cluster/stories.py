@@ -90,3 +90,54 @@ def a_slave_comes_to_a_master_of_the_past(world: World) -> None:
     slave.settings["ha_master_address"] = past.address
     slave.start()
     world.pass_time(5.0)
+
+
+def a_commit_reaches_no_slave(world: World) -> None:
+    """One slave is down, and the other is cut off when the commit comes; then the master goes, and it takes over."""
+    master, slave, *others = world.brokers
+    follow(world, slave, *others)
+    send(world, master, 20)
+    for other in others:
+        other.kill()
+    world.pass_time(12.0)
+    cut(world, master.host, slave.host)
+    for topic in TOPICS:
+        world.clients.commit_offset(master, "g", topic, 0, 2)
+    world.pass_time(6.0)
+    replace(world, master, slave)
+    world.heal()
+
+
+def a_master_of_the_past_starts_twice(world: World) -> None:
+    """Alone, where no name server and no slave tells it that it was replaced."""
+    past, successor = world.brokers[:2]
+    follow(world, successor)
+    send(world, past, 3)
+    replace(world, past, successor)
+    send(world, successor, 3)
+    for host in (successor.host, *(server.host for server in world.names)):
+        cut(world, past.host, host)
+    servers, past.settings["namesrv_addr"] = past.settings["namesrv_addr"], ""
+    for _ in range(2):
+        past.start()
+        assert world.loop.run_until(lambda: past.is_writable, 20.0)
+        world.pass_time(1.0)
+        past.kill()
+    past.settings["namesrv_addr"] = servers
+    world.heal()
+
+
+def name_servers_forget_who_was_replaced(world: World) -> None:
+    """They start again together with a master that was replaced, and hear of its successor a little later."""
+    past, successor = world.brokers[:2]
+    follow(world, successor)
+    send(world, past, 3)
+    replace(world, past, successor)
+    world.pass_time(8.0)
+    cut(world, past.host, successor.host)
+    for server in world.names:
+        server.kill()
+        server.start()
+    past.start()
+    world.pass_time(10.0)
+    world.heal()

@@ -7,7 +7,10 @@ from rocketsim_proto import replication_pb2 as pb
 
 from broker_service.broker import leadership
 from broker_service.broker.consumer_offsets import ConsumerOffsetTable
+from broker_service.broker.mastership import Mastership
+from broker_service.model import PutStatus
 from broker_service.replication import catch_up
+from broker_service.replication.acknowledgement import Acknowledgements
 from broker_service.replication.catch_up import LogState
 from broker_service.replication.epochs import EpochList
 from broker_service.replication.follower import Follower
@@ -77,6 +80,25 @@ def accept_a_stale_epoch(plant):
     plant(Follower, "_checked_epochs", lambda self, reply: epoch_list(reply.epochs))
 
 
+def answer_commits_early(plant):
+    """The master has it, and the slave will have it soon."""
+
+    async def wait_for_commit(*_):
+        return PutStatus.PUT_OK
+
+    plant(Acknowledgements, "wait_for_commit", wait_for_commit)
+
+
+def count_promotions_as_starts(plant):
+    plant(EpochList, "next", lambda self, *, promotion: self.last + 1)
+
+
+def believe_the_first_answer(plant):
+    """Of a name server, which may have forgotten that this master was replaced."""
+    honest = Mastership.__init__
+    plant(Mastership, "__init__", lambda self, *args, **more: honest(self, *args, **more | {"others": ()}))
+
+
 @pytest.mark.parametrize(
     "bug, seed, story, broken_promise",
     [
@@ -97,6 +119,24 @@ def accept_a_stale_epoch(plant):
             SYNC_MASTER_WITH_TWO_SLAVES,
             stories.a_slave_comes_to_a_master_of_the_past,
             "of an older epoch|went back from epoch",
+        ),
+        (
+            answer_commits_early,
+            SYNC_MASTER_WITH_TWO_SLAVES,
+            stories.a_commit_reaches_no_slave,
+            "is OK, and on no slave",
+        ),
+        (
+            count_promotions_as_starts,
+            ASYNC_MASTER_ASYNC_FLUSH,
+            stories.a_master_of_the_past_starts_twice,
+            "outranks with epoch",
+        ),
+        (
+            believe_the_first_answer,
+            ASYNC_MASTER_ASYNC_FLUSH,
+            stories.name_servers_forget_who_was_replaced,
+            "becomes master with epoch .*, and .* was there",
         ),
     ],
 )

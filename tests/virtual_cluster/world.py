@@ -202,6 +202,13 @@ class World:
         early = other.is_up and other.started_at <= broker.started_at + 1.0
         return early and self.disturbed_at < broker.started_at - QUIET_S
 
+    def could_hear_of(self, broker: Broker, other: Broker) -> bool:
+        """The same where name servers are the ones to tell it, which may have been started just now."""
+        ways = [(name.host, host) for name in self.names for host in (broker.host, other.host)]
+        are_open = not any(self.wire.is_cut(*way) or self.wire.is_cut(*reversed(way)) for way in ways)
+        are_up = all(name.is_up for name in self.names)
+        return are_up and are_open and self.wire.delay_s < 0.01 and self.could_meet(broker, other)
+
     def could_ask(self, broker: Broker, other: Broker) -> bool:
         now = self.loop.now
         return other.is_up and now - other.started_at > QUIET_S and now - self.disturbed_at > QUIET_S
@@ -215,6 +222,7 @@ class World:
         where = broker.disk.died_in or ("outside",)
         self.deaths["power" if powerless else "kill", *where] += 1
         self.crash_points.add((self.seed, broker.broker_id, broker.run, broker.disk.calls, powerless))
+        self.promises.dies(broker)
         if powerless:
             self.promises.power_goes(broker)
 
