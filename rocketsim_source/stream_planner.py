@@ -114,15 +114,6 @@ class StreamPlanner:
             policy.allow(DELETED, queue, what)
             self._warn(DELETED, queue, what)
             del at[queue]
-        for queue, found in seen.bounds.items():
-            start = starts.get(queue)
-            if start is None:
-                continue
-            if start < found.min_offset and found.from_master:
-                what = f"lost its records {start} to {found.min_offset - 1} before they were read (retention?)"
-                policy.allow(TRIMMED, queue, what)
-                self._warn(TRIMMED, queue, what)
-                at[queue] = found.min_offset
         for queue, cut in sorted(cuts.items()):
             if queue in at:
                 what = (
@@ -132,6 +123,12 @@ class StreamPlanner:
                 action = policy.allow(TRUNCATED, queue, what)
                 self._warn(TRUNCATED, queue, what)
                 at[queue] = seen.bounds[queue].min_offset if action == EARLIEST else cut
+        for queue, found in seen.bounds.items():
+            if queue in at and at[queue] < found.min_offset and found.from_master:
+                what = f"lost its records {at[queue]} to {found.min_offset - 1} before they were read (retention?)"
+                policy.allow(TRIMMED, queue, what)
+                self._warn(TRIMMED, queue, what)
+                at[queue] = found.min_offset
         for queue in truncated(at, seen.bounds):
             found = seen.bounds[queue]
             what = (

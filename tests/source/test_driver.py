@@ -243,6 +243,29 @@ def test_what_a_promoted_slave_did_not_have_is_a_loss_also_when_its_queue_is_lon
     assert next_end(driver(cluster), last) == last, "said once"
 
 
+@pytest.mark.parametrize("first", [8, 12])
+def test_what_is_trimmed_of_a_promoted_slaves_records_is_said_with_the_cut_and_once(
+    first: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Read up to 10, cut at 6, and its records begin at `first` by now."""
+    cluster = cluster_with()
+    at = read_all(cluster)
+    master = cluster.brokers[0]
+    master.epoch, master.ends_in = PROMOTED, {FIRST: {Q0: 6, Q1: 10}}
+    cluster.put(Q0, 50)
+    master.first[Q0] = first
+    with pytest.raises(DataLossError, match=f"lost its records 6 to {first - 1} "):
+        next_end(driver(cluster, dataLossAction="truncated=skip"), at)
+    caplog.clear()
+    after = next_end(driver(cluster, failOnDataLoss="false"), at)
+    assert after == StreamOffset({Q0: first, Q1: 10})
+    losses = [record.getMessage() for record in caplog.records if "data loss allowed" in record.getMessage()]
+    assert len(losses) == 2
+    assert "up to 6 only" in losses[0] and f"lost its records 6 to {first - 1} " in losses[1]
+    last = next_end(driver(cluster), after)
+    assert last == StreamOffset({Q0: 60, Q1: 10}), "said once"
+
+
 def test_a_restart_that_lost_nothing_alarms_nobody() -> None:
     cluster = cluster_with()
     at = read_all(cluster)
