@@ -10,13 +10,15 @@ from collections.abc import Callable, Iterable
 from rocketsim_proto import record
 from rocketsim_proto.columnar import Records
 
+from broker_service import cold_reads
 from broker_service.broker.broker import Broker, Queue
 from broker_service.broker.config_table import DataVersion, JsonStore
 from broker_service.broker.mastership import Standing
 from broker_service.broker.names import SCHEDULE_TOPIC
 from broker_service.broker.schedule import DelayPosition, delivery, told_by_log
-from broker_service.errors import RocketSimError, ServiceNotAvailable
+from broker_service.errors import ReadFailed, RocketSimError, ServiceNotAvailable, StoreCorrupt
 from broker_service.model import GetMessageStatus
+from broker_service.store.pull import GetMessageResult
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +39,7 @@ class Delivery:
         self._version = DataVersion()
         self._saved: DelayPosition | None = None
         self._offsets: dict[int, int] = {}
+        self._troubled: dict[int, float] = {}  # level: when it is read again, by the loop's clock
         self._running = False
         self._arrival = asyncio.Event()
         broker.arrived.append(self._arrived)
@@ -69,10 +72,7 @@ class Delivery:
     async def run(self) -> None:
         """Until cancelled; to be started when the broker takes writes."""
         self._adopt()
-        if self._has_queues():
-            for position in told_by_log(self._position, self._broker.store):
-                self._position = position
-                await asyncio.sleep(0)
+        await self._catch_up()
         self._offsets = dict(self._position.offsets)
         self._running = True
         try:
@@ -93,30 +93,50 @@ class Delivery:
             self._position = self.position()
             self._running = False
 
+    async def _catch_up(self) -> None:
+        """On return the position is true for the log's end.  As long as the disk cannot read the log nothing is
+        delivered: it would be delivered twice."""
+        store = self._broker.store
+        while self._has_queues():
+            try:
+                further = await cold_reads.read(store, lambda: next(told_by_log(self._position, store), None))
+            except ReadFailed as error:
+                logger.warning("delayed messages wait: what was delivered is not known: %s", error)
+                await asyncio.sleep(AFTER_TROUBLE_S)
+                continue
+            if further is None:
+                return
+            self._position = further
+            await asyncio.sleep(0)
+
     async def _deliver_due(self) -> float:
         """Deliver what is due on every level; how long nothing more will be."""
         sleep_s = LONGEST_SLEEP_S
+        now = asyncio.get_running_loop().time()
         for level, delay_ms in enumerate(self._broker.config.delay_levels_ms, start=1):
-            while True:
-                delivered, next_s = self._deliver_batch(level, delay_ms)
-                if not delivered:
-                    break
-                await asyncio.sleep(0)
-            sleep_s = min(sleep_s, next_s)
+            if self._troubled.get(level, now) > now:
+                continue
+            try:
+                sleep_s = min(sleep_s, await self._deliver_level(level, delay_ms))
+            except (ReadFailed, StoreCorrupt) as error:
+                logger.warning("delay level %d waits: %s", level, error)
+                self._troubled[level] = now + AFTER_TROUBLE_S
         return max(0.001, sleep_s)
 
-    def _deliver_batch(self, level: int, delay_ms: int) -> tuple[int, float]:
+    async def _deliver_level(self, level: int, delay_ms: int) -> float:
+        """Deliver what is due; in how many seconds the next one is."""
+        while True:
+            delivered, next_s = await self._deliver_batch(level, delay_ms)
+            if not delivered:
+                return next_s
+            await asyncio.sleep(0)
+
+    async def _deliver_batch(self, level: int, delay_ms: int) -> tuple[int, float]:
         """How many of the level's next messages were delivered, and in how many seconds the one after them is due."""
         broker = self._broker
-        offset = self._offsets.get(level, 0)
-        min_offset, max_offset = broker.store.queue_bounds(SCHEDULE_TOPIC, level - 1)
-        if max_offset == 0:
-            return 0, LONGEST_SLEEP_S
-        # As RocketMQ: a position outside of the queue is moved into it.
-        offset = self._offsets[level] = min(max(offset, min_offset), max_offset)
-        found = broker.store.get_message(SCHEDULE_TOPIC, level - 1, offset, BATCH, 1 << 20, None)
-        if found.status is not GetMessageStatus.FOUND:
-            if found.next_begin_offset > offset:
+        found = await cold_reads.read(broker.store, lambda: self._next_of(level))
+        if found is None or found.status is not GetMessageStatus.FOUND:
+            if found is not None and found.next_begin_offset > self._offsets[level]:
                 self._offsets[level] = found.next_begin_offset  # what was there has expired
             return 0, LONGEST_SLEEP_S
         delivered = 0
@@ -128,6 +148,16 @@ class Delivery:
             self._deliver(delayed, level, self._offsets[level])
             delivered += 1
         return delivered, 0.0
+
+    def _next_of(self, level: int) -> GetMessageResult | None:
+        """The level's next messages; None while it has never had one."""
+        store = self._broker.store
+        min_offset, max_offset = store.queue_bounds(SCHEDULE_TOPIC, level - 1)
+        if max_offset == 0:
+            return None
+        # As RocketMQ: a position outside of the queue is moved into it.
+        offset = self._offsets[level] = min(max(self._offsets.get(level, 0), min_offset), max_offset)
+        return store.get_message(SCHEDULE_TOPIC, level - 1, offset, BATCH, 1 << 20, None)
 
     def _deliver(self, delayed: record.Record, level: int, schedule_offset: int) -> None:
         """Append and advance are one step: whatever the log has, the offsets have."""

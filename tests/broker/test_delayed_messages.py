@@ -1,6 +1,8 @@
 """Delayed messages: in order, on time, and neither lost nor doubled whatever happens in between."""
 
 import asyncio
+import errno
+import os
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +16,10 @@ from broker_service.broker.delivery import Delivery
 from broker_service.broker.node import BrokerNode
 from broker_service.broker.pull import Pull
 from broker_service.broker.schedule import DelayPosition, delivery, told_by_log
-from broker_service.errors import MessageIllegal
+from broker_service.errors import MessageIllegal, ReadFailed
 from broker_service.store.json_file import JsonFile
+from broker_service.store.message_store import MessageStore
+from broker_service.store.pull import GetMessageResult
 from tests.support.brokers import message, put, running, send_of
 from tests.support.polling import until
 
@@ -161,7 +165,7 @@ async def test_messages_wait_for_their_level_and_arrive_in_order(tmp_path: Path)
         await send_delayed(node, b"a", b"b")
         await send_delayed(node, b"later", level=2)
         now[0] += 999
-        assert node.delivery._deliver_batch(1, 1000)[0] == 0
+        assert (await node.delivery._deliver_batch(1, 1000))[0] == 0
         now[0] += 1
         assert await until_received(node, 2) == [b"a", b"b"]
         now[0] += 1000
@@ -244,6 +248,59 @@ async def test_a_message_of_a_deleted_topic_is_dropped_and_the_next_one_comes(tm
         await send_delayed(node, b"y")
         assert await deliver_all(node, 1) == [b"y"]
         assert "topic gone does not exist any more" in caplog.text
+
+
+BAD_SECTOR = ReadFailed.of("commitlog/0", 4096, OSError(errno.EIO, os.strerror(errno.EIO)))
+
+
+async def test_a_bad_sector_under_a_level_stops_that_level_alone_until_it_can_be_read(
+    tmp_path: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, **SOON) as node:
+        await send_delayed(node, b"bad sector")
+        await send_delayed(node, b"a", level=2)
+        real = node.store.get_message
+        is_bad = True
+
+        def failing(topic: str, queue_id: int, *rest: Any, **options: Any) -> GetMessageResult:
+            if (topic, queue_id) == (LEVEL_1, 0) and is_bad:
+                raise BAD_SECTOR
+            return real(topic, queue_id, *rest, **options)
+
+        monkeypatch.setattr(node.store, "get_message", failing)
+        assert await deliver_all(node, 1) == [b"a"]
+        await send_delayed(node, b"b", level=2)
+        assert await deliver_all(node, 2) == [b"a", b"b"]
+        assert caplog.text.count("level 1 waits: commitlog/0 cannot be read at 4096") == 1, (
+            "it is not asked all the time"
+        )
+        is_bad = False
+        node.delivery._troubled.clear()  # as when the time of trouble is over
+        assert await deliver_all(node, 3) == [b"a", b"b", b"bad sector"]
+
+
+async def test_nothing_is_delivered_before_the_log_can_be_read_that_tells_what_was(
+    tmp_path: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, **SOON) as node:
+        await send_delayed(node, b"a")
+        await deliver_all(node, 1)
+    for name in ("config/delayOffset.json", "rocketsim/delay_position.json"):
+        JsonFile(tmp_path / name).remove()
+    monkeypatch.setattr("broker_service.broker.delivery.AFTER_TROUBLE_S", 0.01)
+    real, tries = MessageStore.read_log, []
+
+    def failing(store: MessageStore, *where: int) -> bytes:
+        tries.append(where)
+        if len(tries) < 3:
+            raise BAD_SECTOR
+        return real(store, *where)
+
+    monkeypatch.setattr(MessageStore, "read_log", failing)
+    async with running(tmp_path, **SOON) as node:
+        await send_delayed(node, b"b")
+        assert await deliver_all(node, 2) == [b"a", b"b"]
+    assert "delayed messages wait" in caplog.text
 
 
 @pytest.mark.parametrize("end", ["fenced", "stopping"])
