@@ -60,6 +60,18 @@ def test_a_topic_is_deleted_on_a_full_disk_or_not_at_all(room: int) -> None:
         assert appended.queues[0].first_queue_offset == 3
 
 
+def test_queues_that_a_crash_left_of_a_deleted_topic_go_at_a_start_on_a_full_disk() -> None:
+    node = with_a_topic(disk := MemoryFiles())
+    node.topics.remove("t", 2, {0: 3, 1: 3})
+    disk = disk.kill()
+    disk.make_room(0)
+    for _ in range(2):
+        node = opened(disk)
+        assert ("t", 0) not in node.store.queues()
+        disk = disk.kill()
+        disk.make_room()
+
+
 def test_a_topic_that_a_master_does_not_name_keeps_its_queues_over_a_restart() -> None:
     """The master may have lost its file; also where the topic was deleted by name and made again before that."""
     node = with_a_topic(disk := MemoryFiles())
