@@ -134,10 +134,13 @@ def of_messages(
 
 
 def compressed(bodies: list[bytes], over: int, compression: str) -> tuple[list[bytes], list[int]]:
-    """Bodies of at least `over` bytes compressed, and the system flags that say so."""
+    """Bodies of at least `over` bytes compressed, and the system flags that say so.  A body that would not get smaller
+    stays as it is: made longer, one of the longest that a broker takes would be refused.
+    """
     flag, compress = COMPRESSION[compression]
-    flags = [flag | record.SYS_FLAG_COMPRESSED if len(body) >= over else 0 for body in bodies]
-    return [compress(body) if mark else body for body, mark in zip(bodies, flags, strict=True)], flags
+    smaller = [packed if len(body) >= over and len(packed := compress(body)) < len(body) else None for body in bodies]
+    flags = [0 if packed is None else flag | record.SYS_FLAG_COMPRESSED for packed in smaller]
+    return [body if packed is None else packed for body, packed in zip(bodies, smaller, strict=True)], flags
 
 
 def property_bytes(message: Message, msg_id: str, sharding_key: str | None = None) -> bytes:

@@ -1,5 +1,6 @@
 """Sends against brokers in this process: what arrives, what is tried again, and what callers hear."""
 
+import random
 import threading
 import time
 from collections import Counter, deque
@@ -59,6 +60,16 @@ def test_a_large_body_is_compressed_and_marked(cluster, kind, flag):
     assert (large.sys_flag, small.sys_flag, small.body) == (flag, 0, b"x" * 4095)
     assert len(large.body) < 4096
     assert decompress(large.body, large.sys_flag, 4096) == b"x" * 4096
+
+
+@pytest.mark.parametrize("kind", ["ZLIB", "LZ4", "ZSTD"])
+def test_a_body_that_compression_would_make_longer_stays_as_it_is(cluster, kind):
+    """Of the longest body that a broker takes, it would make one that is refused."""
+    body = random.Random(1).randbytes(4096)
+    with Producer(cluster.address, compress_type=kind) as producer:
+        producer.send(Message("T", body))
+    (stored,) = cluster.messages("T")
+    assert (stored.sys_flag, stored.body) == (0, body)
 
 
 def test_a_lost_answer_is_sent_again_to_the_other_pair_under_the_same_id(cluster, producer):
