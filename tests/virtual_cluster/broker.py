@@ -58,6 +58,7 @@ class Broker:
         self.process: Process | None = None
         self.was_killed = False  # and has not been started since: what it had it has
         self.ended = ""
+        self.served_until_its_end = False
         self.stopped_cleanly = False
         self.is_master = broker_id == 0  # as its configuration file has it
         self.on_death: list[Callable[[Broker, bool], None]] = []
@@ -148,6 +149,7 @@ class Broker:
             return
         except Exception as error:
             self.ended = f"FAULT {type(error).__name__}: {error}"
+        self.served_until_its_end = self.node is not None
         process.die()
 
     def ask_to_stop(self) -> None:

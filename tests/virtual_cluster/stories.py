@@ -141,3 +141,15 @@ def name_servers_forget_who_was_replaced(world: World) -> None:
     past.start()
     world.pass_time(10.0)
     world.heal()
+
+
+def a_disk_fills_up_while_messages_with_keys_come(world: World) -> None:
+    master, slave = world.brokers[:2]
+    follow(world, slave)
+    send(world, master, 3)
+    for broker in (master, slave):
+        world.fill_disk(broker)
+    for _ in range(4):
+        send(world, master, 10)
+        world.pass_time(5.0)
+    world.heal()

@@ -17,10 +17,18 @@ from broker_service.replication.follower import Follower
 from broker_service.replication.handshake import epoch_list
 from broker_service.store import recovery
 from broker_service.store.commit_log import CommitLog
+from broker_service.store.index import Index
+from broker_service.store.message_store import MessageStore
+from broker_service.store.queue_table import QueueTable
+from tests.broker import test_consumer_offsets
+from tests.store import test_flush, test_full_disk, test_retention
 from tests.virtual_cluster import stories
 from tests.virtual_cluster.promises import PromiseBroken
 from tests.virtual_cluster.world import World, plan
 
+idle_queue_goes_on = (
+    test_retention.test_the_offsets_of_an_idle_queue_go_on_after_its_messages_have_expired_and_the_broker_was_killed
+)
 SEEDS = 20  # from the first one on, which is near one that shows the bug
 SYNC_MASTER_WITH_TWO_SLAVES = 161
 ASYNC_MASTER_ASYNC_FLUSH = 3
@@ -99,6 +107,68 @@ def believe_the_first_answer(plant):
     plant(Mastership, "__init__", lambda self, *args, **more: honest(self, *args, **more | {"others": ()}))
 
 
+def end_where_the_index_has_no_room(plant):
+    def work(self, max_bytes, now_ms):
+        stop = min(self._log.end_offset, self.position + max_bytes)
+        while self.position < stop:
+            self._step(stop, now_ms)
+
+    plant(Index, "work", work)
+
+
+def a_cut_marks_nothing(plant):
+    """Where a sync in it fails, the next flush is done as if nothing had been."""
+
+    def marks_nothing(honest):
+        def cut(self, *args):
+            self.disk.stop = lambda reason: None
+            try:
+                return honest(self, *args)
+            finally:
+                del self.disk.stop
+
+        return cut
+
+    for name in ("truncate", "start_over"):
+        plant(MessageStore, name, marks_nothing(getattr(MessageStore, name)))
+
+
+def offsets_begin_anew(plant):
+    """What files and summary remember of a queue that has no record any more is forgotten."""
+    plant(QueueTable, "go_on", lambda self: self._remembered.clear())
+
+
+def believe_every_generation(plant):
+    plant(ConsumerOffsetTable, "may_bring", lambda self, entry: True)
+
+
+def full_disks(tmp_path):
+    for room in range(12):
+        test_full_disk.test_a_store_reads_ticks_and_flushes_on_a_full_disk(room)
+
+
+@pytest.mark.parametrize(
+    "bug, named",
+    [
+        (a_cut_marks_nothing, lambda _: test_flush.test_a_failed_sync_in_a_cut_stops_the_store("truncate")),
+        (a_cut_marks_nothing, lambda _: test_flush.test_a_failed_sync_in_a_cut_stops_the_store("start_over")),
+        (end_where_the_index_has_no_room, full_disks),
+        (
+            offsets_begin_anew,
+            lambda _: idle_queue_goes_on(test_retention.lose_the_queue, 20, "kill"),
+        ),
+        (
+            believe_every_generation,
+            test_consumer_offsets.test_of_a_generation_of_another_history_nothing_stays_on_a_slave,
+        ),
+    ],
+)
+def test_a_planted_bug_fails_the_test_that_is_named_for_it(monkeypatch, tmp_path, bug, named):
+    bug(monkeypatch.setattr)
+    with pytest.raises((AssertionError, OSError, pytest.fail.Exception)):
+        named(tmp_path)
+
+
 @pytest.mark.parametrize(
     "bug, seed, story, broken_promise",
     [
@@ -137,6 +207,12 @@ def believe_the_first_answer(plant):
             ASYNC_MASTER_ASYNC_FLUSH,
             stories.name_servers_forget_who_was_replaced,
             "becomes master with epoch .*, and .* was there",
+        ),
+        (
+            end_where_the_index_has_no_room,
+            ASYNC_MASTER_ASYNC_FLUSH,
+            stories.a_disk_fills_up_while_messages_with_keys_come,
+            "ended by itself",
         ),
     ],
 )

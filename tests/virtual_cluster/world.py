@@ -173,7 +173,8 @@ class World:
         if self.wire.surprises:
             raise PromiseBroken(f"a servicer failed: {self.wire.surprises[0]}")
         for broker in self.brokers:
-            if broker.ended and not (broker.has_failed_disk or broker.is_full):
+            may_end = broker.has_failed_disk or (broker.is_full and not broker.served_until_its_end)
+            if broker.ended and not may_end:
                 raise PromiseBroken(f"{broker.name} ended by itself: {broker.ended}")
         self.promises.check(full=full or self._is_due())
 
@@ -378,9 +379,12 @@ class World:
         broker = self._pick(chance, lambda broker: broker.serves)
         if broker is None:
             return None
+        self.fill_disk(broker)
+        return f"the disk of {broker.name} is full"
+
+    def fill_disk(self, broker: Broker) -> None:
         broker.disk.fill()
         broker.is_full = True
-        return f"the disk of {broker.name} is full"
 
     def make_room(self, chance: random.Random) -> str | None:
         broker = self._pick(chance, lambda broker: broker.is_full)
