@@ -18,6 +18,7 @@ from broker_service.errors import DiskFull, FlushFailed, ServiceNotAvailable
 
 NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT))
 Buffer = bytes | bytearray | memoryview
+CANNOT_TELL = frozenset((errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL))  # what a file system without RWF_NOWAIT says
 _ZEROS = bytes(4096)
 _scratch = bytearray(1 << 20)  # what is read to see whether it can be
 
@@ -101,16 +102,12 @@ class Files:
         return b"".join(pieces)
 
     def pread_cached(self, handle: int, size: int, offset: int) -> bytes | None:
-        """As `pread`, but None where that would wait for the disk."""
+        """As `pread`, but None where that would wait for the disk, if the file system can tell."""
         data = bytearray(size)
         try:
-            done = os.preadv(handle, [data], offset, os.RWF_NOWAIT)
-        except OSError as error:
-            if error.errno == errno.EAGAIN:
-                return None
-            if error.errno == errno.EOPNOTSUPP:  # a file system that cannot tell
-                return self.pread(handle, size, offset)
-            raise
+            done = self._read_cached(handle, data, offset)
+        except BlockingIOError:
+            return None
         if done < size and offset + done < os.fstat(handle).st_size:
             return None
         return bytes(data[:done])
@@ -118,9 +115,19 @@ class Files:
     def is_cached(self, handle: int, size: int, offset: int) -> bool:
         """Whether these bytes, which the file has, are in memory.  False for any that the disk cannot read."""
         try:
-            return os.preadv(handle, [memoryview(_scratch)[:size]], offset, os.RWF_NOWAIT) == size
+            return self._read_cached(handle, memoryview(_scratch)[:size], offset) == size
         except OSError:
             return False
+
+    @staticmethod
+    def _read_cached(handle: int, into: bytearray | memoryview, offset: int) -> int:
+        """How many bytes are in memory; BlockingIOError: not one.  Where the file system cannot tell, they are read."""
+        try:
+            return os.preadv(handle, [into], offset, os.RWF_NOWAIT)
+        except OSError as error:
+            if error.errno not in CANNOT_TELL:
+                raise
+        return os.preadv(handle, [into], offset)
 
     def map(self, handle: int) -> memoryview:
         """The whole file, read-only, showing later writes too.  It is unmapped when nobody refers to it any more."""

@@ -3,7 +3,7 @@
 import asyncio
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -219,6 +219,41 @@ def test_the_kernel_is_asked_without_waiting(tmp_path: Path) -> None:
     assert files.pread_cached(handle, 10, 256) == bytes(range(10))
     assert files.pread_cached(handle, 100, 25590) == bytes(range(246, 256)), "fewer where the file ends"
     assert files.is_cached(handle, 25600, 0) and not files.is_cached(handle, 25601, 0)
+    files.close(handle)
+
+
+@pytest.mark.parametrize("unsupported", [errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL])
+def test_where_the_kernel_cannot_tell_it_is_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unsupported: int
+) -> None:
+    """As on tmpfs: no thread is asked to read what no look will ever find."""
+    real = os.preadv
+
+    def preadv(handle: int, buffers: Sequence[bytearray | memoryview], offset: int, flags: int = 0) -> int:
+        if flags:
+            raise OSError(unsupported, os.strerror(unsupported))
+        return real(handle, buffers, offset)
+
+    path, files = tmp_path / "file", Files()
+    path.write_bytes(bytes(range(256)))
+    handle = files.open(path, read_only=True)
+    monkeypatch.setattr(os, "preadv", preadv)
+    assert files.pread_cached(handle, 10, 5) == bytes(range(5, 15))
+    assert files.is_cached(handle, 256, 0) and not files.is_cached(handle, 257, 0)
+    files.close(handle)
+
+
+def test_a_bad_sector_does_not_count_as_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def preadv(*_: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    path, files = tmp_path / "file", Files()
+    path.write_bytes(bytes(256))
+    handle = files.open(path, read_only=True)
+    monkeypatch.setattr(os, "preadv", preadv)
+    assert not files.is_cached(handle, 256, 0)
+    with pytest.raises(OSError, match="Input/output error"):
+        files.pread_cached(handle, 10, 5)
     files.close(handle)
 
 
