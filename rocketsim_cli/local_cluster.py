@@ -6,13 +6,13 @@ beside it in the same process.
 
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from rocketsim_cli import until_parent_ends
 from rocketsim_cli.trouble import Trouble
 
 START_TIMEOUT_S = 60.0
@@ -91,11 +91,12 @@ class ServerProcess:
         with self.log_file.open("ab") as log:
             # A group of its own: Ctrl-C in the terminal is for us, and we stop the servers in order.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "broker_service", self._command, "-c", str(self._config_file)],
+                until_parent_ends.command("broker_service", self._command, "-c", str(self._config_file)),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 process_group=0,
+                pass_fds=[until_parent_ends.lifeline()],
             )
 
     def wait_until_listening(self, timeout_s: float = START_TIMEOUT_S) -> str:

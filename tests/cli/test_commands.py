@@ -375,6 +375,25 @@ def test_up_starts_a_cluster_reports_a_dead_child_and_ends_with_ctrl_c(tmp_path:
     assert not (tmp_path / "store" / "broker-a" / "abort").exists()
 
 
+def test_the_servers_of_up_do_not_outlive_it_when_it_is_killed(tmp_path: Path):
+    with subprocess.Popen(
+        [sys.executable, "-m", "rocketsim_cli.main", "up", "--dir", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    ) as up:
+        assert up.stdout is not None
+        assert any("awaitTermination" in line for line in up.stdout)
+        pids = pids_of(tmp_path)
+        assert pids.keys() == {"namesrv", "broker-a", "broker-a-s"}
+        up.kill()
+    try:
+        wait_until(lambda: not pids_of(tmp_path), "the servers to end")
+    finally:
+        for pid in pids_of(tmp_path).values():
+            os.kill(pid, signal.SIGKILL)
+
+
 def pids_of(folder: Path) -> dict[str, int]:
     """The servers that run with a configuration file of this folder."""
     found = {}

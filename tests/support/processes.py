@@ -15,9 +15,9 @@ keeps.
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
+from rocketsim_cli import until_parent_ends
 from tests.support.polling import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -53,7 +53,6 @@ class ServerProcess:
         self.environment: dict[str, str] = {}  # beside this process's own
         self._kind = kind
         self._process: subprocess.Popen[bytes] | None = None
-        self._lifeline = -1
 
     def start(self, **keys: object) -> "ServerProcess":
         """Start, with some keys changed for good, and return when it listens; if it ends, raise with its log."""
@@ -63,28 +62,22 @@ class ServerProcess:
     def launch(self, **keys: object) -> "ServerProcess":
         """Start without waiting, for one that is expected to refuse, or to start together with others."""
         assert not self.is_running(), f"{self.name} runs already"
-        self._release()
         self.keys |= keys
         self.folder.mkdir(parents=True, exist_ok=True)
         self.address_path.unlink(missing_ok=True)
         lines = [f"{key}={_text(value)}\n" for key, value in (self.keys | {"addressFile": self.address_path}).items()]
         self.config_path.write_text("".join(lines))
         code = f"{self.root}{os.pathsep}{self.root / 'proto'}"
-        watched, self._lifeline = os.pipe()
         with open(self.log_path, "ab") as log:
             self._process = subprocess.Popen(
-                [
-                    *(sys.executable, Path(__file__).with_name("until_parent_ends.py"), str(watched)),
-                    *(self.module, self._kind, "-c", str(self.config_path)),
-                ],
+                until_parent_ends.command(self.module, self._kind, "-c", str(self.config_path)),
                 cwd=self.root,
                 env=os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": code} | self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                pass_fds=(watched,),
+                pass_fds=[until_parent_ends.lifeline()],
             )
-        os.close(watched)
         return self
 
     def wait_until_ready(self) -> "ServerProcess":
@@ -150,18 +143,11 @@ class ServerProcess:
             raise AssertionError(
                 f"{self.name} still runs after {timeout_s} s; its log:\n{self.log()[-4000:]}"
             ) from None
-        self._release()
         return status
 
     def make_sure_it_is_gone(self) -> None:
         if self.is_running():
             self.kill()
-        self._release()
-
-    def _release(self) -> None:
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
 
 
 class Processes:
