@@ -1,6 +1,6 @@
 """A slave's side of one stream: what it tells its master, and what a message from the master does to its log.
 
-Does no I/O but the log's and the epoch file's, knows no event loop.  `slave.py` and the simulation drive it.
+Does no I/O but the log's and the epoch file's, knows no event loop.  `slave.py` drives it.
 The order of what is made durable is the point of this file: bytes are cut before newer epochs are adopted (else the cut
 bytes would pass for the new master's), and epochs are adopted before their first byte is stored.
 """

@@ -1,6 +1,6 @@
 """One slave's stream as its master sees it: what to send next, and what a message from the slave does.
 
-Does no I/O but the log's, knows no event loop; the clock is an argument.  `master.py` and the simulation drive it.
+Does no I/O but the log's, knows no event loop; the clock is an argument.  `master.py` drives it.
 
     GREETING --handshake--> REFILL --the lost tail is here--> TRANSFER
             '--------------nothing lost-----------------------^

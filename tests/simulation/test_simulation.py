@@ -1,25 +1,41 @@
-"""The pair under random trouble; a failing seed is in the message, and runs the same again."""
+"""The real brokers under random trouble; a failing seed is in the message, and runs the same again."""
 
 import pytest
 
-from tests.simulation.world import World
+from tests.simulation.shrinking import shrunk
+from tests.simulation.world import World, plan
 
-STEPS = 350
+STEPS = 150
 
 
-@pytest.mark.parametrize("first", range(0, 24, 8))
+@pytest.mark.parametrize("first", range(0, 16, 4))
 def test_no_promise_is_broken_whatever_happens(first):
-    for seed in range(first, first + 8):
-        World(seed).run(STEPS)
+    for seed in range(first, first + 4):
+        World(seed).run(plan(seed, STEPS))
 
 
-@pytest.mark.parametrize("seed", [pytest.param(1111, id="an epoch list that a killed process had not synced")])
-def test_what_a_seed_once_found_stays_found(seed):
-    World(seed).run(2 * STEPS)
+def test_a_seed_runs_the_same_again():
+    worlds = [World(5), World(5)]
+    for world in worlds:
+        world.run(plan(5, STEPS))
+    assert worlds[0].fingerprint == worlds[1].fingerprint
+    assert len(worlds[0].crash_points) > 5
+
+
+def test_a_failing_run_is_shrunk_to_what_it_takes():
+    decisions = plan(3, 40)
+    needed = {decisions[7], decisions[21], decisions[22]}
+
+    def run(fewer):
+        return "seed 3, mode: broker-1 lost 17" if needed <= set(fewer) else "seed 3, mode: something else"
+
+    kept, message = shrunk(decisions, "seed 3, mode: broker-0 lost 4", run)
+    assert set(kept) == needed
+    assert message == "seed 3, mode: broker-1 lost 17"
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("first", range(1000, 1200, 10))
+@pytest.mark.parametrize("first", range(1000, 1400, 10))
 def test_no_promise_is_broken_whatever_happens_for_long(first):
     for seed in range(first, first + 10):
-        World(seed).run(2 * STEPS)
+        World(seed).run(plan(seed, 2 * STEPS))

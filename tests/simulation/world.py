@@ -1,445 +1,635 @@
-"""The simulated world: brokers, their streams, their disks, a clock, clients, and an operator.  No sleeps, no sockets.
+"""The simulated world: brokers, name servers, clients and an operator, and what befalls them.
 
-Every step is one operation, chosen by the seed; `invariants.py` is asked after each.  What an operator decides (promote
-a slave, go on without a broker that is down) may cost what only the broker left behind had; the invariants know when.
+A run is a list of decisions, made by the seed beforehand; each has chance of its own, so that one can be left out and
+the others stay what they were.  After each decision some time passes and `promises.py` is asked.
 """
 
+import gc
+import hashlib
+import logging
 import random
-from dataclasses import dataclass, field
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
-from broker_service.errors import RocketSimError
-from broker_service.model import PutStatus
+from grpc_reflection.v1alpha import reflection as grpc_reflection
+
+from broker_service.broker.mastership import Standing
+from broker_service.broker.node import BrokerNode
+from broker_service.model import BrokerRole, FlushDiskType
+from broker_service.replication import flusher
 from broker_service.replication.acknowledgement import AckLevels
-from broker_service.replication.pending_puts import PendingPut
+from broker_service.replication.epochs import Epoch
+from broker_service.store import durability
 from broker_service.store.offset_journal import OffsetEntry
-from tests.simulation.invariants import InvariantBroken, Invariants
-from tests.simulation.node import Node
-from tests.simulation.stream import Stream
-from tests.support import stores
-from tests.support.memory_files import PowerCut
-from tests.support.stores import LOG_FILE
+from tests.simulation.broker import Broker, NameServer
+from tests.simulation.clients import HOST, Clients
+from tests.simulation.network import Wire
+from tests.simulation.promises import PromiseBroken, Promises
+from tests.simulation.threads import Threading
+from tests.simulation.virtual_loop import VirtualLoop
 
 MODES = [AckLevels(sync_master=master, sync_flush=disk) for master in (True, False) for disk in (True, False)]
-TOPIC = "T"
-GROUPS = ("g", "h")
+QUIET_S = 6.0  # since the network was last disturbed: everybody has found everybody again
 
 
-@dataclass(eq=False)
-class Put:
-    """One frame that was appended; `ok` once a client was told so.  `holders`: brokers that may not lose it."""
-
+class Decision(NamedTuple):
     number: int
-    master: Node
-    run: int
-    epoch: int
-    begin: int
-    end: int
-    data: bytes
-    pending: PendingPut
-    ok: bool = False
-    over: bool = False
-    excused: str | None = None
-    holders: set[int] = field(default_factory=set)
+    name: str
+    seed: int
+
+
+def plan(seed: int, steps: int) -> list[Decision]:
+    """Each seed has its own mixture: much of some troubles, and none of others, finds more than a little of each."""
+    chance = random.Random(seed)
+    weights = [
+        weight if name in ALWAYS else weight * chance.choice((0.0, 0.5, 1.0, 3.0)) for name, weight in WEIGHTS.items()
+    ]
+    names = list(WEIGHTS)
+    return [Decision(number, chance.choices(names, weights)[0], chance.getrandbits(32)) for number in range(steps)]
 
 
 class World:
+    """`levels` is the mode of the pair, and with how many brokers and name servers there are it follows the seed."""
+
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        self.chance = random.Random(seed)
         self.levels = MODES[seed % len(MODES)]
-        self.nodes = [Node(broker_id, self.levels, self.chance) for broker_id in range(2 + seed // len(MODES) % 2)]
-        self.streams: list[Stream] = []
-        self.puts: list[Put] = []
-        self.now = 0.0
-        self.name_server_epoch = 0
+        chance = random.Random(seed * 7919 + 1)
+        self.loop = VirtualLoop()
+        self.threading = Threading(self.loop, random.Random(chance.random()))
+        self.wire = Wire(self.loop, random.Random(chance.random()))
+        self.names = [NameServer(self.loop, self.wire, number) for number in range(chance.choice((1, 1, 2)))]
+        settings = {
+            "broker_role": BrokerRole.SYNC_MASTER if self.levels.sync_master else BrokerRole.ASYNC_MASTER,
+            "flush_disk_type": FlushDiskType.SYNC_FLUSH if self.levels.sync_flush else FlushDiskType.ASYNC_FLUSH,
+            "namesrv_addr": ";".join(name.address for name in self.names),
+        }
+        count = 2 + chance.randrange(2)
+        self.brokers = [
+            Broker(self.loop, self.wire, number, random.Random(chance.random()), **settings) for number in range(count)
+        ]
+        self.hosts = [broker.host for broker in self.brokers]
+        self.promoted: dict[tuple[Epoch, int], bool] = {}  # (epoch, broker) that an operator made; whether by force
+        self.deleted_topics: set[str] = set()
+        self.disturbed_at = 0.0
         self.history: list[str] = []
-        self.cuts = 0
-        self.ended_streams: list[str] = []
-        self.invariants = Invariants(self)
-        for node in self.nodes:
-            node.start()
+        self.deaths: Counter[tuple[str, ...]] = Counter()
+        self.crash_points: set[tuple[object, ...]] = set()
+        self.promises = Promises(self)
+        self.clients = Clients(self)
+        self.wire.answered = self._answered
+        for broker in self.brokers:
+            broker.on_death.append(self._died)
 
-    def run(self, steps: int) -> None:
-        """Raises InvariantBroken with the seed and the last steps in its message."""
-        operations, weights = zip(*OPERATIONS, strict=True)
+    @property
+    def mode(self) -> str:
+        master = "SYNC_MASTER" if self.levels.sync_master else "ASYNC_MASTER"
+        return f"{master} {'SYNC_FLUSH' if self.levels.sync_flush else 'ASYNC_FLUSH'} {len(self.brokers)} brokers"
+
+    # --- a run ----------------------------------------------------------------------------------------------------
+
+    def run(self, decisions: list[Decision]) -> None:
+        """Raises PromiseBroken with the seed and the last steps in its message."""
+        with self._simulated():
+            try:
+                self._run(decisions)
+            except PromiseBroken as broken:
+                raise PromiseBroken(self._told(str(broken))) from broken
+            except Exception as fault:
+                raise PromiseBroken(self._told(f"{type(fault).__name__}: {fault}")) from fault
+
+    def play(self, script: "Callable[[World], None]") -> None:
+        """A story of its own instead of what the seed decides; all is looked at in the end."""
+        with self._simulated():
+            self._begin()
+            script(self)
+            self._check(full=True)
+
+    def pass_time(self, seconds: float) -> None:
+        """A story's: all that is cheap to look at is looked at meanwhile."""
+        until = self.loop.now + seconds
+        while self.loop.now < until:
+            self.loop.run_for(min(0.2, until - self.loop.now))
+            self._check(full=False)
+
+    def _begin(self) -> None:
+        for name in self.names:
+            name.start()
+        for broker in self.brokers:
+            broker.start()
+        self.loop.run_until(lambda: self.brokers[0].is_writable, 20.0)
+
+    def _run(self, decisions: list[Decision]) -> None:
+        self._begin()
+        for decision in decisions:
+            chance = random.Random(decision.seed)
+            said = getattr(self, decision.name)(chance)
+            if said is None:
+                continue  # There was nothing to do it to.
+            self.history.append(f"{self.loop.now - 1000:.3f} {said}")
+            self.loop.run_for(chance.choice((0.003, 0.03, 0.2, 1.0)))
+            self._check(full=False)
+        self.heal()
+
+    @contextmanager
+    def _simulated(self) -> Iterator[None]:
+        """The brokers' threads are simulated ones; what only operators look at, and costs time, is not there."""
+        reflection = grpc_reflection.enable_server_reflection
+        hook, level = sys.unraisablehook, logging.root.manager.disable
+        grpc_reflection.enable_server_reflection = lambda *_: None
+        sys.unraisablehook = lambda _: None  # dead processes are cut off in the middle of what they were about
+        logging.disable(logging.CRITICAL)
+        was_enabled = gc.isenabled()
+        gc.collect()
+        gc.disable()  # when garbage goes must not depend on what ran before
         try:
-            while len(self.history) < steps:
-                self._step(self.chance.choices(operations, weights)[0])
-            self.heal()
-        except InvariantBroken as broken:
-            raise self._told(str(broken)) from broken
-        except (AssertionError, RocketSimError, ValueError) as fault:
-            raise self._told(f"{type(fault).__name__}: {fault}") from fault
+            with self.threading.installed(flusher, durability):
+                yield
+        finally:
+            for broker in self.brokers:
+                if broker.is_up:
+                    broker.kill()
+            self.loop.abandon()
+            if was_enabled:
+                gc.enable()
+            grpc_reflection.enable_server_reflection = reflection
+            sys.unraisablehook = hook
+            logging.disable(level)
 
-    def _told(self, what: str) -> InvariantBroken:
-        state = "\n  ".join([*map(str, self.nodes), *map(str, self.streams)])
+    def _told(self, what: str) -> str:
+        state = "\n  ".join(map(str, self.brokers))
         steps = "\n  ".join(self.history[-25:])
-        return InvariantBroken(f"seed {self.seed}, {self.levels}: {what}\n  {state}\nlast steps:\n  {steps}")
+        return (
+            f"seed {self.seed}, {self.mode}: {what}\n  {state}\nlast steps:\n  {steps}\n"
+            f"again, and as few steps as show it: python -m tests.simulation {self.seed}"
+        )
 
-    def _step(self, operation) -> None:
-        doomed = self._doom()
-        said = None
-        try:
-            said = operation(self)
-        except PowerCut:
-            assert doomed is not None
-            self._die(doomed, "in the middle of " + operation.__name__)
-            said = f"{operation.__name__}: {doomed.name} died in it"
-        if doomed is not None and doomed.is_up:
-            doomed.files.stop_at = None
-        if said is None:
-            return  # There was nothing to do it to.
-        self.history.append(f"{len(self.history)} {said}")
-        self._drop_ended_streams()
-        self.invariants.check(full=len(self.history) % 10 == 0)
+    def _check(self, *, full: bool) -> None:
+        if self.loop.faults:
+            raise PromiseBroken(f"something failed that nobody waits for: {self.loop.faults[0]}")
+        if self.wire.surprises:
+            raise PromiseBroken(f"a servicer failed: {self.wire.surprises[0]}")
+        for broker in self.brokers:
+            may_end = broker.has_failed_disk or (broker.is_full and not broker.served_until_its_end)
+            if broker.ended and not may_end:
+                raise PromiseBroken(f"{broker.name} ended by itself: {broker.ended}")
+        self.promises.check(full=full or self._is_due())
 
-    def _doom(self) -> Node | None:
-        """Now and then a broker is to die at one of the next things it does to its disk."""
-        if self.chance.random() > 0.04:
-            return None
-        node = self.chance.choice(self.nodes)
-        if not node.is_up:
-            return None
-        node.files.stop_at = node.files.calls + self.chance.randint(1, 8)
-        return node
+    def _is_due(self) -> bool:
+        """All is looked at after each death and each start."""
+        runs = [(broker.run, broker.is_up, broker.serves) for broker in self.brokers]
+        due = runs != getattr(self, "_runs", None)
+        self._runs = runs
+        return due
 
-    def _drop_ended_streams(self) -> None:
-        for stream in self.streams:
-            alive = stream.master.is_up and stream.slave.is_up
-            if alive and stream.runs == (stream.master.starts, stream.slave.starts):
-                if stream.over is None and (not stream.master.is_master or stream.master.fenced):
-                    stream.close("no master any more")
-            elif stream.over is None:
-                stream.close("one side died")
-        for stream in self.streams:
-            if stream.over is not None:
-                self.ended_streams.append(stream.over)
-        self.streams = [stream for stream in self.streams if stream.over is None]
+    @property
+    def fingerprint(self) -> str:
+        """Equal for equal runs."""
+        digest = hashlib.sha256("\n".join(self.history).encode())
+        for broker in self.brokers:
+            digest.update(str(broker).encode())
+        return digest.hexdigest()[:16]
+
+    # --- what promises ask ----------------------------------------------------------------------------------------
+
+    def serving(self) -> list[Broker]:
+        return [broker for broker in self.brokers if broker.serves]
+
+    def could_meet(self, broker: Broker, other: Broker) -> bool:
+        """Whether a master that started could hear of the other before it went on without it."""
+        early = other.is_up and other.started_at <= broker.started_at + 1.0
+        return early and self.disturbed_at < broker.started_at - QUIET_S
+
+    def could_hear_of(self, broker: Broker, other: Broker) -> bool:
+        """The same where name servers are the ones to tell it, which may have been started just now."""
+        ways = [(name.host, host) for name in self.names for host in (broker.host, other.host)]
+        are_open = not any(self.wire.is_cut(*way) or self.wire.is_cut(*reversed(way)) for way in ways)
+        are_up = all(name.is_up for name in self.names)
+        return are_up and are_open and self.wire.delay_s < 0.01 and self.could_meet(broker, other)
+
+    def could_ask(self, broker: Broker, other: Broker) -> bool:
+        now = self.loop.now
+        return other.is_up and now - other.started_at > QUIET_S and now - self.disturbed_at > QUIET_S
+
+    def _answered(self, host: str, path: str, request: object, response: object) -> None:
+        for broker in self.brokers:
+            if broker.host == host:
+                self.promises.answered(broker, path, request, response)
+
+    def _died(self, broker: Broker, powerless: bool) -> None:
+        where = broker.disk.died_in or ("outside",)
+        self.deaths["power" if powerless else "kill", *where] += 1
+        self.crash_points.add((self.seed, broker.broker_id, broker.run, broker.disk.calls, powerless))
+        self.promises.dies(broker)
+        if powerless:
+            self.promises.power_goes(broker)
+
+    def _disturb(self) -> None:
+        self.disturbed_at = self.loop.now
 
     # --- clients --------------------------------------------------------------------------------------------------
 
-    def put(self) -> str | None:
-        node = self._pick(lambda node: node.writable)
-        if node is None:
+    def send(self, chance: random.Random) -> str | None:
+        broker = self._target(chance)
+        return None if broker is None else self.clients.send(broker, chance)
+
+    def burst(self, chance: random.Random) -> str | None:
+        broker = self._target(chance)
+        if broker is None:
             return None
-        number = len(self.puts)
-        bodies = [
-            b"%d/%d " % (number, n) + bytes(self.chance.randint(0, 400)) for n in range(self.chance.randint(1, 3))
-        ]
-        begin = node.store.end_offset
-        queues = [self.chance.randint(0, 1) for _ in bodies]
-        appended = stores.put(node.store, TOPIC, queues, bodies, now_ms=stores.NOW + number)
-        data = node.log(begin, appended.end_offset)
-        pending = node.acks.admit(appended.end_offset, self.now, 10.0)
-        epoch = node.epochs.epochs.last
-        self.puts.append(Put(number, node, node.starts, epoch, begin, appended.end_offset, data, pending))
-        return f"put {number} at {node.name} [{begin}, {appended.end_offset})"
+        return "; ".join(self.clients.send(broker, chance) for _ in range(chance.randint(2, 6)))
 
-    def commit(self) -> str | None:
-        """To the master; to a slave while there is none.  Sometimes a lower offset than before."""
-        node = self._pick(lambda node: node.writable) or self._pick(lambda node: not node.is_master)
-        if node is None:
+    def send_delayed(self, chance: random.Random) -> str | None:
+        broker = self._target(chance)
+        return None if broker is None else self.clients.send(broker, chance, delay=chance.choice((1, 2)))
+
+    def send_to_passing_topic(self, chance: random.Random) -> str | None:
+        broker = self._target(chance)
+        return None if broker is None else self.clients.send(broker, chance, topic="V")
+
+    def pull(self, chance: random.Random) -> str | None:
+        broker = self._pick(chance, lambda broker: broker.is_up)
+        return None if broker is None else self.clients.pull(broker, chance)
+
+    def pull_range(self, chance: random.Random) -> str | None:
+        broker = self._pick(chance, lambda broker: broker.is_up)
+        return None if broker is None else self.clients.pull_range(broker, chance)
+
+    def commit(self, chance: random.Random) -> str | None:
+        """To the master; to a slave while there is none."""
+        broker = self._pick(chance, lambda broker: broker.is_writable) or self._pick(chance, lambda b: b.is_up)
+        return None if broker is None else self.clients.commit(broker, chance)
+
+    def query(self, chance: random.Random) -> str | None:
+        broker = self._pick(chance, lambda broker: broker.is_up)
+        return None if broker is None else self.clients.query(broker, chance)
+
+    def reset(self, chance: random.Random) -> str | None:
+        broker = self._pick(chance, lambda broker: broker.is_writable)
+        return None if broker is None else self.clients.reset(broker, chance)
+
+    def delete_topic(self, chance: random.Random) -> str | None:
+        broker = self._pick(chance, lambda broker: broker.is_writable)
+        return None if broker is None else self.clients.delete_topic(broker, chance)
+
+    def wait(self, chance: random.Random) -> str:
+        seconds = chance.choice((0.5, 2.0, 8.0))
+        self.loop.run_for(seconds)
+        return f"wait {seconds} s"
+
+    # --- crashes --------------------------------------------------------------------------------------------------
+
+    def die_in_a_call(self, chance: random.Random) -> str | None:
+        """At one of the next things that the broker does to its disk."""
+        broker = self._pick(chance, lambda broker: broker.is_up)
+        if broker is None or broker.disk.stop_at is not None:
             return None
-        queue, group = self.chance.randint(0, 1), self.chance.choice(GROUPS)
-        offset = self.chance.randint(0, node.queue_end(TOPIC, queue))
-        before = node.offsets.get(group, TOPIC, queue)
-        standing = node.offsets.commit(group, TOPIC, {queue: offset})[queue]
-        if standing != max(before.offset, offset):
-            raise InvariantBroken(f"{node.name}: commit {offset} over {before} answered {standing}")
-        return f"commit {group} {queue}: {offset} at {node.name}, stands at {standing}"
+        calls = chance.choice((1, 2, 3, 5, 8, 13, 21))
+        broker.doom(calls, powerless=chance.random() < 0.5)
+        return f"{broker.name} will die in its disk call {calls} from now"
 
-    def reset(self) -> str | None:
-        node = self._pick(lambda node: node.writable)
-        if node is None or self.chance.random() > 0.3:
+    def start_and_die(self, chance: random.Random) -> str | None:
+        """In the middle of its recovery."""
+        broker = self._pick(chance, lambda broker: not broker.is_up)
+        if broker is None:
             return None
-        queue = self.chance.randint(0, 1)
-        offset = self.chance.randint(0, node.queue_end(TOPIC, queue))
-        node.offsets.reset("g", TOPIC, {queue: offset})
-        return f"reset g {queue} to {offset} at {node.name}"
+        broker.doom(chance.randint(1, 40), powerless=chance.random() < 0.5)
+        broker.start()
+        return f"start {broker.name}, which dies in it"
 
-    # --- streams --------------------------------------------------------------------------------------------------
-
-    def connect(self) -> str | None:
-        slave = self._pick(lambda node: not node.is_master)
-        master = self._pick(lambda node: node.is_master and not node.fenced)
-        if slave is None or master is None:
+    def kill(self, chance: random.Random) -> str | None:
+        broker = self._pick(chance, lambda broker: broker.is_up)
+        if broker is None:
             return None
-        for stream in self.streams:
-            if stream.slave is slave:
-                if self.chance.random() < 0.9:
-                    return None
-                stream.close("replaced")
-        self.streams.append(Stream(master, slave, self.now))
-        return f"connect {self.streams[-1]}"
+        broker.kill()
+        return f"kill {broker.name}"
 
-    def disconnect(self) -> str | None:
-        if not self.streams:
+    def lose_power(self, chance: random.Random) -> str | None:
+        broker = self._pick(chance, lambda broker: broker.is_up)
+        if broker is None:
             return None
-        stream = self.chance.choice(self.streams)
-        stream.close("disconnected")
-        return f"disconnect {stream}"
+        broker.lose_power()
+        return f"power loss of {broker.name}"
 
-    def deliver(self) -> str | None:
-        if not self.streams:
+    def lose_all_power(self, chance: random.Random) -> str | None:
+        victims = [broker for broker in self.brokers if broker.is_up]
+        for broker in victims:
+            broker.lose_power()
+        return f"power loss of {len(victims)} brokers" if victims else None
+
+    def stop(self, chance: random.Random) -> str | None:
+        broker = self._pick(chance, lambda broker: broker.is_up)
+        if broker is None:
             return None
-        stream = self.chance.choice(self.streams)
-        for _ in range(self.chance.randint(1, 20)):
-            act = self.chance.choice(
-                (stream.slave_hears, stream.master_hears, stream.slave_sends, lambda: stream.master_sends(self.now))
-            )
-            act()
-            self._hear_of_ok()
-            if stream.clamped:
-                self.cuts += 1
-                self.invariants.offsets_clamped(stream.slave)
-                stream.clamped = False
-                if self.chance.random() < 0.3:  # where a cut goes wrong, it shows at the next start
-                    return f"{stream}: cut, and then {self._die(stream.slave, '')}"
-            if stream.over is not None:
-                return f"stream {stream} over: {stream.over}"
-        return f"deliver {stream}: {stream.transfer}"
+        broker.ask_to_stop()
+        return f"stop {broker.name}"
 
-    def metadata(self) -> str | None:
-        streams = [stream for stream in self.streams if stream.in_transfer]
-        if not streams:
+    def start(self, chance: random.Random) -> str | None:
+        broker = self._pick(chance, lambda broker: not broker.is_up)
+        if broker is None:
             return None
-        stream = self.chance.choice(streams)
-        if self.chance.random() < 0.5:
-            stream.slave.offsets.merge_from_master(list(stream.master.offsets.everything()))
-            return f"offsets of {stream.master.name} to {stream.slave.name}"
-        stream.master.offsets.merge(list(stream.slave.offsets.to_hand_back()))
-        return f"offsets of {stream.slave.name} back to {stream.master.name}"
+        broker.start()
+        return f"start {broker.name}"
 
-    # --- disks and time -------------------------------------------------------------------------------------------
+    def restart_name_server(self, chance: random.Random) -> str:
+        server = chance.choice(self.names)
+        self._disturb()
+        if server.is_up:
+            server.kill()
+            return f"kill {server.name}"
+        server.start()
+        return f"start {server.name}"
 
-    def flush(self) -> str | None:
-        node = self._pick(lambda node: True)
-        if node is None:
+    # --- disks that fail and fill up ------------------------------------------------------------------------------
+
+    def fail_sync(self, chance: random.Random) -> str | None:
+        """One of the next syncs fails, whatever it is for; a part of what it was to write is on the disk."""
+        broker = self._pick(chance, lambda broker: broker.serves and not broker.disk.faults)
+        if broker is None:
             return None
-        node.flush()
-        for stream in self.streams:
-            if stream.slave is node:
-                stream.ack_due = True
-        self._hear_of_ok()
-        return f"flush {node.name}"
+        nth = broker.fail("fdatasync", chance)
+        return f"sync {nth} of {broker.name} will fail"
 
-    def tick(self) -> str | None:
-        node = self._pick(lambda node: True)
-        if node is None:
+    def fail_write(self, chance: random.Random) -> str | None:
+        broker = self._pick(chance, lambda broker: broker.serves and not broker.disk.faults)
+        if broker is None:
             return None
-        node.store.tick(stores.NOW + int(self.now * 1000) + self.chance.choice((0, 120_000)))
-        compaction = node.offsets.compaction(stores.NOW) if self.chance.random() < 0.5 else None
-        if compaction:
-            compaction.run()
-        return f"tick {node.name}"
+        nth = broker.fail("pwrite", chance)
+        return f"write {nth} of {broker.name} will fail"
 
-    def pass_time(self) -> str:
-        self.now += self.chance.random() * 2
-        for node in self.nodes:
-            if node.is_up:
-                node.acks.expire(self.now)
-        self._hear_of_ok()
-        return f"now {self.now:.1f}"
+    def look_after_disk(self, chance: random.Random) -> str | None:
+        """An operator restarts a broker whose disk has failed; the kernel has given up some pages meanwhile."""
+        broker = self._pick(chance, lambda broker: broker.has_failed_disk)
+        return None if broker is None else self._restart_on_a_sound_disk(broker, chance)
 
-    def expire_files(self) -> str | None:
-        node = self._pick(lambda node: len(node.store._log.starts) > 6)
-        if node is None:
+    def _restart_on_a_sound_disk(self, broker: Broker, chance: random.Random) -> str:
+        if broker.is_up:
+            broker.kill()
+        self.promises.power_goes(broker)
+        broker.disk.evict_some(chance)
+        broker.disk.heal()
+        broker.start()
+        return f"{broker.name} is restarted, its disk has failed"
+
+    def fill(self, chance: random.Random) -> str | None:
+        """Another program takes all the room."""
+        broker = self._pick(chance, lambda broker: broker.serves)
+        if broker is None:
             return None
-        store = node.store
-        if store._log.delete_before(min(store._log.starts[self.chance.randint(1, 2)], store.flushed_offset)):
-            store._queues.trim(store.min_offset)
-            store._index.trim(store.min_offset)
-            store._next_thorough_ms = 0
-        return f"retention: {node.name} starts at {store.min_offset}"
+        self.fill_disk(broker)
+        return f"the disk of {broker.name} is full"
 
-    # --- trouble and the operator ---------------------------------------------------------------------------------
+    def fill_disk(self, broker: Broker) -> None:
+        broker.disk.fill()
+        broker.is_full = True
 
-    def die(self) -> str | None:
-        node = self._pick(lambda node: True)
-        if node is None:
+    def make_room(self, chance: random.Random) -> str | None:
+        broker = self._pick(chance, lambda broker: broker.is_full)
+        if broker is None:
             return None
-        return self._die(node, "")
+        broker.disk.make_room()
+        broker.is_full, broker.ended = False, ""  # NB: one that is started on a full disk may refuse to
+        return f"{broker.name} has room again"
 
-    def _die(self, node: Node, where: str) -> str:
-        if self.chance.random() < 0.5:
-            self.invariants.power_goes(node)
-            node.lose_power()
-            return f"power loss {node.name} {where}"
-        node.kill()
-        return f"kill {node.name} {where}"
+    # --- the network ----------------------------------------------------------------------------------------------
 
-    def stop(self) -> str | None:
-        node = self._pick(lambda node: True)
-        if node is None:
+    def cut(self, chance: random.Random) -> str:
+        """One way, or both; between brokers, a broker and its name server, or a broker and the clients."""
+        hosts = [*self.hosts, *(name.host for name in self.names), HOST]
+        one, other = chance.sample(hosts, 2)
+        self._disturb()
+        self.wire.cut(one, other)
+        if chance.random() < 0.6:
+            self.wire.cut(other, one)
+            return f"cut {one} and {other}"
+        return f"cut {one} to {other}"
+
+    def mend(self, chance: random.Random) -> str | None:
+        if not self.wire.cuts and self.wire.delay_s < 0.01:
             return None
-        node.stop()
-        return f"stop {node.name}"
+        self.wire.heal()
+        self._disturb()
+        return "mend the network"
 
-    def start(self) -> str | None:
-        down = [node for node in self.nodes if not node.is_up]
-        if not down:
-            return None
-        node = self.chance.choice(down)
-        node.start()
-        if node.is_master:
-            self._tell_newest_epoch(node)
-        return f"start {node}, {node.store.recovery}"
+    def slow(self, chance: random.Random) -> str:
+        self.wire.delay_s = chance.choice((0.05, 0.3, 1.5))
+        self._disturb()
+        return f"messages take {self.wire.delay_s} s"
 
-    def open(self) -> str | None:
-        """A started master takes writes when what a live slave has more than it is here."""
-        node = self._pick(lambda node: node.is_master and not node.writable and not node.fenced)
-        if node is None:
-            return None
-        answered = self._tell_newest_epoch(node)
-        live = {other for other in self.nodes if other.is_up and not other.is_master}
-        joined = {stream.slave for stream in self.streams if stream.master is node and stream.in_transfer}
-        if node.fenced or node.is_refilling() or live - joined or (not live and self.chance.random() < 0.9):
-            return None
-        if not answered and len(joined) < len(self.nodes) - 1:
-            return None
-        epoch = self._begin(node)
-        self.invariants.opened(node, promoted=False)
-        return f"epoch {epoch} of {node.name} from {node.store.end_offset} on"
+    def corrupt(self, chance: random.Random) -> str:
+        self.wire.corruptions += 1
+        self._disturb()
+        return "a message loses a bit"
 
-    def promote(self) -> str | None:
-        masters = [node for node in self.nodes if node.is_up and node.is_master and not node.fenced]
-        node = self._pick(lambda node: not node.is_master and node.epochs.epochs.last)
-        if node is None or (masters and self.chance.random() < 0.7):
+    def jump(self, chance: random.Random) -> str:
+        broker = chance.choice(self.brokers)
+        broker.clock.off_ms += chance.choice((-3_600_000, -60_000, -500, 500, 60_000, 3_600_000))
+        return f"the clock of {broker.name} is off by {broker.clock.off_ms} ms"
+
+    # --- the operator ---------------------------------------------------------------------------------------------
+
+    def promote(self, chance: random.Random) -> str | None:
+        """Only when the master is gone, as the book says; sometimes by force."""
+        if any(broker.is_up and broker.standing is not Standing.FENCED for broker in self.brokers if broker.leads):
             return None
-        for stream in self.streams:
-            if stream.slave is node:
-                stream.close("promoted")
-        epoch = self._begin(node)
-        node.is_master = True  # the epoch is on disk before the role
-        self.invariants.opened(node, promoted=True)
-        return f"promote {node.name}: epoch {epoch} from {node.store.end_offset} on"
-
-    def demote(self) -> str | None:
-        """The operator restarts a fenced master as a slave."""
-        node = self._pick(lambda node: node.fenced)
-        if node is None:
+        broker = self._pick(chance, _may_be_promoted)
+        if broker is None or self.clients.promoting:
             return None
-        node.kill()
-        node.is_master = False
-        node.start()
-        return f"{node.name} is a slave now"
+        self._force = chance.random() < 0.3
+        return self.clients.promote(broker, force=self._force)
 
-    def _begin(self, node: Node) -> int:
-        epoch = node.begin_epoch()
-        self.name_server_epoch = max(self.name_server_epoch, epoch)
-        return epoch
+    _force = False
 
-    def _tell_newest_epoch(self, node: Node) -> bool:
-        """What a name server answers; sometimes it is away, and only the streams tell."""
-        if self.chance.random() < 0.3:
-            return False
-        node.fence(self.name_server_epoch)
-        return True
+    def promote_by_force(self, broker: Broker) -> str:
+        self._force = True
+        return self.clients.promote(broker, force=True)
+
+    def note_promotions(self) -> None:
+        for broker in self.brokers:
+            if broker.serves and broker.is_writable and broker.role_epoch():
+                for epoch in broker.live.epochs.epochs.epochs:
+                    if epoch.epoch == broker.role_epoch():
+                        self.promoted.setdefault((epoch, broker.broker_id), self._force)
+
+    def fail_over(self, chance: random.Random) -> str | None:
+        """The master goes while producers send, and a slave takes its place at once."""
+        master = self._pick(chance, lambda broker: broker.is_writable)
+        slave = self._pick(chance, _may_be_promoted)
+        if master is None or slave is None:
+            return None
+        for _ in range(chance.randint(1, 6)):
+            self.clients.send(master, chance)
+        self.loop.run_for(chance.choice((0.0005, 0.002, 0.004, 0.05)))
+        if not master.is_up:
+            return "fail over, from who is gone already"
+        (master.lose_power if chance.random() < 0.5 else master.kill)()
+        self.loop.run_for(chance.choice((0.1, 1.0, 4.0)))
+        said = self.promote(chance)
+        self.loop.run_for(1.0)
+        for _ in range(chance.randint(0, 3)):
+            self.send(chance)
+        if not master.is_up and chance.random() < 0.7:
+            master.start()
+        return f"{master.name} dies among sends: {said}"
+
+    def return_of_the_past(self, chance: random.Random) -> str | None:
+        """The promoted master dies, the name servers forget, and the master that it replaced comes back."""
+        master = self._pick(chance, lambda broker: broker.is_writable and broker.role_epoch() > 0)
+        past = self._pick(chance, lambda broker: not broker.is_up and broker.leads)
+        if master is None or past is None:
+            return None
+        self._disturb()
+        master.kill()
+        for server in self.names:
+            if server.is_up:
+                server.kill()
+            server.start()
+        past.start()
+        self.loop.run_for(8.0)
+        return f"{master.name} dies, {past.name} comes back to name servers that know nothing"
+
+    def demote(self, chance: random.Random) -> str | None:
+        """A fenced master is started as a slave; sometimes it dies soon, which is when what was not cut well shows."""
+        broker = self._pick(chance, lambda broker: broker.standing is Standing.FENCED)
+        if broker is None:
+            return None
+        broker.kill()
+        broker.make_slave()
+        broker.start()
+        if chance.random() < 0.5:
+            self.loop.run_for(chance.choice((0.1, 0.5, 2.0)))
+            if broker.is_up:
+                (broker.lose_power if chance.random() < 0.3 else broker.kill)()
+                broker.start()
+        return f"{broker.name} is a slave now"
 
     # --- the end --------------------------------------------------------------------------------------------------
 
     def heal(self) -> None:
-        """Nothing fails any more: the newest master takes writes, and every other broker ends with its log."""
-        for node in self.nodes:
-            if not node.is_up:
-                node.start()
-        newest = max(self.nodes, key=lambda node: node.epochs.epochs.last)
-        masters = [node for node in self.nodes if node.is_master]
-        master = max(masters or [newest], key=lambda node: node.epochs.epochs.last)
-        if master.epochs.epochs.last < newest.epochs.epochs.last:
-            master = newest
-        for node in self.nodes:
-            node.is_master = node is master
-            if node.fenced or not node.is_master:
-                node.kill()
-                node.start()
-        self._drop_ended_streams()
-        self.history.append(f"heal: {master.name} is the master")
-        for _ in range(3000):
-            connected = {stream.slave for stream in self.streams}
-            for node in self.nodes:
-                if node is not master and node not in connected:
-                    self.streams.append(Stream(master, node, self.now))
-            for stream in self.streams:
-                for act in (stream.slave_hears, stream.master_hears, stream.slave_sends):
-                    act()
-                if stream.clamped:
-                    self.invariants.offsets_clamped(stream.slave)
-                    stream.clamped = False
-                stream.master_sends(self.now)
-            self._drop_ended_streams()
-            for node in self.nodes:
-                node.flush()
-            for stream in self.streams:
-                stream.ack_due = True
-            joined = {stream.slave for stream in self.streams if stream.in_transfer}
-            if not master.writable and len(joined) == len(self.nodes) - 1 and not master.is_refilling():
-                self._begin(master)
-                self.invariants.opened(master, promoted=False)
-            self._hear_of_ok()
-            if master.writable and all(self._is_in_step(node, master) for node in self.nodes):
-                break
-        else:
-            raise InvariantBroken(
-                f"the brokers do not come into step again; streams ended by {self.ended_streams[-3:]}"
-            )
-        for stream in self.streams:
-            stream.master.offsets.merge(list(stream.slave.offsets.to_hand_back()))
-        for stream in self.streams:
-            stream.slave.offsets.merge_from_master(list(stream.master.offsets.everything()))
-        self.invariants.check(full=True)
-        for node in self.nodes:
-            if node.offsets.everything() and dict(self._offsets(node)) != dict(self._offsets(master)):
-                raise InvariantBroken(f"offsets of {node.name} and {master.name} do not converge")
+        """Nothing fails any more: one master takes writes, and every other broker ends with its log."""
+        self.history.append("heal")
+        self.wire.heal()
+        self._disturb()
+        for name in self.names:
+            if not name.is_up:
+                name.start()
+        for broker in self.brokers:
+            broker.undoom()
+            broker.disk.make_room()
+            broker.is_full, broker.ended = False, ""
+            if broker.has_failed_disk:
+                self.history.append(str(self._restart_on_a_sound_disk(broker, random.Random(broker.broker_id))))
+            broker.disk.heal()
+            if not broker.is_up:
+                broker.start()
+        step = 0
+        while missing := self._what_is_not_whole():
+            step += 1
+            if step > 240:
+                raise PromiseBroken(f"the brokers do not come into step again: {missing}")
+            self.loop.run_for(0.5)
+            self._check(full=False)
+            for broker in self.brokers:
+                if not broker.is_up:
+                    broker.start()
+                elif broker.standing is Standing.FENCED:
+                    self.demote(random.Random(step))
+            if step > 40 and not any(broker.leads for broker in self.brokers):
+                self._promote_anybody()
+        self._check(full=True)
 
-    def _is_in_step(self, node: Node, master: Node) -> bool:
-        return (
-            node.store.end_offset == master.store.end_offset
-            and node.epochs.epochs == master.epochs.epochs
-            and (node is master or master.acks.confirm_offset == master.store.end_offset or not len(self.streams))
-        )
+    def _promote_anybody(self) -> None:
+        slaves = [broker for broker in self.brokers if _may_be_promoted(broker)]
+        if slaves and not self.clients.promoting:
+            best = max(slaves, key=lambda slave: (slave.live.epochs.epochs.last, slave.live.store.end_offset))
+            self.history.append(self.promote_by_force(best))
 
-    def _offsets(self, node: Node):
-        for group, topic, queues in node.offsets.everything():
-            for queue, entry in queues.items():
-                if entry > OffsetEntry(0, -1):
-                    yield (group, topic, queue), entry
-
-    def _pick(self, wanted) -> Node | None:
-        found = [node for node in self.nodes if node.is_up and wanted(node)]
-        return self.chance.choice(found) if found else None
-
-    def _hear_of_ok(self) -> None:
-        """What clients are told; a put of a broker that died meanwhile is never answered."""
-        for put in self.puts[-200:]:
-            if put.over:
+    def _what_is_not_whole(self) -> str:
+        down = [broker.name for broker in self.brokers if not broker.serves]
+        if down:
+            return f"{down} do not serve"
+        masters = [broker for broker in self.brokers if broker.is_writable]
+        if len(masters) != 1:
+            return f"{len(masters)} masters take writes"
+        master = masters[0].live
+        for broker in self.brokers:
+            node = broker.live
+            if broker is masters[0]:
                 continue
-            if not put.master.is_up or put.master.starts != put.run:
-                put.over = True
-            elif put.pending.status is not None:
-                put.over = True
-                if put.pending.status is PutStatus.PUT_OK:
-                    self.invariants.told_ok(put)
+            if node.store.end_offset != master.store.end_offset or node.epochs.epochs != master.epochs.epochs:
+                return f"{broker} has not the log of {masters[0]}"
+            if not node.replication_slave.is_following():
+                return f"{broker} does not follow"
+            ours, theirs = _offsets(node), _offsets(master)
+            # A slave keeps what it has of topics that its master has never heard of.
+            both = {key for key in {*ours, *theirs} if key[1] in master.topics.entries}
+            different = {key for key in both if ours.get(key) != theirs.get(key)}
+            if different:
+                return f"{broker} and the master have other offsets: " + ", ".join(
+                    f"{key}: {ours.get(key)} and {theirs.get(key)}" for key in sorted(different)
+                )
+        return ""
+
+    def _target(self, chance: random.Random) -> Broker | None:
+        """Where a producer sends: the master it knows; now and then one of the past."""
+        if chance.random() < 0.9:
+            return self._pick(chance, lambda broker: broker.is_writable)
+        return self._pick(chance, lambda broker: broker.is_up)
+
+    def _pick(self, chance: random.Random, wanted: Callable[[Broker], bool]) -> Broker | None:
+        found = [broker for broker in self.brokers if wanted(broker)]
+        return chance.choice(found) if found else None
 
 
-OPERATIONS = [
-    (World.put, 22),
-    (World.commit, 6),
-    (World.reset, 1),
-    (World.connect, 8),
-    (World.disconnect, 1),
-    (World.deliver, 50),
-    (World.metadata, 5),
-    (World.flush, 10),
-    (World.tick, 3),
-    (World.pass_time, 3),
-    (World.expire_files, 1),
-    (World.die, 2),
-    (World.stop, 0.5),
-    (World.start, 6),
-    (World.open, 12),
-    (World.promote, 3),
-    (World.demote, 6),
-]
+def _may_be_promoted(broker: Broker) -> bool:
+    """A slave that has followed a master: one that never did would begin a history of its own."""
+    return broker.standing is Standing.SLAVE and broker.node is not None and broker.live.epochs.epochs.last > 0
 
-__all__ = ["LOG_FILE", "Put", "World"]
+
+def _offsets(node: BrokerNode) -> dict[tuple[str, str, int], OffsetEntry]:
+    return {
+        (group, topic, queue): entry
+        for group, topic, queues in node.offsets.everything()
+        for queue, entry in queues.items()
+    }
+
+
+WEIGHTS = {
+    "send": 20,
+    "burst": 6,
+    "send_delayed": 3,
+    "send_to_passing_topic": 2,
+    "pull": 8,
+    "pull_range": 1,
+    "commit": 5,
+    "query": 1,
+    "reset": 1,
+    "delete_topic": 1,
+    "wait": 4,
+    "die_in_a_call": 14,
+    "start_and_die": 3,
+    "kill": 3,
+    "lose_power": 3,
+    "lose_all_power": 1,
+    "stop": 1,
+    "start": 26,
+    "fail_sync": 1.5,
+    "fail_write": 1.5,
+    "look_after_disk": 8,
+    "fill": 1,
+    "make_room": 5,
+    "restart_name_server": 2,
+    "cut": 3,
+    "mend": 8,
+    "slow": 1,
+    "corrupt": 1,
+    "jump": 1,
+    "promote": 4,
+    "fail_over": 4,
+    "return_of_the_past": 4,
+    "demote": 10,
+}
+ALWAYS = {"send", "start", "demote", "mend", "look_after_disk", "make_room"}

@@ -30,8 +30,8 @@ from broker_service.replication.epochs import Epoch, common_prefix
 from tests.support import stores
 
 if TYPE_CHECKING:
-    from tests.virtual_cluster.broker import Broker
-    from tests.virtual_cluster.world import World
+    from tests.simulation.broker import Broker
+    from tests.simulation.world import World
 
 ANSWERED_WITHIN_S = 10.0
 UNANSWERED = 1 << 16  # bytes of log, at most, that nobody has been told of yet

@@ -11,13 +11,13 @@ import grpc
 from grpc.aio import AioRpcError
 from rocketsim_proto import admin_pb2, admin_pb2_grpc, broker_pb2, broker_pb2_grpc, message_pb2
 
+from tests.simulation.network import Network
+from tests.simulation.virtual_loop import Process
 from tests.support.brokers import message
-from tests.virtual_cluster.network import Network
-from tests.virtual_cluster.virtual_loop import Process
 
 if TYPE_CHECKING:
-    from tests.virtual_cluster.broker import Broker
-    from tests.virtual_cluster.world import World
+    from tests.simulation.broker import Broker
+    from tests.simulation.world import World
 
 HOST = "10.0.2.1"
 TOPICS = ("T", "U")

@@ -19,7 +19,7 @@ import grpc
 from grpc.aio import AbortError, AioRpcError, Metadata
 
 from broker_service.server import Network as RealNetwork
-from tests.virtual_cluster.virtual_loop import Process, VirtualLoop, current_process
+from tests.simulation.virtual_loop import Process, VirtualLoop, current_process
 
 WINDOW = 8  # messages of a stream that may be on their way before its writer waits
 SERVER_KEEPALIVE_S = 20.0

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Callable, Sequence
 
-from tests.virtual_cluster.promises import PromiseBroken
-from tests.virtual_cluster.world import Decision, World
+from tests.simulation.promises import PromiseBroken
+from tests.simulation.world import Decision, World
 
 MOST_RUNS = 300
 

@@ -8,8 +8,8 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.simulation.threads import running_thread
 from tests.support.memory_files import SECTOR, Inode, MemoryFiles, PowerCut
-from tests.virtual_cluster.threads import running_thread
 
 # What a call is done to, for counting the different places where a broker has died.
 _KINDS = ("commitlog", "consumequeue", "index", "config", "diverged", "rocketsim")

@@ -16,10 +16,10 @@ from broker_service.errors import RocketSimError
 from broker_service.machine import Machine
 from broker_service.model import BrokerRole, FlushDiskType
 from broker_service.namesrv.server import run_namesrv
+from tests.simulation.disk import Disk
+from tests.simulation.network import Network, Wire
+from tests.simulation.virtual_loop import Process, VirtualLoop
 from tests.support.memory_files import PowerCut
-from tests.virtual_cluster.disk import Disk
-from tests.virtual_cluster.network import Network, Wire
-from tests.virtual_cluster.virtual_loop import Process, VirtualLoop
 
 LOG_FILE = 4096
 PORT = 10911

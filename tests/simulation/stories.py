@@ -5,9 +5,9 @@ Each is played with `World.play`, which looks at the promises meanwhile and in t
 
 import random
 
-from tests.virtual_cluster.broker import Broker
-from tests.virtual_cluster.clients import TOPICS
-from tests.virtual_cluster.world import World
+from tests.simulation.broker import Broker
+from tests.simulation.clients import TOPICS
+from tests.simulation.world import World
 
 
 def send(world: World, broker: Broker, count: int) -> None:

@@ -1,14 +1,14 @@
-"""`python -m tests.virtual_cluster SEED [STEPS]`: the run of that seed again, and the fewest decisions that show it.
+"""`python -m tests.simulation SEED [STEPS]`: the run of that seed again, and the fewest decisions that show it.
 
-`python -m tests.virtual_cluster FIRST-LAST [STEPS]` runs many seeds.
+`python -m tests.simulation FIRST-LAST [STEPS]` runs many seeds.
 """
 
 import sys
 import time
 
-from tests.virtual_cluster.promises import PromiseBroken
-from tests.virtual_cluster.shrinking import shrunk, what_breaks
-from tests.virtual_cluster.world import World, plan
+from tests.simulation.promises import PromiseBroken
+from tests.simulation.shrinking import shrunk, what_breaks
+from tests.simulation.world import World, plan
 
 STEPS = 150
 

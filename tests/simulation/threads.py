@@ -13,8 +13,8 @@ import threading as real
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tests.simulation.virtual_loop import Process, VirtualLoop, current_process
 from tests.support.memory_files import PowerCut
-from tests.virtual_cluster.virtual_loop import Process, VirtualLoop, current_process
 
 _running = contextvars.ContextVar["Thread | None"]("thread", default=None)
 LONGEST_STEP_S = 0.004
