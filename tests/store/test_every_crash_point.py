@@ -18,13 +18,18 @@ from tests.support.stores import NOW, actual_queues, bodies, expected_queues, op
 ROOT = Path("/store")
 STEPS = 14
 POWER_LOSSES = 3  # of each call; another part of what was not synced is left each time
+PARTS = 6  # of a script's calls, each a test of its own; all run the whole script
 WEIGHTS = {"append": 9, "flush": 3, "flush_all": 3, "tick": 2, "cut": 2, "restart": 1, "delete_topic": 1}
 
 
 class Script:
-    def __init__(self, seed: int) -> None:
+    """`part` says in which of its calls the store dies: every `PARTS`-th from there on."""
+
+    def __init__(self, seed: int, part: int) -> None:
         self.disk = MemoryFiles()
-        self.points = 0
+        self.points = self.checked = 0
+        self._part = part
+        self._calls = 0
         self._chance = random.Random(seed)
         self._accepted: list[bytes] = []  # what is in the log, in order
         self._doubtful: list[bytes] = []  # of an append that is under way
@@ -85,6 +90,10 @@ class Script:
 
     def _crash_here(self, call: str, path: Path) -> None:
         chances = random.Random(self._chance.random())
+        self.points += 1 + POWER_LOSSES
+        self._calls += 1
+        if self._calls % PARTS != self._part:
+            return
         killed = self._copy(self.disk.kill)
         self._check(killed, len(self._accepted) if not self._cutting else self._flushed, call, path)
         for _ in range(POWER_LOSSES):
@@ -96,7 +105,7 @@ class Script:
         return left
 
     def _check(self, left: MemoryFiles, at_least: int, call: str, path: Path) -> None:
-        self.points += 1
+        self.checked += 1
         store: MessageStore = open_store(ROOT, left)
         found = bodies(store)
         possible = self._accepted + self._doubtful
@@ -109,14 +118,21 @@ class Script:
         assert bodies(store) == [*found, b"goes on"]
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_a_store_may_die_in_any_call_of_its_disk(seed: int) -> None:
-    script = Script(seed)
+def dies_in_every_call(seed: int, part: int) -> None:
+    script = Script(seed, part)
     script.run()
     assert script.points > 500, script.points
+    assert script.checked >= script.points // PARTS - POWER_LOSSES, (script.checked, script.points)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("seed", range(12))
+def test_a_store_may_die_in_any_call_of_its_disk(seed: int, part: int) -> None:
+    dies_in_every_call(seed, part)
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("seed", range(100, 140))
-def test_a_store_may_die_in_any_call_of_its_disk_for_long(seed: int) -> None:
-    Script(seed).run()
+def test_a_store_may_die_in_any_call_of_its_disk_for_long(seed: int, part: int) -> None:
+    dies_in_every_call(seed, part)
