@@ -197,9 +197,8 @@ class Leadership:
     async def promote(self, broker_name: str, expected_epoch: int, role: BrokerRole, *, force: bool) -> Promoted:
         """Make this slave the master of its name.  An operator's act, and fenced.
 
-        The epoch is on disk first and the role next, then writes are taken: a crash in between leaves a slave that
-        no master of an older epoch can have, and that can be promoted again.  A promotion that fails leaves the slave
-        that it was, and it follows again.
+        The epoch is on disk first and the role last, then writes are taken: a crash in between leaves the slave that it
+        was, and so does a promotion that fails; it follows again.
         """
         broker = self._broker
         if broker_name != broker.config.broker_name:
@@ -223,13 +222,13 @@ class Leadership:
         return promoted
 
     async def _take_over(self, role: BrokerRole) -> int:
-        """The new epoch; it, the role and the offsets are on disk, or nothing has changed."""
+        """The new epoch; it, the offsets and the role are on disk, in this order: with the role all of it counts, and
+        without it, after a restart too, the epoch has not been."""
         epoch = await self._begin_epoch(True)
         try:
-            self._role_file.save(role, epoch)
             self._clamp_offsets()
+            self._role_file.save(role, epoch)
         except (OSError, RocketSimError):
-            self._role_file.remove()
             self._take_back_epoch()  # else it would fence the master that it goes on to follow
             raise
         return epoch

@@ -40,6 +40,7 @@ from broker_service.broker.traffic import Traffic
 from broker_service.config import BrokerConfig
 from broker_service.errors import ConfigError, FlushFailed
 from broker_service.machine import Machine
+from broker_service.model import BrokerRole
 from broker_service.replication.acknowledgement import Acknowledgements
 from broker_service.replication.catch_up import LogState
 from broker_service.replication.epoch_file import EpochFile
@@ -70,11 +71,13 @@ class BrokerNode:
         self.store = store
         self.machine = machine
         root = config.store_path_root_dir
-        self._role_file = RoleFile(self._json_file("rocketsim/role.json"))
+        self._role_file = RoleFile(self._json_file("rocketsim/role.json"), store.disk)
         self.config = self._role_file.applied_to(config)
         self._delay_file = self._json_file("config/delayOffset.json")
         self._position_file = self._json_file("rocketsim/delay_position.json")
         self.epochs = EpochFile(root / "rocketsim" / "epochs.json", store.end_offset, store.disk)
+        if self.config.broker_role is BrokerRole.SLAVE:
+            self.epochs.forget_promotion(store.end_offset)
         if not store.recovery.clean:
             self._note_unclean_stop()
         self.topics = TopicTable(

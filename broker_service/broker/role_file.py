@@ -8,14 +8,16 @@ from dataclasses import replace
 from broker_service.config import BrokerConfig
 from broker_service.errors import StoreCorrupt
 from broker_service.model import MASTER_ID, BrokerRole
+from broker_service.store.disk import Disk
 from broker_service.store.json_file import JsonFile
 
 logger = logging.getLogger(__name__)
 
 
 class RoleFile:
-    def __init__(self, file: JsonFile) -> None:
+    def __init__(self, file: JsonFile, disk: Disk) -> None:
         self._file = file
+        self._disk = disk
         self._is_there = False
 
     def to_be_removed_first(self) -> str:
@@ -46,10 +48,21 @@ class RoleFile:
         return replace(config, broker_role=role, broker_id=broker_id)
 
     def save(self, role: BrokerRole, epoch: int) -> None:
-        """On return this broker is a master, whatever happens; OSError if that could not be written."""
-        self._file.save({"brokerRole": role.value, "brokerId": MASTER_ID, "epoch": epoch})
+        """On return this broker is a master, whatever happens; OSError or FlushFailed if that could not be written, and
+        then it is none."""
+        try:
+            self._file.save({"brokerRole": role.value, "brokerId": MASTER_ID, "epoch": epoch})
+        except OSError:
+            self._take_back()
+            raise
         self._is_there = True
 
-    def remove(self) -> None:
-        self._file.remove()
-        self._is_there = False
+    def _take_back(self) -> None:
+        """It may be there, where only its directory could not be synced."""
+        if not self._disk.exists(self._file.path):
+            return
+        try:
+            self._file.remove()
+            self._disk.sync_directory(self._file.path.parent)
+        except OSError as error:
+            self._disk.stop(f"{self._file} may make this broker a master at its next start ({error}): restart it")

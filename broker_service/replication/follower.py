@@ -207,7 +207,7 @@ class Follower:
         brought along from there, being a copy of the master's.
         """
         epochs = epochs.with_ids_of(self._epochs.epochs)
-        if epochs != self._epochs.epochs or self._epochs.begun_here:
+        if epochs != self._epochs.epochs or self._epochs.begun_here or not self._epochs.is_noted:
             self._epochs.save(epochs)
 
     def __str__(self) -> str:

@@ -56,7 +56,6 @@ class ReplicationMaster(ReplicationServicer):
         # Held from a slave's handshake until this log has what that slave had more: the next one is judged by that.
         self.greeting = asyncio.Lock()
         self.streams: list[_SlaveStream] = []
-        self._before = epochs.epochs, epochs.begun_here
 
     # --- for the broker -------------------------------------------------------------------------------------------
 
@@ -67,19 +66,17 @@ class ReplicationMaster(ReplicationServicer):
         """
         async with self.greeting:
             await self.flusher.wait(self.log.end_offset)  # an epoch must not start beyond what a power loss leaves
-            self._before = self.epochs.epochs, self.epochs.begun_here
             epoch = self.epochs.epochs.next(promotion=promotion)
             begun = self.epochs.epochs.begin(epoch, self.log.end_offset, self._chance.getrandbits(ID_BITS) or 1)
-            self.epochs.save(begun, begun_here=True, goes_on=True)
+            self.epochs.save(begun, begun_here=True, goes_on=True, promotion=promotion)
             self.acks.begin()
             self._look_all()
             logger.info("epoch %d begins at %d", epoch, self.log.end_offset)
             return epoch
 
     def take_back_epoch(self) -> None:
-        """The epoch that was begun last has not a byte and nobody has heard of it: it has not been."""
-        before, begun_here = self._before
-        self.epochs.save(before, begun_here=begun_here)
+        """The promotion that began the last epoch has failed; nobody has heard of it."""
+        self.epochs.forget_promotion(self.log.end_offset)
 
     def is_refilling(self) -> bool:
         return any(stream.transfer.state is State.REFILL for stream in self.streams)

@@ -1,0 +1,126 @@
+"""A promotion whose disk refuses at any call: a master on disk and in memory, or the slave that it was."""
+
+import errno
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_service.broker.node import BrokerNode
+from broker_service.errors import RocketSimError
+from broker_service.machine import Machine
+from broker_service.model import BrokerRole
+from broker_service.replication.epochs import PROMOTION, EpochList
+from broker_service.replication.follower import Follower
+from tests.support import stores
+from tests.support.brokers import small_config
+from tests.support.memory_files import MemoryFiles
+
+ROOT = Path("/store")
+OF_MASTER = EpochList.of((1, 0))
+
+
+def opened(disk: MemoryFiles) -> BrokerNode:
+    return BrokerNode.open(small_config(ROOT, broker_role=BrokerRole.SLAVE, broker_id=1), Machine(files=disk))
+
+
+def slave_on(disk: MemoryFiles) -> BrokerNode:
+    """It has three messages of its master's; a consumer stands behind the last one."""
+    node = opened(disk)
+    node.epochs.save(OF_MASTER)
+    stores.put(node.store, "t", 0, [b"x", b"y", b"z"])
+    node.store._flush_thoroughly()
+    node.offsets.commit("g", "t", {0: 5})
+    node.address = "127.0.0.1:1"
+    node._make_broker(bytes(8))
+    node._make_replication()
+
+    async def nobody(*masters: str) -> list[Any]:
+        return []
+
+    node.leadership._ask_others = nobody
+    node.leadership._opened = lambda: None
+    node.leadership._tell_others = lambda addresses: None
+    return node
+
+
+async def promote(node: BrokerNode) -> bool:
+    node.flusher.start()
+    try:
+        await node.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
+    except (OSError, RocketSimError):
+        return False
+    finally:
+        await node.flusher.close()
+    return True
+
+
+def refusing(nth: int, error: int, *, for_good: bool) -> tuple[Callable[[str, Path], None], list[str]]:
+    calls: list[str] = []
+
+    def before(call: str, path: Path) -> None:
+        calls.append(call)
+        if len(calls) == nth or (for_good and len(calls) > nth):
+            raise OSError(error, "as if", str(path))
+
+    return before, calls
+
+
+def adopt(node: BrokerNode) -> None:
+    """The epochs of its master, as it does before it takes bytes."""
+    slave = node.replication_slave
+    Follower(slave._log, slave._epochs, slave._identity, slave._diverged)._adopt(OF_MASTER)
+
+
+def is_master(node: BrokerNode) -> bool:
+    master = node.config.broker_role is BrokerRole.ASYNC_MASTER
+    assert node.epochs.epochs.last == (PROMOTION if master else 1)
+    assert node.epochs.begun_here == master
+    return master
+
+
+@pytest.mark.parametrize("for_good", [False, True], ids=["once", "from then on"])
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EMFILE], ids=errno.errorcode.get)
+async def test_a_promotion_that_any_call_of_the_disk_fails_is_whole_or_has_not_been(error: int, for_good: bool) -> None:
+    nth, refused, calls = 0, 0, ["first"]
+    while nth < len(calls) + 1:
+        nth += 1
+        disk = MemoryFiles()
+        node = slave_on(disk)
+        disk.before, calls = refusing(nth, error, for_good=for_good)
+        promoted = await promote(node)
+        disk.before = None
+        refused += not promoted
+        what = (nth, calls[nth - 1 :][:1], node.store.disk.fatal)
+        assert node.broker.is_slave != promoted, what
+        assert node.epochs.epochs.last == (PROMOTION if promoted else 1), what
+        stopped = node.store.disk.fatal is not None  # it says "restart the broker", and does not follow before that
+        if not promoted and not stopped:
+            adopt(node)
+            stores.put(node.store, "t", 0, [b"of the master"])
+        for left in (disk.power_loss(random.Random(nth)), disk.kill()):
+            assert is_master(opened(left)) == promoted or (stopped and not promoted), what
+    assert promoted and refused >= 8, (refused, "the last one met no fault")
+
+
+async def test_a_promotion_that_died_before_its_role_was_on_disk_has_not_been() -> None:
+    disk = MemoryFiles()
+    node = slave_on(disk)
+    node.flusher.start()
+    assert await node.replication_master.begin_epoch(promotion=True) == PROMOTION
+    await node.flusher.close()
+    assert not is_master(opened(disk.kill()))
+
+
+async def test_an_epoch_with_bytes_stays_when_the_role_is_taken_away() -> None:
+    """By an operator, who removes `rocketsim/role.json`: what was written in it was acknowledged."""
+    disk = MemoryFiles()
+    node = slave_on(disk)
+    assert await promote(node)
+    stores.put(node.store, "t", 0, [b"acknowledged"])
+    disk = disk.kill()
+    disk.remove(ROOT / "rocketsim" / "role.json")
+    again = opened(disk)
+    assert again.config.broker_role is BrokerRole.SLAVE and again.epochs.epochs.last == PROMOTION
