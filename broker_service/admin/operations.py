@@ -166,7 +166,7 @@ class Operations:
 
     async def message_by_id(self, topic: str, message_id: str) -> list[bytes]:
         """Takes the client's id (UNIQ_KEY, which needs the topic) and the offset id: both may be 32 hex digits."""
-        found = self._by_offset_id(message_id)
+        found = await self._by_offset_id(message_id)
         if found is not None:
             return [found]
         if not topic:
@@ -207,9 +207,12 @@ class Operations:
             records.append(record)
         return records
 
-    def message_by_offset(self, topic: str, queue_id: int, offset: int) -> bytes:
+    async def message_by_offset(self, topic: str, queue_id: int, offset: int) -> bytes:
         self._broker.topics.existing(topic)
-        found = self._broker.store.read_ranges([(topic, queue_id, offset, offset + 1)], max_bytes=1)
+        store = self._broker.store
+        found = await cold_reads.read(
+            store, lambda: store.read_ranges([(topic, queue_id, offset, offset + 1)], max_bytes=1)
+        )
         piece = found.pieces[0]
         if not piece.count:
             there = (
@@ -218,10 +221,11 @@ class Operations:
             raise NotFound(f"queue {queue_id} of topic {topic} has no message {offset}: it has {there}")
         return b"".join(found.records)
 
-    def _by_offset_id(self, message_id: str) -> bytes | None:
+    async def _by_offset_id(self, message_id: str) -> bytes | None:
         try:
             offset = parse_offset_message_id(message_id)[2]
-            data = self._broker.store.read_record(offset)
+            store = self._broker.store
+            data = await cold_reads.read(store, partial(store.read_record, offset))
         except (ValueError, NotFound):
             return None
         # A pair's records carry the master's address wherever they are read: the offset alone says which one is meant.

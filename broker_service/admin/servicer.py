@@ -201,7 +201,7 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
 
     @maps_errors
     async def QueryMsgByOffset(self, request: pb.QueryMsgByOffsetRequest, context: Context) -> pb.QueryMsgResponse:
-        return _messages([self._operations.message_by_offset(request.topic, request.queue_id, request.offset)])
+        return _messages([await self._operations.message_by_offset(request.topic, request.queue_id, request.offset)])
 
 
 def asked_topic(asked: metadata_pb2.TopicConfig) -> TopicConfig:

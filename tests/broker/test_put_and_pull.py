@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from rocketsim_proto.columnar import Records
-from rocketsim_proto.record import encode_host
+from rocketsim_proto.record import encode_host, offset_message_id
 
+from broker_service.admin.operations import Operations
 from broker_service.broker import put as put_path
 from broker_service.broker.commits import CommitEntry, Commits, Committed
 from broker_service.broker.frame import check_frame
@@ -663,3 +664,31 @@ async def test_a_bad_sector_under_a_pull_is_an_error_with_file_and_position_and_
         await put(node, "t", b"c")
         monkeypatch.setattr(os, "pread", real)
         assert (await pull(node)).count == 3
+
+
+@pytest.mark.parametrize("by", ["offset", "id"])
+async def test_a_message_that_an_operator_asks_for_is_not_waited_for_on_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    async with running(tmp_path) as node:
+        await put(node, "t", b"a")
+        waited = []
+        operations = Operations(node.broker, node.leadership)
+        ranges, one = node.store.read_ranges, node.store.read_record
+
+        def read_ranges(*args: Any, **options: Any) -> Any:
+            waited.append(node.store._open_files.waits)
+            return ranges(*args, **options)
+
+        def read_record(offset: int) -> bytes:
+            waited.append(node.store._open_files.waits)
+            return one(offset)
+
+        monkeypatch.setattr(node.store, "read_ranges", read_ranges)
+        monkeypatch.setattr(node.store, "read_record", read_record)
+        if by == "offset":
+            assert b"a" in await operations.message_by_offset("t", 0, 0)
+        else:
+            found = await operations.message_by_id("", offset_message_id(node.broker.store_host, 0))
+            assert len(found) == 1
+        assert waited == [False]
