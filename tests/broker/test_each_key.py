@@ -6,22 +6,27 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
 import pytest
+from rocketsim_proto.metadata_pb2 import Metadata
 
 from broker_service.app import broker
 from broker_service.broker.commits import CommitEntry, Commits
+from broker_service.broker.delivery import Delivery
 from broker_service.broker.mastership import Standing
+from broker_service.broker.metadata import MetadataExchange
 from broker_service.broker.node import BrokerNode
 from broker_service.broker.pull import Pull
 from broker_service.errors import DiskFull
 from broker_service.machine import Machine
 from broker_service.model import BrokerRole, PutStatus
+from broker_service.replication.master_frame import MasterFrame
+from broker_service.replication.transfer import Transfer
 from broker_service.store.files import DiskUsage, Files
 from broker_service.store.message_store import MessageStore
 from tests.support.brokers import bodies_in, message, name_server, put, running, send_of, small_config
@@ -57,6 +62,13 @@ async def test_address_file(tmp_path: Path) -> None:
         assert (tmp_path / "where").read_text().strip() == node.address
     async with running(tmp_path / "store") as node:
         assert (tmp_path / "store/rocketsim/address").read_text().strip() == node.address
+
+
+async def test_store_path_root_dir(tmp_path: Path) -> None:
+    async with running(tmp_path / "elsewhere", store_path_root_dir=tmp_path / "here") as node:
+        await put(node, "t", b"x")
+    assert list((tmp_path / "here/commitlog").iterdir())
+    assert not (tmp_path / "elsewhere").exists()
 
 
 async def test_metrics_port(tmp_path: Path) -> None:
@@ -122,6 +134,41 @@ async def test_ha_transfer_batch_size(tmp_path: Path, monkeypatch: pytest.Monkey
     assert max(sent) <= 1024 and sum(sent) >= master.store.end_offset > 4000
 
 
+async def test_sync_metadata_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More snapshots than there are within `until`'s time by the default of ten seconds."""
+    snapshots: list[MetadataExchange] = []
+    snapshot = MetadataExchange.snapshot
+
+    def noted(exchange: MetadataExchange) -> Metadata:
+        snapshots.append(exchange)
+        return snapshot(exchange)
+
+    monkeypatch.setattr(MetadataExchange, "snapshot", noted)
+    async with name_server() as names:
+        common: dict[str, Any] = {"namesrv_addr": names.address, "sync_metadata_interval": 20}
+        async with running(tmp_path / "m", **common), running(tmp_path / "s", **common, **SLAVE):
+            await until(lambda: len(snapshots) > 20, "a snapshot every 20 ms")
+
+
+async def test_ha_send_heartbeat_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More messages on an idle stream than there are within `until`'s time by the default of five seconds."""
+    heartbeats: list[float] = []
+    next_message = Transfer.next_message
+
+    def noted(transfer: Transfer, now: float) -> MasterFrame | None:
+        message = next_message(transfer, now)
+        if message is not None:
+            heartbeats.append(now)
+        return message
+
+    async with name_server() as names:
+        common: dict[str, Any] = {"namesrv_addr": names.address, "ha_send_heartbeat_interval": 20}
+        async with running(tmp_path / "m", **common), running(tmp_path / "s", **common, **SLAVE) as slave:
+            await until(slave.replication_slave.is_following, "the slave follows")
+            monkeypatch.setattr(Transfer, "next_message", noted)
+            await until(lambda: len(heartbeats) > 20, "a sign of life every 20 ms")
+
+
 # --- pulls ------------------------------------------------------------------------------------------------------------
 
 
@@ -170,6 +217,20 @@ async def test_flush_consumer_offset_interval(tmp_path: Path, interval: int) -> 
         else:
             await until(lambda: committed_in_json(tmp_path) == {"t@g": {"0": 1}}, "the offset in RocketMQ's file")
     assert committed_in_json(tmp_path) == {"t@g": {"0": 1}}
+
+
+async def test_flush_delay_offset_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More often than there is time for within `until` by the default of ten seconds."""
+    looks: list[Delivery] = []
+    saving = Delivery.saving
+
+    def noted(delivery: Delivery) -> Callable[[], None] | None:
+        looks.append(delivery)
+        return saving(delivery)
+
+    monkeypatch.setattr(Delivery, "saving", noted)
+    async with running(tmp_path, flush_delay_offset_interval=20):
+        await until(lambda: len(looks) > 20, "a look every 20 ms whether there is a new position to write")
 
 
 @pytest.mark.parametrize("interval", [50, HOUR_MS])
