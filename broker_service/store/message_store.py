@@ -14,14 +14,14 @@ from rocketsim_proto import record as record_format
 from rocketsim_proto.columnar import Records
 from rocketsim_proto.record import BLANK, BLANK_SIZE, PROPERTY_KEYS, PROPERTY_UNIQ_KEY, Record, RecordError
 
-from broker_service.errors import FlushFailed, NotFound, ReadFailed, RocketSimError, ServiceNotAvailable
+from broker_service.errors import DiskFull, FlushFailed, NotFound, ReadFailed, RocketSimError, ServiceNotAvailable
 from broker_service.model import Appended
 from broker_service.store.commit_log import CommitLog, file_name
 from broker_service.store.config import StoreConfig
 from broker_service.store.directory_lock import DirectoryLock
 from broker_service.store.disk import Disk
 from broker_service.store.durability import Durability, ThoroughFlush
-from broker_service.store.files import Files, open_file_limit, refusal
+from broker_service.store.files import NO_ROOM, Files, open_file_limit, refusal
 from broker_service.store.flushed_offset import Flushed
 from broker_service.store.format_version import check_version, note_version
 from broker_service.store.index import Index
@@ -89,12 +89,19 @@ class MessageStore:
     @classmethod
     def open(cls, config: StoreConfig, now_ms: int, files: Files | None = None) -> "MessageStore":
         """Locks the directory (StoreLocked), recovers (StoreTooNew, StoreCorrupt), and marks the store as open until
-        `close`.  DiskFull or ServiceNotAvailable where the disk refuses that."""
+        `close`.  DiskFull or ServiceNotAvailable where the disk refuses that; nothing is lost, and it can be tried
+        again."""
         try:
             return cls._opened(config, now_ms, Disk(files or Files(), config.root))
         except RocketSimError:
             raise
         except OSError as error:
+            if error.errno in NO_ROOM and not isinstance(error, FlushFailed):
+                raise DiskFull(
+                    f"opening {config.root}: no room on the disk ({error}) to make again what a power loss took, as "
+                    "queues from the log; nothing is lost: make room, then start again; its messages are read from the "
+                    "other brokers of its name meanwhile"
+                ) from error
             raise refusal(error, f"opening {config.root}") from error
 
     @classmethod

@@ -88,6 +88,22 @@ def test_a_store_opens_on_a_full_disk(end: str, seed: int) -> None:
     put(open_store(ROOT, disk.kill()), "topic", 0, [b"again"])
 
 
+def test_a_start_that_has_no_room_for_queues_a_power_loss_took_says_what_to_do_and_loses_nothing() -> None:
+    disk = MemoryFiles()
+    store = filled(disk)
+    disk = disk.power_loss(random.Random(1))
+    disk.remove_tree(ROOT / "consumequeue/topic/0")
+    disk.fill()
+    for _ in range(2):
+        with pytest.raises(DiskFull, match="nothing is lost: make room, then start again"):
+            open_store(ROOT, disk)
+        disk = disk.kill()
+    disk.make_room()
+    store = open_store(ROOT, disk)
+    assert len(bodies(store)) == 30 and len(queue_bodies(store, "topic", 0)) == 10
+    check_sound(store)
+
+
 @pytest.mark.parametrize("cut", ["truncate", "start_over"])
 @pytest.mark.parametrize("room", range(0, 8))
 def test_a_cut_on_a_full_disk_happens_or_leaves_what_can_be_cut_again(cut: str, room: int) -> None:
