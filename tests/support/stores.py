@@ -73,6 +73,7 @@ def log_bytes(store: MessageStore, begin: int | None = None, end: int | None = N
     pieces = []
     while at < end:
         pieces.append(store.read_log(at, end - at))
+        assert pieces[-1], f"nothing is read at {at} of a log that ends at {store.end_offset}"
         at += len(pieces[-1])
     return b"".join(pieces)
 
