@@ -69,9 +69,7 @@ class CommitLog:
         flush: their names, and of their bytes less than all.  What is left is looked at as the rest of the log is.
         """
         while self.starts and self.starts[-1] >= (flushed or 0) and self._was_being_made(self.path(self.starts[-1])):
-            path = self.path(self.starts.pop())
-            self._open.forget(path)  # a file of this name is made again, and is not what the handle refers to
-            self._files.remove(path)
+            self._delete(self.starts[-1])
         for start in self.starts:
             size = self._files.size(self.path(start))
             if size < self.file_size and flushed is not None and start >= flushed:

@@ -90,7 +90,7 @@ class ConsumeQueue:
             if size == self.file_size and not gap and start % self.file_size == 0:
                 continue
             for later in self._starts[number:]:
-                self._files.remove(self._path(later))
+                self._drop(later)
             del self._starts[number:]
             return f"a file is missing before {path}" if gap else f"{path} has {size} bytes, not {self.file_size}"
         return None
