@@ -149,6 +149,7 @@ async def test_a_master_that_lost_its_tail_gets_it_back_from_its_slave(tmp_path)
                 await master.master.begin_epoch()
                 assert files(tmp_path / "m", "commitlog", "consumequeue") == whole
                 assert master.epochs.epochs.epochs[-1].start_offset == end
+                await until(lambda: master.acks.tracker.is_slave_available(end))
                 assert await master.acks.wait(put(master), 5) is PutStatus.PUT_OK
                 assert slave.broker.cuts == []
 
