@@ -38,7 +38,7 @@ from broker_service.broker.tasks import OwnedTasks
 from broker_service.broker.topics import TopicTable
 from broker_service.broker.traffic import Traffic
 from broker_service.config import BrokerConfig
-from broker_service.errors import ConfigError, FlushFailed
+from broker_service.errors import ConfigError
 from broker_service.machine import Machine
 from broker_service.model import BrokerRole
 from broker_service.replication.acknowledgement import Acknowledgements
@@ -51,6 +51,7 @@ from broker_service.replication.slave import ReplicationSlave, SlaveSettings
 from broker_service.replication.tracker import Tracker
 from broker_service.replication.transfer import TransferSettings
 from broker_service.server import Service, add_services, host_port
+from broker_service.store.disk import Attempt
 from broker_service.store.json_file import JsonFile
 from broker_service.store.message_store import MessageStore
 from broker_service.store.offset_journal import LogPoint, OffsetJournal
@@ -109,14 +110,11 @@ class BrokerNode:
 
     def _note_unclean_stop(self) -> bool:
         """False where the disk has no room for it: to be tried again before this store counts as closed cleanly."""
-        try:
+        with Attempt() as noting:
             self.epochs.note_unclean_stop()
-        except FlushFailed:
-            raise
-        except OSError as error:
-            logger.warning("%s: the epochs' file does not know yet that the last stop was unclean", error)
-            return False
-        return True
+        if noting.refused:
+            logger.warning("%s: the epochs' file does not know yet that the last stop was unclean", noting.refused)
+        return noting.refused is None
 
     def _json_file(self, name: str) -> JsonFile:
         return JsonFile(self.file_config.store_path_root_dir / name, self.store.disk)

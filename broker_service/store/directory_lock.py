@@ -4,7 +4,8 @@ import logging
 import os
 from pathlib import Path
 
-from broker_service.errors import FlushFailed, StoreLocked
+from broker_service.errors import StoreLocked
+from broker_service.store.disk import Attempt
 from broker_service.store.files import NO_ROOM, Files
 
 logger = logging.getLogger(__name__)
@@ -34,14 +35,12 @@ class DirectoryLock:
 
         On a full disk the file stays empty, or is not made: the flushed offset says the same, in blocks that it has.
         """
-        try:
+        with Attempt() as marking:
             self._files.write_atomically(self._abort, str(os.getpid()).encode())
-        except FlushFailed:
-            raise
-        except OSError as error:
-            if error.errno not in NO_ROOM:
-                raise
-            logger.warning("%s is not written: %s", self._abort, error)
+        if marking.refused:
+            if marking.refused.errno not in NO_ROOM:
+                raise marking.refused
+            logger.warning("%s is not written: %s", self._abort, marking.refused)
 
     def mark_closed(self) -> None:
         self._files.remove(self._abort)

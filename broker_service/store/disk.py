@@ -1,32 +1,26 @@
-"""Disk: may it be trusted?  Everything that a broker keeps is written and synced through this one object.
+"""Disk: every write and every sync of a store goes through this object, which decides what a failed one means.
 
-| what fails                                   | no room | no handle    | EIO and all others |
-|----------------------------------------------|---------|--------------|--------------------|
-| read, open, list                             |         | go on        | go on              |
-| write, create, allocate, rename, remove      | refuse  | refuse       | refuse             |
-| sync of a file or of a directory             | stop    | go on        | stop               |
+`VERDICTS` is the table, operation by kind of error; docs/replication.md has the same one.
 
-Go on: who asked gets the error.  Refuse: this write has not happened, who asked for it hears so, the next one is tried.
-Stop: the kernel may have dropped what it could not write and call the pages clean, so that a second sync would lie.
-From then on nothing is written any more and the store is not marked as closed: the next start writes what is in doubt
-again.  A sync that found no handle has not been tried, so it is tried again.
+- Go on: the caller gets the error; nothing else changes.  A sync that found no handle, or whose file is gone, was not
+  tried.
+- Refuse: this write has not happened and its caller gets the error; the next write is tried.
+- Stop: the kernel may have dropped what it could not write and call the pages clean, so a second sync would lie.  From
+  then on nothing is written and the store is not marked as closed; the next start writes again what is in doubt.
 """
 
 import errno
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import NoReturn
+from typing import Self
 
 from broker_service.errors import FlushFailed
-from broker_service.store.files import NO_ROOM, Files
+from broker_service.store.files import NO_ROOM, Buffer, Files
 
 logger = logging.getLogger(__name__)
-
-NO_HANDLE = frozenset((errno.EMFILE, errno.ENFILE))
-READS = frozenset(("open", "read"))
-WRITES = frozenset(("create", "write", "preallocate", "resize", "make_directory", "rename", "remove"))
-SYNCS = frozenset(("fdatasync", "sync_directory"))
 
 
 class Verdict(Enum):
@@ -35,14 +29,54 @@ class Verdict(Enum):
     STOP = "stop"
 
 
-def verdict(operation: str, error: int | None) -> Verdict:
-    """What follows from an operation that failed with this errno: the table above."""
-    if operation in SYNCS:
-        return Verdict.GO_ON if error in NO_HANDLE or error == errno.ENOENT else Verdict.STOP
-    if operation in WRITES:
-        return Verdict.REFUSE
-    assert operation in READS, operation
-    return Verdict.GO_ON
+class Operation(Enum):
+    READ = "read, open, list"
+    WRITE = "write, create, allocate, rename, remove"
+    SYNC = "sync of a file or directory"
+
+
+NO_HANDLE = frozenset((errno.EMFILE, errno.ENFILE))
+GONE = frozenset((errno.ENOENT,))
+ERRORS = ("no room", "no handle (EMFILE)", "the file is gone", "EIO and all others")
+
+VERDICTS = {
+    # in the order of ERRORS
+    Operation.READ: (Verdict.GO_ON, Verdict.GO_ON, Verdict.GO_ON, Verdict.GO_ON),
+    Operation.WRITE: (Verdict.REFUSE, Verdict.REFUSE, Verdict.REFUSE, Verdict.REFUSE),
+    Operation.SYNC: (Verdict.STOP, Verdict.GO_ON, Verdict.GO_ON, Verdict.STOP),
+}
+
+_METHODS = {
+    Operation.READ: "open map pread pread_cached is_cached read written_parts exists size names disk_usage",
+    Operation.WRITE: "create pwrite preallocate resize make_directory remove remove_tree rename",
+    Operation.SYNC: "fdatasync sync_directory",
+}
+OPERATIONS = {method: operation for operation, methods in _METHODS.items() for method in methods.split()}
+
+
+def verdict(method: str, error: int | None) -> Verdict:
+    """What follows from a method of `Files` that failed with this errno; "create" is `open` with `create`."""
+    kinds = (NO_ROOM, NO_HANDLE, GONE)
+    column = next((number for number, kind in enumerate(kinds) if error in kind), len(kinds))
+    return VERDICTS[OPERATIONS[method]][column]
+
+
+class Attempt:
+    """A context for writes that the store can go on without: `refused` is the error of one that was refused.
+
+    FlushFailed passes: the store has stopped, so going on without the write is no choice any more.
+    """
+
+    refused: OSError | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        if not isinstance(error, OSError) or isinstance(error, FlushFailed):
+            return False
+        self.refused = error
+        return True
 
 
 class Disk(Files):
@@ -53,10 +87,11 @@ class Disk(Files):
         self._files = files
         self._root = root
         self._paths: dict[int, Path] = {}  # of the open handles, for errors
-        # What needs no judgement is the file system's own method: appends and reads make no call more.
+        # Reads are the file system's own methods, and so is `pwrite` until `stop`: their verdict never is to stop, so
+        # their errors pass as they are, and appends and reads make no call more.
         own = vars(Disk).keys() | {"write_atomically", "read_for_good", "discard"}
         names = [name for name in dir(Files) if not name.startswith("_") and name not in own]
-        self.__dict__.update({name: getattr(files, name) for name in names})
+        self.__dict__.update({name: getattr(files, name) for name in (*names, "pwrite")})
 
     def check(self) -> None:
         """FlushFailed if nothing may be written any more."""
@@ -67,27 +102,30 @@ class Disk(Files):
         """Nothing is written from now on."""
         if self.fatal is None:
             self.fatal = reason
-            self.__dict__["pwrite"] = self._refused
+            self.__dict__.pop("pwrite", None)
 
-    def _refused(self, *_: object) -> NoReturn:
-        raise FlushFailed(self.fatal or "")
-
-    def _failed(self, operation: str, path: Path | None, error: OSError) -> NoReturn:
-        if verdict(operation, error.errno) is not Verdict.STOP:
-            raise error
-        if self.fatal is None:
-            self.stop(
-                f"syncing {path or self._root} failed ({error}): what was written is in doubt, restart the broker"
-            )
-            logger.critical("%s", self.fatal)
-        self._refused()
-
-    # --- what may have to be judged ---------------------------------------------------------------------------------
+    @contextmanager
+    def _judged(self, method: str, path: Path | None) -> Iterator[None]:
+        """A write or sync: not tried once the disk is not trusted; FlushFailed where its error means to stop."""
+        self.check()
+        try:
+            yield
+        except OSError as error:
+            if verdict(method, error.errno) is not Verdict.STOP:
+                raise
+            if self.fatal is None:
+                self.stop(
+                    f"syncing {path or self._root} failed ({error}): what was written is in doubt, restart the broker"
+                )
+                logger.critical("%s", self.fatal)
+            self.check()
 
     def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> int:
         if create:
-            self.check()
-        handle = self._files.open(path, create=create, read_only=read_only)
+            with self._judged("create", path):
+                handle = self._files.open(path, create=True, read_only=read_only)
+        else:
+            handle = self._files.open(path, read_only=read_only)
         self._paths[handle] = path
         return handle
 
@@ -95,48 +133,41 @@ class Disk(Files):
         self._paths.pop(handle, None)
         self._files.close(handle)
 
-    def fdatasync(self, handle: int) -> None:
-        self.check()
-        try:
-            self._files.fdatasync(handle)
-        except OSError as error:
-            self._failed("fdatasync", self._paths.get(handle), error)
-
-    def sync_directory(self, path: Path) -> None:
-        self.check()
-        try:
-            self._files.sync_directory(path)
-        except OSError as error:
-            self._failed("sync_directory", path, error)
-
-    # --- what is not done any more when the disk is not trusted -----------------------------------------------------
+    def pwrite(self, handle: int, data: Buffer, offset: int) -> None:
+        with self._judged("pwrite", self._paths.get(handle)):
+            self._files.pwrite(handle, data, offset)
 
     def preallocate(self, handle: int, size: int) -> None:
-        self.check()
-        self._files.preallocate(handle, size)
+        with self._judged("preallocate", self._paths.get(handle)):
+            self._files.preallocate(handle, size)
 
     def resize(self, handle: int, size: int) -> None:
-        self.check()
-        self._files.resize(handle, size)
+        with self._judged("resize", self._paths.get(handle)):
+            self._files.resize(handle, size)
 
     def make_directory(self, path: Path) -> None:
-        self.check()
-        self._files.make_directory(path)
+        with self._judged("make_directory", path):
+            self._files.make_directory(path)
 
     def remove(self, path: Path) -> None:
-        self.check()
-        self._files.remove(path)
+        with self._judged("remove", path):
+            self._files.remove(path)
 
     def remove_tree(self, path: Path) -> None:
-        self.check()
-        self._files.remove_tree(path)
+        with self._judged("remove_tree", path):
+            self._files.remove_tree(path)
 
     def rename(self, source: Path, target: Path) -> None:
-        self.check()
-        self._files.rename(source, target)
+        with self._judged("rename", target):
+            self._files.rename(source, target)
+
+    def fdatasync(self, handle: int) -> None:
+        with self._judged("fdatasync", self._paths.get(handle)):
+            self._files.fdatasync(handle)
+
+    def sync_directory(self, path: Path) -> None:
+        with self._judged("sync_directory", path):
+            self._files.sync_directory(path)
 
     def __str__(self) -> str:
         return self.fatal or f"disk of {self._root}"
-
-
-__all__ = ["NO_HANDLE", "NO_ROOM", "Disk", "Verdict", "verdict"]

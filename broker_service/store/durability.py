@@ -11,10 +11,9 @@ from collections import deque
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from broker_service.errors import FlushFailed
 from broker_service.store.checkpoint import Checkpoint
 from broker_service.store.commit_log import CommitLog
-from broker_service.store.disk import Disk
+from broker_service.store.disk import Attempt, Disk
 from broker_service.store.flushed_offset import Flushed, FlushedOffset
 from broker_service.store.queue_table import QueueSync
 
@@ -91,7 +90,7 @@ class Durability:
             thorough = self._requests.popleft() if self._requests else None
             timestamp = self.last_timestamp
             end = self._log.end_offset  # read behind the other two: all they speak of lies before it
-            try:
+            with Attempt() as flush:
                 if end > self.flushed:
                     self._log.sync(self.flushed, end)
                     self._flushed_file.save(Flushed(end), sync=thorough is not None)
@@ -100,16 +99,13 @@ class Durability:
                 if thorough is not None:
                     self._sync_thoroughly(thorough)
                 self.trouble = None
-            except FlushFailed:
-                raise
-            except OSError as error:
+            if flush.refused:
                 if thorough is not None:
                     self._requests.appendleft(thorough)
-                self.trouble = f"flushing failed, nothing is in doubt, it is tried again: {error}"
+                self.trouble = f"flushing failed, nothing is in doubt, it is tried again: {flush.refused}"
                 logger.warning("%s", self.trouble)
-            else:
-                if thorough is not None and not thorough.is_void:
-                    self._note(thorough)
+            elif thorough is not None and not thorough.is_void:
+                self._note(thorough)
             return self.flushed
 
     def _sync_thoroughly(self, thorough: ThoroughFlush) -> None:
@@ -125,16 +121,14 @@ class Durability:
         checkpoint.queues_log_offset = thorough.log_offset
         checkpoint.queues_timestamp = thorough.timestamp
         checkpoint.index_timestamp = thorough.index_timestamp
-        try:
+        with Attempt() as saving:
             thorough.queues.save_summary()
             checkpoint.save(self._disk, self._checkpoint_path)
-            self._is_noted = True
-        except FlushFailed:
-            raise
-        except OSError as error:
-            if self._is_noted:  # said once, not every minute
-                logger.warning("%s: how far all is on disk could not be noted, a recovery would take longer", error)
-            self._is_noted = False
+        if saving.refused and self._is_noted:  # said once, not every minute
+            logger.warning(
+                "%s: how far all is on disk could not be noted, a recovery would take longer", saving.refused
+            )
+        self._is_noted = saving.refused is None
 
     def _sync(self, path: Path) -> None:
         try:

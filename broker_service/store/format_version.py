@@ -7,6 +7,7 @@ own directories, and those of 9157579 and before.  2: epochs have ids, which an 
 from pathlib import Path
 
 from broker_service.errors import StoreCorrupt, StoreTooNew
+from broker_service.store.disk import Attempt
 from broker_service.store.files import NO_ROOM, Files
 from broker_service.store.json_file import JsonFile
 
@@ -33,8 +34,7 @@ def note_version(root: Path, files: Files | None = None) -> None:
     file = JsonFile(root / _NAME, files)
     if file.load() == {"version": VERSION}:
         return
-    try:
+    with Attempt() as saving:
         file.save({"version": VERSION})
-    except OSError as error:
-        if error.errno not in NO_ROOM:
-            raise
+    if saving.refused and saving.refused.errno not in NO_ROOM:
+        raise saving.refused

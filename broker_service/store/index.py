@@ -14,9 +14,10 @@ import numpy as np
 from rocketsim_proto.columnar import Records
 from rocketsim_proto.slices import FEW
 
-from broker_service.errors import FlushFailed, ReadFailed, StoreCorrupt
+from broker_service.errors import ReadFailed, StoreCorrupt
 from broker_service.store.chain import LogScan
 from broker_service.store.commit_log import CommitLog
+from broker_service.store.disk import Attempt
 from broker_service.store.files import Files
 from broker_service.store.index_file import CLOCK_MARGIN_MS, IndexFile, Search
 from broker_service.store.index_keys import IndexKeys, index_keys, joined, key_hash
@@ -105,13 +106,12 @@ class Index:
 
     def _repair(self, file: IndexFile, sure_until: int) -> str | None:
         self._unsynced.add(file)
-        try:
+        with Attempt() as repair:
             return file.repair(sure_until)
-        except (ReadFailed, FlushFailed):
-            raise
-        except OSError as error:
-            self.trouble = f"the index does not go on: {error}"  # no room; its slots are written when there is
-            return None
+        if isinstance(repair.refused, ReadFailed):
+            raise repair.refused
+        self.trouble = f"the index does not go on: {repair.refused}"  # no room; its slots are written when there is
+        return None
 
     def _expected_names(self) -> set[str] | None:
         try:
@@ -234,14 +234,11 @@ class Index:
 
     def _can_save(self, files: list[IndexFile]) -> bool:
         """Writes the list of the files; False if the disk has no room for it."""
-        try:
+        with Attempt() as saving:
             self._names_file.save({"files": [file.path.name for file in files]})
-        except FlushFailed:
-            raise
-        except OSError as error:
-            self.trouble = f"the index's list of files cannot be written: {error}"
-            return False
-        return True
+        if saving.refused:
+            self.trouble = f"the index's list of files cannot be written: {saving.refused}"
+        return saving.refused is None
 
     # --- following the log ----------------------------------------------------------------------------------------
 
@@ -268,13 +265,9 @@ class Index:
     @staticmethod
     def _is_cut(file: IndexFile, log_offset: int, last_timestamp: int) -> bool:
         """False if the disk has no room for it: then the whole file is made again from the log."""
-        try:
+        with Attempt() as cut:
             file.truncate(log_offset, last_timestamp)
-        except FlushFailed:
-            raise
-        except OSError:
-            return False
-        return True
+        return cut.refused is None
 
     def _timestamp_of(self, offset: int) -> int:
         found = next(iter(self._scan(offset, self._log.start_of(offset) + self._log.file_size)), None)

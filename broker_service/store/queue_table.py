@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from broker_service.errors import FlushFailed, StoreCorrupt
+from broker_service.errors import StoreCorrupt
 from broker_service.store.consume_queue import ConsumeQueue
+from broker_service.store.disk import Attempt
 from broker_service.store.dispatch import QueueRun
 from broker_service.store.files import Files
 from broker_service.store.json_file import JsonFile
@@ -152,23 +153,19 @@ class QueueTable:
         }
         if len(kept) == len(self._floors):
             return
-        try:
+        with Attempt():  # without it they stay, which does no harm
             self._floors_file.save({"deletedTopics": _by_topic(kept)})
-        except OSError:
-            return  # They do no harm; the next time.
-        self._floors = kept
+            self._floors = kept
 
     def save_floors(self) -> None:
         """If they have changed and the disk has room for them; else with the next call."""
         if self._are_floors_saved:
             return
-        try:
+        with Attempt() as saving:
             self._floors_file.save({"deletedTopics": _by_topic(self._floors)})
             self._are_floors_saved = True
-        except FlushFailed:
-            raise
-        except OSError as error:
-            logger.warning("%s is not written: %s", self._floors_file, error)
+        if saving.refused:
+            logger.warning("%s is not written: %s", self._floors_file, saving.refused)
 
     def forget_before(self, topic: str, floors: Mapping[int, int]) -> list[int]:
         """The topic was deleted with queues that ended at `floors`, and may have been made again: what its queues have

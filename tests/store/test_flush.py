@@ -11,7 +11,6 @@ from broker_service.errors import FlushFailed, ServiceNotAvailable
 from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.epochs import EpochList
 from broker_service.store.checkpoint import Checkpoint
-from broker_service.store.disk import READS, SYNCS, WRITES, Verdict, verdict
 from broker_service.store.json_file import JsonFile
 from tests.support.memory_files import MemoryFiles
 from tests.support.stores import LOG_FILE, NOW, bodies, check_sound, open_store, put, queue_bodies
@@ -121,23 +120,6 @@ def test_a_sync_that_found_no_handle_is_tried_again(matching):
     assert store._durability.trouble is None and store.flushed_offset == store.end_offset
     found = open_store(ROOT, disk.power_loss(random.Random(1)))
     assert not found.recovery.rebuilt_queues and bodies(found) == [b"a"]
-
-
-KINDS = ("| read, open", "| write, create", "| sync of")
-
-
-def test_the_table_of_verdicts_is_that_of_the_document():
-    """docs/replication.md says what follows from what; so does the code."""
-    document = (Path(__file__).parents[2] / "docs/replication.md").read_text()
-    lines = [line for line in document.splitlines() if line.startswith(KINDS)]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    operations = {"read": READS, "write": WRITES, "sync": SYNCS}
-    errors = [errno.ENOSPC, errno.EMFILE, errno.EIO]
-    assert len(rows) == 3
-    for name, *cells in rows:
-        for operation in operations[name.split(",")[0].split()[0]]:
-            for error, cell in zip(errors, cells, strict=True):
-                assert not cell or verdict(operation, error) is Verdict(cell), (name, error)
 
 
 @pytest.mark.parametrize("matching", ["commitlog/", "consumequeue", "checkpoint", "index"])
