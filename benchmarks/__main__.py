@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import machine, tables
+from benchmarks import machine, scheduling, tables
 from benchmarks.bench import Bench, WrongResult
 from benchmarks.contest import FULL, QUICK, SMOKE, Plan
 from benchmarks.registry import BENCHMARKS, BY_NAME, Benchmark
@@ -124,7 +124,13 @@ def run(
     runs = "1 counted run" if plan.rounds == 1 else f"{plan.rounds} counted runs"
     title = f"{one.name} ({one.targets}): {one.what} [{plan.name}, {runs}; {load}]"
     failed = [f"FAILED: {what}" for what in bench.broken]
-    report = Report(title, [*machine.describe(), command(one, plan)], bench.figures, failed + bench.notes, bench.cpu)
+    report = Report(
+        title,
+        [*machine.describe(), scheduling.describe(), command(one, plan)],
+        bench.figures,
+        failed + bench.notes,
+        bench.cpu,
+    )
     tables.print_report(console, report)
     return report, bench.broken
 

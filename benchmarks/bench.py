@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
 
-from benchmarks import cpu
+from benchmarks import cpu, scheduling
 from benchmarks.contest import Contestant, Plan, Results, Sample, schedule
 from benchmarks.figures import Figure, Missing, Series, rounded
 from benchmarks.targets import Target
@@ -21,7 +21,7 @@ class Unavailable(Exception):
 
 
 class WrongResult(Exception):
-    """What was moved is not what should have been: nothing that was measured counts."""
+    """What was moved, or who shared the CPU, is not what should have been: nothing that was measured counts."""
 
 
 @runtime_checkable
@@ -111,6 +111,7 @@ class Bench:
             yield
 
     def _contest(self, contestants: Mapping[str, Contestant | Missing], what: str, plan: Plan) -> Results:
+        same_scheduler()
         results = Results({name: one for name, one in contestants.items() if isinstance(one, Missing)})
         running = {name: one for name, one in contestants.items() if not isinstance(one, Missing)}
         order = list(schedule(list(running), plan))
@@ -135,6 +136,7 @@ class Bench:
             if number >= 0:
                 results.add(name, sample)
                 used.setdefault(name, []).append((spent, messages_of(sample)))
+        same_scheduler()  # again: Spark's workers start with the first run
         self._progress(len(order), len(order), what)
         self.cpu += [f"{what} {name}: {cpu.line(runs)}".strip() for name, runs in used.items() if results.has(name)]
         logger.info("%s: %s took %.0f s", self.name, what or "the runs", time.monotonic() - begun)
@@ -165,6 +167,12 @@ def messages_of(sample: Sample) -> float | None:
     if "messages" in sample:
         return sample["messages"]
     return sample["rate"] * sample["seconds"] if "rate" in sample and "seconds" in sample else None
+
+
+def same_scheduler() -> None:
+    """Everybody that runs has to be in the harness's scheduling group."""
+    if found := scheduling.outsiders():
+        raise WrongResult(f"not everybody shares the CPU in the same way: {'; '.join(found)}")
 
 
 def must_be(what: str, found: object, wanted: object) -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from benchmarks import leash
 from benchmarks.bench import Unavailable
-from benchmarks.leash import leashed
 
 ROOT = Path(__file__).parents[1]
 CLOSE_TIMEOUT_S = 20.0
@@ -24,7 +24,7 @@ ANSWER_TIMEOUT_S = 600.0  # far more than anything takes: one that hangs must no
 
 
 class Driver:
-    """It ends when its input does, and does not outlive the harness."""
+    """It ends when its input does, and does not outlive the harness; nor does what it has started."""
 
     def __init__(
         self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
@@ -33,8 +33,8 @@ class Driver:
         self._log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as errors:
-            self._process = subprocess.Popen(
-                leashed(command),
+            self._process = leash.start(
+                command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -55,7 +55,7 @@ class Driver:
         try:
             self._process.wait(CLOSE_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            leash.kill(self._process)
             self._process.wait()
         self._process.stdout.close()
 
@@ -67,7 +67,7 @@ class Driver:
         """What the process answers; Unavailable if it says error, or nothing any more.  One that hangs is killed."""
         assert self._process.stdin and self._process.stdout
         line = " ".join([words, *(f"{key}={value}" for key, value in options.items())])
-        watchdog = threading.Timer(ANSWER_TIMEOUT_S, self._process.kill)
+        watchdog = threading.Timer(ANSWER_TIMEOUT_S, leash.kill, [self._process])
         watchdog.start()
         try:
             self._process.stdin.write(line + "\n")

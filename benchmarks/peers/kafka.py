@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import leash
 from benchmarks.bench import Unavailable
-from benchmarks.leash import leashed
 from benchmarks.peers import maven
 from tests.interop.real_rocketmq import free_port
 
@@ -75,14 +75,14 @@ auto.create.topics.enable=false
     )
     _format(jars, config)
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            leashed([*_java(jars, HEAP, "kafka.Kafka"), str(config)]), stdout=log, stderr=log, stdin=subprocess.DEVNULL
+        process = leash.start(
+            [*_java(jars, HEAP, "kafka.Kafka"), str(config)], stdout=log, stderr=log, stdin=subprocess.DEVNULL
         )
     try:
         _await_port(process, port, folder / "log")
         yield Kafka(f"127.0.0.1:{port}", jars, folder)
     finally:
-        process.kill()  # nobody needs its store any more
+        leash.kill(process)  # nobody needs its store any more
         process.wait()
 
 

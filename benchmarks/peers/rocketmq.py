@@ -17,9 +17,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks import leash
 from benchmarks.bench import Unavailable
 from benchmarks.driver import Driver
-from benchmarks.leash import leashed
 from benchmarks.peers import maven
 from tests.interop.real_rocketmq import OPENS, VERSION, free_port
 
@@ -48,7 +48,7 @@ class JavaServer:
         self.name = name
         self.port = port
         self._folder = folder
-        self._command = leashed(java(f"{jars}/*", folder, heap, *main))
+        self._command = java(f"{jars}/*", folder, heap, *main)
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> float:
@@ -56,7 +56,7 @@ class JavaServer:
         begun = time.perf_counter()
         environment = {**os.environ, "ROCKETMQ_HOME": str(self._folder)}
         with (self._folder / f"{self.name}.out").open("ab") as log:
-            self._process = subprocess.Popen(
+            self._process = leash.start(
                 self._command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, cwd=self._folder
             )
         while time.perf_counter() < begun + START_TIMEOUT_S:
@@ -80,7 +80,7 @@ class JavaServer:
         try:
             self._process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            leash.kill(self._process)
             self._process.wait()
 
     def _tail(self) -> str:

@@ -1,0 +1,68 @@
+"""Who shares the CPU with whom.
+
+Linux divides it among cgroups and, where autogroup is on, among sessions first, and only then among the processes of
+each.  A contestant in a session of its own has a share that does not depend on how much its rivals ask for: with
+RocketMQ's JVMs in one session each, two cores gave its producer half of what they do in one.  So everybody runs in the
+harness's.
+"""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+_SWITCH = Path("/proc/sys/kernel/sched_autogroup_enabled")
+
+
+class Group(NamedTuple):
+    """What Linux goes by.  `autogroup` and `cgroup` are empty where there is no such thing."""
+
+    session: int
+    autogroup: str
+    cgroup: str
+    nice: int
+
+    def __str__(self) -> str:
+        words = [f"session {self.session}", self.autogroup, self.cgroup and f"cgroup {self.cgroup}"]
+        return ", ".join([*filter(None, words), f"nice {self.nice}"])
+
+
+def group_of(pid: int) -> Group:
+    """Raises ProcessLookupError when there is no such process any more."""
+    autogroup = _proc(pid, "autogroup").partition(" ")[0]
+    # "4:cpu,cpuacct:/path", or "0::/path" where all controllers are in one tree.
+    lines = [line.split(":", 2) for line in _proc(pid, "cgroup").splitlines()]
+    cgroup = " ".join(path for _, controllers, path in lines if not controllers or "cpu" in controllers.split(","))
+    return Group(os.getsid(pid), autogroup, cgroup, os.getpriority(os.PRIO_PROCESS, pid))
+
+
+def _proc(pid: int, name: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text().strip()
+    except OSError:
+        return ""
+
+
+def outsiders() -> list[str]:
+    """The descendants of this process that are in another group than it is."""
+    mine = group_of(os.getpid())
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            group = group_of(process.pid)
+            if group != mine and process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                words = " ".join(process.cmdline())[-80:]
+                found.append(f"{words} (process {process.pid}) is in {group}, not in {mine}")
+        except (ProcessLookupError, psutil.Error):
+            continue  # it has just ended
+    return found
+
+
+def describe() -> str:
+    """A line for the head of a table."""
+    try:
+        switch = {"0": "off", "1": "on"}[_SWITCH.read_text().strip()]
+    except (OSError, KeyError):
+        switch = "not there"
+    return f"everybody in one scheduling group: {group_of(os.getpid())}; autogroup is {switch}"
