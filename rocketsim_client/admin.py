@@ -19,7 +19,6 @@ from rocketsim_client.admin_model import (
     TopicConfig,
     TopicStatus,
 )
-from rocketsim_client.channels import Channels
 from rocketsim_client.cluster import Cluster
 from rocketsim_client.errors import (
     BrokerNotExist,
@@ -29,11 +28,12 @@ from rocketsim_client.errors import (
     RocketSimError,
     TopicNotExist,
 )
-from rocketsim_client.grpc_admin import GrpcAdmin
-from rocketsim_client.grpc_transport import GrpcTransport
 from rocketsim_client.message_view import FoundMessages, Messages, MessageView
 from rocketsim_client.model import MessageQueue
 from rocketsim_client.route import MASTER_ID, TopicRoute
+from rocketsim_client.transport.channels import Channels
+from rocketsim_client.transport.grpc_admin import GrpcAdmin
+from rocketsim_client.transport.grpc_transport import GrpcTransport
 
 T = TypeVar("T")
 

@@ -2,8 +2,6 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from rocketsim_client.brokers import Member
-from rocketsim_client.directory import Directory, nobody
 from rocketsim_client.errors import BadAnswer, CallTimeout, InvalidParameter, RocketSimError, TopicNotExist, Unreachable
 from rocketsim_client.expression import TagExpression
 from rocketsim_client.model import (
@@ -19,7 +17,9 @@ from rocketsim_client.model import (
 from rocketsim_client.range_pull import FRAME_BYTES, RangeProgress
 from rocketsim_client.retry import another_may_do_better, tells_more
 from rocketsim_client.route import MASTER_ID
-from rocketsim_client.transport import OffsetsAnswer
+from rocketsim_client.routing.members import Member
+from rocketsim_client.routing.router import Router, nobody
+from rocketsim_client.transport.transport import OffsetsAnswer
 
 # A stream that has to go on after this is opened anew where it was: bounds how long a dead peer is waited for.
 STREAM_DEADLINE_S = 10.0
@@ -34,7 +34,7 @@ class CommitFailed(RocketSimError):
         self.result = result
 
 
-class Cluster(Directory):
+class Cluster(Router):
     """Thread-safe; opens nothing before its first call, and starts anew in a forked child."""
 
     def __enter__(self) -> "Cluster":

@@ -10,7 +10,6 @@ from rocketsim_proto.columnar import Records
 from rocketsim_proto.record import RecordError
 
 from rocketsim_client import validation
-from rocketsim_client.brokers import Member
 from rocketsim_client.cluster import Cluster
 from rocketsim_client.errors import BadAnswer, BrokerRefused, InvalidParameter
 from rocketsim_client.expression import TagExpression
@@ -27,8 +26,9 @@ from rocketsim_client.model import (
     QueueRange,
 )
 from rocketsim_client.range_pull import FRAME_BYTES
-from rocketsim_client.suggestion import Suggestions
-from rocketsim_client.transport import PullAnswer, PullCall
+from rocketsim_client.routing.members import Member
+from rocketsim_client.routing.suggestion import Suggestions
+from rocketsim_client.transport.transport import PullAnswer, PullCall
 
 SUSPEND_S = 15.0  # RocketMQ's brokerSuspendMaxTimeMillis
 MAX_REMEMBERED = 10_000  # offsets at which somebody may go on

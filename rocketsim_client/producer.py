@@ -15,18 +15,19 @@ from typing import cast
 import pyarrow as pa
 from rocketsim_proto.columnar import UniqIds
 
-from rocketsim_client import batch as batches
-from rocketsim_client import forks, selection, validation
-from rocketsim_client.accumulator import Accumulator, Kind
-from rocketsim_client.batch import OutgoingBatch
+from rocketsim_client import forks, validation
 from rocketsim_client.cluster import Cluster
-from rocketsim_client.columns import ColumnPlan, plan_columns
-from rocketsim_client.delivery import Delivery, DeliveryOptions
 from rocketsim_client.errors import InvalidParameter, MessageIllegal, RocketSimError, SendFailed
-from rocketsim_client.local_address import local_ipv4
 from rocketsim_client.model import BatchPart, Message, MessageQueue, ProducerStats, SendResult, SendResults
-from rocketsim_client.outbox import Outbox
-from rocketsim_client.pending import Pending
+from rocketsim_client.sending import batch as batches
+from rocketsim_client.sending import selection
+from rocketsim_client.sending.accumulator import Accumulator, Kind
+from rocketsim_client.sending.batch import OutgoingBatch
+from rocketsim_client.sending.columns import ColumnPlan, plan_columns
+from rocketsim_client.sending.delivery import Delivery, DeliveryOptions
+from rocketsim_client.sending.outbox import Outbox
+from rocketsim_client.sending.pending import Pending
+from rocketsim_client.transport.channels import local_ipv4
 
 # Of columns: what a frame costs however small it is, is a third of all it costs with 900 messages of 1 KiB.
 BATCHES_A_FRAME = 8

@@ -1,8 +1,7 @@
-"""Routes as values: which queues a topic has, on which brokers, and how old our knowledge of it is.  Pure: `now` is an
-argument."""
+"""Routes as values: which queues a topic has, and on which brokers.  Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rocketsim_client.model import MessageQueue
 
@@ -77,50 +76,3 @@ class TopicRoute:
             for data in self.queues
         )
         return TopicRoute(topic, queues, self.brokers)
-
-
-@dataclass(slots=True)
-class _Known:
-    route: TopicRoute
-    asked_at: float
-
-
-@dataclass(slots=True)
-class RouteTable:
-    """What was learned, and whether to ask again: every `poll_interval_s`, and after a failure, but not more than once
-    in `retry_interval_s` a topic."""
-
-    poll_interval_s: float = 30.0
-    retry_interval_s: float = 0.2
-    vain_interval_s: float = 3.0
-    _routes: dict[str, _Known] = field(default_factory=dict)
-    _refreshed_at: dict[str, float] = field(default_factory=dict)
-
-    def get(self, topic: str) -> TopicRoute | None:
-        known = self._routes.get(topic)
-        return known.route if known else None
-
-    def is_due(self, topic: str, now: float) -> bool:
-        known = self._routes.get(topic)
-        return known is None or now - known.asked_at >= self.poll_interval_s
-
-    def may_refresh(self, topic: str, now: float) -> bool:
-        """After a failure: yes, and remembered; no, if that was asked a moment ago."""
-        last = self._refreshed_at.get(topic)
-        if last is not None and now - last < self.retry_interval_s:
-            return False
-        self._refreshed_at[topic] = now
-        return True
-
-    def refreshed_in_vain(self, topic: str, now: float) -> None:
-        """No name server, or not one that knows the topic: leave them alone for a while, each question may cost a
-        timeout."""
-        self._refreshed_at[topic] = now + self.vain_interval_s - self.retry_interval_s
-
-    def learned(self, topic: str, route: TopicRoute, now: float) -> None:
-        self._routes[topic] = _Known(route, now)
-
-    def asked_in_vain(self, topic: str, now: float) -> None:
-        """Keep the old route, as RocketMQ does; ask again at the next poll."""
-        if known := self._routes.get(topic):
-            known.asked_at = now

@@ -278,7 +278,7 @@ class ClientCluster:
 
     def probe(self, queue: Queue, offset: int, group: str) -> int:
         from rocketsim_client.errors import RocketSimError
-        from rocketsim_client.transport import PullCall
+        from rocketsim_client.transport.transport import PullCall
 
         call = PullCall(group, queue.topic, queue.queue_id, offset, max_msg_nums=1)
         try:

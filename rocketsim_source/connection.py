@@ -35,7 +35,7 @@ class Connection:
     def open(self) -> "Cluster":
         """Opens no channel yet: that is done by the first call, which is after any fork."""
         from rocketsim_client.cluster import Cluster
-        from rocketsim_client.grpc_transport import GrpcTransport
+        from rocketsim_client.transport.grpc_transport import GrpcTransport
         from rocketsim_source.static_route import StaticRoute
 
         if self.brokers:

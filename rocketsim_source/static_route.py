@@ -5,8 +5,8 @@ are asked.
 from collections.abc import Iterable, Mapping
 
 from rocketsim_client.errors import BrokerNotExist, MasterNotExist, NoPermission, NoRoute, RocketSimError, TopicNotExist
-from rocketsim_client.grpc_transport import GrpcTransport
 from rocketsim_client.route import MASTER_ID, PERM_READ, PERM_WRITE, BrokerData, QueueData, TopicRoute
+from rocketsim_client.transport.grpc_transport import GrpcTransport
 from rocketsim_source.connection import Members
 
 

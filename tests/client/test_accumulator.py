@@ -2,7 +2,7 @@
 
 import pytest
 
-from rocketsim_client.accumulator import Accumulator, Kind, LaneKey
+from rocketsim_client.sending.accumulator import Accumulator, Kind, LaneKey
 
 ASYNC = LaneKey("a", "T", Kind.ASYNC)
 SYNC = LaneKey("a", "T", Kind.SYNC)

@@ -9,7 +9,6 @@ from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto.columnar import Records
 
 from rocketsim_client import Cluster, Message, MessageQueue, Producer, QueueRange
-from rocketsim_client.channels import Channels
 from rocketsim_client.cluster import CommitFailed
 from rocketsim_client.errors import (
     BadAnswer,
@@ -22,6 +21,7 @@ from rocketsim_client.errors import (
     TopicNotExist,
 )
 from rocketsim_client.model import GetMessageStatus
+from rocketsim_client.transport.channels import Channels
 from tests.support.fake_broker import Answer, Hang, Refuse
 from tests.support.polling import wait_until
 

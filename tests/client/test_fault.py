@@ -2,9 +2,9 @@
 
 import pytest
 
-from rocketsim_client.fault import LatencyFaults, not_available_ms
 from rocketsim_client.model import MessageQueue
-from rocketsim_client.selection import RoundRobin, by_key
+from rocketsim_client.sending.fault import LatencyFaults, not_available_ms
+from rocketsim_client.sending.selection import RoundRobin, by_key
 
 QUEUES = [MessageQueue("T", name, queue_id) for queue_id in range(2) for name in ("a", "b")]
 

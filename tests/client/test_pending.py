@@ -5,7 +5,7 @@ from concurrent.futures import CancelledError, as_completed, wait
 
 import pytest
 
-from rocketsim_client.pending import Pending, succeed_all
+from rocketsim_client.sending.pending import Pending, succeed_all
 
 
 def pending() -> Pending:

@@ -12,8 +12,7 @@ from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto import record
 from rocketsim_proto.compression import decompress
 
-from rocketsim_client import Message, MessageQueue, Producer, RocketSimError, SendFailed, SendStatus, delivery, outbox
-from rocketsim_client.channels import Channels
+from rocketsim_client import Message, MessageQueue, Producer, RocketSimError, SendFailed, SendStatus
 from rocketsim_client.errors import (
     BadAnswer,
     BrokerNotExist,
@@ -22,6 +21,8 @@ from rocketsim_client.errors import (
     QueueNotExist,
     TopicNotExist,
 )
+from rocketsim_client.sending import delivery, outbox
+from rocketsim_client.transport.channels import Channels
 from tests.support.fake_broker import Answer, Break, FakeCluster, Hang, LoseAnswer, Refuse
 
 

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from rocketsim_proto import record
 from rocketsim_proto.record import Record
 
-from rocketsim_client import record_frame
-from rocketsim_client.local_address import LOOPBACK, local_ipv4
-from rocketsim_client.transport import Outgoing
+from rocketsim_client.sending import record_frame
+from rocketsim_client.transport.channels import LOOPBACK, local_ipv4
+from rocketsim_client.transport.transport import Outgoing
 
 rows = st.lists(
     st.tuples(

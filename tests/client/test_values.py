@@ -4,14 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketsim_client.addresses import parse_name_servers
 from rocketsim_client.errors import BadAnswer, CallTimeout, ExpressionInvalid, InvalidParameter, MessageIllegal, refusal
 from rocketsim_client.expression import TagExpression
 from rocketsim_client.model import GetMessageStatus, Message, MessageQueue, PullFrame, QueueRange, Segment
 from rocketsim_client.range_pull import RangeProgress
 from rocketsim_client.retry import Budget, is_worth_sending_again
-from rocketsim_client.route import BrokerData, QueueData, RouteTable, TopicRoute
-from rocketsim_client.suggestion import LONGEST_PAUSE_S, Suggestions
+from rocketsim_client.route import BrokerData, QueueData, TopicRoute
+from rocketsim_client.routing.route_cache import RouteCache
+from rocketsim_client.routing.router import parse_name_servers
+from rocketsim_client.routing.suggestion import LONGEST_PAUSE_S, Suggestions
 from rocketsim_client.validation import check, check_topic_for_sending
 
 
@@ -113,7 +114,7 @@ def test_a_new_topic_gets_no_more_queues_than_the_default_topic_has():
 
 
 def test_a_route_is_asked_for_every_poll_and_after_failures_but_not_in_a_storm():
-    table = RouteTable(poll_interval_s=30, retry_interval_s=1)
+    table = RouteCache(poll_interval_s=30, retry_interval_s=1)
     assert table.is_due("T", 0.0)
     table.learned("T", route(a={0: "m"}), 0.0)
     assert not table.is_due("T", 29.9)

@@ -7,11 +7,11 @@ from rocketsim_proto import admin_pb2, record
 from rocketsim_proto.admin_pb2_grpc import AdminStub
 from rocketsim_proto.columnar import Records
 
-from rocketsim_client import record_frame
 from rocketsim_client.errors import ServiceNotAvailable, TopicNotExist
-from rocketsim_client.grpc_transport import GrpcTransport
 from rocketsim_client.model import CommitStatus, MessageQueue, QueueRange
-from rocketsim_client.transport import Acknowledged, OffsetsAnswer, Outgoing
+from rocketsim_client.sending import record_frame
+from rocketsim_client.transport.grpc_transport import GrpcTransport
+from rocketsim_client.transport.transport import Acknowledged, OffsetsAnswer, Outgoing
 from tests.support.polling import wait_until
 from tests.support.processes import ServerProcess
 

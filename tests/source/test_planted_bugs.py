@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from rocketsim_client import retry
-from rocketsim_client.directory import Directory
 from rocketsim_client.errors import NoRoute, TopicNotExist
+from rocketsim_client.routing.router import Router
 from rocketsim_source.committer import Committer
 from rocketsim_source.options import SourceOptions
 from tests.source import test_client_cluster, test_commits, test_driver
@@ -21,13 +21,13 @@ Named = Callable[[FakeCluster, pytest.MonkeyPatch], None]
 def an_empty_route_is_a_deletion(plant: Plant) -> None:
     """What no name server has a route for does not exist."""
 
-    def by_route(self: Directory, topic: str, broker_name: str) -> object:
+    def by_route(self: Router, topic: str, broker_name: str) -> object:
         try:
             return self.route(topic).addresses(broker_name) or {}
         except NoRoute as error:
             raise TopicNotExist(str(error)) from None
 
-    plant(Directory, "addresses", by_route)
+    plant(Router, "addresses", by_route)
 
 
 def a_slave_s_word_is_believed(plant: Plant) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from rocketsim_client.errors import BrokerNotExist, MessageIllegal, NameServerUnavailable, NoRoute
 from rocketsim_client.model import BatchPart, MessageQueue, ProducerStats, SendStatus
-from rocketsim_client.pending import Pending
+from rocketsim_client.sending.pending import Pending
 from rocketsim_source import writer
 from rocketsim_source.partition_numbers import partition_number
 from rocketsim_source.queue import Queue

@@ -9,13 +9,12 @@ from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto import bytes_field
 from rocketsim_proto.broker_pb2_grpc import BrokerStub
 
-from rocketsim_client.channels import Channels
 from rocketsim_client.errors import BadAnswer
-from rocketsim_client.grpc_answers import acknowledged, commit_status, pull_frame, queue_bounds
-from rocketsim_client.grpc_name_servers import GrpcNameServers
-from rocketsim_client.local_address import local_ipv4
 from rocketsim_client.model import GetMessageStatus, LogEpoch, MessageQueue, PullFrame, QueueBounds, QueueRange
-from rocketsim_client.transport import Acknowledged, Encode, OffsetsAnswer, Outgoing, PullAnswer, PullCall
+from rocketsim_client.transport.channels import Channels, local_ipv4
+from rocketsim_client.transport.grpc_answers import acknowledged, commit_status, pull_frame, queue_bounds
+from rocketsim_client.transport.grpc_name_servers import GrpcNameServers
+from rocketsim_client.transport.transport import Acknowledged, Encode, OffsetsAnswer, Outgoing, PullAnswer, PullCall
 
 
 class SendStub:

@@ -4,8 +4,10 @@ Channels are opened at the first call, never at import: a channel that is open a
 After a fork the child therefore starts with none.
 """
 
+import socket
 import threading
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import grpc
@@ -37,6 +39,7 @@ OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.enable_http_proxy", 0),
 )
+LOOPBACK = b"\x7f\x00\x00\x01"
 
 # Destroying a channel inherited from the parent could wait for the parent's threads, so the child keeps them, unused.
 _inherited: list[Any] = []
@@ -137,3 +140,16 @@ def _rocketmq_code(error: grpc.RpcError) -> int | None:
         if name == CODE_METADATA and str(value).lstrip("-").isdigit():
             return int(value)
     return None
+
+
+@cache
+def local_ipv4(peer: str) -> bytes:
+    """This machine's address as the peer `host:port` sees it (RocketMQ keeps it with a message); loopback where
+    it cannot be told.  Sends nothing."""
+    host, _, port = peer.rpartition(":")
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, int(port)))
+            return socket.inet_aton(probe.getsockname()[0])
+    except (OSError, ValueError):
+        return LOOPBACK

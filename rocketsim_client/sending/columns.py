@@ -9,10 +9,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rocketsim_client import selection
-from rocketsim_client.batch import OutgoingBatch, column_properties, compressed, spread
 from rocketsim_client.errors import MessageIllegal
 from rocketsim_client.model import MessageQueue
+from rocketsim_client.sending import selection
+from rocketsim_client.sending.batch import OutgoingBatch, column_properties, compressed, spread
 from rocketsim_client.validation import OVERHEAD
 
 Positions = npt.NDArray[np.int64]

@@ -2,14 +2,8 @@
 
 import pytest
 
-from rocketsim_client.brokers import (
-    SILENT_FOR_S,
-    UNREACHABLE_FOR_S,
-    BadAddresses,
-    Member,
-    candidates,
-    find_broker_address,
-)
+from rocketsim_client.routing.members import Member, candidates, find_broker_address
+from rocketsim_client.transport.bad_addresses import SILENT_FOR_S, UNREACHABLE_FOR_S, BadAddresses
 
 BOTH = {0: "m", 1: "s1"}
 

@@ -5,8 +5,8 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rocketsim_client.fault import LatencyFaults
 from rocketsim_client.model import MessageQueue
+from rocketsim_client.sending.fault import LatencyFaults
 
 
 @dataclass(slots=True)

@@ -13,11 +13,6 @@ from typing import cast
 
 import numpy as np
 
-from rocketsim_client import selection
-from rocketsim_client.accumulator import Accumulator, Batch, Kind, Lane
-from rocketsim_client.batch import OutgoingBatch
-from rocketsim_client.columns import cut_by_key
-from rocketsim_client.delivery import Delivery
 from rocketsim_client.errors import (
     CallTimeout,
     ClientClosed,
@@ -27,7 +22,12 @@ from rocketsim_client.errors import (
     SendFailed,
 )
 from rocketsim_client.model import BatchPart, Message, MessageQueue, SendResult
-from rocketsim_client.pending import Pending, succeed_all
+from rocketsim_client.sending import selection
+from rocketsim_client.sending.accumulator import Accumulator, Batch, Kind, Lane
+from rocketsim_client.sending.batch import OutgoingBatch
+from rocketsim_client.sending.columns import cut_by_key
+from rocketsim_client.sending.delivery import Delivery
+from rocketsim_client.sending.pending import Pending, succeed_all
 
 MAX_SENDERS = 32
 NEW_ROUTES = 2  # how often a send by key is routed anew when the topic's queues change under it

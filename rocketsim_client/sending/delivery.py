@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rocketsim_client import record_frame
-from rocketsim_client.batch import OutgoingBatch
 from rocketsim_client.cluster import Cluster
 from rocketsim_client.errors import (
     BrokerNotExist,
@@ -24,11 +22,13 @@ from rocketsim_client.errors import (
     TopicNotExist,
     Unreachable,
 )
-from rocketsim_client.fault import LatencyFaults
 from rocketsim_client.model import BatchPart, MessageQueue, ProducerStats, SendStatus
 from rocketsim_client.retry import Budget, is_worth_sending_again
 from rocketsim_client.route import DEFAULT_TOPIC, MASTER_ID, TopicRoute
-from rocketsim_client.selection import RoundRobin
+from rocketsim_client.sending import record_frame
+from rocketsim_client.sending.batch import OutgoingBatch
+from rocketsim_client.sending.fault import LatencyFaults
+from rocketsim_client.sending.selection import RoundRobin
 
 PAUSE_S = 0.05  # before the second attempt at one and the same broker; doubles
 # Of a queue that is not there; they have no code of its own for it.

@@ -21,11 +21,11 @@ from rocketsim_client.admin_model import (
     TopicConfig,
     TopicStatus,
 )
-from rocketsim_client.channels import Channels
 from rocketsim_client.errors import BadAnswer
-from rocketsim_client.grpc_answers import commit_status
 from rocketsim_client.message_view import Messages
 from rocketsim_client.model import MessageQueue
+from rocketsim_client.transport.channels import Channels
+from rocketsim_client.transport.grpc_answers import commit_status
 
 T = TypeVar("T")
 

@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from concurrent.futures._base import CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED, PENDING
 from typing import Any
 
-from rocketsim_client.batch import OutgoingBatch
 from rocketsim_client.model import Message, MessageQueue
+from rocketsim_client.sending.batch import OutgoingBatch
 
 _making = threading.Lock()
 

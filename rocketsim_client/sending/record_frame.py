@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 from rocketsim_proto import columnar, record
 
-from rocketsim_client.local_address import LOOPBACK
-from rocketsim_client.transport import Outgoing
+from rocketsim_client.transport.transport import Outgoing
 
 ONE_BY_ONE = 64
 
 
-def encode(outgoing: Outgoing, born_ipv4: bytes = LOOPBACK) -> tuple[bytes | memoryview, Any]:
+def encode(outgoing: Outgoing, born_ipv4: bytes) -> tuple[bytes | memoryview, Any]:
     """(records back to back, their sizes)."""
     born_host = born_ipv4 + _NO_PORT
     if len(outgoing) > ONE_BY_ONE or not isinstance(outgoing.bodies, list):

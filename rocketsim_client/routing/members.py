@@ -1,14 +1,9 @@
-"""Which member of a broker name to ask: table D5, and the short memory of addresses that did not answer.  Pure: `now`
-is an argument."""
+"""Which member of a broker name to ask: RocketMQ's rule (table D5).  Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rocketsim_client.route import MASTER_ID
-
-UNREACHABLE_FOR_S = 1.0
-SILENT_FOR_S = 10.0
 
 
 class Member(NamedTuple):
@@ -38,28 +33,3 @@ def candidates(addresses: Mapping[int, str], broker_id: int, bad: frozenset[str]
         return []
     others = [Member(i, addresses[i], i != MASTER_ID) for i in sorted(addresses) if i != chosen.broker_id]
     return sorted([chosen, *others], key=lambda member: member.address in bad)
-
-
-@dataclass(slots=True)
-class BadAddresses:
-    """Addresses that failed a moment ago.  A refused connection is tried again soon, a silent one costs a whole timeout
-    each time."""
-
-    _until: dict[str, float] = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        return bool(self._until)
-
-    def failed(self, address: str, now: float, *, silent: bool) -> None:
-        self._until[address] = now + (SILENT_FOR_S if silent else UNREACHABLE_FOR_S)
-
-    def answered(self, address: str) -> None:
-        self._until.pop(address, None)
-
-    def now_bad(self, now: float) -> frozenset[str]:
-        if not self._until:
-            return frozenset()
-        for address, until in self._until.copy().items():
-            if until <= now:
-                self._until.pop(address, None)
-        return frozenset(self._until)

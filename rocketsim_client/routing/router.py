@@ -5,32 +5,47 @@ The rules live here, once: a broker that cannot be reached is left at once and n
 route is asked again as soon as it proves wrong.
 """
 
+import re
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from rocketsim_client import forks
-from rocketsim_client.addresses import parse_name_servers
-from rocketsim_client.brokers import BadAddresses, Member, candidates
 from rocketsim_client.errors import (
     BrokerNotExist,
     CallTimeout,
+    InvalidParameter,
     MasterNotExist,
     NameServerUnavailable,
     NoRoute,
     RocketSimError,
     Unreachable,
 )
-from rocketsim_client.grpc_transport import GrpcTransport
 from rocketsim_client.model import MessageQueue
 from rocketsim_client.retry import Another, another_may_do_better, cure_of, tells_more
-from rocketsim_client.route import MASTER_ID, BrokerData, RouteTable, TopicRoute
-from rocketsim_client.transport import Transport
+from rocketsim_client.route import MASTER_ID, BrokerData, TopicRoute
+from rocketsim_client.routing.members import Member, candidates
+from rocketsim_client.routing.route_cache import RouteCache
+from rocketsim_client.transport.bad_addresses import BadAddresses
+from rocketsim_client.transport.grpc_transport import GrpcTransport
+from rocketsim_client.transport.transport import Transport
 
 T = TypeVar("T")
 
 LIST_FOR_S = 1.0  # how long a list of all brokers serves
+_ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:;,/\[\]]+):[0-9]{1,5}")
+
+
+def parse_name_servers(text: str | Sequence[str]) -> list[str]:
+    pieces = re.split(r"[;,]", text) if isinstance(text, str) else list(text)
+    addresses = [piece.strip() for piece in pieces if piece.strip()]
+    if not addresses:
+        raise InvalidParameter("no name server given: host:port, several joined by ';'")
+    for address in addresses:
+        if not _ADDRESS.fullmatch(address) or not 0 < int(address.rpartition(":")[2]) < 65536:
+            raise InvalidParameter(f"name server {address!r}: host:port expected, several joined by ';'")
+    return addresses
 
 
 def nobody(topic: str, broker_name: str, only_id: int | None, failure: RocketSimError | None) -> RocketSimError:
@@ -45,7 +60,7 @@ def nobody(topic: str, broker_name: str, only_id: int | None, failure: RocketSim
     return failure
 
 
-class Directory:
+class Router:
     """`name_server` is `host:port;host:port`.  `timeout_s` bounds each call to one server; falling back takes a further
     call."""
 
@@ -62,7 +77,7 @@ class Directory:
         self.timeout_s = timeout_s
         self.transport: Transport = transport or GrpcTransport(self.name_servers)
         self._clock = clock
-        self._routes = RouteTable(poll_interval_s)
+        self._routes = RouteCache(poll_interval_s)
         self._bad = BadAddresses()
         self._list: Mapping[str, Mapping[int, str]] | None = None
         self._listed_at = 0.0

@@ -8,8 +8,6 @@ from rocketsim_proto import namesrv_pb2 as ns
 from rocketsim_proto.namesrv_pb2_grpc import NameServerStub
 from rocketsim_proto.versions import WIRE, too_new
 
-from rocketsim_client.brokers import BadAddresses
-from rocketsim_client.channels import Channels
 from rocketsim_client.errors import (
     CallTimeout,
     NameServerUnavailable,
@@ -19,8 +17,10 @@ from rocketsim_client.errors import (
     TopicNotExist,
     Unreachable,
 )
-from rocketsim_client.grpc_answers import broker_data
 from rocketsim_client.route import BrokerData, QueueData, TopicRoute
+from rocketsim_client.transport.bad_addresses import BadAddresses
+from rocketsim_client.transport.channels import Channels
+from rocketsim_client.transport.grpc_answers import broker_data
 
 T = TypeVar("T")
 

@@ -1,0 +1,31 @@
+"""The short memory of addresses that did not answer.  Pure: `now` is an argument."""
+
+from dataclasses import dataclass, field
+
+UNREACHABLE_FOR_S = 1.0
+SILENT_FOR_S = 10.0
+
+
+@dataclass(slots=True)
+class BadAddresses:
+    """Addresses that failed a moment ago.  A refused connection is tried again soon, a silent one costs a whole timeout
+    each time."""
+
+    _until: dict[str, float] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self._until)
+
+    def failed(self, address: str, now: float, *, silent: bool) -> None:
+        self._until[address] = now + (SILENT_FOR_S if silent else UNREACHABLE_FOR_S)
+
+    def answered(self, address: str) -> None:
+        self._until.pop(address, None)
+
+    def now_bad(self, now: float) -> frozenset[str]:
+        if not self._until:
+            return frozenset()
+        for address, until in self._until.copy().items():
+            if until <= now:
+                self._until.pop(address, None)
+        return frozenset(self._until)
