@@ -15,9 +15,9 @@ from benchmarks.peers import kafka
 from benchmarks.peers.kafka import Kafka
 from benchmarks.spark import Source, Spark
 from rocketsim_client import MessageQueue, QueueRange
-from rocketsim_source.decode import Decoder, Run
-from rocketsim_source.options import source_options
+from rocketsim_source.options.source_options import source_options
 from rocketsim_source.queue import Queue
+from rocketsim_source.reading.decode import Decoder, Run
 from rocketsim_source.schema import source_schema
 
 

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from rocketsim_source.cluster import BrokerCluster, ClientCluster
-from rocketsim_source.committer import now_ms
-from rocketsim_source.option_values import OptionError
-from rocketsim_source.options import SourceOptions
-from rocketsim_source.partition import QueueRangesPartition, parallelism_now, plan_partitions
+from rocketsim_source.commits.committer import now_ms
+from rocketsim_source.options.option_values import OptionError
+from rocketsim_source.options.source_options import SourceOptions
+from rocketsim_source.planning.partition import QueueRangesPartition, parallelism_now, plan_partitions
+from rocketsim_source.planning.queue_watch import QueueWatch, answered
+from rocketsim_source.planning.splits import QueueRange
+from rocketsim_source.planning.starts import Facts, end_offsets, start_offsets, wanted_ends, wanted_starts, within
 from rocketsim_source.queue import Offsets
-from rocketsim_source.queue_watch import QueueWatch, answered
-from rocketsim_source.splits import QueueRange
-from rocketsim_source.starts import Facts, end_offsets, start_offsets, wanted_ends, wanted_starts, within
+from rocketsim_source.source_cluster import BrokerCluster, ClientCluster
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,7 +36,7 @@ class RocketSimReader(DataSourceReader):
             cluster.close()
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
-        from rocketsim_source.partition_reader import read_partition
+        from rocketsim_source.reading.partition_reader import read_partition
 
         if not isinstance(partition, QueueRangesPartition):
             return iter(())  # Spark's stand-in for a plan without partitions

@@ -29,7 +29,7 @@ class RocketSimDataSource(DataSource):
         return "rocketsim"
 
     def schema(self) -> "StructType":
-        from rocketsim_source.options import source_options
+        from rocketsim_source.options.source_options import source_options
         from rocketsim_source.schema import source_schema
 
         # Whether it is for a stream is not known here; what is only wrong for one of them is refused by the reader.
@@ -37,7 +37,7 @@ class RocketSimDataSource(DataSource):
 
     def reader(self, schema: "StructType") -> "DataSourceReader":
         from rocketsim_source.batch_reader import RocketSimReader
-        from rocketsim_source.options import source_options
+        from rocketsim_source.options.source_options import source_options
         from rocketsim_source.schema import check_schema
 
         options = source_options(self._given(), streaming=False)
@@ -45,7 +45,7 @@ class RocketSimDataSource(DataSource):
         return RocketSimReader(schema, options)
 
     def streamReader(self, schema: "StructType") -> "DataSourceStreamReader":
-        from rocketsim_source.options import source_options
+        from rocketsim_source.options.source_options import source_options
         from rocketsim_source.schema import check_schema
         from rocketsim_source.stream_reader import RocketSimStreamReader
 
@@ -54,12 +54,12 @@ class RocketSimDataSource(DataSource):
         return RocketSimStreamReader(schema, options)
 
     def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
-        from rocketsim_source.writer import RocketSimWriter, sink_plan
+        from rocketsim_source.sink.writer import RocketSimWriter, sink_plan
 
         return RocketSimWriter(sink_plan(schema, self._given(), overwrite))
 
     def streamWriter(self, schema: "StructType", overwrite: bool) -> "DataSourceStreamWriter":
-        from rocketsim_source.writer import RocketSimStreamWriter, sink_plan
+        from rocketsim_source.sink.writer import RocketSimStreamWriter, sink_plan
 
         return RocketSimStreamWriter(sink_plan(schema, self._given(), overwrite))
 

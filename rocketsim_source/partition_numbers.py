@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from rocketsim_client.model import MessageQueue
-from rocketsim_source.option_values import OptionError
+from rocketsim_source.options.option_values import OptionError
 from rocketsim_source.queue import Queue
 
 QUEUES = 1 << 16

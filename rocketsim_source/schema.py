@@ -19,8 +19,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from rocketsim_source.option_values import OptionError, nearest
-from rocketsim_source.options import SourceOptions
+from rocketsim_source.options.option_values import OptionError, nearest
+from rocketsim_source.options.source_options import SourceOptions
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 PROPERTIES = MapType(StringType(), StringType())

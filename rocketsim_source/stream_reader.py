@@ -14,19 +14,19 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from rocketsim_source.cluster import Answered, BrokerCluster, ClientCluster, Seen
-from rocketsim_source.committer import Committer, now_ms
-from rocketsim_source.data_loss import DELETED, EARLIEST, TRUNCATED
-from rocketsim_source.offsets import StreamOffset
-from rocketsim_source.options import SourceOptions
-from rocketsim_source.partition import QueueRangesPartition, parallelism_now, plan_partitions
-from rocketsim_source.progress import LagClock, report
+from rocketsim_source.commits.committer import Committer, now_ms
+from rocketsim_source.commits.termination import flush_on_sigterm
+from rocketsim_source.options.data_loss import DELETED, EARLIEST, TRUNCATED
+from rocketsim_source.options.source_options import SourceOptions
+from rocketsim_source.planning.offsets import StreamOffset
+from rocketsim_source.planning.partition import QueueRangesPartition, parallelism_now, plan_partitions
+from rocketsim_source.planning.progress import LagClock, report
+from rocketsim_source.planning.queue_watch import NothingAnswers, QueueWatch, answered, refuse_silence
+from rocketsim_source.planning.splits import QueueRange
+from rocketsim_source.planning.starts import Facts, Wanted, end_offsets, start_offsets, wanted_ends, wanted_starts
+from rocketsim_source.planning.stream_planner import StreamPlanner, read_in, truncated
 from rocketsim_source.queue import Offsets, Queue
-from rocketsim_source.queue_watch import NothingAnswers, QueueWatch, answered, refuse_silence
-from rocketsim_source.splits import QueueRange
-from rocketsim_source.starts import Facts, Wanted, end_offsets, start_offsets, wanted_ends, wanted_starts
-from rocketsim_source.stream_planner import StreamPlanner, read_in, truncated
-from rocketsim_source.termination import flush_on_sigterm
+from rocketsim_source.source_cluster import Answered, BrokerCluster, ClientCluster, Seen
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,7 +77,7 @@ class RocketSimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self.driver.partitions(StreamOffset.of(start), StreamOffset.of(end))
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
-        from rocketsim_source.partition_reader import read_partition
+        from rocketsim_source.reading.partition_reader import read_partition
 
         assert isinstance(partition, QueueRangesPartition)
         return read_partition(partition, self.schema, self.options)

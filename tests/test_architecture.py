@@ -49,7 +49,7 @@ STAYS_OUT_OF = {
     "rocketsim_client/sending/fault.py": {"grpc", "time", "threading"},
     "rocketsim_client/sending/accumulator.py": {"grpc", "time", "threading"},
     "rocketsim_source": {"broker_service", "rocketsim_cli", "asyncio"},
-    "rocketsim_source/offsets.py": {"grpc"},
+    "rocketsim_source/planning/offsets.py": {"grpc"},
     "proto/rocketsim_proto": {"broker_service", "rocketsim_client", "rocketsim_source", "rocketsim_cli", "pyspark"},
     "pyspark_rocketsim.py": {"broker_service", "rocketsim_cli", "grpc"},
 }

@@ -8,11 +8,11 @@ from rocketsim_proto import admin_pb2
 from rocketsim_client import MessageQueue, PullConsumer, PullStatus
 from rocketsim_client.errors import InvalidParameter, RocketSimError
 from rocketsim_client.model import SendStatus
-from rocketsim_source.cluster import ClientCluster
-from rocketsim_source.data_loss import DataLossError
-from rocketsim_source.offsets import StreamOffset
-from rocketsim_source.options import source_options
+from rocketsim_source.options.data_loss import DataLossError
+from rocketsim_source.options.source_options import source_options
+from rocketsim_source.planning.offsets import StreamOffset
 from rocketsim_source.queue import Queue
+from rocketsim_source.source_cluster import ClientCluster
 from rocketsim_source.stream_reader import _Driver
 from tests.support.polling import wait_until
 

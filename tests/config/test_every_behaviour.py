@@ -9,9 +9,9 @@ import pytest
 
 from broker_service.config import BrokerConfig, NamesrvConfig
 from broker_service.properties import fields_by_key
-from rocketsim_source.option_values import option_names
-from rocketsim_source.options import SourceOptions
-from rocketsim_source.sink_options import SinkOptions
+from rocketsim_source.options.option_values import option_names
+from rocketsim_source.options.sink_options import SinkOptions
+from rocketsim_source.options.source_options import SourceOptions
 from tests.config.behaviours import BROKER_KEYS, NAMESRV_KEYS, OPTIONS
 from tests.support.configuration_table import DOCUMENT
 

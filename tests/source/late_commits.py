@@ -8,10 +8,10 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rocketsim_source import termination
-from rocketsim_source.cluster import ClientCluster
-from rocketsim_source.committer import Committer
+from rocketsim_source.commits import termination
+from rocketsim_source.commits.committer import Committer
 from rocketsim_source.data_source import RocketSimDataSource
+from rocketsim_source.source_cluster import ClientCluster
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamReader

@@ -11,10 +11,10 @@ from rocketsim_proto import record
 
 from rocketsim_client.errors import BrokerNotExist, BrokerRefused, BrokerUnavailable, RocketSimError, TopicNotExist
 from rocketsim_client.model import GetMessageStatus, PullFrame, Segment
-from rocketsim_source.cluster import Answered, Bounds, Committed, Seen
-from rocketsim_source.epochs import NO_EPOCH, Epoch, ReadIn
+from rocketsim_source.planning.epochs import NO_EPOCH, Epoch, ReadIn
+from rocketsim_source.planning.splits import QueueRange
 from rocketsim_source.queue import Offsets, Queue
-from rocketsim_source.splits import QueueRange
+from rocketsim_source.source_cluster import Answered, Bounds, Committed, Seen
 
 
 def message(queue: Queue, offset: int, body: bytes | None = None, *, sys_flag: int = 0, **properties: str) -> bytes:

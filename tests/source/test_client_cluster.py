@@ -7,15 +7,15 @@ import pytest
 
 from rocketsim_client import Cluster, Message, MessageQueue, Producer, SendFailed
 from rocketsim_source.batch_reader import ranges
-from rocketsim_source.cluster import ClientCluster
 from rocketsim_source.connection import Connection
-from rocketsim_source.data_loss import DataLossError
-from rocketsim_source.offsets import StreamOffset
-from rocketsim_source.options import source_options
+from rocketsim_source.options.data_loss import DataLossError
+from rocketsim_source.options.source_options import source_options
+from rocketsim_source.planning.offsets import StreamOffset
+from rocketsim_source.planning.queue_watch import NothingAnswers
+from rocketsim_source.planning.splits import QueueRange
 from rocketsim_source.queue import Offsets, Queue
-from rocketsim_source.queue_watch import NothingAnswers
-from rocketsim_source.range_fetch import RangeFetch
-from rocketsim_source.splits import QueueRange
+from rocketsim_source.reading.range_fetch import RangeFetch
+from rocketsim_source.source_cluster import ClientCluster
 from rocketsim_source.stream_reader import _Driver
 from tests.support.fake_broker import FakeCluster
 

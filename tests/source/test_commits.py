@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketsim_source import commits
-from rocketsim_source.cluster import Committed
-from rocketsim_source.commits import CommitFailed, CommitLedger, Conflict
-from rocketsim_source.committer import Committer
-from rocketsim_source.options import source_options
+from rocketsim_source.commits.committer import Committer
+from rocketsim_source.commits.ledger import CommitFailed, CommitLedger, Conflict
+from rocketsim_source.options.source_options import source_options
 from rocketsim_source.queue import Queue
+from rocketsim_source.source_cluster import Committed
 from tests.source.memory_cluster import MemoryCluster
 from tests.support.polling import wait_until
 
@@ -193,7 +192,7 @@ def test_an_unexpected_error_is_a_failed_commit_and_does_not_end_the_thread(monk
         return commit(*args)
 
     monkeypatch.setattr(cluster, "commit", broken)
-    monkeypatch.setattr(commits, "RETRY_MS", 1)
+    monkeypatch.setattr("rocketsim_source.commits.ledger.RETRY_MS", 1)
     found.processed({Q0: 7})
     wait_until(lambda: cluster.offsets["g"] == {Q0: 7}, "the commit after two errors")
     assert found.status()["failures"] == 0

@@ -11,16 +11,16 @@ import pytest
 
 from rocketsim_client.errors import NameServerUnavailable
 from rocketsim_source import stream_reader
-from rocketsim_source.cluster import Answered
-from rocketsim_source.data_loss import DataLossError
-from rocketsim_source.epochs import Epoch
-from rocketsim_source.offsets import StreamOffset
-from rocketsim_source.option_values import OptionError
-from rocketsim_source.options import source_options
-from rocketsim_source.partition import QueueRangesPartition
+from rocketsim_source.options.data_loss import DataLossError
+from rocketsim_source.options.option_values import OptionError
+from rocketsim_source.options.source_options import source_options
+from rocketsim_source.planning.epochs import Epoch
+from rocketsim_source.planning.offsets import StreamOffset
+from rocketsim_source.planning.partition import QueueRangesPartition
+from rocketsim_source.planning.queue_watch import NothingAnswers
+from rocketsim_source.planning.splits import Parallelism, QueueRange
 from rocketsim_source.queue import Offsets, Queue
-from rocketsim_source.queue_watch import NothingAnswers
-from rocketsim_source.splits import Parallelism, QueueRange
+from rocketsim_source.source_cluster import Answered
 from rocketsim_source.stream_reader import _Driver
 from tests.source.memory_cluster import MemoryCluster
 from tests.support.polling import wait_until

@@ -10,24 +10,25 @@ import pytest
 from rocketsim_proto.columnar import Records
 
 from rocketsim_client.model import PullFrame
-from rocketsim_source import partition_reader, writer
-from rocketsim_source.cluster import ClientCluster
-from rocketsim_source.commits import CommitFailed
-from rocketsim_source.committer import Committer
-from rocketsim_source.decode import Decoder, Run
-from rocketsim_source.offsets import StreamOffset
-from rocketsim_source.options import SourceOptions, source_options
-from rocketsim_source.partition import QueueRangesPartition
-from rocketsim_source.partition_reader import read_partition
+from rocketsim_source.commits.committer import Committer
+from rocketsim_source.commits.ledger import CommitFailed
+from rocketsim_source.options.sink_options import sink_options
+from rocketsim_source.options.source_options import SourceOptions, source_options
+from rocketsim_source.planning.offsets import StreamOffset
+from rocketsim_source.planning.partition import QueueRangesPartition
+from rocketsim_source.planning.splits import QueueRange
 from rocketsim_source.queue import Queue
-from rocketsim_source.range_fetch import RangeFetch
-from rocketsim_source.row_ids import OldIds, PlaceIds
+from rocketsim_source.reading import partition_reader
+from rocketsim_source.reading.decode import Decoder, Run
+from rocketsim_source.reading.partition_reader import read_partition
+from rocketsim_source.reading.range_fetch import RangeFetch
 from rocketsim_source.schema import source_schema
-from rocketsim_source.sink_columns import SinkColumns
-from rocketsim_source.sink_options import sink_options
-from rocketsim_source.splits import QueueRange
+from rocketsim_source.sink import writer
+from rocketsim_source.sink.row_ids import OldIds, PlaceIds
+from rocketsim_source.sink.sink_columns import SinkColumns
+from rocketsim_source.sink.writer import SinkPlan, row_ids, worker_producer, write_rows
+from rocketsim_source.source_cluster import ClientCluster
 from rocketsim_source.stream_reader import _Driver
-from rocketsim_source.writer import SinkPlan, row_ids, worker_producer, write_rows
 from tests.source.memory_cluster import MemoryCluster, message
 from tests.support.fake_broker import Break, FakeCluster, Hang
 from tests.support.polling import wait_until

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketsim_source.limits import Limits, TriggerDelay, share
+from rocketsim_source.planning.limits import Limits, TriggerDelay, share
 from rocketsim_source.queue import Queue
 
 queues = st.integers(0, 30).map(lambda number: Queue("T", "b", number))

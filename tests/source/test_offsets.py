@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketsim_source.epochs import Epoch
-from rocketsim_source.offsets import OffsetError, StreamOffset
+from rocketsim_source.planning.epochs import Epoch
+from rocketsim_source.planning.offsets import OffsetError, StreamOffset
+from rocketsim_source.planning.splits import Parallelism
 from rocketsim_source.queue import Queue
-from rocketsim_source.splits import Parallelism
 
 names = st.text(min_size=1, max_size=6)
 queues = st.builds(Queue, names, names, st.integers(0, 2**31 - 1))

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketsim_source.data_loss import KINDS
-from rocketsim_source.option_values import OptionError, option_names
-from rocketsim_source.options import SourceOptions, source_options
-from rocketsim_source.positions import PerQueue, assignment, positions
+from rocketsim_source.options.data_loss import KINDS
+from rocketsim_source.options.option_values import OptionError, option_names
+from rocketsim_source.options.positions import PerQueue, assignment, positions
+from rocketsim_source.options.sink_options import SinkOptions, sink_options
+from rocketsim_source.options.source_options import SourceOptions, source_options
 from rocketsim_source.queue import Queue
-from rocketsim_source.sink_options import SinkOptions, sink_options
 
 BASE = {"nameServer": "localhost:9876", "topic": "T"}
 

@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketsim_client.model import MessageQueue
-from rocketsim_source.option_values import OptionError
-from rocketsim_source.options import source_options
-from rocketsim_source.partition import parallelism_now, plan_partitions
+from rocketsim_source.options.option_values import OptionError
+from rocketsim_source.options.source_options import source_options
 from rocketsim_source.partition_numbers import name_number, partition_number, queues_with, refuse_collisions
+from rocketsim_source.planning.partition import parallelism_now, plan_partitions
+from rocketsim_source.planning.splits import QueueRange
 from rocketsim_source.queue import Queue
-from rocketsim_source.splits import QueueRange
 from tests.source.memory_cluster import MemoryCluster
 
 # Two names with one number, found by trying.

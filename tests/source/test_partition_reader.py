@@ -2,10 +2,10 @@
 
 import pytest
 
-from rocketsim_source import partition_reader
-from rocketsim_source.options import SourceOptions, source_options
-from rocketsim_source.partition_reader import worker_hints
+from rocketsim_source.options.source_options import SourceOptions, source_options
 from rocketsim_source.queue import Queue
+from rocketsim_source.reading import partition_reader
+from rocketsim_source.reading.partition_reader import worker_hints
 
 Q0, Q1 = Queue("T", "broker-a", 0), Queue("T", "broker-a", 1)
 

@@ -7,8 +7,8 @@ import pytest
 from rocketsim_client import retry
 from rocketsim_client.errors import NoRoute, TopicNotExist
 from rocketsim_client.routing.router import Router
-from rocketsim_source.committer import Committer
-from rocketsim_source.options import SourceOptions
+from rocketsim_source.commits.committer import Committer
+from rocketsim_source.options.source_options import SourceOptions
 from tests.source import test_client_cluster, test_commits, test_driver
 from tests.source.test_client_cluster import FakeCluster, fake
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from rocketsim_source.prefetch import FrameLate, prefetched
+from rocketsim_source.reading.prefetch import FrameLate, prefetched
 from tests.support.polling import wait_until
 
 

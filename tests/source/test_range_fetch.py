@@ -22,11 +22,11 @@ from rocketsim_client.errors import (
     TopicNotExist,
 )
 from rocketsim_client.model import GetMessageStatus, PullFrame, Segment
-from rocketsim_source.data_loss import DataLossError
-from rocketsim_source.options import source_options
+from rocketsim_source.options.data_loss import DataLossError
+from rocketsim_source.options.source_options import source_options
+from rocketsim_source.planning.splits import QueueRange
 from rocketsim_source.queue import Queue
-from rocketsim_source.range_fetch import RangeFetch, SlaveBehind
-from rocketsim_source.splits import QueueRange
+from rocketsim_source.reading.range_fetch import RangeFetch, SlaveBehind
 from tests.source.memory_cluster import MemoryCluster, message
 
 Q0, Q1 = Queue("T", "broker-a", 0), Queue("T", "broker-a", 1)

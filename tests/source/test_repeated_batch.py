@@ -9,13 +9,13 @@ import os
 
 import pytest
 
-from rocketsim_source.offsets import StreamOffset
-from rocketsim_source.options import source_options
-from rocketsim_source.partition import QueueRangesPartition
-from rocketsim_source.partition_reader import read_partition
+from rocketsim_source.options.source_options import source_options
+from rocketsim_source.planning.offsets import StreamOffset
+from rocketsim_source.planning.partition import QueueRangesPartition
 from rocketsim_source.queue import Queue
-from rocketsim_source.row_ids import PlaceIds
+from rocketsim_source.reading.partition_reader import read_partition
 from rocketsim_source.schema import source_schema
+from rocketsim_source.sink.row_ids import PlaceIds
 from rocketsim_source.stream_reader import _Driver
 from tests.source.memory_cluster import MemoryCluster
 
@@ -61,8 +61,8 @@ class Run:
 
     def _patch(self, patch: pytest.MonkeyPatch) -> None:
         patch.setattr(os, "cpu_count", lambda: self._cores)
-        patch.setattr("rocketsim_source.splits.RECORDS_WORTH_A_TASK", 100)  # few rows, and still several tasks
-        patch.setattr("rocketsim_source.partition_reader.worker_cluster", lambda options: self._cluster)
+        patch.setattr("rocketsim_source.planning.splits.RECORDS_WORTH_A_TASK", 100)  # few rows, and still several tasks
+        patch.setattr("rocketsim_source.reading.partition_reader.worker_cluster", lambda options: self._cluster)
 
 
 def fresh_cluster() -> MemoryCluster:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketsim_source.row_ids import ColumnIds, OldIds, PlaceIds, RowIds
+from rocketsim_source.sink.row_ids import ColumnIds, OldIds, PlaceIds, RowIds
 
 
 def ids(of: RowIds, topics: list[str] | None = None, **columns: Any) -> list[str]:

@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from rocketsim_source.option_values import OptionError
+from rocketsim_source.options.option_values import OptionError
+from rocketsim_source.options.sink_options import sink_options
 from rocketsim_source.schema import HEADERS, PROPERTIES
-from rocketsim_source.sink_columns import SinkColumns, outgoing
-from rocketsim_source.sink_options import sink_options
+from rocketsim_source.sink.sink_columns import SinkColumns, outgoing
 
 OPTIONS = {"nameServer": "h:1"}
 

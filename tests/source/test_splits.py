@@ -5,8 +5,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocketsim_source.planning.splits import RULE, Parallelism, QueueRange, count
 from rocketsim_source.queue import Queue
-from rocketsim_source.splits import RULE, Parallelism, QueueRange, count
 
 ranges = st.lists(
     st.tuples(st.integers(0, 40), st.integers(0, 10**6), st.integers(0, 60)), max_size=10, unique_by=lambda one: one[0]

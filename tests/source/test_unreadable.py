@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from rocketsim_source import partition_reader
-from rocketsim_source.options import source_options
-from rocketsim_source.partition import QueueRangesPartition
+from rocketsim_source.options.source_options import source_options
+from rocketsim_source.planning.partition import QueueRangesPartition
+from rocketsim_source.planning.splits import QueueRange
 from rocketsim_source.queue import Queue
+from rocketsim_source.reading import partition_reader
+from rocketsim_source.reading.unreadable import CorruptRecord
 from rocketsim_source.schema import source_schema
-from rocketsim_source.splits import QueueRange
-from rocketsim_source.unreadable import CorruptRecord
 from tests.source.memory_cluster import MemoryCluster
 
 Q0, Q1 = Queue("T", "broker-a", 0), Queue("T", "broker-a", 1)

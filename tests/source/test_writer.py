@@ -9,12 +9,12 @@ import pytest
 from rocketsim_client.errors import BrokerNotExist, MessageIllegal, NameServerUnavailable, NoRoute
 from rocketsim_client.model import BatchPart, MessageQueue, ProducerStats, SendStatus
 from rocketsim_client.sending.pending import Pending
-from rocketsim_source import writer
+from rocketsim_source.options.sink_options import sink_options
 from rocketsim_source.partition_numbers import partition_number
 from rocketsim_source.queue import Queue
-from rocketsim_source.sink_columns import SinkColumns
-from rocketsim_source.sink_options import sink_options
-from rocketsim_source.writer import Sender, SendStuck, SinkPlan
+from rocketsim_source.sink import writer
+from rocketsim_source.sink.sink_columns import SinkColumns
+from rocketsim_source.sink.writer import Sender, SendStuck, SinkPlan
 
 
 class MemoryProducer:

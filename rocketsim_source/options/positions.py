@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import product
 from typing import Any, Generic, TypeVar
 
-from rocketsim_source.option_values import MAX_LONG, OptionError
+from rocketsim_source.options.option_values import MAX_LONG, OptionError
 from rocketsim_source.queue import Queue
 
 EARLIEST = "earliest"

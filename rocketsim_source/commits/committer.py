@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rocketsim_source.cluster import BrokerCluster
-from rocketsim_source.commits import CommitFailed, CommitLedger, GroupConflict
-from rocketsim_source.offsets import as_json
-from rocketsim_source.options import SourceOptions
+from rocketsim_source.commits.ledger import CommitFailed, CommitLedger, GroupConflict
+from rocketsim_source.options.source_options import SourceOptions
+from rocketsim_source.planning.offsets import as_json
 from rocketsim_source.queue import Offsets, Queue
+from rocketsim_source.source_cluster import BrokerCluster
 
 logger = logging.getLogger(__name__)
 

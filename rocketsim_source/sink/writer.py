@@ -18,11 +18,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from rocketsim_source.option_values import OptionError
+from rocketsim_source.options.option_values import OptionError
+from rocketsim_source.options.sink_options import SinkOptions, sink_options
 from rocketsim_source.partition_numbers import QUEUES, queues_with
-from rocketsim_source.row_ids import ColumnIds, OldIds, PlaceIds, RowIds
-from rocketsim_source.sink_columns import Outgoing, SinkColumns, outgoing
-from rocketsim_source.sink_options import SinkOptions, sink_options
+from rocketsim_source.sink.row_ids import ColumnIds, OldIds, PlaceIds, RowIds
+from rocketsim_source.sink.sink_columns import Outgoing, SinkColumns, outgoing
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,10 +13,10 @@ offset again, and by then `latest` may be somewhere else, so that the records be
 from dataclasses import dataclass, field
 from typing import Any
 
-from rocketsim_source import epochs
-from rocketsim_source.epochs import ReadIn
+from rocketsim_source.planning import epochs
+from rocketsim_source.planning.epochs import ReadIn
+from rocketsim_source.planning.splits import RULE, Parallelism
 from rocketsim_source.queue import Offsets, Queue
-from rocketsim_source.splits import RULE, Parallelism
 
 VERSION = 1
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rocketsim_source.connection import Connection
-from rocketsim_source.option_values import (
+from rocketsim_source.options.option_values import (
     OptionError,
     addresses,
     boolean,
@@ -21,7 +21,7 @@ from rocketsim_source.option_values import (
     static_brokers,
     text,
 )
-from rocketsim_source.options import FROM_SPARK, SourceOptions, one_of
+from rocketsim_source.options.source_options import FROM_SPARK, SourceOptions, one_of
 
 ROUTE_MS = 1000
 ID_VERSION = 1  # the newest scheme of `row_ids.py`

@@ -7,13 +7,13 @@ one of them does not name falls to the next, and at last to `latest` (streams) o
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from rocketsim_source.cluster import Bounds
-from rocketsim_source.data_loss import EARLIEST as REREAD
-from rocketsim_source.data_loss import TRIMMED, TRUNCATED, DataLossPolicy
-from rocketsim_source.option_values import OptionError
-from rocketsim_source.options import SourceOptions
-from rocketsim_source.positions import COMMITTED, EARLIEST, LATEST, Position
+from rocketsim_source.options.data_loss import EARLIEST as REREAD
+from rocketsim_source.options.data_loss import TRIMMED, TRUNCATED, DataLossPolicy
+from rocketsim_source.options.option_values import OptionError
+from rocketsim_source.options.positions import COMMITTED, EARLIEST, LATEST, Position
+from rocketsim_source.options.source_options import SourceOptions
 from rocketsim_source.queue import Offsets, Queue
+from rocketsim_source.source_cluster import Bounds
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from rocketsim_source.cluster import Bounds
-from rocketsim_source.offsets import VERSION, as_json
+from rocketsim_source.planning.offsets import VERSION, as_json
 from rocketsim_source.queue import Offsets, Queue
+from rocketsim_source.source_cluster import Bounds
 
 SAMPLES = 256
 

@@ -12,13 +12,13 @@ from pyspark.sql.types import StructType
 from rocketsim_proto.allocation import share_freed_memory
 from rocketsim_proto.record import RecordError
 
-from rocketsim_source.cluster import BrokerCluster, ClientCluster
 from rocketsim_source.connection import Connection
-from rocketsim_source.decode import Decoder
-from rocketsim_source.options import SourceOptions
-from rocketsim_source.partition import QueueRangesPartition
+from rocketsim_source.options.source_options import SourceOptions
+from rocketsim_source.planning.partition import QueueRangesPartition
 from rocketsim_source.queue import Queue
-from rocketsim_source.range_fetch import RangeFetch
+from rocketsim_source.reading.decode import Decoder
+from rocketsim_source.reading.range_fetch import RangeFetch
+from rocketsim_source.source_cluster import BrokerCluster, ClientCluster
 
 MAX_HINTS = 100_000
 

@@ -4,13 +4,13 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rocketsim_source.cluster import Bounds, Seen
-from rocketsim_source.data_loss import DELETED, EARLIEST, TRIMMED, TRUNCATED, UNSUBSCRIBED
-from rocketsim_source.epochs import NO_EPOCH, ReadIn
-from rocketsim_source.limits import Limits, TriggerDelay
-from rocketsim_source.offsets import StreamOffset
-from rocketsim_source.options import SourceOptions
+from rocketsim_source.options.data_loss import DELETED, EARLIEST, TRIMMED, TRUNCATED, UNSUBSCRIBED
+from rocketsim_source.options.source_options import SourceOptions
+from rocketsim_source.planning.epochs import NO_EPOCH, ReadIn
+from rocketsim_source.planning.limits import Limits, TriggerDelay
+from rocketsim_source.planning.offsets import StreamOffset
 from rocketsim_source.queue import Offsets, Queue
+from rocketsim_source.source_cluster import Bounds, Seen
 
 logger = logging.getLogger(__name__)
 

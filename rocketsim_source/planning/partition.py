@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 from pyspark.sql.datasource import InputPartition
 
-from rocketsim_source.cluster import BrokerCluster
-from rocketsim_source.options import SourceOptions
+from rocketsim_source.options.source_options import SourceOptions
 from rocketsim_source.partition_numbers import refuse_collisions
+from rocketsim_source.planning.splits import Parallelism, QueueRange
 from rocketsim_source.queue import Queue
-from rocketsim_source.splits import Parallelism, QueueRange
+from rocketsim_source.source_cluster import BrokerCluster
 
 
 class QueueRangesPartition(InputPartition):

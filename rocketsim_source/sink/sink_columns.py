@@ -23,10 +23,10 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from rocketsim_source.option_values import OptionError, nearest
-from rocketsim_source.row_ids import HASHED, RowIds
+from rocketsim_source.options.option_values import OptionError, nearest
+from rocketsim_source.options.sink_options import SinkOptions
 from rocketsim_source.schema import HEADERS, KAFKA, ROCKETMQ
-from rocketsim_source.sink_options import SinkOptions
+from rocketsim_source.sink.row_ids import HASHED, RowIds
 
 TEXT = (StringType(), BinaryType())
 NAMES: dict[str, str] = {

@@ -10,7 +10,7 @@ unsubscribed  the options do not name the topic or queue any more that the check
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rocketsim_source.option_values import OptionError, choice
+from rocketsim_source.options.option_values import OptionError, choice
 from rocketsim_source.queue import Queue
 
 FAIL = "fail"

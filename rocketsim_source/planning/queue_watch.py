@@ -6,11 +6,11 @@ import logging
 import re
 from collections.abc import Callable, Iterable
 
-from rocketsim_source.cluster import Answered, BrokerCluster, Seen
-from rocketsim_source.epochs import ReadIn
-from rocketsim_source.option_values import OptionError
-from rocketsim_source.options import SourceOptions
+from rocketsim_source.options.option_values import OptionError
+from rocketsim_source.options.source_options import SourceOptions
+from rocketsim_source.planning.epochs import ReadIn
 from rocketsim_source.queue import Offsets, Queue
+from rocketsim_source.source_cluster import Answered, BrokerCluster, Seen
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from rocketsim_client.range_pull import FRAME_BYTES
 from rocketsim_source.connection import Connection
-from rocketsim_source.data_loss import DataLossPolicy, data_loss_action
-from rocketsim_source.option_values import (
+from rocketsim_source.options.data_loss import DataLossPolicy, data_loss_action
+from rocketsim_source.options.option_values import (
     OptionError,
     addresses,
     boolean,
@@ -29,7 +29,7 @@ from rocketsim_source.option_values import (
     text,
     words,
 )
-from rocketsim_source.positions import (
+from rocketsim_source.options.positions import (
     EARLIEST,
     LATEST,
     PerQueue,
@@ -234,7 +234,7 @@ def one_of(given: Mapping[str, object], what: str) -> None:
 
 def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """Options of the sink are let pass, so that a table may be read and written."""
-    from rocketsim_source.sink_options import SinkOptions  # which lets pass those of the source
+    from rocketsim_source.options.sink_options import SinkOptions  # which lets pass those of the source
 
     options = read_options(SourceOptions, given, also=(*FROM_SPARK, *option_names(SinkOptions)))
     if not all(options.tags) and options.filters:

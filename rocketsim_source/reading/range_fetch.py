@@ -25,14 +25,14 @@ from rocketsim_client.errors import (
 )
 from rocketsim_client.model import GetMessageStatus
 from rocketsim_client.retry import is_worth_asking_again
-from rocketsim_source.cluster import BrokerCluster
-from rocketsim_source.data_loss import DELETED, TRIMMED, TRUNCATED
-from rocketsim_source.decode import Run
-from rocketsim_source.options import SourceOptions
-from rocketsim_source.prefetch import FrameLate, prefetched
+from rocketsim_source.options.data_loss import DELETED, TRIMMED, TRUNCATED
+from rocketsim_source.options.source_options import SourceOptions
+from rocketsim_source.planning.splits import QueueRange
 from rocketsim_source.queue import Queue
-from rocketsim_source.splits import QueueRange
-from rocketsim_source.unreadable import Place, Unreadable
+from rocketsim_source.reading.decode import Run
+from rocketsim_source.reading.prefetch import FrameLate, prefetched
+from rocketsim_source.reading.unreadable import Place, Unreadable
+from rocketsim_source.source_cluster import BrokerCluster
 
 if TYPE_CHECKING:
     from rocketsim_client.model import PullFrame, Segment

@@ -10,9 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rocketsim_source.connection import Connection
-from rocketsim_source.epochs import NO_EPOCH, Epoch, ReadIn
+from rocketsim_source.planning.epochs import NO_EPOCH, Epoch, ReadIn
+from rocketsim_source.planning.splits import QueueRange
 from rocketsim_source.queue import Offsets, Queue
-from rocketsim_source.splits import QueueRange
 
 if TYPE_CHECKING:
     from rocketsim_client.cluster import Cluster

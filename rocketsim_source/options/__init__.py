@@ -1,0 +1,1 @@
+"""What users write: the options of source and sink, checked before anything is asked."""

@@ -1,0 +1,1 @@
+"""Rows out: Arrow batches in, acknowledged messages out."""
