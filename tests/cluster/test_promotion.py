@@ -13,7 +13,7 @@ from rocketsim_source.options.source_options import source_options
 from rocketsim_source.planning.offsets import StreamOffset
 from rocketsim_source.queue import Queue
 from rocketsim_source.source_cluster import ClientCluster
-from rocketsim_source.stream_reader import _Driver
+from rocketsim_source.stream_query import StreamQuery
 from tests.support.polling import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -129,7 +129,7 @@ def test_who_has_read_what_the_promoted_slave_does_not_have_is_told(processes, n
 def driver(namesrv):
     given = {"nameServer": namesrv.address, "topic": "T", "startingOffsets": "earliest", "idlePollMs": "0"}
     options = source_options(given, streaming=True)
-    return _Driver(options, ClientCluster.open(options.connection))
+    return StreamQuery(options, ClientCluster.open(options.connection))
 
 
 def test_the_role_after_a_promotion_outlives_a_restart(processes, namesrv, alone):

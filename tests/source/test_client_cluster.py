@@ -16,7 +16,7 @@ from rocketsim_source.planning.splits import QueueRange
 from rocketsim_source.queue import Offsets, Queue
 from rocketsim_source.reading.range_fetch import RangeFetch
 from rocketsim_source.source_cluster import ClientCluster
-from rocketsim_source.stream_reader import _Driver
+from rocketsim_source.stream_query import StreamQuery
 from tests.support.fake_broker import FakeCluster
 
 Q0, Q1, Q7 = (Queue("T", "broker-a", number) for number in (0, 1, 7))
@@ -187,7 +187,7 @@ def test_that_a_slave_has_no_offset_of_the_group_is_no_start(fake: FakeCluster, 
     def starts() -> Offsets:
         cluster = opened(fake)
         if streaming:
-            return _Driver(options, cluster).initial_offset().offsets
+            return StreamQuery(options, cluster).initial_offset().offsets
         return {queue: start for queue, start, _ in ranges(options, cluster)}
 
     fake.stop("broker-a", 0)
@@ -202,7 +202,7 @@ def test_that_a_slave_has_no_offset_of_the_group_is_no_start(fake: FakeCluster, 
 def test_a_new_queue_waits_for_a_master_to_say_that_its_group_has_no_offset(fake: FakeCluster) -> None:
     given = {"nameServer": "h:1", "topic": "T", "group": "g", "newQueueOffsets": "committed,latest"}
     given |= {"commitOffsets": "none", "idlePollMs": "0"}
-    found = _Driver(source_options(given, streaming=True), opened(fake))
+    found = StreamQuery(source_options(given, streaming=True), opened(fake))
     fake.stop("broker-a", 0)
     known = StreamOffset({B: 0})
     queues = found.latest_offset(known, unlimited=False).offsets.keys()

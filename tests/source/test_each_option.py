@@ -28,7 +28,7 @@ from rocketsim_source.sink.row_ids import OldIds, PlaceIds
 from rocketsim_source.sink.sink_columns import SinkColumns
 from rocketsim_source.sink.writer import SinkPlan, row_ids, worker_producer, write_rows
 from rocketsim_source.source_cluster import ClientCluster
-from rocketsim_source.stream_reader import _Driver
+from rocketsim_source.stream_query import StreamQuery
 from tests.source.memory_cluster import MemoryCluster, message
 from tests.support.fake_broker import Break, FakeCluster, Hang
 from tests.support.polling import wait_until
@@ -49,7 +49,7 @@ def filled(*counts: int, broker_ids: tuple[int, ...] = (0,)) -> MemoryCluster:
 
 
 def next_offsets(cluster: MemoryCluster, start: dict[Queue, int], **given: str) -> dict[Queue, int]:
-    return _Driver(options(**given), cluster).latest_offset(StreamOffset(start), unlimited=False).offsets
+    return StreamQuery(options(**given), cluster).latest_offset(StreamOffset(start), unlimited=False).offsets
 
 
 # --- how far a batch goes ---------------------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ def test_suggest_scope_driver() -> None:
     cluster.brokers[0].suggest = 1
     start, end = StreamOffset({Q0: 0, Q1: 0}), StreamOffset({Q0: 10, Q1: 10})
     for scope, hints in (("driver", {Q0: 1, Q1: 1}), ("task+worker", {})):
-        (planned,) = _Driver(options(suggestScope=scope), cluster).partitions(start, end)
+        (planned,) = StreamQuery(options(suggestScope=scope), cluster).partitions(start, end)
         assert isinstance(planned, QueueRangesPartition)
         assert planned.hints == hints
 

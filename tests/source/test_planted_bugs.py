@@ -9,7 +9,7 @@ from rocketsim_client.errors import NoRoute, TopicNotExist
 from rocketsim_client.routing.router import Router
 from rocketsim_source.commits.committer import Committer
 from rocketsim_source.options.source_options import SourceOptions
-from tests.source import test_client_cluster, test_commits, test_driver
+from tests.source import test_client_cluster, test_commits, test_stream_query
 from tests.source.test_client_cluster import FakeCluster, fake
 
 __all__ = ["fake"]
@@ -60,7 +60,7 @@ def a_checkpoint_is_read_whatever_the_options_name(plant: Plant) -> None:
         ),
         pytest.param(
             a_checkpoint_is_read_whatever_the_options_name,
-            lambda _, plant: test_driver.test_what_the_options_do_not_name_any_more_is_not_read_any_more(
+            lambda _, plant: test_stream_query.test_what_the_options_do_not_name_any_more_is_not_read_any_more(
                 {"topic": "U"}, set()
             ),
             id="C7",

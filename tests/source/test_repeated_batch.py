@@ -16,7 +16,7 @@ from rocketsim_source.queue import Queue
 from rocketsim_source.reading.partition_reader import read_partition
 from rocketsim_source.schema import source_schema
 from rocketsim_source.sink.row_ids import PlaceIds
-from rocketsim_source.stream_reader import _Driver
+from rocketsim_source.stream_query import StreamQuery
 from tests.source.memory_cluster import MemoryCluster
 
 QUEUES = [Queue("T", "broker-a", number) for number in range(5)]
@@ -36,20 +36,20 @@ class Run:
             {"nameServer": "h:1", "topic": "T", "idlePollMs": "0", "suggestScope": "task+driver"} | given,
             streaming=True,
         )
-        self.driver = _Driver(self.options, cluster)
+        self.query = StreamQuery(self.options, cluster)
 
     def planned_end(self) -> str:
         """As it is in the checkpoint."""
         with self._monkeypatch.context() as patch:
             self._patch(patch)
-            return json.dumps(self.driver.latest_offset(START, unlimited=False).json())
+            return json.dumps(self.query.latest_offset(START, unlimited=False).json())
 
     def written(self, end: str, *, rows_of_a_task: int | None = None) -> list[tuple[str, str]]:
         """What the tasks of the batch wrote as (id, body), before a crash if it is said how far each of them came."""
         schema, rows = source_schema(self.options), []
         with self._monkeypatch.context() as patch:
             self._patch(patch)
-            for number, partition in enumerate(self.driver.partitions(START, StreamOffset.of(json.loads(end)))):
+            for number, partition in enumerate(self.query.partitions(START, StreamOffset.of(json.loads(end)))):
                 assert isinstance(partition, QueueRangesPartition)
                 ids = PlaceIds("out", "U", "query-7", number)
                 of_task: list[tuple[str, str]] = []

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rocketsim_client.errors import NameServerUnavailable
-from rocketsim_source import stream_reader
+from rocketsim_source import stream_query
 from rocketsim_source.options.data_loss import DataLossError
 from rocketsim_source.options.option_values import OptionError
 from rocketsim_source.options.source_options import source_options
@@ -21,7 +21,7 @@ from rocketsim_source.planning.queue_watch import NothingAnswers
 from rocketsim_source.planning.splits import Parallelism, QueueRange
 from rocketsim_source.queue import Offsets, Queue
 from rocketsim_source.source_cluster import Answered
-from rocketsim_source.stream_reader import _Driver
+from rocketsim_source.stream_query import StreamQuery
 from tests.source.memory_cluster import MemoryCluster
 from tests.support.polling import wait_until
 
@@ -30,15 +30,15 @@ Q0, Q1, Q2 = (Queue("T", "broker-a", number) for number in range(3))
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_reader, "TRUNCATION_GRACE_S", 0.1)
-    monkeypatch.setattr(stream_reader, "BOUNDED_WAIT_S", 0.1)
+    monkeypatch.setattr(stream_query, "TRUNCATION_GRACE_S", 0.1)
+    monkeypatch.setattr(stream_query, "BOUNDED_WAIT_S", 0.1)
 
 
-def driver(cluster: MemoryCluster, **given: str) -> _Driver:
+def driver(cluster: MemoryCluster, **given: str) -> StreamQuery:
     given = {"idlePollMs": "0", "queueDiscoveryIntervalMs": "0", "startingOffsets": "earliest", "topic": "T"} | given
     if not given["topic"]:
         del given["topic"]
-    return _Driver(source_options({"nameServer": "h:1"} | given, streaming=True), cluster)
+    return StreamQuery(source_options({"nameServer": "h:1"} | given, streaming=True), cluster)
 
 
 def cluster_with(count: int = 10, *broker_ids: int) -> MemoryCluster:
@@ -48,11 +48,11 @@ def cluster_with(count: int = 10, *broker_ids: int) -> MemoryCluster:
     return cluster
 
 
-def next_end(found: _Driver, start: StreamOffset, **limits: Any) -> StreamOffset:
+def next_end(found: StreamQuery, start: StreamOffset, **limits: Any) -> StreamOffset:
     return found.latest_offset(start, unlimited=limits.get("unlimited", False))
 
 
-def planned(found: _Driver, start: StreamOffset, end: StreamOffset) -> dict[Queue, tuple[int, int]]:
+def planned(found: StreamQuery, start: StreamOffset, end: StreamOffset) -> dict[Queue, tuple[int, int]]:
     ranges = {}
     for partition in found.partitions(start, end):
         assert isinstance(partition, QueueRangesPartition)
@@ -611,7 +611,7 @@ def test_progress_has_lag_group_and_route_from_the_cache() -> None:
 # --- a batch that is run again ----------------------------------------------------------------------------------------
 
 
-def cut(found: _Driver, start: StreamOffset, end: StreamOffset) -> list[list[QueueRange]]:
+def cut(found: StreamQuery, start: StreamOffset, end: StreamOffset) -> list[list[QueueRange]]:
     """The ranges of each partition, as Spark hands them to tasks."""
     return [one.ranges for one in found.partitions(start, end)]  # type: ignore[attr-defined]
 

@@ -1,0 +1,233 @@
+"""One stream query in the driver's process: where it starts, how far each batch goes, what is committed and reported.
+
+Spark's part is `stream_reader.py`; the decisions are those of `planning`, the thread that commits is that of `commits`.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql.datasource import InputPartition
+
+from rocketsim_source.commits.committer import Committer, now_ms
+from rocketsim_source.options.data_loss import DELETED, EARLIEST, TRUNCATED
+from rocketsim_source.options.source_options import SourceOptions
+from rocketsim_source.planning.offsets import StreamOffset
+from rocketsim_source.planning.partition import parallelism_now, plan_partitions
+from rocketsim_source.planning.progress import LagClock, report
+from rocketsim_source.planning.queue_watch import NothingAnswers, QueueWatch, answered, refuse_silence
+from rocketsim_source.planning.splits import QueueRange
+from rocketsim_source.planning.starts import Facts, Wanted, end_offsets, start_offsets, wanted_ends, wanted_starts
+from rocketsim_source.planning.stream_planner import StreamPlanner, read_in, truncated
+from rocketsim_source.queue import Offsets, Queue
+from rocketsim_source.source_cluster import Answered, BrokerCluster, Seen
+
+TRUNCATION_GRACE_S = 3.0  # a master's visible end may step back for a moment when a slave comes into sync
+BOUNDED_WAIT_S = 10.0  # how long availableNow waits for a broker name of which nobody answers
+POLL_S = 0.01
+POLL_MAX_S = 0.05
+
+
+class StreamQuery:
+    """Made with the first call that needs brokers, and kept as long as the query runs."""
+
+    def __init__(self, options: SourceOptions, cluster: BrokerCluster) -> None:
+        self.options = options
+        self.available_now = False
+        self._cluster = cluster
+        self._watch = QueueWatch(cluster, options, now_ms)
+        self._planner = StreamPlanner.of(options)
+        self._committer = Committer(cluster, options) if options.commits else None
+        self._initial: StreamOffset | None = None
+        self._asked_before = False
+        self._seen = Seen()
+        self._position: Offsets = {}
+        self._lag_clock = LagClock()
+        self._ends: Offsets = {}
+
+    # --- where to start -----------------------------------------------------------------------------------------------
+
+    def initial_offset(self) -> StreamOffset:
+        """The same at every call of one run: Spark asks twice."""
+        if self._initial is None:
+            queues = self._watch.discover(must_exist=True)
+            wanted_ends(self.options, queues)  # names nobody who is not there; later he may only be away
+            starts = self._resolve(wanted_starts(self.options, queues, streaming=True))
+            self._initial = StreamOffset(starts, read_in=read_in(StreamOffset({}), starts, self._seen.bounds))
+            if self._committer and self.options.commit_initial_offset:
+                self._committer.start_at(starts)
+        return self._initial
+
+    def _resolve(self, wanted: Wanted) -> Offsets:
+        self._seen = seen = self._watch.look(wanted.positions, must_answer=True)
+        wanted = Wanted(
+            {queue: chain for queue, chain in wanted.positions.items() if queue in seen.bounds}, wanted.timestamps
+        )
+        found = answered(self._cluster.search(wanted.timestamps), "offset at startingTimestamp")
+        committed = answered(self._committed(wanted), "committed offset")
+        return start_offsets(wanted, Facts(seen.bounds, committed, found), self.options)
+
+    def _committed(self, wanted: Wanted) -> Answered:
+        asked = wanted.needs_committed()
+        if not asked:
+            return Answered()
+        assert self.options.group is not None
+        return self._cluster.committed(self.options.group, asked)
+
+    # --- how far to go ------------------------------------------------------------------------------------------------
+
+    def latest_offset(self, start: StreamOffset, *, unlimited: bool) -> StreamOffset:
+        first, self._asked_before = not self._asked_before, True
+        is_initial = self._initial is not None and start.offsets == self._initial.offsets
+        self._position = dict(start.offsets)
+        if first and is_initial and not start.anchor and self.options.initial_offset_anchor and not unlimited:
+            return StreamOffset(start.offsets, anchor=True, read_in=start.read_in)
+        if not is_initial:
+            self._processed(start, "onTrigger")
+        deadline = time.monotonic() + self.options.idle_poll_ms / 1000
+        pause = POLL_S
+        while True:
+            end = self._plan(start, unlimited)
+            left = deadline - time.monotonic()
+            if end != start.offsets:
+                self._position = dict(end)
+                epochs = read_in(start, end, self._seen.bounds)
+                return StreamOffset(end, split=parallelism_now(self.options), read_in=epochs)
+            if self.available_now or unlimited or left <= 0:
+                return start
+            # An idle query would ask ninety times a second; a new record is still seen within this pause.
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, POLL_MAX_S)
+
+    def _plan(self, start: StreamOffset, unlimited: bool) -> Offsets:
+        queues = self._watch.discover(must_answer=self.available_now)
+        seen = self._look(start, queues)
+        if self.available_now and self._planner.target is None:
+            self._planner.target = {queue: found.max_offset for queue, found in seen.bounds.items()}
+        new = {queue for queue in seen.bounds if queue not in start.offsets}
+        if self._planner.target is not None:
+            new &= self._planner.target.keys()
+        end = self._planner.next_offsets(
+            start,
+            seen,
+            self._added(new, seen),
+            self._ends,
+            unlimited=unlimited,
+            bounded=self.available_now,
+            now_ms=now_ms(),
+        )
+        if self._committer and (dropped := start.offsets.keys() - end.keys()):
+            self._committer.forget(set(dropped))
+        return end
+
+    def _look(self, start: StreamOffset, queues: set[Queue]) -> Seen:
+        """Bounds of all queues.  A queue that seems truncated is asked again until that is certain."""
+        asked = sorted({queue for queue in start.offsets if self.options.reads(queue)} | queues)
+        begun = time.monotonic()
+        while True:
+            waited = time.monotonic() - begun
+            seen = self._watch.look(asked, read_in=start.read_in)
+            self._learn_ends(asked, seen)
+            unsure = truncated(start.offsets, seen.bounds) and waited < TRUNCATION_GRACE_S
+            # A bounded run that left out a queue for which nobody answers would end as if it had read everything.
+            if self.available_now and seen.silent and waited >= BOUNDED_WAIT_S:
+                refuse_silence(seen)
+            if not unsure and not (self.available_now and seen.silent):
+                break
+            time.sleep(POLL_MAX_S)
+        self._seen = seen
+        now = now_ms()
+        for queue, found in seen.bounds.items():
+            self._lag_clock.observe(queue, found.max_offset, now)
+        return seen
+
+    def _added(self, new: set[Queue], seen: Seen) -> Offsets:
+        """Where new queues start; those of which that cannot be said now are found again."""
+        if not new:
+            return {}
+        wanted = Wanted(dict.fromkeys(sorted(new), self.options.new_queue_offsets))
+        committed = self._committed(wanted)
+        if self.available_now:
+            answered(committed, "committed offset")
+        said = {queue: chain for queue, chain in wanted.positions.items() if queue not in committed.silent}
+        return start_offsets(Wanted(said), Facts(seen.bounds, committed.offsets), self.options)
+
+    def _learn_ends(self, asked: Sequence[Queue], seen: Seen) -> None:
+        """Ends from the options.  Those by timestamp are only known once a record has passed it, and are then fixed;
+        while nobody says where it is, the queue waits.
+        """
+        wanted = wanted_ends(self.options, asked, strangers=False)
+        open_ends = {
+            queue: ms for queue, ms in wanted.timestamps.items() if queue in seen.bounds and queue not in self._ends
+        }
+        found = self._cluster.search(open_ends)
+        seen.fell_silent(found.silent)
+        self._ends |= end_offsets(Wanted(wanted.positions, open_ends), Facts(seen.bounds, {}, found.offsets))
+
+    # --- what to read -------------------------------------------------------------------------------------------------
+
+    def partitions(self, start: StreamOffset, end: StreamOffset) -> list[InputPartition]:
+        """A plan from the two offsets alone, so that a replayed batch reads the same in the same partitions; only an
+        allowed data loss looks at the brokers.
+        """
+        if end.anchor:
+            return []
+        if self._initial is not None and not self._asked_before:
+            self._refuse_unknown_starts(end.offsets.keys() - start.offsets.keys())
+        ranges = [
+            QueueRange(queue, self._from(queue, start.offsets[queue], until), until)
+            for queue, until in end.offsets.items()
+            if queue in start.offsets  # else it is new, and starts there
+        ]
+        return plan_partitions(ranges, self.options, self._cluster, end.split or parallelism_now(self.options))
+
+    def _from(self, queue: Queue, start: int, until: int) -> int:
+        if start <= until:
+            return start
+        what = (
+            f"should be read from {start} to {until}: its end went back, or this is the first batch of a query whose "
+            "start moved on before the batch was finished (initialOffsetAnchor=true prevents that)"
+        )
+        if self.options.data_loss.allow(TRUNCATED, queue, what) != EARLIEST:
+            return until
+        found = self._watch.look([queue], must_answer=True).bounds.get(queue)
+        return min(until, found.min_offset if found else until)
+
+    def _refuse_unknown_starts(self, queues: set[Queue]) -> None:
+        """The first batch of a query is run again, without an anchor before it: its start is what the brokers say now.
+        A queue of which nobody says it must not be taken for a new one, of which nothing is read.
+        """
+        seen = self._watch.look(sorted(queues))
+        for queue in sorted(queues):
+            if queue in seen.gone:
+                self.options.data_loss.allow(DELETED, queue, "is gone: its master has no such topic or queue")
+            else:
+                raise NothingAnswers(
+                    f"the first batch has to be run again, and nobody said where {queue} starts: start the query again "
+                    "when its brokers are back (initialOffsetAnchor=true writes starts down before anything is read)"
+                )
+
+    # --- committing, progress, the end --------------------------------------------------------------------------------
+
+    def batch_committed(self, end: StreamOffset) -> None:
+        self._processed(end, "onCommit")
+
+    def _processed(self, offset: StreamOffset, when: str) -> None:
+        if self._committer is None:
+            return
+        # Nothing was read before an anchor: a group that has an offset of its own keeps it.
+        if self.options.commit_offsets in ("auto", when) and not offset.anchor:
+            self._committer.processed(offset.offsets)
+        self._committer.check()
+
+    def report(self) -> dict[str, Any] | None:
+        if not self._seen.bounds and not self._seen.silent:
+            return None
+        now = now_ms()
+        waits = [self._lag_clock.waiting_ms(queue, self._position.get(queue, 0), now) for queue in self._seen.bounds]
+        group = self._committer.status() if self._committer else None
+        return report(self._seen.bounds, self._position, max(waits, default=0), group, self._seen.silent_names)
+
+    def close(self) -> None:
+        if self._committer is not None:
+            self._committer.close(self.options.commit_timeout_ms / 1000)
