@@ -12,7 +12,7 @@ from rocketsim_proto import broker_pb2
 
 import broker_service.config
 import rocketsim_client
-import rocketsim_source.options
+import rocketsim_source.options.source_options
 from rocketsim_cli.main import app
 from rocketsim_client import Producer, errors
 from tests.support import surface
@@ -127,7 +127,7 @@ def test_a_command_and_a_choice_that_are_gone_are_told(monkeypatch):
 
 
 def test_an_option_of_spark_with_another_default_is_told(monkeypatch):
-    field = rocketsim_source.options.SourceOptions.__dataclass_fields__["pull_retries"]
+    field = rocketsim_source.options.source_options.SourceOptions.__dataclass_fields__["pull_retries"]
     monkeypatch.setattr(field, "default", 6)
     assert gone("spark") == ["source option pullRetries default 5"]
 

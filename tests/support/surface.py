@@ -349,10 +349,10 @@ def spark() -> Iterator[str]:
     """The data source: its options with defaults, the columns of its schemas, those that the sink takes."""
     from pyspark_rocketsim import DefaultSource
     from rocketsim_source import RocketSimDataSource
-    from rocketsim_source.options import FROM_SPARK, READER_GROUP, SourceOptions
+    from rocketsim_source.options.sink_options import FROM_SPARK_STREAMS, SinkOptions
+    from rocketsim_source.options.source_options import FROM_SPARK, READER_GROUP, SourceOptions
     from rocketsim_source.schema import OTHER_FORMS
-    from rocketsim_source.sink_columns import NAMES, check_type
-    from rocketsim_source.sink_options import FROM_SPARK_STREAMS, SinkOptions
+    from rocketsim_source.sink.sink_columns import NAMES, check_type
 
     assert DefaultSource is RocketSimDataSource
     yield "from rocketsim_source import RocketSimDataSource"
