@@ -41,7 +41,8 @@ def client() -> Iterator[str]:
         importlib.import_module(module.name)
     yield from (line for line in golden("client") if line.startswith("from ") and can_be_imported(line))
     yield from (f"from rocketsim_client import {name}" for name in package.__all__)
-    exceptions = {kind for kind in subclasses(errors.RocketSimError) if is_public(kind.__name__)}
+    of_client = (kind for kind in subclasses(errors.RocketSimError) if kind.__module__.startswith("rocketsim_client."))
+    exceptions = {kind for kind in of_client if is_public(kind.__name__)}
     yield from (f"from {kind.__module__} import {kind.__name__}" for kind in exceptions)
     for kind in exceptions:
         yield from of_exception(kind)
