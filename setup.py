@@ -1,57 +1,50 @@
-"""Packages one by one: `tests` and `conf` are not installed, and `rocketsim_proto` lives inside `proto/`."""
+"""What is installed: `rocketsim_proto` lives inside `proto/`; `tests`, `benchmarks` and `conf` stay in the checkout.
 
-from setuptools import setup
+The base is what a producer, a pull consumer or an admin program needs; the command with its servers and the Spark data
+source are extras.
+"""
+
+from setuptools import find_packages, setup
+
+PACKAGES = [
+    *find_packages(include=[f"{name}*" for name in ("broker_service", "rocketsim_cli", "rocketsim_client")]),
+    *find_packages(include=["rocketsim_source*"]),
+    *find_packages("proto", include=["rocketsim_proto*"]),
+]
 
 setup(
     name="rocketsim",
     version="0.1.0",
     description="RocketMQ's master/slave broker pair in Python on gRPC, with Spark as its consumer",
     license="Apache-2.0",
+    classifiers=["Operating System :: POSIX :: Linux", "Programming Language :: Python :: 3", "Typing :: Typed"],
     python_requires=">=3.11",
-    packages=[
-        "broker_service",
-        "broker_service.admin",
-        "broker_service.broker",
-        "broker_service.namesrv",
-        "broker_service.replication",
-        "broker_service.store",
-        "rocketsim_cli",
-        "rocketsim_cli.admin",
-        "rocketsim_client",
-        "rocketsim_client.routing",
-        "rocketsim_client.sending",
-        "rocketsim_client.transport",
-        "rocketsim_proto",
-        "rocketsim_source",
-        "rocketsim_source.commits",
-        "rocketsim_source.options",
-        "rocketsim_source.planning",
-        "rocketsim_source.reading",
-        "rocketsim_source.sink",
-    ],
+    packages=PACKAGES,
     package_dir={"rocketsim_proto": "proto/rocketsim_proto"},
     py_modules=["pyspark_rocketsim"],
-    package_data={"rocketsim_proto": ["*.proto", "*.pyi", "py.typed"]},
+    package_data={"": ["py.typed"], "rocketsim_proto": ["*.proto", "*.pyi"]},
     install_requires=[
         "grpcio>=1.85",
-        "grpcio-health-checking>=1.85",
-        "grpcio-reflection>=1.85",
         "isal>=1.8",
-        "javaproperties>=0.8",
         "lz4>=4.4",
         "numpy>=2.0",
-        "prometheus-client>=0.20",
         "protobuf>=7.36",
-        "psutil>=6",
         "pyarrow>=20",
-        "pyspark>=4.2",
-        "rich>=13",
-        "typer>=0.16",
         "zstandard>=0.25",
     ],
     extras_require={
-        "connect": ["grpcio-status>=1.85", "googleapis-common-protos>=1.65", "pandas<3", "zstandard>=0.25"],
+        "cli": [
+            "grpcio-health-checking>=1.85",
+            "grpcio-reflection>=1.85",
+            "javaproperties>=0.8",
+            "prometheus-client>=0.20",
+            "psutil>=6",
+            "rich>=13",
+            "typer>=0.16",
+        ],
+        "spark": ["pyspark>=4.2"],
+        "connect": ["grpcio-status>=1.85", "googleapis-common-protos>=1.65", "pandas<3"],
         "dev": ["grpcio-tools==1.85.1", "hypothesis", "mypy", "pytest", "pytest-xdist", "ruff"],
     },
-    entry_points={"console_scripts": ["rocketsim = rocketsim_cli.main:main"]},
+    entry_points={"console_scripts": ["rocketsim = rocketsim_cli.__main__:main"]},
 )

@@ -20,6 +20,8 @@ def explain(error: BaseException) -> str | None:
         return f"{error}. Is it running (`rocketsim up` starts a cluster), and is -n or NAMESRV_ADDR its address?"
     if isinstance(error, Trouble | ServerError | ClientError):
         return str(error) or type(error).__name__
+    if isinstance(error, ModuleNotFoundError) and error.name == "pyspark":
+        return "pyspark is not installed; this command needs it: pip install 'rocketsim[cli,spark]'"
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename else str(error)
     return None

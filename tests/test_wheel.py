@@ -1,0 +1,170 @@
+"""The wheel in a fresh environment: what it contains, and what a program can do with the base and with each extra.
+
+The environment sees no other packages than those that the wheel's own metadata asks for.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from importlib.metadata import Distribution, PathDistribution, distribution
+from pathlib import Path
+
+import pytest
+
+from tests.support.fake_broker import FakeCluster
+from tests.support.processes import ROOT
+
+PACKAGES = ("broker_service", "rocketsim_cli", "rocketsim_client", "rocketsim_source", "rocketsim_proto")
+SOURCES = ("broker_service", "rocketsim_cli", "rocketsim_client", "rocketsim_source", "proto")
+FILES = ("setup.py", "pyproject.toml", "pyspark_rocketsim.py", "LICENSE")
+
+
+class Environment:
+    """A virtual environment with the wheel and nothing else; other packages are added by `run`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        source = folder / "source"
+        for name in SOURCES:
+            shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        for name in FILES:
+            shutil.copy(ROOT / name, source / name)
+        pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", "--no-input"]
+        build = ["wheel", "--no-deps", "--no-build-isolation", "-w", folder, source]
+        done = subprocess.run([*pip, *build], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        (self.wheel,) = folder.glob("*.whl")
+        self.python = folder / "fresh" / "bin" / "python"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "fresh"], check=True)
+        install = ["--python", self.python, "install", "--no-deps", "--no-index", "--no-compile", self.wheel]
+        subprocess.run([*pip, *install], check=True)
+        (metadata,) = folder.glob("fresh/lib/*/site-packages/*.dist-info")
+        self.metadata = PathDistribution(metadata)
+
+    def packages(self, *extras: str) -> Path:
+        """A folder with links to what the wheel requires with these extras, and to what that requires."""
+        folder = self.folder / "-".join(("packages", *extras))
+        if not folder.exists():
+            folder.mkdir()
+            for one in closed(required(self.metadata, extras)):
+                link(one, folder)
+        return folder
+
+    def run(self, *words: str, extras: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        return subprocess.run(
+            [self.python, *words],
+            env=kept | {"PYTHONPATH": str(self.packages(*extras))},
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    def says(self, code: str, extras: tuple[str, ...] = ()) -> str:
+        done = self.run("-c", code, extras=extras)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+
+def required(one: Distribution, extras: tuple[str, ...] = ()) -> Iterator[str]:
+    """The names of what a distribution requires on this platform: its markers are those of pip's own library."""
+    from pip._vendor.packaging.requirements import Requirement
+
+    for text in one.requires or ():
+        wanted = Requirement(text)
+        if wanted.marker is None or any(wanted.marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+            yield wanted.name
+
+
+def closed(names: Iterator[str]) -> list[Distribution]:
+    found: dict[str, Distribution] = {}
+    waiting = list(names)
+    while waiting:
+        if (name := re.sub("[-_.]+", "-", waiting.pop()).lower()) not in found:
+            found[name] = distribution(name)
+            waiting += required(found[name])
+    return list(found.values())
+
+
+def link(one: Distribution, folder: Path) -> None:
+    for parts in {file.parts for file in one.files or () if ".." not in file.parts}:
+        place = Path(str(one.locate_file(parts[0])))
+        # Several distributions share a namespace package such as `google`.
+        names = (
+            parts[:2] if place.is_dir() and place.suffix == "" and not (place / "__init__.py").exists() else parts[:1]
+        )
+        target = folder.joinpath(*names)
+        target.parent.mkdir(exist_ok=True)
+        if not target.exists():
+            target.symlink_to(str(one.locate_file("/".join(names))))
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory):
+    return Environment(tmp_path_factory.mktemp("wheel"))
+
+
+def test_it_has_every_module_and_marker_and_nothing_of_the_checkout(fresh):
+    names = [name for name in zipfile.ZipFile(fresh.wheel).namelist() if ".dist-info/" not in name]
+    there = {
+        str(path.relative_to(ROOT / "proto" if source == "proto" else ROOT))
+        for source in SOURCES
+        for path in (ROOT / source).rglob("*")
+        if path.suffix in (".py", ".pyi", ".proto", ".typed") and "__pycache__" not in path.parts
+    }
+    assert set(names) == there | {"pyspark_rocketsim.py"}
+    assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
+
+
+def test_a_producer_needs_neither_extra(fresh):
+    code = """
+import sys
+from rocketsim_client import Admin, Message, Producer, PullConsumer
+import rocketsim_client
+with Producer({address!r}) as producer:
+    print(producer.send(Message("T", b"from the wheel")).send_status.name, rocketsim_client.__file__)
+for name in {absent!r}:
+    assert name not in sys.modules, name
+    try:
+        __import__(name)
+    except ModuleNotFoundError:
+        continue
+    raise AssertionError(name + " is there without its extra")
+"""
+    absent = ["pyspark", "pandas", "typer", "rich", "javaproperties", "psutil", "prometheus_client", "grpc_health"]
+    with FakeCluster("T") as cluster:
+        broker = cluster.start("broker-a")
+        status, place = fresh.says(code.format(address=cluster.address, absent=absent)).split()
+        assert status == "SEND_OK"
+        assert Path(place).is_relative_to(fresh.folder / "fresh")
+        assert sum(map(len, broker.store.queues.values())) == 1
+
+
+def test_the_command_without_its_extra_says_what_to_install(fresh):
+    done = fresh.run(str(fresh.python.parent / "rocketsim"), "--version")
+    assert done.returncode == 1
+    assert done.stderr == ("rocketsim: typer is not installed; the command needs it: pip install 'rocketsim[cli]'\n")
+
+
+def test_the_command_and_its_servers_need_only_their_extra(fresh):
+    done = fresh.run(str(fresh.python.parent / "rocketsim"), "--version", extras=("cli",))
+    assert (done.stdout, done.returncode) == (f"rocketsim {fresh.metadata.version}\n", 0)
+    servers = "import broker_service.__main__, rocketsim_cli.servers, sys; print('pyspark' in sys.modules)"
+    assert fresh.says(servers, extras=("cli",)) == "False"
+    demo = fresh.run(str(fresh.python.parent / "rocketsim"), "demo", extras=("cli",))
+    assert "pip install 'rocketsim[cli,spark]'" in demo.stderr
+    assert demo.returncode == 1
+
+
+def test_the_data_source_needs_only_its_extra(fresh):
+    code = """
+from pyspark_rocketsim import DefaultSource
+from rocketsim_source import batch_reader, stream_reader, writer
+print(DefaultSource({"nameServer": "127.0.0.1:1", "topic": "T"}).schema().names[0])
+"""
+    assert fresh.says(code, extras=("spark",)) == "topic"
