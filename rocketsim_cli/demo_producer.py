@@ -2,13 +2,13 @@
 
 import json
 import subprocess
-import sys
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from rocketsim_cli import until_parent_ends
 from rocketsim_cli.trouble import Trouble
 
 FINISH_TIMEOUT_S = 60.0
@@ -47,16 +47,16 @@ class ProducerProcess:
         self._newest = Sent()
         with self._log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "rocketsim_cli.telemetry"),
-                    *("--name-server", name_server, "--topic", topic),
+                until_parent_ends.command(
+                    *("rocketsim_cli.telemetry", "--name-server", name_server, "--topic", topic),
                     *("--rate", str(rate), "--ids", str(self._ids_file)),
-                ],
+                ),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
                 process_group=0,
+                pass_fds=[until_parent_ends.lifeline()],
             )
         self._reader = threading.Thread(target=self._read_reports, daemon=True)
         self._reader.start()

@@ -19,7 +19,7 @@ import typer
 from rocketsim_cli.main import app, main
 from tests.support.golden import unpack_golden
 from tests.support.polling import wait_until
-from tests.support.processes import Processes
+from tests.support.processes import Processes, pids_by_argument
 
 pytestmark = pytest.mark.cluster
 
@@ -396,17 +396,8 @@ def test_the_servers_of_up_do_not_outlive_it_when_it_is_killed(tmp_path: Path):
 
 def pids_of(folder: Path) -> dict[str, int]:
     """The servers that run with a configuration file of this folder."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                arguments = (entry / "cmdline").read_bytes().decode().split("\0")
-            except OSError:
-                continue
-            for argument in arguments:
-                if argument.startswith(str(folder)) and argument.endswith(".properties"):
-                    found[Path(argument).stem] = int(entry.name)
-    return found
+    found = pids_by_argument(lambda argument: argument.startswith(str(folder)) and argument.endswith(".properties"))
+    return {Path(argument).stem: pid for argument, pid in found.items()}
 
 
 def test_a_promotion_says_what_stands_against_it_and_what_it_cuts_and_a_slave_that_is_gone_is_forgotten(pair):

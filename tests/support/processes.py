@@ -12,10 +12,14 @@ Keys of the configuration are given by their names there; `listenPort` is 0 unti
 keeps.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+
+import psutil
 
 from rocketsim_cli import until_parent_ends
 from tests.support.polling import wait_until
@@ -202,6 +206,15 @@ class Processes:
     def _add(self, process: ServerProcess) -> ServerProcess:
         self._started.append(process)
         return process
+
+
+def pids_by_argument(matches: Callable[[str], bool]) -> dict[str, int]:
+    """The processes of this machine that were started with a matching argument, by that argument."""
+    found = {}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+            found.update({argument: process.pid for argument in process.cmdline() if matches(argument)})
+    return found
 
 
 def _text(value: object) -> str:
