@@ -1,4 +1,5 @@
-"""What an application imports: producer, pull consumer, admin, and their words.
+# isort: skip_file
+"""What an application imports: producer, pull consumer, admin, their values and errors.
 
 Each name brings its module when it is first asked for: Spark's driver starts a process for every stream, and waits for
 what that imports.
@@ -8,65 +9,155 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rocketsim_client.admin import Admin
-    from rocketsim_client.admin_model import SubscriptionGroupConfig, TopicConfig
-    from rocketsim_client.cluster import Cluster
-    from rocketsim_client.consumer import PullConsumer, PullResult
-    from rocketsim_client.errors import RocketSimError, SendFailed
-    from rocketsim_client.message_view import MessageView
-    from rocketsim_client.model import (
-        CommitStatus,
-        Message,
-        MessageQueue,
-        PullStatus,
-        QueueBounds,
-        QueueRange,
-        SendResult,
-        SendStatus,
+    from rocketsim_client.admin import (
+        Admin as Admin,
     )
-    from rocketsim_client.producer import Producer
+    from rocketsim_client.admin_model import (
+        ClusterMember as ClusterMember,
+        ConsumeProgress as ConsumeProgress,
+        Forfeit as Forfeit,
+        HaSlave as HaSlave,
+        HaStatus as HaStatus,
+        Promotion as Promotion,
+        ResetOffset as ResetOffset,
+        SubscriptionGroupConfig as SubscriptionGroupConfig,
+        TopicConfig as TopicConfig,
+        TopicStatus as TopicStatus,
+    )
+    from rocketsim_client.cluster import (
+        Cluster as Cluster,
+    )
+    from rocketsim_client.consumer import (
+        PullConsumer as PullConsumer,
+        PullResult as PullResult,
+    )
+    from rocketsim_client.errors import (
+        BadAnswer as BadAnswer,
+        BrokerNotExist as BrokerNotExist,
+        BrokerRefused as BrokerRefused,
+        BrokerUnavailable as BrokerUnavailable,
+        CallTimeout as CallTimeout,
+        ClientClosed as ClientClosed,
+        CommitFailed as CommitFailed,
+        ExpressionInvalid as ExpressionInvalid,
+        GroupNotExist as GroupNotExist,
+        InvalidParameter as InvalidParameter,
+        MasterNotExist as MasterNotExist,
+        MessageIllegal as MessageIllegal,
+        NameServerUnavailable as NameServerUnavailable,
+        NoPermission as NoPermission,
+        NoRoute as NoRoute,
+        NotFound as NotFound,
+        QueueNotExist as QueueNotExist,
+        RocketSimError as RocketSimError,
+        SendFailed as SendFailed,
+        ServiceNotAvailable as ServiceNotAvailable,
+        StoreDamaged as StoreDamaged,
+        SystemBusy as SystemBusy,
+        TooNew as TooNew,
+        TopicNotExist as TopicNotExist,
+        Unreachable as Unreachable,
+    )
+    from rocketsim_client.message_view import (
+        FoundMessages as FoundMessages,
+        Messages as Messages,
+        MessageView as MessageView,
+    )
+    from rocketsim_client.model import (
+        BatchPart as BatchPart,
+        CommitResult as CommitResult,
+        CommitStatus as CommitStatus,
+        GetMessageStatus as GetMessageStatus,
+        LogEpoch as LogEpoch,
+        Message as Message,
+        MessageQueue as MessageQueue,
+        OffsetRange as OffsetRange,
+        ProducerStats as ProducerStats,
+        PullFrame as PullFrame,
+        PullStatus as PullStatus,
+        QueueBounds as QueueBounds,
+        QueueRange as QueueRange,
+        Segment as Segment,
+        SendResult as SendResult,
+        SendResults as SendResults,
+        SendStatus as SendStatus,
+    )
+    from rocketsim_client.producer import (
+        Producer as Producer,
+    )
+    from rocketsim_client.route import (
+        BrokerData as BrokerData,
+        QueueData as QueueData,
+        TopicRoute as TopicRoute,
+    )
 
 _MODULES = {  # where each name is
     "Admin": "admin",
+    "BadAnswer": "errors",
+    "BatchPart": "model",
+    "BrokerData": "route",
+    "BrokerNotExist": "errors",
+    "BrokerRefused": "errors",
+    "BrokerUnavailable": "errors",
+    "CallTimeout": "errors",
+    "ClientClosed": "errors",
     "Cluster": "cluster",
+    "ClusterMember": "admin_model",
+    "CommitFailed": "errors",
+    "CommitResult": "model",
     "CommitStatus": "model",
+    "ConsumeProgress": "admin_model",
+    "ExpressionInvalid": "errors",
+    "Forfeit": "admin_model",
+    "FoundMessages": "message_view",
+    "GetMessageStatus": "model",
+    "GroupNotExist": "errors",
+    "HaSlave": "admin_model",
+    "HaStatus": "admin_model",
+    "InvalidParameter": "errors",
+    "LogEpoch": "model",
+    "MasterNotExist": "errors",
     "Message": "model",
+    "MessageIllegal": "errors",
     "MessageQueue": "model",
     "MessageView": "message_view",
+    "Messages": "message_view",
+    "NameServerUnavailable": "errors",
+    "NoPermission": "errors",
+    "NoRoute": "errors",
+    "NotFound": "errors",
+    "OffsetRange": "model",
     "Producer": "producer",
+    "ProducerStats": "model",
+    "Promotion": "admin_model",
     "PullConsumer": "consumer",
+    "PullFrame": "model",
     "PullResult": "consumer",
     "PullStatus": "model",
     "QueueBounds": "model",
+    "QueueData": "route",
+    "QueueNotExist": "errors",
     "QueueRange": "model",
+    "ResetOffset": "admin_model",
     "RocketSimError": "errors",
+    "Segment": "model",
     "SendFailed": "errors",
     "SendResult": "model",
+    "SendResults": "model",
     "SendStatus": "model",
+    "ServiceNotAvailable": "errors",
+    "StoreDamaged": "errors",
     "SubscriptionGroupConfig": "admin_model",
+    "SystemBusy": "errors",
+    "TooNew": "errors",
     "TopicConfig": "admin_model",
+    "TopicNotExist": "errors",
+    "TopicRoute": "route",
+    "TopicStatus": "admin_model",
+    "Unreachable": "errors",
 }
 
-__all__ = [
-    "Admin",
-    "Cluster",
-    "CommitStatus",
-    "Message",
-    "MessageQueue",
-    "MessageView",
-    "Producer",
-    "PullConsumer",
-    "PullResult",
-    "PullStatus",
-    "QueueBounds",
-    "QueueRange",
-    "RocketSimError",
-    "SendFailed",
-    "SendResult",
-    "SendStatus",
-    "SubscriptionGroupConfig",
-    "TopicConfig",
-]
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> object:

@@ -29,8 +29,8 @@ from rocketsim_client.errors import (
     TopicNotExist,
 )
 from rocketsim_client.message_view import FoundMessages, Messages, MessageView
-from rocketsim_client.model import MessageQueue
-from rocketsim_client.route import MASTER_ID, TopicRoute
+from rocketsim_client.model import MASTER_ID, MessageQueue
+from rocketsim_client.route import TopicRoute
 from rocketsim_client.transport.channels import Channels
 from rocketsim_client.transport.grpc_admin import GrpcAdmin
 from rocketsim_client.transport.grpc_transport import GrpcTransport

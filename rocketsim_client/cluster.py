@@ -2,21 +2,29 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from rocketsim_client.errors import BadAnswer, CallTimeout, InvalidParameter, RocketSimError, TopicNotExist, Unreachable
+from rocketsim_client.errors import (
+    BadAnswer,
+    CallTimeout,
+    CommitFailed,
+    InvalidParameter,
+    RocketSimError,
+    TopicNotExist,
+    Unreachable,
+)
 from rocketsim_client.expression import TagExpression
 from rocketsim_client.model import (
+    MASTER_ID,
     CommitResult,
     CommitStatus,
     LogEpoch,
     MessageQueue,
     PullFrame,
     QueueBounds,
-    QueueRange,
+    Ranges,
     by_broker,
 )
 from rocketsim_client.range_pull import FRAME_BYTES, RangeProgress
 from rocketsim_client.retry import another_may_do_better, tells_more
-from rocketsim_client.route import MASTER_ID
 from rocketsim_client.routing.members import Member
 from rocketsim_client.routing.router import Router, nobody
 from rocketsim_client.transport.transport import OffsetsAnswer
@@ -24,14 +32,6 @@ from rocketsim_client.transport.transport import OffsetsAnswer
 # A stream that has to go on after this is opened anew where it was: bounds how long a dead peer is waited for.
 STREAM_DEADLINE_S = 10.0
 COMMIT_TARGETS = ("masterFirst", "masterOnly", "both")
-
-
-class CommitFailed(RocketSimError):
-    """At least one broker name took no commit; `result` says what the others did."""
-
-    def __init__(self, message: str, result: CommitResult) -> None:
-        super().__init__(message)
-        self.result = result
 
 
 class Cluster(Router):
@@ -149,7 +149,7 @@ class Cluster(Router):
         """
         if target not in COMMIT_TARGETS:
             raise ValueError(f"commit target {target!r}: one of {', '.join(COMMIT_TARGETS)}")
-        result = CommitResult({}, {}, {})
+        result = CommitResult()
         for _, topic, queues in self._by_name(offsets):
             self._commit(group, topic, {queue: offsets[queue] for queue in queues}, target, timeout_s, result)
         if result.failures:
@@ -209,7 +209,7 @@ class Cluster(Router):
     def pull_range(
         self,
         broker_name: str,
-        ranges: Sequence[QueueRange],
+        ranges: Ranges,
         *,
         broker_id_hint: int = MASTER_ID,
         only_this: bool = False,

@@ -23,10 +23,11 @@ from rocketsim_client.model import (
     PullFrame,
     PullStatus,
     QueueBounds,
-    QueueRange,
+    Ranges,
 )
 from rocketsim_client.range_pull import FRAME_BYTES
 from rocketsim_client.routing.members import Member
+from rocketsim_client.routing.static_route import Brokers
 from rocketsim_client.routing.suggestion import Suggestions
 from rocketsim_client.transport.transport import PullAnswer, PullCall
 
@@ -57,7 +58,10 @@ class PullResult:
 
 
 class PullConsumer:
-    """Reads queues and keeps a group's offsets.  Offsets are the next ones to read."""
+    """Reads queues and keeps a group's offsets.  Offsets are the next ones to read.
+
+    Without a name server, `brokers` says where the brokers are: broker name -> broker id -> `host:port`.
+    """
 
     def __init__(
         self,
@@ -66,6 +70,7 @@ class PullConsumer:
         *,
         timeout_ms: int = 3000,
         poll_name_server_interval_ms: int = 30_000,
+        brokers: Brokers | None = None,
         cluster: Cluster | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -73,7 +78,10 @@ class PullConsumer:
         self.group = group
         self._owns_cluster = cluster is None
         self._cluster = cluster or Cluster(
-            name_server, timeout_s=timeout_ms / 1000, poll_interval_s=poll_name_server_interval_ms / 1000
+            name_server,
+            brokers=brokers,
+            timeout_s=timeout_ms / 1000,
+            poll_interval_s=poll_name_server_interval_ms / 1000,
         )
         self._timeout_s = timeout_ms / 1000
         self._clock = clock
@@ -206,7 +214,7 @@ class PullConsumer:
     def pull_range(
         self,
         broker_name: str,
-        ranges: Sequence[QueueRange],
+        ranges: Ranges,
         *,
         expression: str = "*",
         broker_id_hint: int = 0,

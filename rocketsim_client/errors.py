@@ -4,7 +4,10 @@ are values.
 Every class carries the RocketMQ response code it stands for; `BrokerRefused` carries the one the broker sent.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rocketsim_client.model import CommitResult
 
 
 class RocketSimError(Exception):
@@ -156,6 +159,14 @@ class SendFailed(RocketSimError):
         super().__init__(message, code=code)
         self.attempts = attempts
         self.maybe_stored = maybe_stored
+
+
+class CommitFailed(RocketSimError):
+    """At least one broker name took no commit; `result` says what the others did."""
+
+    def __init__(self, message: str, result: "CommitResult") -> None:
+        super().__init__(message)
+        self.result = result
 
 
 _BY_CODE: dict[int, type[RocketSimError]] = {

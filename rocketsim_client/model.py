@@ -11,6 +11,8 @@ from typing import NamedTuple, overload
 
 from rocketsim_proto import record
 
+MASTER_ID = 0  # the broker id of a broker name's master; slaves have higher ones
+
 
 class SendStatus(IntEnum):
     """RocketMQ's SendStatus (table D4).  All of them mean stored on the master; numbers as in broker.proto."""
@@ -69,11 +71,14 @@ NO_EPOCH = LogEpoch()
 
 
 class MessageQueue(NamedTuple):
-    """One queue of a topic.  A topic's queues live on several broker names."""
+    """One queue of a topic.  A topic's queues live on several broker names.  Ordered, hashable, small when pickled."""
 
     topic: str
     broker_name: str
     queue_id: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}@{self.broker_name}:{self.queue_id}"
 
 
 class Message:
@@ -233,12 +238,31 @@ class QueueBounds:
 
 
 class QueueRange(NamedTuple):
-    """Messages [from_offset, until_offset) of one queue of a broker."""
+    """Messages [from_offset, until_offset) of one queue of the broker that the call names."""
 
     topic: str
     queue_id: int
     from_offset: int
     until_offset: int
+
+
+class OffsetRange(NamedTuple):
+    """Messages [from_offset, until_offset) of a queue, for who reads from several brokers."""
+
+    queue: MessageQueue
+    from_offset: int
+    until_offset: int
+
+    @property
+    def topic(self) -> str:
+        return self.queue.topic
+
+    @property
+    def queue_id(self) -> int:
+        return self.queue.queue_id
+
+
+Ranges = Sequence[QueueRange | OffsetRange]
 
 
 @dataclass(slots=True)
@@ -272,12 +296,12 @@ class PullFrame:
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """Where a commit landed: `broker_ids` by broker name (0: the master), `offsets` that now stand, `failures` and
+    """Where a commit landed: `broker_ids` by broker name (0: the master), `offsets` as they are now, `failures` and
     `statuses` by broker name."""
 
-    broker_ids: dict[str, int]
-    offsets: dict[MessageQueue, int]
-    failures: dict[str, Exception]
+    broker_ids: dict[str, int] = field(default_factory=dict)
+    offsets: dict[MessageQueue, int] = field(default_factory=dict)
+    failures: dict[str, Exception] = field(default_factory=dict)
     statuses: dict[str, CommitStatus] = field(default_factory=dict)
 
 

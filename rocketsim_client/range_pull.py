@@ -1,9 +1,7 @@
 """How far a pull of ranges has come, so that it can go on at another broker.  Pure."""
 
-from collections.abc import Sequence
-
 from rocketsim_client.errors import BadAnswer
-from rocketsim_client.model import GetMessageStatus, PullFrame, QueueRange
+from rocketsim_client.model import GetMessageStatus, OffsetRange, PullFrame, QueueRange, Ranges
 
 # What a frame costs on both sides whatever it holds is little then; larger ones gained nothing.
 FRAME_BYTES = 3 << 20
@@ -14,14 +12,14 @@ _GOES_ON = (GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE, GetMess
 class RangeProgress:
     """The caller numbers its ranges once; each new stream carries only the open ones, from where they stand."""
 
-    def __init__(self, ranges: Sequence[QueueRange]) -> None:
-        self._ranges = list(ranges)
+    def __init__(self, ranges: Ranges) -> None:
+        self._ranges: list[QueueRange | OffsetRange] = list(ranges)
         self._next = [piece.from_offset for piece in ranges]
         self._open = [piece.from_offset < piece.until_offset for piece in ranges]
         self._asked: list[int] = []
         self._steps = 0
 
-    def open_ranges(self) -> list[QueueRange]:
+    def open_ranges(self) -> list[QueueRange | OffsetRange]:
         """What to ask for now.  The next frames number their segments by this list."""
         self._asked = [index for index, is_open in enumerate(self._open) if is_open]
         return [self._ranges[index]._replace(from_offset=self._next[index]) for index in self._asked]

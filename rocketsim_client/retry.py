@@ -28,7 +28,7 @@ from rocketsim_client.errors import (
     TopicNotExist,
     Unreachable,
 )
-from rocketsim_client.route import MASTER_ID
+from rocketsim_client.model import MASTER_ID
 
 
 class Another(StrEnum):

@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rocketsim_client.model import MessageQueue
+from rocketsim_client.model import MASTER_ID, MessageQueue
 
 PERM_READ = 4
 PERM_WRITE = 2
-MASTER_ID = 0
 DEFAULT_TOPIC = "TBW102"  # Its route names the brokers that create topics on demand.
 
 

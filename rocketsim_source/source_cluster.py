@@ -232,7 +232,7 @@ class ClientCluster:
             found.silent |= dict.fromkeys(queues, error)
 
     def commit(self, group: str, offsets: Offsets, target: str, timeout_s: float) -> Committed:
-        from rocketsim_client.cluster import CommitFailed
+        from rocketsim_client.errors import CommitFailed
 
         try:
             result = self.client.commit(group, {as_client(q): o for q, o in offsets.items()}, target, timeout_s)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from rocketsim_client.route import MASTER_ID
+from rocketsim_client.model import MASTER_ID
 
 
 class Member(NamedTuple):

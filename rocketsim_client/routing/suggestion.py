@@ -3,8 +3,7 @@ nowhere.  Pure."""
 
 from dataclasses import dataclass, field
 
-from rocketsim_client.model import MessageQueue
-from rocketsim_client.route import MASTER_ID
+from rocketsim_client.model import MASTER_ID, MessageQueue
 
 FIRST_PAUSE_S = 0.02
 LONGEST_PAUSE_S = 1.0

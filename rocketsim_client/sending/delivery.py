@@ -22,9 +22,9 @@ from rocketsim_client.errors import (
     TopicNotExist,
     Unreachable,
 )
-from rocketsim_client.model import BatchPart, MessageQueue, ProducerStats, SendStatus
+from rocketsim_client.model import MASTER_ID, BatchPart, MessageQueue, ProducerStats, SendStatus
 from rocketsim_client.retry import Budget, is_worth_sending_again
-from rocketsim_client.route import DEFAULT_TOPIC, MASTER_ID, TopicRoute
+from rocketsim_client.route import DEFAULT_TOPIC, TopicRoute
 from rocketsim_client.sending import record_frame
 from rocketsim_client.sending.batch import OutgoingBatch
 from rocketsim_client.sending.fault import LatencyFaults

@@ -10,7 +10,7 @@ from rocketsim_proto import bytes_field
 from rocketsim_proto.broker_pb2_grpc import BrokerStub
 
 from rocketsim_client.errors import BadAnswer
-from rocketsim_client.model import GetMessageStatus, LogEpoch, MessageQueue, PullFrame, QueueBounds, QueueRange
+from rocketsim_client.model import GetMessageStatus, LogEpoch, MessageQueue, PullFrame, QueueBounds, Ranges
 from rocketsim_client.transport.channels import Channels, local_ipv4
 from rocketsim_client.transport.grpc_answers import acknowledged, commit_status, pull_frame, queue_bounds
 from rocketsim_client.transport.grpc_name_servers import GrpcNameServers
@@ -106,7 +106,7 @@ class GrpcTransport(GrpcNameServers):
     def pull_range(
         self,
         address: str,
-        ranges: Sequence[QueueRange],
+        ranges: Ranges,
         *,
         group: str,
         expression: str,

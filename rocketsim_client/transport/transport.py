@@ -16,7 +16,7 @@ from rocketsim_client.model import (
     MessageQueue,
     PullFrame,
     QueueBounds,
-    QueueRange,
+    Ranges,
     SendStatus,
 )
 from rocketsim_client.route import BrokerData, TopicRoute
@@ -121,7 +121,7 @@ class Transport(Protocol):
     def pull_range(
         self,
         address: str,
-        ranges: Sequence[QueueRange],
+        ranges: Ranges,
         *,
         group: str,
         expression: str,

@@ -9,12 +9,12 @@ from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto.columnar import Records
 
 from rocketsim_client import Cluster, Message, MessageQueue, Producer, QueueRange
-from rocketsim_client.cluster import CommitFailed
 from rocketsim_client.errors import (
     BadAnswer,
     BrokerNotExist,
     BrokerUnavailable,
     CallTimeout,
+    CommitFailed,
     NameServerUnavailable,
     NoRoute,
     SendFailed,

@@ -1,13 +1,50 @@
 """What `from rocketsim_client import ...` gives."""
 
+import inspect
+import sys
+from typing import get_args, get_type_hints
+
 import pytest
 
 import rocketsim_client
+from rocketsim_client import errors
 
 
 def test_every_public_name_is_there_under_its_own_name() -> None:
     for name in rocketsim_client.__all__:
-        assert getattr(rocketsim_client, name).__name__ == name
+        value = getattr(rocketsim_client, name)
+        assert getattr(value, "__name__", name) == name
+
+
+def test_every_error_is_public() -> None:
+    classes = {
+        name for name, value in vars(errors).items() if isinstance(value, type) and value.__module__ == errors.__name__
+    }
+    assert classes <= set(rocketsim_client.__all__)
+
+
+def test_every_type_of_a_public_result_is_public() -> None:
+    """What `Producer`, `PullConsumer` and `Admin` give back, and the fields of that."""
+    seen: set[type] = set()
+    for public in (rocketsim_client.Producer, rocketsim_client.PullConsumer, rocketsim_client.Admin):
+        for method in vars(public).values():
+            if isinstance(method, property):
+                method = method.fget
+            if inspect.isfunction(method) and (not method.__name__.startswith("_")):
+                add_ours(seen, get_type_hints(method, vars(sys.modules[public.__module__])).get("return"))
+    missing = {kind.__name__ for kind in seen} - set(rocketsim_client.__all__)
+    assert len(seen) > 15 and not missing
+
+
+def add_ours(seen: set[type], hint: object) -> None:
+    for part in get_args(hint):
+        add_ours(seen, part)
+    if isinstance(hint, type) and hint.__module__.startswith("rocketsim_client") and hint not in seen:
+        seen.add(hint)
+        if hint is not rocketsim_client.Cluster:
+            for name, field in get_type_hints(hint).items():
+                if not name.startswith("_"):
+                    add_ours(seen, field)
 
 
 def test_another_name_is_refused_as_python_does() -> None:

@@ -1,12 +1,32 @@
 """The client's small rules: addresses, expressions, validation, routes, suggestions, range progress."""
 
+import pickle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketsim_client.errors import BadAnswer, CallTimeout, ExpressionInvalid, InvalidParameter, MessageIllegal, refusal
+from rocketsim_client.errors import (
+    BadAnswer,
+    CallTimeout,
+    CommitFailed,
+    ExpressionInvalid,
+    InvalidParameter,
+    MessageIllegal,
+    NoPermission,
+    refusal,
+)
 from rocketsim_client.expression import TagExpression
-from rocketsim_client.model import GetMessageStatus, Message, MessageQueue, PullFrame, QueueRange, Segment
+from rocketsim_client.model import (
+    CommitResult,
+    GetMessageStatus,
+    Message,
+    MessageQueue,
+    OffsetRange,
+    PullFrame,
+    QueueRange,
+    Segment,
+)
 from rocketsim_client.range_pull import RangeProgress
 from rocketsim_client.retry import Budget, is_worth_sending_again
 from rocketsim_client.route import BrokerData, QueueData, TopicRoute
@@ -208,3 +228,27 @@ def test_whatever_the_breaks_every_offset_of_a_range_comes_once(steps, break_eve
         progress.advance(piece(0, step, at))
     assert seen == list(range(sum(steps)))
     assert progress.open_ranges() == []
+
+
+def test_a_queue_is_small_ordered_and_hashable_and_says_where_it_is() -> None:
+    queue = MessageQueue("T", "broker-a", 3)
+    assert pickle.loads(pickle.dumps(queue)) == queue and len(pickle.dumps(queue)) < 100
+    assert sorted([MessageQueue("T", "b", 10), MessageQueue("T", "b", 9), queue])[-1] == queue
+    assert {queue: 1}[MessageQueue("T", "broker-a", 3)] == 1
+    assert str(queue) == "T@broker-a:3"
+
+
+def test_a_range_of_a_queue_is_read_as_one_of_the_broker_that_the_call_names() -> None:
+    planned = OffsetRange(MessageQueue("T", "broker-a", 3), 5, 9)
+    assert pickle.loads(pickle.dumps(planned)) == planned
+    assert (planned.topic, planned.queue_id) == ("T", 3)
+    progress = RangeProgress([planned])
+    assert progress.open_ranges() == [planned]
+    progress.advance(PullFrame(b"", b"", [Segment(0, 2, 7, 0, 9, GetMessageStatus.FOUND)], 0, 0))
+    assert progress.open_ranges() == [planned._replace(from_offset=7)]
+
+
+def test_a_failed_commit_travels_with_its_result() -> None:
+    result = CommitResult(broker_ids={"broker-a": 0}, failures={"broker-b": NoPermission("no")})
+    found = pickle.loads(pickle.dumps(CommitFailed("not to broker-b", result)))
+    assert isinstance(found, CommitFailed) and found.result.broker_ids == {"broker-a": 0}
