@@ -19,6 +19,7 @@ from rocketsim_client import forks, validation
 from rocketsim_client.cluster import Cluster
 from rocketsim_client.errors import InvalidParameter, MessageIllegal, RocketSimError, SendFailed
 from rocketsim_client.model import BatchPart, Message, MessageQueue, ProducerStats, SendResult, SendResults
+from rocketsim_client.routing.static_route import Brokers
 from rocketsim_client.sending import batch as batches
 from rocketsim_client.sending import selection
 from rocketsim_client.sending.accumulator import Accumulator, Kind
@@ -36,6 +37,8 @@ MAX_FRAME_BYTES = 4 << 20  # unless a batch is larger: a broker takes four times
 
 class Producer:
     """Sends messages.  Thread-safe; `close` (or leaving a `with` block) sends what was accepted first.
+
+    Without a name server, `brokers` says where the brokers are: broker name -> broker id -> `host:port`.
 
     Options have RocketMQ's names.  Our own: `linger_ms` (how long an asynchronous message waits for company),
     `batch_bytes` (columns travel in frames of eight times as much, 4 MiB at most), `max_in_flight` (batches a lane has
@@ -62,6 +65,7 @@ class Producer:
         max_in_flight: int = 8,
         buffer_bytes: int = 64 << 20,
         poll_name_server_interval_ms: int = 30_000,
+        brokers: Brokers | None = None,
         cluster: Cluster | None = None,
         clock: Callable[[], float] = time.monotonic,
         chance: random.Random | None = None,
@@ -71,7 +75,9 @@ class Producer:
             raise InvalidParameter(f"compress_type {compress_type!r}: one of {', '.join(batches.COMPRESSION)}")
         self.group = group
         self._owns_cluster = cluster is None
-        self._cluster = cluster or Cluster(name_server, poll_interval_s=poll_name_server_interval_ms / 1000)
+        self._cluster = cluster or Cluster(
+            name_server, brokers=brokers, poll_interval_s=poll_name_server_interval_ms / 1000
+        )
         self._timeout_s = send_msg_timeout_ms / 1000
         self._retries = retry_times_when_send_failed
         self._compress_over = compress_msg_body_over_howmuch
@@ -364,7 +370,7 @@ class Producer:
         """Made at the first message: this machine's address may take a look at its name service."""
         made = self._ids_made
         if made is None:
-            made = self._ids_made = UniqIds(local_ipv4(self._cluster.name_servers[0]))
+            made = self._ids_made = UniqIds(local_ipv4(self._cluster.first_address))
         return made
 
     def _of_messages(

@@ -35,14 +35,11 @@ class Connection:
     def open(self) -> "Cluster":
         """Opens no channel yet: that is done by the first call, which is after any fork."""
         from rocketsim_client.cluster import Cluster
-        from rocketsim_client.transport.grpc_transport import GrpcTransport
-        from rocketsim_source.static_route import StaticRoute
 
-        if self.brokers:
-            transport: GrpcTransport = StaticRoute(self.brokers, dict(self.channel))
-            name_servers = [address for _, members in self.brokers for _, address in members]
-        else:
-            transport, name_servers = GrpcTransport(self.name_servers, dict(self.channel)), list(self.name_servers)
         return Cluster(
-            name_servers, timeout_s=self.timeout_ms / 1000, poll_interval_s=self.route_ms / 1000, transport=transport
+            self.name_servers,
+            brokers={name: dict(members) for name, members in self.brokers},
+            timeout_s=self.timeout_ms / 1000,
+            poll_interval_s=self.route_ms / 1000,
+            channel_options=dict(self.channel),
         )

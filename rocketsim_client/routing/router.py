@@ -22,11 +22,12 @@ from rocketsim_client.errors import (
     RocketSimError,
     Unreachable,
 )
-from rocketsim_client.model import MessageQueue
+from rocketsim_client.model import MASTER_ID, MessageQueue
 from rocketsim_client.retry import Another, another_may_do_better, cure_of, tells_more
-from rocketsim_client.route import MASTER_ID, BrokerData, TopicRoute
+from rocketsim_client.route import BrokerData, TopicRoute
 from rocketsim_client.routing.members import Member, candidates
 from rocketsim_client.routing.route_cache import RouteCache
+from rocketsim_client.routing.static_route import Brokers, StaticRoute
 from rocketsim_client.transport.bad_addresses import BadAddresses
 from rocketsim_client.transport.grpc_transport import GrpcTransport
 from rocketsim_client.transport.transport import Transport
@@ -43,9 +44,22 @@ def parse_name_servers(text: str | Sequence[str]) -> list[str]:
     if not addresses:
         raise InvalidParameter("no name server given: host:port, several joined by ';'")
     for address in addresses:
-        if not _ADDRESS.fullmatch(address) or not 0 < int(address.rpartition(":")[2]) < 65536:
+        if not _is_address(address):
             raise InvalidParameter(f"name server {address!r}: host:port expected, several joined by ';'")
     return addresses
+
+
+def _checked(broker_name: str, members: Mapping[int, str]) -> Mapping[int, str]:
+    for address in members.values():
+        if not _is_address(address):
+            raise InvalidParameter(f"broker {broker_name!r} at {address!r}: host:port expected")
+    if not members:
+        raise InvalidParameter(f"broker {broker_name!r} has no address: broker id -> host:port")
+    return members
+
+
+def _is_address(text: str) -> bool:
+    return _ADDRESS.fullmatch(text) is not None and 0 < int(text.rpartition(":")[2]) < 65536
 
 
 def nobody(topic: str, broker_name: str, only_id: int | None, failure: RocketSimError | None) -> RocketSimError:
@@ -61,21 +75,34 @@ def nobody(topic: str, broker_name: str, only_id: int | None, failure: RocketSim
 
 
 class Router:
-    """`name_server` is `host:port;host:port`.  `timeout_s` bounds each call to one server; falling back takes a further
-    call."""
+    """`name_server` (`host:port;host:port`) says where the cluster is; if that is empty, `brokers` does: broker name ->
+    broker id -> `host:port`; 0 is the master.
+
+    `timeout_s` bounds each call to one server; falling back takes a further call.  A route is asked for again after
+    `poll_interval_s`, and sooner when it proves wrong.  `channel_options` are gRPC's own channel arguments.
+    """
 
     def __init__(
         self,
         name_server: str | Sequence[str],
         *,
+        brokers: Brokers | None = None,
         timeout_s: float = 3.0,
         poll_interval_s: float = 30.0,
+        channel_options: Mapping[str, int | str] | None = None,
         transport: Transport | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.name_servers = parse_name_servers(name_server)
+        self.name_servers = [] if brokers else parse_name_servers(name_server)
+        if brokers and name_server:
+            raise InvalidParameter("name_server and brokers: where the cluster is, is said by one of them")
         self.timeout_s = timeout_s
-        self.transport: Transport = transport or GrpcTransport(self.name_servers)
+        self.brokers = {name: _checked(name, members) for name, members in (brokers or {}).items()}
+        self.transport: Transport = transport or (
+            StaticRoute(self.brokers, channel_options)
+            if self.brokers
+            else GrpcTransport(self.name_servers, channel_options)
+        )
         self._clock = clock
         self._routes = RouteCache(poll_interval_s)
         self._bad = BadAddresses()
@@ -83,6 +110,11 @@ class Router:
         self._listed_at = 0.0
         self._asking = threading.Lock()
         forks.watch(self)
+
+    @property
+    def first_address(self) -> str:
+        """A server that this client talks to."""
+        return self.name_servers[0] if self.name_servers else next(iter(next(iter(self.brokers.values())).values()))
 
     def forget_parent(self) -> None:
         self._asking, self._bad = threading.Lock(), BadAddresses()

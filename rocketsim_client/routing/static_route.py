@@ -1,0 +1,76 @@
+"""A route without name servers: the brokers' addresses are given, their queues and who is master are asked of them."""
+
+from collections.abc import Mapping
+
+from rocketsim_client.errors import BrokerNotExist, MasterNotExist, NoPermission, NoRoute, RocketSimError, TopicNotExist
+from rocketsim_client.model import MASTER_ID
+from rocketsim_client.route import PERM_READ, PERM_WRITE, BrokerData, QueueData, TopicRoute
+from rocketsim_client.transport.grpc_transport import GrpcTransport
+
+Brokers = Mapping[str, Mapping[int, str]]  # broker name -> broker id -> host:port
+
+
+class StaticRoute(GrpcTransport):
+    """After a promotion the member that says it is the master takes the place of the one that was given as 0."""
+
+    def __init__(self, brokers: Brokers, channel_options: Mapping[str, int | str] | None = None) -> None:
+        super().__init__([], channel_options)
+        self._brokers = {name: dict(members) for name, members in brokers.items()}
+        self._known: dict[tuple[str, str], QueueData] = {}
+
+    def topic_route(self, topic: str, timeout_s: float) -> TopicRoute:
+        """Queues are counted anew each time; a broker name that is away keeps the queues it had.  Only a master says
+        that a topic is gone: its slave may not have heard of it yet."""
+        failure: RocketSimError | None = None
+        for name in self._brokers:
+            try:
+                self._known[topic, name] = self._count(topic, name, timeout_s)
+            except TopicNotExist:
+                self._known.pop((topic, name), None)
+            except RocketSimError as error:
+                failure = error
+        queues = tuple(self._known[topic, name] for name in self._brokers if (topic, name) in self._known)
+        if not queues:
+            raise failure or NoRoute(f"topic {topic!r}: none of the brokers {', '.join(self._brokers)} has it")
+        return TopicRoute(topic, queues, {data.broker_name: self._members(data.broker_name) for data in queues})
+
+    def topic_list(self, timeout_s: float) -> list[str]:
+        raise NoPermission("without a name server there is no list of topics")
+
+    def cluster_list(self, timeout_s: float) -> list[BrokerData]:
+        return [self._members(name) for name in self._brokers]
+
+    def write_perm(self, broker_name: str, writable: bool, timeout_s: float) -> dict[str, int]:
+        raise NoPermission("without a name server there is no permission to write that could be wiped or added")
+
+    def _members(self, name: str) -> BrokerData:
+        return BrokerData("", name, dict(self._brokers[name]))
+
+    def _count(self, topic: str, name: str, timeout_s: float) -> QueueData:
+        """As the member says that is the master now; as any other does while there is none."""
+        failure: RocketSimError = BrokerNotExist(f"broker {name!r} has no address")
+        slaves: QueueData | None = None
+        for broker_id, address in sorted(self._brokers[name].items()):
+            try:
+                found = self.queue_bounds(address, topic, [], timeout_s).values()
+            except TopicNotExist as error:
+                if broker_id == MASTER_ID:
+                    raise
+                failure = MasterNotExist(f"no master of broker {name!r} is there, and its slave may not know: {error}")
+            except RocketSimError as error:
+                failure = error
+            else:
+                read, write = sum(queue.readable for queue in found), sum(queue.writable for queue in found)
+                counted = QueueData(name, read, write, PERM_READ | PERM_WRITE)
+                if any(queue.is_master for queue in found):
+                    self._is_master(name, broker_id, address)
+                    return counted
+                slaves = slaves or counted
+        if slaves is None:
+            raise failure
+        return slaves
+
+    def _is_master(self, name: str, broker_id: int, address: str) -> None:
+        members = dict(self._brokers[name])
+        former = members.pop(MASTER_ID, address)
+        self._brokers[name] = members | {broker_id: former, MASTER_ID: address}
