@@ -1,4 +1,7 @@
-"""`python -m benchmarks [NAME] [--quick] [--json FILE]`: the list, or one benchmark's table, or all of them."""
+"""`python -m benchmarks [NAME] [--quick] [--json FILE]`: the list, or one benchmark's table, or all of them.
+
+`python -m benchmarks chart --json FILE --svg FILE` draws what such a FILE has.
+"""
 
 import argparse
 import json
@@ -16,24 +19,36 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import machine, scheduling, tables
+from benchmarks import chart, machine, scheduling, tables
 from benchmarks.bench import Bench, WrongResult
 from benchmarks.contest import FULL, QUICK, SMOKE, Plan
+from benchmarks.figures import QUICK_MARGIN
 from benchmarks.registry import BENCHMARKS, BY_NAME, Benchmark
 from benchmarks.tables import Report
 
 logger = logging.getLogger(__name__)
 
+NAMES = [*BY_NAME, "all", "chart"]
 INTERRUPTED = 130  # as shells have it
 QUIET = 0.1  # of the machine; beyond it the figures are not worth much
+NO_VERDICT = (
+    f"no verdict: the full run may judge otherwise, because the target is less than {QUICK_MARGIN * 100:.0f} % away, "
+    "the rounds disagree, or the figure depends on the amount of data"
+)
 WIDTH = 120  # of a table in a file, where there is no terminal to ask
 
 
 def main(argv: list[str] | None = None) -> int:
-    arguments = parser().parse_args(argv)
+    made = parser()
+    arguments = made.parse_args(argv)
+    if (arguments.name == "chart") != (arguments.svg is not None) or (arguments.svg and not arguments.json):
+        made.error("chart draws --svg FILE from --json FILE")
     console = Console() if sys.stdout.isatty() else Console(width=WIDTH)
     if arguments.name is None:
         tables.print_list(console, BENCHMARKS)
+        return 0
+    if arguments.name == "chart":
+        arguments.svg.write_text(chart.svg(json.loads(arguments.json.read_text())))
         return 0
     plan = SMOKE if arguments.smoke else QUICK if arguments.quick else FULL
     chosen = BENCHMARKS if arguments.name == "all" else (BY_NAME[arguments.name],)
@@ -44,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
     good = True
     for one in chosen:
         try:
-            report, broken = run(console, one, plan, arguments.directory, keep=arguments.keep)
+            report, broken = run(console, one, plan, arguments.directory, keep=arguments.keep, alone=arguments.alone)
             reports.append(report)
             good = good and not broken
         except Exception as error:  # the next one may well work
@@ -76,12 +91,14 @@ def _interrupt(*_: object) -> None:
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="./run bench", description="Without a name: what there is, and what it needs.")
-    made.add_argument("name", nargs="?", choices=[*BY_NAME, "all"], metavar="NAME", help=", ".join([*BY_NAME, "all"]))
+    made.add_argument("name", nargs="?", choices=NAMES, metavar="NAME", help=", ".join(NAMES))
     made.add_argument(
         "--quick", action="store_true", help="smaller data and 3 runs, at most 3 minutes a benchmark on two quiet cores"
     )
     made.add_argument("--smoke", action="store_true", help="tiny data and one run: shows that it works, not how fast")
-    made.add_argument("--json", type=Path, metavar="FILE", help="write the figures as a list, too")
+    made.add_argument("--alone", action="store_true", help="without peers, which are neither fetched nor started")
+    made.add_argument("--json", type=Path, metavar="FILE", help="write the figures as a list, too; chart reads it")
+    made.add_argument("--svg", type=Path, metavar="FILE", help="what chart writes")
     made.add_argument("--markdown", type=Path, metavar="FILE", help="write the table as Markdown, too")
     made.add_argument("--log", type=Path, metavar="FILE", help="every single run, as it ends")
     made.add_argument("--directory", type=Path, metavar="DIR", help="where stores go (default: a temporary folder)")
@@ -90,7 +107,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(
-    console: Console, one: Benchmark, plan: Plan, directory: Path | None, *, keep: bool
+    console: Console, one: Benchmark, plan: Plan, directory: Path | None, *, keep: bool, alone: bool
 ) -> tuple[Report, Sequence[str]]:
     """What it found, and what of ours failed while the rest went on."""
     if directory is not None:
@@ -110,7 +127,7 @@ def run(
 
             # The parts end (and the stores are verified) before anything is believed.
             with ExitStack() as parts:
-                bench = Bench(one.name, plan, folder, parts, progress, keep=keep)
+                bench = Bench(one.name, plan, folder, parts, progress, keep=keep, alone=alone)
                 one.run(bench)
     finally:
         if keep:
@@ -123,6 +140,8 @@ def run(
     load = f"{time.monotonic() - begun:.0f} s; others used {share * 100:.0f} % of the machine"
     runs = "1 counted run" if plan.rounds == 1 else f"{plan.rounds} counted runs"
     title = f"{one.name} ({one.targets}): {one.what} [{plan.name}, {runs}; {load}]"
+    if any(figure.verdict == "no verdict" for figure in bench.figures):
+        bench.note(NO_VERDICT)
     failed = [f"FAILED: {what}" for what in bench.broken]
     report = Report(
         title,

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 from benchmarks import cpu, scheduling
 from benchmarks.contest import Contestant, Plan, Results, Sample, schedule
-from benchmarks.figures import Figure, Missing, Series, rounded
+from benchmarks.figures import Figure, Missing, Series, is_settled, rounded
 from benchmarks.targets import Target
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,10 @@ class Sleeper(Protocol):
 
 
 class Bench:
-    """`progress(done, all, what)` is told before every run.  `broken` says what of ours failed."""
+    """`progress(done, all, what)` is told before every run.  `broken` says what of ours failed.
+
+    `alone`: nobody asks for a peer; each is missing.
+    """
 
     def __init__(
         self,
@@ -45,9 +48,11 @@ class Bench:
         progress: Callable[[int, int, str], None],
         *,
         keep: bool = False,
+        alone: bool = False,
     ) -> None:
         self.name = name
         self.keep = keep
+        self._alone = alone
         self.plan = plan
         self.folder = folder
         self.figures: list[Figure] = []
@@ -80,6 +85,8 @@ class Bench:
         """A peer, or why it is not there; the benchmark goes on without it."""
         self.doing(f"starting {name}")
         try:
+            if self._alone:
+                raise Unavailable("left out by --alone")
             return make()
         except Unavailable as error:
             why = f"{name}: {error}"
@@ -150,12 +157,19 @@ class Bench:
         reference: str = "",
         reference_series: Series | Missing | None = None,
         target: Target | None = None,
+        *,
+        by_amount: bool = False,
     ) -> None:
-        """A line of the table; if what is measured failed, there is none, and the run ends with status 1."""
+        """A line of the table; if what is measured failed, there is none, and the run ends with status 1.
+
+        `by_amount`: it depends on how much data there is, so that less of it, as other plans have, predicts nothing.
+        """
         if isinstance(series, Missing):
             self.broken.append(f"{name}: {series.why}")
             return
-        self.figures.append(Figure(self.name, name, unit, series, reference, reference_series, target))
+        predicts = not by_amount and (target is None or is_settled(series, reference_series, target))
+        settled = self.plan.pick(True, predicts, False)
+        self.figures.append(Figure(self.name, name, unit, series, reference, reference_series, target, settled))
 
 
 def brief(sample: Sample) -> str:

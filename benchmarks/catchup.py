@@ -35,6 +35,7 @@ def run(bench: Bench) -> None:
         "RocketMQ's slave that has the log's beginning",
         results.series("RocketMQ"),
         targets.CATCHUP,
+        by_amount=True,
     )
     with bench.section():
         lag(bench)

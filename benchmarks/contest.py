@@ -15,7 +15,7 @@ STILL_WARMING = 1.05  # as long as a warm-up is that much faster than the best b
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured.  `full` and `quick` have the same targets; `smoke` only shows that the harness works."""
+    """How much is measured.  `quick` judges what `full` would judge alike, `smoke` only shows that it works."""
 
     name: str
     rounds: int

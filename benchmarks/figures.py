@@ -7,6 +7,8 @@ from typing import Any
 
 from benchmarks.targets import Target
 
+QUICK_MARGIN = 0.15  # what the median of a few rounds may be away from the full run's
+
 
 @dataclass(frozen=True, slots=True)
 class Series:
@@ -48,7 +50,10 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One line of a table.  `reference` says in words what `reference_series` measured."""
+    """One line of a table.  `reference` says in words what `reference_series` measured.
+
+    One that is not `settled` has no verdict: the full run may judge otherwise.
+    """
 
     bench: str
     name: str
@@ -57,6 +62,7 @@ class Figure:
     reference: str = ""
     reference_series: Series | Missing | None = None
     target: Target | None = None
+    settled: bool = True
 
     @property
     def reference_value(self) -> float | None:
@@ -70,12 +76,16 @@ class Figure:
 
     @property
     def met(self) -> bool | None:
-        return None if self.target is None else self.target.is_met(self.series.middle, self.ratio)
+        if self.target is None or not self.settled:
+            return None
+        return self.target.is_met(self.series.middle, self.ratio)
 
     @property
     def verdict(self) -> str:
         if isinstance(self.reference_series, Missing):
             return "no reference"
+        if self.target is not None and not self.settled:
+            return "no verdict"
         return {True: "met", False: "MISSED", None: ""}[self.met]
 
     def row(self) -> dict[str, Any]:
@@ -93,6 +103,21 @@ class Figure:
             "target": None if self.target is None else f"{self.target.number} {self.target}",
             "met": self.met,
         }
+
+
+def is_settled(series: Series, reference: Series | Missing | None, target: Target) -> bool:
+    """Whether a run whose median is within 15 % of this one's judges as this one does.
+
+    So it does if each round by itself gives the same verdict, and the median at either end of that margin.
+    """
+    if target.of_value:
+        rounds, middle = series, series.middle
+    elif isinstance(reference, Series) and reference.middle:
+        rounds, middle = series.over(reference), series.middle / reference.middle
+    else:
+        return True  # nothing is judged
+    possible = (*rounds.values, middle * (1 + QUICK_MARGIN), middle / (1 + QUICK_MARGIN))
+    return len({target.is_met(value, value) for value in possible}) == 1
 
 
 def rounded(value: float | None) -> float | None:

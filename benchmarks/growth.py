@@ -48,7 +48,7 @@ def by_log(bench: Bench, made: Spark) -> None:
     every |= readers(end, one, made, "last", rows)
     results = bench.contest(every, "log:")
     for what in (*map(log_of, sizes[1:]), end):
-        both(bench, what, results, what, usual, usual, targets.GROWTH_LOG)
+        both(bench, what, results, what, usual, usual, targets.GROWTH_LOG, by_amount=True)
 
 
 def log_of(size: int) -> str:
@@ -68,7 +68,7 @@ def grow(bench: Bench, one: OurCluster, wanted: int) -> None:
 
 def by_queues(bench: Bench, made: Spark) -> None:
     one = bench.enter(cluster.running(bench, "queues"))
-    rows = bench.plan.pick(1_000_000, 300_000, 20_000)
+    rows = bench.plan.pick(1_000_000, 1_000_000, 20_000)
     every: dict[str, Contestant | Missing] = {}
     for queues in QUEUES:
         every |= readers(f"{queues} queues", one, made, one.fill(f"queues{queues}", rows, SIZE, queues), rows)
@@ -160,7 +160,9 @@ def both(
     reference: str,
     reference_name: str,
     target: Target | None = None,
+    *,
+    by_amount: bool = False,
 ) -> None:
     for reader, words in (("pull", "columnar pull"), ("Spark", "Spark read, Kafka's columns")):
         cost, usual = (results.series(f"{one}: {reader}", "us") for one in (name, reference_name))
-        bench.report(f"{words}, {what}", "µs a row", cost, reference, usual, target)
+        bench.report(f"{words}, {what}", "µs a row", cost, reference, usual, target, by_amount=by_amount)

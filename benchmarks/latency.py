@@ -9,7 +9,6 @@ import json
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from typing import Any, NamedTuple
 
 from benchmarks import cluster, spark, targets
@@ -18,7 +17,7 @@ from benchmarks.cluster import BROKER
 from benchmarks.contest import Contestant, Sample
 from benchmarks.figures import Missing, percentile
 from benchmarks.pull import client_of
-from benchmarks.spark import Source, Spark
+from benchmarks.spark import Source, Spark, ended_ms
 
 RATE = 1000
 SIZE = 100
@@ -86,7 +85,7 @@ def once(
 ) -> Sample:
     """A query of its own, from the latest offsets on, while `send` runs."""
     query = (
-        source.starting("latest")
+        source.having({"startingOffsets": "latest"})
         .frame(made.session.readStream)
         .writeStream.format("noop")
         .option("checkpointLocation", made.checkpoint())
@@ -101,7 +100,7 @@ def once(
         progress = [one for one in query.recentProgress if one["numInputRows"]]
     finally:
         query.stop()
-    commits = [Commit(committed_ms(one), ends(one["sources"][0]["endOffset"])) for one in progress]
+    commits = [Commit(ended_ms(one), ends(one["sources"][0]["endOffset"])) for one in progress]
     queue, offset, body = columns
     rows = (
         source.frame(made.session.read)
@@ -111,11 +110,6 @@ def once(
     )
     took = latencies_ms([(row[0], row[1], row[2] / 1e6) for row in rows], commits)
     return {"p50_ms": percentile(took, 0.5), "p99_ms": percentile(took, 0.99)}
-
-
-def committed_ms(progress: Mapping[str, Any]) -> float:
-    start = datetime.fromisoformat(progress["timestamp"].replace("Z", "+00:00")).timestamp() * 1000
-    return start + float(progress["durationMs"]["triggerExecution"])
 
 
 def latencies_ms(rows: Sequence[tuple[int, int, float]], commits: Sequence[Commit]) -> list[float]:

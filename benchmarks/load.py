@@ -8,7 +8,8 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -125,23 +126,30 @@ class Load:
             done += _part_count(pending.popleft())
         return _rate(done, time.perf_counter() - begun)
 
-    def paced(self, topic: str, size: int, rate: int, seconds: float) -> dict[str, Any]:
-        """`rate` messages a second, each sent when it is due.  Bodies begin with the time of it (ns, 20 digits)."""
+    def paced(self, topic: str, size: int, rate: int, seconds: float, latencies: int = 0) -> dict[str, Any]:
+        """`rate` messages a second, each sent when it is due.  Bodies begin with the time of it (ns, 20 digits).
+
+        `latencies`: also from when each was due to its acknowledgement.
+        """
         filler = b"x" * (size - 20)
         pending: deque[Any] = deque()
+        took: list[float] = []
         begun = time.perf_counter()
         sent = 0
         while sent < rate * seconds:
             due = min(int((time.perf_counter() - begun) * rate) + 1, int(rate * seconds))
             while sent < due:
-                pending.append(self._producer.send_async(Message(topic, b"%020d" % time.time_ns() + filler)))
+                future = self._producer.send_async(Message(topic, b"%020d" % time.time_ns() + filler))
+                if latencies:
+                    future.add_done_callback(partial(_note, took, begun + sent / rate))
+                pending.append(future)
                 sent += 1
             while pending and pending[0].done():
                 _ok(pending.popleft().result().send_status)
             time.sleep(0.001)
         for future in pending:
             _ok(future.result(TIMEOUT_S).send_status)
-        return _rate(sent, time.perf_counter() - begun)
+        return _rate(sent, time.perf_counter() - begun) | (_latencies(took) if latencies else {})
 
     def commit_groups(self, topic: str, groups: int) -> dict[str, Any]:
         """An offset in every queue for each of many groups."""
@@ -257,8 +265,16 @@ def _threads(threads: int, seconds: float, once: Callable[[], int], *, latencies
     answer = _rate(sum(counts), time.perf_counter() - begun)
     if latencies:
         every = [one for some in took for one in some]
-        answer |= {"p50_ms": percentile(every, 0.5) * 1000, "p99_ms": percentile(every, 0.99) * 1000}
+        answer |= _latencies(every)
     return answer
+
+
+def _note(took: list[float], since: float, _: Any) -> None:
+    took.append(time.perf_counter() - since)
+
+
+def _latencies(took: Sequence[float]) -> dict[str, Any]:
+    return {"p50_ms": percentile(took, 0.5) * 1000, "p99_ms": percentile(took, 0.99) * 1000}
 
 
 def main(name_server: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _batches: dict[str, pa.RecordBatch] = {}
 
 
 class NullSource(DataSource):
-    """Options: `path` (where `save` put the batch), `rows`, `partitions`."""
+    """Options: `path` (where `save` put the batch), `rows`, `partitions`; of streams `maxOffsetsPerTrigger`."""
 
     @classmethod
     def name(cls) -> str:
@@ -44,22 +44,21 @@ class NullReader(DataSourceReader):
         self._partitions = int(options["partitions"])
 
     def partitions(self) -> Sequence[InputPartition]:
-        share, rest = divmod(self._rows, self._partitions)
-        return [InputPartition(share + (index < rest)) for index in range(self._partitions)]
+        return shares(self._rows, self._partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return repeated(self._path, partition.value)
 
 
 class NullStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Everything at once."""
-
     def __init__(self, options: Any) -> None:
-        self._reader = NullReader(options)
+        self._path = options["path"]
         self._rows = int(options["rows"])
+        self._partitions = int(options["partitions"])
+        self._rows_per_trigger = int(options.get("maxOffsetsPerTrigger", self._rows))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadAllAvailable()
+        return ReadMaxRows(self._rows_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
         pass
@@ -68,13 +67,18 @@ class NullStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"rows": 0}
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        return {"rows": self._rows}
+        return {"rows": min(self._rows, start["rows"] + self._rows_per_trigger)}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        return self._reader.partitions() if end["rows"] > start["rows"] else []
+        return shares(end["rows"] - start["rows"], self._partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return self._reader.read(partition)
+        return repeated(self._path, partition.value)
+
+
+def shares(rows: int, partitions: int) -> Sequence[InputPartition]:
+    share, rest = divmod(rows, partitions)
+    return [InputPartition(share + (index < rest)) for index in range(partitions) if share + (index < rest)]
 
 
 def repeated(path: str, rows: int) -> Iterator[pa.RecordBatch]:

@@ -25,7 +25,7 @@ def run(bench: Bench) -> None:
     folder = bench.folder / "rocketmq"
     peer = bench.peer("RocketMQ", lambda: bench.enter(rocketmq.running(folder, keys=RAISED_LIMITS)))
     for size in (100, 1024):
-        count = bench.plan.pick(3_000_000 if size == 100 else 1_000_000, 1_000_000 if size == 100 else 400_000, 20_000)
+        count = bench.plan.pick(*((3_000_000, 2_000_000, 20_000) if size == 100 else (1_000_000, 800_000, 20_000)))
         topic = ours.fill(f"pull{size}", count, size)
         wanted = (count, count * size, checksum(0, count, size, RECORD_CRC))
         answer = ours.load.ask("pull_columns", topic=topic, crc=1)
@@ -65,7 +65,7 @@ def run(bench: Bench) -> None:
             megabytes(results.series("columns", "bytes_rate")),
             "raw gRPC stream of 1 MiB",
             megabytes(results.series(RAW, "bytes_rate")),
-            targets.PULL_RAW,
+            targets.PULL_RAW[size],
         )
     messages(bench, ours, peer)
 

@@ -43,6 +43,7 @@ def run(bench: Bench) -> None:
             "RocketMQ",
             results.series(f"RocketMQ {how}", "seconds"),
             targets.RESTART,
+            by_amount=True,
         )
     beside = "RocketMQ rebuild" in every
     bench.report(
@@ -52,6 +53,7 @@ def run(bench: Bench) -> None:
         "RocketMQ" if beside else "",
         results.series("RocketMQ rebuild") if beside else None,
         targets.REBUILD,
+        by_amount=True,
     )
 
 

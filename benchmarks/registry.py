@@ -23,6 +23,12 @@ def spark_read(bench: Bench) -> None:
     spark_read.all_columns(bench)
 
 
+def spark_stream(bench: Bench) -> None:
+    from benchmarks import spark_stream
+
+    spark_stream.run(bench)
+
+
 def spark_body(bench: Bench) -> None:
     from benchmarks import spark_read
 
@@ -101,11 +107,20 @@ def growth(bench: Bench) -> None:
     growth.run(bench)
 
 
+def cold_backlog(bench: Bench) -> None:
+    from benchmarks import cold_backlog
+
+    cold_backlog.run(bench)
+
+
 _KAFKA = "Java 17, Maven: Kafka 4.2.1 and Spark's connector"
 _ROCKETMQ = "Java 17, Maven: RocketMQ 5.5.0"
 
 BENCHMARKS = (
-    Benchmark("spark-read", "P1", "Spark reads: Kafka's columns, all columns", f"{_KAFKA}; 8 GiB", spark_read),
+    Benchmark("spark-read", "P1", "Spark batches: Kafka's columns, all columns", f"{_KAFKA}; 8 GiB", spark_read),
+    Benchmark(
+        "spark-stream", "P1", "Spark streams: the steady rate; the first rows", f"{_KAFKA}; 20 GiB", spark_stream
+    ),
     Benchmark("spark-body", "P2", "Spark reads the bodies alone", f"{_KAFKA}; 8 GiB", spark_body),
     Benchmark("spark-sink", "P3", "Spark writes: one broker, a pair", f"{_KAFKA}; 25 GiB", spark_sink),
     Benchmark("send-async", "P4", "a message a call, a result each", f"{_ROCKETMQ}, pip; 15 GiB", send_async),
@@ -117,8 +132,9 @@ BENCHMARKS = (
     Benchmark("catchup", "P10", "an empty slave catches up; replication lag", f"{_ROCKETMQ}; 15 GiB", catchup),
     Benchmark("recovery", "P11", "restarts on a full log; queues made again", f"{_ROCKETMQ}; 8 GiB", recovery),
     Benchmark("latency", "P12", "producer to the micro-batch's commit", f"{_KAFKA}, pip; 2 GiB", latency),
-    Benchmark("memory", "P13", "memory after millions of messages", "Java 17; 5 GiB", memory),
+    Benchmark("memory", "P13", "memory after millions of messages", "Java 17; 40 GiB", memory),
     Benchmark("growth", "P14", "what more log, queues and groups cost", "Java 17; 30 GiB", growth),
+    Benchmark("cold-backlog", "P15", "puts while a cold backlog is read", "Linux, a disk; 10 GiB", cold_backlog),
 )
 
 BY_NAME = {one.name: one for one in BENCHMARKS}

@@ -1,4 +1,4 @@
-"""One Spark session for ours and for Kafka, and the queries that are timed in it."""
+"""One Spark session for ours and for Kafka, the batches that are timed in it, and when a micro-batch ran."""
 
 import os
 import sys
@@ -6,17 +6,17 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bench import Bench, must_be
+from benchmarks.bench import Bench
 from benchmarks.bodies import spark_expression
 from benchmarks.driver import ROOT
 from benchmarks.figures import Missing
 from benchmarks.peers import kafka
 from benchmarks.peers.kafka import Kafka
 
-TIMEOUT_S = 600
 IDLE_S = 60.0
 
 
@@ -28,23 +28,6 @@ class Spark:
         self.folder = folder
 
     # --- timed --------------------------------------------------------------------------------------------------------
-
-    def stream(self, source: "Source", rows: int) -> dict[str, float]:
-        """An AvailableNow query into noop, from start() to the end of awaitTermination()."""
-        begun = time.perf_counter()
-        query = (
-            source.frame(self.session.readStream)
-            .writeStream.format("noop")
-            .option("checkpointLocation", self.checkpoint())
-            .trigger(availableNow=True)
-            .start()
-        )
-        if not query.awaitTermination(TIMEOUT_S):
-            query.stop()
-            raise TimeoutError(f"{source} did not end in {TIMEOUT_S} s")
-        seconds = time.perf_counter() - begun
-        must_be(f"rows of {source}", sum(progress["numInputRows"] for progress in query.recentProgress), rows)
-        return {"rate": rows / seconds, "seconds": seconds}
 
     def batch(self, source: "Source", rows: int) -> dict[str, float]:
         begun = time.perf_counter()
@@ -93,12 +76,23 @@ class Source:
         frame = (reader.schema(self._schema) if self._schema else reader).load()
         return frame.select(*self._select) if self._select else frame
 
-    def starting(self, offsets: str) -> "Source":
-        given = self._options | {"startingOffsets": offsets}
+    def having(self, options: Mapping[str, str]) -> "Source":
+        """The same with these options, too, or instead."""
+        given = self._options | dict(options)
         return Source(self._format, given, body=self.body, schema=self._schema, select=self._select)
 
     def __str__(self) -> str:
         return f"{self._format} {self._options.get('topic') or self._options.get('subscribe', '')}"
+
+
+def started_ms(progress: Mapping[str, Any]) -> float:
+    """When the trigger of a micro-batch was, in Unix time."""
+    return datetime.fromisoformat(progress["timestamp"].replace("Z", "+00:00")).timestamp() * 1000
+
+
+def ended_ms(progress: Mapping[str, Any]) -> float:
+    """When the batch was committed and its trigger had run."""
+    return started_ms(progress) + float(progress["durationMs"]["triggerExecution"])
 
 
 def rocketsim(name_server: str, topic: str, schema: str = "", **options: str) -> Source:

@@ -17,7 +17,7 @@ def run(bench: Bench) -> None:
     warm_up(bench, theirs(made, peer, "sink-warm-up", bench.plan.pick(1_000_000, 1_000_000, 1_000), 100))
     plan = bench.plan
     for size in (100, 1024):
-        full, quick = (1_500_000, 500_000) if size == 100 else (400_000, 150_000)
+        full, quick = (1_500_000, 1_000_000) if size == 100 else (400_000, 300_000)
         rows = bench.plan.pick(full, quick, 20_000)
         topic = f"sink{size}"
         sinks: dict[str, Contestant | Missing] = {
@@ -30,10 +30,20 @@ def run(bench: Bench) -> None:
         plan = plan.again()
         reference = results.series("Kafka")
         bench.report(
-            f"{size} B, one broker", "rows/s", results.series("alone"), "Kafka sink", reference, targets.SINK_ALONE
+            f"{size} B, one broker",
+            "rows/s",
+            results.series("alone"),
+            "Kafka sink",
+            reference,
+            targets.SINK_ALONE[size],
         )
         bench.report(
-            f"{size} B, SYNC_MASTER pair", "rows/s", results.series("pair"), "Kafka sink", reference, targets.SINK_PAIR
+            f"{size} B, SYNC_MASTER pair",
+            "rows/s",
+            results.series("pair"),
+            "Kafka sink",
+            reference,
+            targets.SINK_PAIR[size],
         )
         bench.report(f"{size} B, generator alone", "rows/s", results.series("generator"))
 

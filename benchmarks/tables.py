@@ -15,7 +15,7 @@ from benchmarks.registry import Benchmark
 DURABILITY = "durability: page cache (ASYNC_FLUSH), one broker or an ASYNC_MASTER pair, unless the figure says more"
 SPREAD = "min / median / max of the counted runs; the ratio is that of the medians"
 CPU = "CPU of the counted runs, by process:"
-_COLORS = {"met": "green", "MISSED": "red", "no reference": "yellow"}
+_COLORS = {"met": "green", "MISSED": "red", "no reference": "yellow", "no verdict": "yellow"}
 _COLUMNS = ("figure", "min / median / max", "unit", "reference", "its min / median / max", "ratio", "target", "verdict")
 
 
@@ -36,7 +36,7 @@ def print_list(console: Console, benchmarks: Sequence[Benchmark]) -> None:
         table.add_column(name, overflow="fold")
     for one in benchmarks:
         table.add_row(one.name, one.targets, one.what, one.needs)
-    table.add_row("all", "P1-P14", "each of them, one after the other", "all of that; about an hour and a half")
+    table.add_row("all", "P1-P15", "each of them, one after the other", "all of that; about an hour and a half")
     console.print(table)
     console.print(
         "./run bench NAME [--quick] [--json FILE]\n"

@@ -5,8 +5,9 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from benchmarks.bench import Bench, Unavailable, WrongResult, must_be
-from benchmarks.contest import FULL, QUICK, Plan, schedule, warmed_up
+from benchmarks.contest import FULL, QUICK, SMOKE, Plan, schedule, warmed_up
 from benchmarks.figures import Missing, Series
+from benchmarks.targets import at_least
 
 
 @pytest.fixture
@@ -125,10 +126,38 @@ def test_a_peer_that_cannot_be_had_is_noted(bench):
     assert bench.notes == ["missing: Kafka: Maven (mvn) is not installed"]
 
 
+def test_alone_no_peer_is_asked_for(tmp_path):
+    bench = Bench("test", SMOKE, tmp_path, ExitStack(), lambda *_: None, alone=True)
+    asked = []
+    assert bench.peer("Kafka", lambda: asked.append(1)) == Missing("Kafka: left out by --alone")
+    assert asked == []
+    assert bench.notes == ["missing: Kafka: left out by --alone"]
+
+
 def test_a_figure_without_a_value_of_ours_is_no_line_but_a_failure(bench):
     bench.report("rows", "rows/s", Missing("the client ended"), "Kafka source", Series((1.0,)))
     assert bench.figures == []
     assert bench.broken == ["rows: the client ended"]
+
+
+@pytest.mark.parametrize(
+    ("plan", "rates", "by_amount", "verdict"),
+    [
+        (FULL, 2.1, False, "met"),
+        (FULL, 2.1, True, "met"),
+        (QUICK, 3.0, False, "met"),
+        (QUICK, 1.0, False, "MISSED"),
+        (QUICK, 2.1, False, "no verdict"),
+        (QUICK, 3.0, True, "no verdict"),
+        (SMOKE, 3.0, False, "no verdict"),
+    ],
+)
+def test_a_quick_run_judges_only_what_the_full_run_would_judge_alike(tmp_path, plan, rates, by_amount, verdict):
+    bench = Bench("test", plan, tmp_path, ExitStack(), lambda *_: None)
+    results = bench.contest({"ours": lambda: {"rate": rates}, "peer": lambda: {"rate": 1.0}})
+    mine, theirs = results.series("ours"), results.series("peer")
+    bench.report("rate", "msgs/s", mine, "peer", theirs, at_least("P4", 2), by_amount=by_amount)
+    assert [figure.verdict for figure in bench.figures] == [verdict]
 
 
 def test_parts_end_with_the_benchmark(tmp_path):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks.figures import Figure, Missing, Series, percentile, text
+from benchmarks.figures import Figure, Missing, Series, is_settled, percentile, text
 from benchmarks.targets import at_least, at_most
 
 
@@ -84,3 +84,33 @@ def test_a_percentile_is_a_value_that_was_measured(share, value):
 def test_percentiles_of_nothing_are_refused():
     with pytest.raises(ValueError, match="no values"):
         percentile([], 0.5)
+
+
+PEER = Series.of([10, 10, 10])
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "target", "settled"),
+    [
+        pytest.param([24, 25, 26], PEER, at_least("P1", 2), True, id="met, and 25 % away"),
+        pytest.param([22, 22, 22], PEER, at_least("P1", 2), False, id="met, but only 10 % away"),
+        pytest.param([18, 18, 18], PEER, at_least("P1", 2), False, id="missed, but only 10 % away"),
+        pytest.param([16, 17, 16], PEER, at_least("P1", 2), True, id="missed by 20 %"),
+        pytest.param([19, 30, 31], PEER, at_least("P1", 2), False, id="a round missed it"),
+        pytest.param([7, 8, 8], PEER, at_most("P10", 1), True, id="lower is better"),
+        pytest.param([9, 9, 9], PEER, at_most("P10", 1), False, id="lower is better, and it is close"),
+        pytest.param([30, 10, 60], Series.of([15, 5, 30]), at_least("P1", 1.5), True, id="both drifted alike"),
+        pytest.param([0.97, 0.97, 0.97], PEER, at_least("P7", 0.95, of_value=True), False, id="a value that is close"),
+        pytest.param([40, 40, 40], PEER, at_least("P8", 16, of_value=True), True, id="a value that is not"),
+        pytest.param([40, 40, 40], Missing("no Maven"), at_least("P1", 2), True, id="nothing is judged"),
+    ],
+)
+def test_a_few_rounds_settle_what_the_full_run_would_judge_alike(ours, theirs, target, settled):
+    assert is_settled(Series.of(ours), theirs, target) is settled
+
+
+def test_what_is_not_settled_has_no_verdict():
+    found = Figure("send", "rate", "msgs/s", Series((30.0,)), "the peer", Series((10.0,)), at_least("P4", 2), False)
+    assert (found.met, found.verdict, found.row()["met"], found.ratio) == (None, "no verdict", None, 3)
+    without = Figure("send", "rate", "msgs/s", Series((30.0,)), settled=False)
+    assert without.verdict == ""

@@ -1,0 +1,104 @@
+"""P15: how long a put takes while another client reads a backlog that the page cache does not hold."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks import cluster, targets
+from benchmarks.bench import Bench, Unavailable, WrongResult, must_be
+from benchmarks.cluster import OurCluster
+from benchmarks.contest import Sample
+from benchmarks.driver import Driver, python_driver
+
+BODY = 1024
+A_RECORD = BODY + 130
+RATE = 500  # puts a second: what is measured is how long they wait, not how many there can be
+COLD = 0.5  # of the bytes read, at least, have to come from the disk
+
+
+def run(bench: Bench) -> None:
+    size = bench.plan.pick(8 << 30, 2 << 30, 32 << 20)
+    count = size // A_RECORD
+    one = bench.enter(cluster.running(bench, "master"))
+    one.fill("backlog", count, BODY)
+    one.topic("puts")
+    reader = bench.enter(
+        python_driver("the reader", "benchmarks.load", bench.folder / "reader.log", one.name_server.address)
+    )
+    seconds = bench.plan.pick(4, 1, 1)
+
+    def puts() -> Sample:
+        answer = one.load.ask("paced", topic="puts", size=BODY, rate=RATE, seconds=seconds, latencies=1)
+        one.stored_at_least("puts", answer["messages"])
+        return answer
+
+    def beside() -> Sample:
+        make_cold(one)
+        before = read_from_disk(one.master.pid)
+        with reading(reader, count) as goes_on:
+            sample = puts()
+            if not goes_on() and bench.plan.pick(True, True, False):
+                raise WrongResult("the backlog was read before the puts were done: they would count puts alone")
+        share = (read_from_disk(one.master.pid) - before) / size
+        if share < COLD and bench.plan.pick(True, True, False):
+            raise Unavailable(f"only {share * 100:.0f} % of the backlog came from the disk: it was not cold")
+        return sample
+
+    results = bench.contest({"alone": puts, "beside a cold read": beside})
+    for key, target in (("p50_ms", None), ("p99_ms", targets.COLD_BACKLOG)):
+        bench.report(
+            f"put, {RATE} a second, while another client reads {size / 2**30:.2g} GiB from the disk: {key[:3]}",
+            "ms",
+            results.series("beside a cold read", key),
+            "without it",
+            results.series("alone", key),
+            target,
+        )
+
+
+@contextmanager
+def reading(reader: Driver, count: int) -> Iterator[Callable[[], bool]]:
+    """All of the backlog, as fast as it comes, until the end of the block or its own; gives whether it goes on."""
+    answers: list[object] = []
+
+    def read() -> None:
+        try:
+            answers.append(reader.ask("pull_columns", topic="backlog")["messages"])
+        except Unavailable as error:
+            answers.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        yield thread.is_alive
+    finally:
+        thread.join()
+    must_be("messages read beside the puts", answers, [count])
+
+
+def make_cold(one: OurCluster) -> None:
+    """The broker starts anew, because what it has mapped stays in memory, and the kernel forgets the log's pages."""
+    one.master.stop()
+    for path in (one.master.store / "commitlog").iterdir():
+        forget(path)
+    one.master.start()
+    one.await_writable()
+
+
+def forget(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fdatasync(file)  # what is not written yet cannot be forgotten
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(file)
+
+
+def read_from_disk(pid: int) -> int:
+    """Bytes that a process has had read from the disk so far; Linux only."""
+    for line in Path(f"/proc/{pid}/io").read_text().splitlines():
+        if line.startswith("read_bytes:"):
+            return int(line.split()[1])
+    raise ValueError(f"/proc/{pid}/io has no read_bytes")

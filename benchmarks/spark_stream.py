@@ -1,0 +1,155 @@
+"""P1 as a stream: how fast rows come once they come, and how long the first ones take, each by itself.
+
+The rate is that of all micro-batches with data, from the start of the first to the end of the last, as the query's
+progress has them: what starting a query takes is not in it.  That is the other figure: from `start()` to the commit of
+the first rows, of a new query and of one that goes on from its checkpoint.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from benchmarks import cluster, null_source, spark, targets
+from benchmarks.bench import Bench, WrongResult, must_be
+from benchmarks.cluster import OurCluster
+from benchmarks.contest import Contestant, Sample
+from benchmarks.figures import Missing
+from benchmarks.peers import kafka
+from benchmarks.peers.kafka import Kafka
+from benchmarks.spark import Source, Spark, ended_ms, started_ms
+from benchmarks.spark_read import ceiling, check, fill_kafka, kafka_of
+
+TIMEOUT_S = 600
+FEW = 1000  # rows of a first batch: it should cost no more than being a batch does
+
+
+def run(bench: Bench) -> None:
+    made, kafka_missing = bench.enter(spark.session(bench))
+    ours = bench.enter(cluster.running(bench, "reader"))
+    peer = spark.kafka_peer(bench, kafka_missing)
+    null_source.register(made.session)
+    plan = bench.plan
+    nulls = {}
+    for size in (100, 1024):
+        # Batches of one size in all plans: what a batch costs however many rows it has weighs the same.
+        batch = bench.plan.pick(*((2_500_000, 2_500_000, 5_000) if size == 100 else (625_000, 625_000, 5_000)))
+        rows = batch * bench.plan.pick(8, 2, 2)
+        topic = ours.fill(f"stream{size}", rows, size)
+        kafka_topic = bench.peer("Kafka", partial(fill_kafka, bench, made, peer, topic, rows, size))
+        address = ours.name_server.address
+        sources: dict[str, Source | Missing] = {
+            "Kafka's columns": spark.rocketsim(address, topic, schemaProfile="kafka"),
+            "all columns": spark.rocketsim(address, topic),
+            "Kafka source": kafka_of(kafka_topic, peer),
+            "Kafka source, tuned": kafka_of(kafka_topic, peer, **kafka.TUNED_SOURCE),
+        }
+        check(bench, made, sources, rows, size)
+        sources["null source"] = nulls[size] = ceiling(ours, topic, bench.folder / f"null{size}", rows)
+        limit = {"maxOffsetsPerTrigger": str(batch)}
+        streams: dict[str, Contestant | Missing] = {
+            name: source if isinstance(source, Missing) else partial(stream, made, source.having(limit), rows)
+            for name, source in sources.items()
+        }
+        results = bench.contest(streams, f"{size} B,", plan)
+        plan = plan.again()
+        name = f"stream, {size} B"
+        narrow, wide = results.series("Kafka's columns"), results.series("all columns")
+        usual, tuned = results.series("Kafka source"), results.series("Kafka source, tuned")
+        ready = results.series("null source")
+        bench.report(f"{name}, Kafka's columns", "rows/s", narrow, "Kafka source", usual, targets.STREAM_KAFKA[size])
+        bench.report(f"{name}, Kafka's columns", "rows/s", narrow, "Kafka source, tuned", tuned, targets.STREAM_TUNED)
+        bench.report(f"{name}, all columns", "rows/s", wide, "Kafka source", usual, targets.READ_ALL_KAFKA)
+        bench.report(f"{name}, all columns", "rows/s", wide, "null Arrow source", ready, targets.READ_ALL_CEILING)
+    start(bench, made, ours, peer, nulls[100])
+
+
+# --- the rate -------------------------------------------------------------------------------------------------------
+
+
+def stream(made: Spark, source: Source, rows: int) -> Sample:
+    """An AvailableNow query into noop."""
+    query = (
+        source.frame(made.session.readStream)
+        .writeStream.format("noop")
+        .option("checkpointLocation", made.checkpoint())
+        .trigger(availableNow=True)
+        .start()
+    )
+    if not query.awaitTermination(TIMEOUT_S):
+        query.stop()
+        raise TimeoutError(f"{source} did not end in {TIMEOUT_S} s")
+    sample = steady(query.recentProgress)
+    must_be(f"rows of {source}", sample["messages"], rows)
+    return sample
+
+
+def steady(progress: Sequence[Mapping[str, Any]]) -> Sample:
+    """Rows a second from the first batch with data on to the end of the last one."""
+    batches = [one for one in progress if one["numInputRows"]]
+    if len(batches) < 2:
+        raise WrongResult(f"a stream of {len(batches)} batches with data says nothing about several")
+    rows = sum(one["numInputRows"] for one in batches)
+    seconds = (ended_ms(batches[-1]) - started_ms(batches[0])) / 1000
+    return {"messages": rows, "seconds": seconds, "rate": rows / seconds, "batches": len(batches)}
+
+
+# --- the start ------------------------------------------------------------------------------------------------------
+
+
+def start(bench: Bench, made: Spark, ours: OurCluster, peer: Kafka | Missing, null: Source) -> None:
+    topic = ours.topic("start")
+    sent = repeated = 0
+
+    def more_of_ours() -> Source:
+        nonlocal sent
+        ours.load.ask("fill", topic=topic, count=FEW, size=100, start=sent)
+        sent += FEW
+        return spark.rocketsim(ours.name_server.address, topic)
+
+    def more_of_null() -> Source:
+        nonlocal repeated
+        repeated += FEW
+        return null.having({"rows": str(repeated)})
+
+    def more_of_kafka(peer: Kafka) -> Source:
+        made.write(FEW, 100, "value", "kafka", {"kafka.bootstrap.servers": peer.address, "topic": topic})
+        return spark.kafka_source(peer.address, topic)
+
+    every: dict[str, Contestant | Missing] = {
+        "ours": partial(first_rows, made, more_of_ours),
+        "null source": partial(first_rows, made, more_of_null),
+    }
+    if isinstance(peer, Missing):
+        every["Kafka source"] = peer
+    else:
+        peer.topic(topic)
+        every["Kafka source"] = partial(first_rows, made, partial(more_of_kafka, peer))
+    results = bench.contest(every, "start,")
+    for key, words in (("new_ms", "a new query"), ("restarted_ms", "a restarted query")):
+        name, mine = f"{words} to its first committed rows", results.series("ours", key)
+        null_ms, kafka_ms = results.series("null source", key), results.series("Kafka source", key)
+        bench.report(name, "ms", mine, "null Python stream", null_ms, targets.FIRST_ROWS)
+        bench.report(name, "ms", mine, "Kafka source", kafka_ms)
+
+
+def first_rows(made: Spark, more: Callable[[], Source]) -> Sample:
+    """`more` has FEW rows more at every call."""
+    checkpoint = made.checkpoint()
+    new = first_rows_ms(made, more(), checkpoint)
+    return {"new_ms": new, "restarted_ms": first_rows_ms(made, more(), checkpoint)}
+
+
+def first_rows_ms(made: Spark, source: Source, checkpoint: str) -> float:
+    """From before the source is loaded, with the default trigger."""
+    begun_ms = time.time() * 1000
+    frame = source.frame(made.session.readStream)
+    query = frame.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
+    try:
+        query.processAllAvailable()
+        first = next((one for one in query.recentProgress if one["numInputRows"]), None)
+    finally:
+        query.stop()
+    if first is None:
+        raise WrongResult(f"{source}: no batch of its stream had a row")
+    return ended_ms(first) - begun_ms
