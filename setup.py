@@ -14,7 +14,7 @@ PACKAGES = [
 
 setup(
     name="rocketsim",
-    version="0.1.0",
+    version="0.2.0",
     description="RocketMQ's master/slave broker pair in Python on gRPC, with Spark as its consumer",
     license="Apache-2.0",
     classifiers=["Operating System :: POSIX :: Linux", "Programming Language :: Python :: 3", "Typing :: Typed"],

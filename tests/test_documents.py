@@ -1,0 +1,33 @@
+"""Links between the documents lead somewhere, and the words of `./run` that they name exist."""
+
+import re
+
+import pytest
+
+from tests.support.processes import ROOT
+
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+def anchors(text: str) -> set[str]:
+    """The fragments of a document's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_every_link_leads_to_a_file_and_a_heading(path):
+    for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
+        if "://" in target:
+            continue
+        name, _, fragment = target.partition("#")
+        linked = path.parent / name if name else path
+        assert linked.exists(), target
+        assert not fragment or fragment in anchors(linked.read_text()), target
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_every_word_of_run_that_is_named_exists(path):
+    known = re.findall(r"^([a-z]+)\)$", (ROOT / "run").read_text(), re.M)
+    assert "setup" in known
+    assert set(re.findall(r"\./run ([a-z]+)", path.read_text())) <= set(known)
