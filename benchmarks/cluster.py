@@ -123,11 +123,15 @@ def verify_store(store: Path) -> None:
 
 @contextmanager
 def running(
-    bench: Bench, title: str, *, pair: bool = False, counting: bool = False, keys: Mapping[str, object] | None = None
+    bench: Bench,
+    title: str,
+    *,
+    pair: bool = False,
+    module: str = "broker_service",
+    keys: Mapping[str, object] | None = None,
 ) -> Iterator[OurCluster]:
-    """`keys` are the master's and the slave's.  The stores are verified at the end, unless it ends with an error.
-
-    `counting`: the master counts its fdatasyncs.
+    """`keys` are the master's and the slave's, and `module` is what they run.  The stores are verified at the end,
+    unless it ends with an error.
     """
     bench.doing(f"starting {title}")
     folder = bench.folder / title
@@ -135,10 +139,9 @@ def running(
     with Processes(folder) as processes:
         name_server = processes.start_namesrv()
         master = processes.broker(BROKER, 0, name_server, **settings)
-        if counting:
-            master.module = "benchmarks.counting_broker"
         slave = processes.broker(BROKER, 1, name_server, **(settings | {"brokerRole": "SLAVE"})) if pair else None
         for process in filter(None, (master, slave)):
+            process.module = module
             process.launch()
         for process in filter(None, (master, slave)):
             process.wait_until_ready()

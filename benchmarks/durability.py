@@ -53,7 +53,8 @@ def disk(bench: Bench) -> None:
 
 def our_pair(bench: Bench, *, sync: bool = False, flush: bool = False) -> OurCluster:
     title = f"ours-{'sync' if sync else 'async'}-{'flush' if flush else 'cache'}"
-    return bench.enter(cluster.running(bench, title, pair=True, counting=flush, keys=cluster.modes(sync, flush)))
+    module = "benchmarks.counting_broker" if flush else "broker_service"
+    return bench.enter(cluster.running(bench, title, pair=True, module=module, keys=cluster.modes(sync, flush)))
 
 
 def their_pair(bench: Bench, *, sync: bool = False, flush: bool = False) -> RocketMq | Missing:
