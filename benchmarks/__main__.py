@@ -145,7 +145,7 @@ def run(
     failed = [f"FAILED: {what}" for what in bench.broken]
     report = Report(
         title,
-        [*machine.describe(), scheduling.describe(), command(one, plan)],
+        [*machine.describe(), scheduling.describe(), command(one, plan, alone=alone)],
         bench.figures,
         failed + bench.notes,
         bench.cpu,
@@ -154,8 +154,8 @@ def run(
     return report, bench.broken
 
 
-def command(one: Benchmark, plan: Plan) -> str:
-    return f"./run bench {one.name}" + ("" if plan is FULL else f" --{plan.name}")
+def command(one: Benchmark, plan: Plan, *, alone: bool) -> str:
+    return f"./run bench {one.name}" + ("" if plan is FULL else f" --{plan.name}") + (" --alone" if alone else "")
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ class Plan:
 
 FULL = Plan("full", rounds=5)
 QUICK = Plan("quick", rounds=3)
-SMOKE = Plan("smoke", rounds=1)
+SMOKE = Plan("smoke", rounds=1, warm_up=0)
 
 
 def schedule(names: list[str], plan: Plan) -> Iterator[tuple[int, str]]:

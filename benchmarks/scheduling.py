@@ -33,7 +33,8 @@ def group_of(pid: int) -> Group:
     autogroup = _proc(pid, "autogroup").partition(" ")[0]
     # "4:cpu,cpuacct:/path", or "0::/path" where all controllers are in one tree.
     lines = [line.split(":", 2) for line in _proc(pid, "cgroup").splitlines()]
-    cgroup = " ".join(path for _, controllers, path in lines if not controllers or "cpu" in controllers.split(","))
+    paths = [path for _, controllers, path in lines if not controllers or "cpu" in controllers.split(",")]
+    cgroup = " ".join(dict.fromkeys(paths))
     return Group(os.getsid(pid), autogroup, cgroup, os.getpriority(os.PRIO_PROCESS, pid))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks.bench import Bench
 from benchmarks.bodies import spark_expression
+from benchmarks.contest import SMOKE
 from benchmarks.driver import ROOT
 from benchmarks.figures import Missing
 from benchmarks.peers import kafka
@@ -139,13 +140,8 @@ def session(bench: Bench) -> Iterator[tuple[Spark, Missing | None]]:
     finally:
         for query in made.streams.active:
             query.stop()
-        gateway: Any = made.sparkContext._gateway
-        made.stop()
-        # The JVM, too: with `all` the next benchmark has one of its own.
-        gateway.shutdown()
-        gateway.proc.stdin.close()
-        gateway.proc.wait(IDLE_S)
-        _forget_gateway()
+        if bench.plan is not SMOKE:  # nothing is timed there: the next benchmark goes on with this one
+            _end(made)
 
 
 def kafka_peer(bench: Bench, missing: Missing | None) -> Kafka | Missing:
@@ -155,8 +151,14 @@ def kafka_peer(bench: Bench, missing: Missing | None) -> Kafka | Missing:
     return bench.peer("Kafka", lambda: bench.enter(kafka.running(bench.folder / "kafka")))
 
 
-def _forget_gateway() -> None:
+def _end(session: Any) -> None:
+    """With its JVM: with `all` the next benchmark has one of its own."""
     from pyspark import SparkContext
 
+    gateway: Any = session.sparkContext._gateway
+    session.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(IDLE_S)
     SparkContext._gateway = None
     SparkContext._jvm = None
