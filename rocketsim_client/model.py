@@ -267,8 +267,7 @@ Ranges = Sequence[QueueRange | OffsetRange]
 
 @dataclass(slots=True)
 class Segment:
-    """A piece of one range: the next `count` records of the frame.  `status` other than FOUND or NO_MATCHED_MESSAGE
-    ends its range unfinished at `next_offset`."""
+    """A part of one range: the next `count` records of the frame."""
 
     range_index: int
     count: int
@@ -276,6 +275,14 @@ class Segment:
     min_offset: int
     max_offset: int
     status: GetMessageStatus
+
+    @property
+    def ends_range(self) -> bool:
+        """Whether the broker ended the range at `next_offset`, finished or not."""
+        return self.status not in _RANGE_CONTINUES
+
+
+_RANGE_CONTINUES = (GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE, GetMessageStatus.MESSAGE_WAS_REMOVING)
 
 
 @dataclass(slots=True)

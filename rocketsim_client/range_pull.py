@@ -1,12 +1,10 @@
 """How far a pull of ranges has come, so that it can go on at another broker.  Pure."""
 
 from rocketsim_client.errors import BadAnswer
-from rocketsim_client.model import GetMessageStatus, OffsetRange, PullFrame, QueueRange, Ranges
+from rocketsim_client.model import OffsetRange, PullFrame, QueueRange, Ranges
 
 # What a frame costs on both sides whatever it holds is little then; larger ones gained nothing.
 FRAME_BYTES = 3 << 20
-
-_GOES_ON = (GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE, GetMessageStatus.MESSAGE_WAS_REMOVING)
 
 
 class RangeProgress:
@@ -38,11 +36,10 @@ class RangeProgress:
                     f"queue {piece.queue_id} of topic {piece.topic!r}: a broker went back from offset "
                     f"{self._next[index]} to {segment.next_offset}"
                 )
-            ended = segment.status not in _GOES_ON
-            if segment.next_offset > self._next[index] or ended:
+            if segment.next_offset > self._next[index] or segment.ends_range:
                 self._steps += 1
             self._next[index] = segment.next_offset
-            if ended or segment.next_offset >= self._ranges[index].until_offset:
+            if segment.ends_range or segment.next_offset >= self._ranges[index].until_offset:
                 self._open[index] = False
             segment.range_index = index
         return frame

@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from rocketsim_client.model import OffsetRange
 from rocketsim_source.commits.committer import now_ms
 from rocketsim_source.options.option_values import OptionError
 from rocketsim_source.options.source_options import SourceOptions
 from rocketsim_source.planning.partition import QueueRangesPartition, parallelism_now, plan_partitions
 from rocketsim_source.planning.queue_watch import QueueWatch, answered
-from rocketsim_source.planning.splits import QueueRange
 from rocketsim_source.planning.starts import Facts, end_offsets, start_offsets, wanted_ends, wanted_starts, within
-from rocketsim_source.queue import Offsets
-from rocketsim_source.source_cluster import BrokerCluster, ClientCluster
+from rocketsim_source.source_cluster import ClientCluster, Offsets, SourceCluster
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,14 +42,14 @@ class RocketSimReader(DataSourceReader):
         return read_partition(partition, self.schema, self.options)
 
 
-def ranges(options: SourceOptions, cluster: BrokerCluster) -> list[QueueRange]:
+def ranges(options: SourceOptions, cluster: SourceCluster) -> list[OffsetRange]:
     watch = QueueWatch(cluster, options, now_ms)
     queues = watch.discover(must_exist=True)
     if not queues:
         raise OptionError(f"no topic matches subscribePattern={options.subscribe_pattern}")
-    seen = watch.look(sorted(queues), must_answer=True)
-    starts_wanted = wanted_starts(options, seen.bounds, streaming=False)
-    ends_wanted = wanted_ends(options, seen.bounds)
+    states = watch.states(sorted(queues), must_answer=True)
+    starts_wanted = wanted_starts(options, states.bounds, streaming=False)
+    ends_wanted = wanted_ends(options, states.bounds)
     committed: Offsets = {}
     if asked := starts_wanted.needs_committed():
         assert options.group is not None
@@ -58,13 +57,13 @@ def ranges(options: SourceOptions, cluster: BrokerCluster) -> list[QueueRange]:
     first = answered(cluster.search(starts_wanted.timestamps), "offset at startingTimestamp")
     last = answered(cluster.search(ends_wanted.timestamps), "offset at endingTimestamp")
 
-    starts = start_offsets(starts_wanted, Facts(seen.bounds, committed, first), options)
-    ends = end_offsets(ends_wanted, Facts(seen.bounds, {}, last))
+    starts = start_offsets(starts_wanted, Facts(states.bounds, committed, first), options)
+    ends = end_offsets(ends_wanted, Facts(states.bounds, {}, last))
     planned = []
     for queue, start in sorted(starts.items()):
-        bounds = seen.bounds[queue]
+        bounds = states.bounds[queue]
         end = within(queue, ends.get(queue, bounds.max_offset), bounds, options.data_loss)
         if start > end and queue in ends and options.starting_offsets is not None:
             raise OptionError(f"{queue} would be read from {start} to {end}: it starts behind its end")
-        planned.append(QueueRange(queue, start, max(start, end)))
+        planned.append(OffsetRange(queue, start, max(start, end)))
     return planned

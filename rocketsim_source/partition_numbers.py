@@ -8,19 +8,15 @@ A number below 65,536 is a bare queue id: RocketMQ's topics have at most 65,536 
 
 import zlib
 from collections.abc import Iterable
-from typing import TypeVar
 
 from rocketsim_client.model import MessageQueue
 from rocketsim_source.options.option_values import OptionError
-from rocketsim_source.queue import Queue
 
 QUEUES = 1 << 16
 NAMES = (1 << 15) - 1
 
-AnyQueue = TypeVar("AnyQueue", Queue, MessageQueue)
 
-
-def partition_number(queue: Queue | MessageQueue) -> int:
+def partition_number(queue: MessageQueue) -> int:
     if not 0 <= queue.queue_id < QUEUES:
         raise OptionError(
             f"{queue} has no partition number: queue ids up to {QUEUES - 1} do; use schemaProfile=rocketmq"
@@ -44,7 +40,7 @@ def refuse_collisions(broker_names: Iterable[str]) -> None:
             )
 
 
-def queues_with(number: int, queues: Iterable[AnyQueue]) -> list[AnyQueue]:
+def queues_with(number: int, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
     """Which of a topic's queues a number means: every broker's for a bare queue id, else one; none if it is gone."""
     if number < QUEUES:
         return [queue for queue in queues if queue.queue_id == number]

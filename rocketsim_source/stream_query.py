@@ -9,18 +9,17 @@ from typing import Any
 
 from pyspark.sql.datasource import InputPartition
 
+from rocketsim_client.model import MessageQueue, OffsetRange
 from rocketsim_source.commits.committer import Committer, now_ms
 from rocketsim_source.options.data_loss import DELETED, EARLIEST, TRUNCATED
 from rocketsim_source.options.source_options import SourceOptions
 from rocketsim_source.planning.offsets import StreamOffset
 from rocketsim_source.planning.partition import parallelism_now, plan_partitions
 from rocketsim_source.planning.progress import LagClock, report
-from rocketsim_source.planning.queue_watch import NothingAnswers, QueueWatch, answered, refuse_silence
-from rocketsim_source.planning.splits import QueueRange
+from rocketsim_source.planning.queue_watch import NothingAnswers, QueueWatch, answered, refuse_unreachable
 from rocketsim_source.planning.starts import Facts, Wanted, end_offsets, start_offsets, wanted_ends, wanted_starts
 from rocketsim_source.planning.stream_planner import StreamPlanner, read_in, truncated
-from rocketsim_source.queue import Offsets, Queue
-from rocketsim_source.source_cluster import Answered, BrokerCluster, Seen
+from rocketsim_source.source_cluster import OffsetAnswers, Offsets, QueueStates, SourceCluster
 
 TRUNCATION_GRACE_S = 3.0  # a master's visible end may step back for a moment when a slave comes into sync
 BOUNDED_WAIT_S = 10.0  # how long availableNow waits for a broker name of which nobody answers
@@ -31,7 +30,7 @@ POLL_MAX_S = 0.05
 class StreamQuery:
     """Made with the first call that needs brokers, and kept as long as the query runs."""
 
-    def __init__(self, options: SourceOptions, cluster: BrokerCluster) -> None:
+    def __init__(self, options: SourceOptions, cluster: SourceCluster) -> None:
         self.options = options
         self.available_now = False
         self._cluster = cluster
@@ -40,7 +39,7 @@ class StreamQuery:
         self._committer = Committer(cluster, options) if options.commits else None
         self._initial: StreamOffset | None = None
         self._asked_before = False
-        self._seen = Seen()
+        self._states = QueueStates()
         self._position: Offsets = {}
         self._lag_clock = LagClock()
         self._ends: Offsets = {}
@@ -53,24 +52,24 @@ class StreamQuery:
             queues = self._watch.discover(must_exist=True)
             wanted_ends(self.options, queues)  # names nobody who is not there; later he may only be away
             starts = self._resolve(wanted_starts(self.options, queues, streaming=True))
-            self._initial = StreamOffset(starts, read_in=read_in(StreamOffset({}), starts, self._seen.bounds))
+            self._initial = StreamOffset(starts, read_in=read_in(StreamOffset({}), starts, self._states.bounds))
             if self._committer and self.options.commit_initial_offset:
                 self._committer.start_at(starts)
         return self._initial
 
     def _resolve(self, wanted: Wanted) -> Offsets:
-        self._seen = seen = self._watch.look(wanted.positions, must_answer=True)
+        self._states = states = self._watch.states(wanted.positions, must_answer=True)
         wanted = Wanted(
-            {queue: chain for queue, chain in wanted.positions.items() if queue in seen.bounds}, wanted.timestamps
+            {queue: chain for queue, chain in wanted.positions.items() if queue in states.bounds}, wanted.timestamps
         )
         found = answered(self._cluster.search(wanted.timestamps), "offset at startingTimestamp")
         committed = answered(self._committed(wanted), "committed offset")
-        return start_offsets(wanted, Facts(seen.bounds, committed, found), self.options)
+        return start_offsets(wanted, Facts(states.bounds, committed, found), self.options)
 
-    def _committed(self, wanted: Wanted) -> Answered:
+    def _committed(self, wanted: Wanted) -> OffsetAnswers:
         asked = wanted.needs_committed()
         if not asked:
-            return Answered()
+            return OffsetAnswers()
         assert self.options.group is not None
         return self._cluster.committed(self.options.group, asked)
 
@@ -91,26 +90,26 @@ class StreamQuery:
             left = deadline - time.monotonic()
             if end != start.offsets:
                 self._position = dict(end)
-                epochs = read_in(start, end, self._seen.bounds)
+                epochs = read_in(start, end, self._states.bounds)
                 return StreamOffset(end, split=parallelism_now(self.options), read_in=epochs)
             if self.available_now or unlimited or left <= 0:
                 return start
-            # An idle query would ask ninety times a second; a new record is still seen within this pause.
+            # An idle query would ask ninety times a second; a new record is still states within this pause.
             time.sleep(min(pause, left))
             pause = min(2 * pause, POLL_MAX_S)
 
     def _plan(self, start: StreamOffset, unlimited: bool) -> Offsets:
         queues = self._watch.discover(must_answer=self.available_now)
-        seen = self._look(start, queues)
+        states = self._queue_states(start, queues)
         if self.available_now and self._planner.target is None:
-            self._planner.target = {queue: found.max_offset for queue, found in seen.bounds.items()}
-        new = {queue for queue in seen.bounds if queue not in start.offsets}
+            self._planner.target = {queue: found.max_offset for queue, found in states.bounds.items()}
+        new = {queue for queue in states.bounds if queue not in start.offsets}
         if self._planner.target is not None:
             new &= self._planner.target.keys()
         end = self._planner.next_offsets(
             start,
-            seen,
-            self._added(new, seen),
+            states,
+            self._added(new, states),
             self._ends,
             unlimited=unlimited,
             bounded=self.available_now,
@@ -120,28 +119,28 @@ class StreamQuery:
             self._committer.forget(set(dropped))
         return end
 
-    def _look(self, start: StreamOffset, queues: set[Queue]) -> Seen:
+    def _queue_states(self, start: StreamOffset, queues: set[MessageQueue]) -> QueueStates:
         """Bounds of all queues.  A queue that seems truncated is asked again until that is certain."""
         asked = sorted({queue for queue in start.offsets if self.options.reads(queue)} | queues)
         begun = time.monotonic()
         while True:
             waited = time.monotonic() - begun
-            seen = self._watch.look(asked, read_in=start.read_in)
-            self._learn_ends(asked, seen)
-            unsure = truncated(start.offsets, seen.bounds) and waited < TRUNCATION_GRACE_S
+            states = self._watch.states(asked, read_in=start.read_in)
+            self._learn_ends(asked, states)
+            unsure = truncated(start.offsets, states.bounds) and waited < TRUNCATION_GRACE_S
             # A bounded run that left out a queue for which nobody answers would end as if it had read everything.
-            if self.available_now and seen.silent and waited >= BOUNDED_WAIT_S:
-                refuse_silence(seen)
-            if not unsure and not (self.available_now and seen.silent):
+            if self.available_now and states.unreachable and waited >= BOUNDED_WAIT_S:
+                refuse_unreachable(states)
+            if not unsure and not (self.available_now and states.unreachable):
                 break
             time.sleep(POLL_MAX_S)
-        self._seen = seen
+        self._states = states
         now = now_ms()
-        for queue, found in seen.bounds.items():
+        for queue, found in states.bounds.items():
             self._lag_clock.observe(queue, found.max_offset, now)
-        return seen
+        return states
 
-    def _added(self, new: set[Queue], seen: Seen) -> Offsets:
+    def _added(self, new: set[MessageQueue], states: QueueStates) -> Offsets:
         """Where new queues start; those of which that cannot be said now are found again."""
         if not new:
             return {}
@@ -149,20 +148,20 @@ class StreamQuery:
         committed = self._committed(wanted)
         if self.available_now:
             answered(committed, "committed offset")
-        said = {queue: chain for queue, chain in wanted.positions.items() if queue not in committed.silent}
-        return start_offsets(Wanted(said), Facts(seen.bounds, committed.offsets), self.options)
+        said = {queue: chain for queue, chain in wanted.positions.items() if queue not in committed.unreachable}
+        return start_offsets(Wanted(said), Facts(states.bounds, committed.offsets), self.options)
 
-    def _learn_ends(self, asked: Sequence[Queue], seen: Seen) -> None:
+    def _learn_ends(self, asked: Sequence[MessageQueue], states: QueueStates) -> None:
         """Ends from the options.  Those by timestamp are only known once a record has passed it, and are then fixed;
         while nobody says where it is, the queue waits.
         """
         wanted = wanted_ends(self.options, asked, strangers=False)
         open_ends = {
-            queue: ms for queue, ms in wanted.timestamps.items() if queue in seen.bounds and queue not in self._ends
+            queue: ms for queue, ms in wanted.timestamps.items() if queue in states.bounds and queue not in self._ends
         }
         found = self._cluster.search(open_ends)
-        seen.fell_silent(found.silent)
-        self._ends |= end_offsets(Wanted(wanted.positions, open_ends), Facts(seen.bounds, {}, found.offsets))
+        states.set_unreachable(found.unreachable)
+        self._ends |= end_offsets(Wanted(wanted.positions, open_ends), Facts(states.bounds, {}, found.offsets))
 
     # --- what to read -------------------------------------------------------------------------------------------------
 
@@ -175,13 +174,13 @@ class StreamQuery:
         if self._initial is not None and not self._asked_before:
             self._refuse_unknown_starts(end.offsets.keys() - start.offsets.keys())
         ranges = [
-            QueueRange(queue, self._from(queue, start.offsets[queue], until), until)
+            OffsetRange(queue, self._from(queue, start.offsets[queue], until), until)
             for queue, until in end.offsets.items()
             if queue in start.offsets  # else it is new, and starts there
         ]
         return plan_partitions(ranges, self.options, self._cluster, end.split or parallelism_now(self.options))
 
-    def _from(self, queue: Queue, start: int, until: int) -> int:
+    def _from(self, queue: MessageQueue, start: int, until: int) -> int:
         if start <= until:
             return start
         what = (
@@ -190,16 +189,16 @@ class StreamQuery:
         )
         if self.options.data_loss.allow(TRUNCATED, queue, what) != EARLIEST:
             return until
-        found = self._watch.look([queue], must_answer=True).bounds.get(queue)
+        found = self._watch.states([queue], must_answer=True).bounds.get(queue)
         return min(until, found.min_offset if found else until)
 
-    def _refuse_unknown_starts(self, queues: set[Queue]) -> None:
+    def _refuse_unknown_starts(self, queues: set[MessageQueue]) -> None:
         """The first batch of a query is run again, without an anchor before it: its start is what the brokers say now.
         A queue of which nobody says it must not be taken for a new one, of which nothing is read.
         """
-        seen = self._watch.look(sorted(queues))
+        states = self._watch.states(sorted(queues))
         for queue in sorted(queues):
-            if queue in seen.gone:
+            if queue in states.gone:
                 self.options.data_loss.allow(DELETED, queue, "is gone: its master has no such topic or queue")
             else:
                 raise NothingAnswers(
@@ -221,12 +220,12 @@ class StreamQuery:
         self._committer.check()
 
     def report(self) -> dict[str, Any] | None:
-        if not self._seen.bounds and not self._seen.silent:
+        if not self._states.bounds and not self._states.unreachable:
             return None
         now = now_ms()
-        waits = [self._lag_clock.waiting_ms(queue, self._position.get(queue, 0), now) for queue in self._seen.bounds]
+        waits = [self._lag_clock.waiting_ms(queue, self._position.get(queue, 0), now) for queue in self._states.bounds]
         group = self._committer.status() if self._committer else None
-        return report(self._seen.bounds, self._position, max(waits, default=0), group, self._seen.silent_names)
+        return report(self._states.bounds, self._position, max(waits, default=0), group, self._states.unreachable_names)
 
     def close(self) -> None:
         if self._committer is not None:

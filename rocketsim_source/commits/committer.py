@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rocketsim_source.commits.ledger import CommitFailed, CommitLedger, GroupConflict
+from rocketsim_client.model import CommitResult, MessageQueue
+from rocketsim_source.commits.ledger import CommitLedger, GroupConflict
 from rocketsim_source.options.source_options import SourceOptions
 from rocketsim_source.planning.offsets import as_json
-from rocketsim_source.queue import Offsets, Queue
-from rocketsim_source.source_cluster import BrokerCluster
+from rocketsim_source.source_cluster import Offsets, SourceCluster
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ class Committer:
     holds it.
     """
 
-    def __init__(self, cluster: BrokerCluster, options: SourceOptions, clock: Callable[[], int] = now_ms) -> None:
+    def __init__(self, cluster: SourceCluster, options: SourceOptions, clock: Callable[[], int] = now_ms) -> None:
         assert options.group is not None
         self._cluster = cluster
         self._group = options.group
@@ -36,25 +36,26 @@ class Committer:
         self._rounds_of: int | None = None  # the thread whose round is under way
         self._thread: threading.Thread | None = None
         self._closed = False
-        self._hurry = False
+        self._flush_now = False
         self._fatal: Exception | None = None
-        self._warned: set[Queue] = set()
+        self._result = CommitResult()  # of the last commit
+        self._warned: set[MessageQueue] = set()
 
     def start_at(self, offsets: Offsets) -> None:
         """The start of a new query: committed where the group has nothing yet."""
         with self._changed:
             self._ledger.want_start(offsets)
-        self._news()
+        self._notify()
 
     def processed(self, offsets: Offsets) -> None:
         """Everything before `offsets` is processed.  Raises what the options say must end the query."""
         with self._changed:
             news = self._ledger.want(offsets)
         if news:
-            self._news()
+            self._notify()
         self.check()
 
-    def forget(self, queues: set[Queue]) -> None:
+    def forget(self, queues: set[MessageQueue]) -> None:
         with self._changed:
             self._ledger.forget(queues)
 
@@ -70,7 +71,7 @@ class Committer:
         if self._rounds_of == threading.get_ident():
             return self._attempt_elsewhere(timeout_s)
         with self._changed:
-            self._hurry = True
+            self._flush_now = True
             self._start_thread()
             self._changed.notify_all()
             while self._is_pending() and time.monotonic() < deadline:
@@ -108,16 +109,18 @@ class Committer:
         """For the query's progress."""
         with self._changed:
             ledger = self._ledger
-            behind = sum(max(0, offset - ledger.stands.get(queue, 0)) for queue, offset in ledger.wanted.items())
+            behind = sum(
+                max(0, offset - ledger.broker_offsets.get(queue, 0)) for queue, offset in ledger.wanted.items()
+            )
             return {
                 "behindCheckpoint": behind,
-                "committed": as_json(ledger.stands),
+                "committed": as_json(ledger.broker_offsets),
                 "failures": ledger.failures,
                 "name": self._group,
                 "target": ledger.target,
             }
 
-    def _news(self) -> None:
+    def _notify(self) -> None:
         if not self._options.commit_async:
             self._run_round()
         with self._changed:
@@ -134,14 +137,14 @@ class Committer:
             with self._changed:
                 while not self._closed:
                     wait_ms = self._ledger.due_in_ms(self._clock())
-                    if self._hurry and self._ledger.dirty:
+                    if self._flush_now and self._ledger.dirty:
                         wait_ms = 0
                     if wait_ms == 0:
                         break
                     self._changed.wait(None if wait_ms is None else wait_ms / 1000)
                 if self._closed:
                     return
-                self._hurry = False
+                self._flush_now = False
             self._run_round()
 
     def _run_round(self) -> None:
@@ -155,7 +158,7 @@ class Committer:
                     self._changed.notify_all()
 
     def _attempts(self) -> None:
-        from rocketsim_client.errors import RocketSimError
+        from rocketsim_client.errors import CommitFailed, RocketSimError
 
         for _ in range(self._options.commit_retries + 1):
             failure = self._attempt()
@@ -165,7 +168,11 @@ class Committer:
             logger.warning("committing the offsets of group %s failed: %s", self._group, failure, exc_info=unexpected)
         most = self._options.commit_failures_max
         if 0 < most <= self._ledger.failures:
-            self._fatal = CommitFailed(f"offsets of group {self._group} could not be committed: {failure}")
+            self._fatal = CommitFailed(
+                f"offsets of group {self._group} could not be committed: {failure} (commitFailurePolicy=warn lets the "
+                "query go on)",
+                self._result,
+            )
 
     def _attempt(self) -> Exception | None:
         """One try; what went wrong, whatever it is, is returned, because only the policy decides what it means.  An
@@ -189,7 +196,7 @@ class Committer:
             found = self._cluster.committed(self._group, asked)
             if watches:
                 self._look_for_conflicts(found.offsets)
-            said = [queue for queue in asked if queue not in found.silent]
+            said = [queue for queue in asked if queue not in found.unreachable]
             with self._changed:
                 if watches:
                     self._ledger.saw(found.offsets, said)
@@ -197,10 +204,10 @@ class Committer:
         with self._changed:
             self._ledger.dirty = False  # what is wanted from here on is the next round's
             send = self._ledger.to_send(self._clock())
-        result = self._cluster.commit(self._group, send, options.commit_target, timeout_s)
+        self._result = result = self._cluster.commit(self._group, send, options.commit_target, timeout_s)
         with self._changed:
             newer = self._ledger.dirty
-            self._ledger.done(send, result.offsets, result.broker_ids, self._clock())
+            self._ledger.done(send, result, self._clock())
             self._ledger.dirty = self._ledger.dirty or newer
         return next(iter(result.failures.values()), None)
 
@@ -209,7 +216,7 @@ class Committer:
             found = self._ledger.conflicts(fresh)
         if found and self._options.group_conflict_policy == "fail":
             self._fatal = GroupConflict(
-                f"somebody else commits group {self._group}: {found[0].queue} stands at {found[0].theirs}, "
+                f"somebody else commits group {self._group}: {found[0].queue} committed {found[0].theirs}, "
                 f"this query is at {found[0].ours}. Give each query a group of its own, or set "
                 "groupConflictPolicy=ignore."
             )

@@ -5,11 +5,11 @@ query and a new checkpoint can start from them; therefore trouble with a commit 
 the options say so.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rocketsim_source.queue import Offsets, Queue
+from rocketsim_client.model import MASTER_ID, CommitResult, MessageQueue
+from rocketsim_source.source_cluster import Offsets
 
 RETRY_MS = 1000  # after a failure, and while a slave holds what belongs to its master
 
@@ -17,13 +17,9 @@ RETRY_MS = 1000  # after a failure, and while a slave holds what belongs to its 
 class Conflict(NamedTuple):
     """Somebody else committed further than this query did."""
 
-    queue: Queue
+    queue: MessageQueue
     ours: int
     theirs: int
-
-
-class CommitFailed(RuntimeError):
-    """Offsets could not be committed and commitFailurePolicy says that this ends the query."""
 
 
 class GroupConflict(RuntimeError):
@@ -38,8 +34,8 @@ class CommitLedger:
     min_interval_ms: int = 0
     wanted: Offsets = field(default_factory=dict)
     starts: Offsets = field(default_factory=dict)  # to be committed where the group has nothing yet
-    vacant: set[Queue] = field(default_factory=set)  # of those, where it has nothing
-    stands: Offsets = field(default_factory=dict)  # what a broker last said
+    vacant: set[MessageQueue] = field(default_factory=set)  # of those, where it has nothing
+    broker_offsets: Offsets = field(default_factory=dict)  # what a broker last said
     ours: Offsets = field(default_factory=dict)  # what this query last got through
     on_slave: set[str] = field(default_factory=set)  # broker names whose last commit a slave took
     failures: int = 0  # in a row
@@ -59,14 +55,14 @@ class CommitLedger:
         self.starts.update(offsets)
         self.dirty = True
 
-    def forget(self, queues: set[Queue]) -> None:
+    def forget(self, queues: set[MessageQueue]) -> None:
         """Queues that are gone."""
-        for table in (self.wanted, self.starts, self.stands, self.ours):
+        for table in (self.wanted, self.starts, self.broker_offsets, self.ours):
             for queue in queues & set(table):
                 del table[queue]
         self.vacant -= queues
 
-    def queues(self) -> list[Queue]:
+    def queues(self) -> list[MessageQueue]:
         return sorted(self.wanted.keys() | self.starts.keys())
 
     def due_in_ms(self, now_ms: int) -> int | None:
@@ -91,15 +87,15 @@ class CommitLedger:
             if queue in self.ours and offset > max(self.ours[queue], self.wanted.get(queue, 0))
         ]
 
-    def saw(self, fresh: Offsets, asked: list[Queue]) -> None:
+    def saw(self, fresh: Offsets, asked: list[MessageQueue]) -> None:
         """What the brokers have, just asked; a queue that is absent has nothing."""
         for queue in asked:
             if queue in fresh:
-                self.stands[queue] = fresh[queue]
+                self.broker_offsets[queue] = fresh[queue]
             else:
-                self.stands.pop(queue, None)
+                self.broker_offsets.pop(queue, None)
 
-    def saw_starts(self, fresh: Offsets, asked: list[Queue]) -> None:
+    def saw_starts(self, fresh: Offsets, asked: list[MessageQueue]) -> None:
         """As `saw`, of the queues whose start waits: a group with an offset of its own keeps it."""
         for queue in asked:
             if queue in fresh:
@@ -108,29 +104,27 @@ class CommitLedger:
                 self.vacant.add(queue)
 
     def to_send(self, now_ms: int) -> Offsets:
-        """The offsets of this round; never one below what stands."""
+        """The offsets of this round; never one below what a broker has."""
         send = {queue: offset for queue, offset in self.starts.items() if queue in self.vacant}
         reconcile = self.last_reconcile_ms is None or now_ms - self.last_reconcile_ms >= self.reconcile_interval_ms
         for queue, offset in self.wanted.items():
-            stands = self.stands.get(queue, -1)
-            if offset > stands or (offset == stands and (reconcile or queue.broker_name in self.on_slave)):
+            there = self.broker_offsets.get(queue, -1)
+            if offset > there or (offset == there and (reconcile or queue.broker_name in self.on_slave)):
                 send[queue] = offset
         return send
 
-    def done(self, sent: Offsets, stands: Mapping[Queue, int], taken_by: Mapping[str, int], now_ms: int) -> None:
-        """A round's outcome: what stands now, and which broker id took each broker name's part.  A queue that does not
-        stand was not taken.
-        """
+    def done(self, sent: Offsets, result: CommitResult, now_ms: int) -> None:
+        """A round's outcome.  A queue that is not among the result's offsets was not taken."""
         reconciled = set(self.wanted) <= set(sent)
         for queue, offset in sent.items():
-            if queue in stands:
-                self.stands[queue] = max(stands[queue], offset)
+            if queue in result.offsets:
+                self.broker_offsets[queue] = max(result.offsets[queue], offset)
                 self.ours[queue] = offset
                 self.starts.pop(queue, None)
                 self.vacant.discard(queue)
-        for broker_name, broker_id in taken_by.items():
-            (self.on_slave.add if broker_id != 0 else self.on_slave.discard)(broker_name)
-        failed = sent.keys() - stands.keys()
+        for broker_name, broker_id in result.broker_ids.items():
+            (self.on_slave.add if broker_id != MASTER_ID else self.on_slave.discard)(broker_name)
+        failed = sent.keys() - result.offsets.keys()
         self.failures = self.failures + 1 if failed else 0
         self.dirty = bool(failed)
         self.last_round_ms = now_ms

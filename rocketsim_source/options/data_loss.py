@@ -10,8 +10,8 @@ unsubscribed  the options do not name the topic or queue any more that the check
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rocketsim_client.model import MessageQueue
 from rocketsim_source.options.option_values import OptionError, choice
-from rocketsim_source.queue import Queue
 
 FAIL = "fail"
 SKIP = "skip"
@@ -34,7 +34,7 @@ ADVICE = {TRIMMED: NEAREST, TRUNCATED: NEAREST, DELETED: LEAVE, UNSUBSCRIBED: LE
 class DataLossError(RuntimeError):
     """Records that a query was to read are not there any more, and the options say that this has to fail."""
 
-    def __init__(self, kind: str, queue: Queue, what: str) -> None:
+    def __init__(self, kind: str, queue: MessageQueue, what: str) -> None:
         super().__init__(
             f"{queue} {what}. If going on without these records is right, {ADVICE[kind].format(kind=kind)}"
         )
@@ -73,7 +73,7 @@ class DataLossPolicy:
         found: str = getattr(self, kind)
         return found
 
-    def allow(self, kind: str, queue: Queue, what: str) -> str:
+    def allow(self, kind: str, queue: MessageQueue, what: str) -> str:
         """The action, skip or earliest; raises DataLossError where it is to fail."""
         if self.action(kind) == FAIL:
             raise DataLossError(kind, queue, what)

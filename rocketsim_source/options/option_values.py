@@ -39,7 +39,7 @@ def option(name: str, parse: Parse, default: Any = None, *aliases: str) -> Any:
     return field(default=default, metadata={"option": Option(name, parse, aliases)})
 
 
-def later(name: str, *only: str) -> Any:
+def unsupported(name: str, *only: str) -> Any:
     """An option of the plan that is not built yet: only the texts that change nothing are taken."""
     return field(default=None, metadata={"option": Option(name, text, (), tuple(value.lower() for value in only))})
 

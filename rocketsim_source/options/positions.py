@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import product
 from typing import Any, Generic, TypeVar
 
+from rocketsim_client.model import MessageQueue
 from rocketsim_source.options.option_values import MAX_LONG, OptionError
-from rocketsim_source.queue import Queue
 
 EARLIEST = "earliest"
 LATEST = "latest"
@@ -31,13 +31,13 @@ class PerQueue(Generic[Value]):
 
     entries: Mapping[Key, Value] = field(default_factory=dict)
 
-    def at(self, queue: Queue) -> Value | None:
+    def at(self, queue: MessageQueue) -> Value | None:
         for key in product((queue.topic, ANY), (queue.broker_name, ANY), (str(queue.queue_id), ANY)):
             if key in self.entries:
                 return self.entries[key]
         return None
 
-    def refuse_strangers(self, queues: Iterable[Queue], option: str) -> None:
+    def refuse_strangers(self, queues: Iterable[MessageQueue], option: str) -> None:
         """Whatever is named must exist: a misspelt topic would silently start elsewhere."""
         known = {
             key
@@ -167,7 +167,7 @@ def one_timestamp(value: str) -> PerQueue[int]:
     return PerQueue({(ANY, ANY, ANY): timestamp_ms(value)})
 
 
-def assignment(value: str) -> frozenset[Queue]:
+def assignment(value: str) -> frozenset[MessageQueue]:
     """`{"T":{"broker-a":[0,1]}}`."""
     found = set()
     topics = strict_json(value)
@@ -181,7 +181,7 @@ def assignment(value: str) -> frozenset[Queue]:
             for queue_id in queue_ids:
                 if isinstance(queue_id, bool) or not isinstance(queue_id, int) or not 0 <= queue_id < 2**31:
                     raise OptionError(f"has {queue_id!r} at {topic} → {broker_name} where a queue id has to be")
-                found.add(Queue(topic, broker_name, queue_id))
+                found.add(MessageQueue(topic, broker_name, queue_id))
     if not found:
         raise shape
     return frozenset(found)

@@ -1,6 +1,6 @@
 """The sink's options: Spark's strings -> one frozen value.  Pure."""
 
-# ruff: noqa: RUF009 -- `option` and `later` make dataclass fields
+# ruff: noqa: RUF009 -- `option` and `unsupported` make dataclass fields
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -11,7 +11,6 @@ from rocketsim_source.options.option_values import (
     boolean,
     choice,
     integer,
-    later,
     milliseconds,
     names,
     option,
@@ -20,6 +19,7 @@ from rocketsim_source.options.option_values import (
     size_bytes,
     static_brokers,
     text,
+    unsupported,
 )
 from rocketsim_source.options.source_options import FROM_SPARK, SourceOptions, one_of
 
@@ -64,8 +64,8 @@ class SinkOptions:
 
     channel: dict[str, int | str] = field(default_factory=dict)  # grpc.*
 
-    access_key: str | None = later("accessKey")
-    secret_key: str | None = later("secretKey")
+    access_key: str | None = unsupported("accessKey")
+    secret_key: str | None = unsupported("secretKey")
 
     @property
     def connection(self) -> Connection:

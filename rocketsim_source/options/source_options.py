@@ -3,11 +3,12 @@
 Names are Kafka's where the meaning is Kafka's and RocketMQ's for what is RocketMQ's.  docs/spark.md explains each.
 """
 
-# ruff: noqa: RUF009 -- `option` and `later` make dataclass fields
+# ruff: noqa: RUF009 -- `option` and `unsupported` make dataclass fields
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rocketsim_client.model import MessageQueue
 from rocketsim_client.range_pull import FRAME_BYTES
 from rocketsim_source.connection import Connection
 from rocketsim_source.options.data_loss import DataLossPolicy, data_loss_action
@@ -17,7 +18,6 @@ from rocketsim_source.options.option_values import (
     boolean,
     choice,
     integer,
-    later,
     milliseconds,
     names,
     option,
@@ -27,6 +27,7 @@ from rocketsim_source.options.option_values import (
     size_bytes,
     static_brokers,
     text,
+    unsupported,
     words,
 )
 from rocketsim_source.options.positions import (
@@ -41,7 +42,6 @@ from rocketsim_source.options.positions import (
     positions,
     timestamps,
 )
-from rocketsim_source.queue import Queue
 
 READER_GROUP = "rocketsim-spark-source"  # of queries without a group of their own; nothing is committed for it
 # Spark itself adds these to the options of a table.
@@ -68,7 +68,7 @@ class SourceOptions:
     topic: tuple[str, ...] = option("topic", lambda value: (text(value),), ())
     subscribe: tuple[str, ...] = option("subscribe", names, ())
     subscribe_pattern: str | None = option("subscribePattern", pattern)
-    assign: frozenset[Queue] | None = option("assign", assignment)
+    assign: frozenset[MessageQueue] | None = option("assign", assignment)
     group: str | None = option("group", text, None, "consumerGroup", "kafka.group.id")
 
     starting_offsets: PerQueue[Position] | None = option("startingOffsets", positions)
@@ -138,14 +138,14 @@ class SourceOptions:
 
     channel: dict[str, int | str] = field(default_factory=dict)  # grpc.*
 
-    filter_type: str | None = later("filterType", "TAG")
-    view: str | None = later("view", "messages")
-    max_time_range_per_trigger: str | None = later("maxTimeRangePerTrigger")
-    align_queues_by_timestamp: str | None = later("alignQueuesByTimestamp", "false")
-    slow_queue_adjustment: str | None = later("slowQueueAdjustment", "false")
-    heartbeat_interval_ms: str | None = later("heartbeatIntervalMs", "0")
-    access_key: str | None = later("accessKey")
-    secret_key: str | None = later("secretKey")
+    filter_type: str | None = unsupported("filterType", "TAG")
+    view: str | None = unsupported("view", "messages")
+    max_time_range_per_trigger: str | None = unsupported("maxTimeRangePerTrigger")
+    align_queues_by_timestamp: str | None = unsupported("alignQueuesByTimestamp", "false")
+    slow_queue_adjustment: str | None = unsupported("slowQueueAdjustment", "false")
+    heartbeat_interval_ms: str | None = unsupported("heartbeatIntervalMs", "0")
+    access_key: str | None = unsupported("accessKey")
+    secret_key: str | None = unsupported("secretKey")
 
     def __post_init__(self) -> None:
         one_of(
@@ -187,7 +187,7 @@ class SourceOptions:
             return tuple(sorted({queue.topic for queue in self.assign}))
         return self.topic or self.subscribe
 
-    def reads(self, queue: Queue) -> bool:
+    def reads(self, queue: MessageQueue) -> bool:
         """Whether the options mean this queue, if it is there.  A checkpoint may have others, from before a change."""
         if self.assign:
             return queue in self.assign

@@ -7,43 +7,29 @@ ended (as Kafka's consumers do, KIP-320).
 """
 
 import re
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-from rocketsim_source.queue import Offsets, Queue
-
-
-class Epoch(NamedTuple):
-    """A broker's time as master; the newer has the higher number."""
-
-    number: int = 0
-    id: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.number}#{self.id:x}"
-
-
-NO_EPOCH = Epoch()
-ReadIn = Mapping[Queue, Epoch]
+from rocketsim_client.model import LogEpoch, MessageQueue
+from rocketsim_source.source_cluster import Offsets, ReadIn
 
 
 def as_json(read_in: ReadIn, offsets: Offsets) -> dict[str, dict[str, str | dict[str, str]]]:
     """topic -> broker name -> the epoch of all its queues, or queue id -> epoch where they differ."""
-    queues: dict[tuple[str, str], list[Queue]] = {}
+    queues: dict[tuple[str, str], list[MessageQueue]] = {}
     for queue in sorted(offsets, key=lambda queue: (*queue[:2], str(queue.queue_id))):
         queues.setdefault((queue.topic, queue.broker_name), []).append(queue)
     written: dict[str, dict[str, str | dict[str, str]]] = {}
     for (topic, broker_name), members in queues.items():
-        known = {str(queue.queue_id): str(read_in[queue]) for queue in members if queue in read_in}
+        known = {str(queue.queue_id): _text(read_in[queue]) for queue in members if queue in read_in}
         if known:
             is_one = len(known) == len(members) and len(set(known.values())) == 1
             written.setdefault(topic, {})[broker_name] = next(iter(known.values())) if is_one else known
     return written
 
 
-def from_json(written: Any, offsets: Offsets) -> dict[Queue, Epoch]:
+def from_json(written: Any, offsets: Offsets) -> dict[MessageQueue, LogEpoch]:
     """ValueError for what `as_json` does not write."""
-    found: dict[Queue, Epoch] = {}
+    found: dict[MessageQueue, LogEpoch] = {}
     for queue in offsets:
         try:
             of_broker = written.get(queue.topic, {}).get(queue.broker_name, {})
@@ -55,8 +41,12 @@ def from_json(written: Any, offsets: Offsets) -> dict[Queue, Epoch]:
     return found
 
 
-def _parse(text: Any) -> Epoch:
+def _text(epoch: LogEpoch) -> str:
+    return f"{epoch.epoch}#{epoch.epoch_id:x}"
+
+
+def _parse(text: Any) -> LogEpoch:
     match = re.fullmatch(r"([0-9]{1,19})#([0-9a-f]{1,16})", text) if isinstance(text, str) else None
     if match is None:
         raise ValueError(f"{text!r} is no epoch")
-    return Epoch(int(match[1]), int(match[2], 16))
+    return LogEpoch(int(match[1]), int(match[2], 16))

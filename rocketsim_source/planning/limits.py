@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rocketsim_source.queue import Queue
+from rocketsim_client.model import MessageQueue
 
 
-def share(backlogs: Mapping[Queue, int], limit: int, turn: int = 0) -> dict[Queue, int]:
+def share(backlogs: Mapping[MessageQueue, int], limit: int, turn: int = 0) -> dict[MessageQueue, int]:
     """How many records of each queue a batch of at most `limit` takes: proportional to the backlogs, at least one each.
 
     The sum is exactly min(limit, all there is).  With more queues than `limit` allows records, `turn` (counted up from
@@ -36,7 +36,9 @@ class Limits:
     max_offsets_per_queue: int | None = None
     max_bytes: int | None = None
 
-    def apply(self, backlogs: Mapping[Queue, int], record_bytes: Mapping[Queue, float], turn: int) -> dict[Queue, int]:
+    def apply(
+        self, backlogs: Mapping[MessageQueue, int], record_bytes: Mapping[MessageQueue, float], turn: int
+    ) -> dict[MessageQueue, int]:
         """How many records of each queue to take.  `record_bytes` is the mean size of a queue's records, as far as it
         is known.
 

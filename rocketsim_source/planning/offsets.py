@@ -13,10 +13,10 @@ offset again, and by then `latest` may be somewhere else, so that the records be
 from dataclasses import dataclass, field
 from typing import Any
 
+from rocketsim_client.model import MessageQueue
 from rocketsim_source.planning import epochs
-from rocketsim_source.planning.epochs import ReadIn
 from rocketsim_source.planning.splits import RULE, Parallelism
-from rocketsim_source.queue import Offsets, Queue
+from rocketsim_source.source_cluster import Offsets, ReadIn
 
 VERSION = 1
 
@@ -109,7 +109,7 @@ def from_json(written: dict[str, Any]) -> Offsets:
                         raise OffsetError(
                             f"{topic}@{broker_name}:{queue_id} = {offset!r} is no queue offset (checkpoint edited?)"
                         )
-                    offsets[Queue(topic, broker_name, int(queue_id))] = offset
+                    offsets[MessageQueue(topic, broker_name, int(queue_id))] = offset
     except AttributeError:
         raise OffsetError(f"not topic -> broker name -> queue id -> offset: {written!r}") from None
     return offsets

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 from pyspark.sql.datasource import InputPartition
 
+from rocketsim_client.model import MessageQueue, OffsetRange
 from rocketsim_source.options.source_options import SourceOptions
 from rocketsim_source.partition_numbers import refuse_collisions
-from rocketsim_source.planning.splits import Parallelism, QueueRange
-from rocketsim_source.queue import Queue
-from rocketsim_source.source_cluster import BrokerCluster
+from rocketsim_source.planning.splits import Parallelism
+from rocketsim_source.source_cluster import SourceCluster
 
 
 class QueueRangesPartition(InputPartition):
@@ -18,7 +18,7 @@ class QueueRangesPartition(InputPartition):
     `hints` says which broker id to ask first for a queue (from a probe).
     """
 
-    def __init__(self, ranges: Sequence[QueueRange], hints: dict[Queue, int] | None = None) -> None:
+    def __init__(self, ranges: Sequence[OffsetRange], hints: dict[MessageQueue, int] | None = None) -> None:
         super().__init__(None)
         self.ranges = list(ranges)
         self.hints = hints or {}
@@ -33,7 +33,7 @@ def parallelism_now(options: SourceOptions) -> Parallelism:
 
 
 def plan_partitions(
-    ranges: Sequence[QueueRange], options: SourceOptions, cluster: BrokerCluster, parallelism: Parallelism
+    ranges: Sequence[OffsetRange], options: SourceOptions, cluster: SourceCluster, parallelism: Parallelism
 ) -> list[InputPartition]:
     if options.schema_profile == "kafka":
         refuse_collisions(queue_range.queue.broker_name for queue_range in ranges)
@@ -49,9 +49,11 @@ def plan_partitions(
     ]
 
 
-def probe(planned: Sequence[Sequence[QueueRange]], options: SourceOptions, cluster: BrokerCluster) -> dict[Queue, int]:
+def probe(
+    planned: Sequence[Sequence[OffsetRange]], options: SourceOptions, cluster: SourceCluster
+) -> dict[MessageQueue, int]:
     """Ask the master of each broker name whom it suggests, once: for the queue that is furthest behind."""
-    furthest: dict[str, QueueRange] = {}
+    furthest: dict[str, OffsetRange] = {}
     for queue_range in (piece for pieces in planned for piece in pieces):
         name = queue_range.queue.broker_name
         if name not in furthest or queue_range.from_offset < furthest[name].from_offset:

@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from rocketsim_client.model import MessageQueue, QueueBounds
 from rocketsim_source.planning.offsets import VERSION, as_json
-from rocketsim_source.queue import Offsets, Queue
-from rocketsim_source.source_cluster import Bounds
+from rocketsim_source.source_cluster import Offsets
 
 SAMPLES = 256
 
@@ -20,14 +20,14 @@ class LagClock:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[Queue, deque[tuple[int, int]]] = {}  # (end, when it was first seen in ms)
+        self._seen: dict[MessageQueue, deque[tuple[int, int]]] = {}  # (end, when it was first seen in ms)
 
-    def observe(self, queue: Queue, end: int, now_ms: int) -> None:
+    def observe(self, queue: MessageQueue, end: int, now_ms: int) -> None:
         samples = self._seen.setdefault(queue, deque(maxlen=SAMPLES))
         if not samples or samples[-1][0] < end:
             samples.append((end, now_ms))
 
-    def waiting_ms(self, queue: Queue, position: int, now_ms: int) -> int:
+    def waiting_ms(self, queue: MessageQueue, position: int, now_ms: int) -> int:
         for end, seen_ms in self._seen.get(queue, ()):
             if end > position:
                 return now_ms - seen_ms
@@ -35,7 +35,7 @@ class LagClock:
 
 
 def report(
-    bounds: Mapping[Queue, Bounds],
+    bounds: Mapping[MessageQueue, QueueBounds],
     position: Offsets,
     waiting_ms: int,
     group: dict[str, Any] | None,

@@ -6,11 +6,10 @@ import logging
 import re
 from collections.abc import Callable, Iterable
 
+from rocketsim_client.model import MessageQueue
 from rocketsim_source.options.option_values import OptionError
 from rocketsim_source.options.source_options import SourceOptions
-from rocketsim_source.planning.epochs import ReadIn
-from rocketsim_source.queue import Offsets, Queue
-from rocketsim_source.source_cluster import Answered, BrokerCluster, Seen
+from rocketsim_source.source_cluster import OffsetAnswers, Offsets, QueueStates, ReadIn, SourceCluster
 
 logger = logging.getLogger(__name__)
 
@@ -24,16 +23,16 @@ class NothingAnswers(RuntimeError):
 
 
 class QueueWatch:
-    def __init__(self, cluster: BrokerCluster, options: SourceOptions, clock: Callable[[], int]) -> None:
+    def __init__(self, cluster: SourceCluster, options: SourceOptions, clock: Callable[[], int]) -> None:
         self._cluster = cluster
         self._options = options
         self._clock = clock
-        self._queues: set[Queue] = set()
+        self._queues: set[MessageQueue] = set()
         self._discovered_ms: int | None = None
-        self._silent_since_ms: int | None = None
+        self._unreachable_since_ms: int | None = None
         self._reported: set[str] = set()
 
-    def discover(self, *, must_exist: bool = False, must_answer: bool = False) -> set[Queue]:
+    def discover(self, *, must_exist: bool = False, must_answer: bool = False) -> set[MessageQueue]:
         """The queues that are to be read, as far as the name servers know them; looked for again every
         queueDiscoveryIntervalMs.  That one is missing proves nothing: who has read of it asks its master.
 
@@ -48,7 +47,7 @@ class QueueWatch:
         from rocketsim_client.errors import RocketSimError
 
         try:
-            self._queues = self._look(must_exist)
+            self._queues = self._find_queues(must_exist)
         except RocketSimError as error:
             if must_exist or must_answer:
                 raise
@@ -56,12 +55,12 @@ class QueueWatch:
         self._discovered_ms = now
         return self._queues
 
-    def _look(self, must_exist: bool) -> set[Queue]:
+    def _find_queues(self, must_exist: bool) -> set[MessageQueue]:
         if self._options.assign:
             if must_exist:
                 self._check_assigned(self._options.assign)
             return set(self._options.assign)
-        found: set[Queue] = set()
+        found: set[MessageQueue] = set()
         for topic in self._topics(must_exist):
             queues = self._cluster.queues(topic, fresh=True)
             if queues is None and must_exist and not self._options.subscribe_pattern:
@@ -78,7 +77,7 @@ class QueueWatch:
             logger.warning("no topic matches subscribePattern=%s yet", self._options.subscribe_pattern)
         return topics
 
-    def _check_assigned(self, assigned: Iterable[Queue]) -> None:
+    def _check_assigned(self, assigned: Iterable[MessageQueue]) -> None:
         for topic in self._options.topics:
             queues = self._cluster.queues(topic, fresh=True)
             if queues is None:
@@ -103,51 +102,53 @@ class QueueWatch:
             f"updateTopic -t {topic})"
         )
 
-    def look(self, queues: Iterable[Queue], *, must_answer: bool = False, read_in: ReadIn | None = None) -> Seen:
+    def states(
+        self, queues: Iterable[MessageQueue], *, must_answer: bool = False, read_in: ReadIn | None = None
+    ) -> QueueStates:
         """Bounds of the queues, now.  Those of which nobody answers are left out, unless all `must_answer`."""
         wanted = list(queues)
-        seen = self._cluster.bounds(wanted, read_in)
-        self._report(seen)
+        states = self._cluster.bounds(wanted, read_in)
+        self._report(states)
         if must_answer:
-            refuse_silence(seen)
-        self._give_up_some_time(wanted, seen)
-        return seen
+            refuse_unreachable(states)
+        self._give_up_some_time(wanted, states)
+        return states
 
-    def _report(self, seen: Seen) -> None:
+    def _report(self, states: QueueStates) -> None:
         """Says once that queues begin to wait, and that they go on."""
-        silent = seen.silent_names
+        silent = states.unreachable_names
         for broker_name, error in silent.items():
             if broker_name not in self._reported:
-                count = sum(queue.broker_name == broker_name for queue in seen.silent)
+                count = sum(queue.broker_name == broker_name for queue in states.unreachable)
                 logger.warning("nobody answers for %d queues of %s, they wait: %s", count, broker_name, error)
         for broker_name in self._reported - silent.keys():
-            if any(queue.broker_name == broker_name for queue in seen.bounds):
+            if any(queue.broker_name == broker_name for queue in states.bounds):
                 logger.warning("%s answers again", broker_name)
         self._reported = set(silent)
 
-    def _give_up_some_time(self, wanted: list[Queue], seen: Seen) -> None:
+    def _give_up_some_time(self, wanted: list[MessageQueue], states: QueueStates) -> None:
         """A query of which no broker at all answers waits, but not for ever."""
-        if not wanted or seen.bounds or seen.gone:
-            self._silent_since_ms = None
+        if not wanted or states.bounds or states.gone:
+            self._unreachable_since_ms = None
             return
         now = self._clock()
-        self._silent_since_ms = now if self._silent_since_ms is None else self._silent_since_ms
-        if now - self._silent_since_ms >= self._options.broker_down_timeout_ms:
-            error = next(iter(seen.silent.values()))
+        self._unreachable_since_ms = now if self._unreachable_since_ms is None else self._unreachable_since_ms
+        if now - self._unreachable_since_ms >= self._options.broker_down_timeout_ms:
+            error = next(iter(states.unreachable.values()))
             raise NothingAnswers(
                 f"no broker has answered for {self._options.broker_down_timeout_ms} ms (brokerDownTimeoutMs): {error}"
             ) from error
 
 
-def refuse_silence(seen: Seen) -> None:
+def refuse_unreachable(states: QueueStates) -> None:
     """For who must not go on without a queue."""
-    for queue, error in sorted(seen.silent.items()):
+    for queue, error in sorted(states.unreachable.items()):
         raise NothingAnswers(f"nobody answers for {queue}: {error}") from error
 
 
-def answered(answer: Answered, what: str) -> Offsets:
+def answered(answer: OffsetAnswers, what: str) -> Offsets:
     """The offsets of all queues that were asked about, for who must not go on without one of them."""
-    for queue, error in sorted(answer.silent.items()):
+    for queue, error in sorted(answer.unreachable.items()):
         raise NothingAnswers(f"nobody says the {what} of {queue}: {error}") from error
     return answer.offsets
 

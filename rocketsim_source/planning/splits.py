@@ -9,9 +9,8 @@ import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
 
-from rocketsim_source.queue import Queue
+from rocketsim_client.model import OffsetRange
 
 # Of the cut below.  Whoever changes what it gives for the same ranges counts this up and keeps the old one for batches
 # that were planned by it: ids that the sink makes of places (sinkName) name the same rows only in the same partitions.
@@ -20,21 +19,13 @@ RULE = 1
 RECORDS_WORTH_A_TASK = 50_000
 
 
-class QueueRange(NamedTuple):
-    """Records [from_offset, until_offset) of one queue."""
-
-    queue: Queue
-    from_offset: int
-    until_offset: int
-
-
 @dataclass(frozen=True, slots=True)
 class Parallelism:
     cores: int
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
 
-    def partitions(self, ranges: Iterable[QueueRange]) -> list[list[QueueRange]]:
+    def partitions(self, ranges: Iterable[OffsetRange]) -> list[list[OffsetRange]]:
         """Every record of `ranges` in exactly one partition, the largest partition first, a queue's ranges in order of
         their offsets.
         """
@@ -50,7 +41,7 @@ class Parallelism:
             pieces = split_up(pieces, self.min_partitions)
         return pack(pieces, self._how_many(pieces, records), self.max_records_per_partition)
 
-    def _how_many(self, pieces: Sequence[QueueRange], records: int) -> int:
+    def _how_many(self, pieces: Sequence[OffsetRange], records: int) -> int:
         # Twice the cores evens out pieces of unequal size; more tasks would only cost more starts.
         worthwhile = min(-(-records // RECORDS_WORTH_A_TASK), 2 * self.cores)
         if self.max_records_per_partition is not None:
@@ -58,18 +49,18 @@ class Parallelism:
         return max(1, min(len(pieces), max(worthwhile, self.min_partitions or 0)))
 
 
-def count(queue_range: QueueRange) -> int:
+def count(queue_range: OffsetRange) -> int:
     return queue_range.until_offset - queue_range.from_offset
 
 
-def cut(whole: QueueRange, parts: int) -> list[QueueRange]:
+def cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
     """`parts` consecutive ranges of nearly the same length; fewer if there are not so many records."""
     parts = max(1, min(parts, count(whole)))
     edges = [whole.from_offset + count(whole) * part // parts for part in range(parts + 1)]
-    return [QueueRange(whole.queue, start, end) for start, end in pairwise(edges)]
+    return [OffsetRange(whole.queue, start, end) for start, end in pairwise(edges)]
 
 
-def split_up(pieces: Sequence[QueueRange], at_least: int) -> list[QueueRange]:
+def split_up(pieces: Sequence[OffsetRange], at_least: int) -> list[OffsetRange]:
     """At least that many pieces if there are as many records: always the piece whose parts are largest gets one more
     part.
     """
@@ -83,9 +74,9 @@ def split_up(pieces: Sequence[QueueRange], at_least: int) -> list[QueueRange]:
     return [piece for whole, number in zip(pieces, parts, strict=True) for piece in cut(whole, number)]
 
 
-def pack(pieces: Sequence[QueueRange], partitions: int, max_records: int | None) -> list[list[QueueRange]]:
+def pack(pieces: Sequence[OffsetRange], partitions: int, max_records: int | None) -> list[list[OffsetRange]]:
     """Largest first into the emptiest partition; one more partition where `max_records` would be exceeded."""
-    bins: list[tuple[int, int, list[QueueRange]]] = [(0, index, []) for index in range(partitions)]
+    bins: list[tuple[int, int, list[OffsetRange]]] = [(0, index, []) for index in range(partitions)]
     for piece in sorted(pieces, key=lambda piece: (-count(piece), piece)):
         filled, index, held = bins[0]
         if max_records is not None and held and filled + count(piece) > max_records:

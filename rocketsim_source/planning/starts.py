@@ -7,40 +7,40 @@ one of them does not name falls to the next, and at last to `latest` (streams) o
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from rocketsim_client.model import MessageQueue, QueueBounds
 from rocketsim_source.options.data_loss import EARLIEST as REREAD
 from rocketsim_source.options.data_loss import TRIMMED, TRUNCATED, DataLossPolicy
 from rocketsim_source.options.option_values import OptionError
 from rocketsim_source.options.positions import COMMITTED, EARLIEST, LATEST, Position
 from rocketsim_source.options.source_options import SourceOptions
-from rocketsim_source.queue import Offsets, Queue
-from rocketsim_source.source_cluster import Bounds
+from rocketsim_source.source_cluster import Offsets
 
 
 @dataclass(frozen=True)
 class Wanted:
     """What the options say about each queue: a timestamp, or else a chain of candidates."""
 
-    positions: dict[Queue, Position]
-    timestamps: dict[Queue, int] = field(default_factory=dict)
+    positions: dict[MessageQueue, Position]
+    timestamps: dict[MessageQueue, int] = field(default_factory=dict)
 
-    def needs_committed(self) -> list[Queue]:
+    def needs_committed(self) -> list[MessageQueue]:
         return [queue for queue, chain in self.positions.items() if COMMITTED in chain and queue not in self.timestamps]
 
 
 @dataclass(frozen=True)
 class Facts:
-    bounds: Mapping[Queue, Bounds]
+    bounds: Mapping[MessageQueue, QueueBounds]
     committed: Offsets = field(default_factory=dict)  # a queue without a committed offset is absent
     found: Offsets = field(
         default_factory=dict
     )  # first offset at or after the wanted timestamp; the end if there is none
 
 
-def wanted_starts(options: SourceOptions, queues: Iterable[Queue], *, streaming: bool) -> Wanted:
+def wanted_starts(options: SourceOptions, queues: Iterable[MessageQueue], *, streaming: bool) -> Wanted:
     queues = list(queues)
     default: Position = (LATEST,) if streaming else (EARLIEST,)
-    positions: dict[Queue, Position] = {}
-    times: dict[Queue, int] = {}
+    positions: dict[MessageQueue, Position] = {}
+    times: dict[MessageQueue, int] = {}
     for name, given in (
         ("startingTimestamp", options.starting_timestamp),
         ("startingOffsetsByTimestamp", options.starting_offsets_by_timestamp),
@@ -72,7 +72,7 @@ def start_offsets(wanted: Wanted, facts: Facts, options: SourceOptions) -> Offse
     return starts
 
 
-def start_by_time(queue: Queue, timestamp: int, facts: Facts, options: SourceOptions) -> int:
+def start_by_time(queue: MessageQueue, timestamp: int, facts: Facts, options: SourceOptions) -> int:
     bounds, offset = facts.bounds[queue], facts.found[queue]
     if offset < bounds.max_offset:
         return max(offset, bounds.min_offset)
@@ -85,7 +85,9 @@ def start_by_time(queue: Queue, timestamp: int, facts: Facts, options: SourceOpt
     return bounds.max_offset if strategy == LATEST else bounds.min_offset
 
 
-def first_candidate(queue: Queue, chain: Position, bounds: Bounds, committed: Offsets, group: str | None) -> int:
+def first_candidate(
+    queue: MessageQueue, chain: Position, bounds: QueueBounds, committed: Offsets, group: str | None
+) -> int:
     for candidate in chain:
         if candidate == EARLIEST:
             return bounds.min_offset
@@ -101,7 +103,7 @@ def first_candidate(queue: Queue, chain: Position, bounds: Bounds, committed: Of
     )
 
 
-def within(queue: Queue, offset: int, bounds: Bounds, policy: DataLossPolicy) -> int:
+def within(queue: MessageQueue, offset: int, bounds: QueueBounds, policy: DataLossPolicy) -> int:
     """`offset`, or where to go on if the queue does not reach there."""
     if offset < bounds.min_offset:
         policy.allow(TRIMMED, queue, f"should start at {offset}, but its smallest offset is {bounds.min_offset}")
@@ -112,11 +114,11 @@ def within(queue: Queue, offset: int, bounds: Bounds, policy: DataLossPolicy) ->
     return offset
 
 
-def wanted_ends(options: SourceOptions, queues: Iterable[Queue], *, strangers: bool = True) -> Wanted:
+def wanted_ends(options: SourceOptions, queues: Iterable[MessageQueue], *, strangers: bool = True) -> Wanted:
     """Queues without an end are absent from both parts.  Without `strangers` names of other queues are let pass."""
     queues = list(queues)
-    positions: dict[Queue, Position] = {}
-    times: dict[Queue, int] = {}
+    positions: dict[MessageQueue, Position] = {}
+    times: dict[MessageQueue, int] = {}
     for name, given in (
         ("endingTimestamp", options.ending_timestamp),
         ("endingOffsetsByTimestamp", options.ending_offsets_by_timestamp),

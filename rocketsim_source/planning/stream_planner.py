@@ -4,39 +4,42 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rocketsim_client.model import NO_EPOCH, LogEpoch, MessageQueue, QueueBounds
 from rocketsim_source.options.data_loss import DELETED, EARLIEST, TRIMMED, TRUNCATED, UNSUBSCRIBED
 from rocketsim_source.options.source_options import SourceOptions
-from rocketsim_source.planning.epochs import NO_EPOCH, ReadIn
 from rocketsim_source.planning.limits import Limits, TriggerDelay
 from rocketsim_source.planning.offsets import StreamOffset
-from rocketsim_source.queue import Offsets, Queue
-from rocketsim_source.source_cluster import Bounds, Seen
+from rocketsim_source.source_cluster import Offsets, QueueStates, ReadIn
 
 logger = logging.getLogger(__name__)
 
 
-def truncated(starts: Offsets, bounds: Mapping[Queue, Bounds]) -> list[Queue]:
+def truncated(starts: Offsets, bounds: Mapping[MessageQueue, QueueBounds]) -> list[MessageQueue]:
     """Queues that end before their start, as their master says.  A slave may just be behind."""
-    return [q for q, found in bounds.items() if q in starts and found.max_offset < starts[q] and found.from_master]
+    return [q for q, found in bounds.items() if q in starts and found.max_offset < starts[q] and found.is_master]
 
 
-def cut_off(start: StreamOffset, bounds: Mapping[Queue, Bounds]) -> Offsets:
+def cut_off(start: StreamOffset, bounds: Mapping[MessageQueue, QueueBounds]) -> Offsets:
     """From where on a promoted slave did not have what was read, by queue; the queue may be longer again by now."""
-    cuts = {
-        queue: bounds[queue].cut_at(start.offsets[queue], epoch)
-        for queue, epoch in start.read_in.items()
-        if queue in bounds
-    }
-    return {queue: cut for queue, cut in cuts.items() if cut is not None}
+    ends = {queue: bounds[queue].ends_in.get(epoch) for queue, epoch in start.read_in.items() if queue in bounds}
+    return {queue: end for queue, end in ends.items() if end is not None and end < start.offsets[queue]}
 
 
-def read_in(start: StreamOffset, end: Offsets, bounds: Mapping[Queue, Bounds]) -> ReadIn:
+def read_in(start: StreamOffset, end: Offsets, bounds: Mapping[MessageQueue, QueueBounds]) -> ReadIn:
     """The epochs to keep with the next batch's end."""
     found = {queue: start.read_in.get(queue, NO_EPOCH) for queue in end}
     for queue in end.keys() & bounds.keys():
         advanced = end[queue] > start.offsets.get(queue, end[queue])
-        found[queue] = bounds[queue].read_in(end[queue], found[queue], advanced=advanced)
-    return {queue: epoch for queue, epoch in found.items() if epoch.number}
+        found[queue] = epoch_of(end[queue], bounds[queue], found[queue], advanced=advanced)
+    return {queue: epoch for queue, epoch in found.items() if epoch.epoch}
+
+
+def epoch_of(offset: int, bounds: QueueBounds, before: LogEpoch, *, advanced: bool) -> LogEpoch:
+    """The epoch to keep with `offset`: as before, while it cannot be said whether what was read then is here."""
+    if offset > bounds.max_offset:
+        return before
+    is_here = not before.epoch or before in bounds.ends_in
+    return bounds.log_epoch if is_here or (advanced and bounds.log_epoch < before) else before
 
 
 @dataclass
@@ -45,7 +48,7 @@ class StreamPlanner:
     delay: TriggerDelay
     turn: int = 0
     target: Offsets | None = None  # where availableNow ends, once it is known
-    _warned: set[tuple[str, Queue]] = field(default_factory=set)
+    _warned: set[tuple[str, MessageQueue]] = field(default_factory=set)
 
     @classmethod
     def of(cls, options: SourceOptions) -> "StreamPlanner":
@@ -54,7 +57,7 @@ class StreamPlanner:
     def next_offsets(
         self,
         start: StreamOffset,
-        seen: Seen,
+        states: QueueStates,
         added: Offsets,
         ends: Offsets,
         *,
@@ -68,10 +71,10 @@ class StreamPlanner:
         that the start of the next one is in the checkpoint.  `ends` are final; `unlimited` (Trigger.Once) ignores all
         limits, `bounded` (AvailableNow) the minimum.
         """
-        starts, cuts = start.offsets, cut_off(start, seen.bounds)
-        at = self.after_losses(starts, seen, cuts)
-        backlogs: dict[Queue, int] = {}
-        for queue, found in seen.bounds.items():
+        starts, cuts = start.offsets, cut_off(start, states.bounds)
+        at = self.after_losses(starts, states, cuts)
+        backlogs: dict[MessageQueue, int] = {}
+        for queue, found in states.bounds.items():
             # What was cut off is read from there on by the next batch: a range cannot go back.
             if queue in at and queue not in cuts:
                 end = min(found.max_offset, ends.get(queue, found.max_offset))
@@ -80,9 +83,9 @@ class StreamPlanner:
                 backlogs[queue] = max(0, end - at[queue])
         total = sum(backlogs.values())
         if unlimited:
-            taken: Mapping[Queue, int] = backlogs
+            taken: Mapping[MessageQueue, int] = backlogs
         elif bounded or self.delay.lets_through(total, now_ms):
-            taken = self._limits().apply(backlogs, record_bytes(seen.bounds), self.turn)
+            taken = self._limits().apply(backlogs, record_bytes(states.bounds), self.turn)
         else:
             taken = {}
         if any(taken.values()):
@@ -97,7 +100,7 @@ class StreamPlanner:
         options = self.options
         return Limits(options.max_offsets_per_trigger, options.max_offsets_per_queue, options.max_bytes_per_trigger)
 
-    def after_losses(self, starts: Offsets, seen: Seen, cuts: Offsets) -> Offsets:
+    def after_losses(self, starts: Offsets, states: QueueStates, cuts: Offsets) -> Offsets:
         """Where each queue goes on; raises DataLossError where the options say so."""
         policy = self.options.data_loss
         at = dict(starts)
@@ -109,7 +112,7 @@ class StreamPlanner:
             policy.allow(UNSUBSCRIBED, queue, what)
             self._warn(UNSUBSCRIBED, queue, what)
             del at[queue]
-        for queue in sorted(seen.gone & at.keys()):
+        for queue in sorted(states.gone & at.keys()):
             what = f"is gone: its master has no such topic or queue; it was read up to {starts[queue]}"
             policy.allow(DELETED, queue, what)
             self._warn(DELETED, queue, what)
@@ -122,15 +125,15 @@ class StreamPlanner:
                 )
                 action = policy.allow(TRUNCATED, queue, what)
                 self._warn(TRUNCATED, queue, what)
-                at[queue] = seen.bounds[queue].min_offset if action == EARLIEST else cut
-        for queue, found in seen.bounds.items():
-            if queue in at and at[queue] < found.min_offset and found.from_master:
+                at[queue] = states.bounds[queue].min_offset if action == EARLIEST else cut
+        for queue, found in states.bounds.items():
+            if queue in at and at[queue] < found.min_offset and found.is_master:
                 what = f"lost its records {at[queue]} to {found.min_offset - 1} before they were read (retention?)"
                 policy.allow(TRIMMED, queue, what)
                 self._warn(TRIMMED, queue, what)
                 at[queue] = found.min_offset
-        for queue in truncated(at, seen.bounds):
-            found = seen.bounds[queue]
+        for queue in truncated(at, states.bounds):
+            found = states.bounds[queue]
             what = (
                 f"was read up to {starts[queue]}, but now ends at {found.max_offset} "
                 "(broker restarted empty, or lost its tail?)"
@@ -140,13 +143,13 @@ class StreamPlanner:
             at[queue] = found.min_offset if action == EARLIEST else found.max_offset
         return at
 
-    def _warn(self, kind: str, queue: Queue, what: str) -> None:
+    def _warn(self, kind: str, queue: MessageQueue, what: str) -> None:
         if (kind, queue) not in self._warned:
             self._warned.add((kind, queue))
             logger.warning("data loss allowed by the options: %s %s", queue, what)
 
 
-def record_bytes(bounds: Mapping[Queue, Bounds]) -> dict[Queue, float]:
+def record_bytes(bounds: Mapping[MessageQueue, QueueBounds]) -> dict[MessageQueue, float]:
     """The mean size of a queue's records, where the broker knows it."""
     return {
         queue: found.size_bytes / (found.max_offset - found.min_offset)

@@ -19,15 +19,15 @@ from pyspark.sql.types import StructType
 from rocketsim_proto.columnar import Records
 from rocketsim_proto.record import PROPERTY_KEYS, PROPERTY_SHARDING_KEY, PROPERTY_TAGS, RecordError
 
+from rocketsim_client.model import MessageQueue
 from rocketsim_source.options.source_options import SourceOptions
 from rocketsim_source.partition_numbers import partition_number
-from rocketsim_source.queue import Queue
 
 
 class Run(NamedTuple):
     """The next `size` records of a frame belong to this queue."""
 
-    queue: Queue
+    queue: MessageQueue
     size: int
 
 

@@ -12,21 +12,21 @@ from pyspark.sql.types import StructType
 from rocketsim_proto.allocation import share_freed_memory
 from rocketsim_proto.record import RecordError
 
+from rocketsim_client.model import MessageQueue
 from rocketsim_source.connection import Connection
 from rocketsim_source.options.source_options import SourceOptions
 from rocketsim_source.planning.partition import QueueRangesPartition
-from rocketsim_source.queue import Queue
 from rocketsim_source.reading.decode import Decoder
 from rocketsim_source.reading.range_fetch import RangeFetch
-from rocketsim_source.source_cluster import BrokerCluster, ClientCluster
+from rocketsim_source.source_cluster import ClientCluster, SourceCluster
 
 MAX_HINTS = 100_000
 
-_clusters: dict[tuple[int, Connection], BrokerCluster] = {}
-_hints: dict[tuple[int, Connection, str], dict[Queue, int]] = {}  # brokers suggest by group
+_clusters: dict[tuple[int, Connection], SourceCluster] = {}
+_hints: dict[tuple[int, Connection, str], dict[MessageQueue, int]] = {}  # brokers suggest by group
 
 
-def worker_cluster(options: SourceOptions) -> BrokerCluster:
+def worker_cluster(options: SourceOptions) -> SourceCluster:
     """This process's connection to the cluster that the options name."""
     key = os.getpid(), options.connection
     if key not in _clusters:
@@ -35,7 +35,7 @@ def worker_cluster(options: SourceOptions) -> BrokerCluster:
     return _clusters[key]
 
 
-def worker_hints(options: SourceOptions, planned: dict[Queue, int]) -> MutableMapping[Queue, int]:
+def worker_hints(options: SourceOptions, planned: dict[MessageQueue, int]) -> MutableMapping[MessageQueue, int]:
     """Which broker to ask first: what the driver found out, then what this process learned, as `suggestScope` says."""
     if "worker" not in options.suggest_scope:
         return dict(planned)

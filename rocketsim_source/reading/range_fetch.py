@@ -23,23 +23,20 @@ from rocketsim_client.errors import (
     RocketSimError,
     TopicNotExist,
 )
-from rocketsim_client.model import GetMessageStatus
+from rocketsim_client.model import MASTER_ID, GetMessageStatus, MessageQueue, OffsetRange
 from rocketsim_client.retry import is_worth_asking_again
 from rocketsim_source.options.data_loss import DELETED, TRIMMED, TRUNCATED
 from rocketsim_source.options.source_options import SourceOptions
-from rocketsim_source.planning.splits import QueueRange
-from rocketsim_source.queue import Queue
 from rocketsim_source.reading.decode import Run
 from rocketsim_source.reading.prefetch import FrameLate, prefetched
 from rocketsim_source.reading.unreadable import Place, Unreadable
-from rocketsim_source.source_cluster import BrokerCluster
+from rocketsim_source.source_cluster import SourceCluster
 
 if TYPE_CHECKING:
     from rocketsim_client.model import PullFrame, Segment
 
 logger = logging.getLogger(__name__)
 
-MASTER = 0
 TRUNCATION_GRACE_S = 3.0
 RETRY_MAX_S = 2.0
 NOT_ENOUGH = frozenset(
@@ -99,9 +96,9 @@ class RangeFetch:
 
     def __init__(
         self,
-        cluster: BrokerCluster,
-        ranges: list[QueueRange],
-        hints: MutableMapping[Queue, int],
+        cluster: SourceCluster,
+        ranges: list[OffsetRange],
+        hints: MutableMapping[MessageQueue, int],
         options: SourceOptions,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -116,11 +113,11 @@ class RangeFetch:
         self._clock = clock
         self._sleep = sleep
         self._failures = 0
-        self._left_slave: set[Queue] = set()  # queues of which a slave did not have enough, for the rest of this task
+        self._left_slave: set[MessageQueue] = set()  # a slave did not have enough of them; for the rest of this task
         self._waiting_since: dict[int, float] = {}
         self._unreadable = Unreadable()
-        self._answering = MASTER  # who sent the last frame, or was asked for the next
-        self._instead: dict[Queue, int] = {}  # whom to ask since another sent what cannot be read, rest of this task
+        self._answering = MASTER_ID  # who sent the last frame, or was asked for the next
+        self._instead: dict[MessageQueue, int] = {}  # whom to ask since another sent what cannot be read
 
     def frames(self) -> Iterator[Fetched]:
         """All records of all ranges, in order; raises what a failed task should say."""
@@ -135,20 +132,20 @@ class RangeFetch:
 
     # --- whom to ask --------------------------------------------------------------------------------------------------
 
-    def _target(self, queue: Queue) -> int:
+    def _target(self, queue: MessageQueue) -> int:
         if queue in self._instead:
             return self._instead[queue]
         if queue in self._left_slave:
-            return MASTER
+            return MASTER_ID
         match self._options.read_from:
             case "slave":
-                slaves = sorted(i for i, usable in self._cluster.members(queue).items() if i != MASTER and usable)
-                return slaves[0] if slaves else MASTER  # a suggestion may name the master
+                slaves = sorted(i for i, usable in self._cluster.members(queue).items() if i != MASTER_ID and usable)
+                return slaves[0] if slaves else MASTER_ID  # a suggestion may name the master
             case "suggested":
-                return self._hints.get(queue, MASTER)
-        return MASTER
+                return self._hints.get(queue, MASTER_ID)
+        return MASTER_ID
 
-    def _follow(self, queue: Queue, suggested: int, answering: int) -> bool:
+    def _follow(self, queue: MessageQueue, suggested: int, answering: int) -> bool:
         """Whether to go on at another broker for this queue."""
         if self._options.read_from != "suggested" or queue in self._left_slave or queue in self._instead:
             return False
@@ -242,10 +239,10 @@ class RangeFetch:
                 if segment.status in (GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE):
                     raise BadAnswer(f"{queue}: {segment.count} records from {at[index]} to {segment.next_offset}")
             before = at[index]
-            at[index] = max(before, min(segment.next_offset, until)) if self._goes_on(segment) else before
+            at[index] = before if segment.ends_range else max(before, min(segment.next_offset, until))
             moves.append(Move(index, before, at[index]))
             runs.append(Run(queue, segment.count))
-            if not self._goes_on(segment) and at[index] < until:
+            if segment.ends_range and at[index] < until:
                 stuck = Stuck(index, segment, frame.broker_id)
                 break
         failures = self._failures
@@ -272,7 +269,9 @@ class RangeFetch:
             row += size
         return (records, runs) if keep.all() else (records[keep], kept)
 
-    def _check_rows(self, queue: Queue, queue_ids: np.ndarray, offsets: np.ndarray, start: int, end: int) -> None:
+    def _check_rows(
+        self, queue: MessageQueue, queue_ids: np.ndarray, offsets: np.ndarray, start: int, end: int
+    ) -> None:
         if not len(offsets):
             return
         in_order = len(offsets) == 1 or bool((np.diff(offsets) > 0).all())
@@ -280,14 +279,6 @@ class RangeFetch:
             raise BadAnswer(
                 f"records that are not {queue} from {start} to {end} in order: offsets {offsets[0]} to {offsets[-1]}"
             )
-
-    @staticmethod
-    def _goes_on(segment: "Segment") -> bool:
-        return segment.status in (
-            GetMessageStatus.FOUND,
-            GetMessageStatus.NO_MATCHED_MESSAGE,
-            GetMessageStatus.MESSAGE_WAS_REMOVING,
-        )
 
     # --- trouble ------------------------------------------------------------------------------------------------------
 
@@ -310,7 +301,7 @@ class RangeFetch:
             if place := self._unreadable.first_of(queue, at):
                 self._not_there_either(place, stuck)
             return
-        if stuck.broker_id != MASTER:
+        if stuck.broker_id != MASTER_ID:
             if queue not in self._left_slave and self._members_master(queue):
                 self._left_slave.add(queue)  # the master knows better
                 return
@@ -380,7 +371,7 @@ class RangeFetch:
         queue = place.queue
         members = self._cluster.members(queue)
         if self._options.read_from == "masterOnly":
-            members = {MASTER: True}
+            members = {MASTER_ID: True}
         error = self._unreadable.error(place)
         other = self._unreadable.ask_instead(place, members)
         if not members:
@@ -400,8 +391,8 @@ class RangeFetch:
                 *(queue, offsets, self._unreadable.count, error),
             )
 
-    def _members_master(self, queue: Queue) -> bool:
-        return self._cluster.members(queue).get(MASTER, False)
+    def _members_master(self, queue: MessageQueue) -> bool:
+        return self._cluster.members(queue).get(MASTER_ID, False)
 
     def _wait(self, index: int, at_most_s: float) -> bool:
         """True: waited a little, ask again.  False: that was long enough."""
@@ -411,7 +402,7 @@ class RangeFetch:
         self._sleep(min(self._options.pull_retry_backoff_ms / 1000, RETRY_MAX_S))
         return True
 
-    def _lost(self, queue: Queue, start: int, end: int) -> None:
+    def _lost(self, queue: MessageQueue, start: int, end: int) -> None:
         what = f"lost its records {start} to {end - 1} before they were read (retention?)"
         self._options.data_loss.allow(TRIMMED, queue, what)
         logger.warning("data loss allowed by the options: %s %s", queue, what)

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rocketsim_source.queue import Queue
+from rocketsim_client.model import MessageQueue
 
 
 class Place(NamedTuple):
-    queue: Queue
+    queue: MessageQueue
     offset: int
 
     def __str__(self) -> str:
@@ -38,7 +38,7 @@ class Unreadable:
 
     why: dict[Place, object] = field(default_factory=dict)
     sent_by: dict[Place, set[int]] = field(default_factory=dict)
-    left_out: dict[Queue, set[int]] = field(default_factory=dict)
+    left_out: dict[MessageQueue, set[int]] = field(default_factory=dict)
     count: int = 0  # of records that were left out
 
     def add(self, places: Iterable[Place], broker_id: int, why: object) -> None:
@@ -46,7 +46,7 @@ class Unreadable:
             self.sent_by.setdefault(place, set()).add(broker_id)
             self.why.setdefault(place, why)
 
-    def first_of(self, queue: Queue, at: int) -> Place | None:
+    def first_of(self, queue: MessageQueue, at: int) -> Place | None:
         """The first record of the queue, from that offset on, that is not given up yet."""
         return min((place for place in self.sent_by if place.queue == queue and place.offset >= at), default=None)
 
@@ -58,7 +58,7 @@ class Unreadable:
         others = members.keys() - self.sent_by[place]
         return min(others, key=lambda broker_id: (not members[broker_id], broker_id), default=None)
 
-    def leave_out(self, queue: Queue, members: Iterable[int]) -> list[int]:
+    def leave_out(self, queue: MessageQueue, members: Iterable[int]) -> list[int]:
         """Give up what every member was asked for in vain; the offsets."""
         asked = set(members)
         given_up = sorted(place.offset for place, ids in self.sent_by.items() if place.queue == queue and asked <= ids)

@@ -11,7 +11,6 @@ from rocketsim_client.model import SendStatus
 from rocketsim_source.options.data_loss import DataLossError
 from rocketsim_source.options.source_options import source_options
 from rocketsim_source.planning.offsets import StreamOffset
-from rocketsim_source.queue import Queue
 from rocketsim_source.source_cluster import ClientCluster
 from rocketsim_source.stream_query import StreamQuery
 from tests.support.polling import wait_until
@@ -101,7 +100,7 @@ def test_who_has_read_what_the_promoted_slave_does_not_have_is_told(processes, n
         assert end == (20 if lost else 10)
         query = driver(namesrv)
         read = query.latest_offset(query.latest_offset(query.initial_offset(), unlimited=False), unlimited=False)
-        assert read.offsets == {Queue(*queue): end}
+        assert read.offsets == {MessageQueue(*queue): end}
         query.close()
         master.kill()
         slave.start()
@@ -122,7 +121,7 @@ def test_who_has_read_what_the_promoted_slave_does_not_have_is_told(processes, n
         with pytest.raises(DataLossError, match=r"was read up to 20, .* has its records up to 10 only"):
             query.latest_offset(restarted, unlimited=False)
     else:
-        assert query.latest_offset(restarted, unlimited=False).offsets == {Queue(*queue): 40}
+        assert query.latest_offset(restarted, unlimited=False).offsets == {MessageQueue(*queue): 40}
     query.close()
 
 

@@ -10,14 +10,23 @@ import numpy as np
 from rocketsim_proto import record
 
 from rocketsim_client.errors import BrokerNotExist, BrokerRefused, BrokerUnavailable, RocketSimError, TopicNotExist
-from rocketsim_client.model import GetMessageStatus, PullFrame, Segment
-from rocketsim_source.planning.epochs import NO_EPOCH, Epoch, ReadIn
-from rocketsim_source.planning.splits import QueueRange
-from rocketsim_source.queue import Offsets, Queue
-from rocketsim_source.source_cluster import Answered, Bounds, Committed, Seen
+from rocketsim_client.model import (
+    NO_EPOCH,
+    CommitResult,
+    GetMessageStatus,
+    LogEpoch,
+    MessageQueue,
+    OffsetRange,
+    PullFrame,
+    QueueBounds,
+    Segment,
+)
+from rocketsim_source.source_cluster import OffsetAnswers, Offsets, QueueStates, ReadIn
 
 
-def message(queue: Queue, offset: int, body: bytes | None = None, *, sys_flag: int = 0, **properties: str) -> bytes:
+def message(
+    queue: MessageQueue, offset: int, body: bytes | None = None, *, sys_flag: int = 0, **properties: str
+) -> bytes:
     one = record.Record(queue.topic, body if body is not None else f"{queue}#{offset}".encode())
     one.sys_flag = sys_flag
     one.queue_id, one.queue_offset = queue.queue_id, offset
@@ -32,20 +41,20 @@ class MemoryBroker:
     def __init__(self, broker_id: int) -> None:
         self.broker_id = broker_id
         self.up = True
-        self.first: dict[Queue, int] = defaultdict(int)
-        self.end: dict[Queue, int] = {}
+        self.first: dict[MessageQueue, int] = defaultdict(int)
+        self.end: dict[MessageQueue, int] = {}
         self.epoch = NO_EPOCH
-        self.ends_in: dict[Epoch, Offsets] = {}  # where its queues ended in epochs that are over
+        self.ends_in: dict[LogEpoch, Offsets] = {}  # where its queues ended in epochs that are over
         self.suggests: list[int] = []  # for the next frames; then always itself... see `suggest`
         self.suggest = 0
         self.frames_until_it_breaks: int | None = None
         self.spoil: list[PullFrame] = []  # sent instead of the next frames
-        self.packed: dict[tuple[Queue, int], bytes] = {}  # compressed bodies, which may be no such thing
-        self.flipped: set[tuple[Queue, int]] = set()  # records with another body than their checksum is of
+        self.packed: dict[tuple[MessageQueue, int], bytes] = {}  # compressed bodies, which may be no such thing
+        self.flipped: set[tuple[MessageQueue, int]] = set()  # records with another body than their checksum is of
         self.refuse: list[RocketSimError] = []  # the next pulls, with this
-        self.pulls: list[list[QueueRange]] = []
+        self.pulls: list[list[OffsetRange]] = []
 
-    def frames(self, ranges: Sequence[QueueRange], rows: int, tag: str | None) -> Iterator[PullFrame]:
+    def frames(self, ranges: Sequence[OffsetRange], rows: int, tag: str | None) -> Iterator[PullFrame]:
         self.pulls.append(list(ranges))
         if self.refuse:
             raise self.refuse.pop(0)
@@ -67,7 +76,7 @@ class MemoryBroker:
                 if frame.segments[0].status not in (GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE):
                     break
 
-    def _message(self, queue: Queue, offset: int) -> bytes:
+    def _message(self, queue: MessageQueue, offset: int) -> bytes:
         if packed := self.packed.get((queue, offset)):
             # The broker's filter takes a third, half of which have another tag with the same hash.
             tag = "A" if offset % 6 == 0 else "B"
@@ -78,7 +87,7 @@ class MemoryBroker:
             data[at] ^= 1
         return bytes(data)
 
-    def check(self, ranges: Sequence[QueueRange]) -> None:
+    def check(self, ranges: Sequence[OffsetRange]) -> None:
         """A real broker's ReadAccess: one topic or queue that is not there, and the whole call is refused."""
         for queue, _, _ in ranges:
             if queue in self.end:
@@ -90,7 +99,7 @@ class MemoryBroker:
                 f"queue {queue.queue_id} of topic {queue.topic}, which has {max(others) + 1} read queues", code=1
             )
 
-    def _frame(self, index: int, queue: Queue, at: int, until: int, tag: str | None) -> PullFrame:
+    def _frame(self, index: int, queue: MessageQueue, at: int, until: int, tag: str | None) -> PullFrame:
         suggested = self.suggests.pop(0) if self.suggests else self.suggest
         first, end = self.first[queue], self.end[queue]
         status = None
@@ -120,12 +129,12 @@ class MemoryCluster:
         self.commits: list[tuple[str, Offsets]] = []
         self.commit_fails = 0
         self.suspected: list[int] = []
-        self.dropped: set[Queue] = set()
+        self.dropped: set[MessageQueue] = set()
         self.unrouted: set[str] = set()  # topics of which the name server knows no broker
         self.searches_fail = False
-        self.times: dict[Queue, list[int]] = {}
+        self.times: dict[MessageQueue, list[int]] = {}
 
-    def put(self, queue: Queue, count: int, *broker_ids: int) -> None:
+    def put(self, queue: MessageQueue, count: int, *broker_ids: int) -> None:
         """`count` more messages, at all brokers or at some."""
         for broker_id in broker_ids or self.brokers:
             ends = self.brokers[broker_id].end
@@ -136,7 +145,7 @@ class MemoryCluster:
 
     # --- the seam -----------------------------------------------------------------------------------------------------
 
-    def drop(self, queue: Queue, *broker_ids: int) -> None:
+    def drop(self, queue: MessageQueue, *broker_ids: int) -> None:
         """The topic is deleted, or has fewer queues now."""
         for broker_id in broker_ids or self.brokers:
             del self.brokers[broker_id].end[queue]
@@ -146,61 +155,67 @@ class MemoryCluster:
     def topics(self) -> list[str]:
         return sorted({queue.topic for broker in self.brokers.values() for queue in broker.end})
 
-    def queues(self, topic: str, *, fresh: bool = False) -> list[Queue] | None:
+    def queues(self, topic: str, *, fresh: bool = False) -> list[MessageQueue] | None:
         found = {q for broker in self.brokers.values() if broker.up for q in broker.end if q.topic == topic}
         return None if topic in self.unrouted else sorted(found) or None
 
-    def bounds(self, queues: Iterable[Queue], read_in: ReadIn | None = None) -> Seen:
+    def bounds(self, queues: Iterable[MessageQueue], read_in: ReadIn | None = None) -> QueueStates:
         self.bounds_calls += 1
         broker = self._usable()
-        seen = Seen()
+        states = QueueStates()
         for queue in queues:
             if broker is None:
-                seen.silent[queue] = BrokerUnavailable("down")
+                states.unreachable[queue] = BrokerUnavailable("down")
             elif queue in broker.end:
                 end = broker.end[queue]
                 known = {epoch: ends[queue] for epoch, ends in broker.ends_in.items() if queue in ends}
                 asked = {epoch: known[epoch] for epoch in (read_in or {}).values() if epoch in known}
-                seen.bounds[queue] = Bounds(
-                    *(broker.first[queue], end, 0, 100 * end, broker.broker_id, True, broker.epoch, asked)
+                states.bounds[queue] = QueueBounds(
+                    broker.first[queue],
+                    end,
+                    size_bytes=100 * end,
+                    broker_id=broker.broker_id,
+                    is_master=broker.broker_id == 0,
+                    log_epoch=broker.epoch,
+                    ends_in=asked,
                 )
             elif broker.broker_id == 0:
-                seen.gone.add(queue)
+                states.gone.add(queue)
             else:
-                seen.silent[queue] = BrokerNotExist("no master, and its slave may not know yet")
-        return seen
+                states.unreachable[queue] = BrokerNotExist("no master, and its slave may not know yet")
+        return states
 
-    def search(self, timestamps: Mapping[Queue, int]) -> Answered:
+    def search(self, timestamps: Mapping[MessageQueue, int]) -> OffsetAnswers:
         """Offset n was stored at 2000 + n."""
         if self.searches_fail or self._usable() is None:
-            return Answered({}, dict.fromkeys(timestamps, BrokerUnavailable("no")))
+            return OffsetAnswers({}, dict.fromkeys(timestamps, BrokerUnavailable("no")))
         broker = self.brokers[0]
-        return Answered({q: min(max(ms - 2000, broker.first[q]), broker.end[q]) for q, ms in timestamps.items()})
+        return OffsetAnswers({q: min(max(ms - 2000, broker.first[q]), broker.end[q]) for q, ms in timestamps.items()})
 
-    def committed(self, group: str, queues: Collection[Queue]) -> Answered:
+    def committed(self, group: str, queues: Collection[MessageQueue]) -> OffsetAnswers:
         broker = self._usable()
         found = {} if broker is None else {q: self.offsets[group][q] for q in queues if q in self.offsets[group]}
         if broker is not None and broker.broker_id == 0:
-            return Answered(found)
-        return Answered(found, {queue: BrokerUnavailable("no") for queue in queues if queue not in found})
+            return OffsetAnswers(found)
+        return OffsetAnswers(found, {queue: BrokerUnavailable("no") for queue in queues if queue not in found})
 
-    def commit(self, group: str, offsets: Offsets, target: str, timeout_s: float) -> Committed:
+    def commit(self, group: str, offsets: Offsets, target: str, timeout_s: float) -> CommitResult:
         self.commits.append((target, dict(offsets)))
         broker = self._usable()
         names = {queue.broker_name for queue in offsets}
         if broker is None or self.commit_fails or (target == "masterOnly" and broker.broker_id):
             self.commit_fails = max(0, self.commit_fails - 1)
-            return Committed({}, {}, {name: BrokerUnavailable("no") for name in names})
+            return CommitResult({}, {}, {name: BrokerUnavailable("no") for name in names})
         stands = self.offsets[group]
         taken = {queue: offset for queue, offset in offsets.items() if queue not in self.dropped}
         for queue, offset in taken.items():
             stands[queue] = max(offset, stands.get(queue, -1))
         refused = {queue.broker_name: TopicNotExist(f"no {queue}") for queue in offsets.keys() - taken.keys()}
-        return Committed(dict.fromkeys(names, broker.broker_id), {queue: stands[queue] for queue in taken}, refused)
+        return CommitResult(dict.fromkeys(names, broker.broker_id), {queue: stands[queue] for queue in taken}, refused)
 
     def pull(
         self,
-        ranges: Sequence[QueueRange],
+        ranges: Sequence[OffsetRange],
         *,
         broker_id: int,
         only_this: bool,
@@ -217,13 +232,13 @@ class MemoryCluster:
         frames = broker.frames(ranges, self.rows, None if expression == "*" else expression)
         yield from packed(frames) if self.packed else frames
 
-    def members(self, queue: Queue) -> dict[int, bool]:
+    def members(self, queue: MessageQueue) -> dict[int, bool]:
         return {broker_id: broker.up for broker_id, broker in self.brokers.items()}
 
-    def suspect(self, queue: Queue, broker_id: int) -> None:
+    def suspect(self, queue: MessageQueue, broker_id: int) -> None:
         self.suspected.append(broker_id)
 
-    def probe(self, queue: Queue, offset: int, group: str) -> int:
+    def probe(self, queue: MessageQueue, offset: int, group: str) -> int:
         return self.brokers[0].suggest
 
     def close(self) -> None:

@@ -6,22 +6,21 @@ import pyarrow as pa
 import pytest
 
 from rocketsim_client import Cluster, Message, MessageQueue, Producer, SendFailed
+from rocketsim_client.model import OffsetRange
 from rocketsim_source.batch_reader import ranges
 from rocketsim_source.connection import Connection
 from rocketsim_source.options.data_loss import DataLossError
 from rocketsim_source.options.source_options import source_options
 from rocketsim_source.planning.offsets import StreamOffset
 from rocketsim_source.planning.queue_watch import NothingAnswers
-from rocketsim_source.planning.splits import QueueRange
-from rocketsim_source.queue import Offsets, Queue
 from rocketsim_source.reading.range_fetch import RangeFetch
-from rocketsim_source.source_cluster import ClientCluster
+from rocketsim_source.source_cluster import ClientCluster, Offsets
 from rocketsim_source.stream_query import StreamQuery
 from tests.support.fake_broker import FakeCluster
 
-Q0, Q1, Q7 = (Queue("T", "broker-a", number) for number in (0, 1, 7))
-OTHER = Queue("U", "broker-a", 0)
-B = Queue("T", "broker-b", 0)
+Q0, Q1, Q7 = (MessageQueue("T", "broker-a", number) for number in (0, 1, 7))
+OTHER = MessageQueue("U", "broker-a", 0)
+B = MessageQueue("T", "broker-b", 0)
 
 
 @pytest.fixture
@@ -45,7 +44,7 @@ def opened(fake: FakeCluster) -> ClientCluster:
 
 def test_a_queue_beyond_the_count_is_gone_and_hides_nobody(fake: FakeCluster) -> None:
     seen = opened(fake).bounds([Q0, Q7, OTHER, B])
-    assert (set(seen.bounds), seen.gone, seen.silent) == ({Q0, OTHER, B}, {Q7}, {})
+    assert (set(seen.bounds), seen.gone, seen.unreachable) == ({Q0, OTHER, B}, {Q7}, {})
 
 
 def test_a_queue_beyond_the_read_queues_is_gone_too(fake: FakeCluster) -> None:
@@ -53,11 +52,11 @@ def test_a_queue_beyond_the_read_queues_is_gone_too(fake: FakeCluster) -> None:
     for broker_id in (0, 1):
         fake.brokers["broker-a", broker_id].read_queue_nums = 1
     seen = opened(fake).bounds([Q0, Q1, B])
-    assert (set(seen.bounds), seen.gone, seen.silent) == ({Q0, B}, {Q1}, {})
+    assert (set(seen.bounds), seen.gone, seen.unreachable) == ({Q0, B}, {Q1}, {})
     assert fetched(fake, Q0, Q1, dataLossAction="deleted=skip") == {Q0: list(range(10))}
     fake.stop("broker-a", 0)
     seen = opened(fake).bounds([Q0, Q1])
-    assert (set(seen.bounds), seen.gone, set(seen.silent)) == ({Q0}, set(), {Q1})
+    assert (set(seen.bounds), seen.gone, set(seen.unreachable)) == ({Q0}, set(), {Q1})
 
 
 def static(fake: FakeCluster) -> Cluster:
@@ -92,7 +91,7 @@ def test_without_a_name_server_an_older_brokers_queues_are_all_taken_for_writabl
 def test_a_topic_that_the_master_does_not_have_is_gone_and_hides_nobody(fake: FakeCluster) -> None:
     fake.brokers["broker-a", 0].missing = {"T"}
     seen = opened(fake).bounds([Q0, Q1, OTHER, B])
-    assert (set(seen.bounds), seen.gone, seen.silent) == ({OTHER, B}, {Q0, Q1}, {})
+    assert (set(seen.bounds), seen.gone, seen.unreachable) == ({OTHER, B}, {Q0, Q1}, {})
 
 
 def test_it_is_gone_too_when_no_name_server_names_the_topic_any_more(fake: FakeCluster) -> None:
@@ -100,7 +99,7 @@ def test_it_is_gone_too_when_no_name_server_names_the_topic_any_more(fake: FakeC
     fake.topics.discard("T")
     fake.brokers["broker-a", 0].missing = {"T"}
     seen = opened(fake).bounds([Q0, OTHER, B])
-    assert (set(seen.bounds), seen.gone, seen.silent) == ({OTHER, B}, {Q0}, {})
+    assert (set(seen.bounds), seen.gone, seen.unreachable) == ({OTHER, B}, {Q0}, {})
 
 
 def test_an_empty_route_is_silence_or_nothing_at_all(fake: FakeCluster) -> None:
@@ -110,7 +109,7 @@ def test_an_empty_route_is_silence_or_nothing_at_all(fake: FakeCluster) -> None:
     for broker_id in (0, 1):
         fake.stop("broker-a", broker_id)
     seen = opened(fake).bounds([Q0, OTHER, B])
-    assert (set(seen.bounds), seen.gone, set(seen.silent)) == ({B}, set(), {Q0, OTHER})
+    assert (set(seen.bounds), seen.gone, set(seen.unreachable)) == ({B}, set(), {Q0, OTHER})
 
 
 @pytest.mark.parametrize("lacks", ["topic", "queue"])
@@ -123,8 +122,8 @@ def test_what_only_a_slave_lacks_is_silence(fake: FakeCluster, lacks: str) -> No
         slave.queue_nums = 1
     seen = opened(fake).bounds([Q0, Q1, OTHER])
     assert seen.gone == set()
-    assert set(seen.silent) == ({Q0, Q1} if lacks == "topic" else {Q1})
-    assert OTHER in seen.bounds and not seen.bounds[OTHER].from_master
+    assert set(seen.unreachable) == ({Q0, Q1} if lacks == "topic" else {Q1})
+    assert OTHER in seen.bounds and not seen.bounds[OTHER].is_master
 
 
 def test_offsets_and_times_are_asked_broker_by_broker(fake: FakeCluster) -> None:
@@ -134,9 +133,9 @@ def test_offsets_and_times_are_asked_broker_by_broker(fake: FakeCluster) -> None
         fake.stop("broker-b", broker_id)
     fake.topics.discard("T")
     committed = opened(fake).committed("g", [Q0, Q1, OTHER, B])
-    assert (committed.offsets, set(committed.silent)) == ({Q0: 3, OTHER: 4}, {B})
+    assert (committed.offsets, set(committed.unreachable)) == ({Q0: 3, OTHER: 4}, {B})
     found = opened(fake).search({Q0: 50, B: 50, OTHER: 20})
-    assert (found.offsets, set(found.silent)) == ({Q0: 5, OTHER: 2}, {B})
+    assert (found.offsets, set(found.unreachable)) == ({Q0: 5, OTHER: 2}, {B})
 
 
 def test_a_commit_goes_where_it_can(fake: FakeCluster) -> None:
@@ -145,10 +144,10 @@ def test_a_commit_goes_where_it_can(fake: FakeCluster) -> None:
     assert list(committed.failures) == ["broker-a"]
 
 
-def fetched(fake: FakeCluster, *queues: Queue, **given: str) -> dict[Queue, list[int]]:
+def fetched(fake: FakeCluster, *queues: MessageQueue, **given: str) -> dict[MessageQueue, list[int]]:
     options = source_options({"nameServer": "h:1", "topic": "T", "pullRetryBackoffMs": "1"} | given, streaming=True)
-    found: dict[Queue, list[int]] = {}
-    for part in RangeFetch(opened(fake), [QueueRange(queue, 0, 10) for queue in queues], {}, options).frames():
+    found: dict[MessageQueue, list[int]] = {}
+    for part in RangeFetch(opened(fake), [OffsetRange(queue, 0, 10) for queue in queues], {}, options).frames():
         offsets = iter(part.records.queue_offset.tolist())
         for run in part.runs:
             found.setdefault(run.queue, []).extend(next(offsets) for _ in range(run.size))
@@ -206,4 +205,4 @@ def test_a_new_queue_waits_for_a_master_to_say_that_its_group_has_no_offset(fake
     fake.stop("broker-a", 0)
     known = StreamOffset({B: 0})
     queues = found.latest_offset(known, unlimited=False).offsets.keys()
-    assert queues == {Queue("T", "broker-b", number) for number in range(4)}
+    assert queues == {MessageQueue("T", "broker-b", number) for number in range(4)}

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocketsim_client.errors import CommitFailed
+from rocketsim_client.model import CommitResult, MessageQueue
 from rocketsim_source.commits.committer import Committer
-from rocketsim_source.commits.ledger import CommitFailed, CommitLedger, Conflict
+from rocketsim_source.commits.ledger import CommitLedger, Conflict
 from rocketsim_source.options.source_options import source_options
-from rocketsim_source.queue import Queue
-from rocketsim_source.source_cluster import Committed
 from tests.source.memory_cluster import MemoryCluster
 from tests.support.polling import wait_until
 
-Q0, Q1 = Queue("T", "broker-a", 0), Queue("T", "broker-a", 1)
+Q0, Q1 = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-a", 1)
 
 
 def ledger(**given_fields: int) -> CommitLedger:
@@ -26,7 +26,7 @@ def test_only_news_are_sent_and_only_once() -> None:
     found = ledger()
     assert found.want({Q0: 5, Q1: 7})
     assert found.to_send(0) == {Q0: 5, Q1: 7}
-    found.done({Q0: 5, Q1: 7}, {Q0: 5, Q1: 7}, {"broker-a": 0}, 0)
+    found.done({Q0: 5, Q1: 7}, CommitResult({"broker-a": 0}, {Q0: 5, Q1: 7}, {}), 0)
     assert not found.want({Q0: 5, Q1: 7})
     assert found.due_in_ms(1) == 30_000 - 1  # the next reconciliation
     found.want({Q0: 6, Q1: 7})
@@ -46,21 +46,21 @@ def test_a_start_is_committed_only_where_the_group_has_nothing() -> None:
     assert found.to_send(0) == {}  # nobody has said yet what the group has
     found.saw_starts({Q1: 2}, [Q0, Q1])
     assert found.to_send(0) == {Q0: 5}
-    found.done({Q0: 5}, {Q0: 5}, {"broker-a": 0}, 0)
+    found.done({Q0: 5}, CommitResult({"broker-a": 0}, {Q0: 5}, {}), 0)
     assert found.to_send(1) == {}
 
 
 def test_a_start_that_no_master_has_been_asked_about_is_asked_about_again() -> None:
     found = ledger()
     found.want_start({Q0: 5})
-    found.done({}, {}, {}, 0)
+    found.done({}, CommitResult(), 0)
     assert found.due_in_ms(0) == 1000
 
 
 def test_what_was_refused_for_one_queue_is_a_failure_of_that_queue_alone() -> None:
     found = ledger()
     found.want({Q0: 5, Q1: 7})
-    found.done({Q0: 5, Q1: 7}, {Q1: 7}, {"broker-a": 0}, 0)
+    found.done({Q0: 5, Q1: 7}, CommitResult({"broker-a": 0}, {Q1: 7}, {}), 0)
     assert found.failures == 1
     assert found.to_send(1000) == {Q0: 5}
 
@@ -68,7 +68,7 @@ def test_what_was_refused_for_one_queue_is_a_failure_of_that_queue_alone() -> No
 def test_everything_is_sent_again_when_the_interval_is_over() -> None:
     found = ledger()
     found.want({Q0: 5})
-    found.done(found.to_send(0), {Q0: 5}, {"broker-a": 0}, 0)
+    found.done(found.to_send(0), CommitResult({"broker-a": 0}, {Q0: 5}, {}), 0)
     assert found.to_send(29_999) == {}
     assert found.due_in_ms(30_000) == 0
     assert found.to_send(30_000) == {Q0: 5}
@@ -77,11 +77,11 @@ def test_everything_is_sent_again_when_the_interval_is_over() -> None:
 def test_what_a_slave_took_is_sent_again_soon_until_the_master_has_it() -> None:
     found = ledger()
     found.want({Q0: 5})
-    found.done(found.to_send(0), {Q0: 5}, {"broker-a": 1}, 0)
+    found.done(found.to_send(0), CommitResult({"broker-a": 1}, {Q0: 5}, {}), 0)
     assert found.target == "slave"
     assert found.due_in_ms(0) == 1000
     assert found.to_send(1000) == {Q0: 5}
-    found.done({Q0: 5}, {Q0: 5}, {"broker-a": 0}, 1000)
+    found.done({Q0: 5}, CommitResult({"broker-a": 0}, {Q0: 5}, {}), 1000)
     assert found.target == "master"
     assert found.due_in_ms(1001) is not None
     assert found.to_send(1001) == {}
@@ -90,7 +90,7 @@ def test_what_a_slave_took_is_sent_again_soon_until_the_master_has_it() -> None:
 def test_a_master_that_came_back_with_old_offsets_is_healed() -> None:
     found = ledger()
     found.want({Q0: 5})
-    found.done({Q0: 5}, {Q0: 5}, {"broker-a": 1}, 0)
+    found.done({Q0: 5}, CommitResult({"broker-a": 1}, {Q0: 5}, {}), 0)
     found.saw({Q0: 2}, [Q0])
     assert found.conflicts({Q0: 2}) == []
     assert found.to_send(10) == {Q0: 5}
@@ -100,10 +100,10 @@ def test_a_failure_is_counted_and_tried_again() -> None:
     found = ledger()
     found.want({Q0: 5})
     for count in (1, 2):
-        found.done({Q0: 5}, {}, {}, count * 1000)
+        found.done({Q0: 5}, CommitResult(), count * 1000)
         assert found.failures == count
         assert found.due_in_ms(count * 1000) == 1000
-    found.done({Q0: 5}, {Q0: 5}, {"broker-a": 0}, 3000)
+    found.done({Q0: 5}, CommitResult({"broker-a": 0}, {Q0: 5}, {}), 3000)
     assert found.failures == 0
 
 
@@ -111,7 +111,7 @@ def test_commits_are_throttled() -> None:
     found = ledger(min_interval_ms=5000)
     found.want({Q0: 5})
     assert found.due_in_ms(0) == 0
-    found.done({Q0: 5}, {Q0: 5}, {"broker-a": 0}, 0)
+    found.done({Q0: 5}, CommitResult({"broker-a": 0}, {Q0: 5}, {}), 0)
     found.want({Q0: 6})
     assert found.due_in_ms(1000) == 4000
 
@@ -119,20 +119,22 @@ def test_commits_are_throttled() -> None:
 def test_a_broker_further_than_this_query_is_a_conflict() -> None:
     found = ledger()
     found.want({Q0: 5, Q1: 5})
-    found.done({Q0: 5, Q1: 5}, {Q0: 5, Q1: 5}, {"broker-a": 0}, 0)
+    found.done({Q0: 5, Q1: 5}, CommitResult({"broker-a": 0}, {Q0: 5, Q1: 5}, {}), 0)
     found.want({Q0: 8, Q1: 8})
     assert found.conflicts({Q0: 9, Q1: 8}) == [Conflict(Q0, 5, 9)]
 
 
 @given(st.lists(st.dictionaries(st.sampled_from([Q0, Q1]), st.integers(0, 50), min_size=1), max_size=20), st.randoms())
-def test_a_group_never_goes_back_and_ends_at_the_furthest(rounds: list[dict[Queue, int]], chance: object) -> None:
+def test_a_group_never_goes_back_and_ends_at_the_furthest(
+    rounds: list[dict[MessageQueue, int]], chance: object
+) -> None:
     found, stands = ledger(), {}
     for now, offsets in enumerate(rounds):
         found.want(offsets)
         send = found.to_send(now)
         assert all(offset >= stands.get(queue, 0) for queue, offset in send.items())
         stands |= send
-        found.done(send, send, {"broker-a": 0}, now)
+        found.done(send, CommitResult({"broker-a": 0}, send, {}), now)
     for queue in stands:
         assert stands[queue] == max(offsets.get(queue, 0) for offsets in rounds)
 
@@ -185,7 +187,7 @@ def test_an_unexpected_error_is_a_failed_commit_and_does_not_end_the_thread(monk
     found = committer(cluster, commitRetries="0")
     commit, failures = cluster.commit, []
 
-    def broken(*args: Any) -> Committed:
+    def broken(*args: Any) -> CommitResult:
         failures.append(args)
         if len(failures) < 3:
             raise ZeroDivisionError("a bug")
@@ -204,7 +206,7 @@ def test_the_policy_decides_about_unexpected_errors_too(monkeypatch: pytest.Monk
     cluster = MemoryCluster()
     found = committer(cluster, commitRetries="0", commitFailurePolicy="fail", commitAsync="false")
 
-    def broken(*args: Any) -> Committed:
+    def broken(*args: Any) -> CommitResult:
         raise ZeroDivisionError("a bug")
 
     monkeypatch.setattr(cluster, "commit", broken)
@@ -222,7 +224,7 @@ def test_closing_waits_for_a_commit_that_is_under_way(monkeypatch: pytest.Monkey
     found = committer(cluster)
     commit, entered, waited_for = cluster.commit, threading.Event(), threading.Event()
 
-    def slow(*args: Any) -> Committed:
+    def slow(*args: Any) -> CommitResult:
         entered.set()
         waited_for.wait(10)
         return commit(*args)
@@ -243,7 +245,7 @@ def test_closing_in_a_signals_handler_makes_the_interrupted_commit_again(monkeyp
     found = committer(cluster, commitAsync="false")
     commit, at_the_end = cluster.commit, []
 
-    def interrupted(*args: Any) -> Committed:
+    def interrupted(*args: Any) -> CommitResult:
         monkeypatch.setattr(cluster, "commit", commit)
         found.close(10)
         at_the_end.append(dict(cluster.offsets["g"]))
@@ -262,7 +264,7 @@ def test_closing_in_a_signals_handler_does_not_wait_for_what_the_interrupted_thr
     found = committer(cluster, commitAsync="false")
     commit, asking, holders, waits_for_itself, closed = cluster.commit, threading.Lock(), [], [], []
 
-    def interrupted(*args: Any) -> Committed:
+    def interrupted(*args: Any) -> CommitResult:
         if threading.get_ident() in holders and asking.locked():
             waits_for_itself.append(args)
             raise RuntimeError("a deadlock")

@@ -14,14 +14,14 @@ from rocketsim_proto import record
 from rocketsim_proto.columnar import Records
 from rocketsim_proto.record import Record, RecordError
 
+from rocketsim_client.model import MessageQueue
 from rocketsim_source.options.option_values import OptionError
 from rocketsim_source.options.source_options import source_options
 from rocketsim_source.partition_numbers import partition_number
-from rocketsim_source.queue import Queue
 from rocketsim_source.reading.decode import Decoder, Run
 from rocketsim_source.schema import check_schema, source_schema
 
-A0, B1 = Queue("T", "broker-a", 0), Queue("U", "broker-b", 1)
+A0, B1 = MessageQueue("T", "broker-a", 0), MessageQueue("U", "broker-b", 1)
 
 
 def decoded(

@@ -9,15 +9,13 @@ import pyarrow as pa
 import pytest
 from rocketsim_proto.columnar import Records
 
-from rocketsim_client.model import PullFrame
+from rocketsim_client.errors import CommitFailed
+from rocketsim_client.model import MessageQueue, OffsetRange, PullFrame
 from rocketsim_source.commits.committer import Committer
-from rocketsim_source.commits.ledger import CommitFailed
 from rocketsim_source.options.sink_options import sink_options
 from rocketsim_source.options.source_options import SourceOptions, source_options
 from rocketsim_source.planning.offsets import StreamOffset
 from rocketsim_source.planning.partition import QueueRangesPartition
-from rocketsim_source.planning.splits import QueueRange
-from rocketsim_source.queue import Queue
 from rocketsim_source.reading import partition_reader
 from rocketsim_source.reading.decode import Decoder, Run
 from rocketsim_source.reading.partition_reader import read_partition
@@ -33,7 +31,7 @@ from tests.source.memory_cluster import MemoryCluster, message
 from tests.support.fake_broker import Break, FakeCluster, Hang
 from tests.support.polling import wait_until
 
-Q0, Q1 = Queue("T", "broker-a", 0), Queue("T", "broker-a", 1)
+Q0, Q1 = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-a", 1)
 
 
 def options(**given: str) -> SourceOptions:
@@ -48,7 +46,7 @@ def filled(*counts: int, broker_ids: tuple[int, ...] = (0,)) -> MemoryCluster:
     return cluster
 
 
-def next_offsets(cluster: MemoryCluster, start: dict[Queue, int], **given: str) -> dict[Queue, int]:
+def next_offsets(cluster: MemoryCluster, start: dict[MessageQueue, int], **given: str) -> dict[MessageQueue, int]:
     return StreamQuery(options(**given), cluster).latest_offset(StreamOffset(start), unlimited=False).offsets
 
 
@@ -94,7 +92,7 @@ def test_pull_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_reader, "worker_cluster", lambda options: cluster)
     for given, sizes in (({}, [25]), ({"pullBatchSize": "10"}, [10, 10, 5])):
         found = options(**given)
-        partition = QueueRangesPartition([QueueRange(Q0, 0, 25)])
+        partition = QueueRangesPartition([OffsetRange(Q0, 0, 25)])
         assert [batch.num_rows for batch in read_partition(partition, source_schema(found), found)] == sizes
 
 
@@ -111,7 +109,7 @@ def test_pull_timeout_leaves_a_broker_that_is_silent_in_the_middle() -> None:
 
     cluster.pull = pull  # type: ignore[method-assign]
     found = options(pullTimeoutMs="400", pullRetryBackoffMs="1")
-    fetched = list(RangeFetch(cluster, [QueueRange(Q0, 0, 30)], {}, found).frames())
+    fetched = list(RangeFetch(cluster, [OffsetRange(Q0, 0, 30)], {}, found).frames())
     released.set()
     assert [one.broker_id for one in fetched] == [0, 1, 1]
     assert cluster.suspected[0] == 0
@@ -129,7 +127,7 @@ def test_prefetch_pulls(ahead: int, taken: int) -> None:
             yield frame
 
     cluster.pull = pull  # type: ignore[method-assign]
-    reading = RangeFetch(cluster, [QueueRange(Q0, 0, 500)], {}, options(prefetchPulls=str(ahead))).frames()
+    reading = RangeFetch(cluster, [OffsetRange(Q0, 0, 500)], {}, options(prefetchPulls=str(ahead))).frames()
     next(reading)
     wait_until(lambda: count == taken, "the frames that are taken while the first is looked at")
     assert sum(len(fetched.records) for fetched in reading) == 490

@@ -8,18 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketsim_source.planning.epochs import Epoch
+from rocketsim_client.model import LogEpoch, MessageQueue
 from rocketsim_source.planning.offsets import OffsetError, StreamOffset
 from rocketsim_source.planning.splits import Parallelism
-from rocketsim_source.queue import Queue
 
 names = st.text(min_size=1, max_size=6)
-queues = st.builds(Queue, names, names, st.integers(0, 2**31 - 1))
+queues = st.builds(MessageQueue, names, names, st.integers(0, 2**31 - 1))
 offsets = st.dictionaries(queues, st.integers(0, 2**63 - 1), max_size=12)
 
 
 def test_the_offset_is_the_documented_json() -> None:
-    offset = StreamOffset({Queue("TopicA", "broker-a", 0): 123})
+    offset = StreamOffset({MessageQueue("TopicA", "broker-a", 0): 123})
     assert json.dumps(offset.json()) == '{"q": {"TopicA": {"broker-a": {"0": 123}}}, "v": 1}'
     assert StreamOffset(offset.offsets, anchor=True).json()["anchor"] == 1
 
@@ -47,13 +46,13 @@ def test_an_offset_of_an_older_version_is_written_as_it_was_read(batch: int) -> 
     text = (OLD_CHECKPOINT / "offsets" / str(batch)).read_text().splitlines()[-1]
     read = StreamOffset.of(json.loads(text))
     assert json.dumps(read.json()) == text
-    assert read.offsets == {Queue("old", "broker-a", queue_id): 3 * batch for queue_id in range(4)}
+    assert read.offsets == {MessageQueue("old", "broker-a", queue_id): 3 * batch for queue_id in range(4)}
     assert read.anchor == (batch == 0)
 
 
 @given(offsets, st.booleans(), st.randoms(use_true_random=False))
 def test_the_text_does_not_depend_on_the_order_of_the_queues(
-    found: dict[Queue, int], anchor: bool, chance: random.Random
+    found: dict[MessageQueue, int], anchor: bool, chance: random.Random
 ) -> None:
     shuffled = list(found.items())
     chance.shuffle(shuffled)
@@ -65,12 +64,12 @@ counts = st.none() | st.integers(1, 10**6)
 splits = st.none() | st.builds(Parallelism, st.integers(1, 512), counts, counts)
 
 
-epochs = st.builds(Epoch, st.integers(1, 2**63 - 1), st.integers(0, 2**62))
+epochs = st.builds(LogEpoch, st.integers(1, 2**63 - 1), st.integers(0, 2**62))
 
 
 @given(offsets, st.booleans(), splits, st.data())
 def test_what_is_written_reads_back_equal(
-    found: dict[Queue, int], anchor: bool, split: Parallelism | None, data: st.DataObject
+    found: dict[MessageQueue, int], anchor: bool, split: Parallelism | None, data: st.DataObject
 ) -> None:
     read_in = data.draw(st.dictionaries(st.sampled_from(sorted(found)), epochs)) if found else {}
     offset = StreamOffset(found, anchor, split, read_in)
@@ -80,11 +79,16 @@ def test_what_is_written_reads_back_equal(
 
 
 def test_queues_of_one_broker_share_the_text_of_their_epoch() -> None:
-    found = {Queue("T", "a", 0): 1, Queue("T", "a", 1): 2, Queue("T", "b", 0): 3, Queue("U", "a", 0): 4}
-    one, other = Epoch(1, 255), Epoch(2, 16)
-    read_in = {Queue("T", "a", 0): one, Queue("T", "a", 1): one, Queue("T", "b", 0): other}
+    found = {
+        MessageQueue("T", "a", 0): 1,
+        MessageQueue("T", "a", 1): 2,
+        MessageQueue("T", "b", 0): 3,
+        MessageQueue("U", "a", 0): 4,
+    }
+    one, other = LogEpoch(1, 255), LogEpoch(2, 16)
+    read_in = {MessageQueue("T", "a", 0): one, MessageQueue("T", "a", 1): one, MessageQueue("T", "b", 0): other}
     assert StreamOffset(found, read_in=read_in).json()["epochs"] == {"T": {"a": "1#ff", "b": "2#10"}}
-    read_in[Queue("T", "a", 1)] = other
+    read_in[MessageQueue("T", "a", 1)] = other
     assert StreamOffset(found, read_in=read_in).json()["epochs"]["T"]["a"] == {"0": "1#ff", "1": "2#10"}
 
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocketsim_client.model import MessageQueue
 from rocketsim_source.options.data_loss import KINDS
 from rocketsim_source.options.option_values import OptionError, option_names
 from rocketsim_source.options.positions import PerQueue, assignment, positions
 from rocketsim_source.options.sink_options import SinkOptions, sink_options
 from rocketsim_source.options.source_options import SourceOptions, source_options
-from rocketsim_source.queue import Queue
 
 BASE = {"nameServer": "localhost:9876", "topic": "T"}
 
@@ -25,7 +25,7 @@ def test_option_names_do_not_depend_on_case() -> None:
     found = source_options({"NAMESERVER": "h:1", "tOpIc": "T", "StartingOffsets": "Earliest"}, streaming=True)
     assert found.topic == ("T",)
     assert found.starting_offsets is not None
-    assert found.starting_offsets.at(Queue("T", "b", 0)) == ("earliest",)
+    assert found.starting_offsets.at(MessageQueue("T", "b", 0)) == ("earliest",)
 
 
 @pytest.mark.parametrize(
@@ -159,27 +159,27 @@ def test_limits_are_for_streams() -> None:
 @pytest.mark.parametrize(
     ("written", "queue", "found"),
     [
-        ("earliest", Queue("T", "a", 0), ("earliest",)),
-        ("-1", Queue("T", "a", 0), ("latest",)),
-        ("17", Queue("T", "a", 0), (17,)),
-        ("committed, latest", Queue("T", "a", 0), ("committed", "latest")),
-        ('{"T":"earliest"}', Queue("T", "a", 3), ("earliest",)),
-        ('{"T":"earliest"}', Queue("U", "a", 3), None),
-        ('{"T":{"a":-2}}', Queue("T", "a", 3), ("earliest",)),
-        ('{"T":{"a":{"3":23,"4":"committed,earliest"}}}', Queue("T", "a", 3), (23,)),
-        ('{"T":{"a":{"3":23,"*":"latest"}}}', Queue("T", "a", 9), ("latest",)),
-        ('{"T":{"a":{"3":23},"*":5}}', Queue("T", "b", 0), (5,)),
-        ('{"T":{"a":{"3":23},"*":5}}', Queue("T", "a", 0), (5,)),
-        ('{"*":7,"T":{"a":{"3":23}}}', Queue("U", "z", 1), (7,)),
-        ('{"T":{"a":{"03":23}}}', Queue("T", "a", 3), (23,)),
+        ("earliest", MessageQueue("T", "a", 0), ("earliest",)),
+        ("-1", MessageQueue("T", "a", 0), ("latest",)),
+        ("17", MessageQueue("T", "a", 0), (17,)),
+        ("committed, latest", MessageQueue("T", "a", 0), ("committed", "latest")),
+        ('{"T":"earliest"}', MessageQueue("T", "a", 3), ("earliest",)),
+        ('{"T":"earliest"}', MessageQueue("U", "a", 3), None),
+        ('{"T":{"a":-2}}', MessageQueue("T", "a", 3), ("earliest",)),
+        ('{"T":{"a":{"3":23,"4":"committed,earliest"}}}', MessageQueue("T", "a", 3), (23,)),
+        ('{"T":{"a":{"3":23,"*":"latest"}}}', MessageQueue("T", "a", 9), ("latest",)),
+        ('{"T":{"a":{"3":23},"*":5}}', MessageQueue("T", "b", 0), (5,)),
+        ('{"T":{"a":{"3":23},"*":5}}', MessageQueue("T", "a", 0), (5,)),
+        ('{"*":7,"T":{"a":{"3":23}}}', MessageQueue("U", "z", 1), (7,)),
+        ('{"T":{"a":{"03":23}}}', MessageQueue("T", "a", 3), (23,)),
     ],
 )
-def test_positions_apply_at_any_level_the_most_specific_first(written: str, queue: Queue, found: object) -> None:
+def test_positions_apply_at_any_level_the_most_specific_first(written: str, queue: MessageQueue, found: object) -> None:
     assert positions(written).at(queue) == found
 
 
 def test_what_is_named_has_to_exist() -> None:
-    there = [Queue("T", "a", 0), Queue("T", "a", 1)]
+    there = [MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)]
     positions('{"T":{"a":{"1":5}}}').refuse_strangers(there, "startingOffsets")
     for written in ('{"T":{"a":{"2":5}}}', '{"T":{"b":5}}', '{"t":5}'):
         with pytest.raises(OptionError, match="not among the queues"):
@@ -191,7 +191,7 @@ def test_timestamps_are_milliseconds_or_iso_text() -> None:
         startingOffsetsByTimestamp='{"T":{"a":{"0":1500,"1":"1970-01-01T00:00:02Z","*":"1970-01-01T00:00:03"}}}'
     )
     assert found.starting_offsets_by_timestamp is not None
-    assert [found.starting_offsets_by_timestamp.at(Queue("T", "a", q)) for q in (0, 1, 2)] == [1500, 2000, 3000]
+    assert [found.starting_offsets_by_timestamp.at(MessageQueue("T", "a", q)) for q in (0, 1, 2)] == [1500, 2000, 3000]
 
 
 @pytest.mark.parametrize(
@@ -210,11 +210,15 @@ def test_timestamps_are_milliseconds_or_iso_text() -> None:
 )
 def test_a_timestamp_that_can_only_be_one_moment_is_taken(written: str, ms: int) -> None:
     found = options(startingTimestamp=written).starting_timestamp
-    assert found is not None and found.at(Queue("T", "a", 0)) == ms
+    assert found is not None and found.at(MessageQueue("T", "a", 0)) == ms
 
 
 def test_assign_lists_queue_ids() -> None:
-    assert assignment('{"T":{"a":[0,1],"b":[0]}}') == {Queue("T", "a", 0), Queue("T", "a", 1), Queue("T", "b", 0)}
+    assert assignment('{"T":{"a":[0,1],"b":[0]}}') == {
+        MessageQueue("T", "a", 0),
+        MessageQueue("T", "a", 1),
+        MessageQueue("T", "b", 0),
+    }
     for wrong in (
         "{}",
         "[]",
@@ -253,7 +257,7 @@ def test_every_queue_gets_what_was_written_for_it(written: dict[str, dict[str, d
         for broker_name, queues in brokers.items():
             for queue_id, leaf in queues.items():
                 expected = tuple(leaf.split(",")) if isinstance(leaf, str) else words.get(leaf, (leaf,))  # type: ignore[call-overload]
-                assert found.at(Queue(topic, broker_name, int(queue_id))) == expected
+                assert found.at(MessageQueue(topic, broker_name, int(queue_id))) == expected
 
 
 @given(st.text(max_size=60))

@@ -4,13 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketsim_client.model import MessageQueue
+from rocketsim_client.model import MessageQueue, OffsetRange
 from rocketsim_source.options.option_values import OptionError
 from rocketsim_source.options.source_options import source_options
 from rocketsim_source.partition_numbers import name_number, partition_number, queues_with, refuse_collisions
 from rocketsim_source.planning.partition import parallelism_now, plan_partitions
-from rocketsim_source.planning.splits import QueueRange
-from rocketsim_source.queue import Queue
 from tests.source.memory_cluster import MemoryCluster
 
 # Two names with one number, found by trying.
@@ -19,19 +17,19 @@ TWINS = "broker-112", "broker-149"
 
 def test_a_number_never_changes() -> None:
     """They are in tables that people keep."""
-    assert partition_number(Queue("T", "broker-a", 0)) == 65_536 * name_number("broker-a")
+    assert partition_number(MessageQueue("T", "broker-a", 0)) == 65_536 * name_number("broker-a")
     assert [name_number(name) for name in ("broker-a", "broker-b")] == [9960, 10861]
-    assert partition_number(Queue("T", "broker-a", 7)) - partition_number(Queue("U", "broker-a", 0)) == 7
+    assert partition_number(MessageQueue("T", "broker-a", 7)) - partition_number(MessageQueue("U", "broker-a", 0)) == 7
 
 
 @given(st.text(min_size=1), st.integers(0, 65_535))
 def test_a_number_is_a_positive_int_that_no_bare_queue_id_has(name: str, queue_id: int) -> None:
-    assert 65_536 <= partition_number(Queue("T", name, queue_id)) < 2**31
+    assert 65_536 <= partition_number(MessageQueue("T", name, queue_id)) < 2**31
 
 
 def test_a_queue_id_that_has_no_number_is_refused() -> None:
     with pytest.raises(OptionError, match="no partition number"):
-        partition_number(Queue("T", "broker-a", 65_536))
+        partition_number(MessageQueue("T", "broker-a", 65_536))
 
 
 @given(st.sets(st.sampled_from([f"broker-{letter}" for letter in "abcdefgh"]), min_size=1), st.data())
@@ -45,7 +43,7 @@ def test_a_bare_queue_id_means_that_queue_of_every_broker() -> None:
     queues = [MessageQueue("T", name, queue_id) for name in ("a", "b") for queue_id in range(4)]
     assert queues_with(3, queues) == [MessageQueue("T", "a", 3), MessageQueue("T", "b", 3)]
     assert queues_with(4, queues) == []
-    assert queues_with(partition_number(Queue("T", "elsewhere", 3)), queues) == []
+    assert queues_with(partition_number(MessageQueue("T", "elsewhere", 3)), queues) == []
 
 
 def test_two_brokers_with_one_number_are_refused_by_name() -> None:
@@ -60,7 +58,7 @@ def test_two_brokers_with_one_number_are_refused_by_name() -> None:
 @pytest.mark.parametrize(("profile", "refused"), [("kafka", True), ("rocketmq", False)])
 def test_a_plan_is_checked_for_them_even_where_one_has_nothing_to_read(profile: str, refused: bool) -> None:
     options = source_options({"nameServer": "h:1", "topic": "T", "schemaProfile": profile}, streaming=True)
-    ranges = [QueueRange(Queue("T", TWINS[0], 0), 0, 10), QueueRange(Queue("T", TWINS[1], 0), 5, 5)]
+    ranges = [OffsetRange(MessageQueue("T", TWINS[0], 0), 0, 10), OffsetRange(MessageQueue("T", TWINS[1], 0), 5, 5)]
     if not refused:
         assert plan_partitions(ranges, options, MemoryCluster(), parallelism_now(options))
         return

@@ -2,12 +2,12 @@
 
 import pytest
 
+from rocketsim_client.model import MessageQueue
 from rocketsim_source.options.source_options import SourceOptions, source_options
-from rocketsim_source.queue import Queue
 from rocketsim_source.reading import partition_reader
 from rocketsim_source.reading.partition_reader import worker_hints
 
-Q0, Q1 = Queue("T", "broker-a", 0), Queue("T", "broker-a", 1)
+Q0, Q1 = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-a", 1)
 
 
 @pytest.fixture(autouse=True)

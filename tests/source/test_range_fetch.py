@@ -21,15 +21,13 @@ from rocketsim_client.errors import (
     SystemBusy,
     TopicNotExist,
 )
-from rocketsim_client.model import GetMessageStatus, PullFrame, Segment
+from rocketsim_client.model import GetMessageStatus, MessageQueue, OffsetRange, PullFrame, Segment
 from rocketsim_source.options.data_loss import DataLossError
 from rocketsim_source.options.source_options import source_options
-from rocketsim_source.planning.splits import QueueRange
-from rocketsim_source.queue import Queue
 from rocketsim_source.reading.range_fetch import RangeFetch, SlaveBehind
 from tests.source.memory_cluster import MemoryCluster, message
 
-Q0, Q1 = Queue("T", "broker-a", 0), Queue("T", "broker-a", 1)
+Q0, Q1 = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-a", 1)
 
 
 class FakeTime:
@@ -49,11 +47,11 @@ class FakeTime:
 
 def fetch(
     cluster: MemoryCluster,
-    ranges: list[QueueRange],
-    hints: MutableMapping[Queue, int] | None = None,
+    ranges: list[OffsetRange],
+    hints: MutableMapping[MessageQueue, int] | None = None,
     time: FakeTime | None = None,
     **given: str,
-) -> list[tuple[Queue, int, int]]:
+) -> list[tuple[MessageQueue, int, int]]:
     """(queue, offset, who served it) of every record, in the order in which they came."""
     options = source_options({"nameServer": "h:1", "topic": "T"} | given, streaming=True)
     time = time or FakeTime()
@@ -65,11 +63,11 @@ def fetch(
     return found
 
 
-def offsets_of(found: list[tuple[Queue, int, int]], queue: Queue = Q0) -> list[int]:
+def offsets_of(found: list[tuple[MessageQueue, int, int]], queue: MessageQueue = Q0) -> list[int]:
     return [offset for of_queue, offset, _ in found if of_queue == queue]
 
 
-def servers_of(found: list[tuple[Queue, int, int]]) -> list[int]:
+def servers_of(found: list[tuple[MessageQueue, int, int]]) -> list[int]:
     """Who served, without repetitions."""
     served = [broker_id for _, _, broker_id in found]
     return [broker_id for index, broker_id in enumerate(served) if index == 0 or served[index - 1] != broker_id]
@@ -83,7 +81,7 @@ def pair(count: int = 50) -> MemoryCluster:
 
 
 def test_ranges_come_in_order_and_exactly() -> None:
-    found = fetch(pair(), [QueueRange(Q0, 5, 32), QueueRange(Q1, 0, 3)])
+    found = fetch(pair(), [OffsetRange(Q0, 5, 32), OffsetRange(Q1, 0, 3)])
     assert found == [(Q0, n, 0) for n in range(5, 32)] + [(Q1, n, 0) for n in range(3)]
 
 
@@ -91,24 +89,24 @@ def test_the_suggested_broker_is_followed_after_the_frame_and_remembered() -> No
     cluster, hints = pair(), {}
     cluster.brokers[0].suggest = 1
     cluster.brokers[1].suggest = 1
-    found = fetch(cluster, [QueueRange(Q0, 0, 30)], hints)
+    found = fetch(cluster, [OffsetRange(Q0, 0, 30)], hints)
     assert offsets_of(found) == list(range(30))
     assert servers_of(found) == [0, 1]
     assert hints == {Q0: 1}
-    assert servers_of(fetch(cluster, [QueueRange(Q0, 30, 40)], hints)) == [1]
+    assert servers_of(fetch(cluster, [OffsetRange(Q0, 30, 40)], hints)) == [1]
 
 
 def test_the_order_of_records_does_not_depend_on_who_serves_them() -> None:
     cluster = pair()
     cluster.brokers[0].suggests = [1, 0, 1]
     cluster.brokers[1].suggests = [0, 1, 0]
-    ranges = [QueueRange(Q0, 0, 40), QueueRange(Q1, 0, 40)]
+    ranges = [OffsetRange(Q0, 0, 40), OffsetRange(Q1, 0, 40)]
     moved = fetch(cluster, ranges, {Q1: 1})
     assert [one[:2] for one in moved] == [one[:2] for one in fetch(pair(), ranges)]
     assert len(servers_of(moved)) > 2
 
 
-def frame_of(*pieces: tuple[int, Queue, range, int, GetMessageStatus], broker_id: int = 0) -> PullFrame:
+def frame_of(*pieces: tuple[int, MessageQueue, range, int, GetMessageStatus], broker_id: int = 0) -> PullFrame:
     """Records of several ranges in one frame, as brokers pack small ones: number, queue, offsets, end, status."""
     records = [message(queue, offset) for _, queue, offsets, _, _ in pieces for offset in offsets]
     segments = [
@@ -128,7 +126,7 @@ def test_the_order_does_not_change_when_a_slave_lacks_the_end_of_one_range_and_h
         broker_id=1,
     )
     cluster.brokers[1].spoil, cluster.brokers[1].suggest = [slaves], 1
-    ranges = [QueueRange(Q0, 0, 20), QueueRange(Q1, 0, 20)]
+    ranges = [OffsetRange(Q0, 0, 20), OffsetRange(Q1, 0, 20)]
     moved = fetch(cluster, ranges, {Q0: 1, Q1: 1})
     assert [one[:2] for one in moved] == [(Q0, n) for n in range(20)] + [(Q1, n) for n in range(20)]
     assert servers_of(moved) == [1, 0, 1]
@@ -140,29 +138,29 @@ def test_the_order_does_not_change_when_a_slave_lacks_the_end_of_one_range_and_h
 def test_read_from(read_from: str, served: list[int]) -> None:
     cluster = pair()
     cluster.brokers[0].suggest = cluster.brokers[1].suggest = 1
-    assert servers_of(fetch(cluster, [QueueRange(Q0, 0, 30)], readFrom=read_from)) == served
+    assert servers_of(fetch(cluster, [OffsetRange(Q0, 0, 30)], readFrom=read_from)) == served
 
 
 def test_reading_from_a_slave_does_not_ask_the_hints() -> None:
     """They may be another query's of the same worker, which was sent to the master."""
-    assert servers_of(fetch(pair(), [QueueRange(Q0, 0, 30)], {Q0: 0}, readFrom="slave")) == [1]
+    assert servers_of(fetch(pair(), [OffsetRange(Q0, 0, 30)], {Q0: 0}, readFrom="slave")) == [1]
 
 
 def test_a_suggestion_is_followed_in_the_task_only_where_it_is_kept_there() -> None:
     cluster = pair()
     cluster.brokers[0].suggest = 1
-    hints: dict[Queue, int] = {}
-    assert servers_of(fetch(cluster, [QueueRange(Q0, 0, 30)], hints, suggestScope="worker")) == [0]
+    hints: dict[MessageQueue, int] = {}
+    assert servers_of(fetch(cluster, [OffsetRange(Q0, 0, 30)], hints, suggestScope="worker")) == [0]
     assert hints == {Q0: 1}  # for the next task
     cluster.brokers[1].suggest = 0
-    assert servers_of(fetch(cluster, [QueueRange(Q0, 0, 30)], {Q0: 1}, suggestScope="driver")) == [1]
-    assert servers_of(fetch(cluster, [QueueRange(Q0, 0, 30)], {Q0: 1}, suggestScope="task")) == [1, 0, 1]
+    assert servers_of(fetch(cluster, [OffsetRange(Q0, 0, 30)], {Q0: 1}, suggestScope="driver")) == [1]
+    assert servers_of(fetch(cluster, [OffsetRange(Q0, 0, 30)], {Q0: 1}, suggestScope="task")) == [1, 0, 1]
 
 
 def test_a_suggestion_of_a_broker_that_is_away_is_not_followed() -> None:
     cluster = pair()
     cluster.brokers[0].up = False
-    found = fetch(cluster, [QueueRange(Q0, 0, 50)])
+    found = fetch(cluster, [OffsetRange(Q0, 0, 50)])
     assert servers_of(found) == [1]
     assert len(cluster.brokers[1].pulls) == 1  # one call, not one a frame
 
@@ -172,7 +170,7 @@ def test_a_master_that_dies_in_the_middle_is_replaced_by_its_slave_without_a_gap
     cluster.brokers[0].frames_until_it_breaks = 2
     time = FakeTime()
     time.on_sleep = lambda: setattr(cluster.brokers[0], "up", False)
-    found = fetch(cluster, [QueueRange(Q0, 0, 50)], time=time)
+    found = fetch(cluster, [OffsetRange(Q0, 0, 50)], time=time)
     assert offsets_of(found) == list(range(50))
     assert servers_of(found) == [0, 1]
 
@@ -182,7 +180,7 @@ def test_nobody_up_is_given_up_after_the_retries() -> None:
     for broker in cluster.brokers.values():
         broker.up = False
     with pytest.raises(BrokerUnavailable):
-        fetch(cluster, [QueueRange(Q0, 0, 50)], time=time, pullRetries="3", pullRetryBackoffMs="100")
+        fetch(cluster, [OffsetRange(Q0, 0, 50)], time=time, pullRetries="3", pullRetryBackoffMs="100")
     assert time.now == pytest.approx(0.7)
 
 
@@ -190,14 +188,14 @@ def test_master_only_asks_nobody_else() -> None:
     cluster = pair()
     cluster.brokers[0].up = False
     with pytest.raises(BrokerUnavailable):
-        fetch(cluster, [QueueRange(Q0, 0, 50)], readFrom="masterOnly", pullRetries="1")
+        fetch(cluster, [OffsetRange(Q0, 0, 50)], readFrom="masterOnly", pullRetries="1")
     assert not cluster.brokers[1].pulls
 
 
 def test_a_slave_that_is_behind_is_left_for_the_master() -> None:
     cluster = pair()
     cluster.brokers[1].end[Q0] = 12
-    found = fetch(cluster, [QueueRange(Q0, 0, 50)], {Q0: 1})
+    found = fetch(cluster, [OffsetRange(Q0, 0, 50)], {Q0: 1})
     assert offsets_of(found) == list(range(50))
     assert servers_of(found)[-1] == 0
 
@@ -211,7 +209,7 @@ def test_a_slave_behind_without_a_master_is_waited_for() -> None:
         cluster.brokers[0].up = time.now > 5
 
     time.on_sleep = master_is_back
-    found = fetch(cluster, [QueueRange(Q0, 0, 50)], time=time)
+    found = fetch(cluster, [OffsetRange(Q0, 0, 50)], time=time)
     assert offsets_of(found) == list(range(50))
     assert servers_of(found) == [1, 0]
 
@@ -222,14 +220,14 @@ def test_a_slave_behind_is_never_taken_for_a_loss(policy: dict[str, str]) -> Non
     cluster.brokers[0].up = False
     cluster.brokers[1].end[Q0] = 12
     with pytest.raises(SlaveBehind, match="slaveBehindWaitMs"):
-        fetch(cluster, [QueueRange(Q0, 0, 50)], time=time, slaveBehindWaitMs="30s", **policy)
+        fetch(cluster, [OffsetRange(Q0, 0, 50)], time=time, slaveBehindWaitMs="30s", **policy)
     assert time.now >= 30
 
 
 def test_what_a_slave_has_trimmed_the_master_may_still_have() -> None:
     cluster = pair()
     cluster.brokers[1].first[Q0] = 20
-    found = fetch(cluster, [QueueRange(Q0, 0, 50)], {Q0: 1})
+    found = fetch(cluster, [OffsetRange(Q0, 0, 50)], {Q0: 1})
     assert offsets_of(found) == list(range(50))
 
 
@@ -237,24 +235,24 @@ def test_trimmed_records_fail_the_task_and_say_how_to_go_on() -> None:
     cluster = pair()
     cluster.brokers[0].first[Q0] = 20
     with pytest.raises(DataLossError, match="lost its records 10 to 19"):
-        fetch(cluster, [QueueRange(Q0, 10, 50)])
-    found = fetch(cluster, [QueueRange(Q0, 10, 50)], failOnDataLoss="false")
+        fetch(cluster, [OffsetRange(Q0, 10, 50)])
+    found = fetch(cluster, [OffsetRange(Q0, 10, 50)], failOnDataLoss="false")
     assert offsets_of(found) == list(range(20, 50))
-    assert fetch(cluster, [QueueRange(Q0, 10, 15)], dataLossAction="trimmed=skip") == []
+    assert fetch(cluster, [OffsetRange(Q0, 10, 15)], dataLossAction="trimmed=skip") == []
 
 
 def test_a_queue_that_ends_too_early_fails_after_a_grace() -> None:
     cluster, time = pair(), FakeTime()
     with pytest.raises(DataLossError, match="ends at 50, but was planned to be read"):
-        fetch(cluster, [QueueRange(Q0, 40, 60)], time=time)
+        fetch(cluster, [OffsetRange(Q0, 40, 60)], time=time)
     assert time.now >= 3
-    assert offsets_of(fetch(cluster, [QueueRange(Q0, 40, 60)], failOnDataLoss="false")) == list(range(40, 50))
+    assert offsets_of(fetch(cluster, [OffsetRange(Q0, 40, 60)], failOnDataLoss="false")) == list(range(40, 50))
 
 
 def test_an_end_that_comes_back_within_the_grace_is_no_loss() -> None:
     cluster, time = pair(), FakeTime()
     time.on_sleep = lambda: cluster.put(Q0, 10) if cluster.brokers[0].end[Q0] == 50 else None
-    assert offsets_of(fetch(cluster, [QueueRange(Q0, 40, 60)], time=time)) == list(range(40, 60))
+    assert offsets_of(fetch(cluster, [OffsetRange(Q0, 40, 60)], time=time)) == list(range(40, 60))
 
 
 def test_a_deleted_topic_is_a_loss_too() -> None:
@@ -262,17 +260,17 @@ def test_a_deleted_topic_is_a_loss_too() -> None:
     for broker in cluster.brokers.values():
         del broker.end[Q0]
     with pytest.raises(DataLossError, match="is gone while it was read"):
-        fetch(cluster, [QueueRange(Q0, 0, 50)])
-    assert fetch(cluster, [QueueRange(Q0, 0, 50)], dataLossAction="deleted=skip") == []
+        fetch(cluster, [OffsetRange(Q0, 0, 50)])
+    assert fetch(cluster, [OffsetRange(Q0, 0, 50)], dataLossAction="deleted=skip") == []
 
 
 def test_a_queue_that_is_gone_is_left_and_the_others_of_the_call_are_read() -> None:
     """Its broker refuses the whole call."""
     cluster = pair()
-    other = Queue("U", "broker-a", 0)
+    other = MessageQueue("U", "broker-a", 0)
     cluster.put(other, 10)
     cluster.drop(Q1)
-    ranges = [QueueRange(Q0, 0, 50), QueueRange(Q1, 0, 50), QueueRange(other, 0, 10)]
+    ranges = [OffsetRange(Q0, 0, 50), OffsetRange(Q1, 0, 50), OffsetRange(other, 0, 10)]
     with pytest.raises(DataLossError, match=f"{Q1} is gone while it was read"):
         fetch(cluster, ranges)
     found = fetch(cluster, ranges, dataLossAction="deleted=skip")
@@ -282,10 +280,10 @@ def test_a_queue_that_is_gone_is_left_and_the_others_of_the_call_are_read() -> N
 
 def test_of_several_topics_only_the_one_that_is_gone_is_left() -> None:
     cluster = pair()
-    other = Queue("U", "broker-a", 0)
+    other = MessageQueue("U", "broker-a", 0)
     cluster.put(other, 10)
     cluster.drop(other)
-    found = fetch(cluster, [QueueRange(Q0, 0, 50), QueueRange(other, 0, 10)], dataLossAction="deleted=skip")
+    found = fetch(cluster, [OffsetRange(Q0, 0, 50), OffsetRange(other, 0, 10)], dataLossAction="deleted=skip")
     assert offsets_of(found) == list(range(50))
 
 
@@ -295,10 +293,10 @@ def test_what_a_slave_does_not_know_while_its_master_is_away_is_no_deletion() ->
     cluster.drop(Q0, 1)
     cluster.drop(Q1, 1)
     with pytest.raises(TopicNotExist):
-        fetch(cluster, [QueueRange(Q0, 0, 50)], time=time, failOnDataLoss="false")
+        fetch(cluster, [OffsetRange(Q0, 0, 50)], time=time, failOnDataLoss="false")
     assert time.now > 0
     time.on_sleep = lambda: setattr(cluster.brokers[0], "up", True)
-    assert offsets_of(fetch(cluster, [QueueRange(Q0, 0, 50)], time=time, failOnDataLoss="false")) == list(range(50))
+    assert offsets_of(fetch(cluster, [OffsetRange(Q0, 0, 50)], time=time, failOnDataLoss="false")) == list(range(50))
 
 
 @pytest.mark.parametrize(
@@ -316,12 +314,12 @@ def test_what_a_slave_does_not_know_while_its_master_is_away_is_no_deletion() ->
 def test_trouble_that_may_pass_is_tried_again(error: RocketSimError) -> None:
     cluster, time = pair(), FakeTime()
     cluster.brokers[0].refuse = [error] * 3
-    found = fetch(cluster, [QueueRange(Q0, 0, 50)], time=time, failOnDataLoss="false")
+    found = fetch(cluster, [OffsetRange(Q0, 0, 50)], time=time, failOnDataLoss="false")
     assert offsets_of(found) == list(range(50))
     assert time.now == pytest.approx(0.7)
     cluster.brokers[0].refuse = [error] * 9
     with pytest.raises(type(error)):
-        fetch(cluster, [QueueRange(Q0, 0, 50)], failOnDataLoss="false")
+        fetch(cluster, [OffsetRange(Q0, 0, 50)], failOnDataLoss="false")
 
 
 @pytest.mark.parametrize("error", [ExpressionInvalid("x"), ClientClosed("x")], ids=lambda error: type(error).__name__)
@@ -329,12 +327,12 @@ def test_trouble_that_stays_ends_the_task_at_once(error: RocketSimError) -> None
     cluster, time = pair(), FakeTime()
     cluster.brokers[0].refuse = [error]
     with pytest.raises(type(error)):
-        fetch(cluster, [QueueRange(Q0, 0, 50)], time=time)
+        fetch(cluster, [OffsetRange(Q0, 0, 50)], time=time)
     assert time.now == 0
 
 
 def test_filtered_gaps_are_no_loss() -> None:
-    found = fetch(pair(), [QueueRange(Q0, 1, 50)], subExpression="A")
+    found = fetch(pair(), [OffsetRange(Q0, 1, 50)], subExpression="A")
     assert offsets_of(found) == [n for n in range(1, 50) if n % 3 == 0]
 
 
@@ -370,11 +368,11 @@ def test_a_frame_that_does_not_add_up_is_asked_for_again_and_never_given_on(
 ) -> None:
     cluster = pair()
     cluster.brokers[0].spoil = [bad]
-    assert offsets_of(fetch(cluster, [QueueRange(Q0, 0, 50)])) == list(range(50))
+    assert offsets_of(fetch(cluster, [OffsetRange(Q0, 0, 50)])) == list(range(50))
     for broker in cluster.brokers.values():  # what one sends like that, the other is asked for
         broker.spoil = [bad] * 10
     with pytest.raises(BadAnswer, match=str(Q0)):
-        fetch(cluster, [QueueRange(Q0, 0, 50)], pullRetries="2")
+        fetch(cluster, [OffsetRange(Q0, 0, 50)], pullRetries="2")
 
 
 @pytest.mark.parametrize("good_frames", [0, 2])
@@ -391,7 +389,7 @@ def test_an_answer_that_the_client_itself_finds_wrong_is_asked_of_another_broker
         raise BadAnswer("a broker went back")
 
     monkeypatch.setattr(master, "frames", bad)
-    found = fetch(cluster, [QueueRange(Q0, 0, 50)], pullRetries="1")
+    found = fetch(cluster, [OffsetRange(Q0, 0, 50)], pullRetries="1")
     assert [(offset, broker_id) for _, offset, broker_id in found] == [
         (n, int(n >= 10 * good_frames)) for n in range(50)
     ]
@@ -409,6 +407,6 @@ def test_the_queue_whose_records_do_not_add_up_is_the_one_that_is_asked_of_anoth
             yield good_one
 
     cluster.brokers[0].frames = spoiled  # type: ignore[method-assign]
-    found = fetch(cluster, [QueueRange(Q0, 0, 50), QueueRange(Q1, 0, 50)], pullRetries="1")
+    found = fetch(cluster, [OffsetRange(Q0, 0, 50), OffsetRange(Q1, 0, 50)], pullRetries="1")
     assert [(queue, offset) for queue, offset, _ in found] == [(q, n) for q in (Q0, Q1) for n in range(50)]
     assert {broker_id for queue, _, broker_id in found if queue == Q1} == {1}

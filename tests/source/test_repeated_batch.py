@@ -9,17 +9,17 @@ import os
 
 import pytest
 
+from rocketsim_client.model import MessageQueue
 from rocketsim_source.options.source_options import source_options
 from rocketsim_source.planning.offsets import StreamOffset
 from rocketsim_source.planning.partition import QueueRangesPartition
-from rocketsim_source.queue import Queue
 from rocketsim_source.reading.partition_reader import read_partition
 from rocketsim_source.schema import source_schema
 from rocketsim_source.sink.row_ids import PlaceIds
 from rocketsim_source.stream_query import StreamQuery
 from tests.source.memory_cluster import MemoryCluster
 
-QUEUES = [Queue("T", "broker-a", number) for number in range(5)]
+QUEUES = [MessageQueue("T", "broker-a", number) for number in range(5)]
 COUNT = 300
 START = StreamOffset(dict.fromkeys(QUEUES, 0))
 ALL = sorted(f"{queue}#{offset}" for queue in QUEUES for offset in range(COUNT))
@@ -72,7 +72,7 @@ def fresh_cluster() -> MemoryCluster:
     return cluster
 
 
-def lagging_cluster(has: int, *queues: Queue) -> MemoryCluster:
+def lagging_cluster(has: int, *queues: MessageQueue) -> MemoryCluster:
     """Everybody is sent to the slave, which has not got the ends of these queues."""
     cluster = fresh_cluster()
     cluster.packed = True

@@ -5,22 +5,22 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketsim_source.planning.splits import RULE, Parallelism, QueueRange, count
-from rocketsim_source.queue import Queue
+from rocketsim_client.model import MessageQueue, OffsetRange
+from rocketsim_source.planning.splits import RULE, Parallelism, count
 
 ranges = st.lists(
     st.tuples(st.integers(0, 40), st.integers(0, 10**6), st.integers(0, 60)), max_size=10, unique_by=lambda one: one[0]
-).map(lambda found: [QueueRange(Queue("T", f"b{q % 3}", q), start, start + size) for q, start, size in found])
+).map(lambda found: [OffsetRange(MessageQueue("T", f"b{q % 3}", q), start, start + size) for q, start, size in found])
 maybe = st.one_of(st.none(), st.integers(1, 60))
 
 
-def records(pieces: list[QueueRange]) -> Counter[tuple[Queue, int]]:
+def records(pieces: list[OffsetRange]) -> Counter[tuple[MessageQueue, int]]:
     return Counter((piece.queue, offset) for piece in pieces for offset in range(piece.from_offset, piece.until_offset))
 
 
 @given(ranges, st.integers(1, 8), maybe, maybe)
 def test_partitions_cover_every_record_exactly_once(
-    whole: list[QueueRange], cores: int, min_partitions: int | None, max_records: int | None
+    whole: list[OffsetRange], cores: int, min_partitions: int | None, max_records: int | None
 ) -> None:
     partitions = Parallelism(cores, min_partitions, max_records).partitions(whole)
     assert records([piece for pieces in partitions for piece in pieces]) == records(whole)
@@ -32,7 +32,7 @@ def test_partitions_cover_every_record_exactly_once(
 
 
 @given(ranges, st.integers(1, 8))
-def test_a_queue_is_not_split_unasked(whole: list[QueueRange], cores: int) -> None:
+def test_a_queue_is_not_split_unasked(whole: list[OffsetRange], cores: int) -> None:
     partitions = Parallelism(cores).partitions(whole)
     found = [piece for pieces in partitions for piece in pieces]
     assert sorted(found) == sorted(piece for piece in whole if count(piece))
@@ -40,7 +40,7 @@ def test_a_queue_is_not_split_unasked(whole: list[QueueRange], cores: int) -> No
 
 @given(ranges, st.integers(1, 8), maybe, maybe)
 def test_largest_partitions_come_first_and_offsets_stay_in_order(
-    whole: list[QueueRange], cores: int, min_partitions: int | None, max_records: int | None
+    whole: list[OffsetRange], cores: int, min_partitions: int | None, max_records: int | None
 ) -> None:
     partitions = Parallelism(cores, min_partitions, max_records).partitions(whole)
     sizes = [sum(map(count, pieces)) for pieces in partitions]
@@ -49,24 +49,24 @@ def test_largest_partitions_come_first_and_offsets_stay_in_order(
 
 
 def test_a_thousand_queues_with_little_in_them_are_one_task() -> None:
-    whole = [QueueRange(Queue("T", "b", q), 0, 10) for q in range(1024)]
+    whole = [OffsetRange(MessageQueue("T", "b", q), 0, 10) for q in range(1024)]
     assert len(Parallelism(cores=2).partitions(whole)) == 1
 
 
 def test_a_thousand_full_queues_are_a_few_tasks_of_equal_size() -> None:
-    whole = [QueueRange(Queue("T", "b", q), 0, 10_000) for q in range(1024)]
+    whole = [OffsetRange(MessageQueue("T", "b", q), 0, 10_000) for q in range(1024)]
     partitions = Parallelism(cores=2).partitions(whole)
     assert len(partitions) == 4
     assert {sum(map(count, pieces)) for pieces in partitions} == {2_560_000}
 
 
 def test_four_full_queues_are_four_tasks_on_two_cores() -> None:
-    whole = [QueueRange(Queue("T", "b", q), 0, 1_000_000) for q in range(4)]
+    whole = [OffsetRange(MessageQueue("T", "b", q), 0, 1_000_000) for q in range(4)]
     assert len(Parallelism(cores=2).partitions(whole)) == 4
 
 
 def test_min_partitions_splits_the_largest() -> None:
-    whole = [QueueRange(Queue("T", "b", 0), 0, 900), QueueRange(Queue("T", "b", 1), 0, 100)]
+    whole = [OffsetRange(MessageQueue("T", "b", 0), 0, 900), OffsetRange(MessageQueue("T", "b", 1), 0, 100)]
     partitions = Parallelism(cores=2, min_partitions=4).partitions(whole)
     assert sorted(sum(map(count, pieces)) for pieces in partitions) == [100, 300, 300, 300]
 
@@ -74,7 +74,7 @@ def test_min_partitions_splits_the_largest() -> None:
 def test_rule_1_cuts_as_it_always_did() -> None:
     """A batch that is repeated after an upgrade is cut by the rule it was planned by: see RULE."""
     sizes = [700_000, 130_000, 90_000, 90_000, 10, 0]
-    whole = [QueueRange(Queue("T", f"b{q % 2}", q), 5, 5 + size) for q, size in enumerate(sizes)]
+    whole = [OffsetRange(MessageQueue("T", f"b{q % 2}", q), 5, 5 + size) for q, size in enumerate(sizes)]
 
     def written(split: Parallelism) -> list[list[tuple[int, int, int]]]:
         return [

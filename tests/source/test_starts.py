@@ -2,15 +2,15 @@
 
 import pytest
 
+from rocketsim_client.model import MessageQueue, QueueBounds
 from rocketsim_source.options.data_loss import DataLossError
 from rocketsim_source.options.option_values import OptionError
 from rocketsim_source.options.source_options import SourceOptions, source_options
 from rocketsim_source.planning.starts import Facts, end_offsets, start_offsets, wanted_ends, wanted_starts
-from rocketsim_source.queue import Offsets, Queue
-from rocketsim_source.source_cluster import Bounds
+from rocketsim_source.source_cluster import Offsets
 
-Q0, Q1 = Queue("T", "a", 0), Queue("T", "a", 1)
-BOUNDS = {Q0: Bounds(10, 20), Q1: Bounds(0, 5)}
+Q0, Q1 = MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)
+BOUNDS = {Q0: QueueBounds(10, 20), Q1: QueueBounds(0, 5)}
 
 
 def options(**given: str) -> SourceOptions:

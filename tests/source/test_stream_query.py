@@ -9,23 +9,22 @@ from typing import Any
 
 import pytest
 
-from rocketsim_client.errors import NameServerUnavailable
+from rocketsim_client.errors import CommitFailed, NameServerUnavailable
+from rocketsim_client.model import LogEpoch, MessageQueue, OffsetRange
 from rocketsim_source import stream_query
 from rocketsim_source.options.data_loss import DataLossError
 from rocketsim_source.options.option_values import OptionError
 from rocketsim_source.options.source_options import source_options
-from rocketsim_source.planning.epochs import Epoch
 from rocketsim_source.planning.offsets import StreamOffset
 from rocketsim_source.planning.partition import QueueRangesPartition
 from rocketsim_source.planning.queue_watch import NothingAnswers
-from rocketsim_source.planning.splits import Parallelism, QueueRange
-from rocketsim_source.queue import Offsets, Queue
-from rocketsim_source.source_cluster import Answered
+from rocketsim_source.planning.splits import Parallelism
+from rocketsim_source.source_cluster import OffsetAnswers, Offsets
 from rocketsim_source.stream_query import StreamQuery
 from tests.source.memory_cluster import MemoryCluster
 from tests.support.polling import wait_until
 
-Q0, Q1, Q2 = (Queue("T", "broker-a", number) for number in range(3))
+Q0, Q1, Q2 = (MessageQueue("T", "broker-a", number) for number in range(3))
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +51,7 @@ def next_end(found: StreamQuery, start: StreamOffset, **limits: Any) -> StreamOf
     return found.latest_offset(start, unlimited=limits.get("unlimited", False))
 
 
-def planned(found: StreamQuery, start: StreamOffset, end: StreamOffset) -> dict[Queue, tuple[int, int]]:
+def planned(found: StreamQuery, start: StreamOffset, end: StreamOffset) -> dict[MessageQueue, tuple[int, int]]:
     ranges = {}
     for partition in found.partitions(start, end):
         assert isinstance(partition, QueueRangesPartition)
@@ -202,10 +201,10 @@ def test_an_end_that_steps_back_for_a_moment_is_no_loss(monkeypatch: pytest.Monk
     assert next_end(driver(cluster), StreamOffset({Q0: 10, Q1: 10})) == StreamOffset({Q0: 10, Q1: 10})
 
 
-FIRST, SECOND, PROMOTED = Epoch(1, 11), Epoch(2, 22), Epoch(10**12, 33)
+FIRST, SECOND, PROMOTED = LogEpoch(1, 11), LogEpoch(2, 22), LogEpoch(10**12, 33)
 
 
-def read_all(cluster: MemoryCluster, epoch: Epoch = FIRST) -> StreamOffset:
+def read_all(cluster: MemoryCluster, epoch: LogEpoch = FIRST) -> StreamOffset:
     """Where a query is that has read all there is, as its checkpoint gives it back."""
     cluster.brokers[0].epoch = epoch
     found = driver(cluster)
@@ -382,7 +381,7 @@ def test_available_now_does_not_end_as_if_it_had_read_what_has_no_route() -> Non
 
 def test_a_lowered_queue_count_affects_that_queue_alone() -> None:
     cluster = cluster_with()
-    other = Queue("U", "broker-a", 0)
+    other = MessageQueue("U", "broker-a", 0)
     cluster.put(other, 10)
     at = StreamOffset({Q0: 3, Q1: 4, other: 5})
     cluster.drop(Q1)
@@ -423,7 +422,7 @@ def test_an_end_for_a_broker_that_is_not_there_is_an_error_at_the_start_and_late
     found = driver(cluster, **ends)
     at = next_end(found, RESTARTED)
     assert at == StreamOffset({Q0: 10, Q1: 10})
-    back = Queue("T", "broker-b", 0)
+    back = MessageQueue("T", "broker-b", 0)
     cluster.put(back, 8)
     at = next_end(found, at)
     assert next_end(found, at).offsets[back] == 5
@@ -451,7 +450,7 @@ def test_a_new_queue_whose_committed_offset_nobody_says_is_named_later(monkeypat
     cluster.offsets["g"][Q2] = 3
     committed = cluster.committed
     monkeypatch.setattr(
-        cluster, "committed", lambda group, queues, **_: Answered({}, dict.fromkeys(queues, OSError("no")))
+        cluster, "committed", lambda group, queues, **_: OffsetAnswers({}, dict.fromkeys(queues, OSError("no")))
     )
     assert next_end(found, at) == at
     monkeypatch.setattr(cluster, "committed", committed)
@@ -470,9 +469,11 @@ def test_a_new_queue_whose_committed_offset_nobody_says_is_named_later(monkeypat
         ({"assign": '{"U":{"broker-a":[0]},"T":{"broker-a":[1]}}'}, {Q1}),
     ],
 )
-def test_what_the_options_do_not_name_any_more_is_not_read_any_more(named: dict[str, str], kept: set[Queue]) -> None:
+def test_what_the_options_do_not_name_any_more_is_not_read_any_more(
+    named: dict[str, str], kept: set[MessageQueue]
+) -> None:
     cluster = cluster_with()
-    other = Queue("U", "broker-a", 0)
+    other = MessageQueue("U", "broker-a", 0)
     cluster.put(other, 10)
     at = StreamOffset({Q0: 3, Q1: 4, other: 5})
     with pytest.raises(DataLossError, match=rf"{Q0} is not what the options name any more.*unsubscribed=skip"):
@@ -565,7 +566,7 @@ def test_a_failed_commit_does_not_end_the_query_unless_asked_for() -> None:
         failing = driver(
             cluster, group="g", commitAsync="false", commitFailurePolicy=policy, commitRetries="0", commitTimeoutMs="50"
         )
-        with pytest.raises(RuntimeError, match="could not be committed"):
+        with pytest.raises(CommitFailed, match="could not be committed"):
             for offset in range(11, 11 + calls + 1):
                 failing.batch_committed(StreamOffset({Q0: offset, Q1: 10}))
         failing.close()
@@ -611,7 +612,7 @@ def test_progress_has_lag_group_and_route_from_the_cache() -> None:
 # --- a batch that is run again ----------------------------------------------------------------------------------------
 
 
-def cut(found: StreamQuery, start: StreamOffset, end: StreamOffset) -> list[list[QueueRange]]:
+def cut(found: StreamQuery, start: StreamOffset, end: StreamOffset) -> list[list[OffsetRange]]:
     """The ranges of each partition, as Spark hands them to tasks."""
     return [one.ranges for one in found.partitions(start, end)]  # type: ignore[attr-defined]
 

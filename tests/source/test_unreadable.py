@@ -7,17 +7,16 @@ from collections.abc import Sequence
 
 import pytest
 
+from rocketsim_client.model import MessageQueue, OffsetRange
 from rocketsim_source.options.source_options import source_options
 from rocketsim_source.planning.partition import QueueRangesPartition
-from rocketsim_source.planning.splits import QueueRange
-from rocketsim_source.queue import Queue
 from rocketsim_source.reading import partition_reader
 from rocketsim_source.reading.unreadable import CorruptRecord
 from rocketsim_source.schema import source_schema
 from tests.source.memory_cluster import MemoryCluster
 
-Q0, Q1 = Queue("T", "broker-a", 0), Queue("T", "broker-a", 1)
-Row = tuple[Queue, int, int]
+Q0, Q1 = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-a", 1)
+Row = tuple[MessageQueue, int, int]
 
 
 @pytest.fixture
@@ -31,7 +30,9 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
     return made
 
 
-def damage(cluster: MemoryCluster, how: str, offsets: Sequence[int], *broker_ids: int, queue: Queue = Q0) -> None:
+def damage(
+    cluster: MemoryCluster, how: str, offsets: Sequence[int], *broker_ids: int, queue: MessageQueue = Q0
+) -> None:
     for broker_id in broker_ids:
         for offset in offsets:
             if how == "body":
@@ -40,26 +41,26 @@ def damage(cluster: MemoryCluster, how: str, offsets: Sequence[int], *broker_ids
                 cluster.brokers[broker_id].flipped.add((queue, offset))
 
 
-def read(ranges: Sequence[QueueRange] = (QueueRange(Q0, 0, 50),), **given: str) -> list[Row]:
+def read(ranges: Sequence[OffsetRange] = (OffsetRange(Q0, 0, 50),), **given: str) -> list[Row]:
     """(queue, offset, who served it) of every row."""
     given = {"nameServer": "h:1", "topic": "T", "checkCrcs": "true", "pullRetryBackoffMs": "1"} | given
     options = source_options(given, streaming=True)
     rows: list[Row] = []
     for batch in partition_reader.read_partition(QueueRangesPartition(ranges), source_schema(options), options):
         for row in batch.to_pylist():
-            queue = Queue(row["topic"], row["brokerName"], row["queueId"])
+            queue = MessageQueue(row["topic"], row["brokerName"], row["queueId"])
             rows.append((queue, row["queueOffset"], row["servedByBrokerId"]))
     return rows
 
 
-def offsets_of(rows: list[Row], queue: Queue = Q0) -> list[int]:
+def offsets_of(rows: list[Row], queue: MessageQueue = Q0) -> list[int]:
     return [offset for of_queue, offset, _ in rows if of_queue == queue]
 
 
 @pytest.mark.parametrize("how", ["body", "checksum"])
 def test_what_one_broker_spoiled_the_other_has(cluster: MemoryCluster, how: str) -> None:
     damage(cluster, how, [17, 18, 33], 0)
-    ranges = [QueueRange(Q0, 0, 50), QueueRange(Q1, 0, 50)]
+    ranges = [OffsetRange(Q0, 0, 50), OffsetRange(Q1, 0, 50)]
     rows = read(ranges)
     assert [row[:2] for row in rows] == [(queue, offset) for queue in (Q0, Q1) for offset in range(50)]
     served = dict(((queue, offset), broker_id) for queue, offset, broker_id in rows)
@@ -83,7 +84,7 @@ def test_what_no_broker_has_can_be_left_out_and_is_counted(
     lost = [0, 17, 18, 33, 49]
     damage(cluster, how, lost, 0, 1)
     with caplog.at_level(logging.WARNING):
-        rows = read([QueueRange(Q0, 0, 50), QueueRange(Q1, 0, 50)], corrupt="skip")
+        rows = read([OffsetRange(Q0, 0, 50), OffsetRange(Q1, 0, 50)], corrupt="skip")
     assert offsets_of(rows) == [offset for offset in range(50) if offset not in lost]
     assert offsets_of(rows, Q1) == list(range(50))
     said = [entry.getMessage() for entry in caplog.records if "left out" in entry.getMessage()]

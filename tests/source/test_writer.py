@@ -11,7 +11,6 @@ from rocketsim_client.model import BatchPart, MessageQueue, ProducerStats, SendS
 from rocketsim_client.sending.pending import Pending
 from rocketsim_source.options.sink_options import sink_options
 from rocketsim_source.partition_numbers import partition_number
-from rocketsim_source.queue import Queue
 from rocketsim_source.sink import writer
 from rocketsim_source.sink.sink_columns import SinkColumns
 from rocketsim_source.sink.writer import Sender, SendStuck, SinkPlan
@@ -158,7 +157,7 @@ def test_a_partition_that_was_read_goes_back_to_its_broker_and_queue() -> None:
     assert send([partition_number(queue) for queue in there]) == there
     assert {queue.queue_id for queue in send([1, 0])} == {0, 1}  # a bare queue id: of any broker
     with pytest.raises(ValueError, match=r"no writable queue .*another name.* at broker-a, broker-b"):
-        send([partition_number(Queue("T", "elsewhere", 1))])
+        send([partition_number(MessageQueue("T", "elsewhere", 1))])
     with pytest.raises(ValueError, match="no writable queue 7 at broker-a, broker-b"):
         send([7])
 
