@@ -13,7 +13,6 @@ from concurrent.futures import Future
 from typing import cast
 
 import pyarrow as pa
-from rocketsim_proto.columnar import UniqIds
 
 from rocketsim_client import forks, validation
 from rocketsim_client.cluster import Cluster
@@ -23,12 +22,11 @@ from rocketsim_client.routing.static_route import Brokers
 from rocketsim_client.sending import batch as batches
 from rocketsim_client.sending import selection
 from rocketsim_client.sending.accumulator import Accumulator, Kind
-from rocketsim_client.sending.batch import OutgoingBatch
 from rocketsim_client.sending.columns import ColumnPlan, plan_columns
 from rocketsim_client.sending.delivery import Delivery, DeliveryOptions
 from rocketsim_client.sending.outbox import Outbox
 from rocketsim_client.sending.pending import Pending
-from rocketsim_client.transport.channels import local_ipv4
+from rocketsim_client.sending.sender import Sender, SenderOptions
 
 # Of columns: what a frame costs however small it is, is a third of all it costs with 900 messages of 1 KiB.
 BATCHES_A_FRAME = 8
@@ -79,27 +77,36 @@ class Producer:
             name_server, brokers=brokers, poll_interval_s=poll_name_server_interval_ms / 1000
         )
         self._timeout_s = send_msg_timeout_ms / 1000
-        self._retries = retry_times_when_send_failed
         self._compress_over = compress_msg_body_over_howmuch
         self._compress_type = compress_type
         self._max_message_size = max_message_size
         self._batch_bytes = batch_bytes
         self._clock = clock
-        self._ids_made: UniqIds | None = None
-        options = DeliveryOptions(
-            group=group,
-            max_timeout_per_request_s=send_msg_max_timeout_per_request_ms / 1000,
-            default_topic_queue_nums=default_topic_queue_nums,
-            retry_another_broker_when_not_store_ok=retry_another_broker_when_not_store_ok,
-            send_latency_fault_enable=send_latency_fault_enable,
+        self._delivery = Delivery(
+            self._cluster,
+            DeliveryOptions(
+                group=group,
+                max_timeout_per_request_s=send_msg_max_timeout_per_request_ms / 1000,
+                default_topic_queue_nums=default_topic_queue_nums,
+                retry_another_broker_when_not_store_ok=retry_another_broker_when_not_store_ok,
+                send_latency_fault_enable=send_latency_fault_enable,
+            ),
+            clock=clock,
+            chance=chance or random.Random(),
         )
-        self._delivery = Delivery(self._cluster, options, clock=clock, chance=chance or random.Random())
+        self._sender = Sender(
+            self._delivery,
+            SenderOptions(
+                compress_over=compress_msg_body_over_howmuch,
+                compression=compress_type,
+                retries=retry_times_when_send_failed,
+                async_retries=retry_times_when_send_async_failed,
+            ),
+            self._cluster.first_address,
+        )
         self._outbox = Outbox(
             lambda: Accumulator(linger_s=linger_ms / 1000, batch_bytes=batch_bytes, max_in_flight=max_in_flight),
-            self._delivery,
-            self._of_messages,
-            retries=retry_times_when_send_failed,
-            async_retries=retry_times_when_send_async_failed,
+            self._sender,
             timeout_s=self._timeout_s,
             buffer_bytes=buffer_bytes,
             clock=clock,
@@ -152,9 +159,7 @@ class Producer:
         `queue`, to that one."""
         timeout = self._timeout_s if timeout_s is None else timeout_s
         deadline = self._clock() + timeout
-        size = self._check(message)
-        kind, entry = self._entry(message, queue, key, Kind.SYNC)
-        self._outbox.accept_or_send(entry, message.topic, kind, message.wait_store_msg_ok, size, timeout)
+        entry = self._accept(message, queue, key, Kind.SYNC, timeout)
         try:
             return cast(SendResult, entry.result(max(deadline - self._clock(), 0)))
         except TimeoutError:
@@ -168,16 +173,11 @@ class Producer:
         """Accepts the message and returns at once; waits only when `buffer_bytes` are accepted and not acknowledged
         yet.  The timeout begins when the message's batch leaves.  Callbacks run in a sender's thread: they must not
         send and wait."""
-        size = self._check(message)
-        kind, entry = self._entry(message, queue, key, Kind.ASYNC)
-        self._outbox.accept(entry, message.topic, kind, message.wait_store_msg_ok, size)
-        return entry
+        return self._accept(message, queue, key, Kind.ASYNC)
 
     def send_oneway(self, message: Message, *, queue: MessageQueue | None = None, key: str | None = None) -> None:
         """One attempt, and nobody hears what became of it (`stats` counts it)."""
-        size = self._check(message)
-        kind, entry = self._entry(message, queue, key, Kind.ONEWAY)
-        self._outbox.accept(entry, message.topic, kind, message.wait_store_msg_ok, size)
+        self._accept(message, queue, key, Kind.ONEWAY)
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Returns when everything accepted so far, and since, is acknowledged or has failed."""
@@ -190,29 +190,11 @@ class Producer:
     ) -> SendResults:
         """Messages of one topic into one queue, with consecutive offsets, in as few frames as `max_message_size`
         allows.  All frames are acknowledged, or it raises; SendFailed says how many were."""
-        pieces = self._split(messages)
+        frames = self._split(messages)
         topic = messages[0].topic
         target = self._delivery.choose(topic) if queue is None else self._own_queue(queue, topic)
         deadline = self._clock() + (self._timeout_s if timeout_s is None else timeout_s)
-        parts: list[BatchPart] = []
-        for piece in pieces:
-            # The first one finds the queue for all.
-            outgoing = self._of_messages(piece, [target] * len(piece), None, queue is None and not parts)
-            outgoing.one_queue = True
-            try:
-                part = self._outbox.deliver(outgoing, deadline, self._retries)
-                target = MessageQueue(topic, part.broker_name, int(part.queue_ids[0]))
-                parts.append(part)
-            except RocketSimError as error:
-                if not parts:
-                    raise
-                stored = sum(len(part.msg_ids) for part in parts)
-                raise SendFailed(
-                    f"{stored} of {len(messages)} messages were acknowledged, then: {error}",
-                    attempts=1,
-                    maybe_stored=True,
-                ) from error
-        return SendResults(parts)
+        return self._sender.send_frames(frames, target, deadline, may_move=queue is None)
 
     def send_columns(
         self,
@@ -273,7 +255,7 @@ class Producer:
         )
         now_ms = time.time_ns() // 1_000_000
         if msg_ids is None:
-            msg_ids = self._ids().next(len(bodies), now_ms)
+            msg_ids = self._sender.new_ids(len(bodies), now_ms)
         futures: list[Future[BatchPart]] = []
         for outgoing, size in plan_columns(plan, bodies, tags, keys, properties, sharding_keys, msg_ids, now_ms):
             entry = Pending(outgoing, MessageQueue(topic, outgoing.broker_name, -1))
@@ -309,27 +291,35 @@ class Producer:
 
     # --- what is sent where ---------------------------------------------------------------------------------------
 
-    def _check(self, message: Message) -> int:
-        if message.topic not in self._good_topics:
-            self._check_topic(message.topic)
-        return validation.check(message, self._max_message_size)
-
-    def _entry(self, message: Message, queue: MessageQueue | None, key: str | None, kind: Kind) -> tuple[Kind, Pending]:
+    def _accept(
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        key: str | None,
+        kind: Kind,
+        waits_s: float | None = None,
+    ) -> Pending:
+        """Check a message, choose its queue, and hand it over."""
+        topic = message.topic
+        if topic not in self._good_topics:
+            self._check_topic(topic)
+        size = validation.check(message, self._max_message_size)
         if queue is None and key is None:
-            entry = Pending(message, self._delivery.choose(message.topic))
+            entry = Pending(message, self._delivery.choose(topic))
         elif queue is not None:
-            kind, entry = Kind.ORDERED, Pending(message, self._own_queue(queue, message.topic), key, pinned=True)
+            kind, entry = Kind.ORDERED, Pending(message, self._own_queue(queue, topic), key, pinned=True)
         else:
             assert key is not None
             if validation.has_separator(key):
                 raise MessageIllegal(f"sharding key {key!r} contains \\x01 or \\x02, which separate properties")
-            target = selection.by_key(self._delivery.queues(message.topic), key)
+            target = selection.by_key(self._delivery.queues(topic), key)
             kind, entry = Kind.ORDERED, Pending(message, target, key, pinned=True, by_key=True)
         if message.delay_level:
             if message.delay_level < 0:
                 raise MessageIllegal(f"delay level {message.delay_level}: 1 or more, or 0 for no delay")
             kind = Kind.ALONE
-        return kind, entry
+        self._outbox.accept(entry, topic, kind, message.wait_store_msg_ok, size, waits_s=waits_s)
+        return entry
 
     def _check_topic(self, topic: str) -> None:
         validation.check_topic_for_sending(topic)
@@ -349,7 +339,7 @@ class Producer:
         whole = validation.size_if_usual(messages, self._max_message_size)
         if whole is not None and whole <= self._max_message_size:
             return [messages]
-        pieces: list[Sequence[Message]] = []
+        frames: list[Sequence[Message]] = []
         start = total = 0
         for index, message in enumerate(messages):
             if message.topic != first.topic or message.wait_store_msg_ok != first.wait_store_msg_ok:
@@ -360,39 +350,11 @@ class Producer:
                 raise MessageIllegal("delayed messages are not possible in a batch")
             size = validation.check(message, self._max_message_size)
             if total and total + size > self._max_message_size:
-                pieces.append(messages[start:index])
+                frames.append(messages[start:index])
                 start, total = index, 0
             total += size
-        pieces.append(messages[start:])
-        return pieces
-
-    def _ids(self) -> UniqIds:
-        """Made at the first message: this machine's address may take a look at its name service."""
-        made = self._ids_made
-        if made is None:
-            made = self._ids_made = UniqIds(local_ipv4(self._cluster.first_address))
-        return made
-
-    def _of_messages(
-        self,
-        messages: Sequence[Message],
-        queues: Sequence[MessageQueue],
-        sharding_keys: Sequence[str | None] | None,
-        may_move: bool,
-    ) -> OutgoingBatch:
-        now_ms = time.time_ns() // 1_000_000
-        count = len(messages)
-        msg_ids = [self._ids().one(now_ms)] if count == 1 else self._ids().next(count, now_ms).to_pylist()
-        return batches.of_messages(
-            messages,
-            queues,
-            msg_ids,
-            now_ms,
-            may_move=may_move,
-            compress_over=self._compress_over,
-            compression=self._compress_type,
-            sharding_keys=sharding_keys,
-        )
+        frames.append(messages[start:])
+        return frames
 
 
 def _close_if_alive(reference: "weakref.ref[Outbox]") -> Callable[[], None]:

@@ -21,7 +21,7 @@ from rocketsim_client.errors import (
     QueueNotExist,
     TopicNotExist,
 )
-from rocketsim_client.sending import delivery, outbox
+from rocketsim_client.sending import delivery, sender
 from rocketsim_client.transport.channels import Channels
 from tests.support.fake_broker import Answer, Break, FakeCluster, Hang, LoseAnswer, Refuse
 
@@ -598,7 +598,7 @@ def test_an_answer_that_cannot_be_made_into_results_reaches_all_callers(cluster,
     """The error comes after the delivery, when some have their results already."""
     with Producer(cluster.address, linger_ms=20) as producer:
         with monkeypatch.context() as patch:
-            patch.setattr(outbox, "_results", lambda part, entries: iter([object()]))
+            patch.setattr(sender, "_results", lambda part, entries: iter([object()]))
             futures = [producer.send_async(Message("T", b"%d" % number)) for number in range(10)]
             assert all(isinstance(future.exception(10), ValueError) or future.result(0) for future in futures)
         assert producer.send_async(Message("T", b"good")).result(10).send_status == SendStatus.SEND_OK

@@ -1,0 +1,223 @@
+"""What becomes of a batch that leaves: made into records, delivered, and everybody who waits for one of its messages is
+told.  Blocks its caller; knows nothing of threads.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import cast
+
+import numpy as np
+import pyarrow as pa
+from rocketsim_proto.columnar import UniqIds
+
+from rocketsim_client.errors import MessageIllegal, QueueNotExist, RocketSimError, SendFailed
+from rocketsim_client.model import BatchPart, Message, MessageQueue, SendResult, SendResults
+from rocketsim_client.sending import selection
+from rocketsim_client.sending.accumulator import Kind
+from rocketsim_client.sending.batch import OutgoingBatch, of_messages
+from rocketsim_client.sending.columns import cut_by_key
+from rocketsim_client.sending.delivery import Delivery
+from rocketsim_client.sending.pending import Pending, succeed_all
+from rocketsim_client.transport.channels import local_ipv4
+
+NEW_ROUTES = 2  # how often a send by key is routed anew when the topic's queues change under it
+MAY_MOVE = frozenset({Kind.SYNC, Kind.ASYNC, Kind.ONEWAY, Kind.ALONE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SenderOptions:
+    compress_over: int  # bytes of a body
+    compression: str
+    retries: int  # of a caller that waits
+    async_retries: int
+
+
+class Sender:
+    """Thread-safe.  `peer`: a server that this client talks to, for the address in the message ids."""
+
+    def __init__(self, delivery: Delivery, options: SenderOptions, peer: str) -> None:
+        self._delivery = delivery
+        self._options = options
+        self._peer = peer
+        self._ids: UniqIds | None = None
+        self._retries = {kind: options.async_retries for kind in Kind} | {
+            Kind.SYNC: options.retries,
+            Kind.ORDERED: options.retries,
+            Kind.ONEWAY: 0,
+        }
+
+    def new_ids(self, count: int, now_ms: int) -> pa.StringArray:
+        return self._id_maker().next(count, now_ms)
+
+    def _id_maker(self) -> UniqIds:
+        """Made at the first message: this machine's address may take a look at its name service."""
+        made = self._ids
+        if made is None:
+            made = self._ids = UniqIds(local_ipv4(self._peer))
+        return made
+
+    # --- what was accepted --------------------------------------------------------------------------------------------
+
+    def send(self, entries: Sequence[Pending], kind: Kind, deadline: float) -> None:
+        """Whatever goes wrong is told to those who wait for the entries, and ends no sender: what is accepted later
+        would wait for ever."""
+        try:
+            if isinstance(entries[0].message, OutgoingBatch):
+                for entry in entries:  # ordered column batches may have met in one lane
+                    self._send_columns(entry, kind, deadline)
+            else:
+                self._send_messages(entries, kind, deadline, NEW_ROUTES)
+        except Exception as error:
+            _fail(entries, error)
+        except BaseException as error:  # Ctrl-C in a caller that sends for itself
+            _fail(entries, error)
+            raise
+
+    def _send_messages(self, entries: Sequence[Pending], kind: Kind, deadline: float, routes: int) -> None:
+        """One message that a broker finds illegal does not take the others with it; keys whose queues are gone find
+        others, by up to `routes` new routes."""
+        by_key = routes and any(entry.by_key for entry in entries)
+        apart = MessageIllegal if len(entries) > 1 else QueueNotExist if by_key else None
+        try:
+            outgoing = self._batch(
+                [cast(Message, entry.message) for entry in entries],
+                [cast(MessageQueue, entry.queue) for entry in entries],
+                [entry.sharding_key for entry in entries],
+                kind in MAY_MOVE and not entries[0].pinned,
+            )
+            part = self._deliver(outgoing, deadline, self._retries[kind], apart)
+        except RocketSimError as error:
+            if apart is None or not isinstance(error, apart):
+                _fail(entries, error)
+                return
+            if by_key and isinstance(error, QueueNotExist):
+                groups, routes = self._by_new_route(entries), routes - 1
+            else:
+                groups = [entries[: len(entries) // 2], entries[len(entries) // 2 :]]
+            for group in groups:
+                self._send_messages(group, kind, deadline, routes)
+        else:
+            succeed_all(entries, _results(part, entries))
+
+    def _by_new_route(self, entries: Sequence[Pending]) -> list[Sequence[Pending]]:
+        """The entries by the brokers that their queues are of now, each broker's in the order of the entries."""
+        groups: dict[str, list[Pending]] = {}
+        for entry in entries:
+            queue = cast(MessageQueue, entry.queue)
+            if entry.by_key:
+                queue = entry.queue = selection.by_key(
+                    self._delivery.queues(queue.topic), cast(str, entry.sharding_key)
+                )
+            groups.setdefault(queue.broker_name, []).append(entry)
+        return list(groups.values())
+
+    def _send_columns(self, entry: Pending, kind: Kind, deadline: float) -> None:
+        try:
+            entry.succeed(self._deliver_columns(cast(OutgoingBatch, entry.message), kind, deadline, NEW_ROUTES))
+        except RocketSimError as error:
+            _fail([entry], error)
+
+    def _deliver_columns(self, outgoing: OutgoingBatch, kind: Kind, deadline: float, routes: int) -> BatchPart:
+        apart = QueueNotExist if routes and outgoing.key_hashes is not None else None
+        try:
+            return self._deliver(outgoing, deadline, self._retries[kind], apart)
+        except QueueNotExist:
+            if apart is None:
+                raise
+        cuts = cut_by_key(outgoing, self._delivery.queues(outgoing.topic))
+        return BatchPart.joined(
+            [(self._deliver_columns(some, kind, deadline, routes - 1), rows.tolist()) for some, rows in cuts]
+        )
+
+    # --- a caller's own batch -----------------------------------------------------------------------------------------
+
+    def send_frames(
+        self, frames: Sequence[Sequence[Message]], queue: MessageQueue, deadline: float, *, may_move: bool
+    ) -> SendResults:
+        """One after the other into one queue: the first one finds it for all, unless it may not move."""
+        parts: list[BatchPart] = []
+        for messages in frames:
+            outgoing = self._batch(messages, [queue] * len(messages), None, may_move and not parts)
+            outgoing.one_queue = True
+            try:
+                part = self._deliver(outgoing, deadline, self._options.retries, None)
+            except RocketSimError as error:
+                if not parts:
+                    raise
+                stored = sum(len(part.msg_ids) for part in parts)
+                raise SendFailed(
+                    f"{stored} of {sum(map(len, frames))} messages were acknowledged, then: {error}",
+                    attempts=1,
+                    maybe_stored=True,
+                ) from error
+            queue = MessageQueue(queue.topic, part.broker_name, int(part.queue_ids[0]))
+            parts.append(part)
+        return SendResults(parts)
+
+    # --- both ---------------------------------------------------------------------------------------------------------
+
+    def _batch(
+        self,
+        messages: Sequence[Message],
+        queues: Sequence[MessageQueue],
+        sharding_keys: Sequence[str | None] | None,
+        may_move: bool,
+    ) -> OutgoingBatch:
+        now_ms = time.time_ns() // 1_000_000
+        count, ids = len(messages), self._id_maker()
+        return of_messages(
+            messages,
+            queues,
+            [ids.one(now_ms)] if count == 1 else ids.next(count, now_ms).to_pylist(),
+            now_ms,
+            may_move=may_move,
+            compress_over=self._options.compress_over,
+            compression=self._options.compression,
+            sharding_keys=sharding_keys,
+        )
+
+    def _deliver(
+        self, outgoing: OutgoingBatch, deadline: float, retries: int, apart: type[RocketSimError] | None
+    ) -> BatchPart:
+        """`apart`: the error after which the batch is taken apart, and its parts are counted instead of it."""
+        count = self._delivery.count
+        count(sent=len(outgoing))
+        try:
+            part = self._delivery.deliver(outgoing, deadline, retries)
+        except BaseException as error:
+            if apart is not None and isinstance(error, apart):
+                count(sent=-len(outgoing))
+            else:
+                count(failed=len(outgoing))
+            raise
+        count(acknowledged=len(outgoing))
+        return part
+
+
+def _results(part: BatchPart, entries: Sequence[Pending]) -> "map[SendResult]":
+    """One result a message, in order; the queue objects are the callers' own unless the batch has moved."""
+    queues = [cast(MessageQueue, entry.queue) for entry in entries]
+    if queues[0].broker_name != part.broker_name or [queue.queue_id for queue in queues] != _plain(part.queue_ids):
+        queues = [MessageQueue(part.topic, part.broker_name, int(queue_id)) for queue_id in part.queue_ids]
+    return map(
+        SendResult,
+        repeat(part.send_status),
+        part.msg_ids,
+        queues,
+        _plain(part.queue_offsets),
+        repeat(part.store_host),
+        _plain(part.commit_log_offsets),
+    )
+
+
+def _plain(values: Sequence[int]) -> Sequence[int]:
+    return values.tolist() if isinstance(values, np.ndarray) else values
+
+
+def _fail(entries: Sequence[Pending], error: BaseException) -> None:
+    for entry in entries:
+        if entry.done():
+            continue
+        entry.fail(error.again() if isinstance(error, RocketSimError) and len(entries) > 1 else error)
