@@ -34,6 +34,7 @@ from rocketsim_client.route import TopicRoute
 from rocketsim_client.transport.channels import Channels
 from rocketsim_client.transport.grpc_admin import GrpcAdmin
 from rocketsim_client.transport.grpc_transport import GrpcTransport
+from rocketsim_client.validation import seconds
 
 T = TypeVar("T")
 
@@ -41,10 +42,13 @@ MAX_QUERY_MESSAGES = 64
 
 
 class Admin:
-    """Blocking; every call has a deadline of `timeout_ms` for each broker it asks."""
+    """Blocking; every call has a deadline of `timeout_s` (5) for each broker it asks.  `timeout_ms` is its older name,
+    in milliseconds."""
 
-    def __init__(self, name_server: str | Sequence[str], *, timeout_ms: int = 5000) -> None:
-        self._timeout_s = timeout_ms / 1000
+    def __init__(
+        self, name_server: str | Sequence[str], *, timeout_s: float | None = None, timeout_ms: int = 5000
+    ) -> None:
+        self._timeout_s = seconds(timeout_s, timeout_ms)
         self._cluster = Cluster(name_server, timeout_s=self._timeout_s)
         assert isinstance(self._cluster.transport, GrpcTransport)
         channels: Channels = self._cluster.transport.channels

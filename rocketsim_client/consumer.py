@@ -60,7 +60,9 @@ class PullResult:
 class PullConsumer:
     """Reads queues and keeps a group's offsets.  Offsets are the next ones to read.
 
-    Without a name server, `brokers` says where the brokers are: broker name -> broker id -> `host:port`.
+    `name_server`: `host:port;host:port`.  Without a name server, `brokers` says where the brokers are: broker name ->
+    broker id -> `host:port`.  `timeout_s` (3) is that of each call to one broker, `poll_interval_s` (30) how old a
+    route may be; `timeout_ms` and `poll_name_server_interval_ms` are older names of them, in milliseconds.
     """
 
     def __init__(
@@ -68,22 +70,24 @@ class PullConsumer:
         name_server: str | Sequence[str] = "",
         group: str = "DEFAULT_CONSUMER",
         *,
-        timeout_ms: int = 3000,
-        poll_name_server_interval_ms: int = 30_000,
+        timeout_s: float | None = None,
+        poll_interval_s: float | None = None,
         brokers: Brokers | None = None,
         cluster: Cluster | None = None,
         clock: Callable[[], float] = time.monotonic,
+        timeout_ms: int = 3000,
+        poll_name_server_interval_ms: int = 30_000,
     ) -> None:
         validation.check_group(group)
         self.group = group
+        self._timeout_s = validation.seconds(timeout_s, timeout_ms)
         self._owns_cluster = cluster is None
         self._cluster = cluster or Cluster(
             name_server,
             brokers=brokers,
-            timeout_s=timeout_ms / 1000,
-            poll_interval_s=poll_name_server_interval_ms / 1000,
+            timeout_s=self._timeout_s,
+            poll_interval_s=validation.seconds(poll_interval_s, poll_name_server_interval_ms),
         )
-        self._timeout_s = timeout_ms / 1000
         self._clock = clock
         self._suggestions = Suggestions()
         # In which epoch of its broker a queue was read up to an offset, for who goes on there.

@@ -88,8 +88,14 @@ class MessageView:
         return self.record.properties.get(record.PROPERTY_KEYS)
 
     @property
-    def sharding_key(self) -> str | None:
+    def message_group(self) -> str | None:
+        """RocketMQ 4's sharding key: messages of one group lie in one queue in the order of their sends."""
         return self.record.properties.get(record.PROPERTY_SHARDING_KEY)
+
+    @property
+    def sharding_key(self) -> str | None:
+        """An older name of `message_group`."""
+        return self.message_group
 
     @property
     def flag(self) -> int:

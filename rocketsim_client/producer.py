@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import cast
+from typing import TypeVar, cast
 
 import pyarrow as pa
 
@@ -27,6 +27,9 @@ from rocketsim_client.sending.delivery import Delivery, DeliveryOptions
 from rocketsim_client.sending.outbox import Outbox
 from rocketsim_client.sending.pending import Pending
 from rocketsim_client.sending.sender import Sender, SenderOptions
+from rocketsim_client.validation import seconds
+
+T = TypeVar("T")
 
 # Of columns: what a frame costs however small it is, is a third of all it costs with 900 messages of 1 KiB.
 BATCHES_A_FRAME = 8
@@ -36,11 +39,19 @@ MAX_FRAME_BYTES = 4 << 20  # unless a batch is larger: a broker takes four times
 class Producer:
     """Sends messages.  Thread-safe; `close` (or leaving a `with` block) sends what was accepted first.
 
-    Without a name server, `brokers` says where the brokers are: broker name -> broker id -> `host:port`.
+    `name_server`: `host:port;host:port`.  Without a name server, `brokers` says where the brokers are: broker name ->
+    broker id -> `host:port`.  Durations are in seconds:
 
-    Options have RocketMQ's names.  Our own: `linger_ms` (how long an asynchronous message waits for company),
-    `batch_bytes` (columns travel in frames of eight times as much, 4 MiB at most), `max_in_flight` (batches a lane has
-    under way), `buffer_bytes` (accepted and not acknowledged; beyond it a send waits).
+    `timeout_s` (3): from the send, or from when an asynchronous message's batch leaves, over all attempts
+    `attempt_timeout_s`: of one attempt; none by default
+    `linger_s` (0.002): how long an asynchronous message waits for company
+    `poll_interval_s` (30): how old a route may be
+
+    `batch_bytes`: of a batch; columns travel in frames of eight times as much, 4 MiB at most.  `max_in_flight`: batches
+    that a lane (broker, topic, kind) has under way.  `buffer_bytes`: accepted and not acknowledged; beyond it a send
+    waits.  The other options have RocketMQ's names and meanings; `send_msg_timeout_ms`,
+    `send_msg_max_timeout_per_request_ms`, `linger_ms` and `poll_name_server_interval_ms` are older names of the
+    durations, in milliseconds.
     """
 
     def __init__(
@@ -48,8 +59,8 @@ class Producer:
         name_server: str | Sequence[str] = "",
         group: str = "DEFAULT_PRODUCER",
         *,
-        send_msg_timeout_ms: int = 3000,
-        send_msg_max_timeout_per_request_ms: int = -1,
+        timeout_s: float | None = None,
+        attempt_timeout_s: float | None = None,
         retry_times_when_send_failed: int = 2,
         retry_times_when_send_async_failed: int = 2,
         retry_another_broker_when_not_store_ok: bool = False,
@@ -58,15 +69,19 @@ class Producer:
         compress_type: str = "ZLIB",
         max_message_size: int = 4 << 20,
         default_topic_queue_nums: int = 4,
-        linger_ms: float = 2,
+        linger_s: float | None = None,
         batch_bytes: int = 512 << 10,
         max_in_flight: int = 8,
         buffer_bytes: int = 64 << 20,
-        poll_name_server_interval_ms: int = 30_000,
+        poll_interval_s: float | None = None,
         brokers: Brokers | None = None,
         cluster: Cluster | None = None,
         clock: Callable[[], float] = time.monotonic,
         chance: random.Random | None = None,
+        send_msg_timeout_ms: int = 3000,
+        send_msg_max_timeout_per_request_ms: int = -1,
+        linger_ms: float = 2,
+        poll_name_server_interval_ms: int = 30_000,
     ) -> None:
         validation.check_group(group)
         if compress_type not in batches.COMPRESSION:
@@ -74,9 +89,9 @@ class Producer:
         self.group = group
         self._owns_cluster = cluster is None
         self._cluster = cluster or Cluster(
-            name_server, brokers=brokers, poll_interval_s=poll_name_server_interval_ms / 1000
+            name_server, brokers=brokers, poll_interval_s=seconds(poll_interval_s, poll_name_server_interval_ms)
         )
-        self._timeout_s = send_msg_timeout_ms / 1000
+        self._timeout_s = seconds(timeout_s, send_msg_timeout_ms)
         self._compress_over = compress_msg_body_over_howmuch
         self._compress_type = compress_type
         self._max_message_size = max_message_size
@@ -86,7 +101,7 @@ class Producer:
             self._cluster,
             DeliveryOptions(
                 group=group,
-                max_timeout_per_request_s=send_msg_max_timeout_per_request_ms / 1000,
+                attempt_timeout_s=seconds(attempt_timeout_s, send_msg_max_timeout_per_request_ms),
                 default_topic_queue_nums=default_topic_queue_nums,
                 retry_another_broker_when_not_store_ok=retry_another_broker_when_not_store_ok,
                 send_latency_fault_enable=send_latency_fault_enable,
@@ -104,8 +119,9 @@ class Producer:
             ),
             self._cluster.first_address,
         )
+        linger = seconds(linger_s, linger_ms)
         self._outbox = Outbox(
-            lambda: Accumulator(linger_s=linger_ms / 1000, batch_bytes=batch_bytes, max_in_flight=max_in_flight),
+            lambda: Accumulator(linger_s=linger, batch_bytes=batch_bytes, max_in_flight=max_in_flight),
             self._sender,
             timeout_s=self._timeout_s,
             buffer_bytes=buffer_bytes,
@@ -151,15 +167,19 @@ class Producer:
         message: Message,
         *,
         queue: MessageQueue | None = None,
-        key: str | None = None,
+        message_group: str | None = None,
         timeout_s: float | None = None,
+        key: str | None = None,
     ) -> SendResult:
-        """Returns when a broker has acknowledged the message; look at `send_status`.  Messages with the same `key`
-        (sharding key) go to the same queue, in the order of their sends, while the same brokers take writes; with
-        `queue`, to that one."""
+        """Returns when a broker has acknowledged the message; look at `send_status`.  Messages of one `message_group`
+        (RocketMQ 4's sharding key) go to the same queue, in the order of their sends, while the same brokers take
+        writes; with `queue`, to that one.  `key` is an older name of `message_group`.
+
+        SendFailed: no broker has acknowledged it within the timeout and the retries.  MessageIllegal: it breaks a rule.
+        """
         timeout = self._timeout_s if timeout_s is None else timeout_s
         deadline = self._clock() + timeout
-        entry = self._accept(message, queue, key, Kind.SYNC, timeout)
+        entry = self._accept(message, queue, _one_of(message_group, key), Kind.SYNC, timeout)
         try:
             return cast(SendResult, entry.result(max(deadline - self._clock(), 0)))
         except TimeoutError:
@@ -168,16 +188,28 @@ class Producer:
             ) from None
 
     def send_async(
-        self, message: Message, *, queue: MessageQueue | None = None, key: str | None = None
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        message_group: str | None = None,
+        key: str | None = None,
     ) -> "Future[SendResult]":
         """Accepts the message and returns at once; waits only when `buffer_bytes` are accepted and not acknowledged
         yet.  The timeout begins when the message's batch leaves.  Callbacks run in a sender's thread: they must not
         send and wait."""
-        return self._accept(message, queue, key, Kind.ASYNC)
+        return self._accept(message, queue, _one_of(message_group, key), Kind.ASYNC)
 
-    def send_oneway(self, message: Message, *, queue: MessageQueue | None = None, key: str | None = None) -> None:
+    def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        message_group: str | None = None,
+        key: str | None = None,
+    ) -> None:
         """One attempt, and nobody hears what became of it (`stats` counts it)."""
-        self._accept(message, queue, key, Kind.ONEWAY)
+        self._accept(message, queue, _one_of(message_group, key), Kind.ONEWAY)
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Returns when everything accepted so far, and since, is acknowledged or has failed."""
@@ -204,15 +236,18 @@ class Producer:
         tags: pa.Array | None = None,
         keys: pa.Array | None = None,
         properties: pa.Array | None = None,
-        sharding_keys: pa.Array | None = None,
+        message_groups: pa.Array | None = None,
         msg_ids: pa.Array | None = None,
         queue: MessageQueue | None = None,
         timeout_s: float | None = None,
+        sharding_keys: pa.Array | None = None,
     ) -> SendResults:
-        """Arrow columns (binary bodies; string tags, keys, sharding keys; a map of properties), a row a message,
+        """Arrow columns (binary bodies; string tags, keys, message groups; a map of properties), a row a message,
         without a Python object for any of them.  Returns when all are acknowledged.  Results are in the order of the
-        frames, which is that of the rows unless there are sharding keys.  Rows with one sharding key keep their order.
-        `msg_ids`: the rows' ids (UNIQ_KEY), for a caller that may send the same rows again."""
+        frames, which is that of the rows unless there are message groups.  Rows of one message group keep their order;
+        a null is none.  `msg_ids`: the rows' ids (UNIQ_KEY), for a caller that may send the same rows again.
+        `sharding_keys` is an older name of `message_groups`.
+        """
         return self.wait_for(
             self.send_columns_async(
                 topic,
@@ -220,9 +255,10 @@ class Producer:
                 tags=tags,
                 keys=keys,
                 properties=properties,
-                sharding_keys=sharding_keys,
+                message_groups=message_groups,
                 msg_ids=msg_ids,
                 queue=queue,
+                sharding_keys=sharding_keys,
             ),
             timeout_s,
         )
@@ -235,9 +271,10 @@ class Producer:
         tags: pa.Array | None = None,
         keys: pa.Array | None = None,
         properties: pa.Array | None = None,
-        sharding_keys: pa.Array | None = None,
+        message_groups: pa.Array | None = None,
         msg_ids: pa.Array | None = None,
         queue: MessageQueue | None = None,
+        sharding_keys: pa.Array | None = None,
     ) -> "list[Future[BatchPart]]":
         """As `send_columns`, but returns when all is accepted; a future for each frame, several under way."""
         self._check_topic(topic)
@@ -257,7 +294,8 @@ class Producer:
         if msg_ids is None:
             msg_ids = self._sender.new_ids(len(bodies), now_ms)
         futures: list[Future[BatchPart]] = []
-        for outgoing, size in plan_columns(plan, bodies, tags, keys, properties, sharding_keys, msg_ids, now_ms):
+        groups = _one_of(message_groups, sharding_keys)
+        for outgoing, size in plan_columns(plan, bodies, tags, keys, properties, groups, msg_ids, now_ms):
             entry = Pending(outgoing, MessageQueue(topic, outgoing.broker_name, -1))
             self._outbox.accept(entry, topic, Kind.COLUMNS if outgoing.may_move else Kind.ORDERED, True, size)
             futures.append(entry)
@@ -295,7 +333,7 @@ class Producer:
         self,
         message: Message,
         queue: MessageQueue | None,
-        key: str | None,
+        message_group: str | None,
         kind: Kind,
         waits_s: float | None = None,
     ) -> Pending:
@@ -304,16 +342,18 @@ class Producer:
         if topic not in self._good_topics:
             self._check_topic(topic)
         size = validation.check(message, self._max_message_size)
-        if queue is None and key is None:
+        if queue is None and message_group is None:
             entry = Pending(message, self._delivery.choose(topic))
         elif queue is not None:
-            kind, entry = Kind.ORDERED, Pending(message, self._own_queue(queue, topic), key, pinned=True)
+            kind, entry = Kind.ORDERED, Pending(message, self._own_queue(queue, topic), message_group, pinned=True)
         else:
-            assert key is not None
-            if validation.has_separator(key):
-                raise MessageIllegal(f"sharding key {key!r} contains \\x01 or \\x02, which separate properties")
-            target = selection.by_key(self._delivery.queues(topic), key)
-            kind, entry = Kind.ORDERED, Pending(message, target, key, pinned=True, by_key=True)
+            assert message_group is not None
+            if validation.has_separator(message_group):
+                raise MessageIllegal(
+                    f"message group {message_group!r} contains \\x01 or \\x02, which separate properties"
+                )
+            target = selection.by_group(self._delivery.queues(topic), message_group)
+            kind, entry = Kind.ORDERED, Pending(message, target, message_group, pinned=True, by_group=True)
         if message.delay_level:
             if message.delay_level < 0:
                 raise MessageIllegal(f"delay level {message.delay_level}: 1 or more, or 0 for no delay")
@@ -355,6 +395,14 @@ class Producer:
             total += size
         frames.append(messages[start:])
         return frames
+
+
+def _one_of(message_group: T | None, older_name: T | None) -> T | None:
+    if message_group is None:
+        return older_name
+    if older_name is not None:
+        raise InvalidParameter("the message group is given twice, once by its older name")
+    return message_group
 
 
 def _close_if_alive(reference: "weakref.ref[Outbox]") -> Callable[[], None]:

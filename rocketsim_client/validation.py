@@ -1,4 +1,5 @@
-"""The rules a message has to keep, checked before anything is sent: MESSAGE_ILLEGAL with the reason.  Pure."""
+"""The rules that messages and arguments have to keep, checked before anything is sent: MESSAGE_ILLEGAL with the reason.
+Pure."""
 
 import re
 from collections.abc import Sequence
@@ -32,6 +33,11 @@ RESERVED_PROPERTIES = frozenset(
     "EXTEND_UNIQ_INFO MAX_RECONSUME_TIMES CONSUME_START_TIME INNER_NUM INNER_BASE CLUSTER "
     "TIMER_DELIVER_MS TIMER_DELAY_SEC TIMER_DELAY_MS TRAN_PREPARED_QUEUE_OFFSET".split()
 )
+
+
+def seconds(value_s: float | None, older_name_ms: float) -> float:
+    """A duration that has an older name, in milliseconds."""
+    return older_name_ms / 1000 if value_s is None else value_s
 
 
 def check_topic(topic: str) -> None:

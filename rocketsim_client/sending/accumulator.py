@@ -4,7 +4,7 @@ no clock.
 A lane's batch leaves when it is full, when its first message has waited for the linger and no more than one other is
 under way, or at once when the lane has nothing under way and somebody is waiting for it (SYNC, ORDERED).  So batches
 grow with the load: a call costs as much as some hundred messages.  An ordered lane has one batch under way at a time,
-so that neither the network nor a retry can turn two messages of a key round.
+so that neither the network nor a retry can turn two messages of a group round.
 """
 
 from collections import deque

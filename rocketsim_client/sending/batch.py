@@ -26,8 +26,8 @@ COMPRESSION: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
 
 
 class OutgoingBatch:
-    """Columns for one broker name.  `may_move`: another broker's queues are as good.  What has `key_hashes` may not
-    move, but is cut anew (`columns.cut_by_key`) when the topic's queues have changed."""
+    """Columns for one broker name.  `may_move`: another broker's queues are as good.  What has `group_hashes` may not
+    move, but is cut anew (`columns.cut_by_group`) when the topic's queues have changed."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class OutgoingBatch:
         flags: Any = 0,
         sys_flags: Any = 0,
         may_move: bool = True,
-        key_hashes: npt.NDArray[np.int64] | None = None,
+        group_hashes: npt.NDArray[np.int64] | None = None,
     ) -> None:
         self.topic = topic
         self.broker_name = broker_name
@@ -54,7 +54,7 @@ class OutgoingBatch:
         self.flags = flags
         self.sys_flags = sys_flags
         self.may_move = may_move
-        self.key_hashes = key_hashes  # `selection.key_hash` of each row's sharding key, which says its queue
+        self.group_hashes = group_hashes  # `selection.group_hash` of each row's message group, which says its queue
         self.one_queue = False  # A moved batch still goes to one queue, with consecutive offsets.
 
     def __len__(self) -> int:
@@ -91,7 +91,7 @@ class OutgoingBatch:
             flags=self.flags if isinstance(self.flags, int) else pick(self.flags),
             sys_flags=self.sys_flags if isinstance(self.sys_flags, int) else pick(self.sys_flags),
             may_move=self.may_move,
-            key_hashes=None if self.key_hashes is None else pick(self.key_hashes),
+            group_hashes=None if self.group_hashes is None else pick(self.group_hashes),
         )
 
 
@@ -110,7 +110,7 @@ def of_messages(
     may_move: bool,
     compress_over: int,
     compression: str,
-    sharding_keys: Sequence[str | None] | None = None,
+    message_groups: Sequence[str | None] | None = None,
 ) -> OutgoingBatch:
     """Messages of one topic and one WAIT flag, for queues of one broker."""
     bodies = [message.body for message in messages]
@@ -118,13 +118,13 @@ def of_messages(
     if max(map(len, bodies)) >= compress_over:
         bodies, sys_flags = compressed(bodies, compress_over, compression)
     flags = [message.flag for message in messages]
-    keys = sharding_keys or [None] * len(messages)
+    groups = message_groups or [None] * len(messages)
     return OutgoingBatch(
         messages[0].topic,
         queues[0].broker_name,
         [queue.queue_id for queue in queues],
         bodies,
-        list(map(property_bytes, messages, msg_ids, keys)),
+        list(map(property_bytes, messages, msg_ids, groups)),
         msg_ids,
         born_timestamp,
         flags=flags if any(flags) else 0,
@@ -143,15 +143,15 @@ def compressed(bodies: list[bytes], over: int, compression: str) -> tuple[list[b
     return [body if packed is None else packed for body, packed in zip(bodies, smaller, strict=True)], flags
 
 
-def property_bytes(message: Message, msg_id: str, sharding_key: str | None = None) -> bytes:
+def property_bytes(message: Message, msg_id: str, message_group: str | None = None) -> bytes:
     """TAGS first, where a broker looks for it; then KEYS, the id, and what is rarer."""
     text = f"UNIQ_KEY\x01{msg_id}\x02"
     if message.keys:
         text = f"KEYS\x01{message.keys}\x02{text}"
     if message.tags:
         text = f"TAGS\x01{message.tags}\x02{text}"
-    if sharding_key is not None:
-        text = f"{text}{record.PROPERTY_SHARDING_KEY}\x01{sharding_key}\x02"
+    if message_group is not None:
+        text = f"{text}{record.PROPERTY_SHARDING_KEY}\x01{message_group}\x02"
     if message.delay_level:
         text = f"{text}DELAY\x01{message.delay_level}\x02"
     if not message.wait_store_msg_ok:
@@ -164,14 +164,14 @@ def column_properties(
     msg_ids: pa.StringArray,
     tags: pa.StringArray | None,
     keys: pa.StringArray | None,
-    sharding_keys: pa.StringArray | None,
+    message_groups: pa.StringArray | None,
     properties: pa.MapArray | None,
 ) -> pa.BinaryArray:
     columns = {
         record.PROPERTY_TAGS: tags,
         record.PROPERTY_KEYS: keys,
         record.PROPERTY_UNIQ_KEY: msg_ids,
-        record.PROPERTY_SHARDING_KEY: sharding_keys,
+        record.PROPERTY_SHARDING_KEY: message_groups,
     }
     present = {name: column for name, column in columns.items() if column is not None}
     return encode_property_columns(present, properties)

@@ -38,16 +38,16 @@ def plan_columns(
     tags: pa.Array | None,
     keys: pa.Array | None,
     properties: pa.Array | None,
-    sharding_keys: pa.Array | None,
+    message_groups: pa.Array | None,
     msg_ids: pa.StringArray,
     born_timestamp: int,
 ) -> Iterator[tuple[OutgoingBatch, int]]:
-    """Batches and their sizes.  Without sharding keys, neighbouring batches go to different brokers, and each fills all
-    queues of its broker in equal parts; with them, each row goes to the queue of its key, and a row whose key is null
-    as if there were none.  The one queue of a plan that may not move is every row's, whatever its key."""
+    """Batches and their sizes.  Without message groups, neighbouring batches go to different brokers, and each fills
+    all queues of its broker in equal parts; with them, each row goes to the queue of its group, and a row whose group
+    is null as if there were none.  The one queue of a plan that may not move is every row's, whatever its group."""
     bodies = _one_array(bodies, pa.binary())
     sizes = _sizes(plan, bodies)
-    texts = [None if column is None else _one_array(column, pa.string()) for column in (tags, keys, sharding_keys)]
+    texts = [None if column is None else _one_array(column, pa.string()) for column in (tags, keys, message_groups)]
     try:
         encoded = column_properties(msg_ids, texts[0], texts[1], texts[2], properties)
     except ValueError as error:
@@ -80,8 +80,8 @@ def plan_columns(
         rows = np.flatnonzero(has_key)
         keyed, keyed_sizes = whole.take(rows), record_sizes[rows]
     keyed.may_move = False
-    keyed.key_hashes = _key_hashes(texts[2].drop_null())
-    for piece, rows in cut_by_key(keyed, plan.queues):
+    keyed.group_hashes = _group_hashes(texts[2].drop_null())
+    for piece, rows in cut_by_group(keyed, plan.queues):
         for start, end in _cuts(keyed_sizes[rows], plan.batch_bytes):
             yield piece.piece(start, end), int(keyed_sizes[rows[start:end]].sum())
 
@@ -98,10 +98,10 @@ def _in_turn(
         yield piece, int(record_sizes[start:end].sum())
 
 
-def cut_by_key(batch: OutgoingBatch, queues: Sequence[MessageQueue]) -> Iterator[tuple[OutgoingBatch, Positions]]:
+def cut_by_group(batch: OutgoingBatch, queues: Sequence[MessageQueue]) -> Iterator[tuple[OutgoingBatch, Positions]]:
     """The batch cut by the brokers that its keys' queues are of, and the numbers of each piece's rows."""
-    assert batch.key_hashes is not None
-    chosen = batch.key_hashes % len(queues)
+    assert batch.group_hashes is not None
+    chosen = batch.group_hashes % len(queues)
     names = np.array([queue.broker_name for queue in queues])
     queue_ids = np.array([queue.queue_id for queue in queues], np.int32)
     for name in dict.fromkeys(names.tolist()):
@@ -112,9 +112,9 @@ def cut_by_key(batch: OutgoingBatch, queues: Sequence[MessageQueue]) -> Iterator
             yield piece, rows
 
 
-def _key_hashes(keys: pa.StringArray) -> Positions:
-    codes = pc.dictionary_encode(keys)
-    hashes = np.array([selection.key_hash(key) for key in codes.dictionary.to_pylist()], np.int64)
+def _group_hashes(message_groups: pa.StringArray) -> Positions:
+    codes = pc.dictionary_encode(message_groups)
+    hashes = np.array([selection.group_hash(group) for group in codes.dictionary.to_pylist()], np.int64)
     of_rows: Positions = hashes[codes.indices.to_numpy()]
     return of_rows
 

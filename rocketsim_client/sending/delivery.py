@@ -40,7 +40,7 @@ NEW_TOPIC_FOR_S = 1.0  # how long the default topic's route stands in for a topi
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryOptions:
     group: str
-    max_timeout_per_request_s: float  # negative: an attempt may take all that is left of the total timeout
+    attempt_timeout_s: float  # negative: an attempt may take all that is left of the total timeout
     default_topic_queue_nums: int
     retry_another_broker_when_not_store_ok: bool
     send_latency_fault_enable: bool
@@ -183,8 +183,8 @@ class Delivery:
         cluster = self._cluster
         route = self._publish_info(batch.topic).route
         address = route.addresses(batch.broker_name).get(MASTER_ID)
-        if 0 <= self._options.max_timeout_per_request_s < timeout_s:
-            timeout_s = self._options.max_timeout_per_request_s
+        if 0 <= self._options.attempt_timeout_s < timeout_s:
+            timeout_s = self._options.attempt_timeout_s
         if timeout_s <= 0:
             raise CallTimeout(f"topic {batch.topic!r}: the send timeout passed before the message could leave")
         if address is None:

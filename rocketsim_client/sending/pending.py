@@ -33,10 +33,10 @@ class Pending(Future[Any]):
         self,
         message: Message | OutgoingBatch | None,
         queue: MessageQueue | None,
-        sharding_key: str | None = None,
+        message_group: str | None = None,
         *,
         pinned: bool = False,
-        by_key: bool = False,
+        by_group: bool = False,
     ) -> None:
         # Not Future.__init__: it would make the condition.
         self._made: threading.Condition | None = None
@@ -47,9 +47,9 @@ class Pending(Future[Any]):
         self._done_callbacks: list[Any] = []
         self.message = message
         self.queue = queue
-        self.sharding_key = sharding_key
-        self.pinned = pinned  # to its queue, which the caller or the sharding key chose
-        self.by_key = by_key  # the sharding key did
+        self.message_group = message_group
+        self.pinned = pinned  # to its queue, which the caller or the message group chose
+        self.by_group = by_group  # the message group did
 
     @property
     def _condition(self) -> threading.Condition:  # type: ignore[override]

@@ -1,5 +1,5 @@
-"""Which queue a message goes to: in turn, by key, or away from a broker that just failed.  Pure: chance and time are
-arguments."""
+"""Which queue a message goes to: in turn, by message group, or away from a broker that just failed.  Pure: chance and
+time are arguments."""
 
 import zlib
 from collections.abc import Sequence
@@ -47,11 +47,11 @@ class RoundRobin:
         return queues[self.start % len(queues)]
 
 
-def by_key(queues: Sequence[MessageQueue], key: str | bytes) -> MessageQueue:
-    """The same queue for the same key in every process and run."""
-    return queues[key_hash(key) % len(queues)]
+def by_group(queues: Sequence[MessageQueue], message_group: str | bytes) -> MessageQueue:
+    """The same queue for the same message group in every process and run."""
+    return queues[group_hash(message_group) % len(queues)]
 
 
-def key_hash(key: str | bytes) -> int:
+def group_hash(message_group: str | bytes) -> int:
     """CRC-32, because Python salts hash()."""
-    return zlib.crc32(key.encode() if isinstance(key, str) else key)
+    return zlib.crc32(message_group.encode() if isinstance(message_group, str) else message_group)

@@ -17,12 +17,12 @@ from rocketsim_client.model import BatchPart, Message, MessageQueue, SendResult,
 from rocketsim_client.sending import selection
 from rocketsim_client.sending.accumulator import Kind
 from rocketsim_client.sending.batch import OutgoingBatch, of_messages
-from rocketsim_client.sending.columns import cut_by_key
+from rocketsim_client.sending.columns import cut_by_group
 from rocketsim_client.sending.delivery import Delivery
 from rocketsim_client.sending.pending import Pending, succeed_all
 from rocketsim_client.transport.channels import local_ipv4
 
-NEW_ROUTES = 2  # how often a send by key is routed anew when the topic's queues change under it
+NEW_ROUTES = 2  # how often an ordered send is routed anew when the topic's queues change under it
 MAY_MOVE = frozenset({Kind.SYNC, Kind.ASYNC, Kind.ONEWAY, Kind.ALONE})
 
 
@@ -76,15 +76,15 @@ class Sender:
             raise
 
     def _send_messages(self, entries: Sequence[Pending], kind: Kind, deadline: float, routes: int) -> None:
-        """One message that a broker finds illegal does not take the others with it; keys whose queues are gone find
-        others, by up to `routes` new routes."""
-        by_key = routes and any(entry.by_key for entry in entries)
-        apart = MessageIllegal if len(entries) > 1 else QueueNotExist if by_key else None
+        """One message that a broker finds illegal does not take the others with it; message groups whose queues are
+        gone find others, by up to `routes` new routes."""
+        by_group = routes and any(entry.by_group for entry in entries)
+        apart = MessageIllegal if len(entries) > 1 else QueueNotExist if by_group else None
         try:
             outgoing = self._batch(
                 [cast(Message, entry.message) for entry in entries],
                 [cast(MessageQueue, entry.queue) for entry in entries],
-                [entry.sharding_key for entry in entries],
+                [entry.message_group for entry in entries],
                 kind in MAY_MOVE and not entries[0].pinned,
             )
             part = self._deliver(outgoing, deadline, self._retries[kind], apart)
@@ -92,7 +92,7 @@ class Sender:
             if apart is None or not isinstance(error, apart):
                 _fail(entries, error)
                 return
-            if by_key and isinstance(error, QueueNotExist):
+            if by_group and isinstance(error, QueueNotExist):
                 groups, routes = self._by_new_route(entries), routes - 1
             else:
                 groups = [entries[: len(entries) // 2], entries[len(entries) // 2 :]]
@@ -106,9 +106,9 @@ class Sender:
         groups: dict[str, list[Pending]] = {}
         for entry in entries:
             queue = cast(MessageQueue, entry.queue)
-            if entry.by_key:
-                queue = entry.queue = selection.by_key(
-                    self._delivery.queues(queue.topic), cast(str, entry.sharding_key)
+            if entry.by_group:
+                queue = entry.queue = selection.by_group(
+                    self._delivery.queues(queue.topic), cast(str, entry.message_group)
                 )
             groups.setdefault(queue.broker_name, []).append(entry)
         return list(groups.values())
@@ -120,13 +120,13 @@ class Sender:
             _fail([entry], error)
 
     def _deliver_columns(self, outgoing: OutgoingBatch, kind: Kind, deadline: float, routes: int) -> BatchPart:
-        apart = QueueNotExist if routes and outgoing.key_hashes is not None else None
+        apart = QueueNotExist if routes and outgoing.group_hashes is not None else None
         try:
             return self._deliver(outgoing, deadline, self._retries[kind], apart)
         except QueueNotExist:
             if apart is None:
                 raise
-        cuts = cut_by_key(outgoing, self._delivery.queues(outgoing.topic))
+        cuts = cut_by_group(outgoing, self._delivery.queues(outgoing.topic))
         return BatchPart.joined(
             [(self._deliver_columns(some, kind, deadline, routes - 1), rows.tolist()) for some, rows in cuts]
         )
@@ -162,7 +162,7 @@ class Sender:
         self,
         messages: Sequence[Message],
         queues: Sequence[MessageQueue],
-        sharding_keys: Sequence[str | None] | None,
+        message_groups: Sequence[str | None] | None,
         may_move: bool,
     ) -> OutgoingBatch:
         now_ms = time.time_ns() // 1_000_000
@@ -175,7 +175,7 @@ class Sender:
             may_move=may_move,
             compress_over=self._options.compress_over,
             compression=self._options.compression,
-            sharding_keys=sharding_keys,
+            message_groups=message_groups,
         )
 
     def _deliver(

@@ -4,7 +4,7 @@ import pytest
 
 from rocketsim_client.model import MessageQueue
 from rocketsim_client.sending.fault import LatencyFaults, not_available_ms
-from rocketsim_client.sending.selection import RoundRobin, by_key
+from rocketsim_client.sending.selection import RoundRobin, by_group
 
 QUEUES = [MessageQueue("T", name, queue_id) for queue_id in range(2) for name in ("a", "b")]
 
@@ -87,5 +87,5 @@ def test_in_turn_passes_by_brokers_to_avoid_unless_there_is_no_other():
 
 def test_a_key_always_means_the_same_queue():
     # Numbers, not only equality: hash() would give other ones in another process.
-    assert [by_key(QUEUES, key).queue_id for key in ("order-1", "order-2", "", "é")] == [1, 0, 0, 1]
-    assert by_key(QUEUES, "order-1") == by_key(QUEUES, b"order-1")
+    assert [by_group(QUEUES, key).queue_id for key in ("order-1", "order-2", "", "é")] == [1, 0, 0, 1]
+    assert by_group(QUEUES, "order-1") == by_group(QUEUES, b"order-1")

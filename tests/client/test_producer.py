@@ -17,6 +17,7 @@ from rocketsim_client.errors import (
     BadAnswer,
     BrokerNotExist,
     ClientClosed,
+    InvalidParameter,
     MessageIllegal,
     QueueNotExist,
     TopicNotExist,
@@ -262,7 +263,7 @@ def test_messages_of_a_key_keep_their_order_over_failures(cluster, producer):
             if number % 50 == 0 and not broker.script["Send"]:
                 broker.script["Send"].append(Break())
         for key in ("k1", "k2", "k3"):
-            producer.send_async(Message("T", b"%d" % number), key=key).add_done_callback(
+            producer.send_async(Message("T", b"%d" % number), message_group=key).add_done_callback(
                 lambda future, key=key: broker_of.setdefault(key, set()).add(future.result().message_queue)
             )
     producer.flush(20)
@@ -335,11 +336,11 @@ def test_a_delayed_message_stays_where_it_was_sent_to(cluster, producer):
     queue = MessageQueue("T", "broker-a", 2)
     cluster.brokers["broker-a", 0].script["Send"].extend([Break()] * 2)
     assert producer.send(Message("T", b"x", delay_level=3), queue=queue).message_queue == queue
-    by_key = producer.send(Message("T", b"x"), key="k").message_queue
+    by_key = producer.send(Message("T", b"x"), message_group="k").message_queue
     cluster.brokers[by_key.broker_name, 0].script["Send"].extend([Break()] * 2)
-    assert producer.send(Message("T", b"x", delay_level=3), key="k").message_queue == by_key
+    assert producer.send(Message("T", b"x", delay_level=3), message_group="k").message_queue == by_key
     lower_queue_count(cluster, 1)
-    assert producer.send(Message("T", b"x", delay_level=3), key="k").message_queue.queue_id == 0
+    assert producer.send(Message("T", b"x", delay_level=3), message_group="k").message_queue.queue_id == 0
 
 
 def test_columns_arrive_row_by_row(cluster, producer):
@@ -361,10 +362,10 @@ def test_columns_arrive_row_by_row(cluster, producer):
     assert {(item.queue_id) for item in stored.values()} == {0, 1, 2, 3}
 
 
-def test_rows_of_a_sharding_key_keep_their_order_in_one_queue(cluster, producer):
+def test_rows_of_a_message_group_keep_their_order_in_one_queue(cluster, producer):
     count = 3000
     bodies = pa.array([b"%d" % row for row in range(count)])
-    producer.send_columns("T", bodies, sharding_keys=pa.array([f"key-{row % 7}" for row in range(count)]))
+    producer.send_columns("T", bodies, message_groups=pa.array([f"key-{row % 7}" for row in range(count)]))
     by_key: dict[str, list[record.Record]] = {}
     for item in cluster.messages("T"):
         by_key.setdefault(item.properties["__SHARDINGKEY"], []).append(item)
@@ -372,24 +373,24 @@ def test_rows_of_a_sharding_key_keep_their_order_in_one_queue(cluster, producer)
     for items in by_key.values():
         rows = [int(item.body) for item in items]
         assert rows == sorted(rows)
-    same = producer.send(Message("T", b"one"), key="key-3").message_queue.queue_id
+    same = producer.send(Message("T", b"one"), message_group="key-3").message_queue.queue_id
     assert by_key["key-3"][0].queue_id == same
 
 
-def test_a_row_whose_sharding_key_is_null_goes_as_if_there_were_no_keys(cluster, producer):
+def test_a_row_whose_message_group_is_null_goes_as_if_there_were_no_keys(cluster, producer):
     count = 800
     bodies = pa.array([b"%d" % row for row in range(count)])
     none = pa.array([None] * count, pa.string())
-    producer.send_columns("T", bodies, sharding_keys=none)
+    producer.send_columns("T", bodies, message_groups=none)
     queues = Counter(stored.queue_id for stored in cluster.messages("T"))
     assert queues == dict.fromkeys(range(4), count // 4)
     assert not any("__SHARDINGKEY" in stored.properties for stored in cluster.messages("T"))
 
 
-def test_rows_with_and_without_a_sharding_key_in_one_call(cluster, producer):
+def test_rows_with_and_without_a_message_group_in_one_call(cluster, producer):
     rows = range(800)
     keys = pa.array([f"key-{row % 4}" if row % 2 else None for row in rows])
-    results = producer.send_columns("T", pa.array([b"%d" % row for row in rows]), sharding_keys=keys)
+    results = producer.send_columns("T", pa.array([b"%d" % row for row in rows]), message_groups=keys)
     assert len({result.msg_id for result in results}) == 800
     of_key: dict[str | None, list[record.Record]] = {}
     for stored in cluster.messages("T"):
@@ -454,7 +455,7 @@ def test_keys_find_their_new_queue_and_keep_their_order(cluster, producer, old_c
     for broker in masters(cluster):
         broker.old_code = old_code
     lower_queue_count(cluster, 1)
-    results = producer.send_columns("T", pa.array([b"%d" % row for row in range(900)]), sharding_keys=pa.array(keys))
+    results = producer.send_columns("T", pa.array([b"%d" % row for row in range(900)]), message_groups=pa.array(keys))
     assert len({result.msg_id for result in results}) == 900
     by_id = {stored.message_id: stored for stored in cluster.messages("T")}
     for result in results:  # joined results name the broker and the place of each row
@@ -464,7 +465,7 @@ def test_keys_find_their_new_queue_and_keep_their_order(cluster, producer, old_c
     names = {}
     for result in results:
         names.setdefault(by_id[result.msg_id].properties["__SHARDINGKEY"], set()).add(result.message_queue)
-    again = {key: producer.send(Message("T", b"z"), key=key).message_queue for key in set(keys)}
+    again = {key: producer.send(Message("T", b"z"), message_group=key).message_queue for key in set(keys)}
     assert names == {key: {queue} for key, queue in again.items()}
     for key in set(keys):
         rows = [int(stored.body) for stored in cluster.messages("T") if keys_of(stored) == key and stored.body != b"z"]
@@ -522,7 +523,7 @@ def test_of_two_batches_by_an_old_route_the_second_waits_for_the_route_that_the_
         monkeypatch.setattr(directory.transport, "send", watched)
         monkeypatch.setattr(directory, "_asking", WatchedLock(second_is_there.set))
         keys = pa.array([f"key-{row % 9}" for row in range(90)])
-        results = producer.send_columns("T", pa.array([b"%d" % row for row in range(90)]), sharding_keys=keys)
+        results = producer.send_columns("T", pa.array([b"%d" % row for row in range(90)]), message_groups=keys)
         assert {result.message_queue.queue_id for result in results} == {0}
         assert producer.stats.failed == 0
 
@@ -536,7 +537,7 @@ def test_messages_by_key_are_routed_anew_too_and_pinned_ones_fail_alone(cluster)
         producer.send(Message("T", b"x"))
         gone, there = MessageQueue("T", "broker-a", 3), MessageQueue("T", "broker-a", 0)
         lower_queue_count(cluster, 1)
-        by_key = [producer.send_async(Message("T", b"%d" % n), key=f"key-{n % 5}") for n in range(50)]
+        by_key = [producer.send_async(Message("T", b"%d" % n), message_group=f"key-{n % 5}") for n in range(50)]
         pinned = [producer.send_async(Message("T", b"p"), queue=queue) for queue in (gone, there)]
         assert {future.result(10).message_queue.queue_id for future in by_key} == {0}
         assert pinned[1].result(10).message_queue == there
@@ -551,18 +552,18 @@ def test_an_own_queue_that_is_gone_is_an_error_with_topic_and_count(cluster, pro
     lower_queue_count(cluster, 2)
     with pytest.raises(QueueNotExist, match=r"topic 'T' has 2 queues to write to at broker 'broker-b'.* queue 2"):
         producer.send(Message("T", b"x"), queue=MessageQueue("T", "broker-b", 2))
-    for sharding_keys in (None, pa.array(["a", "b", None])):
+    for message_groups in (None, pa.array(["a", "b", None])):
         with pytest.raises(SendFailed, match="topic 'T' has 2 queues"):
             producer.send_columns(
-                "T", pa.array([b"y"] * 3), sharding_keys=sharding_keys, queue=MessageQueue("T", "broker-b", 3)
+                "T", pa.array([b"y"] * 3), message_groups=message_groups, queue=MessageQueue("T", "broker-b", 3)
             )
     assert [stored.body for stored in cluster.messages("T")] == [b"x"]
 
 
-def test_columns_with_sharding_keys_and_an_own_queue_go_there_in_their_order(cluster, producer):
+def test_columns_with_message_groups_and_an_own_queue_go_there_in_their_order(cluster, producer):
     queue = MessageQueue("T", "broker-b", 3)
     keys = pa.array([["a", "b", None][row % 3] for row in range(90)])
-    producer.send_columns("T", pa.array([b"%d" % row for row in range(90)]), sharding_keys=keys, queue=queue)
+    producer.send_columns("T", pa.array([b"%d" % row for row in range(90)]), message_groups=keys, queue=queue)
     stored = cluster.messages("T")
     assert {one.queue_id for one in stored} == {3}
     assert [int(one.body) for one in stored] == list(range(90))
@@ -585,7 +586,7 @@ def test_an_unexpected_error_reaches_its_caller_and_ends_no_sender(cluster, prod
             with pytest.raises(ZeroDivisionError):
                 producer.send_async(Message("T", b"%d" % number)).result(10)
             with pytest.raises(ZeroDivisionError):
-                producer.send(Message("T", b"%d" % number), key="k")
+                producer.send(Message("T", b"%d" % number), message_group="k")
             with pytest.raises(SendFailed, match="a bug"):
                 producer.send_columns("T", pa.array([b"x"]), timeout_s=10)
     assert producer.send_async(Message("T", b"good")).result(10).send_status == SendStatus.SEND_OK
@@ -711,4 +712,24 @@ def test_a_name_server_that_does_not_answer_is_named(cluster):
     with FakeCluster() as other:
         dead = other.address
     with Producer(dead) as producer, pytest.raises(RocketSimError, match=f"no name server answered \\({dead}\\)"):
+        producer.send(Message("T", b"x"))
+
+
+def test_a_message_group_may_be_given_by_its_older_names(cluster):
+    with Producer(cluster.address) as older:
+        queue = older.send(Message("T", b"x"), key="g").message_queue
+        rows = older.send_columns("T", pa.array([b"y"]), sharding_keys=pa.array(["g"]))
+    with Producer(cluster.address) as newer:
+        assert newer.send(Message("T", b"x"), message_group="g").message_queue == queue == rows[0].message_queue
+        with pytest.raises(InvalidParameter, match="given twice"):
+            newer.send(Message("T", b"x"), message_group="g", key="g")
+
+
+@pytest.mark.parametrize(
+    "given", [{"timeout_s": 0.25}, {"send_msg_timeout_ms": 250}, {"timeout_s": 0.25, "send_msg_timeout_ms": 9000}]
+)
+def test_a_timeout_in_seconds_or_by_its_older_name(cluster, given):
+    for broker in cluster.brokers.values():
+        broker.script["Send"].extend([Hang()] * 2)
+    with Producer(cluster.address, **given) as producer, pytest.raises(SendFailed, match=r"within 0\.2\d* s"):
         producer.send(Message("T", b"x"))

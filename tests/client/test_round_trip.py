@@ -152,11 +152,11 @@ def test_a_held_pull_is_woken_by_the_message(topic, producer, consumer):
 def test_messages_of_a_key_stay_in_order(topic, producer, consumer):
     for number in range(200):
         for key in ("a", "b"):
-            producer.send_async(Message(topic, b"%d" % number), key=key)
+            producer.send_async(Message(topic, b"%d" % number), message_group=key)
     producer.flush(10)
     got = everything(consumer, topic)
     for key in ("a", "b"):
-        mine = [message for message in got if message.sharding_key == key]
+        mine = [message for message in got if message.message_group == key]
         assert [int(message.body) for message in mine] == list(range(200))
         assert len({message.queue_id for message in mine}) == 1
 
@@ -237,7 +237,7 @@ def test_a_lowered_queue_count_is_found_out_by_the_send_that_it_refuses(pair, to
     with Admin(pair[0]) as admin:
         admin.update_topic(topic, read_queue_nums=4, write_queue_nums=1)
     keys = pa.array([f"key-{row % 5}" for row in range(50)])
-    results = producer.send_columns(topic, pa.array([b"row %d" % row for row in range(50)]), sharding_keys=keys)
+    results = producer.send_columns(topic, pa.array([b"row %d" % row for row in range(50)]), message_groups=keys)
     assert {result.message_queue.queue_id for result in results} == {0}
     assert producer.stats.failed == 0
     with pytest.raises(QueueNotExist, match=f"topic '{topic}' has 1 queues .* queue 3"):
