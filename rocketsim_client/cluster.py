@@ -1,5 +1,6 @@
 """A RocketSim cluster as a reader and writer of offsets sees it: bounds, searches, commits, ranges of records."""
 
+import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from rocketsim_client.errors import (
@@ -28,6 +29,8 @@ from rocketsim_client.retry import another_may_do_better, tells_more
 from rocketsim_client.routing.members import Member
 from rocketsim_client.routing.router import Router, nobody
 from rocketsim_client.transport.transport import OffsetsAnswer
+
+logger = logging.getLogger(__name__)
 
 # A stream that has to go on after this is opened anew where it was: bounds how long a dead peer is waited for.
 STREAM_DEADLINE_S = 10.0
@@ -265,6 +268,7 @@ class Cluster(Router):
                 failure = error if tells_more(error, failure) else failure
                 failures += 1
                 tried.append(member.address)
+                logger.warning("broker %s: what %s did not send is asked again: %s", broker_name, member.address, error)
                 if isinstance(error, Unreachable):
                     self.failed(member.address, error)
             finally:

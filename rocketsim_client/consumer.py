@@ -11,7 +11,7 @@ from rocketsim_proto.record import RecordError
 
 from rocketsim_client import validation
 from rocketsim_client.cluster import Cluster
-from rocketsim_client.errors import BadAnswer, BrokerRefused, InvalidParameter
+from rocketsim_client.errors import BadAnswer, BrokerRefused, InvalidParameter, MasterNotExist
 from rocketsim_client.expression import TagExpression
 from rocketsim_client.message_view import Messages, no_messages
 from rocketsim_client.model import (
@@ -238,12 +238,19 @@ class PullConsumer:
     # --- the group's offsets --------------------------------------------------------------------------------------
 
     def committed(self, queue: MessageQueue) -> int:
-        """The next offset to read; -1 if the group has none, as far as who answers knows: while its master is gone, a
-        slave may not have the offset yet."""
+        """The next offset to read; -1: the group has none, as the queue's master says.  While the master is away its
+        slave answers; MasterNotExist if the slave has no offset, because it may not have heard of it yet."""
         return self.committed_all([queue])[queue]
 
     def committed_all(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
-        return dict.fromkeys(queues, -1) | self._cluster.committed(self.group, queues)
+        """`committed` for many queues.  MasterNotExist names those that nobody who knows has answered for."""
+        found = self._cluster.committed(self.group, queues)
+        if unknown := sorted(set(queues) - found.keys()):
+            raise MasterNotExist(
+                f"nobody knows whether group {self.group!r} has an offset of {', '.join(map(str, unknown))}: the "
+                "master is away and its slave has none; ask again when the master is back"
+            )
+        return found
 
     def commit(self, queue: MessageQueue, offset: int) -> int:
         """Commit the next offset to read: to the master, to any broker of the name while it is gone, to the master

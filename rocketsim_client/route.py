@@ -36,6 +36,15 @@ class TopicRoute:
     queues: tuple[QueueData, ...]
     brokers: Mapping[str, BrokerData]
 
+    def __str__(self) -> str:
+        brokers = [
+            f"{data.broker_name} ({data.read_queue_nums} queues to read, {data.write_queue_nums} to write, perm "
+            f"{data.perm}, epoch {self.epoch(data.broker_name)}) at "
+            + (", ".join(f"{key}@{at}" for key, at in sorted(self.addresses(data.broker_name).items())) or "no address")
+            for data in self.queues
+        ]
+        return "; ".join(brokers)
+
     def readable_queues(self) -> list[MessageQueue]:
         return [
             MessageQueue(self.topic, data.broker_name, queue_id)

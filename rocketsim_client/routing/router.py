@@ -5,6 +5,7 @@ The rules live here, once: a broker that cannot be reached is left at once and n
 route is asked again as soon as it proves wrong.
 """
 
+import logging
 import re
 import threading
 import time
@@ -33,6 +34,8 @@ from rocketsim_client.transport.grpc_transport import GrpcTransport
 from rocketsim_client.transport.transport import Transport
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 LIST_FOR_S = 1.0  # how long a list of all brokers serves
 _ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:;,/\[\]]+):[0-9]{1,5}")
@@ -174,6 +177,9 @@ class Router:
     def _ask_route(self, topic: str) -> TopicRoute:
         """By whom `_asking` is held."""
         route = self.transport.topic_route(topic, self.timeout_s)
+        known = self._routes.get(topic)
+        if known is not None and known != route:
+            logger.info("the route of topic %r has changed: %s", topic, route)
         self._routes.learned(topic, route, self._clock())
         return route
 
@@ -210,10 +216,12 @@ class Router:
         return self._bad.now_bad(self._clock())
 
     def failed(self, address: str, error: RocketSimError) -> None:
-        self._bad.failed(address, self._clock(), silent=isinstance(error, CallTimeout))
+        if self._bad.failed(address, self._clock(), silent=isinstance(error, CallTimeout)):
+            logger.warning("%s is tried last for a while: %s", address, error)
 
     def answered(self, address: str) -> None:
-        self._bad.answered(address)
+        if self._bad.answered(address):
+            logger.info("%s answers again", address)
 
     def next_member(
         self, topic: str, broker_name: str, broker_id: int, tried: Collection[str] = (), *, only_this: bool = False

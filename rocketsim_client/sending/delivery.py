@@ -1,6 +1,7 @@
 """Gets one batch acknowledged: attempts, other brokers, one total timeout.  Blocks its caller; knows nothing of threads
 or futures."""
 
+import logging
 import random
 import re
 import threading
@@ -29,6 +30,8 @@ from rocketsim_client.sending import record_frame
 from rocketsim_client.sending.batch import OutgoingBatch
 from rocketsim_client.sending.fault import LatencyFaults
 from rocketsim_client.sending.selection import RoundRobin
+
+logger = logging.getLogger(__name__)
 
 PAUSE_S = 0.05  # before the second attempt at one and the same broker; doubles
 # Of a queue that is not there; they have no code of its own for it.
@@ -140,6 +143,15 @@ class Delivery:
             tried.append(batch.broker_name)
             if budget.attempts > 1:
                 self._count(sent_again=len(batch))
+                logger.warning(
+                    "topic %r: attempt %d for %d messages, at broker %s after %s: %s",
+                    batch.topic,
+                    budget.attempts,
+                    len(batch),
+                    batch.broker_name,
+                    tried[-2],
+                    failure or "a status that is not SEND_OK",
+                )
             try:
                 part = self._attempt(batch, budget.remaining_s(began))
             except RocketSimError as error:

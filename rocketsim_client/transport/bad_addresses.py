@@ -16,11 +16,15 @@ class BadAddresses:
     def __bool__(self) -> bool:
         return bool(self._until)
 
-    def failed(self, address: str, now: float, *, silent: bool) -> None:
+    def failed(self, address: str, now: float, *, silent: bool) -> bool:
+        """Whether that is news."""
+        is_news = address not in self._until
         self._until[address] = now + (SILENT_FOR_S if silent else UNREACHABLE_FOR_S)
+        return is_news
 
-    def answered(self, address: str) -> None:
-        self._until.pop(address, None)
+    def answered(self, address: str) -> bool:
+        """Whether that is news."""
+        return self._until.pop(address, None) is not None
 
     def now_bad(self, now: float) -> frozenset[str]:
         if not self._until:

@@ -1,5 +1,6 @@
 """The name servers' side of the gRPC transport."""
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
@@ -23,6 +24,8 @@ from rocketsim_client.transport.channels import Channels
 from rocketsim_client.transport.grpc_answers import broker_data
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 
 def check_versions(name_server: str, version: int, brokers: Iterable[ns.BrokerData]) -> None:
@@ -115,8 +118,11 @@ class GrpcNameServers:
                 unknown = error
             except Unreachable as error:
                 failure = error
-                self._bad.failed(address, time.monotonic(), silent=isinstance(error, CallTimeout))
+                if self._bad.failed(address, time.monotonic(), silent=isinstance(error, CallTimeout)):
+                    logger.warning("name server %s is tried last for a while: %s", address, error)
             else:
+                if self._bad.answered(address):
+                    logger.info("name server %s answers again", address)
                 self._preferred = self._name_servers.index(address)
                 return answer
         if unknown:

@@ -10,7 +10,14 @@ from rocketsim_proto import record
 from rocketsim_proto.record import Record
 
 from rocketsim_client import Message, MessageQueue, Producer, PullConsumer, PullStatus
-from rocketsim_client.errors import BadAnswer, BrokerUnavailable, ClientClosed, ExpressionInvalid, InvalidParameter
+from rocketsim_client.errors import (
+    BadAnswer,
+    BrokerUnavailable,
+    ClientClosed,
+    ExpressionInvalid,
+    InvalidParameter,
+    MasterNotExist,
+)
 from tests.support.fake_broker import Answer, Hang, Refuse
 from tests.support.polling import wait_until
 
@@ -218,6 +225,21 @@ def test_offsets_go_to_the_slave_while_the_master_is_gone_and_to_the_master_when
     assert consumer.committed(QUEUE) == 2
     filled.start("broker-a")
     wait_until(lambda: consumer.commit_all({QUEUE: 3}).broker_ids == {"broker-a": 0}, "the master again", 2)
+
+
+def test_an_offset_that_only_a_slave_was_asked_for_and_lacks_is_not_said_to_be_none(filled, consumer):
+    other = MessageQueue("T", "broker-b", 0)
+    consumer.commit(QUEUE, 1)
+    filled.stop("broker-a")
+    assert consumer.committed(QUEUE) == 1  # the slave has that one
+    asked = [QUEUE, MessageQueue("T", "broker-a", 3), other]
+    with pytest.raises(MasterNotExist, match="whether group 'g' has an offset of T@broker-a:3: the master is away"):
+        consumer.committed_all(asked)
+    assert consumer.committed(other) == -1  # its master says so
+    filled.start("broker-a")
+    wait_until(lambda: len(consumer.cluster.route("T", fresh=True).addresses("broker-a")) == 2, "the master")
+    wait_until(lambda: not consumer.cluster.bad_addresses(), "the master is asked again")
+    assert consumer.committed_all(asked) == {asked[0]: 1, asked[1]: -1, other: -1}
 
 
 def test_a_master_that_refuses_for_now_has_its_slave_take_the_commit(filled, consumer):
