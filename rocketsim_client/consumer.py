@@ -6,12 +6,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 from rocketsim_proto.columnar import Records
 from rocketsim_proto.record import RecordError
 
 from rocketsim_client import validation
 from rocketsim_client.cluster import Cluster
-from rocketsim_client.errors import BadAnswer, BrokerRefused, InvalidParameter, MasterNotExist
+from rocketsim_client.errors import BadAnswer, BrokerRefused, InvalidParameter, MasterNotExist, OffsetIllegal
 from rocketsim_client.expression import TagExpression
 from rocketsim_client.message_view import Messages, no_messages
 from rocketsim_client.model import (
@@ -20,6 +21,7 @@ from rocketsim_client.model import (
     GetMessageStatus,
     LogEpoch,
     MessageQueue,
+    OffsetRange,
     PullFrame,
     PullStatus,
     QueueBounds,
@@ -235,6 +237,71 @@ class PullConsumer:
             max_frame_bytes=max_frame_bytes,
         )
 
+    def read(
+        self,
+        topic: str,
+        *,
+        queues: Collection[MessageQueue] | None = None,
+        start: str | int | Mapping[MessageQueue, int] = "earliest",
+        end: Mapping[MessageQueue, int] | None = None,
+        expression: str | None = "*",
+        columns: Sequence[str] | None = None,
+    ) -> pa.RecordBatchReader:
+        """The topic's messages as Arrow batches, up to where its queues end at this call; each queue's in order.
+
+        `queues`: only these.  `start`: `"earliest"`; `"committed"`, the group's offsets (the first message where it has
+        none); a time of storing in ms since 1970; or the offset for each queue.  `end`: the offset to stop before for
+        each queue.  `expression`: tags as in `pull`.  `columns`: only these of topic, brokerName, queueId, queueOffset,
+        msgId, keys, tags, body, flag, bornTimestamp, storeTimestamp, reconsumeTimes, messageGroup, properties,
+        bornHost, storeHost (without it, all but the hosts).  Commits nothing.
+
+        OffsetIllegal, here or while batches are read: the queue does not have these offsets (any more).
+        """
+        from rocketsim_client import arrow, topic_read
+
+        tags, schema = TagExpression.parse(expression), arrow.schema_of(columns)
+        wanted = list(queues) if queues is not None else None
+        bounds = self._cluster.bounds(topic, wanted)
+        for queue in wanted or ():
+            self._is_there(queue, bounds)
+        starts = self._starts(topic, start, bounds)
+        ranges = [
+            OffsetRange(queue, starts[queue], (end or {}).get(queue, bounds[queue].max_offset)) for queue in starts
+        ]
+        for queue, begin, until in ranges:
+            has = bounds[queue]
+            if not has.min_offset <= begin or not max(begin, until) <= has.max_offset:
+                raise OffsetIllegal(
+                    f"{queue}: offsets {begin} to {until} were to be read; the queue has {has.min_offset} to "
+                    f"{has.max_offset}"
+                )
+        return pa.RecordBatchReader.from_batches(
+            schema, topic_read.batches(self._cluster, self.group, ranges, tags, schema)
+        )
+
+    def _starts(
+        self, topic: str, start: str | int | Mapping[MessageQueue, int], bounds: Mapping[MessageQueue, QueueBounds]
+    ) -> dict[MessageQueue, int]:
+        first = {queue: found.min_offset for queue, found in sorted(bounds.items()) if found.readable}
+        if start == "earliest":
+            return first
+        if start == "committed":
+            return first | {queue: at for queue, at in self.committed_all(first).items() if at >= 0}
+        if isinstance(start, int):
+            return self._cluster.search(topic, dict.fromkeys(first, start))
+        if isinstance(start, str):
+            raise InvalidParameter(f"start {start!r}: earliest, committed, a time in ms, or an offset for each queue")
+        for queue in start:
+            self._is_there(queue, bounds)
+        return dict(start)
+
+    @staticmethod
+    def _is_there(queue: MessageQueue, bounds: Mapping[MessageQueue, QueueBounds]) -> None:
+        if queue not in bounds:
+            raise InvalidParameter(
+                f"broker {queue.broker_name!r} has no queue {queue.queue_id} of topic {queue.topic!r}"
+            )
+
     # --- the group's offsets --------------------------------------------------------------------------------------
 
     def committed(self, queue: MessageQueue) -> int:
@@ -280,8 +347,5 @@ class PullConsumer:
 
     def _bounds(self, queue: MessageQueue) -> QueueBounds:
         found = self._cluster.bounds(queue.topic, [queue])
-        if queue not in found:
-            raise InvalidParameter(
-                f"broker {queue.broker_name!r} has no queue {queue.queue_id} of topic {queue.topic!r}"
-            )
+        self._is_there(queue, found)
         return found[queue]

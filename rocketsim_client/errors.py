@@ -87,6 +87,13 @@ class InvalidParameter(RocketSimError):
     code = 29
 
 
+class OffsetIllegal(RocketSimError):
+    """Asked for offsets that the queue does not have (any more): deleted by retention, beyond its end, or cut when a
+    slave was promoted."""
+
+    code = 21
+
+
 class NotFound(RocketSimError):
     """Asked for a message or queue that is not there."""
 

@@ -5,6 +5,7 @@ from functools import cached_property
 from itertools import repeat
 from typing import overload
 
+import pyarrow as pa
 from rocketsim_proto import record
 from rocketsim_proto.columnar import Records
 from rocketsim_proto.compression import CompressionError, decompress
@@ -139,12 +140,24 @@ class FoundMessages(list[MessageView]):
 
 
 class Messages(Sequence[MessageView]):
-    """The messages of one pull, in queue order.  `records` are the same as columns."""
+    """Messages as they were received; those of a pull are in queue order.  `records` are the same as columns."""
 
     def __init__(self, records: Records, data: bytes, broker_name: str) -> None:
         self.records = records
         self._data = data
         self._broker_name = broker_name
+
+    def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """The messages as a table, with the columns of `PullConsumer.read`; compressed bodies are unpacked."""
+        from rocketsim_client import arrow
+
+        schema = arrow.schema_of(columns)
+        topic = self[0].topic if self else ""
+        queues = arrow.queues_in(self.records, topic, self._broker_name)
+        try:
+            return pa.Table.from_batches(arrow.RecordDecoder(schema).batches(self.records, queues, 0), schema)
+        except RecordError as error:
+            raise BadAnswer(f"messages of broker {self._broker_name} cannot be decoded: {error}") from error
 
     @cached_property
     def _views(self) -> list[MessageView]:

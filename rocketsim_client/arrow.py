@@ -1,0 +1,230 @@
+"""Records -> Arrow columns, only those that a schema names, without a Python object a row.  Pure, no I/O.
+
+A frame becomes one RecordBatch, or several where its bodies are compressed and would make a large one.  What is the
+same for consecutive rows (topic, broker name) is repeated, not read; properties are only taken apart if a column of the
+schema is made from them.  `rocketsim_source` makes Spark's batches with the same decoder and a table of more columns.
+"""
+
+import json
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from rocketsim_proto.columnar import Records
+from rocketsim_proto.record import PROPERTY_KEYS, PROPERTY_SHARDING_KEY, PROPERTY_TAGS, RecordError
+
+from rocketsim_client.errors import InvalidParameter
+from rocketsim_client.model import MessageQueue
+
+TIME = pa.timestamp("us", tz="UTC")
+MOST_BYTES = 64 << 20  # of unpacked bodies in one batch
+
+
+class OfQueue(NamedTuple):
+    """The next `size` records of a frame belong to this queue."""
+
+    queue: MessageQueue
+    size: int
+
+
+class Rows(NamedTuple):
+    """What columns are made from."""
+
+    records: Records
+    queues: Sequence[OfQueue]
+    broker_id: int
+    bodies: pa.Array | None  # unpacked; None: no column is made from them
+
+
+def repeated(counted: Sequence[tuple[Any, int]], kind: pa.DataType) -> pa.Array:
+    """Each value as often as its count says."""
+    values = [value for value, _ in counted]
+    if len(set(values)) == 1:
+        return pa.repeat(pa.scalar(values[0], kind), sum(count for _, count in counted))
+    rows = np.repeat(np.arange(len(counted)), [count for _, count in counted])
+    return pa.array(values, kind).take(pa.array(rows))
+
+
+def timestamps(ms: np.ndarray) -> pa.Array:
+    return pa.array(ms * 1000, pa.int64()).cast(TIME)
+
+
+def text_of(binary: pa.Array) -> pa.Array:
+    """Bytes as text; what is not UTF-8 gets the replacement character."""
+    try:
+        return binary.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([None if v is None else v.decode("utf-8", "replace") for v in binary.to_pylist()], pa.string())
+
+
+def json_of(maps: pa.Array) -> pa.Array:
+    return pa.array([json.dumps(dict(pairs), ensure_ascii=False) for pairs in maps.to_pylist()], pa.string())
+
+
+def as_text(column: pa.Array) -> pa.Array:
+    """For a schema that has a string where the column is something else."""
+    if pa.types.is_binary(column.type):
+        return text_of(column)
+    return json_of(column) if pa.types.is_map(column.type) else column
+
+
+Column = Callable[[Rows], pa.Array]
+
+
+def bodies(rows: Rows) -> pa.Array | None:
+    return rows.bodies
+
+
+COLUMNS: dict[str, Column] = {
+    "topic": lambda rows: repeated([(queue.topic, size) for queue, size in rows.queues], pa.string()),
+    "brokername": lambda rows: repeated([(queue.broker_name, size) for queue, size in rows.queues], pa.string()),
+    "queueid": lambda rows: repeated([(queue.queue_id, size) for queue, size in rows.queues], pa.int32()),
+    "queueoffset": lambda rows: pa.array(rows.records.queue_offset),
+    "msgid": lambda rows: rows.records.message_ids(),
+    "keys": lambda rows: rows.records.property(PROPERTY_KEYS),
+    "tags": lambda rows: rows.records.property(PROPERTY_TAGS),
+    "body": bodies,
+    "flag": lambda rows: pa.array(rows.records.flag),
+    "borntimestamp": lambda rows: timestamps(rows.records.born_timestamp),
+    "storetimestamp": lambda rows: timestamps(rows.records.store_timestamp),
+    "reconsumetimes": lambda rows: pa.array(rows.records.reconsume_times),
+    "messagegroup": lambda rows: rows.records.property(PROPERTY_SHARDING_KEY),
+    "properties": lambda rows: rows.records.properties(),
+    "bornhost": lambda rows: rows.records.born_hosts(),
+    "storehost": lambda rows: rows.records.store_hosts(),
+    "servedbybrokerid": lambda rows: repeated([(rows.broker_id, len(rows.records))], pa.int32()),
+}
+
+
+FIELDS = (
+    pa.field("topic", pa.string(), nullable=False),
+    pa.field("brokerName", pa.string(), nullable=False),
+    pa.field("queueId", pa.int32(), nullable=False),
+    pa.field("queueOffset", pa.int64(), nullable=False),
+    pa.field("msgId", pa.string(), nullable=False),
+    pa.field("keys", pa.string()),
+    pa.field("tags", pa.string()),
+    pa.field("body", pa.binary(), nullable=False),
+    pa.field("flag", pa.int32(), nullable=False),
+    pa.field("bornTimestamp", TIME, nullable=False),
+    pa.field("storeTimestamp", TIME, nullable=False),
+    pa.field("reconsumeTimes", pa.int32(), nullable=False),
+    pa.field("messageGroup", pa.string()),
+    pa.field("properties", pa.map_(pa.string(), pa.string()), nullable=False),
+    pa.field("bornHost", pa.string(), nullable=False),
+    pa.field("storeHost", pa.string(), nullable=False),
+)
+NOT_UNASKED = frozenset({"bornHost", "storeHost"})
+
+
+def schema_of(columns: Sequence[str] | None) -> pa.Schema:
+    """These columns of a message, or all but the hosts.  InvalidParameter names one that there is not."""
+    known = {field.name: field for field in FIELDS}
+    if columns is None:
+        return pa.schema([field for field in FIELDS if field.name not in NOT_UNASKED])
+    for name in columns:
+        if name not in known:
+            raise InvalidParameter(f"there is no column {name!r}; columns are {', '.join(known)}")
+    return pa.schema([known[name] for name in columns])
+
+
+class RecordDecoder:
+    """Makes batches of one schema out of frames.  `columns`: how to make each column, by its name in lower case; tags
+    that are none of `tags` (empty: no filter) are left out; `most_bytes` bounds the bodies of a batch.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        columns: Mapping[str, Column] = COLUMNS,
+        *,
+        most_bytes: int = MOST_BYTES,
+        tags: Collection[str] = (),
+        check_crcs: bool = True,
+    ) -> None:
+        self.arrow_schema = schema
+        self._columns = [(columns[field.name.lower()], pa.types.is_string(field.type)) for field in schema]
+        self._has_bodies = any(make is bodies for make, _ in self._columns)
+        self._most_bytes = most_bytes
+        self._tags = pa.array(sorted(set(tags)), pa.string()) if tags else None
+        self._check_crcs = check_crcs
+        self._kept: np.ndarray | None = None  # of the last frame: the rows that its filter let through; None: all
+        self._frame_rows = 0
+
+    def batches(self, records: Records, queues: Sequence[OfQueue], broker_id: int) -> Iterator[pa.RecordBatch]:
+        """A frame's rows: one batch, or several where bodies are larger than the frame once they are unpacked.  A batch
+        has bodies of at most `most_bytes`, or a single row.  RecordError if the records are not what they claim to
+        be.
+        """
+        self._kept, self._frame_rows = None, len(records)
+        if self._check_crcs:
+            records.check()
+        queues = [one for one in queues if one.size]
+        if self._tags is not None:
+            records, queues = self._filtered(records, queues, self._tags)
+        if not len(records):
+            return
+        if not self._has_bodies:
+            yield self._batch(Rows(records, queues, broker_id, None))
+            return
+        for rows, unpacked in records.bodies_uncompressed(self._most_bytes):
+            whole = len(unpacked) == len(records)
+            some, of_some = (records, queues) if whole else (records[rows], queues_of(rows, queues))
+            yield self._batch(Rows(some, of_some, broker_id, unpacked))
+
+    def done(self, rows: int) -> int:
+        """How many of the last frame's records are behind its first `rows` rows: some may be filtered out."""
+        if self._kept is None:
+            return rows
+        return int(self._kept[rows]) if rows < len(self._kept) else self._frame_rows
+
+    def unreadable(self, records: Records) -> list[int]:
+        """The records that `batches` can make no rows of.  One by one: for a frame that is known to have some."""
+        return [row for row in range(len(records)) if not self._is_readable(records[row : row + 1])]
+
+    def _is_readable(self, one: Records) -> bool:
+        try:
+            one.check(crc=self._check_crcs)
+            if self._has_bodies:
+                deque(one.bodies_uncompressed(self._most_bytes), maxlen=0)
+        except RecordError:
+            return False
+        return True
+
+    def _batch(self, rows: Rows) -> pa.RecordBatch:
+        columns = [as_text(make(rows)) if is_text else make(rows) for make, is_text in self._columns]
+        return pa.RecordBatch.from_arrays(columns, schema=self.arrow_schema)
+
+    def _filtered(self, records: Records, queues: Sequence[OfQueue], tags: pa.Array) -> tuple[Records, list[OfQueue]]:
+        """The second look, by string: the broker compared hash codes only, and different tags may share one."""
+        keep = pc.is_in(records.property(PROPERTY_TAGS), value_set=tags).to_numpy(zero_copy_only=False)
+        if keep.all():
+            return records, list(queues)
+        self._kept = np.flatnonzero(keep)
+        edges = np.cumsum([0, *(one.size for one in queues)])
+        counts = [int(keep[start:end].sum()) for start, end in pairwise(edges)]
+        return records[keep], [OfQueue(one.queue, count) for one, count in zip(queues, counts, strict=True) if count]
+
+
+def queues_of(rows: slice, queues: Sequence[OfQueue]) -> list[OfQueue]:
+    """The parts of `queues` that are these rows."""
+    found, row = [], 0
+    for queue, size in queues:
+        inside = min(row + size, rows.stop) - max(row, rows.start)
+        if inside > 0:
+            found.append(OfQueue(queue, inside))
+        row += size
+    return found
+
+
+def queues_in(records: Records, topic: str, broker_name: str) -> list[OfQueue]:
+    """The queues of consecutive records of one topic."""
+    if not len(records):
+        return []
+    ids = records.queue_id
+    edges = [0, *(np.flatnonzero(np.diff(ids)) + 1).tolist(), len(ids)]
+    return [OfQueue(MessageQueue(topic, broker_name, int(ids[a])), b - a) for a, b in pairwise(edges)]

@@ -1,0 +1,97 @@
+"""Ranges of a topic's queues -> Arrow batches, one broker after the other.
+
+Nothing of an answer that does not add up is given to the caller, and nothing is left out: what was deleted, or cut by
+the promotion of a slave, while it was read is an error.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from rocketsim_proto.columnar import Records
+from rocketsim_proto.record import RecordError
+
+from rocketsim_client.arrow import OfQueue, RecordDecoder
+from rocketsim_client.cluster import Cluster
+from rocketsim_client.errors import BadAnswer, OffsetIllegal
+from rocketsim_client.expression import TagExpression
+from rocketsim_client.model import GetMessageStatus, MessageQueue, OffsetRange, PullFrame, Segment, by_broker
+
+
+def batches(
+    cluster: Cluster, group: str, ranges: Collection[OffsetRange], tags: TagExpression, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """All messages of the ranges, those of a queue in their order; with `tags`, those that have one of them."""
+    decoder = RecordDecoder(schema, tags=tags.tags)
+    of_queue = {one.queue: one for one in ranges}
+    for topic, broker_name, queues in by_broker(of_queue):
+        open_ranges = [of_queue[queue] for queue in queues]
+        frames = cluster.pull_range(broker_name, open_ranges, group=group, expression=tags.text)
+        at = [one.from_offset for one in open_ranges]
+        for frame in frames:
+            try:
+                records = Records.walk(frame.records, frame.count, frame.sizes or None)
+                records.check_topic(topic)
+                found = _advance(frame, records, open_ranges, at, is_filtered=bool(tags.tags))
+                yield from decoder.batches(records, found, frame.broker_id)
+            except RecordError as error:
+                raise BadAnswer(
+                    f"broker {broker_name!r} sent records of topic {topic!r} that are not: {error}; read again, and "
+                    "check the broker's store with `rocketsim store verify` if it happens again"
+                ) from error
+
+
+def _advance(
+    frame: PullFrame, records: Records, ranges: Sequence[OffsetRange], at: list[int], *, is_filtered: bool
+) -> list[OfQueue]:
+    """Whose the frame's records are; moves `at`, which has the next offset of each range."""
+    offsets, queue_ids, row = records.queue_offset, records.queue_id, 0
+    found: list[OfQueue] = []
+    for segment in frame.segments:
+        queue, _, until = ranges[segment.range_index]
+        start = at[segment.range_index]
+        _check_whole(queue, segment, start, until)
+        rows = slice(row, row + segment.count)
+        check_rows(queue, queue_ids[rows], offsets[rows], start, min(until, segment.next_offset))
+        if not is_filtered and segment.next_offset - start != segment.count:
+            raise BadAnswer(f"{queue}: {segment.count} records from offset {start} to {segment.next_offset}")
+        row += segment.count
+        at[segment.range_index] = segment.next_offset
+        found.append(OfQueue(queue, segment.count))
+    return found
+
+
+def _check_whole(queue: MessageQueue, segment: Segment, start: int, until: int) -> None:
+    match segment.status:
+        case GetMessageStatus.FOUND | GetMessageStatus.NO_MATCHED_MESSAGE:
+            return
+        case GetMessageStatus.OFFSET_TOO_SMALL | GetMessageStatus.MESSAGE_WAS_REMOVING:
+            reason = "retention has deleted some of them"
+        case GetMessageStatus.OFFSET_TRUNCATED:
+            reason = "a slave was promoted that did not have all of them"
+        case GetMessageStatus.NO_MATCHED_LOGIC_QUEUE:
+            reason = "the queue is not there (any more)"
+        case _:
+            reason = "the broker that answers does not have all of them; its master may"
+    raise OffsetIllegal(
+        f"{queue}: offsets {start} to {until} were to be read, and {reason} ({segment.status.name}); the queue has "
+        f"{segment.min_offset} to {segment.max_offset}"
+    )
+
+
+def check_rows(
+    queue: MessageQueue,
+    queue_ids: npt.NDArray[np.int32],
+    offsets: npt.NDArray[np.int64],
+    start: int,
+    end: int,
+) -> None:
+    """BadAnswer unless these are records of the queue with rising offsets in [start, end)."""
+    if not len(offsets):
+        return
+    in_order = len(offsets) == 1 or bool((np.diff(offsets) > 0).all())
+    if not in_order or offsets[0] < start or offsets[-1] >= end or bool((queue_ids != queue.queue_id).any()):
+        raise BadAnswer(
+            f"records that are not {queue} from {start} to {end} in order: offsets {offsets[0]} to {offsets[-1]}"
+        )
