@@ -1,0 +1,86 @@
+"""docs/client.md: its examples run as they stand, in their order, and its tables agree with the code."""
+
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import rocketsim_client
+from rocketsim_client import Admin, errors
+from rocketsim_client.retry import CURES, Another
+from tests.support.polling import wait_until
+from tests.support.processes import ROOT, Processes
+
+TEXT = (ROOT / "docs/client.md").read_text()
+SNIPPETS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+
+
+@pytest.fixture
+def name_server(tmp_path: Path) -> Iterator[str]:
+    with Processes(tmp_path) as processes:
+        started = processes.start_namesrv()
+        master, _ = processes.start_pair("broker-a", started, brokerRole="SYNC_MASTER")
+        with Admin(started.address) as admin:
+            wait_until(lambda: len(admin.cluster_list()) == 2, "both brokers")
+            wait_until(lambda: admin.ha_status(broker_addr=master.address)[0].slaves, "the slave follows")
+            admin.update_topic("TopicTest", read_queue_nums=4, write_queue_nums=4)
+            wait_until(lambda: "TopicTest" in admin.topic_list(), "the topic")
+        yield started.address
+
+
+@pytest.mark.cluster
+def test_the_examples_run_as_they_stand(
+    name_server: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger = logging.getLogger("rocketsim_client")
+    monkeypatch.setattr(logger, "level", logger.level)
+    names: dict[str, object] = {}
+    printed = []
+    for snippet in SNIPPETS:
+        own = re.sub(r'name_server = "[^"]*"', f'name_server = "{name_server}"', snippet)
+        exec(compile(own, "docs/client.md", "exec"), names)
+        printed.append(capsys.readouterr().out)
+    assert len(SNIPPETS) >= 9
+    assert "TopicTest@broker-a:" in printed[0]
+    assert (
+        printed[3].count("b'a body'") == 1 and printed[3].count("\n") == 1005
+    )  # all that was sent but the delayed one
+    assert "{'tags': 'new', 'queueOffset_count': 2}" in printed[4]
+    assert printed[5].count("broker-a 0 ") == printed[5].count("broker-a 1 ") == 1
+    assert printed[7].startswith("change the message: topic 'TopicTest': the body is empty")
+
+
+def rows(heading: str) -> list[list[str]]:
+    section = TEXT.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:3] == "| `"]
+
+
+def test_every_error_is_in_the_table_with_its_code() -> None:
+    written = {name: row for row in rows("Errors") for name in re.findall(r"`(\w+)`", row[0])}
+    assert set(written) == {name for name in vars(errors) if name in rocketsim_client.__all__} - {"RocketSimError"}
+    for row in rows("Errors"):
+        names, codes = re.findall(r"`(\w+)`", row[0]), re.findall(r"\d+", row[1])
+        for name, code in zip(names, codes * (len(names) if len(codes) == 1 else 1), strict=False):
+            assert getattr(errors, name).code == int(code), name
+
+
+def test_what_is_tried_again_is_what_the_table_says() -> None:
+    another = {Another.YES: "yes", Another.NO: "no", Another.BY_A_TASK: "no", Another.OF_A_SLAVE: "if a slave says it"}
+    by_name = {name: row for row in rows("Errors") for name in re.findall(r"`(\w+)`", row[0])}
+    for kind, cure in CURES.items():
+        row = by_name[kind.__name__]
+        assert row[3] == another[cure.another], kind
+        if kind is not errors.BrokerRefused:  # by its code
+            assert row[4] == ("yes" if cure.send else "no"), kind
+
+
+def test_every_logger_in_the_table_is_one() -> None:
+    loggers = set(re.findall(r"`(rocketsim_client\.[\w.]+)`", TEXT.partition("\n## Logging\n")[2]))
+    found = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in (ROOT / "rocketsim_client").rglob("*.py")
+        if re.search(r"logger\.(warning|info)\(", path.read_text())
+    }
+    assert loggers == found
