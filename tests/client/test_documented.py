@@ -2,38 +2,24 @@
 
 import logging
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 import rocketsim_client
-from rocketsim_client import Admin, errors
+from rocketsim_client import errors
 from rocketsim_client.retry import CURES, Another
-from tests.support.polling import wait_until
-from tests.support.processes import ROOT, Processes
+from tests.client.conftest import RealPair
+from tests.support.processes import ROOT
 
 TEXT = (ROOT / "docs/client.md").read_text()
 SNIPPETS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
 
-@pytest.fixture
-def name_server(tmp_path: Path) -> Iterator[str]:
-    with Processes(tmp_path) as processes:
-        started = processes.start_namesrv()
-        master, _ = processes.start_pair("broker-a", started, brokerRole="SYNC_MASTER")
-        with Admin(started.address) as admin:
-            wait_until(lambda: len(admin.cluster_list()) == 2, "both brokers")
-            wait_until(lambda: admin.ha_status(broker_addr=master.address)[0].slaves, "the slave follows")
-            admin.update_topic("TopicTest", read_queue_nums=4, write_queue_nums=4)
-            wait_until(lambda: "TopicTest" in admin.topic_list(), "the topic")
-        yield started.address
-
-
 @pytest.mark.cluster
 def test_the_examples_run_as_they_stand(
-    name_server: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    real_pair: RealPair, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    name_server, _, _ = real_pair("TopicTest")
     logger = logging.getLogger("rocketsim_client")
     monkeypatch.setattr(logger, "level", logger.level)
     names: dict[str, object] = {}

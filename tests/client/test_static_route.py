@@ -1,16 +1,14 @@
 """Without a name server: the brokers' addresses are given, everything else is asked of the brokers."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from rocketsim_client import Admin, Message, Producer, PullConsumer, SendStatus
 from rocketsim_client.cluster import Cluster
 from rocketsim_client.errors import InvalidParameter, NoPermission
+from tests.client.conftest import RealPair
 from tests.support.fake_broker import FakeCluster
 from tests.support.polling import wait_until
-from tests.support.processes import Processes, ServerProcess
+from tests.support.processes import ServerProcess
 
 
 @pytest.mark.parametrize(
@@ -34,25 +32,10 @@ def test_what_only_a_name_server_knows_is_refused(cluster: FakeCluster) -> None:
             client.topics()
 
 
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[tuple[ServerProcess, ServerProcess]]:
-    """They know a name server, the clients do not."""
-    with Processes(tmp_path) as processes:
-        name_server = processes.start_namesrv()
-        master, slave = processes.start_pair("broker-a", name_server, brokerRole="SYNC_MASTER")
-        with Admin(name_server.address) as admin:
-            wait_until(lambda: len(admin.cluster_list()) == 2, "both are registered")
-            wait_until(lambda: admin.ha_status(broker_addr=master.address)[0].slaves, "the slave follows")
-            admin.update_topic("T", read_queue_nums=2, write_queue_nums=2)
-            wait_until(lambda: [t.topic_name for t in admin.topic_configs(slave.address)].count("T"), "topic T")
-            yield master, slave
-
-
 @pytest.mark.cluster
-def test_a_producer_and_a_consumer_without_a_name_server_follow_a_promotion(
-    pair: tuple[ServerProcess, ServerProcess],
-) -> None:
-    master, slave = pair
+def test_a_producer_and_a_consumer_without_a_name_server_follow_a_promotion(real_pair: RealPair) -> None:
+    """The brokers know a name server, the clients do not."""
+    _, master, slave = real_pair("T")
     brokers = {"broker-a": {0: master.address, 1: slave.address}}
     with Producer(brokers=brokers) as producer, PullConsumer(brokers=brokers, group="g") as consumer:
         queue = producer.publish_queues("T")[0]
@@ -68,6 +51,7 @@ def test_a_producer_and_a_consumer_without_a_name_server_follow_a_promotion(
         sent = producer.send(Message("T", b"three"), queue=queue, timeout_s=10)
         assert sent.queue_offset == 2
         assert [message.body for message in consumer.pull(queue, 1).messages] == [b"two", b"three"]
+        assert consumer.cluster.route("T", fresh=True).addresses("broker-a")[0] == slave.address
         assert consumer.commit_all({queue: 3}).broker_ids == {"broker-a": 0}
 
 
