@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from rocketsim_proto.columnar import Records
+from rocketsim_proto.records.columnar import Records
 
 from benchmarks.bodies import bodies
 from benchmarks.driver_loop import serve

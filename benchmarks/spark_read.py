@@ -3,7 +3,7 @@
 from functools import partial
 from pathlib import Path
 
-from rocketsim_proto.columnar import Records
+from rocketsim_proto.records.columnar import Records
 
 from benchmarks import cluster, null_source, spark, targets
 from benchmarks.bench import Bench, must_be

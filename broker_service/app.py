@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from google.protobuf.internal import api_implementation
 from rocketsim_proto.limits import MAX_RPC_BYTES
-from rocketsim_proto.record import encode_host
+from rocketsim_proto.records.record import encode_host
 
 from broker_service.broker.node import BrokerNode
 from broker_service.config import BrokerConfig, NamesrvConfig

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from rocketsim_proto.columnar import Records
-from rocketsim_proto.record import PROPERTY_KEYS, PROPERTY_SHARDING_KEY, PROPERTY_TAGS, RecordError
+from rocketsim_proto.records.columnar import Records
+from rocketsim_proto.records.record import PROPERTY_KEYS, PROPERTY_SHARDING_KEY, PROPERTY_TAGS, RecordError
 
 from rocketsim_client.errors import InvalidParameter
 from rocketsim_client.model import MessageQueue

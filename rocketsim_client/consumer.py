@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from rocketsim_proto.columnar import Records
-from rocketsim_proto.record import RecordError
+from rocketsim_proto.records.columnar import Records
+from rocketsim_proto.records.record import RecordError
 
 from rocketsim_client import validation
 from rocketsim_client.cluster import Cluster

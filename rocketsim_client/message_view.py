@@ -6,10 +6,10 @@ from itertools import repeat
 from typing import overload
 
 import pyarrow as pa
-from rocketsim_proto import record
-from rocketsim_proto.columnar import Records
-from rocketsim_proto.compression import CompressionError, decompress
-from rocketsim_proto.record import Record, RecordError
+from rocketsim_proto.records import record
+from rocketsim_proto.records.columnar import Records
+from rocketsim_proto.records.compression import CompressionError, decompress
+from rocketsim_proto.records.record import Record, RecordError
 
 from rocketsim_client.errors import BadAnswer
 from rocketsim_client.model import MessageQueue

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import NamedTuple, overload
 
-from rocketsim_proto import record
+from rocketsim_proto.records import record
 
 MASTER_ID = 0  # the broker id of a broker name's master; slaves have higher ones
 

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from rocketsim_proto.columnar import Records
-from rocketsim_proto.record import RecordError
+from rocketsim_proto.records.columnar import Records
+from rocketsim_proto.records.record import RecordError
 
 from rocketsim_client.arrow import OfQueue, RecordDecoder
 from rocketsim_client.cluster import Cluster

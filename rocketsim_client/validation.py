@@ -4,7 +4,7 @@ Pure."""
 import re
 from collections.abc import Sequence
 
-from rocketsim_proto import record
+from rocketsim_proto.records import record
 
 from rocketsim_client.errors import MessageIllegal
 from rocketsim_client.model import Message

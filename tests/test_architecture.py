@@ -58,9 +58,8 @@ STAYS_OUT_OF = {
 COMPOSITION = {ROOT / "broker_service/broker/node.py", ROOT / "broker_service/broker/chores.py"}
 
 # Of the contract the store knows the records, not the calls.
-RECORD_MODULES = {
-    f"rocketsim_proto.{path.stem}" for path in (ROOT / "proto/rocketsim_proto").glob("*.py") if "_pb2" not in path.stem
-}
+RECORDS = "proto/rocketsim_proto/records"
+RECORD_MODULES = {"rocketsim_proto.records", "rocketsim_proto.limits"}
 
 
 def sources(where: str) -> list[Path]:
@@ -105,11 +104,13 @@ def test_of_the_contract_the_store_knows_only_records():
 
 
 def test_records_are_known_without_grpc_or_generated_code():
-    for name in RECORD_MODULES:
-        path = ROOT / "proto" / (name.replace(".", "/") + ".py")
-        if path.exists():
-            wrong = [m for m in imported_modules(path) if is_within(m, {"grpc", "google", "asyncio"}) or "_pb2" in m]
-            assert not wrong, path
+    assert sources(RECORDS)
+    for path in sources(RECORDS):
+        contract = {module for module in imported_modules(path) if module.startswith("rocketsim_proto.")}
+        assert all(is_within(module, RECORD_MODULES) for module in contract), path
+        assert not [module for module in imported_modules(path) if is_within(module, {"grpc", "google", "asyncio"})], (
+            path
+        )
 
 
 def test_nobody_imports_what_puts_the_parts_together_but_the_program():

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from rocketsim_proto.record import decode, parse_offset_message_id
+from rocketsim_proto.records.record import decode, parse_offset_message_id
 
 from broker_service import cold_reads
 from broker_service.broker.broker import Broker

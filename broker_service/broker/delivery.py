@@ -7,8 +7,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from rocketsim_proto import record
-from rocketsim_proto.columnar import Records
+from rocketsim_proto.records import record
+from rocketsim_proto.records.columnar import Records
 
 from broker_service import cold_reads
 from broker_service.broker.broker import Broker, Queue

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from isal import isal_zlib
-from rocketsim_proto.columnar import Records
-from rocketsim_proto.record import (
+from rocketsim_proto.records.columnar import Records
+from rocketsim_proto.records.record import (
     BLANK_SIZE,
     MAX_PROPERTIES_SIZE,
     NAME_END,

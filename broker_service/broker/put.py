@@ -4,8 +4,8 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
-from rocketsim_proto import record
-from rocketsim_proto.record import PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC
+from rocketsim_proto.records import record
+from rocketsim_proto.records.record import PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC
 
 from broker_service.broker.broker import Broker
 from broker_service.broker.frame import Frame, FrameLimits, check_frame

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from rocketsim_proto import record
-from rocketsim_proto.columnar import Records
-from rocketsim_proto.record import (
+from rocketsim_proto.records import record
+from rocketsim_proto.records.columnar import Records
+from rocketsim_proto.records.record import (
     BLANK,
     BLANK_MAGIC,
     PROPERTY_DELAY,

@@ -1,6 +1,6 @@
 """A TAG subscription as a consumer writes it: `*`, or `TagA || TagB`.  Pure."""
 
-from rocketsim_proto.record import tags_code
+from rocketsim_proto.records.record import tags_code
 
 from broker_service.errors import InvalidParameter, SubscriptionParseFailed
 

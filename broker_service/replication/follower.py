@@ -10,7 +10,7 @@ from pathlib import Path
 
 from isal import isal_zlib
 from rocketsim_proto import replication_pb2 as pb
-from rocketsim_proto.record import RecordError
+from rocketsim_proto.records.record import RecordError
 from rocketsim_proto.versions import REPLICATION, too_new
 
 from broker_service.errors import StaleEpoch

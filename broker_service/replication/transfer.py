@@ -15,7 +15,7 @@ from typing import Protocol
 from isal import isal_zlib
 from rocketsim_proto import replication_pb2 as pb
 from rocketsim_proto.metadata_pb2 import Metadata, QueueFloor
-from rocketsim_proto.record import RecordError
+from rocketsim_proto.records.record import RecordError
 from rocketsim_proto.versions import REPLICATION
 
 from broker_service.errors import StaleEpoch

@@ -11,8 +11,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from rocketsim_proto.columnar import Records
-from rocketsim_proto.record import BLANK_MAGIC, BLANK_SIZE, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_SIZE, RecordError
+from rocketsim_proto.records.columnar import Records
+from rocketsim_proto.records.record import (
+    BLANK_MAGIC,
+    BLANK_SIZE,
+    MESSAGE_MAGIC,
+    MESSAGE_MAGIC_V2,
+    MIN_SIZE,
+    RecordError,
+)
 
 from broker_service.store.commit_log import CommitLog
 

@@ -7,7 +7,7 @@ touches only what is named there.
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from rocketsim_proto.record import HEAD_SIZE, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_SIZE, SYS_FLAG_BORN_HOST_V6
+from rocketsim_proto.records.record import HEAD_SIZE, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_SIZE, SYS_FLAG_BORN_HOST_V6
 
 from broker_service.errors import NotFound, ServiceNotAvailable, StoreCorrupt
 from broker_service.store.files import Buffer, Files, used_size

@@ -12,8 +12,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
-from rocketsim_proto.columnar import Records
-from rocketsim_proto.record import PROPERTY_DELAY, SYS_FLAG_TRANSACTION_MASK
+from rocketsim_proto.records.columnar import Records
+from rocketsim_proto.records.record import PROPERTY_DELAY, SYS_FLAG_TRANSACTION_MASK
 
 from broker_service.store.consume_queue import ENTRY, Entries
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct
 
 import numpy as np
-from rocketsim_proto.record import (
+from rocketsim_proto.records.record import (
     NAME_END,
     PROPERTY_DELAY,
     PROPERTY_END,

@@ -7,9 +7,9 @@ them into one: views over the maps, cast to `binary`, which copies in C.
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from rocketsim_proto import slices
-from rocketsim_proto.layout import HEAD
-from rocketsim_proto.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_SIZE
+from rocketsim_proto.records import slices
+from rocketsim_proto.records.layout import HEAD
+from rocketsim_proto.records.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_SIZE
 
 from broker_service.store.commit_log import CommitLog
 

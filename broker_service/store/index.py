@@ -11,8 +11,8 @@ from datetime import datetime
 from pathlib import Path
 
 import numpy as np
-from rocketsim_proto.columnar import Records
-from rocketsim_proto.slices import FEW
+from rocketsim_proto.records.columnar import Records
+from rocketsim_proto.records.slices import FEW
 
 from broker_service.errors import ReadFailed, StoreCorrupt
 from broker_service.store.chain import LogScan

@@ -10,15 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from rocketsim_proto.columnar import Records, java_hash
-from rocketsim_proto.record import (
+from rocketsim_proto.records.columnar import Records, java_hash
+from rocketsim_proto.records.record import (
     PROPERTY_KEYS,
     PROPERTY_TAGS,
     PROPERTY_UNIQ_KEY,
     SYS_FLAG_TRANSACTION_MASK,
     tags_code,
 )
-from rocketsim_proto.slices import flat
+from rocketsim_proto.records.slices import flat
 
 from broker_service.store.dispatch import ROLLED_BACK
 

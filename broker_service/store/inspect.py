@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rocketsim_proto.columnar import Records
+from rocketsim_proto.records.columnar import Records
 
 from broker_service.store.consume_queue import ENTRY_SIZE
 from broker_service.store.offline import Blank, Damaged, Whole, committed_offsets, numbered_files, queues

@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from rocketsim_proto import record as record_format
-from rocketsim_proto.columnar import Records
-from rocketsim_proto.record import BLANK, BLANK_SIZE, PROPERTY_KEYS, PROPERTY_UNIQ_KEY, Record, RecordError
+from rocketsim_proto.records import record as record_format
+from rocketsim_proto.records.columnar import Records
+from rocketsim_proto.records.record import BLANK, BLANK_SIZE, PROPERTY_KEYS, PROPERTY_UNIQ_KEY, Record, RecordError
 
 from broker_service.errors import DiskFull, FlushFailed, NotFound, ReadFailed, RocketSimError, ServiceNotAvailable
 from broker_service.model import Appended

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rocketsim_proto import record
-from rocketsim_proto.columnar import Records
-from rocketsim_proto.record import BLANK, BLANK_MAGIC, BLANK_SIZE, MIN_SIZE, Record, RecordError
+from rocketsim_proto.records import record
+from rocketsim_proto.records.columnar import Records
+from rocketsim_proto.records.record import BLANK, BLANK_MAGIC, BLANK_SIZE, MIN_SIZE, Record, RecordError
 
 from broker_service.store.chain import Stop, walk
 from broker_service.store.committed import committed

@@ -9,7 +9,7 @@ has it:
 from dataclasses import dataclass
 
 import numpy as np
-from rocketsim_proto.record import BLANK_SIZE
+from rocketsim_proto.records.record import BLANK_SIZE
 
 from broker_service.errors import MessageIllegal
 

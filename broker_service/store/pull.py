@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from rocketsim_proto.record import FIXED_SIZE_V4
+from rocketsim_proto.records.record import FIXED_SIZE_V4
 
 from broker_service.model import GetMessageStatus
 from broker_service.store.commit_log import CommitLog, store_timestamp_at

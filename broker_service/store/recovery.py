@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from isal import isal_zlib
-from rocketsim_proto.columnar import Records
+from rocketsim_proto.records.columnar import Records
 
 from broker_service.errors import FlushFailed, StoreCorrupt
 from broker_service.store.chain import LogScan

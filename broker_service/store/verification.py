@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from rocketsim_proto.columnar import Records
+from rocketsim_proto.records.columnar import Records
 
 from broker_service.errors import StoreCorrupt
 from broker_service.store.consume_queue import ENTRY, FILLER_SIZE, Entries

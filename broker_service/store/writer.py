@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
-from rocketsim_proto.columnar import Records
-from rocketsim_proto.record import BLANK, BLANK_MAGIC, BLANK_SIZE, RecordError
+from rocketsim_proto.records.columnar import Records
+from rocketsim_proto.records.record import BLANK, BLANK_MAGIC, BLANK_SIZE, RecordError
 
 from broker_service.errors import DiskFull, StoreCorrupt
 from broker_service.model import Appended, QueueAppend

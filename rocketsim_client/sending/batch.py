@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import zstandard
-from rocketsim_proto import record
-from rocketsim_proto.columnar import encode_property_columns
+from rocketsim_proto.records import record
+from rocketsim_proto.records.columnar import encode_property_columns
 
 from rocketsim_client.model import Message, MessageQueue
 from rocketsim_client.transport.transport import Outgoing

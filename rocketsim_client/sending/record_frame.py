@@ -7,7 +7,7 @@ long to begin with as some fifty messages.
 from typing import Any
 
 import numpy as np
-from rocketsim_proto import columnar, record
+from rocketsim_proto.records import columnar, record
 
 from rocketsim_client.transport.transport import Outgoing
 

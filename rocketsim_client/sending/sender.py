@@ -10,7 +10,7 @@ from typing import cast
 
 import numpy as np
 import pyarrow as pa
-from rocketsim_proto.columnar import UniqIds
+from rocketsim_proto.records.columnar import UniqIds
 
 from rocketsim_client.errors import MessageIllegal, QueueNotExist, RocketSimError, SendFailed
 from rocketsim_client.model import BatchPart, Message, MessageQueue, SendResult, SendResults

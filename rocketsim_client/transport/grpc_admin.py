@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 from rocketsim_proto import admin_pb2 as pb
 from rocketsim_proto import metadata_pb2 as meta
 from rocketsim_proto.admin_pb2_grpc import AdminStub
-from rocketsim_proto.columnar import Records
-from rocketsim_proto.record import RecordError
+from rocketsim_proto.records.columnar import Records
+from rocketsim_proto.records.record import RecordError
 
 from rocketsim_client.admin_model import (
     ConsumeProgress,

@@ -8,7 +8,7 @@ import numpy as np
 from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto import namesrv_pb2 as ns
 from rocketsim_proto.bytes_field import Received
-from rocketsim_proto.slices import FEW
+from rocketsim_proto.records.slices import FEW
 
 from rocketsim_client.errors import BadAnswer
 from rocketsim_client.model import (

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
-from rocketsim_proto.columnar import Records
-from rocketsim_proto.record import PROPERTY_KEYS, PROPERTY_SHARDING_KEY, PROPERTY_TAGS, RecordError
+from rocketsim_proto.records.columnar import Records
+from rocketsim_proto.records.record import PROPERTY_KEYS, PROPERTY_SHARDING_KEY, PROPERTY_TAGS, RecordError
 
 from rocketsim_client.model import MessageQueue
 from rocketsim_source.options.source_options import SourceOptions

@@ -10,7 +10,7 @@ from collections.abc import Iterator, MutableMapping
 import pyarrow as pa
 from pyspark.sql.types import StructType
 from rocketsim_proto.allocation import share_freed_memory
-from rocketsim_proto.record import RecordError
+from rocketsim_proto.records.record import RecordError
 
 from rocketsim_client.model import MessageQueue
 from rocketsim_source.connection import Connection

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from rocketsim_proto.columnar import RecordError, Records
+from rocketsim_proto.records.columnar import RecordError, Records
 
 from rocketsim_client.errors import (
     BadAnswer,

@@ -31,8 +31,8 @@ from pyspark.sql.types import (
     TimestampNTZType,
     TimestampType,
 )
-from rocketsim_proto.slices import fixed_binary
-from rocketsim_proto.unique_ids import hex_strings
+from rocketsim_proto.records.slices import fixed_binary
+from rocketsim_proto.records.unique_ids import hex_strings
 
 # Values that are equal have one form, so that they have one hash.  (Not so fractions: 0.0 and -0.0, NaN.)
 HASHED: tuple[type[DataType], ...] = (

@@ -11,7 +11,7 @@ from rocketsim_proto import admin_pb2 as pb
 from rocketsim_proto.admin_pb2_grpc import AdminStub
 from rocketsim_proto.broker_pb2 import PullRequest
 from rocketsim_proto.metadata_pb2 import SubscriptionGroupConfig, TopicConfig
-from rocketsim_proto.record import offset_message_id
+from rocketsim_proto.records.record import offset_message_id
 
 from broker_service.admin import operations
 from broker_service.broker.commits import CommitEntry, Commits

@@ -12,7 +12,7 @@ from rocketsim_proto import admin_pb2, replication_pb2
 from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto.admin_pb2_grpc import AdminStub
 from rocketsim_proto.message_pb2 import CommitStatus, QueueId
-from rocketsim_proto.record import Record
+from rocketsim_proto.records.record import Record
 
 from broker_service.broker import chores
 from broker_service.broker.mastership import Standing

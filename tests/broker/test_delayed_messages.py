@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rocketsim_proto import record
-from rocketsim_proto.record import Record, RecordError
+from rocketsim_proto.records import record
+from rocketsim_proto.records.record import Record, RecordError
 
 from broker_service.broker.delivery import Delivery
 from broker_service.broker.node import BrokerNode

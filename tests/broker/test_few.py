@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from rocketsim_proto import record
-from rocketsim_proto.columnar import Records
-from rocketsim_proto.record import SYS_FLAG_COMPRESSED, SYS_FLAG_STORE_HOST_V6
+from rocketsim_proto.records import record
+from rocketsim_proto.records.columnar import Records
+from rocketsim_proto.records.record import SYS_FLAG_COMPRESSED, SYS_FLAG_STORE_HOST_V6
 
 from broker_service.broker.frame import Frame, FrameLimits, check_frame
 from broker_service.errors import MessageIllegal, RocketSimError

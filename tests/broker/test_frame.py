@@ -4,8 +4,8 @@ import zlib
 from typing import Any
 
 import pytest
-from rocketsim_proto import record
-from rocketsim_proto.record import (
+from rocketsim_proto.records import record
+from rocketsim_proto.records.record import (
     SYS_FLAG_COMPRESSED,
     SYS_FLAG_STORE_HOST_V6,
     offset_message_id,

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rocketsim_proto.columnar import Records
-from rocketsim_proto.record import encode_host, offset_message_id
+from rocketsim_proto.records.columnar import Records
+from rocketsim_proto.records.record import encode_host, offset_message_id
 
 from broker_service.admin.operations import Operations
 from broker_service.broker import put as put_path

@@ -1,7 +1,7 @@
 """TAG subscriptions."""
 
 import pytest
-from rocketsim_proto.record import tags_code
+from rocketsim_proto.records.record import tags_code
 
 from broker_service.broker.subscription import tags_codes_of
 from broker_service.errors import InvalidParameter, SubscriptionParseFailed

@@ -6,7 +6,7 @@ import socket
 import grpc
 import pytest
 from rocketsim_proto import broker_pb2 as pb
-from rocketsim_proto.columnar import Records
+from rocketsim_proto.records.columnar import Records
 
 from rocketsim_client import Cluster, Message, MessageQueue, Producer, QueueRange
 from rocketsim_client.errors import (

@@ -6,8 +6,8 @@ import time
 import numpy as np
 import pytest
 from rocketsim_proto import broker_pb2 as pb
-from rocketsim_proto import record
-from rocketsim_proto.record import Record
+from rocketsim_proto.records import record
+from rocketsim_proto.records.record import Record
 
 from rocketsim_client import Message, MessageQueue, Producer, PullConsumer, PullStatus
 from rocketsim_client.errors import (

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 from rocketsim_proto import broker_pb2 as pb
-from rocketsim_proto import record
-from rocketsim_proto.compression import decompress
+from rocketsim_proto.records import record
+from rocketsim_proto.records.compression import decompress
 
 from rocketsim_client import Message, MessageQueue, Producer, RocketSimError, SendFailed, SendStatus
 from rocketsim_client.errors import (

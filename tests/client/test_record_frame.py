@@ -3,8 +3,8 @@
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
-from rocketsim_proto import record
-from rocketsim_proto.record import Record
+from rocketsim_proto.records import record
+from rocketsim_proto.records.record import Record
 
 from rocketsim_client.sending import record_frame
 from rocketsim_client.transport.channels import LOOPBACK, local_ipv4

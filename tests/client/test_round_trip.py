@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from rocketsim_proto.columnar import Records
+from rocketsim_proto.records.columnar import Records
 
 from rocketsim_client import (
     Admin,

@@ -3,9 +3,10 @@
 import uuid
 from collections.abc import Callable, Mapping
 
-from rocketsim_proto import admin_pb2, record
+from rocketsim_proto import admin_pb2
 from rocketsim_proto.admin_pb2_grpc import AdminStub
-from rocketsim_proto.columnar import Records
+from rocketsim_proto.records import record
+from rocketsim_proto.records.columnar import Records
 
 from rocketsim_client.errors import ServiceNotAvailable, TopicNotExist
 from rocketsim_client.model import CommitStatus, MessageQueue, QueueRange

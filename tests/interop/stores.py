@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-from rocketsim_proto.columnar import Records, UniqIds, encode
-from rocketsim_proto.record import encode_host, encode_properties
+from rocketsim_proto.records.columnar import Records, UniqIds, encode
+from rocketsim_proto.records.record import encode_host, encode_properties
 
 from broker_service.store.config import StoreConfig
 from broker_service.store.json_file import JsonFile

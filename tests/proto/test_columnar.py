@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rocketsim_proto import record
-from rocketsim_proto.columnar import RecordError, Records
-from rocketsim_proto.record import Record
-from rocketsim_proto.slices import FEW
+from rocketsim_proto.records import record
+from rocketsim_proto.records.columnar import RecordError, Records
+from rocketsim_proto.records.record import Record
+from rocketsim_proto.records.slices import FEW
 
 from tests.support.records import decode_all, encode_raw, in_bulk, record_bytes
 

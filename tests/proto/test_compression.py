@@ -7,10 +7,10 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
-from rocketsim_proto import columnar, record
-from rocketsim_proto.columnar import RecordError, Records
-from rocketsim_proto.compression import LZ4, ZLIB, ZSTD, CompressionError, decompress
-from rocketsim_proto.record import Record
+from rocketsim_proto.records import columnar, record
+from rocketsim_proto.records.columnar import RecordError, Records
+from rocketsim_proto.records.compression import LZ4, ZLIB, ZSTD, CompressionError, decompress
+from rocketsim_proto.records.record import Record
 
 from tests.support.golden import golden_records
 

@@ -5,10 +5,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rocketsim_proto import record
-from rocketsim_proto.columnar import RecordError, Records, encode
-from rocketsim_proto.encoding import body_crcs, slice_crcs
-from rocketsim_proto.record import Record
+from rocketsim_proto.records import record
+from rocketsim_proto.records.columnar import RecordError, Records, encode
+from rocketsim_proto.records.encoding import body_crcs, slice_crcs
+from rocketsim_proto.records.record import Record
 
 from tests.support.records import hosts, int32, property_pairs, topics
 

@@ -2,7 +2,7 @@
 
 import hashlib
 
-from rocketsim_proto.columnar import Records
+from rocketsim_proto.records.columnar import Records
 
 from tests.support.golden import golden_records
 

@@ -3,8 +3,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rocketsim_proto import record
-from rocketsim_proto.columnar import java_hash
+from rocketsim_proto.records import record
+from rocketsim_proto.records.columnar import java_hash
 
 
 @given(st.lists(st.none() | st.text(st.characters(codec="utf-8"), max_size=50)))

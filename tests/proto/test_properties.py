@@ -5,9 +5,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rocketsim_proto import record
-from rocketsim_proto.columnar import encode_property_columns
-from rocketsim_proto.properties import Properties
+from rocketsim_proto.records import record
+from rocketsim_proto.records.columnar import encode_property_columns
+from rocketsim_proto.records.properties import Properties
 
 from tests.support.records import in_bulk, odd_properties, property_pairs, values
 

@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
-from rocketsim_proto.property_columns import joined
-from rocketsim_proto.slices import binary_slices, extremes
+from rocketsim_proto.records.property_columns import joined
+from rocketsim_proto.records.slices import binary_slices, extremes
 
 COUNTS = st.integers(1, 100)
 

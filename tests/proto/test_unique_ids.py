@@ -7,7 +7,7 @@ from itertools import count
 
 from hypothesis import given
 from hypothesis import strategies as st
-from rocketsim_proto.columnar import UniqIds
+from rocketsim_proto.records.columnar import UniqIds
 
 NOW = int(datetime(2026, 11, 20, 12, 0, 0, 123000, tzinfo=UTC).timestamp() * 1000)
 SINCE_MONTH_BEGAN = NOW - int(datetime(2026, 11, 1, tzinfo=UTC).timestamp() * 1000)

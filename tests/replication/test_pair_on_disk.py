@@ -4,7 +4,7 @@ import asyncio
 from contextlib import contextmanager
 
 import pytest
-from rocketsim_proto.record import Record, encode_host
+from rocketsim_proto.records.record import Record, encode_host
 
 from broker_service.errors import NotFound
 from broker_service.model import PutStatus

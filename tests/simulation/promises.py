@@ -23,7 +23,8 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from rocketsim_proto import broker_pb2 as pb
-from rocketsim_proto import message_pb2, record
+from rocketsim_proto import message_pb2
+from rocketsim_proto.records import record
 
 from broker_service.broker.names import SCHEDULE_TOPIC
 from broker_service.replication.epochs import Epoch, common_prefix

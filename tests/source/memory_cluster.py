@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
-from rocketsim_proto import record
+from rocketsim_proto.records import record
 
 from rocketsim_client.errors import BrokerNotExist, BrokerRefused, BrokerUnavailable, RocketSimError, TopicNotExist
 from rocketsim_client.model import (

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType
-from rocketsim_proto import record
-from rocketsim_proto.columnar import Records
-from rocketsim_proto.record import Record, RecordError
+from rocketsim_proto.records import record
+from rocketsim_proto.records.columnar import Records
+from rocketsim_proto.records.record import Record, RecordError
 
 from rocketsim_client.model import MessageQueue
 from rocketsim_source.options.option_values import OptionError

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from rocketsim_proto.columnar import Records
+from rocketsim_proto.records.columnar import Records
 
 from rocketsim_client.errors import CommitFailed
 from rocketsim_client.model import MessageQueue, OffsetRange, PullFrame

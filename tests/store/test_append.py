@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rocketsim_proto import record
+from rocketsim_proto.records import record
 
 from broker_service.errors import DiskFull, MessageIllegal, ServiceNotAvailable
 from broker_service.model import QueueAppend

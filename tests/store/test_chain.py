@@ -3,8 +3,8 @@
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from rocketsim_proto import record
-from rocketsim_proto.columnar import Records
+from rocketsim_proto.records import record
+from rocketsim_proto.records.columnar import Records
 
 from broker_service.store.chain import Stop, sound, walk
 

@@ -3,9 +3,9 @@
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from rocketsim_proto import record
-from rocketsim_proto.columnar import Records
-from rocketsim_proto.record import Record, tags_code
+from rocketsim_proto.records import record
+from rocketsim_proto.records.columnar import Records
+from rocketsim_proto.records.record import Record, tags_code
 
 from broker_service.store.dispatch import queue_offsets, queue_runs
 

@@ -4,7 +4,7 @@ import hashlib
 import shutil
 
 import pytest
-from rocketsim_proto import record
+from rocketsim_proto.records import record
 
 from broker_service.store.message_store import MessageStore, StoreConfig
 from tests.support.golden import golden_dump, unpack_golden

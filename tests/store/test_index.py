@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rocketsim_proto.record import tags_code
+from rocketsim_proto.records.record import tags_code
 
 from broker_service.store import index_file, message_store
 from broker_service.store.files import Files

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from hypothesis import example, given
 from hypothesis import strategies as st
-from rocketsim_proto import record
-from rocketsim_proto.columnar import Records
-from rocketsim_proto.record import Record, tags_code
+from rocketsim_proto.records import record
+from rocketsim_proto.records.columnar import Records
+from rocketsim_proto.records.record import Record, tags_code
 
 from broker_service.store.index_keys import index_keys, joined
 from tests.support.records import in_bulk, records

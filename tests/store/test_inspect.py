@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rocketsim_proto import record
-from rocketsim_proto.record import Record
+from rocketsim_proto.records import record
+from rocketsim_proto.records.record import Record
 
 from broker_service.store.inspect import Finding, Severity, dump, verify
 from broker_service.store.offset_journal import NO_OFFSET, OffsetEntry, OffsetJournal

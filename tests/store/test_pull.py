@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rocketsim_proto.record import tags_code
+from rocketsim_proto.records.record import tags_code
 
 from broker_service.errors import NotFound, StoreCorrupt
 from broker_service.model import GetMessageStatus as Status

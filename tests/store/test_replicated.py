@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rocketsim_proto.record import RecordError
+from rocketsim_proto.records.record import RecordError
 
 from broker_service.errors import StoreCorrupt
 from broker_service.store import few

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rocketsim_proto.columnar import Records
+from rocketsim_proto.records.columnar import Records
 
 from broker_service import cold_reads
 from broker_service.errors import ReadFailed

@@ -4,9 +4,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from rocketsim_proto import record
-from rocketsim_proto.columnar import Records
-from rocketsim_proto.properties import _Pieces
+from rocketsim_proto.records import record
+from rocketsim_proto.records.columnar import Records
+from rocketsim_proto.records.properties import _Pieces
 
 from broker_service.store.inspect import dump, verify
 from broker_service.store.message_store import MessageStore, StoreConfig

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from rocketsim_proto import namesrv_pb2, namesrv_pb2_grpc, record
+from rocketsim_proto import namesrv_pb2, namesrv_pb2_grpc
 from rocketsim_proto.broker_pb2_grpc import BrokerStub
-from rocketsim_proto.record import Record
+from rocketsim_proto.records import record
+from rocketsim_proto.records.record import Record
 
 from broker_service.app import broker
 from broker_service.broker.mastership import Standing

@@ -14,10 +14,10 @@ import grpc
 import numpy as np
 from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto import namesrv_pb2 as ns
-from rocketsim_proto import record
 from rocketsim_proto.broker_pb2_grpc import BrokerServicer, add_BrokerServicer_to_server
-from rocketsim_proto.columnar import Records
 from rocketsim_proto.namesrv_pb2_grpc import NameServerServicer, add_NameServerServicer_to_server
+from rocketsim_proto.records import record
+from rocketsim_proto.records.columnar import Records
 
 HOST = record.encode_host("127.0.0.1", 10911)
 STATUS = pb.PullResponse

@@ -6,7 +6,7 @@ import zlib
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from rocketsim_proto.record import RecordError
+from rocketsim_proto.records.record import RecordError
 
 SIZE = struct.Struct(">I")
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from hypothesis import strategies as st
-from rocketsim_proto import record
-from rocketsim_proto.record import Record
-from rocketsim_proto.slices import FEW
+from rocketsim_proto.records import record
+from rocketsim_proto.records.record import Record
+from rocketsim_proto.records.slices import FEW
 
 int32 = st.integers(-(2**31), 2**31 - 1)
 int64 = st.integers(-(2**63), 2**63 - 1)

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rocketsim_proto import columnar, record
-from rocketsim_proto.columnar import Records
+from rocketsim_proto.records import columnar, record
+from rocketsim_proto.records.columnar import Records
 
 from broker_service.model import Appended
 from broker_service.store.files import Files

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rocketsim_proto.record import tags_code
-from rocketsim_proto.slices import Bytes, Positions, extremes, flat, gather
+from rocketsim_proto.records.record import tags_code
+from rocketsim_proto.records.slices import Bytes, Positions, extremes, flat, gather
 
 _LONG = 128  # from here on, and with more different sizes than _MANY, all characters are taken in one go
 _MANY = 16

@@ -4,8 +4,8 @@ import struct
 
 import numpy as np
 
-from rocketsim_proto.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_SIZE, RecordError
-from rocketsim_proto.slices import Bytes, Positions, gather
+from rocketsim_proto.records.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_SIZE, RecordError
+from rocketsim_proto.records.slices import Bytes, Positions, gather
 
 _SIZE = struct.Struct(">I")
 _SIZE_AND_MAGIC = np.dtype([("size", ">u4"), ("magic", ">u4")])

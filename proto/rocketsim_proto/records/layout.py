@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from rocketsim_proto.record import SYS_FLAG_BORN_HOST_V6, SYS_FLAG_STORE_HOST_V6
+from rocketsim_proto.records.record import SYS_FLAG_BORN_HOST_V6, SYS_FLAG_STORE_HOST_V6
 
 HOST_FLAGS = SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6
 

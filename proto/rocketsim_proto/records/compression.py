@@ -11,7 +11,7 @@ import zlib
 import pyarrow as pa
 
 from rocketsim_proto.limits import MAX_BODY_BYTES
-from rocketsim_proto.record import SYS_FLAG_COMPRESSION_TYPE
+from rocketsim_proto.records.record import SYS_FLAG_COMPRESSION_TYPE
 
 LZ4 = 0x100
 ZSTD = 0x200

@@ -13,18 +13,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rocketsim_proto import record
-from rocketsim_proto.compression import CompressionError, decompress
-from rocketsim_proto.encoding import encode, slice_crcs
-from rocketsim_proto.framing import check_sizes, walk_sizes
-from rocketsim_proto.java_hash import java_hash
-from rocketsim_proto.layout import HOST_FLAGS, layout_of
 from rocketsim_proto.limits import MAX_BODY_BYTES
-from rocketsim_proto.properties import Matrix, Properties
-from rocketsim_proto.property_columns import encode_property_columns
-from rocketsim_proto.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_SIZE, SYS_FLAG_COMPRESSED, RecordError
-from rocketsim_proto.slices import FEW, Bytes, Positions, as_bytes, binary_slices, fixed_binary, gather, windows
-from rocketsim_proto.unique_ids import UniqIds, hex_strings
+from rocketsim_proto.records import record
+from rocketsim_proto.records.compression import CompressionError, decompress
+from rocketsim_proto.records.encoding import encode, slice_crcs
+from rocketsim_proto.records.framing import check_sizes, walk_sizes
+from rocketsim_proto.records.java_hash import java_hash
+from rocketsim_proto.records.layout import HOST_FLAGS, layout_of
+from rocketsim_proto.records.properties import Matrix, Properties
+from rocketsim_proto.records.property_columns import encode_property_columns
+from rocketsim_proto.records.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_SIZE, SYS_FLAG_COMPRESSED, RecordError
+from rocketsim_proto.records.slices import FEW, Bytes, Positions, as_bytes, binary_slices, fixed_binary, gather, windows
+from rocketsim_proto.records.unique_ids import UniqIds, hex_strings
 
 __all__ = ["RecordError", "Records", "UniqIds", "encode", "encode_property_columns", "java_hash"]
 

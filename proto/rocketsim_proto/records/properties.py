@@ -18,9 +18,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rocketsim_proto.java_hash import hash_rows, java_hash
-from rocketsim_proto.record import NAME_END, PROPERTY_END, decode_properties
-from rocketsim_proto.slices import (
+from rocketsim_proto.records.java_hash import hash_rows, java_hash
+from rocketsim_proto.records.record import NAME_END, PROPERTY_END, decode_properties
+from rocketsim_proto.records.slices import (
     FEW,
     Bytes,
     Positions,

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from isal import isal_zlib
 
-from rocketsim_proto.layout import HOST_FLAGS, layout
-from rocketsim_proto.record import (
+from rocketsim_proto.records.layout import HOST_FLAGS, layout
+from rocketsim_proto.records.record import (
     MAX_PROPERTIES_SIZE,
     MAX_TOPIC_SIZE,
     MESSAGE_MAGIC,
@@ -23,7 +23,7 @@ from rocketsim_proto.record import (
     SYS_FLAG_STORE_HOST_V6,
     RecordError,
 )
-from rocketsim_proto.slices import Bytes, Positions, binary_array, binary_slices, fixed_binary, flat, gather
+from rocketsim_proto.records.slices import Bytes, Positions, binary_array, binary_slices, fixed_binary, flat, gather
 
 CRC_MASK = 0x7FFFFFFF  # RocketMQ keeps CRC-32 without its top bit
 _SMALL = 256  # bytes a body on average: below, two copies in C are cheaper than a slice in Python

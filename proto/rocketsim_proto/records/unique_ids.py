@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rocketsim_proto.slices import Bytes
+from rocketsim_proto.records.slices import Bytes
 
 _DIGITS = np.array([f"{byte:02X}".encode() for byte in range(256)], dtype="S2").view(np.uint16)
 _WRAP = 1 << 48  # what six bytes can count

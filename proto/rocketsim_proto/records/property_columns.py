@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rocketsim_proto.record import NAME_END, PROPERTY_END
-from rocketsim_proto.slices import MAX_BUFFER, fixed_binary, flat
+from rocketsim_proto.records.record import NAME_END, PROPERTY_END
+from rocketsim_proto.records.slices import MAX_BUFFER, fixed_binary, flat
 
 _SEPARATORS = "property {} contains \\x01 or \\x02, which separate properties"
 _MARKS = (ord(NAME_END), ord(PROPERTY_END))
@@ -82,7 +82,7 @@ def joined(pieces: Sequence[bytes | pa.BinaryArray]) -> pa.BinaryArray:
     """
     count = next(len(piece) for piece in pieces if not isinstance(piece, bytes))
     widths = [len(piece) if isinstance(piece, bytes) else _width(piece) for piece in pieces]
-    if None in widths or not 0 < sum(widths) * count <= MAX_BUFFER:
+    if None in widths or not 0 < sum(width or 0 for width in widths) * count <= MAX_BUFFER:
         return pc.binary_join_element_wise(*pieces, b"", null_handling="replace", null_replacement="")
     rows = np.empty(count, _row(tuple(widths)))
     for number, piece in enumerate(pieces):
