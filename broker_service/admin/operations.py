@@ -75,9 +75,9 @@ class Operations:
         """Its queues and its consumers' offsets go at once, its records when the log's files expire."""
         broker = self._broker
         broker.check_writable()
-        ends = {queue: broker.store.queue_end(name, queue) for topic, queue in broker.store.queues() if topic == name}
+        ends = broker.store.queue_ends(name)
         broker.topics.remove(name, broker.now_ms(), ends)
-        broker.store.delete_topic(name, ends)
+        broker.store.forget_before({name: ends})
         broker.offsets.delete_topic(name)
         broker.tell_slaves()
         broker.long_polling.arrived([queue for queue in broker.long_polling.queues() if queue[0] == name])

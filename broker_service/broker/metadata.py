@@ -15,6 +15,7 @@ from broker_service.broker.names import check_group_name, check_topic_name
 from broker_service.broker.schedule import DelayPosition
 from broker_service.broker.topics import TopicConfig
 from broker_service.errors import RocketSimError
+from broker_service.store.message_store import MessageStore
 from broker_service.store.offset_journal import NO_OFFSET, LogPoint, OffsetEntry
 
 logger = logging.getLogger(__name__)
@@ -149,14 +150,12 @@ class MetadataExchange:
         """A snapshot or a change from the master.  Offsets merge forward; topics and groups become the master's."""
         broker = self._broker
         deleted: dict[str, dict[int, int]] = {name: {} for name in metadata.deleted_topics}
-        made_again: dict[str, dict[int, int]] = {}
-        for floor in metadata.deleted_queues:
-            of_topic = deleted if floor.topic in deleted else made_again
-            of_topic.setdefault(floor.topic, {})[floor.queue_id] = floor.next_offset
+        for floor in metadata.deleted_queues:  # also of topics that were made again
+            deleted.setdefault(floor.topic, {})[floor.queue_id] = floor.next_offset
         topics = broker.topics.adopt(
             version_from_proto(metadata.topics_version),
             [topic_from_proto(topic) for topic in metadata.topics],
-            deleted | made_again,
+            deleted,
             complete=metadata.complete,
         )
         groups = broker.groups.adopt(
@@ -165,12 +164,8 @@ class MetadataExchange:
             {name: {} for name in metadata.deleted_groups},
             complete=metadata.complete,
         )
-        for name in sorted(topics & deleted.keys()):
-            # Only a tombstone deletes queues: a snapshot without the topic may come from a master that lost its file.
-            broker.store.delete_topic(name, deleted[name])
-        for name, floors in sorted(made_again.items()):
-            if queues := broker.store.forget_before(name, floors):
-                logger.info("topic %s was deleted and made again: the old entries of queues %s are gone", name, queues)
+        # Only a tombstone deletes queues: a snapshot without the topic may come from a master that lost its file.
+        delete_queues(broker.store, deleted)
         if topics or groups:
             logger.info(
                 "taken over from the master: topics %s, groups %s", sorted(topics) or "-", sorted(groups) or "-"
@@ -206,6 +201,16 @@ class MetadataExchange:
     def _offsets_changed(self, change: Change) -> None:
         group, topic, queues = change
         self._changed_offsets.setdefault((group, topic), set()).update(queues)
+
+
+def delete_queues(store: MessageStore, floors: Mapping[str, Mapping[int, int]]) -> None:
+    """Deletes what the queues of these topics had when the topics were deleted.
+
+    Only what lies before the tombstone's offsets goes: the topic may have been made again since, and the file that says
+    so may be lost.
+    """
+    if queues := store.forget_before(floors):
+        logger.info("deleted topics: the entries of queues %s from before are gone", sorted(queues))
 
 
 def version_to_proto(version: DataVersion) -> metadata_pb2.DataVersion:

@@ -21,7 +21,7 @@ from broker_service.broker.known_slaves import KnownSlaves
 from broker_service.broker.leadership import Leadership
 from broker_service.broker.mastership import Mastership
 from broker_service.broker.membership import Membership, answer_of
-from broker_service.broker.metadata import MetadataExchange
+from broker_service.broker.metadata import MetadataExchange, delete_queues
 from broker_service.broker.promotion import Other
 from broker_service.broker.pull import PullPath
 from broker_service.broker.pull_range import RangePath
@@ -84,7 +84,8 @@ class BrokerNode:
         self.topics = TopicTable(
             self._json_file("config/topics.json"), self._json_file("rocketsim/deleted_topics.json")
         )
-        self._delete_queues_of_deleted_topics()
+        # Where a crash came between a topic's tombstone and its queues, the log may have brought them back.
+        delete_queues(store, {name: self.topics.tombstones[name].queue_offsets for name in self.topics.deleted()})
         self.topics.add_system_topics(config.default_topic_queue_nums, len(config.delay_levels_ms))
         self.groups = SubscriptionGroupTable(
             self._json_file("config/subscriptionGroup.json"), self._json_file("rocketsim/deleted_groups.json")
@@ -97,16 +98,6 @@ class BrokerNode:
             log_point=lambda: LogPoint(self.epochs.epochs.last, self.epochs.epochs.last_id, store.end_offset),
             has_passed=lambda point: self.epochs.epochs.has_passed(*point),
         )
-
-    def _delete_queues_of_deleted_topics(self) -> None:
-        """Where a crash came between a topic's tombstone and its queues, the log may have brought them back.
-
-        Only what lies before the offsets of the tombstone goes: the topic may have been made again since, and the file
-        that says so may be lost.
-        """
-        there = {topic for topic, _ in self.store.queues()}
-        for name in there & set(self.topics.deleted()):
-            self.store.forget_before(name, dict(self.topics.tombstones[name].queue_offsets))
 
     def _note_unclean_stop(self) -> bool:
         """False where the disk has no room for it: to be tried again before this store counts as closed cleanly."""

@@ -5,7 +5,7 @@ One thread (the event loop's) calls everything but `flush`, which one flush thre
 `index.py` finds.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -313,21 +313,18 @@ class MessageStore:
             self.disk.close(handle)
         self.disk.sync_directory(directory)
 
-    def delete_topic(self, topic: str, floors: dict[int, int] | None = None) -> dict[int, int]:
-        """Deletes the topic's queues; its records stay in the log until they expire.
+    def queue_ends(self, topic: str) -> dict[int, int]:
+        """Per queue of the topic the offset of its next message."""
+        return {queue_id: self.queue_end(topic, queue_id) for name, queue_id in self.queues() if name == topic}
 
-        Returns, per queue, the offset where it goes on if the topic is made again; a slave passes the master's as
-        `floors`.
+    def forget_before(self, floors: Mapping[str, Mapping[int, int]]) -> list[tuple[str, int]]:
+        """These topics were deleted with queues that ended at `floors`, and may have been made again.
+
+        What their queues have from before goes, and they go on at `floors`; records stay in the log until they expire.
+        Returns the queues, (topic, id), that had some.
         """
         self.disk.check()
-        return self._queues.delete_topic(topic, floors)
-
-    def forget_before(self, topic: str, floors: dict[int, int]) -> list[int]:
-        """The topic was deleted with queues that ended at `floors`, and may have been made again.  What its queues have
-        from before goes; returns the queues that had some.
-        """
-        self.disk.check()
-        return self._queues.forget_before(topic, floors)
+        return self._queues.forget_before(floors)
 
     # --- flushing and periodic work -------------------------------------------------------------------------------
 

@@ -124,33 +124,11 @@ class QueueTable:
             (topic, int(queue)): offset for topic, queues in stored.items() for queue, offset in queues.items()
         }
 
-    def delete_topic(self, topic: str, floors: Mapping[int, int] | None = None) -> dict[int, int]:
-        """Deletes the topic's queues; returns where each goes on if it is made again (at least `floors`, the
-        master's).
-        """
-        ends = {queue_id: queue.max_offset for (name, queue_id), queue in self._queues.items() if name == topic}
-        for queue_id, offset in (floors or {}).items():
-            ends[queue_id] = max(ends.get(queue_id, 0), offset)
-        for queue_id, end in ends.items():
-            self._floors[topic, queue_id] = max(end, self._floors.get((topic, queue_id), 0))
-        # On disk before the queues go: else a crash in between would bring the old records back.  Where there is no
-        # room for that the topic's tombstone says the same at the next start.
-        self._are_floors_saved = False
-        self.save_floors()
-        for key in [key for key in self._queues if key[0] == topic]:
-            self._queues.pop(key).delete()
-        self._files.remove_tree(self.directory / topic)
-        return {queue_id: self._floors[topic, queue_id] for queue_id in ends}
-
     def prune_floors(self) -> None:
         """Forgets the floors of queues that were made again and whose records from before have all expired: nothing in
         the log can bring those back, and the queues themselves say where they go on.
         """
-        kept = {
-            key: floor
-            for key, floor in self._floors.items()
-            if (queue := self._queues.get(key)) is None or not floor < queue.min_offset < queue.max_offset
-        }
+        kept = {key: floor for key, floor in self._floors.items() if not self._is_past(key, floor)}
         if len(kept) == len(self._floors):
             return
         with Attempt():  # without it they stay, which does no harm
@@ -167,27 +145,41 @@ class QueueTable:
         if saving.refused:
             logger.warning("%s is not written: %s", self._floors_file, saving.refused)
 
-    def forget_before(self, topic: str, floors: Mapping[int, int]) -> list[int]:
-        """The topic was deleted with queues that ended at `floors`, and may have been made again: what its queues have
-        from before goes, now and when they are made again from the log.  Returns the queues that had some.
+    def forget_before(self, floors: Mapping[str, Mapping[int, int]]) -> list[QueueKey]:
+        """These topics were deleted with queues that ended at `floors`, and may have been made again: what their queues
+        have from before goes, now and when they are made again from the log.  Returns the queues that had some.
         """
+        by_key = {(topic, queue): floor for topic, queues in floors.items() for queue, floor in queues.items()}
         raised = {
-            (topic, queue): floor for queue, floor in floors.items() if floor > self._floors.get((topic, queue), 0)
+            key: floor
+            for key, floor in by_key.items()
+            if floor > self._floors.get(key, 0) and not self._is_past(key, floor)
         }
         if raised:
+            # On disk before the queues go: else a crash in between would bring the old records back.  Where there is no
+            # room for that the topic's tombstone says the same at the next start.
             self._floors.update(raised)
             self._are_floors_saved = False
             self.save_floors()
         old = [
-            queue for queue_id in floors if (queue := self.get(topic, queue_id)) and queue.min_offset < floors[queue_id]
+            key
+            for key, floor in by_key.items()
+            if (queue := self._queues.get(key)) and (queue.min_offset < floor or queue.max_offset <= floor)
         ]
-        for queue in old:
-            floor = floors[queue.queue_id]
+        for key in old:
+            queue, floor = self._queues[key], by_key[key]
             kept = queue.read(floor, queue.max_offset - floor)
-            self.drop((topic, queue.queue_id))
+            self.drop(key)
             if len(kept):
-                self.get_or_create(topic, queue.queue_id).put(floor, kept)
-        return [queue.queue_id for queue in old]
+                self.get_or_create(*key).put(floor, kept)
+        for topic in {topic for topic, _ in old} - {topic for topic, _ in self._queues}:
+            self._files.remove_tree(self.directory / topic)
+        return old
+
+    def _is_past(self, key: QueueKey, floor: int) -> bool:
+        """The queue was made again and its records from before `floor` have expired: nothing brings them back."""
+        queue = self._queues.get(key)
+        return queue is not None and floor < queue.min_offset < queue.max_offset
 
     # --- loading --------------------------------------------------------------------------------------------------
 

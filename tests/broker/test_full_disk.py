@@ -34,9 +34,9 @@ def with_a_topic(disk: MemoryFiles) -> BrokerNode:
 def delete_topic(node: BrokerNode) -> None:
     """As Operations.delete_topic does it."""
     store: MessageStore = node.store
-    ends = {queue: store.queue_end(name, queue) for name, queue in store.queues() if name == "t"}
+    ends = store.queue_ends("t")
     node.topics.remove("t", 2, ends)
-    store.delete_topic("t", ends)
+    store.forget_before({"t": ends})
 
 
 @pytest.mark.parametrize("room", range(0, 10))
@@ -103,7 +103,7 @@ def test_a_tombstone_of_an_older_version_deletes_no_queues_at_a_start() -> None:
 def test_operations_delete_a_topic_in_this_order() -> None:
     """The test above stands for it."""
     names = Operations.delete_topic.__code__.co_names
-    assert names.index("remove") < names.index("delete_topic")
+    assert names.index("remove") < names.index("forget_before")
 
 
 @pytest.mark.parametrize("room", range(0, 4))

@@ -112,6 +112,28 @@ async def test_a_topic_made_again_while_its_slave_was_away_is_a_new_one_there_to
             assert slave.topics.tombstones["t"].queue_offsets == master.topics.tombstones["t"].queue_offsets
 
 
+async def test_a_topic_whose_file_the_master_lost_has_the_same_records_on_both(tmp_path: Path) -> None:
+    """A tombstone says up to where queues were deleted, to a broker that starts and to a slave that hears of it."""
+    async with name_server() as names:
+        keys = QUICK | {"namesrv_addr": names.address}
+        async with running(tmp_path / "m", **keys) as master, running(tmp_path / "s", **(keys | SLAVE)) as slave:
+            await put(master, "t", b"old")
+            Operations(master.broker, master.leadership).delete_topic("t")
+            before = (tmp_path / "m/config/topics.json").read_bytes()
+            await put(master, "t", b"new", b"newer")
+            await until(lambda: slave.store.queue_bounds("t", 0) == (1, 3), "copied")
+            await until(lambda: "t" in slave.topics.entries, "the topic")
+        (tmp_path / "m/config/topics.json").write_bytes(before)
+        async with running(tmp_path / "m", **keys) as master, running(tmp_path / "s", **(keys | SLAVE)) as slave:
+            await until(lambda: "t" not in slave.topics.entries, "the tombstone")
+            assert slave.store.queue_bounds("t", 0) == master.store.queue_bounds("t", 0) == (1, 3)
+            await put(master, "t", b"newest")
+            await until(lambda: "t" in slave.topics.entries, "made again")
+            await until(lambda: slave.store.queue_bounds("t", 0)[1] == 4, "copied")
+            found = await slave.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=1))
+            assert bodies_in(found.records) == [b"new", b"newer", b"newest"]
+
+
 async def test_a_pull_held_on_a_slave_is_woken_by_replication(tmp_path: Path) -> None:
     async with pair(tmp_path) as (_, master, slave):
         await put(master, "t", b"first")

@@ -13,7 +13,7 @@ import pytest
 
 from broker_service.store.message_store import MessageStore
 from tests.support.memory_files import MemoryFiles
-from tests.support.stores import NOW, actual_queues, bodies, expected_queues, open_store, put, records_of
+from tests.support.stores import NOW, actual_queues, bodies, delete_topic, expected_queues, open_store, put, records_of
 
 ROOT = Path("/store")
 STEPS = 14
@@ -84,7 +84,7 @@ class Script:
 
     def delete_topic(self) -> None:
         self._topics += 1  # the records of the old one stay, its queues go: they are no replay of the log any more
-        self._store.delete_topic(f"T{self._topics - 1}")
+        delete_topic(self._store, f"T{self._topics - 1}")
 
     # --- crashes --------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from broker_service.replication.epochs import EpochList
 from broker_service.store.checkpoint import Checkpoint
 from broker_service.store.json_file import JsonFile
 from tests.support.memory_files import MemoryFiles
-from tests.support.stores import LOG_FILE, NOW, bodies, check_sound, open_store, put, queue_bodies
+from tests.support.stores import LOG_FILE, NOW, bodies, check_sound, delete_topic, open_store, put, queue_bodies
 
 ROOT = Path("/store")
 
@@ -195,7 +195,7 @@ def test_queue_files_deleted_meanwhile_do_not_fail_the_flush():
     put(store, "gone", 0, [b"a"])
     put(store, "topic", 0, [b"a"])
     store._request_thorough()
-    store.delete_topic("gone")
+    delete_topic(store, "gone")
     store.flush()
     assert store.writable
 
@@ -245,7 +245,7 @@ def test_a_sync_that_fails_in_a_tick_stops_the_store_and_not_the_process(error, 
     put(store, "topic", 0, [b"a"], properties=[("KEYS", "k")])
     put(store, "deleted", 0, [b"a"])
     disk.fill()
-    store.delete_topic("deleted")  # where its queues go on is written with a later tick
+    delete_topic(store, "deleted")  # where its queues go on is written with a later tick
     disk.make_room()
     fault = disk.fail("fdatasync", error, matching=matching)
     for minute in range(3):

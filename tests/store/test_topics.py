@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.memory_files import MemoryFiles
-from tests.support.stores import NOW, bodies, open_store, put, queue_bodies
+from tests.support.stores import NOW, bodies, delete_topic, open_store, put, queue_bodies
 
 ROOT = Path("/store")
 
@@ -16,12 +16,12 @@ def test_a_topic_made_again_continues_its_queue_offsets():
     store = open_store(ROOT, disk)
     put(store, "topic", [0, 0, 1], [b"a", b"b", b"c"])
     put(store, "stays", 0, [b"s"])
-    assert store.delete_topic("topic") == {0: 2, 1: 1}
+    assert delete_topic(store, "topic") == {0: 2, 1: 1}
     assert store.queues() == [("stays", 0)] and store.queue_bounds("topic", 0) == (0, 0)
     put(store, "topic", [0, 1], [b"d", b"e"])
     assert store.queue_bounds("topic", 0) == (2, 3) and queue_bodies(store, "topic", 0) == [b"d"]
     for _ in range(2):
-        store.delete_topic("topic")
+        delete_topic(store, "topic")
         store = open_store(ROOT, disk := disk.kill())
     put(store, "topic", 0, [b"f"])
     assert store.queue_bounds("topic", 0) == (3, 4)
@@ -34,7 +34,7 @@ def test_a_topic_made_again_continues_its_queue_offsets():
 def test_the_old_records_stay_out_of_the_queues_when_these_are_made_again(tmp_path):
     store = open_store(tmp_path)
     put(store, "topic", 0, [b"a", b"b"])
-    store.delete_topic("topic")
+    delete_topic(store, "topic")
     put(store, "topic", 0, [b"c"])
     store.close()
     shutil.rmtree(tmp_path / "consumequeue")
@@ -46,7 +46,7 @@ def test_the_old_records_stay_out_of_the_queues_when_these_are_made_again(tmp_pa
 def test_a_slave_takes_the_masters_offsets():
     store = open_store(ROOT, MemoryFiles())
     put(store, "topic", 0, [b"a"])
-    assert store.delete_topic("topic", {0: 7, 3: 2}) == {0: 7, 3: 2}
+    assert store.forget_before({"topic": {0: 7, 3: 2}}) == [("topic", 0)]
     put(store, "topic", [0, 3], [b"b", b"c"])
     assert store.queue_bounds("topic", 0) == (7, 8) and store.queue_bounds("topic", 3) == (2, 3)
 
@@ -56,10 +56,10 @@ def test_a_slave_that_was_away_forgets_what_the_queues_of_a_topic_made_again_had
     disk = MemoryFiles()
     store = open_store(ROOT, disk)
     put(store, "topic", [0, 0, 0, 1], [b"a", b"b", b"c", b"d"])
-    assert store.forget_before("topic", {0: floor, 1: 0}) == [0]
+    assert store.forget_before({"topic": {0: floor, 1: 0}}) == [("topic", 0)]
     kept = [b"a", b"b", b"c"][floor:]
     assert queue_bodies(store, "topic", 0) == kept and queue_bodies(store, "topic", 1) == [b"d"]
-    assert store.forget_before("topic", {0: floor, 1: 0}) == []
+    assert store.forget_before({"topic": {0: floor, 1: 0}}) == []
     for _ in range(2):  # from its files, and made again from the log after a kill
         store = open_store(ROOT, disk := disk.kill())
         assert queue_bodies(store, "topic", 0) == kept and queue_bodies(store, "topic", 1) == [b"d"]
@@ -78,9 +78,9 @@ def test_a_kill_before_the_old_entries_went_leaves_them_to_the_next_time(monkeyp
     with monkeypatch.context() as killed:
         killed.setattr("broker_service.store.queue_table.QueueTable.drop", lambda self, key: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            store.forget_before("topic", {0: 1})
+            store.forget_before({"topic": {0: 1}})
     store = open_store(ROOT, disk.kill())
-    store.forget_before("topic", {0: 1})
+    store.forget_before({"topic": {0: 1}})
     assert queue_bodies(store, "topic", 0) == [b"b"]
 
 
@@ -89,8 +89,8 @@ def test_where_a_topic_went_on_is_forgotten_when_nothing_from_before_is_left():
     store = open_store(ROOT, disk, file_reserved_time_h=1, delete_when=";".join(map(str, range(24))))
     put(store, "again", 0, [b"a", b"b"])
     put(store, "gone", 0, [b"c"])
-    store.delete_topic("again")
-    store.delete_topic("gone")
+    delete_topic(store, "again")
+    delete_topic(store, "gone")
     put(store, "again", 0, [b"d"])
     later = NOW + 10 * 3_600_000
     for _ in range(2):
