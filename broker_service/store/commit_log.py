@@ -5,6 +5,7 @@ touches only what is named there.
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 from rocketsim_proto.records.record import HEAD_SIZE, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_SIZE, SYS_FLAG_BORN_HOST_V6
@@ -53,21 +54,17 @@ class CommitLog:
     # --- files ----------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Finds the files; refuses a gap.  `check_sizes` comes next; `end_offset` is for recovery to find."""
+        """Finds the files.  `check_files` comes next; `end_offset` is for recovery to find."""
         self._files.make_directory(self.directory)
         self.starts = [int(name) for name in self._files.names(self.directory) if name.isdigit()]
-        for previous, start in zip(self.starts, self.starts[1:], strict=False):
-            if start != previous + self.file_size:
-                raise StoreCorrupt(
-                    f"{self.directory}: a log file is missing between {file_name(previous)} and {file_name(start)} "
-                    f"(mappedFileSizeCommitLog={self.file_size}); bring it back, or copy the log from the other broker"
-                )
         self.end_offset = self._base = self.min_offset
 
-    def check_sizes(self, flushed: int | None) -> None:
-        """Refuses a file of another size, but for what a power loss leaves of files that were made since the last
-        flush: their names, and of their bytes less than all.  What is left is looked at as the rest of the log is.
+    def check_files(self, flushed: int | None) -> list[Path]:
+        """Refuses a gap and a file of another size, but for what a power loss leaves of files that were made or cut off
+        since the last flush: some of their names, and of their bytes less than all.  Files behind a gap are deleted and
+        returned; what is left is looked at as the rest of the log is.
         """
+        behind_gap = self._behind_gap(flushed)
         while self.starts and self.starts[-1] >= (flushed or 0) and self._was_being_made(self.path(self.starts[-1])):
             self._delete(self.starts[-1])
         for start in self.starts:
@@ -79,6 +76,21 @@ class CommitLog:
                     f"{self.path(start)} has {size} bytes, mappedFileSizeCommitLog is {self.file_size}: "
                     "correct the configuration, or restore the file"
                 )
+
+        return behind_gap
+
+    def _behind_gap(self, flushed: int | None) -> list[Path]:
+        for previous, start in pairwise(self.starts):
+            missing = previous + self.file_size
+            if start == missing:
+                continue
+            if flushed is not None and missing >= flushed:
+                return self.delete_after(start)
+            raise StoreCorrupt(
+                f"{self.directory}: a log file is missing between {file_name(previous)} and {file_name(start)} "
+                f"(mappedFileSizeCommitLog={self.file_size}); bring it back, or copy the log from the other broker"
+            )
+        return []
 
     def _was_being_made(self, path: Path) -> bool:
         """Whether a crash came between the file's name and its size: it has not been written to."""
@@ -96,7 +108,6 @@ class CommitLog:
     def create_first(self) -> None:
         """Makes the first file of an empty log, so that a restart finds where it begins."""
         self._write_handle(self._base)
-        self._files.sync_directory(self.directory)
 
     @property
     def min_offset(self) -> int:
@@ -120,8 +131,8 @@ class CommitLog:
         deleted = []
         while self.starts and self.starts[0] + self.file_size <= min(offset, self.start_of(self.end_offset)):
             deleted.append(self._delete(self.starts[0]))
-        if deleted:
-            self._files.sync_directory(self.directory)  # else they may be back after a power loss, without their queues
+            # Else it may be back after a power loss, without its queues, and with a gap behind it.
+            self._files.sync_directory(self.directory)
         return deleted
 
     def delete_after(self, offset: int) -> list[Path]:
@@ -254,6 +265,8 @@ class CommitLog:
         handle = self._files.open(path, create=True)
         try:
             self._files.preallocate(handle, self.file_size)
+            if not self.starts:
+                self._files.sync_directory(self.directory)  # before there is a second one, whose name may be kept alone
         except OSError:
             self._files.close(handle)
             self._files.remove(path)

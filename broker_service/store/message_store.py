@@ -124,7 +124,7 @@ class MessageStore:
         self._log.load()
         self._queues.load_floors()
         flushed = self._durability.load()
-        self._log.check_sizes(flushed.offset if flushed else None)
+        behind_gap = self._log.check_files(flushed.offset if flushed else None)
         # On a full disk `abort` may be missing; but only a clean stop knows the tail of the log.
         clean = self._lock.was_closed and not (flushed and flushed.is_of_an_open_store and self._log.starts)
         self.recovery = recover(
@@ -135,6 +135,7 @@ class MessageStore:
             checkpoint=self._durability.checkpoint,
             delay_levels_ms=self.config.delay_levels_ms,
         )
+        self.recovery.deleted_files += behind_gap
         self._lock.mark_open()
         self._durability.set_flushed(Flushed(self.end_offset))
         if self.config.message_index_enable:

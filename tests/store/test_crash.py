@@ -5,6 +5,7 @@ the log.
 import contextlib
 import errno
 import random
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from tests.support.memory_files import MemoryFiles, PowerCut
 from tests.support.stores import LOG_FILE, NOW, bodies, check_sound, config, log_bytes, open_store, put
 
 ROOT = Path("/store")
+HOUR = 3_600_000
+FOUR = int(datetime(2026, 11, 20, 4, 30).timestamp() * 1000)  # in the morning, when retention deletes
 
 steps = st.one_of(
     st.tuples(st.just("put"), st.integers(0, 2), st.integers(1, 9), st.integers(0, 700)),
@@ -344,3 +347,47 @@ def test_a_crash_while_a_store_is_made_leaves_one_that_opens(call):
         found = open_store(ROOT, disk.power_loss(random.Random(seed)))
         assert bodies(found) in ([], [b"x"])
         put(found, "topic", 0, [b"y"])
+
+
+def in_many_files(disk: MemoryFiles, **changes: int) -> MessageStore:
+    store = open_store(ROOT, disk, **changes)
+    for number in range(18):
+        put(store, "topic", 0, [b"%d " % number + b"x" * 900], now_ms=FOUR - 100 * HOUR)
+    assert store.end_offset > 4 * LOG_FILE
+    return store
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_of_log_files_made_since_the_last_flush_any_name_may_be_lost(seed):
+    store = in_many_files(disk := MemoryFiles())
+    all_bodies = bodies(store)
+    found = open_store(ROOT, disk.power_loss(random.Random(seed)))
+    assert found.min_offset == 0, "the first file says where the log begins"
+    assert bodies(found) == all_bodies[: len(bodies(found))]
+    put(found, "topic", 0, [b"x"])
+    check_sound(found)
+
+
+def test_a_start_says_which_files_it_has_deleted_behind_one_whose_name_was_lost():
+    in_many_files(disk := MemoryFiles())
+    disk = disk.kill()
+    disk.remove(ROOT / "commitlog" / f"{2 * LOG_FILE:020d}")
+    store = open_store(ROOT, disk)
+    assert [int(path.name) for path in store.recovery.deleted_files] == [4 * LOG_FILE, 3 * LOG_FILE]
+    assert f"{3 * LOG_FILE:020d}" in str(store.recovery)
+    assert len(bodies(store)) == 8
+    check_sound(store)
+
+
+@pytest.mark.parametrize("call", range(2, 9))
+def test_a_power_loss_while_files_expire_leaves_a_log_without_a_gap(call):
+    store = in_many_files(disk := MemoryFiles(), file_reserved_time_h=72)
+    store.flush()
+    disk.stop_at = disk.calls + call
+    with contextlib.suppress(PowerCut):
+        store.delete_expired(FOUR)
+    assert len(disk.names(ROOT / "commitlog")) < 5, "some have expired"
+    for seed in range(4):
+        found = open_store(ROOT, disk.as_powerless(random.Random(seed)))
+        assert bodies(found)[-1].startswith(b"17 ")
+        check_sound(found)

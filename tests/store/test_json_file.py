@@ -45,9 +45,17 @@ def test_the_previous_content_stays_in_the_backup_and_serves_when_the_file_is_da
         file.load()
 
 
+def with_its_directory() -> MemoryFiles:
+    """As a store makes it when it opens."""
+    disk = MemoryFiles()
+    disk.make_directory(PATH.parent)
+    disk.sync_directory(PATH.parent.parent)
+    return disk
+
+
 @pytest.mark.parametrize("call", range(1, 14))
 def test_a_crash_while_saving_leaves_the_old_or_the_new_content(call):
-    disk = MemoryFiles()
+    disk = with_its_directory()
     JsonFile(PATH, disk).save({"a": 1})
     JsonFile(PATH, disk).save({"a": 2})
     disk.stop_at = disk.calls + call
@@ -65,7 +73,7 @@ def test_a_crash_while_saving_leaves_the_old_or_the_new_content(call):
 @pytest.mark.parametrize("seed", range(20))
 def test_what_was_read_after_a_kill_is_not_taken_back_by_a_power_loss(seed):
     """A killed process renames without syncing the directory; the next one acts on what it reads."""
-    disk = MemoryFiles()
+    disk = with_its_directory()
     JsonFile(PATH, disk).save({"role": "SLAVE"})
 
     def killed_before_the_sync(call: str, path: Path) -> None:
@@ -82,7 +90,7 @@ def test_what_was_read_after_a_kill_is_not_taken_back_by_a_power_loss(seed):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_file_that_was_gone_after_a_kill_does_not_come_back(seed):
-    disk = MemoryFiles()
+    disk = with_its_directory()
     JsonFile(PATH, disk).save({"a": 1})
     JsonFile(PATH, disk).remove()
     second = disk.kill()
@@ -91,8 +99,7 @@ def test_a_file_that_was_gone_after_a_kill_does_not_come_back(seed):
 
 
 def test_what_somebody_put_there_by_hand_is_on_disk_once_it_is_read():
-    disk = MemoryFiles()
-    disk.make_directory(PATH.parent)
+    disk = with_its_directory()
     handle = disk.open(PATH, create=True)
     disk.pwrite(handle, b'{"a":1}', 0)
     disk.close(handle)

@@ -1,20 +1,25 @@
 """A disk in memory behind the store's seam: it tears, fills up, fails, and loses power.
 
-What was written and not synced is kept apart: `power_loss` keeps a random part of it, sector by sector, and of the
-names in directories that were not synced a random beginning; `kill` keeps all.  Every call that changes something has a
-number, in order, so that a test can fail or stop the world at the n-th.
+What was written and not synced is kept apart: `power_loss` keeps a random part of it, sector by sector, of the sizes
+that a file had since its last sync any, and of the names in directories that were not synced any, in no order; `kill`
+keeps all.  Every call that changes something has a number, in order, so that a test can fail or stop the world at the
+n-th.
 
 Trouble is that of ext4 and XFS on Linux.  After a failed `fdatasync` the pages count as clean: they can be read, by
 this process and the next, as long as they stay in the page cache; the next sync succeeds without writing them; and
 `power_loss` (or `evict`, when memory is short) shows what the disk really has.  Writing the same bytes again makes them
-dirty.  A full disk refuses whatever needs room: new names, new blocks, also those of a sparse file's holes.
+dirty.  A full disk refuses whatever needs room: new names, new blocks, also those of a sparse file's holes; of a call
+that needs more blocks than there are it has done a part.  A sector that is `bad` cannot be read until all of it is
+written again.
 """
 
 import errno
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from broker_service.store.files import Buffer, DiskUsage, Files
 
@@ -29,14 +34,82 @@ class PowerCut(BaseException):
 @dataclass(eq=False)
 class Inode:
     data: bytearray = field(default_factory=bytearray)
-    durable: bytearray = field(default_factory=bytearray)
+    durable: bytearray = field(default_factory=bytearray)  # shorter than `data` where the size is not on disk
     unsynced: list[tuple[int, bytes]] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)  # that it was given since the last sync
     pages: set[int] = field(default_factory=set)  # allocated
+    bad: set[int] = field(default_factory=set)  # sectors
 
     def resize(self, size: int) -> None:
         if len(self.data) != size:  # also shared with a map, which cannot grow
             self.data.extend(bytes(size - len(self.data)))
-            self.durable.extend(bytes(size - len(self.durable)))  # sizes reach the disk with preallocation
+            self.sizes.append(size)
+
+    def write(self, offset: int, data: bytes) -> None:
+        if offset + len(data) > len(self.data):
+            self.resize(offset + len(data))
+        self.data[offset : offset + len(data)] = data
+        self.unsynced.append((offset, data))
+        if self.bad:
+            self.bad.difference_update(range(-(-offset // SECTOR), (offset + len(data)) // SECTOR))
+
+    def sync(self, part: float = 1.0) -> None:
+        """As Linux has it: after a failed sync all pages count as clean, whatever the disk has of them."""
+        if part == 1.0:
+            self._grow(len(self.data))
+            self.sizes.clear()
+        for offset, written in self.unsynced[: round(len(self.unsynced) * part)]:
+            self._grow(offset + len(written))
+            self.durable[offset : offset + len(written)] = written
+        self.unsynced.clear()
+
+    def _grow(self, size: int) -> None:
+        self.durable.extend(bytes(max(size - len(self.durable), 0)))
+
+    def evict(self) -> None:
+        data = bytearray(self.durable.ljust(len(self.data), b"\0"))
+        for offset, written in self.unsynced:
+            data[offset : offset + len(written)] = written
+        self.data[:] = data
+
+    def poke(self, offset: int, data: bytes) -> None:
+        """Changes bytes wherever they are: in memory, on the disk, and on their way there."""
+        end = offset + len(data)
+        for there in (self.data, self.durable):
+            stop = min(end, len(there))
+            there[offset:stop] = data[: max(stop - offset, 0)]
+        for number, (at, written) in enumerate(self.unsynced):
+            first, last = max(at, offset), min(at + len(written), end)
+            if first < last:
+                changed = written[: first - at] + data[first - offset : last - offset] + written[last - at :]
+                self.unsynced[number] = at, changed
+
+    def is_readable(self, size: int, offset: int) -> bool:
+        sectors = range(offset // SECTOR, -(-min(offset + size, len(self.data)) // SECTOR))
+        return not self.bad or self.bad.isdisjoint(sectors)
+
+    def after_kill(self) -> "Inode":
+        return Inode(
+            bytearray(self.data),
+            bytearray(self.durable),
+            list(self.unsynced),
+            list(self.sizes),
+            set(self.pages),
+            set(self.bad),
+        )
+
+    def after_power_loss(self, chance: random.Random) -> "Inode":
+        size = chance.choice([len(self.durable), *self.sizes]) if self.sizes else len(self.durable)
+        data = bytearray(self.durable[:size].ljust(size, b"\0"))
+        for offset, written in self.unsynced:
+            for at, piece in _sectors(offset, written):
+                if chance.random() < 0.5:
+                    data[at : at + len(piece)] = piece[: max(size - at, 0)]
+        return Inode(data, bytearray(data), [], [], set(self.pages), set(self.bad))
+
+
+DIRECTORY = Inode()  # stands for any, where a name is one
+Change = list[tuple[Path, Inode | None]]  # names of one directory that become these or go, at once (a rename)
 
 
 @dataclass
@@ -65,11 +138,14 @@ class MemoryFiles(Files):
         self.log: list[str] = []  # every call that changed something
         self.stop_at: int | None = None  # the number of the call at which the power goes
         self.faults: list[Fault] = []
+        self.unread: list[Path] = []  # what could not be read
+        self.failed: Counter[str] = Counter()  # calls, and with what
         self.before: Callable[[str, Path], None] | None = None
         self._names: dict[Path, Inode] = {}
         self._durable_names: dict[Path, Inode] = {}
-        self._pending: list[tuple[Path, Path, Inode | None]] = []  # (directory, name, inode or gone)
+        self._pending: list[Change] = []  # of names; not on disk before their directory is synced
         self._directories: set[Path] = set()
+        self._durable_directories: set[Path] = set()
         self._handles: dict[int, tuple[Path, Inode]] = {}
         self._next_handle = 100
         self._locks: dict[int, Path] = {}
@@ -106,65 +182,83 @@ class MemoryFiles(Files):
 
     def _evict(self, inodes: Iterable[Inode]) -> None:
         for inode in inodes:
-            data = bytearray(inode.durable)
-            for offset, written in inode.unsynced:
-                data[offset : offset + len(written)] = written
-            inode.data[:] = data
+            inode.evict()
 
     def kill(self) -> "MemoryFiles":
         """The disk as the next process finds it: everything written is there, and what was not synced still is not."""
-        reborn = self._reborn(lambda inode: bytearray(inode.data), dict(self._names))
-        for path, inode in self._names.items():
-            copy = reborn._names[path]
-            copy.durable, copy.unsynced = bytearray(inode.durable), list(inode.unsynced)
-        reborn._durable_names = {
-            path: next((reborn._names[name] for name, other in self._names.items() if other is inode), inode)
-            for path, inode in self._durable_names.items()
-        }
-        reborn._pending = [
-            (directory, path, inode and next((reborn._names[n] for n, o in self._names.items() if o is inode), inode))
-            for directory, path, inode in self._pending
-        ]
-        return reborn
+        return self.switched_off().as_killed()
 
     def power_loss(self, chance: random.Random) -> "MemoryFiles":
         """The disk as it is after the power went: what was synced, and a random part of the rest."""
-        names = dict(self._durable_names)
-        for _, path, inode in self._pending[: chance.randint(0, len(self._pending))]:
-            if inode is None:
-                names.pop(path, None)
-            else:
-                names[path] = inode
+        return self.switched_off().as_powerless(chance)
 
-        def content(inode: Inode) -> bytearray:
-            data = bytearray(inode.durable)
-            for offset, written in inode.unsynced:
-                for at, piece in _sectors(offset, written):
-                    if chance.random() < 0.5:
-                        data[at : at + len(piece)] = piece
-            return data
-
-        return self._reborn(content, names)
-
-    def _reborn(self, content: Callable[[Inode], bytearray], names: dict[Path, Inode]) -> "MemoryFiles":
+    def switched_off(self) -> "MemoryFiles":
         self._off = True  # whoever still holds the old disk must not write to it
+        return self
+
+    def as_killed(self) -> "MemoryFiles":
+        """What `kill` leaves; this one stays as it is."""
+        reborn = self._like()
+        copies: dict[Inode, Inode] = {DIRECTORY: DIRECTORY}
+
+        def copy(inode: Inode) -> Inode:
+            if inode not in copies:
+                copies[inode] = inode.after_kill()
+            return copies[inode]
+
+        reborn._names = {path: copy(inode) for path, inode in self._names.items()}
+        reborn._durable_names = {path: copy(inode) for path, inode in self._durable_names.items()}
+        reborn._pending = [[(path, inode and copy(inode)) for path, inode in change] for change in self._pending]
+        reborn._directories, reborn._durable_directories = set(self._directories), set(self._durable_directories)
+        return reborn
+
+    def as_powerless(self, chance: random.Random) -> "MemoryFiles":
+        """What `power_loss` leaves; this one stays as it is.
+
+        Of a name's changes the last one that was kept counts, so any order is possible.
+        """
+        names, directories = dict(self._durable_names), set(self._durable_directories)
+        for change in self._pending:
+            if chance.random() < 0.5:
+                for path, inode in change:
+                    if inode is DIRECTORY:
+                        directories.add(path)
+                    elif inode is None:
+                        names.pop(path, None)
+                    else:
+                        names[path] = inode
+        there = {path for path in directories if directories.issuperset(_above(path))}
+        reborn = self._like()
+        copies: dict[Inode, Inode] = {}
+        for path, inode in names.items():
+            if path.parent not in there:
+                continue
+            if inode not in copies:
+                copies[inode] = inode.after_power_loss(chance)
+            reborn._names[path] = copies[inode]
+        reborn._durable_names = dict(reborn._names)
+        in_use = {directory for path in reborn._names for directory in path.parents}
+        gone = {path for path in sorted(there - self._directories - in_use) if chance.random() < 0.5}
+        reborn._directories = {path for path in there if gone.isdisjoint([path, *path.parents])}
+        reborn._durable_directories = set(reborn._directories)
+        return reborn
+
+    def _like(self) -> "MemoryFiles":
         reborn = MemoryFiles(self.capacity)
         reborn.usage = self.usage
-        copies: dict[int, Inode] = {}
-        for path, inode in names.items():
-            if id(inode) not in copies:
-                data = content(inode)
-                copies[id(inode)] = Inode(data, bytearray(data), [], set(inode.pages))
-            reborn._names[path] = copies[id(inode)]
-        reborn._durable_names = dict(reborn._names)
-        reborn._directories = set(self._directories)
         return reborn
 
     def _look(self, call: str, path: Path) -> None:
         """A call that changes nothing.  It has no number; a fault can hit it; a test may look when all is over."""
         for fault in self.faults:
             if fault.hits(call, str(path)):
-                raise OSError(fault.error, errno.errorcode[fault.error], str(path))
+                self.unread.append(path)
+                self._fail(call, fault.error, path)
+
+    def _check_readable(self, inode: Inode, size: int, offset: int, path: Path) -> None:
+        if not inode.is_readable(size, offset):
+            self.unread.append(path)
+            self._fail("read of a bad sector", errno.EIO, path)
 
     def _change(self, call: str, path: Path, act: Callable[[float], None]) -> None:
         """One numbered change; `act` does a part of it (1.0: all)."""
@@ -184,8 +278,12 @@ class MemoryFiles(Files):
         for fault in self.faults:
             if fault.hits(call, str(path)):
                 act(fault.part)
-                raise OSError(fault.error, errno.errorcode[fault.error], str(path))
+                self._fail(call, fault.error, path)
         act(1.0)
+
+    def _fail(self, call: str, error: int, path: Path) -> NoReturn:
+        self.failed[f"{call} {errno.errorcode[error]}"] += 1
+        raise OSError(error, "no room on the disk" if error == errno.ENOSPC else errno.errorcode[error], str(path))
 
     # --- Files ----------------------------------------------------------------------------------------------------
 
@@ -221,8 +319,9 @@ class MemoryFiles(Files):
 
         def act(part: float) -> None:
             if part == 1.0:
-                self._allocate(inode, 0, size, path)
-                inode.resize(size)
+                there = self._room_for(inode, 0, size)
+                inode.resize(max(there, len(inode.data)))
+                self._need_all(there, size, path)
 
         self._change("preallocate", path, act)
 
@@ -237,25 +336,26 @@ class MemoryFiles(Files):
         def act(part: float) -> None:
             if self._off_in_write and offset // SECTOR == (offset + len(written) - 1) // SECTOR:
                 part = round(part)  # neither a process nor the power dies in the middle of a sector
-            piece = written[: int(len(written) * part)]
-            self._allocate(inode, offset, len(piece), path)
-            if offset + len(piece) > len(inode.data):
-                inode.resize(offset + len(piece))
-            inode.data[offset : offset + len(piece)] = piece
-            inode.unsynced.append((offset, piece))
+            size = int(len(written) * part)
+            there = self._room_for(inode, offset, size)
+            if there:
+                inode.write(offset, written[:there])
+            self._need_all(there, size, path)
 
         self._change("pwrite", path, act)
 
     def pread(self, handle: int, size: int, offset: int) -> bytes:
         path, inode = self._handles[handle]
         self._look("pread", path)
+        self._check_readable(inode, size, offset, path)
         return bytes(inode.data[offset : offset + size])
 
     def pread_cached(self, handle: int, size: int, offset: int) -> bytes | None:
         return self.pread(handle, size, offset)
 
     def is_cached(self, handle: int, size: int, offset: int) -> bool:
-        return offset + size <= len(self._handles[handle][1].data)
+        inode = self._handles[handle][1]
+        return offset + size <= len(inode.data) and inode.is_readable(size, offset)
 
     def map(self, handle: int) -> memoryview:
         return memoryview(self._handles[handle][1].data).toreadonly()
@@ -274,13 +374,7 @@ class MemoryFiles(Files):
     def fdatasync(self, handle: int) -> None:
         path, inode = self._handles[handle]
 
-        def act(part: float) -> None:
-            # As Linux has it: after a failed sync all pages count as clean, whatever the disk has of them.
-            for offset, written in inode.unsynced[: round(len(inode.unsynced) * part)]:
-                inode.durable[offset : offset + len(written)] = written
-            inode.unsynced.clear()
-
-        self._change("fdatasync", path, act)
+        self._change("fdatasync", path, inode.sync)
 
     def sync_directory(self, path: Path) -> None:
         if path not in self._directories:
@@ -289,13 +383,20 @@ class MemoryFiles(Files):
         def act(part: float) -> None:
             if part < 1.0:
                 return
-            for directory, name, inode in self._pending:
-                if directory == path:
-                    if inode is None:
+            for change in self._pending:
+                for name, inode in change:
+                    if name.parent != path:
+                        break
+                    if inode is DIRECTORY:
+                        self._durable_directories.add(name)
+                    elif inode is None:
                         self._durable_names.pop(name, None)
                     else:
                         self._durable_names[name] = inode
-            self._pending = [change for change in self._pending if change[0] != path]
+            self._pending = [change for change in self._pending if change[0][0].parent != path]
+            self._durable_directories -= {
+                name for name in self._durable_directories - self._directories if name.parent == path
+            }
 
         self._change("sync_directory", path, act)
 
@@ -312,10 +413,19 @@ class MemoryFiles(Files):
         return sorted(entries | {path.name for path in self._directories if path.parent == directory})
 
     def make_directory(self, path: Path) -> None:
-        if path not in self._directories:
-            self._look("make_directory", path)
-            self._need_room(path)
-            self._directories.update([path, *path.parents])
+        for name in [*reversed(path.parents), path]:
+            if name not in self._directories:
+                self._change("make_directory", name, lambda part, name=name: self._make(name, part))  # type: ignore[misc]
+
+    def _make(self, path: Path, part: float) -> None:
+        if part < 1.0:
+            return
+        self._need_room(path)
+        self._directories.add(path)
+        if len(path.parts) <= 2:
+            self._durable_directories.add(path)  # the operator's
+        else:
+            self._pending.append([(path, DIRECTORY)])
 
     def remove(self, path: Path) -> None:
         if path in self._names:
@@ -332,14 +442,16 @@ class MemoryFiles(Files):
                 if source not in self._names:
                     raise FileNotFoundError(errno.ENOENT, "no such file", str(source))
                 inode = self._names.pop(source)
-                self._name(target, inode)
-                self._pending.append((source.parent, source, None))
+                self._names[target] = inode
+                self._pending.append([(target, inode), (source, None)])
 
         self._change("rename", target, act)
 
     def read(self, path: Path) -> bytes:
         self._look("read", path)
-        return bytes(self._inode(path).data)
+        inode = self._inode(path)
+        self._check_readable(inode, len(inode.data), 0, path)
+        return bytes(inode.data)
 
     def disk_usage(self, path: Path) -> DiskUsage:
         return self.usage or DiskUsage(self.capacity, self.capacity - self._used())
@@ -355,9 +467,7 @@ class MemoryFiles(Files):
 
     def poke(self, path: Path, offset: int, data: bytes) -> None:
         """Changes bytes behind everybody's back, as a failing disk does."""
-        inode = self._inode(path)
-        inode.data[offset : offset + len(data)] = data
-        inode.durable[offset : offset + len(data)] = data
+        self._inode(path).poke(offset, data)
 
     @property
     def open_handles(self) -> int:
@@ -369,7 +479,7 @@ class MemoryFiles(Files):
     def _need_room(self, path: Path) -> None:
         """For a name in a directory."""
         if self._used() >= self.capacity:
-            raise OSError(errno.ENOSPC, "no room on the disk", str(path))
+            self._fail("full disk", errno.ENOSPC, path)
 
     def _directory_of(self, path: Path) -> None:
         if path.parent not in self._directories:
@@ -382,20 +492,30 @@ class MemoryFiles(Files):
 
     def _name(self, path: Path, inode: Inode) -> None:
         self._names[path] = inode
-        self._pending.append((path.parent, path, inode))
+        self._pending.append([(path, inode)])
 
     def _unname(self, path: Path) -> None:
         del self._names[path]
-        self._pending.append((path.parent, path, None))
+        self._pending.append([(path, None)])
 
     def _used(self) -> int:
         return sum(len(inode.pages) for inode in set(self._names.values())) * PAGE
 
-    def _allocate(self, inode: Inode, offset: int, size: int, path: Path) -> None:
-        fresh = set(range(offset // PAGE, -(-(offset + size) // PAGE))) - inode.pages
-        if fresh and self._used() + len(fresh) * PAGE > self.capacity:
-            raise OSError(errno.ENOSPC, "no room on the disk", str(path))
-        inode.pages |= fresh
+    def _room_for(self, inode: Inode, offset: int, size: int) -> int:
+        """Of so many bytes, how many get their blocks: all of them, or as many as there is room for."""
+        fresh = [page for page in range(offset // PAGE, -(-(offset + size) // PAGE)) if page not in inode.pages]
+        room = max(self.capacity - self._used(), 0) // PAGE if fresh else 0
+        inode.pages.update(fresh[:room])
+        return size if len(fresh) <= room else max(fresh[room] * PAGE - offset, 0)
+
+    def _need_all(self, there: int, size: int, path: Path) -> None:
+        if there < size:
+            self._fail("full disk", errno.ENOSPC, path)
+
+
+def _above(path: Path) -> list[Path]:
+    """The directories that it is in, but for the root of all."""
+    return list(path.parents)[:-1]
 
 
 def _sectors(offset: int, data: bytes) -> list[tuple[int, bytes]]:
