@@ -5,6 +5,7 @@
 
 import sys
 import time
+from collections import Counter
 
 from tests.simulation.promises import PromiseBroken
 from tests.simulation.shrinking import shrunk, what_breaks
@@ -18,7 +19,7 @@ def main(arguments: list[str]) -> int:
     steps = int(arguments[1]) if len(arguments) > 1 else STEPS
     if not last:
         return replay(int(first), steps)
-    began, points, deaths, broken = time.perf_counter(), 0, 0, []
+    began, counts, faults, broken = time.perf_counter(), Counter[str](), Counter[str](), []
     for seed in range(int(first), int(last)):
         world = World(seed)
         try:
@@ -26,11 +27,20 @@ def main(arguments: list[str]) -> int:
         except PromiseBroken as error:
             broken.append(seed)
             print(str(error).splitlines()[0][:300])
-        points += len(world.crash_points)
-        deaths += sum(world.deaths.values())
+        counts["crash points"] += len(world.crash_points)
+        counts["acknowledged"] += world.promises.ok
+        counts["lost, as documented"] += world.promises.lost
+        faults += world.faults
+        for broker in world.brokers:
+            faults += broker.disk.failed
     took = time.perf_counter() - began
-    print(f"{points} crash points in {took:.1f} s; {len(broken)} seeds broke a promise: {broken}")
+    print(f"{said(counts)}; {said(faults)}")
+    print(f"{took:.1f} s; {len(broken)} seeds broke a promise: {broken}")
     return 1 if broken else 0
+
+
+def said(counts: Counter[str]) -> str:
+    return ", ".join(f"{number} {name}" for name, number in sorted(counts.items()))
 
 
 def replay(seed: int, steps: int) -> int:

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from broker_service.errors import RocketSimError
 from broker_service.machine import Machine
 from broker_service.model import BrokerRole, FlushDiskType
 from broker_service.namesrv.server import run_namesrv
-from tests.simulation.disk import Disk
+from tests.simulation.disk import READS, Damage, Disk
 from tests.simulation.network import Network, Wire
 from tests.simulation.virtual_loop import Process, VirtualLoop
 from tests.support.memory_files import PowerCut
@@ -60,6 +61,7 @@ class Broker:
         self.ended = ""
         self.served_until_its_end = False
         self.stopped_cleanly = False
+        self.wrong_start = ""  # what it should not have started over
         self.is_master = broker_id == 0  # as its configuration file has it
         self.on_death: list[Callable[[Broker, bool], None]] = []
         self._powerless = False
@@ -121,6 +123,7 @@ class Broker:
         self.was_killed = False
         self.started_at = self._loop.now
         self.node, self.ended, self.stopped_cleanly = None, "", False
+        self.disk.unread.clear()
         self._wire.is_back(self.host)
         process = self.process = Process(self._loop, f"{self.name}/{self.run}")
         disk = self.disk
@@ -137,9 +140,11 @@ class Broker:
 
     async def _live(self, process: Process, machine: Machine) -> None:
         self._stopping = self._loop.create_future()
+        expected, readable = self.disk.flushed_offset(self.root, as_written=True), self.disk.flushed_offset(self.root)
         try:
             async with broker(self.config(), machine) as node:
                 self.node = node
+                self.wrong_start = what_is_wrong(node.store.end_offset, expected, readable)
                 shutdown = _Shutdown(self._stopping)
                 await node.tasks.run_until(shutdown)  # type: ignore[arg-type]
             self.stopped_cleanly = True
@@ -149,7 +154,7 @@ class Broker:
             return
         except Exception as error:
             self.ended = f"FAULT {type(error).__name__}: {error}"
-        self.served_until_its_end = self.node is not None
+        self.served_until_its_end = self.node is not None and not self._stopping.done()
         process.die()
 
     def ask_to_stop(self) -> None:
@@ -177,16 +182,36 @@ class Broker:
         self.disk.stop_at = None
         self._powerless = False
 
-    def fail(self, call: str, chance: random.Random) -> int:
+    def fail(self, call: str, chance: random.Random, error: int = errno.EIO) -> int:
         """One of the next such calls of its disk fails."""
         nth = chance.choice((1, 2, 4, 8))
-        self.disk.fail(call, errno.EIO, nth=nth, part=chance.random())
+        self.disk.fail(call, error, nth=nth, part=chance.random())
         return nth
 
     @property
     def has_failed_disk(self) -> bool:
-        """A call of its disk has failed since an operator looked after it."""
-        return any(fault.nth <= 0 for fault in self.disk.faults)
+        """A write or sync of its disk has failed since an operator looked after it."""
+        return any(fault.nth <= 0 and fault.call not in READS for fault in self.disk.faults)
+
+    def may_refuse_to_start(self, error: str, unread: list[Path]) -> bool:
+        """On a full disk, or with an error that names what cannot be read, and where the log is damaged."""
+        if self.is_full or any(str(path) in error for path in unread):
+            return True
+        return any(self._is_named(damage, error) for damage in self.disk.still_damaged())
+
+    def _is_named(self, damage: Damage, error: str) -> bool:
+        if str(damage.path) not in error:
+            return False
+        begin, end = self.in_log(damage)
+        offsets = [int(number) for number in re.findall(r"\b\d{1,9}\b", error)]
+        return begin == end or any(offset < end and offset > begin - LOG_FILE for offset in offsets)
+
+    def in_log(self, damage: Damage) -> tuple[int, int]:
+        """The log offsets of what is damaged; (0, 0) for another file."""
+        if damage.path.parent != self.root / "commitlog":
+            return 0, 0
+        start = int(damage.path.name)
+        return start + damage.begin, start + damage.end
 
     def make_slave(self) -> None:
         """An operator has changed its configuration."""
@@ -194,6 +219,13 @@ class Broker:
         for name in ("role.json", "role.json.bak"):
             self.disk.remove(self.root / "rocketsim" / name)
         self.disk.sync_directory(self.root / "rocketsim")
+
+    def empty(self) -> None:
+        """An operator has taken everything away, to have it copied from the master; it is down."""
+        watch, self.disk = self.disk.watch, Disk()
+        self.disk.make_directory(self.root)
+        self.disk.watch = watch
+        self.is_master = False
 
     def _died(self, process: Process) -> None:
         """Whatever ended it: the disk is as its next process will find it."""
@@ -229,13 +261,15 @@ class Broker:
     def is_writable(self) -> bool:
         return self.standing is Standing.WRITABLE
 
-    def log(self, begin: int, end: int, *, durable: bool = False) -> bytes:
-        """Log bytes as the next process finds them after a kill, or what no power loss takes."""
+    def log(self, begin: int, end: int, *, durable: bool = False, as_written: bool = False) -> bytes:
+        """Log bytes as the next process finds them after a kill, or what no power loss takes; `as_written` without what
+        the disk has damaged."""
+        content_of = self.disk.as_written if as_written else self.disk.content
         pieces = []
         while begin < end:
             start = begin - begin % LOG_FILE
             stop = min(end, start + LOG_FILE)
-            content = self.disk.content(self.root / "commitlog" / f"{start:020d}", durable=durable)
+            content = content_of(self.root / "commitlog" / f"{start:020d}", durable=durable)
             pieces.append(content[begin - start : stop - start].ljust(stop - begin, b"\0"))
             begin = stop
         return b"".join(pieces)
@@ -248,6 +282,17 @@ class Broker:
         store = self.live.store
         epochs = self.live.epochs.epochs
         return f"{self.name} {self.live.mastership} [{store.min_offset}, {store.end_offset}) epochs {epochs}"
+
+
+def what_is_wrong(end: int, flushed: int | None, readable: int | None) -> str:
+    """What a start must not do, by the note that its disk has of how far the log was flushed."""
+    if flushed is None:
+        return ""
+    if readable is None and flushed:
+        return f"goes on with a log that ends at {end}, and its note that {flushed} is flushed cannot be read"
+    if end < (flushed if readable is None else min(flushed, readable)):
+        return f"has cut its log at {end}, below the flushed offset {flushed}"
+    return ""
 
 
 class _Shutdown:

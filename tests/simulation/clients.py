@@ -42,6 +42,7 @@ class Clients:
         self._network = Network(world.wire, HOST)
         self._sent = 0
         self.outcomes: dict[str, int] = {}
+        self.bodies: set[bytes] = set()  # all that were ever sent
         self.promoting = False
         self._next_to_read: dict[tuple[str, int], int] = {}
 
@@ -66,6 +67,7 @@ class Clients:
         self._sent += 1
         count = 1 if delay else chance.choice((1, 1, 2, 3))
         bodies = [b"%d.%d " % (number, n) + bytes(chance.randint(0, 300)) for n in range(count)]
+        self.bodies.update(bodies)
         properties = {"DELAY": str(delay)} if delay else {"TAGS": "TagA", "KEYS": f"k{number % 5}"}
         queues = [chance.randrange(QUEUES) for _ in bodies]
         records = b"".join(

@@ -1,35 +1,61 @@
 """A broker's disk in the simulation: `MemoryFiles` that survives its broker, and loses its power as the seed has it.
 
-A power loss keeps any part of what was not synced: sectors in any order, torn ones among them, file sizes, and names in
-directories.  Calls of a broker's own threads take time, in which its event loop goes on.
+Calls of a broker's own threads take time, in which its event loop goes on.
 """
 
 import random
-from collections.abc import Iterator
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.simulation.threads import running_thread
-from tests.support.memory_files import SECTOR, Inode, MemoryFiles, PowerCut
+from tests.support.memory_files import MemoryFiles, PowerCut
 
 # What a call is done to, for counting the different places where a broker has died.
 _KINDS = ("commitlog", "consumequeue", "index", "config", "diverged", "rocketsim")
 
 
+READS = frozenset(("open", "read", "pread", "size", "names"))
+_FLUSHED_SLOTS = (0, 512)
+
+
+@dataclass(frozen=True)
+class Damage:
+    """Bytes of a file that the disk has changed by itself."""
+
+    path: Path
+    begin: int
+    were: bytes
+    became: bytes
+
+    @property
+    def end(self) -> int:
+        return self.begin + len(self.were)
+
+    def is_in(self, content: bytes) -> bool:
+        """Whether it is there still: nothing has been written over it, and nobody has brought the file back."""
+        return content[self.begin : self.end] == self.became
+
+    def taken_out_of(self, content: bytes) -> bytes:
+        return content[: self.begin] + self.were + content[self.end :] if self.is_in(content) else content
+
+
 class Disk(MemoryFiles):
-    """`died_in`: the call and the kind of file in the middle of which it went."""
+    """`died_in`: the call and the kind of file in the middle of which it went.  `damages`: all there ever were."""
 
     def __init__(self, capacity: int = 1 << 40) -> None:
         super().__init__(capacity)
         self.before = self._before
         self.died_in: tuple[str, str] | None = None
+        self.damages: list[Damage] = []
+        self.watch: Callable[[str, Path], None] | None = None  # hears of every call before it is done
 
     @property
     def is_off(self) -> bool:
         return self._off
-
-    @property
-    def faults_left(self) -> int:
-        return sum(fault.nth > 0 or fault.for_good for fault in self.faults)
 
     def pull_the_plug(self) -> None:
         self._off = True
@@ -40,6 +66,8 @@ class Disk(MemoryFiles):
             thread.pause()
             if self._off:
                 raise PowerCut
+        if self.watch is not None:
+            self.watch(call, path)
         if self.stop_at is not None and self.calls + 1 >= self.stop_at:
             self.died_in = (call, kind_of(path))
 
@@ -49,36 +77,60 @@ class Disk(MemoryFiles):
         return self._taken_over(self.kill())
 
     def after_power_loss(self, chance: random.Random) -> "Disk":
-        names = dict(self._durable_names)
-        for changes in self._renames_and_others():
-            if chance.random() < 0.5:
-                for name, inode in changes:
-                    if inode is None:
-                        names.pop(name, None)
-                    else:
-                        names[name] = inode
-        return self._taken_over(self._reborn(lambda inode: _what_is_left(inode, chance), names))
+        return self._taken_over(self.power_loss(chance))
 
     def _taken_over(self, reborn: MemoryFiles) -> "Disk":
         disk = Disk(self.capacity)
-        mine = {"before": disk.before, "died_in": None}
+        mine = {"before": disk.before, "died_in": None, "watch": self.watch}
         disk.__dict__.update(reborn.__dict__, **mine)
-        disk.faults = self.faults
+        disk.faults, disk.damages, disk.failed, disk.unread = self.faults, self.damages, self.failed, self.unread
         self._names, self._durable_names, self._pending, self._handles = {}, {}, [], {}  # nobody asks this one again
         return disk
 
-    def _renames_and_others(self) -> Iterator[list[tuple[Path, Inode | None]]]:
-        """Changes of names that are not on disk; each happens as a whole, and later ones of a name imply earlier."""
-        pending = [(name, inode) for _, name, inode in self._pending]
-        at = 0
-        while at < len(pending):
-            name, inode = pending[at]
-            is_rename = inode is not None and at + 1 < len(pending) and pending[at + 1][1] is None
-            is_rename = is_rename and pending[at + 1][0].name == name.name + ".tmp"
-            yield pending[at : at + 2] if is_rename else pending[at : at + 1]
-            at += 2 if is_rename else 1
+    # --- what it does by itself -----------------------------------------------------------------------------------
+
+    def damage(self, path: Path, begin: int, became: bytes) -> Damage | None:
+        """Those bytes are others now; None if they are the same as before."""
+        were = self.content(path, durable=False)[begin : begin + len(became)]
+        became = became[: len(were)]
+        if were == became:
+            return None
+        self.poke(path, begin, became)
+        self.damages.append(Damage(path, begin, were, became))
+        return self.damages[-1]
+
+    def flip_a_bit(self, path: Path, begin: int, bit: int) -> Damage | None:
+        return self.damage(path, begin, bytes([self.content(path, durable=False)[begin] ^ 1 << bit]))
+
+    @property
+    def bad_sectors(self) -> int:
+        return sum(len(inode.bad) for inode in self._names.values())
+
+    def files_below(self, directory: Path) -> list[Path]:
+        return sorted(path for path in self._names if directory in path.parents)
+
+    def still_damaged(self) -> list[Damage]:
+        """The newest first, which is how they are to be taken out."""
+        return [item for item in reversed(self.damages) if item.is_in(self.content(item.path, durable=False))]
+
+    def repair(self) -> None:
+        """An operator brings back the files, and a disk that can be read."""
+        for damage in self.still_damaged():
+            if damage.is_in(self.content(damage.path, durable=False)):
+                self.poke(damage.path, damage.begin, damage.were)
+        for inode in self._inodes():
+            inode.bad.clear()
 
     # --- for invariants -------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """What is asked meanwhile is asked by a test, and meets no fault that waits for the broker."""
+        faults, self.faults = self.faults, []
+        try:
+            yield
+        finally:
+            self.faults = faults
 
     def content(self, path: Path, *, durable: bool) -> bytes:
         """What the next process finds after a kill, or what no power loss takes; empty for a file that is not there."""
@@ -87,15 +139,29 @@ class Disk(MemoryFiles):
             return b""
         return bytes(inode.durable if durable else inode.data)
 
+    def as_written(self, path: Path, *, durable: bool) -> bytes:
+        """The same without what the disk has damaged."""
+        content = self.content(path, durable=durable)
+        for damage in reversed(self.damages):
+            if damage.path == path:
+                content = damage.taken_out_of(content)
+        return content
 
-def _what_is_left(inode: Inode, chance: random.Random) -> bytearray:
-    data = bytearray(inode.durable)
-    for offset, written in inode.unsynced:
-        for at in range(offset - offset % SECTOR, offset + len(written), SECTOR):
-            if chance.random() < 0.5:
-                first, last = max(at, offset), min(at + SECTOR, offset + len(written))
-                data[first:last] = written[first - offset : last - offset]
-    return data
+    def flushed_offset(self, root: Path, *, as_written: bool = False) -> int | None:
+        """How far the broker has noted that its log is on disk; None if it has not, or if that cannot be read."""
+        path = root / "rocketsim" / "flushed"
+        return flushed_in(self.as_written(path, durable=False) if as_written else self.content(path, durable=False))
+
+
+def flushed_in(note: bytes) -> int | None:
+    """What `rocketsim/flushed` says; None if neither slot is whole."""
+    slots = [note[at : at + 36] for at in _FLUSHED_SLOTS if len(note) >= at + 36]
+    whole = [struct.unpack(">qq", slot[:16]) for slot in slots if zlib.crc32(slot[:32]) == _number(slot[32:])]
+    return max(whole)[1] if whole else None
+
+
+def _number(data: bytes) -> int:
+    return int.from_bytes(data, "big")
 
 
 def kind_of(path: Path) -> str:

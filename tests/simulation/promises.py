@@ -31,11 +31,16 @@ from broker_service.replication.epochs import Epoch, common_prefix
 from tests.support import stores
 
 if TYPE_CHECKING:
+    from broker_service.broker.node import BrokerNode
     from tests.simulation.broker import Broker
+    from tests.simulation.disk import Damage
     from tests.simulation.world import World
 
 ANSWERED_WITHIN_S = 10.0
 UNANSWERED = 1 << 16  # bytes of log, at most, that nobody has been told of yet
+
+
+Queues = dict[tuple[str, int], list[tuple[int, int, int]]]  # (queue offset, log offset, tags code) of each entry
 
 
 class PromiseBroken(AssertionError):
@@ -68,7 +73,9 @@ class Promises:
         self._before_power_loss: dict[int, tuple[float, bytes]] = {}
         self._offsets_at_death: dict[int, tuple[float, dict[tuple[str, str, int], Any]]] = {}
         self._openings: set[tuple[int, Epoch]] = set()
-        self.ok = self.read = self.lost = 0
+        self.ok = self.read = self.lost = self.damaged_reads = 0
+        self.tainted: list[tuple[int, int, bytes]] = []  # log offsets that some disk has damaged once, and to what
+        self._held_before_damage: list[tuple[Broker, Message]] = []
         self.refused_bodies: set[bytes] = set()
         self.broken: PromiseBroken | None = None
 
@@ -92,7 +99,7 @@ class Promises:
         self.ok += 1
         for run in response.runs:
             begin, end = run.commit_log_offset, self._end_of(broker, run.commit_log_offset, run.count)
-            data = broker.log(begin, end)
+            data = broker.log(begin, end, as_written=True)
             message = Message(f"the message at {begin}", *_epoch_of(broker, begin), begin, end, data, by_ok=True)
             self._check_placed(broker, message)
             self._oblige(message)
@@ -105,23 +112,25 @@ class Promises:
 
     def _check_placed(self, broker: Broker, message: Message) -> None:
         levels = self._world.levels
-        if not self._has(broker, message, durable=levels.sync_flush):
+        if not self._was_given(broker, message, durable=levels.sync_flush):
             raise PromiseBroken(
                 f"{message.what} is OK, but not on {broker.name}'s {_where(levels.sync_flush)}, its master"
             )
         others = [other for other in self._world.brokers if other is not broker]
         if levels.sync_master and not any(
-            self._has(other, message, durable=levels.sync_flush) or self._had(other, message) for other in others
+            self._was_given(other, message, durable=levels.sync_flush) or self._had(other, message) for other in others
         ):
             raise PromiseBroken(f"{message.what} is OK, but in no slave's {_where(levels.sync_flush)}")
 
     def _given(self, broker: Broker, request: Any, response: Any) -> None:
         at = 0
         while at < len(response.records):
-            one = record.decode(response.records, at)
             size = int.from_bytes(response.records[at : at + 4], "big")
             data = response.records[at : at + size]
             at += size
+            one = self._read_by_consumer(broker, data)
+            if one is None:
+                continue
             self.read += 1
             if one.body in self.refused_bodies and one.body:
                 raise PromiseBroken(f"{broker.name} gives {one.body[:20]!r}, which was refused when it was sent")
@@ -147,6 +156,63 @@ class Promises:
                 )
             self._oblige(message)
             self.values[key] = message
+
+    def _read_by_consumer(self, broker: Broker, data: bytes) -> record.Record | None:
+        """As a consumer reads it; None where its checksum says that it is damaged, or the damage is where none looks.
+
+        A damage of topic and properties shows nowhere: RocketMQ's format has a checksum of the body only.
+        """
+        try:
+            one = record.decode(data)
+        except (record.RecordError, UnicodeDecodeError) as error:
+            begin = int.from_bytes(data[28:36], "big")  # the log offset that it says
+            if broker.log(begin, begin + len(data), as_written=True) == broker.log(begin, begin + len(data)):
+                raise PromiseBroken(f"{broker.name} gives a record that nothing has damaged: {error}") from error
+            self.damaged_reads += 1
+            return None
+        if one.body and one.body not in self._world.clients.bodies:
+            raise PromiseBroken(f"{broker.name} gives {one.body[:40]!r} at {one.commit_log_offset}: nobody sent that")
+        if self.is_tainted(one.commit_log_offset, one.commit_log_offset + len(data)):
+            return None
+        return one
+
+    def is_tainted(self, begin: int, end: int) -> bool:
+        """Whether the disk of any broker has ever damaged a byte there; whoever follows it may have it, too, where no
+        checksum looks."""
+        return any(first < end and begin < last for first, last, _ in self.tainted)
+
+    def took_over_damage(self, broker: Broker) -> bool:
+        """From another broker, where no checksum looks: RocketMQ's format has one of the body, and none of the rest."""
+        return any(broker.log(first, last) == became for first, last, became in self.tainted)
+
+    def damaged(self, broker: Broker, damage: Damage) -> None:
+        """What it has of those bytes it no more holds, unless they are brought back."""
+        first, last = broker.in_log(damage)
+        if first == last:
+            return
+        self.tainted.append((first, last, damage.became))
+        for message in self.messages:
+            if broker.broker_id in message.holders and message.begin < last and first < message.end:
+                message.holders.discard(broker.broker_id)
+                self._held_before_damage.append((broker, message))
+
+    def begins_anew(self, broker: Broker) -> None:
+        for message in self.messages:
+            message.holders.discard(broker.broker_id)
+        self._promised_epoch.pop(broker.broker_id, None)
+        self._offsets.pop(broker.broker_id, None)
+
+    def repaired(self, broker: Broker) -> None:
+        for holder, message in self._held_before_damage:
+            if holder is broker and self._has(broker, message):
+                message.holders.add(broker.broker_id)
+        self._held_before_damage = [pair for pair in self._held_before_damage if pair[0] is not broker]
+
+    def _was_given(self, broker: Broker, message: Message, *, durable: bool) -> bool:
+        """Whether it had it, whatever its disk has made of that since."""
+        return self._has(broker, message, durable=durable) or (
+            broker.log(message.begin, message.end, durable=durable, as_written=True) == message.data
+        )
 
     def _committed(self, broker: Broker, request: Any, response: Any) -> None:
         for entry, standing in zip(request.entries, response.offsets, strict=True):
@@ -212,6 +278,8 @@ class Promises:
         up = self._world.serving()
         self._look_for_masters()
         for broker in up:
+            if broker.wrong_start:
+                raise PromiseBroken(f"{broker.name} {broker.wrong_start}")
             self._offsets_only_rise(broker)
             self._epochs_only_rise(broker)
             self._follows_no_master_of_the_past(broker)
@@ -234,7 +302,7 @@ class Promises:
         return in_time and log[message.begin : message.end] == message.data
 
     def _first(self, broker: Broker) -> int:
-        return min((int(name) for name in broker.disk.names(broker.root / "commitlog")), default=0)
+        return min((int(path.name) for path in broker.disk.files_below(broker.root / "commitlog")), default=0)
 
     def _holders_hold(self, messages: Iterable[Message]) -> None:
         logs: dict[int, tuple[int, bytes]] = {}
@@ -314,15 +382,55 @@ class Promises:
         ours, theirs = one.live.store, other.live.store
         until = common_prefix(one.live.epochs.epochs, ours.end_offset, other.live.epochs.epochs, theirs.end_offset)
         begin = max(ours.min_offset, theirs.min_offset)
-        if until is not None and begin < until and one.log(begin, until) != other.log(begin, until):
+        if (
+            until is not None
+            and begin < until
+            and self._untainted(one, begin, until) != self._untainted(other, begin, until)
+        ):
             raise PromiseBroken(f"{one} and {other} differ below {until}")
 
+    def check_what_is_left(self, broker: Broker, node: BrokerNode, *, powerless: bool) -> None:
+        """On a copy of the broker's disk, which `node` has opened."""
+        store, epochs = node.store, node.epochs.epochs
+        if epochs.last < self._promised_epoch.get(broker.broker_id, 0):
+            raise PromiseBroken(f"it is back in epoch {epochs.last}")
+        log = stores.log_bytes(store)
+        for message in self.messages:
+            if message.excused or broker.broker_id not in message.holders or message.begin < store.min_offset:
+                continue
+            if powerless and not self._has(broker, message, durable=True):
+                continue
+            first = message.begin - store.min_offset
+            if log[first : first + len(message.data)] != message.data:
+                raise PromiseBroken(f"{message.what} is gone, and its log ends at {store.end_offset}")
+        if powerless or epochs.last > self._promised_epoch.get(broker.broker_id, 0):
+            return
+        for key, entry in self._offsets.get(broker.broker_id, {}).items():
+            if node.offsets.get(*key) < entry:
+                raise PromiseBroken(f"offset {key} is {node.offsets.get(*key)} again, it was {entry}")
+
+    def _untainted(self, broker: Broker, begin: int, end: int) -> bytes:
+        data = bytearray(broker.log(begin, end))
+        for first, last, _ in self.tainted:
+            first, last = max(first - begin, 0), min(last - begin, len(data))
+            if first < last:
+                data[first:last] = bytes(last - first)
+        return bytes(data)
+
     def _queues_are_a_replay(self, broker: Broker) -> None:
+        """And every record is what its checksum says, unless its own disk has damaged it: nobody takes over damage."""
+        if broker.disk.still_damaged() or broker.disk.bad_sectors:
+            return
         store = broker.live.store
         try:
-            expected, actual = stores.expected_queues(store), stores.actual_queues(store)
+            with broker.disk.undisturbed():
+                expected, actual = stores.expected_queues(store), stores.actual_queues(store)
         except (AssertionError, ValueError) as error:
             raise PromiseBroken(f"{broker}: the log cannot be replayed: {error}") from error
+        if not self.took_over_damage(broker):
+            self.compare_queues(broker, expected, actual)
+
+    def compare_queues(self, broker: Broker, expected: Queues, actual: Queues) -> None:
         deleted = self._world.deleted_topics
         expected = {key: _comparable(key[0], value) for key, value in expected.items() if key[0] not in deleted}
         actual = {key: _comparable(key[0], value) for key, value in actual.items() if key[0] not in deleted}

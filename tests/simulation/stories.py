@@ -3,9 +3,10 @@
 Each is played with `World.play`, which looks at the promises meanwhile and in the end.
 """
 
+import errno
 import random
 
-from tests.simulation.broker import Broker
+from tests.simulation.broker import LOG_FILE, Broker
 from tests.simulation.clients import TOPICS
 from tests.simulation.world import World
 
@@ -152,4 +153,86 @@ def a_disk_fills_up_while_messages_with_keys_come(world: World) -> None:
     for _ in range(4):
         send(world, master, 10)
         world.pass_time(5.0)
+    world.heal()
+
+
+def a_broker_loses_its_note_of_what_is_flushed_and_a_bit_of_that(world: World) -> None:
+    """It refuses to start, names the file, and goes on when both are brought back."""
+    master, slave = world.brokers[:2]
+    follow(world, slave)
+    send(world, master, 10)
+    world.pass_time(1.0)
+    master.kill()
+    world.damage_flushed(master, 3)
+    path = master.root / "commitlog" / f"{0:020d}"
+    world.flip(master, path, 700, 5)
+    master.start()
+    world.pass_time(5.0)
+    assert "rocketsim/flushed is damaged" in master.ended
+    world.heal()
+
+
+def a_broker_loses_a_bit_of_what_is_flushed(world: World) -> None:
+    """It refuses to start, names file and offset, and goes on when the file is brought back."""
+    master, slave = world.brokers[:2]
+    follow(world, slave)
+    send(world, master, 10)
+    world.pass_time(1.0)
+    master.kill()
+    path = master.root / "commitlog" / f"{0:020d}"
+    world.flip(master, path, 700, 5)
+    master.start()
+    world.pass_time(5.0)
+    assert f"{path} is damaged at log offset" in master.ended
+    world.heal()
+
+
+def a_master_loses_a_bit_of_what_its_slave_does_not_have(world: World) -> None:
+    """The slave takes nothing of the damaged record, and acknowledges nothing behind it."""
+    master, slave = world.brokers[:2]
+    follow(world, slave)
+    send(world, master, 3)
+    slave.kill()
+    end = master.live.store.end_offset
+    send(world, master, 5)
+    begin, record_end = end, end + int.from_bytes(master.log(end, end + 4), "big")
+    assert record_end // LOG_FILE == begin // LOG_FILE
+    path = master.root / "commitlog" / f"{begin // LOG_FILE * LOG_FILE:020d}"
+    world.flip(master, path, begin % LOG_FILE + 90, 5)
+    slave.start()
+    world.pass_time(5.0)
+    assert slave.live.store.end_offset == end
+    world.heal()
+    assert slave.live.store.end_offset > record_end
+
+
+def a_slave_receives_more_while_it_syncs(world: World) -> None:
+    """In a mode in which an OK means that it has synced."""
+    master, slave = world.brokers[:2]
+    for other in world.brokers[2:]:
+        other.kill()
+    follow(world, slave)
+    for number in range(40):
+        world.clients.send(master, random.Random(number))
+        world.loop.run_for(0.0015)
+    world.pass_time(5.0)
+    assert world.promises.ok == 40
+    world.heal()
+
+
+def a_sync_fails_the_broker_is_restarted_and_loses_its_power(world: World) -> None:
+    """What was in the page cache only when it started counts as flushed by then."""
+    master, slave = world.brokers[:2]
+    follow(world, slave)
+    send(world, master, 3)
+    master.disk.fail("fdatasync", errno.EIO, matching="commitlog")
+    send(world, master, 3)
+    master.kill()
+    master.disk.heal()
+    master.start()
+    assert world.loop.run_until(lambda: master.is_writable, 20.0)
+    send(world, master, 3)
+    master.lose_power()
+    master.start()
+    world.pass_time(10.0)
     world.heal()

@@ -2,16 +2,27 @@
 
 import pytest
 
+from tests.simulation.crash_points import CrashPoints
 from tests.simulation.shrinking import shrunk
 from tests.simulation.world import World, plan
 
 STEPS = 150
+CRASH_SEEDS, CRASH_STEPS = 12, 20
 
 
 @pytest.mark.parametrize("first", range(0, 16, 4))
 def test_no_promise_is_broken_whatever_happens(first):
     for seed in range(first, first + 4):
         World(seed).run(plan(seed, STEPS))
+
+
+@pytest.mark.parametrize("seed", range(CRASH_SEEDS))
+def test_a_broker_may_die_before_any_call_of_its_disk(seed):
+    """By a kill and by a power loss; together these are 10^4 points."""
+    world = World(seed)
+    crash_points = CrashPoints(world)
+    world.run(plan(seed, CRASH_STEPS))
+    assert len(crash_points.points) > 600
 
 
 def test_a_seed_runs_the_same_again():

@@ -4,6 +4,7 @@ A run is a list of decisions, made by the seed beforehand; each has chance of it
 the others stay what they were.  After each decision some time passes and `promises.py` is asked.
 """
 
+import errno
 import gc
 import hashlib
 import logging
@@ -12,10 +13,14 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import patch
 
 from grpc_reflection.v1alpha import reflection as grpc_reflection
 
+from broker_service.broker import node as broker_node
 from broker_service.broker.mastership import Standing
 from broker_service.broker.node import BrokerNode
 from broker_service.model import BrokerRole, FlushDiskType
@@ -23,15 +28,19 @@ from broker_service.replication import flusher
 from broker_service.replication.acknowledgement import AckLevels
 from broker_service.replication.epochs import Epoch
 from broker_service.store import durability
-from broker_service.store.offset_journal import OffsetEntry
+from broker_service.store.offset_journal import OffsetEntry, OffsetJournal
 from tests.simulation.broker import Broker, NameServer
 from tests.simulation.clients import HOST, Clients
+from tests.simulation.disk import Damage
 from tests.simulation.network import Wire
 from tests.simulation.promises import PromiseBroken, Promises
 from tests.simulation.threads import Threading
 from tests.simulation.virtual_loop import VirtualLoop
+from tests.support.memory_files import PAGE, SECTOR
 
 MODES = [AckLevels(sync_master=master, sync_flush=disk) for master in (True, False) for disk in (True, False)]
+JOURNAL_RESERVE = 1 << 16  # 4 MiB would be read and copied all the time
+DAMAGES = 3  # that a disk has in a run
 QUIET_S = 6.0  # since the network was last disturbed: everybody has found everybody again
 
 
@@ -78,6 +87,7 @@ class World:
         self.history: list[str] = []
         self.deaths: Counter[tuple[str, ...]] = Counter()
         self.crash_points: set[tuple[object, ...]] = set()
+        self.faults: Counter[str] = Counter()  # of disks, by kind
         self.promises = Promises(self)
         self.clients = Clients(self)
         self.wire.answered = self._answered
@@ -146,13 +156,15 @@ class World:
         gc.collect()
         gc.disable()  # when garbage goes must not depend on what ran before
         try:
-            with self.threading.installed(flusher, durability):
+            journal = partial(OffsetJournal, reserve=JOURNAL_RESERVE)
+            with self.threading.installed(flusher, durability), patch.object(broker_node, "OffsetJournal", journal):
                 yield
         finally:
             for broker in self.brokers:
                 if broker.is_up:
                     broker.kill()
             self.loop.abandon()
+            gc.unfreeze()
             if was_enabled:
                 gc.enable()
             grpc_reflection.enable_server_reflection = reflection
@@ -173,7 +185,9 @@ class World:
         if self.wire.surprises:
             raise PromiseBroken(f"a servicer failed: {self.wire.surprises[0]}")
         for broker in self.brokers:
-            may_end = broker.has_failed_disk or (broker.is_full and not broker.served_until_its_end)
+            may_end = not broker.served_until_its_end and (
+                broker.has_failed_disk or broker.may_refuse_to_start(broker.ended, broker.disk.unread)
+            )
             if broker.ended and not may_end:
                 raise PromiseBroken(f"{broker.name} ended by itself: {broker.ended}")
         self.promises.check(full=full or self._is_due())
@@ -354,11 +368,94 @@ class World:
         return f"sync {nth} of {broker.name} will fail"
 
     def fail_write(self, chance: random.Random) -> str | None:
+        """One of the next writes does a part and fails; if for want of room, there is some again afterwards."""
         broker = self._pick(chance, lambda broker: broker.serves and not broker.disk.faults)
         if broker is None:
             return None
-        nth = broker.fail("pwrite", chance)
-        return f"write {nth} of {broker.name} will fail"
+        call = chance.choice(("pwrite", "pwrite", "pwrite", "create", "preallocate", "rename", "resize"))
+        error = chance.choice((errno.EIO, errno.ENOSPC))
+        nth = broker.fail(call, chance, error)
+        return f"{call} {nth} of {broker.name} will fail with {errno.errorcode[error]}"
+
+    def fail_read(self, chance: random.Random) -> str | None:
+        """One of the next reads fails, and not again."""
+        broker = self._pick(chance, lambda broker: not broker.disk.faults)
+        if broker is None:
+            return None
+        call = chance.choice(("pread", "pread", "pread", "read", "size", "names", "open"))
+        nth = broker.fail(call, chance)
+        return f"{call} {nth} of {broker.name} will fail"
+
+    def lose_sector(self, chance: random.Random) -> str | None:
+        """A sector cannot be read any more, until it is written again or somebody sees to it."""
+        broker, path = self._some_file(chance, "commitlog", "commitlog", "consumequeue", "index")
+        if broker is None:
+            return None
+        sector = chance.randrange(max(1, len(broker.disk.content(path, durable=False)) // SECTOR))
+        broker.disk.lose_sector(path, sector)
+        self.faults["bad sector"] += 1
+        return f"{broker.name} cannot read sector {sector} of {path}"
+
+    def flip_a_bit(self, chance: random.Random) -> str | None:
+        broker, path = self._some_file(chance, "commitlog")
+        used = [] if broker is None else _used(broker.disk.content(path, durable=False))
+        if broker is None or not used:
+            return None
+        at = chance.choice(used)
+        return self.flip(broker, path, at, chance.randrange(8))
+
+    def flip(self, broker: Broker, path: Path, at: int, bit: int) -> str:
+        self._damaged(broker, broker.disk.flip_a_bit(path, at, bit), "bit flip")
+        return f"{broker.name} has a flipped bit at {at} of {path}"
+
+    def misdirect(self, chance: random.Random) -> str | None:
+        """A sector that was written to another's place, where that one is lost now; sometimes its own is, too."""
+        broker, path = self._some_file(chance, "commitlog")
+        used = 0 if broker is None else len(_used(broker.disk.content(path, durable=False))) // SECTOR
+        if broker is None or not used:
+            return None
+        source, target = (chance.randrange(used) * SECTOR for _ in range(2))
+        content = broker.disk.content(path, durable=False)
+        self._damaged(broker, broker.disk.damage(path, target, content[source : source + SECTOR]), "misdirected")
+        if source != target and chance.random() < 0.5:
+            self._damaged(broker, broker.disk.damage(path, source, bytes(SECTOR)), "lost write")
+        return f"{broker.name} has written sector {source} to {target} of {path}"
+
+    def lose_flushed(self, chance: random.Random) -> str | None:
+        """Both sides of the note that says how far the log is flushed are damaged."""
+        broker = self._pick(chance, lambda broker: bool(broker.disk.flushed_offset(broker.root)))
+        return None if broker is None or self._is_spent(broker) else self.damage_flushed(broker, chance.randrange(8))
+
+    def damage_flushed(self, broker: Broker, bit: int) -> str:
+        path = broker.root / "rocketsim" / "flushed"
+        for slot in (0, SECTOR):
+            self._damaged(broker, broker.disk.flip_a_bit(path, slot + 11, bit), "flushed offset")
+        return f"{path} is damaged"
+
+    def _some_file(self, chance: random.Random, *kinds: str) -> tuple[Broker, Path] | tuple[None, Path]:
+        """Of a broker whose disk has not had its share yet."""
+        broker, kind = chance.choice(self.brokers), chance.choice(kinds)
+        paths = broker.disk.files_below(broker.root / kind)
+        return (broker, chance.choice(paths)) if paths and not self._is_spent(broker) else (None, Path())
+
+    def _is_spent(self, broker: Broker) -> bool:
+        return len(broker.disk.damages) + broker.disk.bad_sectors >= DAMAGES
+
+    def _damaged(self, broker: Broker, damage: Damage | None, kind: str) -> None:
+        if damage is not None:
+            self.faults[kind] += 1
+            self.promises.damaged(broker, damage)
+
+    def restore(self, chance: random.Random) -> str | None:
+        """An operator brings back what a broker could not start with."""
+        broker = self._pick(chance, lambda broker: bool(broker.ended) and not broker.is_up)
+        return None if broker is None else self._restore(broker)
+
+    def _restore(self, broker: Broker) -> str:
+        broker.disk.repair()
+        self.promises.repaired(broker)
+        broker.ended = ""
+        return f"the files of {broker.name} are brought back"
 
     def look_after_disk(self, chance: random.Random) -> str | None:
         """An operator restarts a broker whose disk has failed; the kernel has given up some pages meanwhile."""
@@ -375,16 +472,18 @@ class World:
         return f"{broker.name} is restarted, its disk has failed"
 
     def fill(self, chance: random.Random) -> str | None:
-        """Another program takes all the room."""
+        """Another program takes the room, to the last page or to the last few: a write ends in its middle then."""
         broker = self._pick(chance, lambda broker: broker.serves)
         if broker is None:
             return None
-        self.fill_disk(broker)
-        return f"the disk of {broker.name} is full"
+        left = chance.choice((0, 0, 1, 2, 3, 6))
+        self.fill_disk(broker, left)
+        return f"the disk of {broker.name} has {left} pages left"
 
-    def fill_disk(self, broker: Broker) -> None:
-        broker.disk.fill()
+    def fill_disk(self, broker: Broker, left: int = 0) -> None:
+        broker.disk.make_room(left * PAGE)
         broker.is_full = True
+        self.faults["full disk"] += 1
 
     def make_room(self, chance: random.Random) -> str | None:
         broker = self._pick(chance, lambda broker: broker.is_full)
@@ -523,6 +622,7 @@ class World:
             if broker.has_failed_disk:
                 self.history.append(str(self._restart_on_a_sound_disk(broker, random.Random(broker.broker_id))))
             broker.disk.heal()
+            self._restore(broker)
             if not broker.is_up:
                 broker.start()
         step = 0
@@ -537,9 +637,22 @@ class World:
                     broker.start()
                 elif broker.standing is Standing.FENCED:
                     self.demote(random.Random(step))
+            if step == 100 and self.promises.tainted:
+                self._rebuild_who_took_over_damage()
             if step > 40 and not any(broker.leads for broker in self.brokers):
                 self._promote_anybody()
         self._check(full=True)
+
+    def _rebuild_who_took_over_damage(self) -> None:
+        """Where no checksum looks, a slave may have what its master's disk had damaged; then their logs differ for
+        good, both say so, and an operator has the slave begin anew."""
+        for broker in self.brokers:
+            if broker.serves and not broker.is_writable and not broker.live.replication_slave.is_following():
+                self.history.append(f"{broker.name} begins anew")
+                broker.kill()
+                broker.empty()
+                self.promises.begins_anew(broker)
+                broker.start()
 
     def _promote_anybody(self) -> None:
         slaves = [broker for broker in self.brokers if _may_be_promoted(broker)]
@@ -589,6 +702,11 @@ def _may_be_promoted(broker: Broker) -> bool:
     return broker.standing is Standing.SLAVE and broker.node is not None and broker.live.epochs.epochs.last > 0
 
 
+def _used(content: bytes) -> range:
+    """Where a log file may have records: up to its last byte that is not zero."""
+    return range(len(content.rstrip(b"\0")))
+
+
 def _offsets(node: BrokerNode) -> dict[tuple[str, str, int], OffsetEntry]:
     return {
         (group, topic, queue): entry
@@ -618,6 +736,12 @@ WEIGHTS = {
     "start": 26,
     "fail_sync": 1.5,
     "fail_write": 1.5,
+    "fail_read": 1.5,
+    "lose_sector": 0.7,
+    "flip_a_bit": 0.7,
+    "misdirect": 0.7,
+    "lose_flushed": 0.3,
+    "restore": 8,
     "look_after_disk": 8,
     "fill": 1,
     "make_room": 5,
@@ -632,4 +756,4 @@ WEIGHTS = {
     "return_of_the_past": 4,
     "demote": 10,
 }
-ALWAYS = {"send", "start", "demote", "mend", "look_after_disk", "make_room"}
+ALWAYS = {"send", "start", "demote", "mend", "look_after_disk", "make_room", "restore"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.memory_files import PAGE, MemoryFiles
+from tests.support.memory_files import PAGE, SECTOR, MemoryFiles
 
 ROOT = Path("/d")
 FILE = ROOT / "file"
@@ -96,3 +96,73 @@ def test_a_call_that_only_looks_can_fail_too(disk: MemoryFiles, call: str) -> No
     with pytest.raises(OSError, match="EIO"):
         looks[call]()
     looks[call]()
+
+
+def after_power_losses(disk: MemoryFiles, count: int = 60) -> list[MemoryFiles]:
+    return [disk.as_powerless(random.Random(seed)) for seed in range(count)]
+
+
+def test_a_power_loss_takes_names_in_any_order_and_a_rename_as_a_whole(disk: MemoryFiles) -> None:
+    disk.sync_directory(ROOT)
+    for name in ("one", "two"):
+        disk.open(ROOT / name, create=True)
+    found = {tuple(left.names(ROOT)) for left in after_power_losses(disk)}
+    assert found == {(), ("one",), ("two",), ("one", "two")}
+    disk.sync_directory(ROOT)
+    disk.rename(ROOT / "one", ROOT / "two")
+    assert {tuple(left.names(ROOT)) for left in after_power_losses(disk)} == {("one", "two"), ("two",)}
+    disk.sync_directory(ROOT)
+    assert {tuple(left.names(ROOT)) for left in after_power_losses(disk)} == {("two",)}
+
+
+def test_a_power_loss_takes_a_directory_with_all_in_it(disk: MemoryFiles) -> None:
+    disk.make_directory(ROOT / "below")
+    handle = disk.open(ROOT / "below" / "file", create=True)
+    disk.fdatasync(handle)
+    disk.sync_directory(ROOT / "below")
+    found = {tuple(left.names(ROOT / "below")) for left in after_power_losses(disk)}
+    assert found == {(), ("file",)}
+    disk.sync_directory(ROOT)
+    assert {tuple(left.names(ROOT / "below")) for left in after_power_losses(disk)} == {("file",)}
+
+
+def test_a_power_loss_takes_sizes_that_were_not_synced(disk: MemoryFiles) -> None:
+    handle = written(disk, b"new")
+    disk.resize(handle, 3 * PAGE)
+    disk.pwrite(handle, b"far", 2 * PAGE)
+    assert {left.size(FILE) for left in after_power_losses(disk)} == {PAGE, 3 * PAGE}
+    assert {left.read(FILE)[2 * PAGE :][:3] for left in after_power_losses(disk)} == {b"", bytes(3), b"far"}
+    disk.fdatasync(handle)
+    assert {left.size(FILE) for left in after_power_losses(disk)} == {3 * PAGE}
+
+
+def test_of_a_call_that_the_disk_has_no_room_for_a_part_is_done(disk: MemoryFiles) -> None:
+    handle = disk.open(FILE, create=True)
+    disk.make_room(2 * PAGE)
+    with pytest.raises(OSError, match="no room"):
+        disk.pwrite(handle, b"x" * 3 * PAGE, 0)
+    assert disk.read(FILE) == b"x" * 2 * PAGE
+    disk.make_room()
+    disk.pwrite(handle, b"y" * 3 * PAGE, 0)
+    other = disk.open(ROOT / "other", create=True)
+    disk.make_room(PAGE)
+    with pytest.raises(OSError, match="no room"):
+        disk.preallocate(other, 3 * PAGE)
+    assert disk.size(ROOT / "other") == PAGE and disk.disk_usage(ROOT).free == 0
+
+
+def test_a_bad_sector_cannot_be_read_until_it_is_written_again(disk: MemoryFiles) -> None:
+    handle = written(disk, b"new")
+    disk.lose_sector(FILE, 1)
+    assert disk.pread(handle, SECTOR, 0)[:3] == b"new" and disk.is_cached(handle, SECTOR, 0)
+    for left in (disk, disk.as_killed(), *after_power_losses(disk, 3)):
+        assert not left.is_cached(left.open(FILE), 1, SECTOR)
+        with pytest.raises(OSError, match="EIO"):
+            left.pread(left.open(FILE), 2, SECTOR - 1)
+        with pytest.raises(OSError, match="EIO"):
+            left.read(FILE)
+    disk.pwrite(handle, bytes(SECTOR - 1), SECTOR + 1)
+    with pytest.raises(OSError, match="EIO"):
+        disk.read(FILE)
+    disk.pwrite(handle, bytes(SECTOR), SECTOR)
+    assert disk.read(FILE)[:3] == b"new"

@@ -469,6 +469,10 @@ class MemoryFiles(Files):
         """Changes bytes behind everybody's back, as a failing disk does."""
         self._inode(path).poke(offset, data)
 
+    def lose_sector(self, path: Path, sector: int) -> None:
+        """It cannot be read until it is written again."""
+        self._names[path].bad.add(sector)
+
     @property
     def open_handles(self) -> int:
         return len(self._handles)
