@@ -10,11 +10,11 @@ from google.protobuf.internal import api_implementation
 from rocketsim_proto.limits import MAX_RPC_BYTES
 from rocketsim_proto.records.record import encode_host
 
-from broker_service.broker.node import BrokerNode
 from broker_service.config import BrokerConfig, NamesrvConfig
 from broker_service.errors import ConfigError
 from broker_service.machine import Machine
 from broker_service.namesrv.server import run_namesrv as serve_names
+from broker_service.node import BrokerNode
 from broker_service.server import host_port, write_address_file
 
 logger = logging.getLogger(__name__)

@@ -28,9 +28,9 @@ STAYS_OUT_OF = {
     "broker_service/replication/catch_up.py": {"asyncio", "grpc", "time", "rocketsim_proto", "logging"},
     "broker_service/replication/epochs.py": {"asyncio", "grpc", "time", "rocketsim_proto", "logging"},
     "broker_service/broker": {"broker_service.admin", "broker_service.namesrv"},
-    "broker_service/broker/suggestion.py": {"asyncio", "grpc", "time", "rocketsim_proto", "logging"},
-    "broker_service/broker/mastership.py": {"asyncio", "grpc", "time", "logging"},
-    "broker_service/broker/promotion.py": {"asyncio", "grpc", "time", "rocketsim_proto", "logging"},
+    "broker_service/broker/reads/suggestion.py": {"asyncio", "grpc", "time", "rocketsim_proto", "logging"},
+    "broker_service/broker/leadership/mastership.py": {"asyncio", "grpc", "time", "logging"},
+    "broker_service/broker/leadership/promotion.py": {"asyncio", "grpc", "time", "rocketsim_proto", "logging"},
     "broker_service/namesrv": {"broker_service.store", "broker_service.replication", "broker_service.broker"},
     "broker_service/namesrv/route_table.py": {"asyncio", "grpc", "time", "rocketsim_proto", "logging"},
     "broker_service/model.py": {"asyncio", "grpc", "rocketsim_proto"},
@@ -53,9 +53,6 @@ STAYS_OUT_OF = {
     "proto/rocketsim_proto": {"broker_service", "rocketsim_client", "rocketsim_source", "rocketsim_cli", "pyspark"},
     "pyspark_rocketsim.py": {"broker_service", "rocketsim_cli", "grpc"},
 }
-
-# They put a broker together and keep it going, so they may know all its parts; nobody else there may know them.
-COMPOSITION = {ROOT / "broker_service/broker/node.py", ROOT / "broker_service/broker/chores.py"}
 
 # Of the contract the store knows the records, not the calls.
 RECORDS = "proto/rocketsim_proto/records"
@@ -88,8 +85,7 @@ def is_within(module: str, forbidden: set[str]) -> bool:
 @pytest.mark.parametrize("where", [where for where in STAYS_OUT_OF if (ROOT / where).exists()])
 def test_dependencies_point_one_way(where):
     for path in sources(where):
-        forbidden = STAYS_OUT_OF[where] - ({"broker_service.admin"} if path in COMPOSITION else set())
-        assert not [module for module in imported_modules(path) if is_within(module, forbidden)], path
+        assert not [module for module in imported_modules(path) if is_within(module, STAYS_OUT_OF[where])], path
 
 
 def test_every_package_named_above_is_there():
@@ -114,9 +110,9 @@ def test_records_are_known_without_grpc_or_generated_code():
 
 
 def test_nobody_imports_what_puts_the_parts_together_but_the_program():
-    roots = {"broker_service.app", "broker_service.broker.node", "broker_service.broker.chores"}
+    roots = {"broker_service.app", "broker_service.node", "broker_service.periodic"}
     for path in sources("broker_service"):
-        if path.name not in ("__main__.py", "app.py") and path not in COMPOSITION:
+        if path.name not in ("__main__.py", "app.py", "node.py"):
             assert not [module for module in imported_modules(path) if is_within(module, roots)], path
 
 

@@ -10,10 +10,10 @@ from rocketsim_proto.records.record import decode, parse_offset_message_id
 
 from broker_service import cold_reads
 from broker_service.broker.broker import Broker
-from broker_service.broker.groups import SubscriptionGroup
-from broker_service.broker.leadership import Leadership, Promoted
-from broker_service.broker.names import check_group_name
-from broker_service.broker.topics import TopicConfig
+from broker_service.broker.leadership.leadership import Leadership, Promoted
+from broker_service.broker.metadata.groups import SubscriptionGroup
+from broker_service.broker.metadata.names import check_group_name
+from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.config import as_properties
 from broker_service.errors import InvalidParameter, NotFound, SubscriptionGroupNotExist
 from broker_service.model import BrokerRole

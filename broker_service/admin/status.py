@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from broker_service.admin.rates import Rates
 from broker_service.broker.broker import Broker
-from broker_service.broker.delivery import Delivery
-from broker_service.broker.leadership import Leadership
-from broker_service.broker.mastership import Standing
-from broker_service.broker.names import SCHEDULE_TOPIC
+from broker_service.broker.delayed.delivery import Delivery
+from broker_service.broker.leadership.leadership import Leadership
+from broker_service.broker.leadership.mastership import Standing
+from broker_service.broker.metadata.names import SCHEDULE_TOPIC
 from broker_service.broker.traffic import Traffic
 from broker_service.replication.master import ReplicationMaster
 from broker_service.replication.slave import ReplicationSlave

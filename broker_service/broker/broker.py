@@ -8,13 +8,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from broker_service.broker.consumer_offsets import ConsumerOffsetTable
-from broker_service.broker.groups import SubscriptionGroupTable
-from broker_service.broker.known_slaves import KnownSlaves
-from broker_service.broker.long_polling import LongPolling
-from broker_service.broker.mastership import Mastership, Standing
-from broker_service.broker.peers import Peers
-from broker_service.broker.topics import TopicTable
+from broker_service.broker.leadership.mastership import Mastership, Standing
+from broker_service.broker.leadership.peers import Peers
+from broker_service.broker.metadata.groups import SubscriptionGroupTable
+from broker_service.broker.metadata.known_slaves import KnownSlaves
+from broker_service.broker.metadata.topics import TopicTable
+from broker_service.broker.offsets.consumer_offsets import ConsumerOffsetTable
+from broker_service.broker.reads.long_polling import LongPolling
 from broker_service.config import BrokerConfig, with_updates
 from broker_service.errors import ServiceNotAvailable
 from broker_service.model import BrokerRole, CommitStatus, FlushDiskType, LogEpoch, PutStatus

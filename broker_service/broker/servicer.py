@@ -8,12 +8,12 @@ from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto import broker_pb2_grpc, bytes_field
 
 from broker_service.broker.broker import Broker
-from broker_service.broker.commits import CommitEntry, Commits
-from broker_service.broker.mastership import Standing
-from broker_service.broker.pull import Pull, PullPath
-from broker_service.broker.pull_range import Range, RangePath
+from broker_service.broker.leadership.mastership import Standing
+from broker_service.broker.offsets.commits import CommitEntry, Commits
 from broker_service.broker.put import PutPath, Send
-from broker_service.broker.queue_lookup import QueueLookup
+from broker_service.broker.reads.pull import Pull, PullPath
+from broker_service.broker.reads.pull_range import Range, RangePath
+from broker_service.broker.reads.queue_lookup import QueueLookup
 from broker_service.model import LogEpoch
 from broker_service.rpc_errors import maps_errors, maps_stream_errors
 

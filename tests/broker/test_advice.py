@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from broker_service.broker.mastership import Standing
-from broker_service.broker.node import BrokerNode
+from broker_service.broker.leadership.mastership import Standing
 from broker_service.errors import StoreCorrupt
 from broker_service.model import BrokerRole
+from broker_service.node import BrokerNode
 from broker_service.replication.epochs import EpochList
 from broker_service.store.json_file import JsonFile
 from tests.support.brokers import put, running, small_config

@@ -14,11 +14,11 @@ from rocketsim_proto.admin_pb2_grpc import AdminStub
 from rocketsim_proto.message_pb2 import CommitStatus, QueueId
 from rocketsim_proto.records.record import Record
 
-from broker_service.broker import chores
-from broker_service.broker.mastership import Standing
-from broker_service.broker.node import BrokerNode
-from broker_service.broker.pull import Pull
+from broker_service import periodic
+from broker_service.broker.leadership.mastership import Standing
+from broker_service.broker.reads.pull import Pull
 from broker_service.model import BrokerRole
+from broker_service.node import BrokerNode
 from broker_service.replication.follower import Follower
 from tests.broker.test_pair import QUICK, SLAVE, pair
 from tests.support.brokers import name_server, put, running, stub_of
@@ -48,7 +48,7 @@ async def pair_without_ticks(
     folder: Path, monkeypatch: pytest.MonkeyPatch, **keys: Any
 ) -> AsyncIterator[tuple[BrokerNode, BrokerNode]]:
     """Nothing follows to the slave by a tick or a poll: what is there was sent for somebody who waits."""
-    monkeypatch.setattr(chores, "TICK_S", 3600.0)
+    monkeypatch.setattr(periodic, "TICK_S", 3600.0)
     async with pair(folder, sync_metadata_interval=1_000_000, **(SYNC | keys)) as (_, master, slave):
         await put(master, "t", *[b"x"] * 100)
         await until(lambda: "t" in slave.topics.entries, "the topic")

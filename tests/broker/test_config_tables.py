@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from broker_service.broker.config_table import DataVersion
-from broker_service.broker.groups import SubscriptionGroup, SubscriptionGroupTable
-from broker_service.broker.topics import TopicConfig, TopicTable
+from broker_service.broker.metadata.config_table import DataVersion
+from broker_service.broker.metadata.groups import SubscriptionGroup, SubscriptionGroupTable
+from broker_service.broker.metadata.topics import TopicConfig, TopicTable
 from broker_service.errors import (
     DiskFull,
     InvalidParameter,

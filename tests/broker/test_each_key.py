@@ -17,15 +17,15 @@ import pytest
 from rocketsim_proto.metadata_pb2 import Metadata
 
 from broker_service.app import broker
-from broker_service.broker.commits import CommitEntry, Commits
-from broker_service.broker.delivery import Delivery
-from broker_service.broker.mastership import Standing
-from broker_service.broker.metadata import MetadataExchange
-from broker_service.broker.node import BrokerNode
-from broker_service.broker.pull import Pull
+from broker_service.broker.delayed.delivery import Delivery
+from broker_service.broker.leadership.mastership import Standing
+from broker_service.broker.metadata.exchange import MetadataExchange
+from broker_service.broker.offsets.commits import CommitEntry, Commits
+from broker_service.broker.reads.pull import Pull
 from broker_service.errors import DiskFull
 from broker_service.machine import Machine
 from broker_service.model import BrokerRole, PutStatus
+from broker_service.node import BrokerNode
 from broker_service.replication.master_frame import MasterFrame
 from broker_service.replication.transfer import Transfer
 from broker_service.store.files import DiskUsage, Files

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from broker_service.admin.operations import Operations
-from broker_service.broker.config_table import Tombstone
-from broker_service.broker.node import BrokerNode
+from broker_service.broker.metadata.config_table import Tombstone
 from broker_service.errors import DiskFull
 from broker_service.machine import Machine
+from broker_service.node import BrokerNode
 from broker_service.store.message_store import MessageStore
 from tests.support import stores
 from tests.support.brokers import small_config

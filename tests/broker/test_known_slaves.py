@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker_service.broker.known_slaves import KnownSlaves
+from broker_service.broker.metadata.known_slaves import KnownSlaves
 from broker_service.errors import DiskFull, NotFound, StoreCorrupt
 from broker_service.store.json_file import JsonFile
 

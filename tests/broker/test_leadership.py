@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker_service.broker.mastership import Standing
+from broker_service.broker.leadership.mastership import Standing
 from broker_service.errors import ServiceNotAvailable
 from broker_service.model import BrokerRole
 from broker_service.replication.epochs import PROMOTION
@@ -136,8 +136,8 @@ async def test_a_promoted_slaves_offsets_end_where_its_log_does(tmp_path: Path) 
     "refuses",
     [
         "broker_service.replication.epoch_file.EpochFile.save",
-        "broker_service.broker.role_file.RoleFile.save",
-        "broker_service.broker.consumer_offsets.ConsumerOffsetTable.clamp",
+        "broker_service.broker.leadership.role_file.RoleFile.save",
+        "broker_service.broker.offsets.consumer_offsets.ConsumerOffsetTable.clamp",
     ],
 )
 async def test_a_slave_whose_promotion_fails_follows_its_master_again(
@@ -193,7 +193,7 @@ async def test_a_slave_follows_as_soon_as_a_name_server_knows_its_master_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = partial(SlaveSettings, retry_first_s=3600.0, retry_last_s=3600.0)
-    monkeypatch.setattr("broker_service.broker.node.SlaveSettings", slow)
+    monkeypatch.setattr("broker_service.node.SlaveSettings", slow)
     async with name_server() as names:
         keys = {"namesrv_addr": names.address}
         async with running(tmp_path / "s", **keys, **SLAVE) as slave:

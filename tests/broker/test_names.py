@@ -2,7 +2,12 @@
 
 import pytest
 
-from broker_service.broker.names import check_group_name, check_topic_name, is_system_topic, refuse_system_topic
+from broker_service.broker.metadata.names import (
+    check_group_name,
+    check_topic_name,
+    is_system_topic,
+    refuse_system_topic,
+)
 from broker_service.errors import InvalidParameter, MessageIllegal, NoPermission
 
 

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from rocketsim_proto.metadata_pb2 import ConsumerOffset, Metadata
 
+from broker_service import periodic
 from broker_service.admin.operations import Operations
-from broker_service.broker import chores
-from broker_service.broker.commits import CommitEntry, Commits
-from broker_service.broker.groups import SubscriptionGroup
-from broker_service.broker.mastership import Standing
-from broker_service.broker.node import BrokerNode
-from broker_service.broker.pull import Pull
-from broker_service.broker.topics import TopicConfig
+from broker_service.broker.leadership.mastership import Standing
+from broker_service.broker.metadata.groups import SubscriptionGroup
+from broker_service.broker.metadata.topics import TopicConfig
+from broker_service.broker.offsets.commits import CommitEntry, Commits
+from broker_service.broker.reads.pull import Pull
 from broker_service.errors import InvalidParameter, ServiceNotAvailable, StaleEpoch
 from broker_service.model import BrokerRole, PutStatus
+from broker_service.node import BrokerNode
 from broker_service.replication.catch_up import Cut
 from broker_service.store.json_file import JsonFile
 from tests.support.brokers import NameServer, bodies_in, message, name_server, put, running, send_of
@@ -60,7 +60,7 @@ async def test_a_put_to_a_synchronous_master_is_on_the_slave_when_it_returns(tmp
 async def test_a_slave_has_heard_of_a_topic_before_it_has_its_first_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chores, "TICK_S", 3600.0)  # nothing is published behind the put
+    monkeypatch.setattr(periodic, "TICK_S", 3600.0)  # nothing is published behind the put
     async with pair(tmp_path, broker_role=BrokerRole.SYNC_MASTER, sync_metadata_interval=1_000_000) as (
         _,
         master,
@@ -74,7 +74,7 @@ async def test_a_slave_has_heard_of_a_topic_before_it_has_its_first_records(
 async def test_a_topic_made_again_at_once_is_a_new_one_on_the_slave_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chores, "TICK_S", 3600.0)
+    monkeypatch.setattr(periodic, "TICK_S", 3600.0)
     async with pair(tmp_path, broker_role=BrokerRole.SYNC_MASTER, sync_metadata_interval=1_000_000) as (
         _,
         master,

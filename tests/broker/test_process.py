@@ -14,10 +14,10 @@ import pytest
 
 from broker_service import __main__ as process
 from broker_service.app import broker, check_protobuf, ip_of, run_broker
-from broker_service.broker.node import BrokerNode
 from broker_service.broker.store_settings import physical_memory
 from broker_service.errors import ConfigError, StoreCorrupt, StoreLocked
 from broker_service.model import BrokerRole
+from broker_service.node import BrokerNode
 from broker_service.store.json_file import JsonFile
 from tests.support.brokers import put, running, small_config
 from tests.support.polling import until

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from broker_service.broker.mastership import Standing
-from broker_service.broker.promotion import Answer, Forfeit, Other, forfeits, objections
+from broker_service.broker.leadership.mastership import Standing
+from broker_service.broker.leadership.promotion import Answer, Forfeit, Other, forfeits, objections
 from broker_service.errors import InvalidParameter
 from broker_service.model import BrokerRole
 from broker_service.replication.catch_up import LogState

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from broker_service.broker.node import BrokerNode
 from broker_service.errors import RocketSimError
 from broker_service.machine import Machine
 from broker_service.model import BrokerRole
+from broker_service.node import BrokerNode
 from broker_service.replication.epochs import PROMOTION, EpochList
 from broker_service.replication.follower import Follower
 from tests.support import stores

@@ -15,15 +15,14 @@ from rocketsim_proto.records.record import encode_host, offset_message_id
 
 from broker_service.admin.operations import Operations
 from broker_service.broker import put as put_path
-from broker_service.broker.commits import CommitEntry, Commits, Committed
 from broker_service.broker.frame import check_frame
-from broker_service.broker.groups import SubscriptionGroup
-from broker_service.broker.node import BrokerNode
-from broker_service.broker.pull import Pull, Pulled
-from broker_service.broker.pull_range import Frame, Range
-from broker_service.broker.queue_lookup import QueueLookup
-from broker_service.broker.suggestion import PullCode
-from broker_service.broker.topics import TopicConfig
+from broker_service.broker.metadata.groups import SubscriptionGroup
+from broker_service.broker.metadata.topics import TopicConfig
+from broker_service.broker.offsets.commits import CommitEntry, Commits, Committed
+from broker_service.broker.reads.pull import Pull, Pulled
+from broker_service.broker.reads.pull_range import Frame, Range
+from broker_service.broker.reads.queue_lookup import QueueLookup
+from broker_service.broker.reads.suggestion import PullCode
 from broker_service.errors import (
     InvalidParameter,
     MessageIllegal,
@@ -38,6 +37,7 @@ from broker_service.errors import (
     TopicNotExist,
 )
 from broker_service.model import BrokerRole, GetMessageStatus, PutStatus
+from broker_service.node import BrokerNode
 from broker_service.store.files import Files
 from tests.support.brokers import bodies_in, message, put, running, send_of
 from tests.support.polling import until

@@ -12,7 +12,7 @@ from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto.message_pb2 import QueueId, ResponseCode
 
 from broker_service import errors
-from broker_service.broker.topics import TopicConfig
+from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.model import BrokerRole
 from broker_service.rpc_errors import status_of
 from tests.support.brokers import bodies_in, message, put, running, stub_of

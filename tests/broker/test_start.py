@@ -9,13 +9,13 @@ import pytest
 from rocketsim_proto.admin_pb2 import RemoveSlaveRequest
 from rocketsim_proto.admin_pb2_grpc import AdminStub
 
-from broker_service.broker.mastership import Standing
-from broker_service.broker.node import BrokerNode
-from broker_service.broker.pull import Pull
+from broker_service.broker.leadership.mastership import Standing
+from broker_service.broker.reads.pull import Pull
 from broker_service.broker.store_settings import store_config
 from broker_service.errors import ServiceNotAvailable
 from broker_service.model import BrokerRole
 from broker_service.namesrv.route_table import Registration as Registered
+from broker_service.node import BrokerNode
 from broker_service.replication.epochs import PROMOTION
 from broker_service.store.message_store import MessageStore
 from tests.support.brokers import bodies_in, name_server, put, running, small_config, stub_of

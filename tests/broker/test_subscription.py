@@ -3,7 +3,7 @@
 import pytest
 from rocketsim_proto.records.record import tags_code
 
-from broker_service.broker.subscription import tags_codes_of
+from broker_service.broker.reads.subscription import tags_codes_of
 from broker_service.errors import InvalidParameter, SubscriptionParseFailed
 
 

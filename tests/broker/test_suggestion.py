@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker_service.broker.suggestion import PullCode, Reader, pull_code
+from broker_service.broker.reads.suggestion import PullCode, Reader, pull_code
 from broker_service.model import BrokerRole, GetMessageStatus
 
 MASTERS = [BrokerRole.ASYNC_MASTER, BrokerRole.SYNC_MASTER]

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from rocketsim_proto import broker_pb2 as pb
 
-from broker_service.broker.commits import CommitEntry, Commits
-from broker_service.broker.node import BrokerNode
-from broker_service.broker.pull import Pull, Pulled
-from broker_service.broker.suggestion import PullCode
+from broker_service.broker.offsets.commits import CommitEntry, Commits
+from broker_service.broker.reads.pull import Pull, Pulled
+from broker_service.broker.reads.suggestion import PullCode
 from broker_service.errors import ServiceNotAvailable
 from broker_service.model import BrokerRole, GetMessageStatus, LogEpoch
+from broker_service.node import BrokerNode
 from broker_service.store.message_store import MessageStore
 from tests.broker.test_pair import QUICK, SLAVE
 from tests.support.brokers import name_server, put, running, stub_of

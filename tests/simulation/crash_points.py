@@ -12,9 +12,9 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker_service.broker.node import BrokerNode
 from broker_service.errors import RocketSimError
 from broker_service.machine import Machine
+from broker_service.node import BrokerNode
 from tests.simulation.broker import Broker, what_is_wrong
 from tests.simulation.disk import flushed_in
 from tests.simulation.promises import PromiseBroken

@@ -26,12 +26,12 @@ from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto import message_pb2
 from rocketsim_proto.records import record
 
-from broker_service.broker.names import SCHEDULE_TOPIC
+from broker_service.broker.metadata.names import SCHEDULE_TOPIC
 from broker_service.replication.epochs import Epoch, common_prefix
 from tests.support import stores
 
 if TYPE_CHECKING:
-    from broker_service.broker.node import BrokerNode
+    from broker_service.node import BrokerNode
     from tests.simulation.broker import Broker
     from tests.simulation.disk import Damage
     from tests.simulation.world import World

@@ -6,8 +6,8 @@ import pytest
 from rocketsim_proto import replication_pb2 as pb
 
 from broker_service.broker import leadership
-from broker_service.broker.consumer_offsets import ConsumerOffsetTable
-from broker_service.broker.mastership import Mastership
+from broker_service.broker.leadership.mastership import Mastership
+from broker_service.broker.offsets.consumer_offsets import ConsumerOffsetTable
 from broker_service.errors import StoreCorrupt
 from broker_service.model import PutStatus
 from broker_service.replication import catch_up

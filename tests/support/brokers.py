@@ -13,12 +13,12 @@ from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record
 
 from broker_service.app import broker
-from broker_service.broker.mastership import Standing
-from broker_service.broker.node import BrokerNode
+from broker_service.broker.leadership.mastership import Standing
 from broker_service.broker.put import Send
 from broker_service.config import BrokerConfig
 from broker_service.namesrv.route_table import RouteTable
 from broker_service.namesrv.servicer import NamesrvServicer
+from broker_service.node import BrokerNode
 from broker_service.server import Service, start_server
 from tests.support.polling import until
 

@@ -10,37 +10,36 @@ from broker_service.admin.metrics import Metrics
 from broker_service.admin.operations import Operations
 from broker_service.admin.servicer import AdminServicer
 from broker_service.admin.status import Status
-from broker_service.broker.access import ReadAccess
 from broker_service.broker.broker import Broker, ack_levels
-from broker_service.broker.chores import Chores
-from broker_service.broker.commits import Commits
-from broker_service.broker.consumer_offsets import ConsumerOffsetTable
-from broker_service.broker.delivery import Delivery
-from broker_service.broker.groups import SubscriptionGroupTable
-from broker_service.broker.known_slaves import KnownSlaves
-from broker_service.broker.leadership import Leadership
-from broker_service.broker.mastership import Mastership
-from broker_service.broker.membership import Membership, answer_of
-from broker_service.broker.metadata import MetadataExchange, delete_queues
-from broker_service.broker.promotion import Other
-from broker_service.broker.pull import PullPath
-from broker_service.broker.pull_range import RangePath
+from broker_service.broker.delayed.delivery import Delivery
+from broker_service.broker.leadership.leadership import Leadership
+from broker_service.broker.leadership.mastership import Mastership
+from broker_service.broker.leadership.membership import Membership, answer_of
+from broker_service.broker.leadership.promotion import Other
+from broker_service.broker.leadership.registration import Registration
+from broker_service.broker.leadership.replication_link import ReplicationLink
+from broker_service.broker.leadership.role_file import RoleFile
+from broker_service.broker.leadership.roll_call import RollCall
+from broker_service.broker.metadata.exchange import MetadataExchange, delete_queues
+from broker_service.broker.metadata.groups import SubscriptionGroupTable
+from broker_service.broker.metadata.known_slaves import KnownSlaves
+from broker_service.broker.metadata.topics import TopicTable
+from broker_service.broker.offsets.commits import Commits
+from broker_service.broker.offsets.consumer_offsets import ConsumerOffsetTable
 from broker_service.broker.put import PutPath
-from broker_service.broker.queue_lookup import QueueLookup
-from broker_service.broker.registration import Registration
-from broker_service.broker.replication_link import ReplicationLink
-from broker_service.broker.role_file import RoleFile
-from broker_service.broker.roll_call import RollCall
+from broker_service.broker.reads.access import ReadAccess
+from broker_service.broker.reads.pull import PullPath
+from broker_service.broker.reads.pull_range import RangePath
+from broker_service.broker.reads.queue_lookup import QueueLookup
 from broker_service.broker.servicer import BrokerServicer
 from broker_service.broker.services import broker_services
 from broker_service.broker.store_settings import store_config
-from broker_service.broker.tasks import OwnedTasks
-from broker_service.broker.topics import TopicTable
 from broker_service.broker.traffic import Traffic
 from broker_service.config import BrokerConfig
 from broker_service.errors import ConfigError
 from broker_service.machine import Machine
 from broker_service.model import BrokerRole
+from broker_service.periodic import Chores
 from broker_service.replication.acknowledgement import Acknowledgements
 from broker_service.replication.catch_up import LogState
 from broker_service.replication.epoch_file import EpochFile
@@ -55,6 +54,7 @@ from broker_service.store.disk import Attempt
 from broker_service.store.json_file import JsonFile
 from broker_service.store.message_store import MessageStore
 from broker_service.store.offset_journal import LogPoint, OffsetJournal
+from broker_service.tasks import OwnedTasks
 
 logger = logging.getLogger(__name__)
 

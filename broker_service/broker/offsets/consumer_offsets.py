@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from broker_service.broker.config_table import DataVersion, JsonStore
+from broker_service.broker.metadata.config_table import DataVersion, JsonStore
 from broker_service.errors import StoreCorrupt
 from broker_service.store.committed import Committed, Queues, committed
 from broker_service.store.offset_journal import NEVER, NO_OFFSET, LogPoint, OffsetEntry, OffsetJournal

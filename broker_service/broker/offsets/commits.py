@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from broker_service.broker.broker import Broker
-from broker_service.broker.groups import SubscriptionGroup
+from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.errors import InvalidParameter, ServiceNotAvailable
 from broker_service.model import CommitStatus, GetMessageStatus
 

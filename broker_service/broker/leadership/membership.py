@@ -10,10 +10,10 @@ from rocketsim_proto import namesrv_pb2, replication_pb2
 from rocketsim_proto.versions import WIRE
 
 from broker_service.broker.broker import Broker
-from broker_service.broker.mastership import Standing
-from broker_service.broker.metadata import topic_to_proto, version_to_proto
-from broker_service.broker.peers import Member
-from broker_service.broker.promotion import Answer
+from broker_service.broker.leadership.mastership import Standing
+from broker_service.broker.leadership.peers import Member
+from broker_service.broker.leadership.promotion import Answer
+from broker_service.broker.metadata.exchange import topic_to_proto, version_to_proto
 from broker_service.model import MASTER_ID
 from broker_service.replication.handshake import epoch_list
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from broker_service.broker.broker import Broker
-from broker_service.broker.mastership import Standing
-from broker_service.broker.promotion import Forfeit, Other, forfeits, objections
-from broker_service.broker.role_file import RoleFile
+from broker_service.broker.leadership.mastership import Standing
+from broker_service.broker.leadership.promotion import Forfeit, Other, forfeits, objections
+from broker_service.broker.leadership.role_file import RoleFile
 from broker_service.errors import InvalidParameter, RocketSimError, ServiceNotAvailable, StaleEpoch
 from broker_service.model import MASTER_ID, BrokerRole
 from broker_service.replication.catch_up import LogState

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from broker_service.broker.config_table import ConfigTable
-from broker_service.broker.names import check_group_name
+from broker_service.broker.metadata.config_table import ConfigTable
+from broker_service.broker.metadata.names import check_group_name
 from broker_service.errors import InvalidParameter, NoPermission, ServiceNotAvailable, SubscriptionGroupNotExist
 
 

@@ -8,12 +8,12 @@ from typing import Any
 from rocketsim_proto import metadata_pb2
 
 from broker_service.broker.broker import Broker
-from broker_service.broker.config_table import DataVersion
-from broker_service.broker.consumer_offsets import Change
-from broker_service.broker.groups import SubscriptionGroup
-from broker_service.broker.names import check_group_name, check_topic_name
-from broker_service.broker.schedule import DelayPosition
-from broker_service.broker.topics import TopicConfig
+from broker_service.broker.delayed.schedule import DelayPosition
+from broker_service.broker.metadata.config_table import DataVersion
+from broker_service.broker.metadata.groups import SubscriptionGroup
+from broker_service.broker.metadata.names import check_group_name, check_topic_name
+from broker_service.broker.metadata.topics import TopicConfig
+from broker_service.broker.offsets.consumer_offsets import Change
 from broker_service.errors import RocketSimError
 from broker_service.store.message_store import MessageStore
 from broker_service.store.offset_journal import NO_OFFSET, LogPoint, OffsetEntry

@@ -12,10 +12,10 @@ from rocketsim_proto.records.columnar import Records
 
 from broker_service import cold_reads
 from broker_service.broker.broker import Broker, Queue
-from broker_service.broker.config_table import DataVersion, JsonStore
-from broker_service.broker.mastership import Standing
-from broker_service.broker.names import SCHEDULE_TOPIC
-from broker_service.broker.schedule import DelayPosition, delivery, told_by_log
+from broker_service.broker.delayed.schedule import DelayPosition, delivery, told_by_log
+from broker_service.broker.leadership.mastership import Standing
+from broker_service.broker.metadata.config_table import DataVersion, JsonStore
+from broker_service.broker.metadata.names import SCHEDULE_TOPIC
 from broker_service.errors import ReadFailed, RocketSimError, ServiceNotAvailable, StoreCorrupt
 from broker_service.model import GetMessageStatus
 from broker_service.store.pull import GetMessageResult

@@ -6,8 +6,8 @@ from functools import partial
 
 from broker_service import cold_reads
 from broker_service.broker.broker import Broker
-from broker_service.broker.mastership import Standing
-from broker_service.broker.topics import TopicConfig
+from broker_service.broker.leadership.mastership import Standing
+from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.errors import InvalidParameter, ServiceNotAvailable, TopicNotExist
 from broker_service.model import LogEpoch
 

@@ -8,8 +8,8 @@ from typing import Any
 from broker_service.admin.metrics import Metrics
 from broker_service.admin.status import Status
 from broker_service.broker.broker import Broker
-from broker_service.broker.delivery import Delivery
-from broker_service.broker.metadata import MetadataExchange
+from broker_service.broker.delayed.delivery import Delivery
+from broker_service.broker.metadata.exchange import MetadataExchange
 from broker_service.replication.master import ReplicationMaster
 from broker_service.replication.slave import ReplicationSlave
 

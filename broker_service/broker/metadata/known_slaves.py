@@ -7,7 +7,7 @@ list from its master, and asks the others before it is promoted.  Only an operat
 import logging
 from collections.abc import Callable, Mapping
 
-from broker_service.broker.config_table import JsonStore
+from broker_service.broker.metadata.config_table import JsonStore
 from broker_service.errors import NotFound, ServiceNotAvailable, StoreCorrupt
 from broker_service.store.files import refusal
 

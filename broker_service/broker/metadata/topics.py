@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from broker_service.broker.config_table import ConfigTable, JsonStore
-from broker_service.broker.names import (
+from broker_service.broker.metadata.config_table import ConfigTable, JsonStore
+from broker_service.broker.metadata.names import (
     DEFAULT_TOPIC,
     SCHEDULE_TOPIC,
     check_topic_name,

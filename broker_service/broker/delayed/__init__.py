@@ -1,0 +1,1 @@
+"""Delayed messages: the schedule topic, and their delivery when their time has come."""

@@ -1,0 +1,1 @@
+"""The offsets that consumer groups have committed."""

@@ -1,0 +1,1 @@
+"""How consumers read: who may, what they get, and how they wait for more."""
