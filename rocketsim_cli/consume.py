@@ -75,7 +75,7 @@ def stop_on_signal() -> Iterator[threading.Event]:
 
 
 class Reader:
-    """All queues of a topic, one after the other, again and again; commits what its caller has taken."""
+    """All queues of a topic in turn; commits what its caller has taken."""
 
     def __init__(
         self, consumer: "PullConsumer", topic: str, tags: str, *, commits: bool, tell: Callable[[str], None]

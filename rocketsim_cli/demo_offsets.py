@@ -45,7 +45,7 @@ class DemoOffsets:
                     broker.address, broker.broker_name, self._group, self._topic, TIMEOUT_S
                 )
             except RocketSimError:
-                continue  # It starts, or has just died: no answer is the answer.
+                continue  # It starts, or has just died: shown without an answer.
             for entry in entries:
                 members = self._known.setdefault((broker.broker_name, entry.queue.queue_id), {})
                 members[broker.broker_id] = (entry.broker_offset, entry.consumer_offset)

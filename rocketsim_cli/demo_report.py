@@ -1,4 +1,4 @@
-"""What the demo has to show for itself.  Pure: takes what was sent, read and committed, and gives the verdict."""
+"""The demo's result.  Pure: compares what was sent, read and committed."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -103,7 +103,7 @@ class HaStatus:
 
 @dataclass(frozen=True, slots=True)
 class Forfeit:
-    """What only that broker has, and what is cut there when it follows the promoted one; None: nobody knows."""
+    """The bytes of log that only that broker has, and loses when it follows the promoted one; None: not known."""
 
     broker_id: int
     address: str

@@ -200,7 +200,7 @@ class RecordDecoder:
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow_schema)
 
     def _filtered(self, records: Records, queues: Sequence[OfQueue], tags: pa.Array) -> tuple[Records, list[OfQueue]]:
-        """The second look, by string: the broker compared hash codes only, and different tags may share one."""
+        """The second check, by string: the broker compared hash codes only, and different tags may share one."""
         keep = pc.is_in(records.property(PROPERTY_TAGS), value_set=tags).to_numpy(zero_copy_only=False)
         if keep.all():
             return records, list(queues)

@@ -27,12 +27,12 @@ from rocketsim_client.model import (
 from rocketsim_client.range_pull import FRAME_BYTES, RangeProgress
 from rocketsim_client.retry import another_may_do_better, tells_more
 from rocketsim_client.routing.members import Member
-from rocketsim_client.routing.router import Router, nobody
+from rocketsim_client.routing.router import Router, no_answer
 from rocketsim_client.transport.transport import OffsetsAnswer
 
 logger = logging.getLogger(__name__)
 
-# A stream that has to go on after this is opened anew where it was: bounds how long a dead peer is waited for.
+# A stream that has to go on after this is opened anew where it was: bounds the wait for a dead peer.
 STREAM_DEADLINE_S = 10.0
 COMMIT_TARGETS = ("masterFirst", "masterOnly", "both")
 
@@ -143,9 +143,9 @@ class Cluster(Router):
         target: str = "masterFirst",
         timeout_s: float | None = None,
     ) -> CommitResult:
-        """Commit the next offsets to read.  The result says which broker took them, who has them, and what stands now
-        (a queue that is absent was not taken): a lower offset changes nothing.  All brokers are tried; CommitFailed
-        (with that result) if any of them refused something.
+        """Commit the next offsets to read.  The result says which broker took them, who has them, and the offsets as
+        they are now (a queue that is absent was not taken): a lower offset changes nothing.  All brokers are tried;
+        CommitFailed (with that result) if any of them refused something.
 
         A broker refuses a commit as a whole: what one queue is refused for is not to hold up the others, so that a
         refused commit is made again in halves.
@@ -239,7 +239,7 @@ class Cluster(Router):
                 tried.clear()  # once round: from the first on again
                 member = self.next_member(topic, broker_name, broker_id_hint, only_this=only_this)
             if member is None or failures >= max_failures:
-                raise nobody(topic, broker_name, broker_id_hint if only_this else None, failure)
+                raise no_answer(topic, broker_name, broker_id_hint if only_this else None, failure)
             frames = self.transport.pull_range(
                 member.address,
                 open_ranges,

@@ -34,7 +34,7 @@ from rocketsim_client.routing.suggestion import Suggestions
 from rocketsim_client.transport.transport import PullAnswer, PullCall
 
 SUSPEND_S = 15.0  # RocketMQ's brokerSuspendMaxTimeMillis
-MAX_REMEMBERED = 10_000  # offsets at which somebody may go on
+MAX_REMEMBERED = 10_000  # positions whose epoch is kept
 CALL_MARGIN_S = 3.0  # what a held call may take beyond its suspension
 
 _STATUS_BY_CODE = {
@@ -92,7 +92,7 @@ class PullConsumer:
         )
         self._clock = clock
         self._suggestions = Suggestions()
-        # In which epoch of its broker a queue was read up to an offset, for who goes on there.
+        # The broker's epoch in which a queue was read up to an offset: sent with the next pull from there.
         self._read_in: dict[tuple[MessageQueue, int], LogEpoch] = {}
         self._closed = threading.Event()
 
@@ -206,7 +206,7 @@ class PullConsumer:
             records.check_topic(queue.topic)
         except RecordError as error:
             raise BadAnswer(
-                f"pull of {queue}: broker id {answer.broker_id} sent records that are not: {error}; pull again, "
+                f"pull of {queue}: broker id {answer.broker_id} sent damaged records: {error}; pull again, "
                 "and check the broker's store with `rocketsim store verify` if it happens again"
             ) from error
         if (records.queue_id != queue.queue_id).any():
@@ -310,7 +310,7 @@ class PullConsumer:
         return self.committed_all([queue])[queue]
 
     def committed_all(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
-        """`committed` for many queues.  MasterNotExist names those that nobody who knows has answered for."""
+        """`committed` for many queues.  MasterNotExist names those of which only a slave answered, and had none."""
         found = self._cluster.committed(self.group, queues)
         if unknown := sorted(set(queues) - found.keys()):
             raise MasterNotExist(
@@ -321,8 +321,8 @@ class PullConsumer:
 
     def commit(self, queue: MessageQueue, offset: int) -> int:
         """Commit the next offset to read: to the master, to any broker of the name while it is gone, to the master
-        again when it is back.  Returns what stands now: a lower offset changes nothing.  `commit_all` says who has it:
-        with SYNC_MASTER, what is COMMIT_OK never goes back."""
+        again when it is back.  Returns the offset as it is now: a lower one changes nothing.  `commit_all` says who
+        has it: with SYNC_MASTER, what is COMMIT_OK never goes back."""
         return self.commit_all({queue: offset}).offsets[queue]
 
     def commit_all(self, offsets: Mapping[MessageQueue, int]) -> CommitResult:

@@ -104,7 +104,7 @@ class ClientClosed(RocketSimError):
     """The producer, consumer or cluster has been closed."""
 
 
-# --- the cluster's, or the world's --------------------------------------------------------------------------------
+# --- the cluster's, or the network's --------------------------------------------------------------------------------
 
 
 class BrokerRefused(RocketSimError):
@@ -152,7 +152,7 @@ class MasterNotExist(BrokerNotExist):
 
 
 class BadAnswer(RocketSimError):
-    """An answer that cannot be true: records that do not add up, another topic's records, a wrong count."""
+    """An answer that contradicts itself or the question: damaged records, another topic's records, a wrong count."""
 
 
 class SendFailed(RocketSimError):

@@ -61,7 +61,8 @@ class GetMessageStatus(IntEnum):
 
 
 class LogEpoch(NamedTuple):
-    """Whose time as master the end of a log is of; (0, 0): nobody says.  The newer has the higher number."""
+    """The term of the master that wrote the end of a log, like Kafka's leader epoch; (0, 0): not known.  A newer one
+    has the higher number."""
 
     epoch: int = 0
     epoch_id: int = 0

@@ -208,7 +208,7 @@ class Producer:
         message_group: str | None = None,
         key: str | None = None,
     ) -> None:
-        """One attempt, and nobody hears what became of it (`stats` counts it)."""
+        """One attempt; its outcome is only counted in `stats`."""
         self._accept(message, queue, _one_of(message_group, key), Kind.ONEWAY)
 
     def flush(self, timeout_s: float | None = None) -> None:

@@ -12,8 +12,8 @@ class RangeProgress:
 
     def __init__(self, ranges: Ranges) -> None:
         self._ranges: list[QueueRange | OffsetRange] = list(ranges)
-        self._next = [piece.from_offset for piece in ranges]
-        self._open = [piece.from_offset < piece.until_offset for piece in ranges]
+        self._next = [one.from_offset for one in ranges]
+        self._open = [one.from_offset < one.until_offset for one in ranges]
         self._asked: list[int] = []
         self._steps = 0
 
@@ -31,9 +31,9 @@ class RangeProgress:
         for segment in frame.segments:
             index = self._asked[segment.range_index]
             if segment.next_offset < self._next[index]:
-                piece = self._ranges[index]
+                behind = self._ranges[index]
                 raise BadAnswer(
-                    f"queue {piece.queue_id} of topic {piece.topic!r}: a broker went back from offset "
+                    f"queue {behind.queue_id} of topic {behind.topic!r}: a broker went back from offset "
                     f"{self._next[index]} to {segment.next_offset}"
                 )
             if segment.next_offset > self._next[index] or segment.ends_range:

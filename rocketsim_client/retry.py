@@ -1,5 +1,5 @@
-"""What may cure an error: one table for the client, the sink, and the source's tasks and driver.  Pure: `now` is an
-argument.  docs/spark.md shows the same table to users.
+"""What to try again after an error: one table for the client, the sink, and the source's tasks and driver.  Pure: `now`
+is an argument.  docs/spark.md and docs/client.md show the same table to users.
 
 `another`  whether another member of the broker name is asked at once
 `read`     whether what was asked for is asked for again a moment later: pulls by a task (pullRetries), bounds, searches

@@ -37,7 +37,7 @@ def batches(
                 yield from decoder.batches(records, found, frame.broker_id)
             except RecordError as error:
                 raise BadAnswer(
-                    f"broker {broker_name!r} sent records of topic {topic!r} that are not: {error}; read again, and "
+                    f"broker {broker_name!r} sent damaged records of topic {topic!r}: {error}; read again, and "
                     "check the broker's store with `rocketsim store verify` if it happens again"
                 ) from error
 

@@ -26,7 +26,7 @@ NOT_FOR_SENDING = frozenset(
         "TBW102",
     }
 )
-# Names RocketMQ keeps for itself; what of them a caller may say has its own argument.
+# Names that RocketMQ reserves; tags, keys and delay level are arguments of a message.
 RESERVED_PROPERTIES = frozenset(
     "KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET BUYER_ID "
     "ORIGIN_MESSAGE_ID TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG RECONSUME_TIME MSG_REGION TRACE_ON UNIQ_KEY "
@@ -57,7 +57,7 @@ def check_group(group: str) -> None:
 def check_topic_for_sending(topic: str) -> None:
     check_topic(topic)
     if topic in NOT_FOR_SENDING:
-        raise MessageIllegal(f"topic {topic!r} is RocketMQ's own; nobody sends to it")
+        raise MessageIllegal(f"topic {topic!r} is one of RocketMQ's system topics: it cannot be sent to")
 
 
 def has_separator(text: str) -> bool:
@@ -77,7 +77,7 @@ def check(message: Message, max_message_size: int) -> int:
     size = OVERHEAD + len(body) + len(message.topic)
     tags, keys = message.tags, message.keys
     if not message.properties and (tags is None or type(tags) is str) and (keys is None or type(keys) is str):
-        # The usual message, quickly; whatever looks odd is looked at again, slowly.
+        # The fast path for ordinary messages; all others are checked in full below.
         if not tags and not keys:
             return size + 16
         text = f"{tags or ''}{keys or ''}"
@@ -87,8 +87,8 @@ def check(message: Message, max_message_size: int) -> int:
 
 
 def size_if_usual(messages: Sequence[Message], max_message_size: int) -> int | None:
-    """What `check` says of all messages of a batch together, if nothing about any of them is out of the ordinary; None
-    if each has to be looked at."""
+    """The sum of `check` over the messages of a batch if all of them are ordinary; None: each has to be checked by
+    itself."""
     first, count = messages[0], len(messages)
     bodies = [message.body for message in messages]
     tags, keys = [message.tags for message in messages], [message.keys for message in messages]
@@ -118,10 +118,10 @@ def _check_properties(message: Message) -> int:
     for name, _ in pairs:
         if name in RESERVED_PROPERTIES:
             raise MessageIllegal(
-                f"property {name!r} is RocketMQ's own; tags, keys and delay level have their arguments"
+                f"property {name!r} is reserved by RocketMQ; tags, keys and delay level have arguments of their own"
             )
         if not isinstance(name, str) or not name:
-            raise MessageIllegal(f"property name {name!r}: a text that is not empty expected")
+            raise MessageIllegal(f"property name {name!r}: a string that is not empty expected")
     if message.tags is not None:
         pairs.append((record.PROPERTY_TAGS, message.tags))
     if message.keys is not None:
@@ -129,12 +129,14 @@ def _check_properties(message: Message) -> int:
     size = 0
     for name, value in pairs:
         if not isinstance(value, str):
-            raise MessageIllegal(f"property {name!r}: a text expected, not {type(value).__name__}")
+            raise MessageIllegal(f"property {name!r}: a string expected, not {type(value).__name__}")
         text = name + value
         if has_separator(text):
             raise MessageIllegal(f"property {name!r} contains \\x01 or \\x02, which separate properties")
         if "\0" in text:
-            raise MessageIllegal(f"property {name!r} contains NUL: to a recovery that is what never reached the disk")
+            raise MessageIllegal(
+                f"property {name!r} contains NUL, which a broker's recovery takes for bytes that were never written"
+            )
         size += len(text) if text.isascii() else len(text.encode())
         size += 2
     most = record.MAX_PROPERTIES_SIZE - 128  # UNIQ_KEY, WAIT, DELAY and the broker's own have to fit, too.

@@ -18,7 +18,7 @@ class RouteCache:
 
     poll_interval_s: float = 30.0
     retry_interval_s: float = 0.2
-    vain_interval_s: float = 3.0
+    failed_interval_s: float = 3.0
     _routes: dict[str, _Known] = field(default_factory=dict)
     _refreshed_at: dict[str, float] = field(default_factory=dict)
 
@@ -38,15 +38,15 @@ class RouteCache:
         self._refreshed_at[topic] = now
         return True
 
-    def refreshed_in_vain(self, topic: str, now: float) -> None:
-        """No name server, or not one that knows the topic: leave them alone for a while, each question may cost a
+    def refresh_failed(self, topic: str, now: float) -> None:
+        """No name server answered, or none knows the topic: not asked again for a while, since each question may cost a
         timeout."""
-        self._refreshed_at[topic] = now + self.vain_interval_s - self.retry_interval_s
+        self._refreshed_at[topic] = now + self.failed_interval_s - self.retry_interval_s
 
     def learned(self, topic: str, route: TopicRoute, now: float) -> None:
         self._routes[topic] = _Known(route, now)
 
-    def asked_in_vain(self, topic: str, now: float) -> None:
+    def ask_failed(self, topic: str, now: float) -> None:
         """Keep the old route, as RocketMQ does; ask again at the next poll."""
         if known := self._routes.get(topic):
             known.asked_at = now

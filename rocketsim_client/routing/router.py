@@ -1,8 +1,8 @@
-"""Whom to ask: routes from the name servers, members of a broker name in table D5's order.  Thread-safe; channels open
-late.
+"""Which broker to ask: routes from the name servers, members of a broker name in RocketMQ's order (table D5).
+Thread-safe; channels are opened by the first call.
 
-The rules live here, once: a broker that cannot be reached is left at once and not tried first again for a moment, the
-route is asked again as soon as it proves wrong.
+A broker that cannot be reached is left at once and tried last for a moment; a route is asked for again as soon as it
+proves wrong.
 """
 
 import logging
@@ -42,8 +42,8 @@ _ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:;,/\[\]]+):[0-9]{1,5}")
 
 
 def parse_name_servers(text: str | Sequence[str]) -> list[str]:
-    pieces = re.split(r"[;,]", text) if isinstance(text, str) else list(text)
-    addresses = [piece.strip() for piece in pieces if piece.strip()]
+    parts = re.split(r"[;,]", text) if isinstance(text, str) else list(text)
+    addresses = [part.strip() for part in parts if part.strip()]
     if not addresses:
         raise InvalidParameter("no name server given: host:port, several joined by ';'")
     for address in addresses:
@@ -65,8 +65,8 @@ def _is_address(text: str) -> bool:
     return _ADDRESS.fullmatch(text) is not None and 0 < int(text.rpartition(":")[2]) < 65536
 
 
-def nobody(topic: str, broker_name: str, only_id: int | None, failure: RocketSimError | None) -> RocketSimError:
-    """What to raise when every member there is has been asked in vain."""
+def no_answer(topic: str, broker_name: str, only_id: int | None, failure: RocketSimError | None) -> RocketSimError:
+    """What to raise when no member of the broker name has answered."""
     if failure is None:
         wanted = "" if only_id is None else f"broker id {only_id} of "
         return BrokerNotExist(f"the route of topic {topic!r} has no address for {wanted}broker {broker_name!r}")
@@ -148,7 +148,7 @@ class Router:
             except (NameServerUnavailable, NoRoute):
                 if known is None or fresh:
                     raise
-                self._routes.asked_in_vain(topic, self._clock())
+                self._routes.ask_failed(topic, self._clock())
                 return known
 
     def refresh_after_failure(self, topic: str) -> TopicRoute | None:
@@ -159,8 +159,8 @@ class Router:
         return self._routes.get(topic)
 
     def refresh_old_route(self, topic: str) -> TopicRoute | None:
-        """As `refresh_after_failure`, after an answer that shows the route to be old: nothing can be done by it, so
-        that the answer to whoever asks at this moment is waited for."""
+        """As `refresh_after_failure`, after an answer that shows the route to be old: it cannot be used, so this
+        waits for the answer if somebody asks already."""
         known = self._routes.get(topic)
         with self._asking:
             if self._routes.get(topic) is known and self._routes.may_refresh(topic, self._clock()):
@@ -171,7 +171,7 @@ class Router:
         try:
             return self._ask_route(topic)
         except (NameServerUnavailable, NoRoute):
-            self._routes.refreshed_in_vain(topic, self._clock())
+            self._routes.refresh_failed(topic, self._clock())
             return self._routes.get(topic)
 
     def _ask_route(self, topic: str) -> TopicRoute:
@@ -208,7 +208,7 @@ class Router:
 
     @property
     def has_bad_addresses(self) -> bool:
-        """Quick: whether `bad_addresses` is worth a look."""
+        """A quick check: whether `bad_addresses` may have any."""
         return bool(self._bad)
 
     def bad_addresses(self) -> frozenset[str]:
@@ -226,11 +226,11 @@ class Router:
     def next_member(
         self, topic: str, broker_name: str, broker_id: int, tried: Collection[str] = (), *, only_this: bool = False
     ) -> Member | None:
-        """Whom to ask next, by D5, leaving out `tried` addresses and putting those that just failed last; with
-        `only_this` it is this broker or nobody.
+        """The member to ask next, in RocketMQ's order (table D5), without `tried` addresses and with those that just
+        failed last; with `only_this` this broker or None.
 
-        Whenever that is not the master that was asked for, or one was tried in vain, the route is looked at again: it
-        may know better by now.
+        When that is not the master that was asked for, or one has failed, the route is asked for again: it may have
+        changed.
         """
         member = self._find(topic, broker_name, broker_id, tried, only_this)
         # Not for a suggested slave that is not there (yet): suggestions name ids that need not exist.
@@ -271,7 +271,7 @@ class Router:
             else:
                 self.answered(member.address)
                 return answer
-        raise nobody(topic, broker_name, broker_id if only_this else None, failure)
+        raise no_answer(topic, broker_name, broker_id if only_this else None, failure)
 
     def ask_name(self, broker_name: str, call: Callable[[str], T]) -> T:
         """`call(address)`'s answer from the master of a name, from another member when it does not answer.  For

@@ -1,5 +1,5 @@
-"""Which broker to pull a queue from next: the brokers' suggestions, kept per queue, and what to do when one leads
-nowhere.  Pure."""
+"""Which broker to pull a queue from next: the brokers' suggestions, kept per queue, and what to do when one does not
+help.  Pure."""
 
 from dataclasses import dataclass, field
 

@@ -4,7 +4,7 @@ no clock.
 A lane's batch leaves when it is full, when its first message has waited for the linger and no more than one other is
 under way, or at once when the lane has nothing under way and somebody is waiting for it (SYNC, ORDERED).  So batches
 grow with the load: a call costs as much as some hundred messages.  An ordered lane has one batch under way at a time,
-so that neither the network nor a retry can turn two messages of a group round.
+so that neither the network nor a retry can reorder two messages of a group.
 """
 
 from collections import deque
@@ -80,7 +80,7 @@ class Accumulator(Generic[E]):
         return lane
 
     def add(self, lane: Lane[E], entry: E, size_bytes: int, now: float) -> bool:
-        """Accept an entry.  True if somebody has to look: a batch is ready, or a linger has begun."""
+        """Accept an entry.  True: a sender has to be notified, because a batch is ready or a linger has begun."""
         self.size_bytes += size_bytes
         if lane.open and lane.open_bytes + size_bytes > self.batch_bytes:
             self._close_open(lane)
@@ -92,7 +92,7 @@ class Accumulator(Generic[E]):
         if lane.open_bytes >= self.batch_bytes or lane.key.kind in ALWAYS_FULL:
             self._close_open(lane)
             began = True
-        # A lane with all it may have under way is looked at by whoever finishes one of them.
+        # A lane with all it may have under way is taken from when one of its batches is done.
         return began and lane.in_flight < self._limit(lane)
 
     def start_alone(self, lane: Lane[E], entry: E, size_bytes: int) -> Batch[E] | None:

@@ -72,7 +72,7 @@ class OutgoingBatch:
         ids = [queue.queue_id for queue in queues]
         self.queue_ids = spread(ids[:1] if self.one_queue else ids, len(self))
 
-    def piece(self, start: int, end: int) -> "OutgoingBatch":
+    def slice(self, start: int, end: int) -> "OutgoingBatch":
         return self._some(lambda values: values[start:end])
 
     def take(self, rows: npt.NDArray[np.int64]) -> "OutgoingBatch":

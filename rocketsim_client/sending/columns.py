@@ -81,9 +81,9 @@ def plan_columns(
         keyed, keyed_sizes = whole.take(rows), record_sizes[rows]
     keyed.may_move = False
     keyed.group_hashes = _group_hashes(texts[2].drop_null())
-    for piece, rows in cut_by_group(keyed, plan.queues):
+    for part, rows in cut_by_group(keyed, plan.queues):
         for start, end in _cuts(keyed_sizes[rows], plan.batch_bytes):
-            yield piece.piece(start, end), int(keyed_sizes[rows[start:end]].sum())
+            yield part.slice(start, end), int(keyed_sizes[rows[start:end]].sum())
 
 
 def _in_turn(
@@ -92,14 +92,14 @@ def _in_turn(
     names = sorted({queue.broker_name for queue in plan.queues})
     for turn, (start, end) in enumerate(_cuts(record_sizes, plan.batch_bytes)):
         name = names[(plan.first + turn) % len(names)]
-        piece = whole.piece(start, end)
-        piece.broker_name = name
-        piece.queue_ids = spread([queue.queue_id for queue in plan.queues if queue.broker_name == name], end - start)
-        yield piece, int(record_sizes[start:end].sum())
+        part = whole.slice(start, end)
+        part.broker_name = name
+        part.queue_ids = spread([queue.queue_id for queue in plan.queues if queue.broker_name == name], end - start)
+        yield part, int(record_sizes[start:end].sum())
 
 
 def cut_by_group(batch: OutgoingBatch, queues: Sequence[MessageQueue]) -> Iterator[tuple[OutgoingBatch, Positions]]:
-    """The batch cut by the brokers that its keys' queues are of, and the numbers of each piece's rows."""
+    """The batch cut by the brokers of its message groups' queues, and the row numbers of each part."""
     assert batch.group_hashes is not None
     chosen = batch.group_hashes % len(queues)
     names = np.array([queue.broker_name for queue in queues])
@@ -107,9 +107,9 @@ def cut_by_group(batch: OutgoingBatch, queues: Sequence[MessageQueue]) -> Iterat
     for name in dict.fromkeys(names.tolist()):
         rows = np.flatnonzero(names[chosen] == name)
         if len(rows):
-            piece = batch.take(rows)
-            piece.broker_name, piece.queue_ids = name, queue_ids[chosen[rows]]
-            yield piece, rows
+            part = batch.take(rows)
+            part.broker_name, part.queue_ids = name, queue_ids[chosen[rows]]
+            yield part, rows
 
 
 def _group_hashes(message_groups: pa.StringArray) -> Positions:

@@ -34,7 +34,7 @@ from rocketsim_client.sending.selection import RoundRobin
 logger = logging.getLogger(__name__)
 
 PAUSE_S = 0.05  # before the second attempt at one and the same broker; doubles
-# Of a queue that is not there; they have no code of its own for it.
+# What brokers say of a missing queue that have no code of its own for it.
 OLDER_BROKERS_WORDS = re.compile(r"queue -?\d+ of topic .*, which has \d+ write queues")
 OLD_ROUTE_PAUSE_S = 0.2  # a route is not asked again sooner
 NEW_TOPIC_FOR_S = 1.0  # how long the default topic's route stands in for a topic that is being made
@@ -73,10 +73,10 @@ class Delivery:
         self.start_anew()
 
     def start_anew(self) -> None:
-        """With a lock that nobody holds: at the beginning, and in a forked child."""
+        """Make the lock: at the beginning, and in a forked child, where a thread of the parent may have held it."""
         self._lock = threading.Lock()
 
-    # --- where to -------------------------------------------------------------------------------------------------
+    # --- which queue ----------------------------------------------------------------------------------------------
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """The queues the topic can be sent to now."""
@@ -126,7 +126,7 @@ class Delivery:
     def _names_of(route: TopicRoute, bad: frozenset[str]) -> frozenset[str]:
         return frozenset(name for name, data in route.brokers.items() if data.addresses.get(MASTER_ID) in bad)
 
-    # --- there ----------------------------------------------------------------------------------------------------
+    # --- delivery -------------------------------------------------------------------------------------------------
 
     def deliver(self, batch: OutgoingBatch, deadline: float, retries: int) -> BatchPart:
         """Returns when a broker has acknowledged the whole batch; raises when the budget is used up or an error cannot
@@ -135,7 +135,7 @@ class Delivery:
         budget = Budget(deadline, retries)
         tried: list[str] = []
         failure: RocketSimError | None = None
-        weak: BatchPart | None = None
+        less_safe: BatchPart | None = None
         maybe_stored = False
         while True:
             began = self._clock()
@@ -177,11 +177,11 @@ class Delivery:
                 again = self._options.retry_another_broker_when_not_store_ok and batch.may_move
                 if part.send_status == SendStatus.SEND_OK or not again:
                     return part
-                weak = weak or part
+                less_safe = less_safe or part
             if not budget.may_try(self._clock()) or not self._prepare_again(batch, tried, budget):
                 break
-        if weak:
-            return weak
+        if less_safe:
+            return less_safe
         assert failure is not None
         attempts = f"{budget.attempts} attempt{'s' if budget.attempts > 1 else ''} ({', '.join(tried)})"
         raise SendFailed(
@@ -277,14 +277,14 @@ class Delivery:
         return budget.may_try(self._clock())
 
     def _prepare_again(self, batch: OutgoingBatch, tried: list[str], budget: Budget) -> bool:
-        """Move the batch to a broker that has not failed it, or wait a little before the same one is asked again."""
+        """Move the batch to a broker that has not failed it yet, or wait before the same broker is tried again."""
         if batch.may_move:
             try:
                 queues = self.queues(batch.topic)
             except RocketSimError as error:
                 if not is_worth_sending_again(error):
                     return False
-                queues = []  # where to is known again in a moment, or not: the attempts say it
+                queues = []  # the route may be known again at the next attempt
             fresh = [queue for queue in queues if queue.broker_name not in tried]
             other = fresh or [queue for queue in queues if queue.broker_name != batch.broker_name]
             if other:

@@ -1,6 +1,6 @@
 """Where accepted messages wait, and the few threads that send them: the accumulator's shell.
 
-A thread is started when there is something to send and all others are at it.  Closing sends everything first.
+A thread is started when there is something to send and all others are busy.  Closing sends everything first.
 """
 
 # Arrow would import this with the first batch, which fails at the end of a process: where a forgotten producer is
@@ -40,7 +40,7 @@ class Outbox:
         self.start_anew()
 
     def start_anew(self) -> None:
-        """Empty, with locks that nobody holds and no threads: at the beginning, and in a forked child."""
+        """Empty, with new locks and no threads: at the beginning, and in a forked child."""
         self._accumulator = self._new_accumulator()
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)  # a sender may have something to do

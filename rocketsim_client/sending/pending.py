@@ -23,8 +23,8 @@ os.register_at_fork(after_in_child=_new_lock)
 
 
 class Pending(Future[Any]):
-    """A future that gets its condition (a lock and a queue) only when somebody waits for it; most are looked at when
-    they are done, or tell a callback.  It keeps the message until then.
+    """A future that gets its condition (a lock and a queue) only when somebody waits for it: most are asked for their
+    result when they are done, or have a callback.  It keeps the message until it is done.
 
     `_making` decides between a waiter that makes the condition and a sender that finishes a future without one.
     """
@@ -75,7 +75,7 @@ class Pending(Future[Any]):
         super().add_done_callback(fn)
 
     def succeed(self, result: Any) -> None:
-        """Nothing, if the owner has cancelled it: then nobody wants to know."""
+        """Does nothing if the owner has cancelled it."""
         self._finish(result, None)
 
     def fail(self, error: BaseException) -> None:

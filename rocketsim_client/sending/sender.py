@@ -52,7 +52,7 @@ class Sender:
         return self._id_maker().next(count, now_ms)
 
     def _id_maker(self) -> UniqIds:
-        """Made at the first message: this machine's address may take a look at its name service."""
+        """Made at the first message: this machine's address may need its name service."""
         made = self._ids
         if made is None:
             made = self._ids = UniqIds(local_ipv4(self._peer))

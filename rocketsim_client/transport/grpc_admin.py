@@ -217,5 +217,5 @@ def _messages(answer: pb.QueryMsgResponse, broker_name: str) -> Messages:
         records = Records.walk(answer.records, answer.count)
         records.check()
     except RecordError as error:
-        raise BadAnswer(f"broker {broker_name!r} sent records that are not: {error}") from error
+        raise BadAnswer(f"broker {broker_name!r} sent damaged records: {error}") from error
     return Messages(records, answer.records, broker_name)

@@ -1,5 +1,5 @@
-"""What generated messages mean: answers turned into the client's values, or BadAnswer where they cannot be true.
-Pure."""
+"""What generated messages mean: answers turned into the client's values, or BadAnswer where they contradict
+themselves.  Pure."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -29,18 +29,18 @@ def broker_data(data: ns.BrokerData) -> BrokerData:
 
 
 def acknowledged(answer: pb.SendResponse, queue_ids: Sequence[int], sizes: Sequence[int], address: str) -> Acknowledged:
-    """Give every message its place: offsets of a queue are consecutive in frame order, records of a run lie back to
-    back.  Many places are arrays."""
+    """The offsets of every message: those of a queue are consecutive in frame order, and the records of an extent
+    (`runs`) lie back to back in the log.  For many messages they are arrays."""
     count = len(sizes)
-    queues, runs = answer.queues, answer.runs
-    if sum([run.count for run in runs]) != count or sum([queue.count for queue in queues]) != count:
+    queues, extents = answer.queues, answer.runs
+    if sum([extent.count for extent in extents]) != count or sum([queue.count for queue in queues]) != count:
         raise BadAnswer(
             f"{address} acknowledged another number of messages than the {count} it was sent", address=address
         )
     if count == 1:
-        only_queue, only_run = queues[0].first_queue_offset, runs[0].commit_log_offset
+        only_queue, only_extent = queues[0].first_queue_offset, extents[0].commit_log_offset
         return Acknowledged(
-            SendStatus(answer.status), [only_queue], [only_run], answer.store_host, answer.store_timestamp
+            SendStatus(answer.status), [only_queue], [only_extent], answer.store_host, answer.store_timestamp
         )
     offsets = _few_offsets if count <= FEW else _many_offsets
     queue_offsets, log_offsets = offsets(answer, queue_ids, sizes, address)
@@ -61,9 +61,9 @@ def _few_offsets(
         queue_offsets.append(queue[0])
         left[int(queue_id)] = [queue[0] + 1, queue[1] - 1]
     log_offsets: list[int] = []
-    for run in answer.runs:
-        at = run.commit_log_offset
-        for size in sizes[len(log_offsets) : len(log_offsets) + run.count]:
+    for extent in answer.runs:
+        at = extent.commit_log_offset
+        for size in sizes[len(log_offsets) : len(log_offsets) + extent.count]:
             log_offsets.append(at)
             at += int(size)
     return queue_offsets, log_offsets
@@ -85,16 +85,16 @@ def _many_offsets(
     lengths = np.asarray(sizes, np.int64)
     log_offsets = np.cumsum(lengths) - lengths
     at = 0
-    for run in answer.runs:
-        piece = slice(at, at + run.count)
-        log_offsets[piece] += run.commit_log_offset - log_offsets[at]
-        at += run.count
-    # As arrays: a batch of columns is seldom looked at message by message.
+    for extent in answer.runs:
+        rows = slice(at, at + extent.count)
+        log_offsets[rows] += extent.commit_log_offset - log_offsets[at]
+        at += extent.count
+    # As arrays: the results of a batch of columns are seldom read message by message.
     return cast(Sequence[int], queue_offsets), cast(Sequence[int], log_offsets)
 
 
 def commit_status(number: int) -> CommitStatus:
-    """A number that a newer broker has given a meaning says nothing here, and is no OK."""
+    """A status that only newer brokers know is UNSAID here, not OK."""
     try:
         return CommitStatus(number)
     except ValueError:
@@ -131,7 +131,7 @@ def pull_frame(received: Received[pb.PullFrame], range_count: int, address: str)
     ]
     sizes = answer.sizes
     if any(segment.range_index >= range_count for segment in segments):
-        raise BadAnswer(f"{address} sent a piece of a range that was not asked for", address=address)
+        raise BadAnswer(f"{address} sent records of a range that was not asked for", address=address)
     if sizes:
         count = sum(segment.count for segment in segments)
         if len(sizes) != 4 * count or int(np.frombuffer(sizes, "<u4").sum(dtype=np.int64)) != len(records):

@@ -117,12 +117,12 @@ class GrpcTransport(GrpcNameServers):
             consumer_group=group,
             ranges=[
                 pb.PullRangeRequest.Range(
-                    topic=piece.topic,
-                    queue_id=piece.queue_id,
-                    from_offset=piece.from_offset,
-                    until_offset=piece.until_offset,
+                    topic=one.topic,
+                    queue_id=one.queue_id,
+                    from_offset=one.from_offset,
+                    until_offset=one.until_offset,
                 )
-                for piece in ranges
+                for one in ranges
             ],
             sub_expression=expression,
             expression_type="TAG",

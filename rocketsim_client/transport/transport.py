@@ -1,4 +1,4 @@
-"""The seam to the cluster: what the client asks of name servers and brokers, whatever protocol carries it.
+"""The seam to the cluster: what the client asks of name servers and brokers, over whatever protocol.
 
 Calls take messages as columns and give record bytes.  Every call names an address and a timeout, tries once, and raises
 the errors of `errors.py`.
@@ -43,7 +43,7 @@ class Outgoing:
 
 
 # (records back to back, their sizes) of messages that come from this IPv4 address: `record_frame.encode`, which the
-# sender hands in, because who only reads does without it and what it imports.
+# sender hands in, so that readers do not import it.
 Encode = Callable[[Outgoing, bytes], tuple[bytes | memoryview, Sequence[int]]]
 
 
