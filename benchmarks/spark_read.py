@@ -15,8 +15,9 @@ from benchmarks.peers import kafka
 from benchmarks.peers.kafka import Kafka
 from benchmarks.spark import Source, Spark
 from rocketsim_client import MessageQueue, QueueRange
+from rocketsim_client.arrow import OfQueue
 from rocketsim_source.options.source_options import source_options
-from rocketsim_source.reading.decode import Decoder, Run
+from rocketsim_source.reading.decode import Decoder
 from rocketsim_source.schema import source_schema
 
 
@@ -127,7 +128,7 @@ def ceiling(ours: OurCluster, topic: str, path: Path, rows: int) -> Source:
     pieces = [QueueRange(topic, 0, 0, end)]
     frame = next(iter(ours.admin.cluster.pull_range(cluster.BROKER, pieces, max_frame_bytes=options.pull_max_bytes)))
     records = Records.walk(frame.records, frame.count, frame.sizes or None)
-    runs = [Run(MessageQueue(topic, cluster.BROKER, 0), len(records))]
+    runs = [OfQueue(MessageQueue(topic, cluster.BROKER, 0), len(records))]
     (batch,) = Decoder(schema, options).batches(records, runs, 0)
     null_source.save(path, batch, schema)
     given = {"path": str(path), "rows": str(rows), "partitions": "4"}

@@ -6,8 +6,6 @@ the promotion of a slave, while it was read is an error.
 
 from collections.abc import Collection, Iterator, Sequence
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.record import RecordError
@@ -17,6 +15,7 @@ from rocketsim_client.cluster import Cluster
 from rocketsim_client.errors import BadAnswer, OffsetIllegal
 from rocketsim_client.expression import TagExpression
 from rocketsim_client.model import GetMessageStatus, MessageQueue, OffsetRange, PullFrame, Segment, by_broker
+from rocketsim_client.range_pull import check_rows
 
 
 def batches(
@@ -78,20 +77,3 @@ def _check_whole(queue: MessageQueue, segment: Segment, start: int, until: int) 
         f"{queue}: offsets {start} to {until} were to be read, and {reason} ({segment.status.name}); the queue has "
         f"{segment.min_offset} to {segment.max_offset}"
     )
-
-
-def check_rows(
-    queue: MessageQueue,
-    queue_ids: npt.NDArray[np.int32],
-    offsets: npt.NDArray[np.int64],
-    start: int,
-    end: int,
-) -> None:
-    """BadAnswer unless these are records of the queue with rising offsets in [start, end)."""
-    if not len(offsets):
-        return
-    in_order = len(offsets) == 1 or bool((np.diff(offsets) > 0).all())
-    if not in_order or offsets[0] < start or offsets[-1] >= end or bool((queue_ids != queue.queue_id).any()):
-        raise BadAnswer(
-            f"records that are not {queue} from {start} to {end} in order: offsets {offsets[0]} to {offsets[-1]}"
-        )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from rocketsim_proto.records.columnar import RecordError, Records
 
+from rocketsim_client.arrow import OfQueue
 from rocketsim_client.errors import (
     BadAnswer,
     BrokerRefused,
@@ -24,10 +25,10 @@ from rocketsim_client.errors import (
     TopicNotExist,
 )
 from rocketsim_client.model import MASTER_ID, GetMessageStatus, MessageQueue, OffsetRange
+from rocketsim_client.range_pull import check_rows
 from rocketsim_client.retry import is_worth_asking_again
 from rocketsim_source.options.data_loss import DELETED, TRIMMED, TRUNCATED
 from rocketsim_source.options.source_options import SourceOptions
-from rocketsim_source.reading.decode import Run
 from rocketsim_source.reading.prefetch import FrameLate, prefetched
 from rocketsim_source.reading.unreadable import Place, Unreadable
 from rocketsim_source.source_cluster import SourceCluster
@@ -67,7 +68,7 @@ class Fetched:
     """A frame that adds up."""
 
     records: Records
-    runs: list[Run]
+    runs: list[OfQueue]
     broker_id: int
     moves: list[Move]  # one a run
     failures: int  # of the task before this frame
@@ -222,7 +223,7 @@ class RangeFetch:
         records = Records.walk(frame.records, frame.count, frame.sizes or None)
         offsets, queue_ids = records.queue_offset, records.queue_id
         moves: list[Move] = []
-        runs: list[Run] = []
+        runs: list[OfQueue] = []
         stuck: Stuck | None = None
         row = 0
         at = dict(zip(run, (self._at[index] for index in run), strict=True))
@@ -231,7 +232,7 @@ class RangeFetch:
             queue, _, until = self._ranges[index]
             rows = slice(row, row + segment.count)
             row += segment.count
-            self._check_rows(queue, queue_ids[rows], offsets[rows], at[index], min(until, segment.next_offset))
+            check_rows(queue, queue_ids[rows], offsets[rows], at[index], min(until, segment.next_offset))
             gap = segment.next_offset - at[index] - segment.count
             if gap > 0 and not self._options.filters and segment.status == GetMessageStatus.MESSAGE_WAS_REMOVING:
                 self._lost(queue, at[index], segment.next_offset)
@@ -241,7 +242,7 @@ class RangeFetch:
             before = at[index]
             at[index] = before if segment.ends_range else max(before, min(segment.next_offset, until))
             moves.append(Move(index, before, at[index]))
-            runs.append(Run(queue, segment.count))
+            runs.append(OfQueue(queue, segment.count))
             if segment.ends_range and at[index] < until:
                 stuck = Stuck(index, segment, frame.broker_id)
                 break
@@ -258,27 +259,16 @@ class RangeFetch:
         fetched = Fetched(records, runs, frame.broker_id, moves, failures) if len(records) else None
         return fetched, stuck
 
-    def _without_left_out(self, records: Records, runs: list[Run]) -> tuple[Records, list[Run]]:
+    def _without_left_out(self, records: Records, runs: list[OfQueue]) -> tuple[Records, list[OfQueue]]:
         keep = np.ones(len(records), np.bool_)
         row, kept = 0, []
         for queue, size in runs:
             left_out = self._unreadable.left_out.get(queue)
             if left_out:
                 keep[row : row + size] = ~np.isin(records.queue_offset[row : row + size], sorted(left_out))
-            kept.append(Run(queue, int(keep[row : row + size].sum())))
+            kept.append(OfQueue(queue, int(keep[row : row + size].sum())))
             row += size
         return (records, runs) if keep.all() else (records[keep], kept)
-
-    def _check_rows(
-        self, queue: MessageQueue, queue_ids: np.ndarray, offsets: np.ndarray, start: int, end: int
-    ) -> None:
-        if not len(offsets):
-            return
-        in_order = len(offsets) == 1 or bool((np.diff(offsets) > 0).all())
-        if not in_order or offsets[0] < start or offsets[-1] >= end or bool((queue_ids != queue.queue_id).any()):
-            raise BadAnswer(
-                f"records that are not {queue} from {start} to {end} in order: offsets {offsets[0]} to {offsets[-1]}"
-            )
 
     # --- trouble ------------------------------------------------------------------------------------------------------
 

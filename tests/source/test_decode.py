@@ -14,18 +14,19 @@ from rocketsim_proto.records import record
 from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.record import Record, RecordError
 
+from rocketsim_client.arrow import OfQueue
 from rocketsim_client.model import MessageQueue
 from rocketsim_source.options.option_values import OptionError
 from rocketsim_source.options.source_options import source_options
 from rocketsim_source.partition_numbers import partition_number
-from rocketsim_source.reading.decode import Decoder, Run
+from rocketsim_source.reading.decode import Decoder
 from rocketsim_source.schema import check_schema, source_schema
 
 A0, B1 = MessageQueue("T", "broker-a", 0), MessageQueue("U", "broker-b", 1)
 
 
 def decoded(
-    records: list[Record], runs: list[Run], schema: StructType | None = None, **given: str
+    records: list[Record], runs: list[OfQueue], schema: StructType | None = None, **given: str
 ) -> list[dict[str, Any]]:
     options = source_options({"nameServer": "h:1", "topic": "T"} | given, streaming=True)
     found = Decoder(schema or source_schema(options), options)
@@ -70,7 +71,7 @@ def moment(ms: int) -> datetime:
 @settings(max_examples=60)
 @given(st.lists(records, min_size=1, max_size=12))
 def test_every_column_agrees_with_the_plain_decoder(found: list[Record]) -> None:
-    rows = decoded(found, [Run(A0, len(found))], includeHosts="true")
+    rows = decoded(found, [OfQueue(A0, len(found))], includeHosts="true")
     assert len(rows) == len(found)
     for row, one in zip(rows, map(record.decode, map(record.encode, found)), strict=True):
         assert row["topic"] == "T"
@@ -89,14 +90,16 @@ def test_every_column_agrees_with_the_plain_decoder(found: list[Record]) -> None
 
 
 def test_a_frame_of_several_queues_names_each_rows_own() -> None:
-    rows = decoded([a_record(), a_record(queue_offset=8), a_record(topic="U", queue_id=1)], [Run(A0, 2), Run(B1, 1)])
+    rows = decoded(
+        [a_record(), a_record(queue_offset=8), a_record(topic="U", queue_id=1)], [OfQueue(A0, 2), OfQueue(B1, 1)]
+    )
     assert [(row["topic"], row["brokerName"], row["queueId"]) for row in rows] == [A0, A0, B1]
 
 
 def test_kafka_columns() -> None:
     rows = decoded(
         [a_record(properties={"KEYS": "k"}), a_record(topic="U", queue_id=1, properties={"x": "1"})],
-        [Run(A0, 1), Run(B1, 1)],
+        [OfQueue(A0, 1), OfQueue(B1, 1)],
         schemaProfile="kafka",
         includeHeaders="true",
     )
@@ -116,7 +119,7 @@ def test_kafka_columns() -> None:
 def test_other_forms_of_columns() -> None:
     rows = decoded(
         [a_record(body="é".encode(), properties={"a": "1"}), a_record(body=b"\xff")],
-        [Run(A0, 2)],
+        [OfQueue(A0, 2)],
         bodyFormat="string",
         propertiesFormat="json",
         columns="body, properties",
@@ -127,7 +130,7 @@ def test_other_forms_of_columns() -> None:
 
 def test_compressed_bodies_come_unpacked() -> None:
     packed = a_record(body=zlib.compress(b"x" * 1000), sys_flag=record.SYS_FLAG_COMPRESSED)
-    assert [row["body"] for row in decoded([packed, a_record()], [Run(A0, 2)])] == [b"x" * 1000, b"body"]
+    assert [row["body"] for row in decoded([packed, a_record()], [OfQueue(A0, 2)])] == [b"x" * 1000, b"body"]
 
 
 def packed_record(size: int, offset: int) -> Record:
@@ -140,7 +143,7 @@ def test_bodies_that_unpack_to_more_than_a_batch_are_several_batches_in_order() 
     assert sum(len(record.encode(one)) for one in frame) < 200_000
     options = source_options({"nameServer": "h:1", "topic": "T"}, streaming=True)
     decoder = Decoder(source_schema(options), options)
-    batches = decoder.batches(Records.walk(b"".join(map(record.encode, frame))), [Run(A0, 20), Run(B1, 20)], 0)
+    batches = decoder.batches(Records.walk(b"".join(map(record.encode, frame))), [OfQueue(A0, 20), OfQueue(B1, 20)], 0)
     rows = []
     for batch in batches:
         assert batch.num_rows == 1  # each of them is larger than pullMaxBytes already
@@ -162,7 +165,7 @@ def test_batches_hold_as_much_as_a_frame_may_and_a_larger_body_is_alone() -> Non
     ]
     options = source_options({"nameServer": "h:1", "topic": "T", "pullMaxBytes": "10k"}, streaming=True)
     decoder = Decoder(source_schema(options), options)
-    batches = list(decoder.batches(Records.walk(b"".join(map(record.encode, frame))), [Run(A0, 7)], 0))
+    batches = list(decoder.batches(Records.walk(b"".join(map(record.encode, frame))), [OfQueue(A0, 7)], 0))
     assert [batch.column("queueOffset").to_pylist() for batch in batches] == [[0, 1, 2], [3], [4], [5, 6]]
     sizes = [sum(map(len, batch.column("body").to_pylist())) for batch in batches]
     assert sizes == [10 * kib, 3 * kib, 90 * kib, 10 * kib]
@@ -170,7 +173,7 @@ def test_batches_hold_as_much_as_a_frame_may_and_a_larger_body_is_alone() -> Non
 
 def test_nothing_is_unpacked_for_a_query_that_does_not_want_bodies() -> None:
     bomb = a_record(body=b"not compressed at all", sys_flag=record.SYS_FLAG_COMPRESSED)
-    assert decoded([bomb], [Run(A0, 1)], columns="queueOffset") == [{"queueOffset": 7}]
+    assert decoded([bomb], [OfQueue(A0, 1)], columns="queueOffset") == [{"queueOffset": 7}]
 
 
 def test_a_body_that_unpacks_to_more_than_a_message_may_have_is_refused() -> None:
@@ -178,7 +181,7 @@ def test_a_body_that_unpacks_to_more_than_a_message_may_have_is_refused() -> Non
     bomb = b"".join(packer.compress(bytes(1 << 20)) for _ in range(129)) + packer.flush()
     assert len(bomb) < 200_000
     with pytest.raises(RecordError, match="unpacks to more than 134217728"):
-        decoded([a_record(body=bomb, sys_flag=record.SYS_FLAG_COMPRESSED)], [Run(A0, 1)])
+        decoded([a_record(body=bomb, sys_flag=record.SYS_FLAG_COMPRESSED)], [OfQueue(A0, 1)])
 
 
 def test_only_projected_columns_are_made() -> None:
@@ -190,7 +193,7 @@ def test_only_projected_columns_are_made() -> None:
     check_schema(schema, options)
     broken = bytearray(record.encode(a_record()))
     broken[-1:] = b""  # properties that do not end: noticed only by who looks at them
-    rows = decoded([a_record()], [Run(A0, 1)], schema)
+    rows = decoded([a_record()], [OfQueue(A0, 1)], schema)
     assert rows == [{"queueOffset": 7, "body": b"body"}]
 
 
@@ -202,9 +205,9 @@ def test_a_wrong_checksum_is_noticed_when_asked_for() -> None:
         decoder = Decoder(source_schema(options), options)
         if check:
             with pytest.raises(RecordError, match="CRC"):
-                list(decoder.batches(Records.walk(bytes(data)), [Run(A0, 1)], 0))
+                list(decoder.batches(Records.walk(bytes(data)), [OfQueue(A0, 1)], 0))
         else:
-            assert [b.num_rows for b in decoder.batches(Records.walk(bytes(data)), [Run(A0, 1)], 0)] == [1]
+            assert [b.num_rows for b in decoder.batches(Records.walk(bytes(data)), [OfQueue(A0, 1)], 0)] == [1]
 
 
 def test_tags_are_compared_as_text() -> None:
@@ -213,9 +216,9 @@ def test_tags_are_compared_as_text() -> None:
         a_record(properties={"TAGS": "BB"}),
         a_record(topic="U", properties={"TAGS": "Aa"}),
     ]
-    rows = decoded(found, [Run(A0, 2), Run(B1, 1)], subExpression="Aa")
+    rows = decoded(found, [OfQueue(A0, 2), OfQueue(B1, 1)], subExpression="Aa")
     assert [(row["topic"], row["tags"]) for row in rows] == [("T", "Aa"), ("U", "Aa")]
-    assert decoded(found[1:2], [Run(A0, 1)], subExpression="Aa") == []
+    assert decoded(found[1:2], [OfQueue(A0, 1)], subExpression="Aa") == []
 
 
 @pytest.mark.parametrize(
@@ -253,6 +256,6 @@ def test_only_what_a_message_may_be_without_is_nullable(profile: str, nullable: 
 def test_batches_have_the_arrow_schema_that_spark_compares() -> None:
     options = source_options({"nameServer": "h:1", "topic": "T", "includeHosts": "true"}, streaming=True)
     decoder = Decoder(source_schema(options), options)
-    (batch,) = decoder.batches(Records.walk(record.encode(a_record())), [Run(A0, 1)], 0)
+    (batch,) = decoder.batches(Records.walk(record.encode(a_record())), [OfQueue(A0, 1)], 0)
     assert batch.schema.equals(decoder.arrow_schema)
     assert batch.schema.field("storeTimestamp").type == pa.timestamp("us", tz="UTC")

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from rocketsim_proto.records.columnar import Records
 
+from rocketsim_client.arrow import OfQueue
 from rocketsim_client.errors import CommitFailed
 from rocketsim_client.model import MessageQueue, OffsetRange, PullFrame
 from rocketsim_source.commits.committer import Committer
@@ -17,7 +18,7 @@ from rocketsim_source.options.source_options import SourceOptions, source_option
 from rocketsim_source.planning.offsets import StreamOffset
 from rocketsim_source.planning.partition import QueueRangesPartition
 from rocketsim_source.reading import partition_reader
-from rocketsim_source.reading.decode import Decoder, Run
+from rocketsim_source.reading.decode import Decoder
 from rocketsim_source.reading.partition_reader import read_partition
 from rocketsim_source.reading.range_fetch import RangeFetch
 from rocketsim_source.schema import source_schema
@@ -137,7 +138,7 @@ def test_include_properties() -> None:
     for given, names in (({}, {"properties"}), ({"includeProperties": "false"}, set())):
         found = options(**given)
         decoder = Decoder(source_schema(found), found)
-        (batch,) = decoder.batches(Records.walk(message(Q0, 0)), [Run(Q0, 1)], 0)
+        (batch,) = decoder.batches(Records.walk(message(Q0, 0)), [OfQueue(Q0, 1)], 0)
         assert {"properties"} & set(batch.schema.names) == names
 
 
