@@ -17,6 +17,7 @@ from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.config import as_properties
 from broker_service.errors import InvalidParameter, NotFound, SubscriptionGroupNotExist
 from broker_service.model import BrokerRole
+from broker_service.store.key_search import Found
 from broker_service.store.offset_journal import NO_OFFSET
 
 logger = logging.getLogger(__name__)
@@ -134,26 +135,26 @@ class Operations:
             if number % ENTRIES_A_TURN == 0:
                 await asyncio.sleep(0)
 
-    def reset_offset_by_time(
+    async def reset_offset_by_time(
         self, group: str, topic_name: str, timestamp: int, queue_ids: Sequence[int], *, force: bool
     ) -> list[Reset]:
         """Where each queue's offset stands now.  Without `force` an offset only goes back, as with mqadmin."""
         broker = self._broker
-        broker.check_writable()
-        broker.check_answers_for_offsets()
+        self._check_resets()
         check_group_name(group)
         topic = broker.topics.existing(topic_name)
         if group not in broker.groups.entries and group not in broker.offsets.groups():
             raise SubscriptionGroupNotExist(f"consumer group {group!r} is not known here")
         if timestamp < AT_THE_END:
             raise InvalidParameter(f"timestamp {timestamp}: milliseconds since 1970, or -1 for the end of each queue")
-        resets = []
+        wanted_of = {}
         for queue_id in queue_ids or range(topic.read_queue_nums):
             if not 0 <= queue_id < topic.read_queue_nums:
                 raise InvalidParameter(f"queue {queue_id} of topic {topic_name}, which has {topic.read_queue_nums}")
-            wanted = broker.store.queue_bounds(topic_name, queue_id)[1]
-            if timestamp != AT_THE_END:
-                wanted = broker.store.search_offset_by_time(topic_name, queue_id, timestamp)
+            wanted_of[queue_id] = await self._offset_at(topic_name, queue_id, timestamp)
+        self._check_resets()  # may have changed while the disk was read
+        resets = []
+        for queue_id, wanted in wanted_of.items():
             previous = broker.offsets.get(group, topic_name, queue_id).offset
             keeps = previous != NO_OFFSET and wanted > previous and not force
             resets.append(Reset(queue_id, previous if keeps else wanted, previous))
@@ -161,6 +162,16 @@ class Operations:
         broker.offsets.reset(group, topic_name, moved)
         logger.info("offsets of group %s on topic %s reset to time %d: %s", group, topic_name, timestamp, moved)
         return resets
+
+    def _check_resets(self) -> None:
+        self._broker.check_writable()
+        self._broker.check_answers_for_offsets()
+
+    async def _offset_at(self, topic: str, queue_id: int, timestamp: int) -> int:
+        store = self._broker.store
+        if timestamp == AT_THE_END:
+            return store.queue_bounds(topic, queue_id)[1]
+        return await cold_reads.read(store, partial(store.search_offset_by_time, topic, queue_id, timestamp))
 
     # --- messages ---------------------------------------------------------------------------------------------------
 
@@ -171,16 +182,16 @@ class Operations:
             return [found]
         if not topic:
             raise NotFound(f"no record here has the offset message id {message_id!r}; name the topic for a client's id")
-        store, before = self._broker.store, None
+        before = None
         while True:
-            offsets, before = store.query_index(topic, message_id, MAX_QUERY_MESSAGES, 0, FOR_EVER_MS, before)
+            offsets, before = await self._search(topic, message_id, MAX_QUERY_MESSAGES, 0, FOR_EVER_MS, before)
             if offsets:
-                return self._records(offsets)
+                return await self._records(offsets)
             if before is None:
                 raise NotFound(f"no message of topic {topic} has the id {message_id!r}")
             await asyncio.sleep(0)  # others get their turn
 
-    def messages_by_key(
+    async def messages_by_key(
         self, topic: str, key: str, max_num: int, begin: int, end: int, before: int | None
     ) -> tuple[list[bytes], int | None]:
         """Records, newest first, and the log offset in front of which to look for more; None: there are no more."""
@@ -189,18 +200,23 @@ class Operations:
             raise InvalidParameter("name a key")
         wanted = min(max_num if max_num > 0 else DEFAULT_QUERY_MESSAGES, MAX_QUERY_MESSAGES)
         end = end if end > 0 else FOR_EVER_MS
-        offsets, more_before = self._broker.store.query_index(topic, key, wanted, begin, end, before)
-        records = self._records(offsets)
+        offsets, more_before = await self._search(topic, key, wanted, begin, end, before)
+        records = await self._records(offsets)
         if len(records) < len(offsets):
             more_before = offsets[len(records) - 1]
         return records, more_before
 
-    def _records(self, offsets: Sequence[int]) -> list[bytes]:
+    async def _search(self, topic: str, key: str, wanted: int, begin: int, end: int, before: int | None) -> Found:
+        store = self._broker.store
+        search = store.key_search(topic, key, wanted, begin, end, before)
+        return await cold_reads.read(store, search.run)
+
+    async def _records(self, offsets: Sequence[int]) -> list[bytes]:
         """As many as go into one answer, at least one."""
         records: list[bytes] = []
         size = 0
         for offset in offsets:
-            record = self._broker.store.read_record(offset)
+            record = await self._read_record(offset)
             size += len(record)
             if records and size > MAX_QUERY_BYTES:
                 break
@@ -221,11 +237,14 @@ class Operations:
             raise NotFound(f"queue {queue_id} of topic {topic} has no message {offset}: it has {there}")
         return b"".join(found.records)
 
+    async def _read_record(self, offset: int) -> bytes:
+        store = self._broker.store
+        return await cold_reads.read(store, partial(store.read_record, offset))
+
     async def _by_offset_id(self, message_id: str) -> bytes | None:
         try:
             offset = parse_offset_message_id(message_id)[2]
-            store = self._broker.store
-            data = await cold_reads.read(store, partial(store.read_record, offset))
+            data = await self._read_record(offset)
         except (ValueError, NotFound):
             return None
         # A pair's records carry the master's address wherever they are read: the offset alone says which one is meant.

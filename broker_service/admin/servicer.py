@@ -111,7 +111,7 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
         self, request: pb.ResetOffsetByTimeRequest, context: Context
     ) -> pb.ResetOffsetByTimeResponse:
         await self._operations.past_start()
-        resets = self._operations.reset_offset_by_time(
+        resets = await self._operations.reset_offset_by_time(
             request.group, request.topic, request.timestamp, list(request.queue_ids), force=request.force
         )
         status = await self._broker.shared_changes(time_left_s(context))
@@ -194,7 +194,7 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
     @maps_errors
     async def QueryMsgByKey(self, request: pb.QueryMsgByKeyRequest, context: Context) -> pb.QueryMsgResponse:
         before = request.before if request.HasField("before") else None
-        records, more_before = self._operations.messages_by_key(
+        records, more_before = await self._operations.messages_by_key(
             request.topic, request.key, request.max_num, request.begin_timestamp, request.end_timestamp, before
         )
         return _messages(records, more_before)

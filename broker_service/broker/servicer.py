@@ -149,7 +149,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
     async def QueryOffsets(
         self, request: pb.QueryOffsetsRequest, context: Context[Any, Any]
     ) -> pb.QueryOffsetsResponse:
-        found = self._commits.query(
+        found = await self._commits.query(
             request.consumer_group,
             [(queue.topic, queue.queue_id) for queue in request.queues],
             zero_for_new_group=request.zero_for_new_group,

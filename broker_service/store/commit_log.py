@@ -8,7 +8,17 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
-from rocketsim_proto.records.record import HEAD_SIZE, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_SIZE, SYS_FLAG_BORN_HOST_V6
+from rocketsim_proto.records.record import (
+    BLANK,
+    BLANK_SIZE,
+    HEAD_SIZE,
+    MESSAGE_MAGIC,
+    MESSAGE_MAGIC_V2,
+    MIN_SIZE,
+    SYS_FLAG_BORN_HOST_V6,
+    RecordError,
+    decode,
+)
 
 from broker_service.errors import NotFound, ServiceNotAvailable, StoreCorrupt
 from broker_service.store.files import Buffer, Files, used_size
@@ -310,6 +320,18 @@ class CommitLog:
         """Up to `size` bytes, never across a file, never beyond the end; NotFound outside the log."""
         start, size = self._there(offset, size)
         return self._open.read(self.path(start), size, offset - start) if size > 0 else b""
+
+    def record_at(self, offset: int) -> bytes:
+        """One whole record; NotFound if none starts there."""
+        head = self.read(offset, BLANK_SIZE)
+        data = self.read(offset, BLANK.unpack(head)[0] if len(head) == BLANK_SIZE else 0)
+        try:
+            found = decode(data).commit_log_offset
+        except (RecordError, UnicodeDecodeError):
+            found = -1
+        if found != offset:
+            raise NotFound(f"no record starts at log offset {offset}")
+        return data
 
     def peek(self, offset: int, size: int) -> bytes:
         """What a file has there, behind the end, too; never across files."""

@@ -8,11 +8,10 @@ One thread (the event loop's) calls everything but `flush`, which one flush thre
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from rocketsim_proto.records import record as record_format
 from rocketsim_proto.records.columnar import Records
-from rocketsim_proto.records.record import BLANK, BLANK_SIZE, PROPERTY_KEYS, PROPERTY_UNIQ_KEY, Record, RecordError
+from rocketsim_proto.records.record import Record
 
 from broker_service.errors import DiskFull, FlushFailed, NotFound, ReadFailed, RocketSimError, ServiceNotAvailable
 from broker_service.model import Appended
@@ -25,7 +24,7 @@ from broker_service.store.files import NO_ROOM, Files, open_file_limit, refusal
 from broker_service.store.flushed_offset import Flushed
 from broker_service.store.format_version import check_version, note_version
 from broker_service.store.index import Index
-from broker_service.store.index_file import CLOCK_MARGIN_MS, Search
+from broker_service.store.key_search import KeySearch
 from broker_service.store.open_files import OpenFiles, WithoutWaiting
 from broker_service.store.pull import GetMessageResult, Reader
 from broker_service.store.queue_table import QueueTable
@@ -44,15 +43,6 @@ _CHUNK = 1 << 20
 _AGE_INTERVAL_MS = 5000
 _WARM_AROUND = 64 << 10  # a disk takes no longer for it than for a page
 _MAX_HANDLES = 4096
-_SEARCH_BUDGET = 2048  # entries of the index that one question walks to: some milliseconds
-_SEARCH_RECORD_COST = 8  # a record that is read takes as long as so many entries
-
-
-class Found(NamedTuple):
-    """Log offsets of records, newest first; `before`: how to ask for older ones, None if there are no more."""
-
-    offsets: list[int]
-    before: int | None
 
 
 class MessageStore:
@@ -429,16 +419,7 @@ class MessageStore:
 
     def read_record(self, commit_log_offset: int) -> bytes:
         """One whole record; NotFound if none starts there."""
-        head = self._log.read(commit_log_offset, BLANK_SIZE)
-        size = BLANK.unpack(head)[0] if len(head) == BLANK_SIZE else 0
-        data = self._log.read(commit_log_offset, size)
-        try:
-            found = record_format.decode(data).commit_log_offset
-        except (RecordError, UnicodeDecodeError):
-            found = -1
-        if found != commit_log_offset:
-            raise NotFound(f"no record starts at log offset {commit_log_offset}")
-        return data
+        return self._log.record_at(commit_log_offset)
 
     def queues(self) -> list[tuple[str, int]]:
         return self._queues.keys()
@@ -513,38 +494,16 @@ class MessageStore:
                 high = middle
         return low
 
-    def query_index(
+    def key_search(
         self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int, before: int | None = None
-    ) -> Found:
-        """Records stored in [begin_ms, end_ms] with this key or UNIQ_KEY, newest first; those in front of `before`.
-
-        It takes some milliseconds at most, and then says where to go on.
+    ) -> KeySearch:
+        """A search for records stored in [begin_ms, end_ms] with this key or UNIQ_KEY, newest first; for those in front
+        of the log offset `before`.
         """
-        if not self.config.message_index_enable:
-            return Found([], None)
         self._work_on_index(_INDEX_MAX_BEHIND)
-        offsets: list[int] = []
-        search = Search(self.end_offset if before is None else before, end_ms, _SEARCH_BUDGET)
-        for offset, about in self._index.find(topic, key, search, begin_ms):
-            if about + CLOCK_MARGIN_MS < begin_ms:
-                return Found(offsets, None)
-            # The index keeps seconds.
-            if about > end_ms or about + 1000 < begin_ms or offset in offsets:
-                continue
-            search.budget -= _SEARCH_RECORD_COST
-            if self._has_key(offset, topic, key, begin_ms, end_ms):
-                if len(offsets) == max_num:
-                    return Found(offsets, offsets[-1])
-                offsets.append(offset)
-        return Found(offsets, search.before if search.budget <= 0 else None)
-
-    def _has_key(self, offset: int, topic: str, key: str, begin_ms: int, end_ms: int) -> bool:
-        try:
-            record = record_format.decode(self.read_record(offset), check_crc=False)
-        except NotFound:
-            return False  # Expired.
-        keys = {record.properties.get(PROPERTY_UNIQ_KEY), *record.properties.get(PROPERTY_KEYS, "").split(" ")}
-        return record.topic == topic and key in keys and begin_ms <= record.store_timestamp <= end_ms
+        return KeySearch(
+            self._index, self._log, topic, key, max_num=max_num, begin_ms=begin_ms, end_ms=end_ms, before=before
+        )
 
     def tail_crc(self, size: int) -> tuple[int, int]:
         """(size, CRC-32) of the last bytes of the log, at most `size`, within one file."""

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import weakref
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -591,10 +592,12 @@ async def test_a_new_group_starts_as_table_d7(tmp_path: Path, queue_id: int, key
     async with running(tmp_path, **keys) as node:
         await put(node, "t", b"x" * 100, b"y")
         commits = Commits(node.broker)
-        assert commits.query("g", [("t", queue_id)], zero_for_new_group=True) == [Committed("t", queue_id, offset)]
-        assert commits.query("g", [("t", queue_id)], zero_for_new_group=False) == [Committed("t", queue_id, -1)]
+        assert await commits.query("g", [("t", queue_id)], zero_for_new_group=True) == [
+            Committed("t", queue_id, offset)
+        ]
+        assert await commits.query("g", [("t", queue_id)], zero_for_new_group=False) == [Committed("t", queue_id, -1)]
         commits.commit("g", [CommitEntry("t", 0, 1)])
-        assert commits.query("g", [("t", 0)], zero_for_new_group=True) == [Committed("t", 0, 1)]
+        assert await commits.query("g", [("t", 0)], zero_for_new_group=True) == [Committed("t", 0, 1)]
 
 
 async def test_all_of_a_groups_offsets_in_one_question(tmp_path: Path) -> None:
@@ -603,7 +606,7 @@ async def test_all_of_a_groups_offsets_in_one_question(tmp_path: Path) -> None:
         await put(node, "u", b"0", b"1")
         commits = Commits(node.broker)
         commits.commit("g", [CommitEntry("u", 0, 2), CommitEntry("t", 0, 1)])
-        assert commits.query("g", [], zero_for_new_group=False) == [Committed("t", 0, 1), Committed("u", 0, 2)]
+        assert await commits.query("g", [], zero_for_new_group=False) == [Committed("t", 0, 1), Committed("u", 0, 2)]
 
 
 # --- where queues begin and end ---------------------------------------------------------------------------------------
@@ -666,29 +669,50 @@ async def test_a_bad_sector_under_a_pull_is_an_error_with_file_and_position_and_
         assert (await pull(node)).count == 3
 
 
-@pytest.mark.parametrize("by", ["offset", "id"])
-async def test_a_message_that_an_operator_asks_for_is_not_waited_for_on_the_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+async def _by_key(node: BrokerNode, operations: Operations) -> bool:
+    records, _ = await operations.messages_by_key("t", "k", 1, 0, 0, None)
+    return b"body" in records[0]
+
+
+async def _by_time(node: BrokerNode, operations: Operations) -> bool:
+    Commits(node.broker).commit("g", [CommitEntry("t", 0, 1)])
+    (reset,) = await operations.reset_offset_by_time("g", "t", 1, [0], force=True)
+    return (reset.offset, reset.previous) == (0, 1)
+
+
+async def _new_group(node: BrokerNode, operations: Operations) -> bool:
+    found = await Commits(node.broker).query("new", [("t", 0)], zero_for_new_group=True)
+    return found == [Committed("t", 0, 0)]
+
+
+async def _by_offset(node: BrokerNode, operations: Operations) -> bool:
+    return b"body" in await operations.message_by_offset("t", 0, 0)
+
+
+async def _by_offset_id(node: BrokerNode, operations: Operations) -> bool:
+    (found,) = await operations.message_by_id("", offset_message_id(node.broker.store_host, 0))
+    return b"body" in found
+
+
+async def _by_unique_id(node: BrokerNode, operations: Operations) -> bool:
+    (found,) = await operations.message_by_id("t", "U")
+    return b"body" in found
+
+
+@pytest.mark.parametrize("ask", [_by_key, _by_time, _new_group, _by_offset, _by_offset_id, _by_unique_id])
+async def test_no_question_waits_for_the_disk_on_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Callable[[BrokerNode, Operations], Awaitable[bool]]
 ) -> None:
     async with running(tmp_path) as node:
-        await put(node, "t", b"a")
-        waited = []
-        operations = Operations(node.broker, node.leadership)
-        ranges, one = node.store.read_ranges, node.store.read_record
+        await put(node, "t", b"body", KEYS="k", UNIQ_KEY="U")
+        node.store.tick(node.broker.now_ms())  # indexed
+        files = node.store._open_files
+        read, waited = files.read, []
 
-        def read_ranges(*args: Any, **options: Any) -> Any:
-            waited.append(node.store._open_files.waits)
-            return ranges(*args, **options)
+        def noted(path: Path, size: int, at: int) -> bytes:
+            waited.append(files.waits)
+            return read(path, size, at)
 
-        def read_record(offset: int) -> bytes:
-            waited.append(node.store._open_files.waits)
-            return one(offset)
-
-        monkeypatch.setattr(node.store, "read_ranges", read_ranges)
-        monkeypatch.setattr(node.store, "read_record", read_record)
-        if by == "offset":
-            assert b"a" in await operations.message_by_offset("t", 0, 0)
-        else:
-            found = await operations.message_by_id("", offset_message_id(node.broker.store_host, 0))
-            assert len(found) == 1
-        assert waited == [False]
+        monkeypatch.setattr(files, "read", noted)
+        assert await ask(node, Operations(node.broker, node.leadership))
+        assert waited and not any(waited)

@@ -176,6 +176,6 @@ def test_a_damaged_index_is_made_again_when_its_folder_is_removed(root: Path) ->
     assert [found for found in verify(root) if "remove the folder index" in found.what]
     shutil.rmtree(root / "index")
     store = open_store(root)
-    assert len(store.query_index("topic", "k", 1000, 0, 2 * NOW).offsets) == COUNT
+    assert len(store.key_search("topic", "k", 1000, 0, 2 * NOW).run().offsets) == COUNT
     store.close()
     assert list(verify(root)) == []

@@ -85,11 +85,11 @@ def test_an_index_that_cannot_be_read_is_made_again_at_a_start_and_named_by_a_se
     store = open_store(ROOT, disk, max_index_num=1000)
     assert f"{name} cannot be read at 0: Input/output error" in store.recovery.index
     disk.bad = None
-    assert store.query_index("topic", "k", 10, 0, 2 * NOW).offsets == [0]
+    assert store.key_search("topic", "k", 10, 0, 2 * NOW).run().offsets == [0]
     (name,) = disk.names(ROOT / "index")
     disk.bad = (f"{ROOT}/index/{name}", 40 + 7 * 4 + 20)  # the first entry
     with pytest.raises(ReadFailed, match=f"{name} cannot be read at {disk.bad[1]}"):
-        store.query_index("topic", "k", 10, 0, 2 * NOW)
+        store.key_search("topic", "k", 10, 0, 2 * NOW).run()
 
 
 def test_an_index_that_cannot_be_read_is_made_again_after_an_unclean_stop() -> None:
@@ -105,4 +105,4 @@ def test_an_index_that_cannot_be_read_is_made_again_after_an_unclean_stop() -> N
     assert f"{name} is damaged: {ROOT}/index/{name} cannot be read at" in store.recovery.index
     disk.bad = None
     store.tick(NOW)
-    assert store.query_index("topic", "k", 10, 0, 2 * NOW).offsets == [0]
+    assert store.key_search("topic", "k", 10, 0, 2 * NOW).run().offsets == [0]

@@ -249,7 +249,7 @@ def test_what_a_failed_sync_left_off_the_disk_is_written_again_before_it_counts_
     store = open_store(ROOT, disk.power_loss(random.Random(seed)))
     assert store.recovery.clean and len(bodies(store)) == 42
     check_sound(store)
-    assert len(store.query_index("topic", "k", 100, 0, 2 * NOW).offsets) == 42
+    assert len(store.key_search("topic", "k", 100, 0, 2 * NOW).run().offsets) == 42
 
 
 @pytest.mark.parametrize("call", range(1, 60, 3))

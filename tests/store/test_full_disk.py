@@ -25,7 +25,7 @@ def filled(disk: MemoryFiles, count: int = 30) -> MessageStore:
 
 
 def keys(store: MessageStore) -> int:
-    return len(store.query_index("topic", "k", 1000, 0, 2 * NOW).offsets)
+    return len(store.key_search("topic", "k", 1000, 0, 2 * NOW).run().offsets)
 
 
 @pytest.mark.parametrize("room", range(0, 12))

@@ -105,8 +105,8 @@ def test_it_goes_on_writing(root):
     put(store, "golden_plain", [0, 1, 0], [b"x", b"y" * 200_000, b"z"], now_ms=NOW)
     assert store.queue_bounds("golden_plain", 0) == (0, 112)
     store.append_one(record.Record("golden_plain", b"one", queue_id=3, properties={"KEYS": "ours"}), NOW, HOST)
-    assert len(store.query_index("golden_plain", "ours", 10, 0, NOW).offsets) == 1
-    assert store.query_index("golden_plain", "K000000", 10, 0, NOW).offsets == [4723460, 0]
+    assert len(store.key_search("golden_plain", "ours", 10, 0, NOW).run().offsets) == 1
+    assert store.key_search("golden_plain", "K000000", 10, 0, NOW).run().offsets == [4723460, 0]
     assert store.delete_expired(NOW) == []
     store.close()
     store = open_golden(root)

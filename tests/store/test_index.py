@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rocketsim_proto.records.record import tags_code
 
-from broker_service.store import index_file, message_store
+from broker_service.store import index_file, key_search
 from broker_service.store.files import Files
 from broker_service.store.index_file import CLOCK_MARGIN_MS, HEADER, IndexFile, Search
 from broker_service.store.open_files import OpenFiles
@@ -92,7 +92,7 @@ def test_records_are_found_by_their_id_and_by_each_key_newest_first():
     offsets = [one.commit_log_offset for one in records_of(store)]
 
     def query(topic, key, count=10, begin=0, end=2 * NOW):
-        return store.query_index(topic, key, count, begin, end).offsets
+        return store.key_search(topic, key, count, begin, end).run().offsets
 
     assert query("topic", "U0") == [offsets[0]]
     assert query("topic", "k1") == [offsets[1]]
@@ -110,7 +110,7 @@ def test_a_key_with_the_same_hash_is_not_taken_for_another():
     assert tags_code("topic#Aa") == tags_code("topic#BB")
     put(store, "topic", 0, [b"Aa"], properties=[("KEYS", "Aa")])
     put(store, "topic", 0, [b"BB"], properties=[("KEYS", "BB")])
-    assert store.query_index("topic", "Aa", 10, 0, 2 * NOW).offsets == [0]
+    assert store.key_search("topic", "Aa", 10, 0, 2 * NOW).run().offsets == [0]
 
 
 def test_it_is_built_behind_the_appends_and_goes_on_after_any_stop():
@@ -124,10 +124,10 @@ def test_it_is_built_behind_the_appends_and_goes_on_after_any_stop():
             store = open_store(ROOT, disk := disk.kill())
     assert store.index_behind > 0
     offsets = [one.commit_log_offset for one in records_of(store)]
-    assert store.query_index("topic", "a", 100, 0, 2 * NOW).offsets == offsets[::-1]
+    assert store.key_search("topic", "a", 100, 0, 2 * NOW).run().offsets == offsets[::-1]
     assert store.index_behind == 0
     for number, offset in enumerate(offsets):
-        assert store.query_index("topic", f"k{number}", 100, 0, 2 * NOW).offsets == [offset]
+        assert store.key_search("topic", f"k{number}", 100, 0, 2 * NOW).run().offsets == [offset]
     names = disk.names(ROOT / "index")
     assert len(names) > 3 and all(len(name) == 17 for name in names)
 
@@ -155,10 +155,10 @@ def test_a_disk_that_fails_the_index_does_not_hold_up_appends():
     store.tick(NOW)
     put(store, "topic", 0, [b"4"], properties=[("KEYS", "late")])
     store.tick(NOW)
-    assert store.query_index("topic", "late", 10, 0, 2 * NOW).offsets == []
+    assert store.key_search("topic", "late", 10, 0, 2 * NOW).run().offsets == []
     disk.heal()
-    assert len(store.query_index("topic", "late", 10, 0, 2 * NOW).offsets) == 1
-    assert len(store.query_index("topic", "all", 10, 0, 2 * NOW).offsets) == 2
+    assert len(store.key_search("topic", "late", 10, 0, 2 * NOW).run().offsets) == 1
+    assert len(store.key_search("topic", "all", 10, 0, 2 * NOW).run().offsets) == 2
 
 
 class CountingFiles(MemoryFiles):
@@ -257,13 +257,13 @@ def test_a_question_says_where_to_go_on(monkeypatch):
     for number in range(300):
         put(store, "topic", 0, [b"x"], properties=[("KEYS", "k"), ("UNIQ_KEY", f"U{number}")], now_ms=NOW + number)
     offsets = [one.commit_log_offset for one in records_of(store)][::-1]
-    assert store.query_index("topic", "k", 64, 0, 2 * NOW) == (offsets[:64], offsets[63])
-    assert store.query_index("topic", "k", 150, 0, NOW + 149) == (offsets[150:], None)
-    monkeypatch.setattr(message_store, "_SEARCH_BUDGET", 500)
+    assert store.key_search("topic", "k", 64, 0, 2 * NOW).run() == (offsets[:64], offsets[63])
+    assert store.key_search("topic", "k", 150, 0, NOW + 149).run() == (offsets[150:], None)
+    monkeypatch.setattr(key_search, "_BUDGET", 500)
     monkeypatch.setattr(index_file, "_STEPS_BEFORE_SCAN", 100)
     found, before, questions = [], None, 0
     while before is not None or not questions:
-        here, before = store.query_index("topic", "k", 64, 0, 2 * NOW, before)
+        here, before = store.key_search("topic", "k", 64, 0, 2 * NOW, before).run()
         assert len(here) < 64, "the budget ends first"
         found += here
         questions += 1
@@ -279,7 +279,7 @@ def test_files_of_another_time_are_passed_over():
     assert len(disk.names(ROOT / "index")) > 5
     first_day = [one.commit_log_offset for one in records_of(store)][:70]
     disk.reads = 0
-    assert store.query_index("topic", "k", 100, 0, NOW + 1).offsets == first_day[::-1]
+    assert store.key_search("topic", "k", 100, 0, NOW + 1).run().offsets == first_day[::-1]
     reads_of_records = 2 * 70
     assert disk.reads < reads_of_records + 200
 
@@ -289,5 +289,5 @@ def test_it_can_be_switched_off():
     store = open_store(ROOT, disk, message_index_enable=False)
     put(store, "topic", 0, [b"x"], properties=[("KEYS", "k")])
     store.tick(NOW)
-    assert store.query_index("topic", "k", 10, 0, 2 * NOW).offsets == [] and not disk.names(ROOT / "index")
+    assert store.key_search("topic", "k", 10, 0, 2 * NOW).run().offsets == [] and not disk.names(ROOT / "index")
     store.close()

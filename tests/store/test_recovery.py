@@ -226,7 +226,7 @@ def test_a_damaged_store_opens_with_all_that_was_flushed(root, tmp_path, damage,
     assert store.recovery.clean == clean
     check_sound(store)
     assert derived(store) == rebuilt(store, tmp_path / "rebuilt")
-    assert len(store.query_index("topic", "b", 1000, 0, 2 * NOW).offsets) == left
+    assert len(store.key_search("topic", "b", 1000, 0, 2 * NOW).run().offsets) == left
     if left < ALL:
         assert store.recovery.truncated_to == store.end_offset
         assert f"log cut at {store.end_offset}" in str(store.recovery)

@@ -154,6 +154,35 @@ def test_where_memory_is_so_short_that_nothing_stays_it_waits_in_the_end() -> No
     assert asyncio.run(cold_reads.read(store, look)) == look()
 
 
+class CountingDisk(ColdDisk):
+    reads = 0
+
+    def pread_cached(self, handle: int, size: int, offset: int) -> bytes | None:
+        self.reads += 1
+        return super().pread_cached(handle, size, offset)
+
+
+def test_a_search_by_key_continues_after_each_cold_record() -> None:
+    """It does not begin again: twice the records are about twice the reads."""
+
+    def reads_for(wanted: int) -> int:
+        disk = CountingDisk()
+        store = open_store(ROOT, disk, mapped_file_size_commit_log=1 << 23)
+        for number in range(50):
+            put(store, "topic", 0, [b"x" * 70_000], properties=[("KEYS", "k")], now_ms=NOW + number)
+        expected = store.key_search("topic", "k", wanted, 0, 2 * NOW).run()
+        search = store.key_search("topic", "k", wanted, 0, 2 * NOW)
+        disk.chill()
+        with pytest.raises(Cold), store.without_waiting():
+            search.run()
+        disk.reads = 0
+        assert asyncio.run(cold_reads.read(store, search.run)) == expected
+        assert len(expected.offsets) == wanted
+        return disk.reads
+
+    assert reads_for(40) < 2.5 * reads_for(20)
+
+
 class LittleMemory(ColdDisk):
     """Memory keeps only what was read last."""
 

@@ -76,7 +76,7 @@ def test_expired_files_go_and_everything_follows():
     check_sound(store)
     oldest = store.store_timestamp_of("topic", 0, low)
     assert oldest > FOUR - 82 * HOUR, "a file with one young message stays"
-    assert len(store.query_index("topic", "k", 100, 0, FOUR).offsets) == sum(
+    assert len(store.key_search("topic", "k", 100, 0, FOUR).run().offsets) == sum(
         high - low for low, high in map(lambda queue: store.queue_bounds("topic", queue), (0, 1))
     )
     # It opens again, cleanly or not, as it was, and the queue offsets go on.

@@ -59,7 +59,7 @@ def log_records(root: Path) -> Records:
 def check(store: MessageStore, version: str) -> None:
     for number in range(COUNT):
         topic = topic_of(version, number)
-        (offset,) = store.query_index(topic, f"key-{number}", 10, 0, NOW * 2).offsets
+        (offset,) = store.key_search(topic, f"key-{number}", 10, 0, NOW * 2).run().offsets
         one = record.decode(store.read_record(offset))
         assert (one.topic, one.queue_id, one.body) == (topic, number % 2, b"body-%d" % number)
         assert one.properties == properties_of(number)

@@ -42,9 +42,9 @@ def test_the_cut_part_is_kept_aside_and_everything_else_is_as_if_it_had_never_be
     assert log_bytes(store) == before[:offset]
     assert disk.read(KEEP / f"{offset:020d}") == before[offset:]
     check_sound(store)
-    assert len(store.query_index("topic", "k", 100, 0, 2 * NOW).offsets) == keep
+    assert len(store.key_search("topic", "k", 100, 0, 2 * NOW).run().offsets) == keep
     put(store, "topic", 1, [b"behind the cut"], properties=[("KEYS", "fresh")])
-    assert store.query_index("topic", "fresh", 100, 0, 2 * NOW).offsets == [offset]
+    assert store.key_search("topic", "fresh", 100, 0, 2 * NOW).run().offsets == [offset]
     store.truncate(offset, None)
     if flushed:
         store.flush()

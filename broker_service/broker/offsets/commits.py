@@ -3,7 +3,9 @@
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from broker_service import cold_reads
 from broker_service.broker.broker import Broker
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.errors import InvalidParameter, ServiceNotAvailable
@@ -78,7 +80,9 @@ class Commits:
         except (InvalidParameter, ServiceNotAvailable) as error:
             logger.warning("commit on pull ignored: %s", error)
 
-    def query(self, group: str, queues: Iterable[tuple[str, int]], *, zero_for_new_group: bool) -> list[Committed]:
+    async def query(
+        self, group: str, queues: Iterable[tuple[str, int]], *, zero_for_new_group: bool
+    ) -> list[Committed]:
         """The group's offsets for these queues; for all it has, if none is named."""
         self._broker.check_answers_for_offsets()
         offsets = self._broker.offsets
@@ -88,10 +92,12 @@ class Commits:
             return [Committed(topic, queue_id, entry.offset, entry.generation) for topic, queue_id, entry in found]
         answers = []
         for topic, queue_id in queues:
+            starts_at_zero = False
+            if zero_for_new_group and offsets.get(group, topic, queue_id).offset < 0:
+                look = partial(self._starts_at_zero, topic, queue_id)
+                starts_at_zero = await cold_reads.read(self._broker.store, look)
             entry = offsets.get(group, topic, queue_id)
-            offset = entry.offset
-            if offset < 0:
-                offset = 0 if zero_for_new_group and self._starts_at_zero(topic, queue_id) else NOT_FOUND
+            offset = entry.offset if entry.offset >= 0 else 0 if starts_at_zero else NOT_FOUND
             answers.append(Committed(topic, queue_id, offset, entry.generation))
         return answers
 
