@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.bench import Bench, WrongResult, must_be
 from benchmarks.driver import Driver, python_driver
-from broker_service.store.inspect import Severity, verify
+from broker_service.store.offline.verification import Severity, verify
 from rocketsim_client import Admin, RocketSimError
 from rocketsim_client.route import DEFAULT_TOPIC
 from tests.support.polling import wait_until

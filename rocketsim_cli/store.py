@@ -13,7 +13,7 @@ from rocketsim_cli.tables import note, show_json
 from rocketsim_cli.trouble import EXIT_TROUBLE
 
 if TYPE_CHECKING:
-    from broker_service.store.inspect import Survey
+    from broker_service.store.offline.survey import Survey
 
 commands = typer.Typer(help="Look into a store directory, offline and read-only.", no_args_is_help=True)
 
@@ -30,7 +30,8 @@ def dump(directory: StoreDirectory, as_json: AsJson = False) -> None:
 
     How much was looked at is said on standard error.
     """
-    from broker_service.store.inspect import Survey, check_is_store, dump
+    from broker_service.store.offline.dump import dump
+    from broker_service.store.offline.survey import Survey, check_is_store
 
     check_is_store(directory)
     survey = Survey(watch=_progress(as_json, quiet=sys.stdout.isatty()))
@@ -49,7 +50,8 @@ def verify(directory: StoreDirectory, as_json: AsJson = False) -> None:
 
     The status is 0 when there is nothing, or nothing worse than a warning; 1 otherwise.
     """
-    from broker_service.store.inspect import Severity, Survey, check_is_store, verify
+    from broker_service.store.offline.survey import Survey, check_is_store
+    from broker_service.store.offline.verification import Severity, verify
 
     check_is_store(directory)
     survey = Survey(watch=_progress(as_json))

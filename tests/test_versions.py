@@ -12,8 +12,8 @@ from broker_service.replication.follower import Follower
 from broker_service.replication.refusals import Mismatch
 from broker_service.replication.transfer import Transfer, TransferSettings
 from broker_service.store.format_version import VERSION, check_version
-from broker_service.store.inspect import check_is_store
 from broker_service.store.json_file import JsonFile
+from broker_service.store.offline.survey import check_is_store
 from rocketsim_client import Admin
 from rocketsim_client.errors import TooNew
 from tests.support.brokers import name_server, running, stub_of

@@ -1,6 +1,6 @@
 """The log: files of one size, named by the offset they start at, all topics in one order.
 
-It knows positions and bytes; what a record is, `chain.py` knows.  One thread writes; `sync` is for the flush thread and
+It knows positions and bytes; `log_scanner.py` knows records.  One thread writes; `sync` is for the flush thread and
 touches only what is named there.
 """
 

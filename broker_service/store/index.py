@@ -15,13 +15,13 @@ from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.slices import FEW
 
 from broker_service.errors import ReadFailed, StoreCorrupt
-from broker_service.store.chain import LogScan
 from broker_service.store.commit_log import CommitLog
 from broker_service.store.disk import Attempt
 from broker_service.store.files import Files
 from broker_service.store.index_file import CLOCK_MARGIN_MS, IndexFile, Search
 from broker_service.store.index_keys import IndexKeys, index_keys, joined, key_hash
 from broker_service.store.json_file import JsonFile
+from broker_service.store.log_scanner import LogScan
 from broker_service.store.open_files import OpenFiles
 
 _MAX_WAITING = 16 << 20  # bytes of appended records kept at hand; what is beyond that is read from the log again

@@ -11,10 +11,10 @@ import numpy as np
 from rocketsim_proto.records.record import FIXED_SIZE_V4
 
 from broker_service.model import GetMessageStatus
+from broker_service.store.batch_read import Positions, are_there, gather
 from broker_service.store.commit_log import CommitLog, store_timestamp_at
 from broker_service.store.config import StoreConfig
 from broker_service.store.consume_queue import ENTRY_SIZE, FILLER_SIZE, ConsumeQueue, Entries
-from broker_service.store.gather import Positions, are_there, gather
 from broker_service.store.ranges import RangesResult, Span, TagsCodes, damaged, outside, read_ranges
 
 MAX_INDEX_BYTES_SCANNED = 16000  # 800 entries, unless more messages were asked for

@@ -18,9 +18,9 @@ import numpy as np
 
 from broker_service.errors import StoreCorrupt
 from broker_service.model import GetMessageStatus
+from broker_service.store.batch_read import Positions, are_there, gather
 from broker_service.store.commit_log import CommitLog
 from broker_service.store.consume_queue import ENTRY, ENTRY_SIZE, FILLER_SIZE, ConsumeQueue
-from broker_service.store.gather import Positions, are_there, gather
 from broker_service.store.residency import Cold
 
 TagsCodes = frozenset[int] | None

@@ -22,11 +22,11 @@ from isal import isal_zlib
 from rocketsim_proto.records.columnar import Records
 
 from broker_service.errors import FlushFailed, StoreCorrupt
-from broker_service.store.chain import LogScan
 from broker_service.store.checkpoint import Checkpoint
 from broker_service.store.commit_log import CommitLog
 from broker_service.store.dispatch import queue_runs
 from broker_service.store.flushed_offset import Flushed
+from broker_service.store.log_scanner import LogScan
 from broker_service.store.queue_table import QueueKey, QueueSummary, QueueTable
 
 _CHECKPOINT_MARGIN_MS = 3000  # as RocketMQ

@@ -14,7 +14,7 @@ from rocketsim_proto.records.record import BLANK, BLANK_MAGIC, BLANK_SIZE, Recor
 from broker_service.errors import DiskFull, StoreCorrupt
 from broker_service.model import Appended, QueueAppend
 from broker_service.store import few
-from broker_service.store.chain import Chain, Stop, sound, walk
+from broker_service.store.append_plan import place
 from broker_service.store.commit_log import CommitLog, store_timestamp_at
 from broker_service.store.config import StoreConfig
 from broker_service.store.consume_queue import ConsumeQueue
@@ -22,7 +22,7 @@ from broker_service.store.disk import Disk
 from broker_service.store.dispatch import QueueRun, is_queued, queue_offsets, queue_runs
 from broker_service.store.durability import Durability
 from broker_service.store.files import Buffer, refusal
-from broker_service.store.placement import place
+from broker_service.store.log_scanner import Chain, Stop, sound, walk
 from broker_service.store.queue_table import QueueTable
 
 _NEVER = 2**63 - 1

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from broker_service.store.inspect import Severity, verify
+from broker_service.store.offline.verification import Severity, verify
 from rocketsim_client import Admin
 from rocketsim_client.model import SendStatus
 from tests.cluster.old_stores import KEYS, QUEUES, UPGRADE, facts

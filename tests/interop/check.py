@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from broker_service.store.inspect import dump, verify
+from broker_service.store.offline.dump import dump
+from broker_service.store.offline.verification import verify
 from tests.interop.real_rocketmq import VERSION, RocketMQError, copy_store, running
 from tests.interop.stores import make_stores
 

@@ -9,7 +9,7 @@ import pytest
 from broker_service.errors import RocketSimError, StoreCorrupt
 from broker_service.store.json_file import JsonFile
 from broker_service.store.message_store import MessageStore
-from broker_service.store.verification import Severity, verify
+from broker_service.store.offline.verification import Severity, verify
 from tests.support.stores import LOG_FILE, NOW, bodies, check_sound, open_store, put, queue_bodies, records_of
 
 COUNT = 40

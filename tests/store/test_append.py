@@ -12,8 +12,8 @@ from rocketsim_proto.records import record
 from broker_service.errors import DiskFull, MessageIllegal, ServiceNotAvailable
 from broker_service.model import QueueAppend
 from broker_service.store import few
+from broker_service.store.append_plan import place
 from broker_service.store.files import DiskUsage
-from broker_service.store.placement import place
 from tests.support.memory_files import MemoryFiles
 from tests.support.stores import (
     HOST,

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_service.errors import ReadFailed
-from broker_service.store import offline_file
-from broker_service.store.inspect import dump, verify
-from broker_service.store.offline_file import OfflineFile
+from broker_service.store.offline import file as offline_file
+from broker_service.store.offline.dump import dump
+from broker_service.store.offline.file import OfflineFile
+from broker_service.store.offline.verification import verify
 from tests.support.golden import unpack_golden
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from broker_service.store.index_file import ENTRY_SIZE, HEADER, HEADER_SIZE, SLOT_SIZE
 from broker_service.store.index_keys import index_keys
-from broker_service.store.inspect import Severity, verify
-from broker_service.store.offline import Whole, log_pieces
-from broker_service.store.offline_index import OfflineIndex
+from broker_service.store.offline.index import OfflineIndex
+from broker_service.store.offline.log import Whole, log_pieces
+from broker_service.store.offline.verification import Severity, verify
 from tests.support.stores import NOW, open_store, put
 
 SLOTS = 7

@@ -14,7 +14,7 @@ from broker_service.errors import StoreCorrupt, StoreLocked
 from broker_service.store.files import Files
 from broker_service.store.flushed_offset import Flushed, FlushedOffset
 from broker_service.store.message_store import MessageStore
-from broker_service.store.verification import verify
+from broker_service.store.offline.verification import verify
 from tests.support.stores import (
     LOG_FILE,
     NOW,

@@ -8,8 +8,9 @@ from rocketsim_proto.records import record
 from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.properties import _Pieces
 
-from broker_service.store.inspect import dump, verify
 from broker_service.store.message_store import MessageStore, StoreConfig
+from broker_service.store.offline.dump import dump
+from broker_service.store.offline.verification import verify
 from tests.support.archives import unpack
 from tests.support.golden import GOLDEN
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from broker_service.broker.metadata.config_table import DataVersion, JsonStore
 from broker_service.errors import StoreCorrupt
-from broker_service.store.committed import Committed, Queues, committed
 from broker_service.store.offset_journal import NEVER, NO_OFFSET, LogPoint, OffsetEntry, OffsetJournal
+from broker_service.store.offset_merge import Committed, Queues, committed
 
 logger = logging.getLogger(__name__)
 

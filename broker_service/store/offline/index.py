@@ -18,7 +18,7 @@ import numpy.typing as npt
 from broker_service.store.index_file import ENTRY, ENTRY_SIZE, HEADER, HEADER_SIZE, SLOT_SIZE, IndexHeader
 from broker_service.store.index_keys import IndexKeys
 from broker_service.store.json_file import loads
-from broker_service.store.offline_file import OfflineFile
+from broker_service.store.offline.file import OfflineFile
 
 Wrong = tuple[int, str]  # position in the file, what is wrong there
 Entries = npt.NDArray[Any]

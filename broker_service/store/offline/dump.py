@@ -12,11 +12,11 @@ from typing import Any
 from rocketsim_proto.records.columnar import Records
 
 from broker_service.store.consume_queue import ENTRY_SIZE
-from broker_service.store.offline import Blank, Damaged, Whole, committed_offsets, numbered_files, queues
-from broker_service.store.survey import Survey, check_is_store
-from broker_service.store.verification import Finding, Severity, verify
-
-__all__ = ["Finding", "Severity", "Survey", "check_is_store", "dump", "verify"]
+from broker_service.store.offline.file import numbered_files
+from broker_service.store.offline.log import Blank, Damaged, Whole
+from broker_service.store.offline.offsets import committed_offsets
+from broker_service.store.offline.queue import queues
+from broker_service.store.offline.survey import Survey
 
 Line = dict[str, Any]
 

@@ -20,18 +20,12 @@ from broker_service.store.files import Files
 from broker_service.store.flushed_offset import FlushedOffset
 from broker_service.store.index_keys import NO_KEYS, index_keys
 from broker_service.store.json_file import loads
-from broker_service.store.offline import (
-    Blank,
-    Damaged,
-    OfflineQueue,
-    Tail,
-    Whole,
-    committed_offsets,
-    numbered_files,
-    queues,
-)
-from broker_service.store.offline_index import OfflineIndex
-from broker_service.store.survey import Survey
+from broker_service.store.offline.file import numbered_files
+from broker_service.store.offline.index import OfflineIndex
+from broker_service.store.offline.log import Blank, Damaged, Tail, Whole
+from broker_service.store.offline.offsets import committed_offsets
+from broker_service.store.offline.queue import OfflineQueue, queues
+from broker_service.store.offline.survey import Survey
 
 _DELAY_TOPIC = "SCHEDULE_TOPIC_XXXX"
 

@@ -9,7 +9,8 @@ import pytest
 from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record
 
-from broker_service.store.inspect import Finding, Severity, dump, verify
+from broker_service.store.offline.dump import dump
+from broker_service.store.offline.verification import Finding, Severity, verify
 from broker_service.store.offset_journal import NO_OFFSET, OffsetEntry, OffsetJournal
 from tests.support.golden import golden_dump, unpack_golden
 

@@ -68,3 +68,10 @@ def _all(data: bytes, wanted: bytes) -> Iterator[int]:
     while found >= 0:
         yield found
         found = data.find(wanted, found + 1)
+
+
+def numbered_files(directory: Path) -> list[Path]:
+    """The files named by the position they start at, in order."""
+    if not directory.is_dir():
+        return []
+    return sorted(path for path in directory.iterdir() if path.name.isdigit() and len(path.name) == 20)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from rocketsim_proto.records import record
 from rocketsim_proto.records.columnar import Records
 
-from broker_service.store.chain import Stop, sound, walk
+from broker_service.store.log_scanner import Stop, sound, walk
 
 
 def rec(size: int) -> bytes:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from broker_service.errors import NotFound
 from broker_service.store.format_version import check_version
-from broker_service.store.offline import Blank, Damaged, Piece, Whole, log_pieces, numbered_files
+from broker_service.store.offline.file import numbered_files
+from broker_service.store.offline.log import Blank, Damaged, Piece, Whole, log_pieces
 
 
 @dataclass(slots=True)

@@ -1,0 +1,155 @@
+"""The commit log as it lies on disk, read without a broker.
+
+Takes no lock, writes nothing, trusts nothing: what is damaged is skipped up to the next sound record, and reported.  A
+sound record has its magic, every length and its checksum in order, and says that it lies where it does.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from rocketsim_proto.records import record
+from rocketsim_proto.records.columnar import Records
+from rocketsim_proto.records.record import BLANK, BLANK_MAGIC, BLANK_SIZE, MIN_SIZE, Record, RecordError
+
+from broker_service.store.log_scanner import Stop, walk
+from broker_service.store.offline.file import OfflineFile, numbered_files
+
+_CHUNK = 8 << 20
+_MAGICS = [magic.to_bytes(4, "big") for magic in (record.MESSAGE_MAGIC, record.MESSAGE_MAGIC_V2, BLANK_MAGIC)]
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """Sound records, back to back, the first of them at `offset` of the log."""
+
+    offset: int
+    records: Records
+
+
+@dataclass(frozen=True, slots=True)
+class Blank:
+    """The rest of a file that was too small for the next record."""
+
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """Bytes of the log that are no record, between sound ones or before the end of a file that is not the last."""
+
+    path: Path
+    offset: int
+    size: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Behind the last sound record of the log: the end.  `reason` says what is there if it is not zeros."""
+
+    path: Path
+    offset: int
+    reason: str
+
+
+Piece = Whole | Blank | Damaged | Tail
+
+
+def log_pieces(directory: Path) -> Iterator[Piece]:
+    """Everything in `commitlog/`, in physical order; a Tail comes last, unless there is no file."""
+    files = numbered_files(directory / "commitlog")
+    for number, path in enumerate(files):
+        yield from _file_pieces(path, is_last=number == len(files) - 1)
+
+
+def _file_pieces(path: Path, *, is_last: bool) -> Iterator[Piece]:
+    file, start, at = OfflineFile(path), int(path.name), 0
+    while at < file.size:
+        reason = ""
+        data = file.read(at, _CHUNK)
+        chain = walk(data, 0, len(data))
+        if not len(chain.sizes) and chain.stop is Stop.END and len(data) < chain.next_size <= file.size - at:
+            data = file.read(at, chain.next_size)  # a record larger than a chunk
+            chain = walk(data, 0, len(data))
+        if len(chain.sizes):
+            records = Records.walk(np.frombuffer(data, np.uint8)[: chain.end], sizes=chain.sizes)
+            good, reason = _sound(records, start + at)
+            if good:
+                yield Whole(start + at, records[:good])
+                at += int(records.sizes[:good].sum())
+            if not reason:
+                continue
+        elif chain.stop is Stop.BLANK and at + chain.next_size == file.size:
+            yield Blank(start + at, chain.next_size)
+            at = file.size
+            continue
+        reason = reason or _reason(file, at)
+        end = _next_sound(file, at + 1)
+        if end == file.size and is_last:
+            yield Tail(path, start + at, "" if file.is_zero(at) else reason)
+            return
+        yield Damaged(path, start + at, end - at, reason)
+        at = end
+    if is_last:
+        yield Tail(path, start + at, "")
+
+
+def _sound(records: Records, offset: int) -> tuple[int, str]:
+    """How many of these records, which lie at `offset` of the log, are sound; and what is wrong with the next one."""
+    good, reason = len(records), ""
+    try:
+        records.check()
+        records.topics()
+    except RecordError as error:
+        good, reason = int(np.searchsorted(records.starts, error.at)), error.reason
+        records = records[:good]
+    if not good:
+        return good, reason
+    elsewhere = records.commit_log_offset != records.starts + (offset - records.starts[0])
+    if elsewhere.any():
+        good = int(elsewhere.argmax())
+        reason = f"a record that says it lies at {records.commit_log_offset[good]}"
+    # No checksum covers the properties; the zeros of a page that was lost can be seen at their end.
+    lost = (records.properties_size[:good] > 0) & (records.data[(records.starts + records.sizes)[:good] - 1] == 0)
+    if lost.any():
+        good, reason = int(lost.argmax()), "zeros in its properties"
+    return good, reason
+
+
+def _reason(file: OfflineFile, at: int) -> str:
+    if file.is_zero(at):
+        return "zeros up to the end of the file"
+    try:
+        _decode(file, at)
+    except RecordError as error:
+        return error.reason
+    except UnicodeDecodeError:
+        return "a topic that is not UTF-8"
+    return "no sound record"
+
+
+def _decode(file: OfflineFile, at: int) -> Record:
+    """The record there; ValueError if there is none."""
+    head, left = file.read(at, BLANK_SIZE), file.size - at
+    size = int.from_bytes(head[:4], "big") if head[4:] in _MAGICS else MIN_SIZE
+    if not MIN_SIZE <= size <= left:
+        raise RecordError(at, f"size {size}, {left} bytes left")
+    return record.decode(file.read(at, size))
+
+
+def _next_sound(file: OfflineFile, at: int) -> int:
+    """The position of the next record or closing blank at or behind `at`; the end of the file if there is none."""
+    return next((where - 4 for where in file.find(_MAGICS, at + 4) if _is_sound(file, where - 4)), file.size)
+
+
+def _is_sound(file: OfflineFile, at: int) -> bool:
+    size, magic = BLANK.unpack(file.read(at, BLANK_SIZE))
+    if magic == BLANK_MAGIC:
+        return bool(at + size == file.size)
+    try:
+        return _decode(file, at).commit_log_offset == int(file.path.name) + at
+    except ValueError:
+        return False
