@@ -124,14 +124,14 @@ class PutPath:
         broker = self._broker
         if frame.delay_level:
             return self._append_delayed(frame)
-        appended = broker.store.append(frame.records, topic, broker.now_ms(), broker.store_host)
+        appended = broker.store.append(frame.batch, topic, broker.now_ms(), broker.store_host)
         broker.appended([(topic, queue.queue_id) for queue in appended.queues], appended.end_offset)
         return appended
 
     def _append_delayed(self, frame: Frame) -> Appended:
         """To wait in the schedule topic; its real topic and queue become properties, as in RocketMQ."""
         broker = self._broker
-        message = record.decode(frame.records.data.data, check_crc=False)
+        message = record.decode(frame.batch.view_bytes(), check_crc=False)
         level = min(frame.delay_level, len(broker.config.delay_levels_ms))
         message.properties[PROPERTY_REAL_TOPIC] = message.topic
         message.properties[PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)

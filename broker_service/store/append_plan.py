@@ -24,17 +24,18 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
-    offsets: np.ndarray  # int64, of each record
+class AppendPlan:
     runs: list[Run]
     blanks: list[tuple[int, int]]  # (commit_log_offset, size)
     end_offset: int
 
 
-def place(end_offset: int, file_size: int, sizes: np.ndarray) -> Placement:
-    """Records of these sizes, appended at `end_offset`."""
+def plan_append(end_offset: int, file_size: int, sizes: list[int] | np.ndarray) -> AppendPlan:
+    """Where records of these sizes go that are appended at `end_offset`; MessageIllegal if one fits into no file."""
+    total = sum(sizes) if isinstance(sizes, list) else int(sizes.sum())
+    if total <= file_size - end_offset % file_size - BLANK_SIZE:
+        return AppendPlan([Run(end_offset, 0, len(sizes))], [], end_offset + total)
     ends = np.cumsum(sizes, dtype=np.int64)  # counted from the first record's start, as if there were no blanks
-    offsets = ends - sizes
     runs: list[Run] = []
     blanks: list[tuple[int, int]] = []
     at, first, placed = end_offset, 0, 0
@@ -43,7 +44,6 @@ def place(end_offset: int, file_size: int, sizes: np.ndarray) -> Placement:
         last = int(np.searchsorted(ends, placed + room - BLANK_SIZE, side="right"))
         if last > first:
             runs.append(Run(at, first, last))
-            offsets[first:last] += at - placed
             at += int(ends[last - 1]) - placed
             placed = int(ends[last - 1])
             first = last
@@ -54,4 +54,4 @@ def place(end_offset: int, file_size: int, sizes: np.ndarray) -> Placement:
             left = file_size - at % file_size
             blanks.append((at, left))
             at += left
-    return Placement(offsets, runs, blanks, at)
+    return AppendPlan(runs, blanks, at)

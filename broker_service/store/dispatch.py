@@ -5,9 +5,10 @@ As RocketMQ: prepared and rolled-back transactional records get no entry; a reco
 time where others keep the hash of their tags.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,8 @@ from broker_service.store.consume_queue import ENTRY, Entries
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 PREPARED, ROLLED_BACK = 4, 12
 
+Times = npt.NDArray[np.int64]  # or levels of delay, one a record
+
 
 @dataclass(frozen=True, slots=True)
 class QueueRun:
@@ -31,15 +34,14 @@ class QueueRun:
     entries: Entries
 
 
-def is_queued(sys_flag: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
-    """Which records have a place in their queue."""
+def is_queued(sys_flag: Any) -> Any:
+    """Whether a record with this flag has a place in its queue; for a column of flags, which ones have."""
     kind = sys_flag & SYS_FLAG_TRANSACTION_MASK
-    queued: npt.NDArray[np.bool_] = (kind != PREPARED) & (kind != ROLLED_BACK)
-    return queued
+    return (kind != PREPARED) & (kind != ROLLED_BACK)
 
 
-def queue_runs(records: Records, delay_levels_ms: Sequence[int], topic: str | None = None) -> list[QueueRun]:
-    """The entries of these records, which are in log order and carry their offsets; `topic` if all are of one."""
+def queue_runs(records: Records, delay_levels_ms: Sequence[int]) -> list[QueueRun]:
+    """The entries of these records, which are in log order and carry their offsets."""
     queued = is_queued(records.sys_flag)
     if not queued.all():
         records = records[queued]
@@ -48,14 +50,15 @@ def queue_runs(records: Records, delay_levels_ms: Sequence[int], topic: str | No
     entries = np.empty(len(records), ENTRY)
     entries["commit_log_offset"] = records.commit_log_offset
     entries["size"] = records.sizes
-    if topic is None:
-        topics, codes = records.topic_codes()
-    else:
-        codes, topics = np.zeros(len(records), np.int64), [topic]
+    topics, codes = records.topic_codes()
     entries["tags_code"] = records.tags_codes()
     if SCHEDULE_TOPIC in topics:
         delayed = np.flatnonzero(codes == topics.index(SCHEDULE_TOPIC))
-        entries["tags_code"][delayed] = delivery_times(records[delayed], entries["tags_code"][delayed], delay_levels_ms)
+        some = records[delayed]
+        levels = pc.fill_null(pc.cast(some.property(PROPERTY_DELAY), "int64"), 0).to_numpy()
+        entries["tags_code"][delayed] = delivery_times(
+            levels, some.store_timestamp, entries["tags_code"][delayed], delay_levels_ms
+        )
     keys, offsets = codes << 32 | records.queue_id, records.queue_offset
     if (keys[1:] < keys[:-1]).any():
         order = np.argsort(keys, kind="stable")
@@ -72,32 +75,36 @@ def queue_runs(records: Records, delay_levels_ms: Sequence[int], topic: str | No
 
 
 def queue_offsets(
-    queue_ids: npt.NDArray[np.int32], queued: npt.NDArray[np.bool_], next_offsets: Mapping[int, int]
+    queue_ids: npt.NDArray[np.int32], queued: npt.NDArray[np.bool_], next_offsets: dict[int, int]
 ) -> npt.NDArray[np.int64]:
-    """The queue offset of each new record of a topic: the next of its queue, in order; 0 for one without a place."""
+    """The queue offset of each new record of a topic: the next of its queue, in order; 0 for one without a place.
+    `next_offsets` are moved on.
+    """
     offsets = np.zeros(len(queue_ids), np.int64)
     if len(next_offsets) == 1:
-        (first,) = next_offsets.values()
-        offsets[queued] = np.arange(first, first + np.count_nonzero(queued))
+        ((queue_id, first),) = next_offsets.items()
+        next_offsets[queue_id] = end = first + int(np.count_nonzero(queued))
+        offsets[queued] = np.arange(first, end)
         return offsets
     ids = queue_ids[queued]
     order = np.argsort(ids, kind="stable") if (ids[1:] < ids[:-1]).any() else np.arange(len(ids))
     ordered = ids[order]
     begins = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ids)])
-    firsts = np.array([next_offsets[queue_id] for queue_id in ordered[begins].tolist()], np.int64)
+    found, counts = ordered[begins].tolist(), np.diff(np.append(begins, len(ids)))
+    firsts = np.array([next_offsets[queue_id] for queue_id in found], np.int64)
+    next_offsets.update(zip(found, (firsts + counts).tolist(), strict=True))
     ranked = np.empty(len(ids), np.int64)
-    ranked[order] = np.arange(len(ids)) + np.repeat(firsts - begins, np.diff(np.append(begins, len(ids))))
+    ranked[order] = np.arange(len(ids)) + np.repeat(firsts - begins, counts)
     offsets[queued] = ranked
     return offsets
 
 
 def delivery_times(
-    records: Records, otherwise: npt.NDArray[np.int64], delay_levels_ms: Sequence[int]
+    levels: Times, stored_ms: Times, otherwise: Times, delay_levels_ms: Sequence[int]
 ) -> npt.NDArray[np.int64]:
-    """Store time + the delay of the record's level; a level above the last one counts as the last; `otherwise` without
+    """Store time + the delay of each record's level; a level above the last one counts as the last; `otherwise` without
     one.
     """
-    levels = pc.fill_null(pc.cast(records.property(PROPERTY_DELAY), "int64"), 0).to_numpy()
     delays = np.array([0, *delay_levels_ms], np.int64)
-    due: npt.NDArray[np.int64] = records.store_timestamp + delays[np.clip(levels, 0, len(delay_levels_ms))]
+    due: npt.NDArray[np.int64] = stored_ms + delays[np.clip(levels, 0, len(delay_levels_ms))]
     return np.where(levels > 0, due, otherwise)

@@ -113,15 +113,20 @@ def sound(records: Records, offset: int, *, crc: bool, strict_from: int) -> tupl
             # agree.
             good, reason = int(np.searchsorted(records.starts, error.at)), error.reason
             records = records[:good]
-    elsewhere = records.commit_log_offset != records.starts + shift
-    if elsewhere.any():
-        good = int(elsewhere.argmax())
-        reason = f"a record that says it is at {int(records.commit_log_offset[good])}"
+    misplaced = records.commit_log_offset != records.starts + shift
+    if misplaced.any():
+        good = int(misplaced.argmax())
+        reason = elsewhere(int(records.commit_log_offset[good]))
         records = records[:good]
     for row in range(int(np.searchsorted(records.starts, strict_from - shift)), good):
         if _lost_sector(records, row, shift):
             return row, "zeros in its topic or properties"
     return good, reason
+
+
+def elsewhere(commit_log_offset: int) -> str:
+    """What is wrong with a record that is not where it says it is."""
+    return f"a record that says it is at {commit_log_offset}"
 
 
 def _lost_sector(records: Records, row: int, shift: int) -> bool:

@@ -9,12 +9,11 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from rocketsim_proto.records import record as record_format
-from rocketsim_proto.records.columnar import Records
-from rocketsim_proto.records.record import Record
+from rocketsim_proto.records.record import Record, encode
 
 from broker_service.errors import DiskFull, FlushFailed, NotFound, ReadFailed, RocketSimError, ServiceNotAvailable
 from broker_service.model import Appended
+from broker_service.store.batch import Batch
 from broker_service.store.commit_log import CommitLog, file_name
 from broker_service.store.config import StoreConfig
 from broker_service.store.directory_lock import DirectoryLock
@@ -194,19 +193,18 @@ class MessageStore:
 
     # --- writing --------------------------------------------------------------------------------------------------
 
-    def append(self, records: Records, topic: str, now_ms: int, store_host: bytes) -> Appended:
-        """Stamps offsets, time and host into checked records of one topic (`data` must be writable) and appends them.
+    def append(self, batch: Batch, topic: str, now_ms: int, store_host: bytes) -> Appended:
+        """Stamps offsets, time and host into checked records of one topic and appends them.
 
         DiskFull or ServiceNotAvailable if the disk refuses, with nothing of them left behind.
         """
         self._now_ms = now_ms
-        return self._writer.append(records, topic, now_ms, store_host)
+        return self._writer.append(batch, topic, now_ms, store_host)
 
     def append_one(self, record: Record, now_ms: int, store_host: bytes) -> Appended:
         """The per-record path: what the broker itself writes, delayed messages and their delivery."""
         record.store_host = store_host
-        records = Records.walk(bytearray(record_format.encode(record)))
-        return self.append(records, record.topic, now_ms, store_host)
+        return self.append(Batch.of_frame(bytearray(encode(record)), 1), record.topic, now_ms, store_host)
 
     def append_replicated(self, commit_log_offset: int, data: bytes | memoryview) -> int:
         """Appends the master's log as it is, checked; returns the end of the last whole record that is stored.
@@ -216,11 +214,11 @@ class MessageStore:
         """
         return self._writer.append_replicated(commit_log_offset, data)
 
-    def _on_appended(self, offset: int, size: int, records: Records) -> None:
+    def _on_appended(self, offset: int, batch: Batch) -> None:
         if self.config.message_index_enable:
-            self._index.offer(offset, size, records)
+            self._index.offer(offset, batch.size, batch.columns)
             if self._index.behind > _INDEX_MAX_BEHIND:
-                self._index.work(2 * size, self._now_ms)
+                self._index.work(2 * batch.size, self._now_ms)
 
     def truncate(self, offset: int, keep_in: Path | None) -> int:
         """Cuts the log back to `offset`, a record's start; returns how many bytes went.

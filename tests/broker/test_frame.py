@@ -34,8 +34,8 @@ def check(*records: bytes, count: int | None = None, crc32: int | None = None, l
 def test_a_good_frame_is_records_over_a_writable_copy() -> None:
     sent = message("t", b"one", 1) + message("t", b"two", 2, TAGS="a")
     frame = check(sent, count=2)
-    assert [int(queue) for queue in frame.records.queue_id] == [1, 2]
-    frame.records.stamp([7, 8], [0, 100], 5, bytes(8))
+    assert frame.batch.queue_ids == [1, 2]
+    frame.batch.stamp(100, {1: 7, 2: 8}, 5, bytes(8))
     assert (frame.delay_level, frame.waits) == (0, True)
 
 

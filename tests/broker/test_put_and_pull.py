@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.record import encode_host, offset_message_id
 
 from broker_service.admin.operations import Operations
@@ -39,6 +38,7 @@ from broker_service.errors import (
 )
 from broker_service.model import BrokerRole, GetMessageStatus, PutStatus
 from broker_service.node import BrokerNode
+from broker_service.store.batch import Batch
 from broker_service.store.files import Files
 from tests.support.brokers import bodies_in, message, put, running, send_of
 from tests.support.polling import until
@@ -192,11 +192,11 @@ async def test_what_waits_is_bounded_in_bytes_and_one_put_always_may(
 
 
 async def test_a_put_that_waits_does_not_keep_its_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: list[weakref.ref[Records]] = []
+    kept: list[weakref.ref[Batch]] = []
 
     def checked(*args: Any) -> Any:
         frame = check_frame(*args)
-        kept.append(weakref.ref(frame.records))
+        kept.append(weakref.ref(frame.batch))
         return frame
 
     monkeypatch.setattr(put_path, "check_frame", checked)

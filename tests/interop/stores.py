@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-from rocketsim_proto.records.columnar import Records, UniqIds, encode
+from rocketsim_proto.records.columnar import UniqIds, encode
 from rocketsim_proto.records.record import encode_host, encode_properties
 
+from broker_service.store.batch import Batch
 from broker_service.store.config import StoreConfig
 from broker_service.store.json_file import JsonFile
 from broker_service.store.message_store import MessageStore
@@ -100,7 +101,7 @@ def _fill(store: MessageStore, chance: random.Random, now_ms: int) -> None:
 def _append(store: MessageStore, topic: str, queue_ids: np.ndarray, chance: random.Random, now_ms: int) -> None:
     count = len(queue_ids)
     ids = _ids(now_ms)
-    data, sizes = encode(
+    data, _ = encode(
         topic,
         queue_ids,
         [chance.randbytes(_size(topic, chance)) for _ in range(count)],
@@ -109,7 +110,7 @@ def _append(store: MessageStore, topic: str, queue_ids: np.ndarray, chance: rand
         born_host=encode_host("10.1.2.3", 50123),
         flags=np.array([chance.randrange(-(2**31), 2**31) for _ in range(count)]),
     )
-    store.append(Records.walk(bytearray(data), sizes=sizes), topic, now_ms, HOST)
+    store.append(Batch.of_frame(bytearray(data), count), topic, now_ms, HOST)
 
 
 def _ids(now_ms: int) -> Iterator[str]:

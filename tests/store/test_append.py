@@ -11,8 +11,8 @@ from rocketsim_proto.records import record
 
 from broker_service.errors import DiskFull, MessageIllegal, ServiceNotAvailable
 from broker_service.model import QueueAppend
-from broker_service.store import few
-from broker_service.store.append_plan import place
+from broker_service.store import batch
+from broker_service.store.append_plan import plan_append
 from broker_service.store.files import DiskUsage
 from tests.support.memory_files import MemoryFiles
 from tests.support.stores import (
@@ -31,11 +31,11 @@ from tests.support.stores import (
 ROOT = Path("/store")
 
 
-@pytest.fixture(params=[0, few.FEW], ids=["columns", "few"], autouse=True, scope="module")
+@pytest.fixture(params=[0, batch.FEW], ids=["columns", "few"], autouse=True, scope="module")
 def most_one_by_one(request):
     """Everything here twice: with up to so many records one by one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(few, "FEW", request.param)
+        patch.setattr(batch, "FEW", request.param)
         yield
 
 
@@ -54,18 +54,23 @@ def place_one_by_one(end: int, file_size: int, sizes: list[int]) -> tuple[list[i
 
 @given(st.integers(0, 20).map(lambda n: n * 50), st.lists(st.integers(91, 992), max_size=30))
 def test_records_are_placed_as_one_by_one(end, sizes):
-    placement = place(end, 1000, np.array(sizes, np.int64))
+    plans = plan_append(end, 1000, np.array(sizes, np.int64)), plan_append(end, 1000, sizes)
     offsets, blanks, end = place_one_by_one(end, 1000, sizes)
-    assert placement.offsets.tolist() == offsets
-    assert (placement.blanks, placement.end_offset) == (blanks, end)
-    covered = [number for run in placement.runs for number in range(run.first, run.last)]
-    assert covered == list(range(len(sizes)))
-    assert all(offsets[run.first] == run.commit_log_offset for run in placement.runs)
+    for plan in plans:
+        assert (plan.blanks, plan.end_offset) == (blanks, end)
+        covered = [number for run in plan.runs for number in range(run.first, run.last)]
+        assert covered == list(range(len(sizes)))
+        placed = [
+            run.commit_log_offset + sum(sizes[run.first : number])
+            for run in plan.runs
+            for number in range(run.first, run.last)
+        ]
+        assert placed == offsets
 
 
 def test_a_record_larger_than_a_file_is_refused():
     with pytest.raises(MessageIllegal):
-        place(0, 1000, np.array([993]))
+        plan_append(0, 1000, np.array([993]))
 
 
 def test_an_append_stamps_what_only_the_broker_knows():

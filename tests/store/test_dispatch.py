@@ -16,12 +16,14 @@ queue_ids = st.lists(st.sampled_from([0, 0, 0, 1, 2, 7]), min_size=1, max_size=4
 def test_each_record_gets_the_next_offset_of_its_queue(ids, data):
     queued = data.draw(st.lists(st.booleans(), min_size=len(ids), max_size=len(ids)))
     following = {queue_id: 10 * queue_id + 3 for queue_id in ids}
-    found = queue_offsets(np.array(ids, np.int32), np.array(queued), following)
+    moved = dict(following)
+    found = queue_offsets(np.array(ids, np.int32), np.array(queued), moved)
     expected = []
     for queue_id, has_place in zip(ids, queued, strict=True):
         expected.append(following[queue_id] if has_place else 0)
         following[queue_id] += has_place
     assert found.tolist() == expected
+    assert moved == following
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 2), st.integers(0, 3)), max_size=90), st.booleans())

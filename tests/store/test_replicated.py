@@ -8,18 +8,18 @@ from hypothesis import strategies as st
 from rocketsim_proto.records.record import RecordError
 
 from broker_service.errors import StoreCorrupt
-from broker_service.store import few
+from broker_service.store import batch
 from tests.support.memory_files import MemoryFiles
 from tests.support.stores import LOG_FILE, check_sound, log_bytes, open_store, put, replay, tree
 
 MASTER, SLAVE = Path("/master"), Path("/slave")
 
 
-@pytest.fixture(params=[0, few.FEW], ids=["columns", "few"], autouse=True, scope="module")
+@pytest.fixture(params=[0, batch.FEW], ids=["columns", "few"], autouse=True, scope="module")
 def most_one_by_one(request):
     """Everything here twice: with up to so many records one by one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(few, "FEW", request.param)
+        patch.setattr(batch, "FEW", request.param)
         yield
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from rocketsim_proto.records import columnar, record
-from rocketsim_proto.records.columnar import Records
 
 from broker_service.model import Appended
+from broker_service.store.batch import Batch
 from broker_service.store.files import Files
 from broker_service.store.message_store import MessageStore, StoreConfig
 from broker_service.store.ranges import Piece, TagsCodes
@@ -40,7 +40,7 @@ def batch(
     *,
     properties: list[tuple[str, str]] | None = None,
     sys_flags: Any = 0,
-) -> Records:
+) -> Batch:
     """Records as a client sends them, ready to be stamped."""
     bodies = list(bodies)
     encoded = record.encode_properties(properties if properties is not None else [("TAGS", "TagA")])
@@ -53,7 +53,7 @@ def batch(
         born_host=HOST,
         sys_flags=sys_flags,
     )
-    return Records.walk(bytearray(data))
+    return Batch.of_frame(bytearray(data), len(bodies))
 
 
 def put(

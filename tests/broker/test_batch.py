@@ -7,13 +7,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rocketsim_proto.records import record
-from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.record import SYS_FLAG_COMPRESSED, SYS_FLAG_STORE_HOST_V6
 
 from broker_service.broker.frame import Frame, FrameLimits, check_frame
 from broker_service.errors import MessageIllegal, RocketSimError
 from broker_service.model import Appended
-from broker_service.store import few
+from broker_service.store import batch
+from broker_service.store.batch import Batch
 from broker_service.store.message_store import MessageStore
 from tests.support.memory_files import MemoryFiles
 from tests.support.stores import HOST, LOG_FILE, NOW, check_sound, log_bytes, open_store, tree
@@ -53,14 +53,14 @@ def test_a_few_messages_are_judged_as_many_are(sent, flip, off):
         data[flip[0] % len(data)] ^= flip[1]
     count = max(1, len(sent) + off if flip is None else len(sent))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(few, "FEW", 0)
+        patch.setattr(batch, "FEW", 0)
         by_columns = judged(bytes(data), count)
     one_by_one = judged(bytes(data), count)
     if isinstance(by_columns, str):
         assert one_by_one == by_columns
     else:
         assert isinstance(one_by_one, Frame)
-        assert one_by_one.records.take_bytes() == by_columns.records.take_bytes() == bytes(data)
+        assert one_by_one.batch.view_bytes() == by_columns.batch.view_bytes() == bytes(data)
         assert (one_by_one.queues, one_by_one.delay_level, one_by_one.waits) == (
             by_columns.queues,
             by_columns.delay_level,
@@ -74,7 +74,7 @@ def stored(frames: list[list[record.Record]]) -> tuple[list[Appended | str], Mes
     for number, frame in enumerate(frames):
         data = bytearray(b"".join(map(record.encode, frame)))
         try:
-            answers.append(store.append(Records.walk(data), frame[0].topic, NOW + number, HOST))
+            answers.append(store.append(Batch.of_frame(data, len(frame)), frame[0].topic, NOW + number, HOST))
         except RocketSimError as error:
             answers.append(str(error))
     return answers, store
@@ -110,7 +110,7 @@ frames = st.lists(
 @given(frames, st.lists(st.integers(1, 900), min_size=1))
 def test_a_few_records_are_stored_and_copied_as_many_are(sent, pieces):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(few, "FEW", 0)
+        patch.setattr(batch, "FEW", 0)
         answers, store = stored(sent)
         by_columns = open_store(ROOT, MemoryFiles(), delay_levels_ms=(1000, 5000))
         by_columns.append_replicated(0, log_bytes(store))

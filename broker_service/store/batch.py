@@ -1,0 +1,390 @@
+"""Batch: records on their way into the log, from checked bytes to stamped bytes and queue entries.  Pure.
+
+A column costs as much for one record as for some fifty, and a batch needs about a hundred of them.  A batch of up to
+`FEW` records therefore looks at each of its records; a larger one looks at columns.  Both come to the same result: what
+a few records cannot be accepted for is said by the columns.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from struct import Struct
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from rocketsim_proto.records.columnar import Records
+from rocketsim_proto.records.record import (
+    NAME_END,
+    PROPERTY_DELAY,
+    PROPERTY_END,
+    PROPERTY_TAGS,
+    Parts,
+    RecordError,
+    body_crc,
+    decode,
+    decode_properties,
+    locate,
+    tags_code,
+)
+
+from broker_service.store.consume_queue import ENTRY
+from broker_service.store.dispatch import (
+    SCHEDULE_TOPIC,
+    QueueRun,
+    delivery_times,
+    is_queued,
+    queue_offsets,
+    queue_runs,
+)
+from broker_service.store.log_scanner import elsewhere, sound
+
+FEW = 24
+
+_NEVER = 2**63 - 1
+_SECTOR = bytes(512)
+_ENTRY = Struct(">qiq")
+_OFFSETS = Struct(">qq")  # queue offset, log offset
+_QUEUE_OFFSET = 20  # where in a record they are
+_SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
+_NAME_END, _END = NAME_END.encode(), PROPERTY_END.encode()
+_TAGS = PROPERTY_TAGS.encode() + _NAME_END
+
+
+class Fields(NamedTuple):
+    """Fields of one record, or columns of many: a rule of arithmetic and comparisons is the same for both."""
+
+    size: Any  # of the record, bytes
+    body_size: Any
+    properties_size: Any
+    sys_flag: Any
+
+
+class Batch(ABC):
+    """Records that lie back to back in one buffer, in log order.  RecordErrors name a position in that buffer."""
+
+    size: int  # bytes
+
+    @staticmethod
+    def of_frame(data: bytearray, count: int) -> "Batch":
+        """The records that fill `data`; `stamp` writes into it.
+
+        RecordError unless they are `count`, every length in each agrees, and each body has its checksum.
+        """
+        if count <= FEW:
+            try:
+                return _Few.of_frame(data, count)
+            except RecordError:
+                pass  # The columns say why.
+        return _Many.of_frame(data, count)
+
+    @staticmethod
+    def of_log(data: memoryview, at: int, sizes: npt.NDArray[np.int64], offset: int) -> tuple["Batch", str]:
+        """Of the records of these sizes from `at` on, which a log has from `offset` on: the first ones that are whole
+        and say that they lie there; and what is wrong with the next one, "" if nothing is.
+        """
+        return (_Few if len(sizes) <= FEW else _Many).of_log(data, at, sizes, offset)
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def part(self, first: int, last: int) -> "Batch":
+        """Records `first` to `last` (exclusive), over the same buffer."""
+
+    @property
+    @abstractmethod
+    def sizes(self) -> list[int] | npt.NDArray[np.int64]:
+        """Of each record, bytes."""
+
+    @property
+    @abstractmethod
+    def queue_ids(self) -> list[int]:
+        """The different ones, in order."""
+
+    @property
+    @abstractmethod
+    def columns(self) -> Records: ...
+
+    @property
+    @abstractmethod
+    def last_store_timestamp(self) -> int: ...
+
+    @abstractmethod
+    def view_bytes(self) -> memoryview:
+        """The records as they lie in the buffer."""
+
+    # --- checks -------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def check_topic(self, topic: str) -> None:
+        """RecordError unless all records carry exactly this topic."""
+
+    @abstractmethod
+    def fields(self) -> Iterator[tuple[int, Fields]]:
+        """Of each record, with its number; or, where there are many, of all at once, from number 0 on."""
+
+    @abstractmethod
+    def lost_sector(self) -> int | None:
+        """The number of a record whose properties a recovery would take for sectors that never reached the disk: no
+        checksum covers them.
+        """
+
+    @abstractmethod
+    def property_names(self) -> frozenset[bytes]:
+        """The names of all properties that some record has."""
+
+    # --- what the broker adds -----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def stamp(self, offset: int, next_offsets: dict[int, int], now_ms: int, store_host: bytes) -> None:
+        """Writes into the records what only the broker knows: their log offsets, back to back from `offset` on; queue
+        offsets, from those of `next_offsets` on, which are moved on; time and address.
+
+        RecordError for a record without room for this address, with nothing written.
+        """
+
+    @abstractmethod
+    def queue_runs(self, delay_levels_ms: Sequence[int]) -> list[QueueRun]:
+        """The queue entries of these records, which carry their offsets."""
+
+
+class _Few(Batch):
+    def __init__(self, data: memoryview, records: list[Parts]) -> None:
+        self._data = data
+        self._records = records
+        self.size = records[-1].end - records[0].start if records else 0
+
+    @classmethod
+    def of_frame(cls, data: bytearray, count: int) -> "_Few":
+        view, found, at = memoryview(data), [], 0
+        while at < len(data):
+            found.append(_checked(view, at))
+            at += found[-1].size
+        if len(found) != count:
+            raise RecordError(0, f"{len(found)} records, {count} announced")
+        return cls(view, found)
+
+    @classmethod
+    def of_log(cls, data: memoryview, at: int, sizes: npt.NDArray[np.int64], offset: int) -> tuple["_Few", str]:
+        found, reason = [], ""
+        for _ in range(len(sizes)):
+            try:
+                parts = _checked(data, at)
+                bytes(data[parts.topic_start : parts.topic_end]).decode()
+            except RecordError as error:
+                reason = error.reason
+                break
+            except UnicodeDecodeError:
+                reason = "a topic that is not UTF-8"
+                break
+            if parts.commit_log_offset != offset:
+                reason = elsewhere(parts.commit_log_offset)
+                break
+            found.append(parts)
+            at, offset = at + parts.size, offset + parts.size
+        return cls(data, found), reason
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def part(self, first: int, last: int) -> "_Few":
+        return self if last - first == len(self._records) else _Few(self._data, self._records[first:last])
+
+    @property
+    def sizes(self) -> list[int]:
+        return [parts.size for parts in self._records]
+
+    @property
+    def queue_ids(self) -> list[int]:
+        return sorted({parts.queue_id for parts in self._records})
+
+    @property
+    def columns(self) -> Records:
+        return Records.of_parts(np.frombuffer(self._data, np.uint8), self._records)
+
+    @property
+    def last_store_timestamp(self) -> int:
+        return self._store_timestamp(self._records[-1])
+
+    def view_bytes(self) -> memoryview:
+        return self._data[self._records[0].start : self._records[-1].end]
+
+    def check_topic(self, topic: str) -> None:
+        name = topic.encode()
+        if any(self._data[parts.topic_start : parts.topic_end] != name for parts in self._records):
+            self.columns.check_topic(topic)
+
+    def fields(self) -> Iterator[tuple[int, Fields]]:
+        for number, parts in enumerate(self._records):
+            body_size = parts.body_end - parts.body_start
+            yield number, Fields(parts.size, body_size, parts.end - parts.properties_start, parts.sys_flag)
+
+    def lost_sector(self) -> int | None:
+        return next((number for number, one in enumerate(self._properties()) if _is_lost(one)), None)
+
+    def property_names(self) -> frozenset[bytes]:
+        names = set()
+        for properties in self._properties():
+            for one in properties.split(_END):
+                name, _, value = one.partition(_NAME_END)
+                if name and value:
+                    names.add(name)
+        return frozenset(names)
+
+    def _properties(self) -> Iterator[bytes]:
+        return (bytes(self._data[parts.properties_start : parts.end]) for parts in self._records)
+
+    def _store_timestamp(self, parts: Parts) -> int:
+        return int.from_bytes(self._data[parts.born_end : parts.born_end + 8], "big", signed=True)
+
+    def stamp(self, offset: int, next_offsets: dict[int, int], now_ms: int, store_host: bytes) -> None:
+        stored = now_ms.to_bytes(8, "big") + store_host
+        for parts in self._records:
+            if parts.store_end - parts.born_end != len(stored):
+                room = parts.store_end - parts.born_end - 8
+                raise RecordError(parts.start, f"{room} bytes for a store host of {len(store_host)}")
+        stamped = []
+        for parts in self._records:
+            queue_offset = 0
+            if is_queued(parts.sys_flag):
+                queue_offset = next_offsets[parts.queue_id]
+                next_offsets[parts.queue_id] = queue_offset + 1
+            _OFFSETS.pack_into(self._data, parts.start + _QUEUE_OFFSET, queue_offset, offset)
+            self._data[parts.born_end : parts.store_end] = stored
+            stamped.append(parts._replace(queue_offset=queue_offset, commit_log_offset=offset))
+            offset += parts.size
+        self._records = stamped
+
+    def queue_runs(self, delay_levels_ms: Sequence[int]) -> list[QueueRun]:
+        found: list[tuple[str, int, int, bytearray]] = []  # topic, queue, first offset, entries
+        last: dict[tuple[bytes, int], tuple[int, bytearray]] = {}  # of each queue: the next offset, its newest run
+        for parts in self._records:
+            if not is_queued(parts.sys_flag):
+                continue
+            topic = bytes(self._data[parts.topic_start : parts.topic_end])
+            expected, entries = last.get((topic, parts.queue_id), (-1, bytearray()))
+            if expected != parts.queue_offset:
+                entries = bytearray()
+                found.append((topic.decode(), parts.queue_id, parts.queue_offset, entries))
+            entries += _ENTRY.pack(
+                parts.commit_log_offset, parts.size, self._tags_code(parts, topic == _SCHEDULE_TOPIC, delay_levels_ms)
+            )
+            last[topic, parts.queue_id] = parts.queue_offset + 1, entries
+        return [QueueRun(topic, queue_id, first, np.frombuffer(run, ENTRY)) for topic, queue_id, first, run in found]
+
+    def _tags_code(self, parts: Parts, is_scheduled: bool, delay_levels_ms: Sequence[int]) -> int:
+        properties = bytes(self._data[parts.properties_start : parts.end])
+        code = tags_code(_tags(properties))
+        if is_scheduled:
+            level = int(decode_properties(properties).get(PROPERTY_DELAY, 0))
+            stored = self._store_timestamp(parts)
+            return int(delivery_times(np.array([level]), np.array([stored]), np.array([code]), delay_levels_ms)[0])
+        return code
+
+
+class _Many(Batch):
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        self.size = int(records.sizes.sum())
+
+    @classmethod
+    def of_frame(cls, data: bytearray, count: int) -> "_Many":
+        records = Records.walk(data, count)
+        records.check()
+        return cls(records)
+
+    @classmethod
+    def of_log(cls, data: memoryview, at: int, sizes: npt.NDArray[np.int64], offset: int) -> tuple["_Many", str]:
+        end = at + int(sizes.sum())
+        records = Records.walk(np.frombuffer(data, np.uint8)[at:end], sizes=sizes)
+        good, reason = sound(records, offset, crc=True, strict_from=_NEVER)
+        whole = _rows(records, 0, good)
+        try:
+            whole.topic_codes()
+        except RecordError as error:
+            good, reason = int(np.searchsorted(whole.starts, error.at)), error.reason
+            whole = _rows(whole, 0, good)
+        return cls(whole), reason
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def part(self, first: int, last: int) -> "_Many":
+        return _Many(_rows(self._records, first, last))
+
+    @property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        return self._records.sizes
+
+    @cached_property
+    def queue_ids(self) -> list[int]:
+        ids = self._records.queue_id
+        return sorted(set(ids[np.append(ids[:-1] != ids[1:], True)].tolist()))
+
+    @property
+    def columns(self) -> Records:
+        return self._records
+
+    @property
+    def last_store_timestamp(self) -> int:
+        return int(self._records.store_timestamp[-1])
+
+    def view_bytes(self) -> memoryview:
+        return self._records.view_bytes()
+
+    def check_topic(self, topic: str) -> None:
+        self._records.check_topic(topic)
+
+    def fields(self) -> Iterator[tuple[int, Fields]]:
+        records = self._records
+        yield 0, Fields(records.sizes, records.body_size, records.properties_size, records.sys_flag)
+
+    def lost_sector(self) -> int | None:
+        records = self._records
+        ends = records.properties_start + records.properties_size - 1
+        suspicious = (records.properties_size > 0) & (records.data[ends] == 0)
+        suspicious |= records.properties_size >= len(_SECTOR)
+        for row in np.flatnonzero(suspicious).tolist():
+            start = int(records.properties_start[row])
+            if _is_lost(records.data[start : start + int(records.properties_size[row])].tobytes()):
+                return row
+        return None
+
+    def property_names(self) -> frozenset[bytes]:
+        return self._records.property_names()
+
+    def stamp(self, offset: int, next_offsets: dict[int, int], now_ms: int, store_host: bytes) -> None:
+        records = self._records
+        offsets = records.starts + (offset - int(records.starts[0]))
+        taken = queue_offsets(records.queue_id, is_queued(records.sys_flag), next_offsets)
+        records.stamp(taken, offsets, now_ms, store_host)
+
+    def queue_runs(self, delay_levels_ms: Sequence[int]) -> list[QueueRun]:
+        return queue_runs(self._records, delay_levels_ms)
+
+
+def _checked(data: memoryview, at: int) -> Parts:
+    """The record at `at`; RecordError unless its lengths agree and its body has its checksum."""
+    parts = locate(data, at)
+    if body_crc(data[parts.body_start : parts.body_end]) != parts.body_crc:
+        decode(data, at)  # says so
+    return parts
+
+
+def _is_lost(properties: bytes) -> bool:
+    return properties.endswith(b"\0") or _SECTOR in properties
+
+
+def _tags(properties: bytes) -> str:
+    """What `decode_properties` has for TAGS, without the other properties."""
+    tags = b""
+    for one in properties.split(_END):
+        if one.startswith(_TAGS):
+            tags = one[len(_TAGS) :] or tags
+    return tags.decode("utf-8", "replace")
+
+
+def _rows(records: Records, first: int, last: int) -> Records:
+    """A part; the same object for all, since that keeps the columns it has made."""
+    return records if first == 0 and last == len(records) else records[first:last]
