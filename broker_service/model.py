@@ -75,9 +75,9 @@ class QueueAppend:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """What an append did.  `runs` are (commit_log_offset, count) of records that lie back to back, in frame order."""
+    """What an append did.  `extents`: (commit_log_offset, count) of records that lie back to back, in frame order."""
 
     queues: list[QueueAppend]
-    runs: list[tuple[int, int]]
+    extents: list[tuple[int, int]]
     end_offset: int
     store_timestamp: int

@@ -229,10 +229,12 @@ class Operations:
         found = await cold_reads.read(
             store, lambda: store.read_ranges([(topic, queue_id, offset, offset + 1)], max_bytes=1)
         )
-        piece = found.pieces[0]
-        if not piece.count:
+        answer = found.answers[0]
+        if not answer.count:
             there = (
-                f"from {piece.min_offset} to {piece.max_offset - 1}" if piece.max_offset > piece.min_offset else "none"
+                f"from {answer.min_offset} to {answer.max_offset - 1}"
+                if answer.max_offset > answer.min_offset
+                else "none"
             )
             raise NotFound(f"queue {queue_id} of topic {topic} has no message {offset}: it has {there}")
         return b"".join(found.records)

@@ -67,7 +67,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         )
         for queue in appended.queues:
             response.queues.add(queue_id=queue.queue_id, first_queue_offset=queue.first_queue_offset, count=queue.count)
-        for commit_log_offset, count in appended.runs:
+        for commit_log_offset, count in appended.extents:
             response.runs.add(commit_log_offset=commit_log_offset, count=count)
         return response
 

@@ -33,7 +33,7 @@ class EpochFile:
 
     def _load(self, log_end_offset: int) -> EpochList:
         try:
-            text = self._files.read_for_good(self._path)
+            text = self._files.read_synced(self._path)
         except FileNotFoundError:
             return EpochList.of((0, 0)) if log_end_offset else EpochList()
         try:

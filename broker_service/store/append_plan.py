@@ -15,7 +15,7 @@ from broker_service.errors import MessageIllegal
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Extent:
     """Records `first` to `last` (exclusive) lie back to back from `commit_log_offset` on, in one file."""
 
     commit_log_offset: int
@@ -25,7 +25,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class AppendPlan:
-    runs: list[Run]
+    extents: list[Extent]
     blanks: list[tuple[int, int]]  # (commit_log_offset, size)
     end_offset: int
 
@@ -34,16 +34,16 @@ def plan_append(end_offset: int, file_size: int, sizes: list[int] | np.ndarray) 
     """Where records of these sizes go that are appended at `end_offset`; MessageIllegal if one fits into no file."""
     total = sum(sizes) if isinstance(sizes, list) else int(sizes.sum())
     if total <= file_size - end_offset % file_size - BLANK_SIZE:
-        return AppendPlan([Run(end_offset, 0, len(sizes))], [], end_offset + total)
+        return AppendPlan([Extent(end_offset, 0, len(sizes))], [], end_offset + total)
     ends = np.cumsum(sizes, dtype=np.int64)  # counted from the first record's start, as if there were no blanks
-    runs: list[Run] = []
+    extents: list[Extent] = []
     blanks: list[tuple[int, int]] = []
     at, first, placed = end_offset, 0, 0
     while first < len(ends):
         room = file_size - at % file_size
         last = int(np.searchsorted(ends, placed + room - BLANK_SIZE, side="right"))
         if last > first:
-            runs.append(Run(at, first, last))
+            extents.append(Extent(at, first, last))
             at += int(ends[last - 1]) - placed
             placed = int(ends[last - 1])
             first = last
@@ -54,4 +54,4 @@ def plan_append(end_offset: int, file_size: int, sizes: list[int] | np.ndarray) 
             left = file_size - at % file_size
             blanks.append((at, left))
             at += left
-    return AppendPlan(runs, blanks, at)
+    return AppendPlan(extents, blanks, at)

@@ -31,11 +31,11 @@ from rocketsim_proto.records.record import (
 from broker_service.store.consume_queue import ENTRY
 from broker_service.store.dispatch import (
     SCHEDULE_TOPIC,
-    QueueRun,
+    QueueExtent,
     delivery_times,
     is_queued,
+    queue_extents,
     queue_offsets,
-    queue_runs,
 )
 from broker_service.store.log_scanner import elsewhere, sound
 
@@ -145,7 +145,7 @@ class Batch(ABC):
         """
 
     @abstractmethod
-    def queue_runs(self, delay_levels_ms: Sequence[int]) -> list[QueueRun]:
+    def queue_extents(self, delay_levels_ms: Sequence[int]) -> list[QueueExtent]:
         """The queue entries of these records, which carry their offsets."""
 
 
@@ -256,9 +256,9 @@ class _Few(Batch):
             offset += parts.size
         self._records = stamped
 
-    def queue_runs(self, delay_levels_ms: Sequence[int]) -> list[QueueRun]:
+    def queue_extents(self, delay_levels_ms: Sequence[int]) -> list[QueueExtent]:
         found: list[tuple[str, int, int, bytearray]] = []  # topic, queue, first offset, entries
-        last: dict[tuple[bytes, int], tuple[int, bytearray]] = {}  # of each queue: the next offset, its newest run
+        last: dict[tuple[bytes, int], tuple[int, bytearray]] = {}  # of each queue: the next offset, its newest entries
         for parts in self._records:
             if not is_queued(parts.sys_flag):
                 continue
@@ -271,7 +271,10 @@ class _Few(Batch):
                 parts.commit_log_offset, parts.size, self._tags_code(parts, topic == _SCHEDULE_TOPIC, delay_levels_ms)
             )
             last[topic, parts.queue_id] = parts.queue_offset + 1, entries
-        return [QueueRun(topic, queue_id, first, np.frombuffer(run, ENTRY)) for topic, queue_id, first, run in found]
+        return [
+            QueueExtent(topic, queue_id, first, np.frombuffer(entries, ENTRY))
+            for topic, queue_id, first, entries in found
+        ]
 
     def _tags_code(self, parts: Parts, is_scheduled: bool, delay_levels_ms: Sequence[int]) -> int:
         properties = bytes(self._data[parts.properties_start : parts.end])
@@ -360,8 +363,8 @@ class _Many(Batch):
         taken = queue_offsets(records.queue_id, is_queued(records.sys_flag), next_offsets)
         records.stamp(taken, offsets, now_ms, store_host)
 
-    def queue_runs(self, delay_levels_ms: Sequence[int]) -> list[QueueRun]:
-        return queue_runs(self._records, delay_levels_ms)
+    def queue_extents(self, delay_levels_ms: Sequence[int]) -> list[QueueExtent]:
+        return queue_extents(self._records, delay_levels_ms)
 
 
 def _checked(data: memoryview, at: int) -> Parts:

@@ -18,7 +18,7 @@ Positions = npt.NDArray[np.int64]
 _FEW_PIECES = 64  # up to here, slicing beats Arrow
 
 
-def gather(log: CommitLog, offsets: Positions, sizes: Positions) -> list[memoryview]:
+def read_records(log: CommitLog, offsets: Positions, sizes: Positions) -> list[memoryview]:
     """The bytes of all these records, one behind the other, which `are_there` has found there."""
     if not len(offsets):
         return []

@@ -167,11 +167,11 @@ class CommitLog:
 
     # --- writing --------------------------------------------------------------------------------------------------
 
-    def write(self, pieces: Iterable[tuple[int, Buffer]]) -> None:
-        """Writes behind the end, each piece within one file.  Nothing counts until `end_offset` is set; after an error
+    def write(self, slices: Iterable[tuple[int, Buffer]]) -> None:
+        """Writes behind the end, each slice within one file.  Nothing counts until `end_offset` is set; after an error
         (OSError) the caller calls `take_back`."""
         self.clean()
-        for offset, data in pieces:
+        for offset, data in slices:
             start = self.start_of(offset)
             self._files.pwrite(self._write_handle(start), data, offset - start)
 

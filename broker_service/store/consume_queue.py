@@ -244,15 +244,15 @@ class ConsumeQueue:
 
     def _read_raw(self, queue_offset: int, count: int) -> bytes:
         at, size = queue_offset * ENTRY_SIZE, count * ENTRY_SIZE
-        pieces = []
+        chunks = []
         while size > 0:
             start = at - at % self.file_size
             if not self._starts or not self._starts[0] <= start <= self._starts[-1]:
                 break
-            piece = min(size, start + self.file_size - at)
-            pieces.append(self._open.read(self._path(start), piece, at - start))
-            at, size = at + piece, size - piece
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            chunk = min(size, start + self.file_size - at)
+            chunks.append(self._open.read(self._path(start), chunk, at - start))
+            at, size = at + chunk, size - chunk
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def _read_file(self, start: int) -> Entries:
         """The entries of a file, without the zeros behind the last one."""
@@ -261,11 +261,11 @@ class ConsumeQueue:
 
     def _read_used(self, start: int, at: int) -> bytes:
         """A file's bytes from a position to the last that is not zero.  The files are sparse: holes are not read."""
-        path, pieces = self._path(start), []
+        path, chunks = self._path(start), []
         for first, last in self._files.written_parts(self._open.handle(path), at, self.file_size):
-            pieces += [bytes(first - at), self._open.read(path, last - first, first)]
+            chunks += [bytes(first - at), self._open.read(path, last - first, first)]
             at = last
-        data = b"".join(pieces)
+        data = b"".join(chunks)
         return data[: used_size(data)]
 
     # --- following the log ----------------------------------------------------------------------------------------

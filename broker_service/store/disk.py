@@ -89,7 +89,7 @@ class Disk(Files):
         self._paths: dict[int, Path] = {}  # of the open handles, for errors
         # Reads are the file system's own methods, and so is `pwrite` until `stop`: their verdict never is to stop, so
         # their errors pass as they are, and appends and reads make no call more.
-        own = vars(Disk).keys() | {"write_atomically", "read_for_good", "discard"}
+        own = vars(Disk).keys() | {"write_atomically", "read_synced", "discard"}
         names = [name for name in dir(Files) if not name.startswith("_") and name not in own]
         self.__dict__.update({name: getattr(files, name) for name in (*names, "pwrite")})
 

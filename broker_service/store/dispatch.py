@@ -25,7 +25,7 @@ Times = npt.NDArray[np.int64]  # or levels of delay, one a record
 
 
 @dataclass(frozen=True, slots=True)
-class QueueRun:
+class QueueExtent:
     """Entries of one queue with consecutive queue offsets."""
 
     topic: str
@@ -40,7 +40,7 @@ def is_queued(sys_flag: Any) -> Any:
     return (kind != PREPARED) & (kind != ROLLED_BACK)
 
 
-def queue_runs(records: Records, delay_levels_ms: Sequence[int]) -> list[QueueRun]:
+def queue_extents(records: Records, delay_levels_ms: Sequence[int]) -> list[QueueExtent]:
     """The entries of these records, which are in log order and carry their offsets."""
     queued = is_queued(records.sys_flag)
     if not queued.all():
@@ -67,7 +67,7 @@ def queue_runs(records: Records, delay_levels_ms: Sequence[int]) -> list[QueueRu
     bounds = [0, *breaks.tolist(), len(keys)]
     firsts = bounds[:-1]
     return [
-        QueueRun(topics[key >> 32], key & 0xFFFFFFFF, offset, entries[first:last])
+        QueueExtent(topics[key >> 32], key & 0xFFFFFFFF, offset, entries[first:last])
         for key, offset, (first, last) in zip(
             keys[firsts].tolist(), offsets[firsts].tolist(), pairwise(bounds), strict=True
         )

@@ -60,14 +60,14 @@ class Durability:
         self._flushed_file.save(flushed, sync=True)
 
     def request(self, thorough: ThoroughFlush) -> None:
-        """In pieces, one a flush: a put that waits for the disk does not wait for the files of thousands of queues.
+        """In chunks, one a flush: a put that waits for the disk does not wait for the files of thousands of queues.
 
-        Only the last piece says that all is on disk.
+        Only the last chunk says that all is on disk.
         """
         paths = thorough.queues.paths
         while len(paths) > _QUEUE_FILES_A_FLUSH:
-            piece, paths = paths[:_QUEUE_FILES_A_FLUSH], paths[_QUEUE_FILES_A_FLUSH:]
-            queues = replace(thorough.queues, paths=piece)
+            chunk, paths = paths[:_QUEUE_FILES_A_FLUSH], paths[_QUEUE_FILES_A_FLUSH:]
+            queues = replace(thorough.queues, paths=chunk)
             self._requests.append(replace(thorough, queues=queues, index_paths=[], is_void=True))
         self._requests.append(replace(thorough, queues=replace(thorough.queues, paths=paths)))
 

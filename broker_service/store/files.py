@@ -90,16 +90,16 @@ class Files:
         data = os.pread(handle, size, offset)
         if len(data) == size or not data:
             return data
-        pieces = [data]
+        chunks = [data]
         size -= len(data)
         while size:
             offset += len(data)
             data = os.pread(handle, size, offset)
             if not data:
                 break
-            pieces.append(data)
+            chunks.append(data)
             size -= len(data)
-        return b"".join(pieces)
+        return b"".join(chunks)
 
     def pread_cached(self, handle: int, size: int, offset: int) -> bytes | None:
         """As `pread`, but None where that would wait for the disk, if the file system can tell."""
@@ -198,7 +198,7 @@ class Files:
     def read(self, path: Path) -> bytes:
         return path.read_bytes()
 
-    def read_for_good(self, path: Path) -> bytes:
+    def read_synced(self, path: Path) -> bytes:
         """As `read`, and no power loss takes back what was found, nor that there was nothing: a process that was killed
         may have put the file there, or removed it, and not synced that.
         """

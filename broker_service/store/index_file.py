@@ -146,8 +146,8 @@ class IndexFile:
         if not len(pages):
             return
         slots = self._slots.astype(">i4")
-        for run in np.split(pages, np.flatnonzero(np.diff(pages) != 1) + 1):
-            first, last = int(run[0]) * _PAGE_SLOTS, (int(run[-1]) + 1) * _PAGE_SLOTS
+        for extent in np.split(pages, np.flatnonzero(np.diff(pages) != 1) + 1):
+            first, last = int(extent[0]) * _PAGE_SLOTS, (int(extent[-1]) + 1) * _PAGE_SLOTS
             self._files.pwrite(self._handle, slots[first:last].tobytes(), HEADER_SIZE + first * SLOT_SIZE)
         self._dirty_pages[:] = False
 

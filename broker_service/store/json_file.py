@@ -47,7 +47,7 @@ class JsonFile:
         damage = []
         for path in (self.path, self.backup):
             try:
-                value = loads(self._files.read_for_good(path).decode())
+                value = loads(self._files.read_synced(path).decode())
             except FileNotFoundError:
                 continue
             except ValueError as error:

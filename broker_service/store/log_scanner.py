@@ -25,7 +25,7 @@ from broker_service.store.commit_log import CommitLog
 
 _SIZE_AND_MAGIC = struct.Struct(">II")
 _SIZE_MAGIC_DTYPE = np.dtype([("size", ">u4"), ("magic", ">u4")])
-_RUN = 16  # shorter runs of one size are not worth numpy's overhead
+_EXTENT = 16  # shorter extents of one size are not worth numpy's overhead
 _CHUNK = 8 << 20
 _SECTOR = 512
 
@@ -37,7 +37,7 @@ class Stop(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class Walk:
     """Whole records lie from the start of the walk to `end`; there the walk stopped, before a record of `next_size`."""
 
     sizes: npt.NDArray[np.int64]
@@ -46,11 +46,11 @@ class Chain:
     next_size: int
 
 
-def walk(data: Any, at: int, limit: int) -> Chain:
+def walk(data: Any, at: int, limit: int) -> Walk:
     """The records from `at` on that end at or before `limit`.  Checks sizes and magic, nothing else."""
     view = memoryview(data)
     sizes: list[int] = []
-    runs: list[npt.NDArray[np.int64]] = []
+    extents: list[npt.NDArray[np.int64]] = []
     unpack = _SIZE_AND_MAGIC.unpack_from
     previous, same = 0, 0
     while True:
@@ -73,18 +73,18 @@ def walk(data: Any, at: int, limit: int) -> Chain:
             previous, same = size, 1
             continue
         same += 1
-        if same >= _RUN:
+        if same >= _EXTENT:
             same = 0
-            count = _run_of(view, at, limit, size)
+            count = _count_of(view, at, limit, size)
             if count:
-                runs += [np.array(sizes, np.int64), np.full(count, size, np.int64)]
+                extents += [np.array(sizes, np.int64), np.full(count, size, np.int64)]
                 sizes = []
                 at += count * size
     tail = np.array(sizes, np.int64)
-    return Chain(np.concatenate([*runs, tail]) if runs else tail, at, stop, size)
+    return Walk(np.concatenate([*extents, tail]) if extents else tail, at, stop, size)
 
 
-def _run_of(view: memoryview, at: int, limit: int, size: int) -> int:
+def _count_of(view: memoryview, at: int, limit: int, size: int) -> int:
     """How many records of this size follow."""
     count = (limit - at) // size
     if not count:
@@ -171,25 +171,25 @@ class LogScan:
             offset, start = self.end_offset, log.start_of(self.end_offset)
             room = min(start + log.file_size, limit) - offset
             data = log.peek(offset, min(_CHUNK, room))
-            chain = walk(data, 0, len(data))
-            if not len(chain.sizes) and chain.stop is Stop.END and len(data) < chain.next_size <= room:
-                data = log.peek(offset, chain.next_size)  # larger than a chunk
-                chain = walk(data, 0, len(data))
-            if len(chain.sizes):
-                records = Records.walk(np.frombuffer(data, np.uint8)[: chain.end], sizes=chain.sizes)
-                crc = offset + chain.end > self._check_from
+            walked = walk(data, 0, len(data))
+            if not len(walked.sizes) and walked.stop is Stop.END and len(data) < walked.next_size <= room:
+                data = log.peek(offset, walked.next_size)  # larger than a chunk
+                walked = walk(data, 0, len(data))
+            if len(walked.sizes):
+                records = Records.walk(np.frombuffer(data, np.uint8)[: walked.end], sizes=walked.sizes)
+                crc = offset + walked.end > self._check_from
                 good, self.reason = sound(records, offset, crc=crc, strict_from=self._strict_from)
                 if good:
                     records = records[:good]
                     self.end_offset += int(records.sizes.sum())
                     yield offset, records
-            elif chain.stop is Stop.BLANK and offset + chain.next_size == start + log.file_size:
+            elif walked.stop is Stop.BLANK and offset + walked.next_size == start + log.file_size:
                 self.end_offset = start + log.file_size
-            elif chain.stop is Stop.NO_RECORD and not any(data[: _SIZE_AND_MAGIC.size]):
+            elif walked.stop is Stop.NO_RECORD and not any(data[: _SIZE_AND_MAGIC.size]):
                 self.reason = "the log ends"
-            elif chain.stop is Stop.END and self._stop_at is not None:
+            elif walked.stop is Stop.END and self._stop_at is not None:
                 break
             else:
-                self.reason = f"{chain.stop.value} of size {chain.next_size}"
+                self.reason = f"{walked.stop.value} of size {walked.next_size}"
         if not self.reason:
             self.reason = "the log ends"

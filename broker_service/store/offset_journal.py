@@ -198,11 +198,11 @@ def _lines(files: Files, path: Path) -> tuple[list[Line], int]:
     data = data[: used_size(data)]
     lines: list[Line] = []
     at = end = 0
-    for piece in _LINE.findall(data):
-        line = _parse(piece)
-        at += len(piece)
+    for raw in _LINE.findall(data):
+        line = _parse(raw)
+        at += len(raw)
         if line is None:
-            logger.warning("%s: dropped %d bytes at %d that are no commit", path, len(piece), at - len(piece))
+            logger.warning("%s: dropped %d bytes at %d that are no commit", path, len(raw), at - len(raw))
         else:
             lines.append(line)
             end = at
@@ -213,9 +213,9 @@ def _entry(generation: int, offset: int, raised_at: Sequence[int] = NO_POINT) ->
     return OffsetEntry(int(generation), int(offset), LogPoint(*map(int, raised_at)))
 
 
-def _parse(piece: bytes) -> Line | None:
-    text = piece[:-1]
-    if not piece.endswith(b"\n"):
+def _parse(raw: bytes) -> Line | None:
+    text = raw[:-1]
+    if not raw.endswith(b"\n"):
         return None
     if text[:1] != b"[":  # as older versions wrote it
         crc, _, text = text.partition(b" ")

@@ -7,18 +7,18 @@ from collections.abc import Iterable, Mapping
 from broker_service.store.offset_journal import NEVER, Line, LogPoint, OffsetEntry
 
 Queues = dict[int, OffsetEntry]
-Committed = dict[tuple[str, str], Queues]  # (group, topic) -> queue id -> entry
+OffsetTable = dict[tuple[str, str], Queues]  # (group, topic) -> queue id -> entry
 
 
-def committed(
+def merged_offsets(
     offset_table: Mapping[str, Mapping[str, int]],
     generations: Mapping[str, Mapping[str, tuple[int, int]]],
     raised_at: Mapping[str, Mapping[str, tuple[int, int, int]]],
     journal: Iterable[Line],
-) -> Committed:
+) -> OffsetTable:
     """Merged forward; deleted entries, with offset -1, too.  ValueError, TypeError or AttributeError where the JSON is
     not of this shape."""
-    table: Committed = {}
+    table: OffsetTable = {}
     for key, offsets in offset_table.items():
         table[_place(key)] = {int(queue): OffsetEntry(0, int(offset)) for queue, offset in offsets.items()}
     for key, raised in generations.items():

@@ -11,7 +11,7 @@ import numpy as np
 from rocketsim_proto.records.record import FIXED_SIZE_V4
 
 from broker_service.model import GetMessageStatus
-from broker_service.store.batch_read import Positions, are_there, gather
+from broker_service.store.batch_read import Positions, are_there, read_records
 from broker_service.store.commit_log import CommitLog, store_timestamp_at
 from broker_service.store.config import StoreConfig
 from broker_service.store.consume_queue import ENTRY_SIZE, FILLER_SIZE, ConsumeQueue, Entries
@@ -141,4 +141,4 @@ class Reader:
         there = are_there(self.log, offsets, sizes, queue_offsets, np.full(len(sizes), queue.queue_id))
         if not there.all():
             raise damaged(queue, int(queue_offsets[there.argmin()]))
-        return b"".join(gather(self.log, offsets, sizes))
+        return b"".join(read_records(self.log, offsets, sizes))

@@ -14,7 +14,7 @@ from typing import Any
 from broker_service.errors import StoreCorrupt
 from broker_service.store.consume_queue import ConsumeQueue
 from broker_service.store.disk import Attempt
-from broker_service.store.dispatch import QueueRun
+from broker_service.store.dispatch import QueueExtent
 from broker_service.store.files import Files
 from broker_service.store.json_file import JsonFile
 from broker_service.store.open_files import OpenFiles
@@ -72,32 +72,32 @@ class QueueTable:
 
     # --- from the log ---------------------------------------------------------------------------------------------
 
-    def put(self, run: QueueRun) -> bool:
+    def put(self, extent: QueueExtent) -> bool:
         """Makes a queue have these entries, if it does not; what a deleted topic left in the log stays out.
 
         False, and nothing is written, if they do not join the entries that the queue has.
         """
-        entries, offset = run.entries, run.queue_offset
-        skip = self._floors.get((run.topic, run.queue_id), 0) - offset
+        entries, offset = extent.entries, extent.queue_offset
+        skip = self._floors.get((extent.topic, extent.queue_id), 0) - offset
         if skip >= len(entries):
             return True
         if skip > 0:
             entries, offset = entries[skip:], offset + skip
-        queue = self.get_or_create(run.topic, run.queue_id)
+        queue = self.get_or_create(extent.topic, extent.queue_id)
         empty = queue.min_offset == queue.max_offset
         joined = empty or queue.first_offset <= offset <= queue.max_offset
         if joined:
             queue.put_if_different(offset, entries)
         return joined
 
-    def append(self, queue: ConsumeQueue, run: QueueRun) -> None:
+    def append(self, queue: ConsumeQueue, extent: QueueExtent) -> None:
         """The live path: entries of a record that was just appended."""
-        if run.queue_offset >= queue.max_offset:
-            queue.put(run.queue_offset, run.entries)
-        elif not self.put(run):
+        if extent.queue_offset >= queue.max_offset:
+            queue.put(extent.queue_offset, extent.entries)
+        elif not self.put(extent):
             # A queue that lies before ours: only a slave whose topic was deleted at another moment gets here.
-            self.drop((run.topic, run.queue_id))
-            self.get_or_create(run.topic, run.queue_id).put(run.queue_offset, run.entries)
+            self.drop((extent.topic, extent.queue_id))
+            self.get_or_create(extent.topic, extent.queue_id).put(extent.queue_offset, extent.entries)
 
     def truncate(self, log_offset: int) -> list[QueueKey]:
         return [key for key, queue in self._queues.items() if queue.truncate(log_offset)]

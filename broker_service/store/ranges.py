@@ -18,7 +18,7 @@ import numpy as np
 
 from broker_service.errors import StoreCorrupt
 from broker_service.model import GetMessageStatus
-from broker_service.store.batch_read import Positions, are_there, gather
+from broker_service.store.batch_read import Positions, are_there, read_records
 from broker_service.store.commit_log import CommitLog
 from broker_service.store.consume_queue import ENTRY, ENTRY_SIZE, FILLER_SIZE, ConsumeQueue
 from broker_service.store.residency import Cold
@@ -41,7 +41,7 @@ class Span(NamedTuple):
 
 
 @dataclass(slots=True)
-class Piece:
+class RangeAnswer:
     """What a frame has of a span: `count` messages up to `next_offset`; or why there is nothing there."""
 
     span_index: int
@@ -54,9 +54,9 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class RangesResult:
-    """`records` are those of all pieces in order, back to back; a view is good for as long as the log is not cut."""
+    """`records` are those of all answers in order, back to back; a view is good for as long as the log is not cut."""
 
-    pieces: list[Piece]
+    answers: list[RangeAnswer]
     records: list[memoryview]
     sizes: bytes  # of each record, little-endian uint32
     suggest_pull_from_slave: bool
@@ -65,7 +65,7 @@ class RangesResult:
 def read_ranges(
     log: CommitLog, spans: Iterable[Span], max_bytes: int, tags_codes: TagsCodes, memory: int, entries: int = 0
 ) -> RangesResult:
-    """As many messages as fit into `max_bytes`, at least one; a span that ends early gets a piece that says why.
+    """As many messages as fit into `max_bytes`, at least one; a span that ends early gets a answer that says why.
 
     `memory`: how many bytes of the log's end count as being in memory; `entries`: about how many are likely to fit,
     0 if nobody knows.
@@ -83,7 +83,7 @@ def read_ranges(
                 look = next(looks, None)
         filling.take(part)
     if look is not None and not filling.is_full:
-        filling.end_at(look.piece)
+        filling.end_at(look.answer)
     return filling.result(memory)
 
 
@@ -115,7 +115,7 @@ class _Look:
     """A span with something to read: the entries [at, end) are still to be looked at."""
 
     queue: ConsumeQueue
-    piece: Piece
+    answer: RangeAnswer
     at: int
     end: int
     last_examined: int = -1  # log offset
@@ -150,26 +150,26 @@ class _Filling:
         self._tags = None if tags_codes is None else np.fromiter(tags_codes, np.int64, len(tags_codes))
         self.is_full = False
         self._scanned = 0
-        self._pieces: list[Piece] = []
+        self._answers: list[RangeAnswer] = []
         self._looked: list[tuple[_Look, int]] = []  # with the number of records taken, in the order of the records
         self._offsets: list[Positions] = []
         self._sizes: list[Positions] = []
         self._queue_offsets: list[Positions] = []
 
     def looks(self, spans: Iterable[Span]) -> Iterator[_Look]:
-        """Gives each span its piece, before it is looked at, and another if readers do not see all of it."""
+        """Gives each span its answer, before it is looked at, and another if readers do not see all of it."""
         for index, (queue, offset, until, max_offset) in enumerate(islice(spans, _MAX_SPANS)):
             min_offset = queue.min_offset if queue else 0
             nothing = outside(queue is not None, offset, min_offset, max_offset)
             if queue is not None and nothing is None:
                 status = GetMessageStatus.NO_MATCHED_MESSAGE
-                piece = Piece(index, status, offset, min_offset, max_offset)
-                self._pieces.append(piece)
+                answer = RangeAnswer(index, status, offset, min_offset, max_offset)
+                self._answers.append(answer)
                 if offset < until:
-                    yield _Look(queue, piece, offset, min(until, max_offset))
+                    yield _Look(queue, answer, offset, min(until, max_offset))
                 nothing = outside(True, max_offset, min_offset, max_offset) if max_offset < until else None
             if nothing is not None:
-                self._pieces.append(Piece(index, *nothing, min_offset, max_offset))
+                self._answers.append(RangeAnswer(index, *nothing, min_offset, max_offset))
 
     def entries_wanted(self) -> int:
         """How many may be looked at next: about as many as fit."""
@@ -213,25 +213,25 @@ class _Filling:
             if stop > begin:
                 self._move(look, stop - begin, taken, int(offsets[stop - 1]), removed)
         if self.is_full:
-            self.end_at(part[int(np.searchsorted(ends, examined, side="right"))][0].piece)
+            self.end_at(part[int(np.searchsorted(ends, examined, side="right"))][0].answer)
 
     def _move(self, look: _Look, examined: int, taken: int, last_examined: int, removed: bool) -> None:
         look.at += examined
         look.last_examined = last_examined
-        piece = look.piece
-        piece.next_offset = look.at
-        piece.count += taken
-        if piece.count:
-            piece.status = GetMessageStatus.FOUND
+        answer = look.answer
+        answer.next_offset = look.at
+        answer.count += taken
+        if answer.count:
+            answer.status = GetMessageStatus.FOUND
         elif removed and self._tags is None:
-            piece.status = GetMessageStatus.MESSAGE_WAS_REMOVING
+            answer.status = GetMessageStatus.MESSAGE_WAS_REMOVING
         self._looked.append((look, taken))
 
-    def end_at(self, last: Piece) -> None:
-        """Nothing behind this piece is in the frame, nor it, if it is empty."""
-        at = next(number for number, piece in enumerate(self._pieces) if piece is last)
-        was_reached = any(look.piece is last for look, _ in self._looked)
-        del self._pieces[at + was_reached :]
+    def end_at(self, last: RangeAnswer) -> None:
+        """Nothing behind this answer is in the frame, nor it, if it is empty."""
+        at = next(number for number, answer in enumerate(self._answers) if answer is last)
+        was_reached = any(look.answer is last for look, _ in self._looked)
+        del self._answers[at + was_reached :]
 
     def result(self, memory: int) -> RangesResult:
         if not self._sizes:
@@ -241,8 +241,8 @@ class _Filling:
             self._check(offsets, sizes)
         end = self._log.end_offset
         return RangesResult(
-            pieces=self._pieces,
-            records=gather(self._log, offsets, sizes),
+            answers=self._answers,
+            records=read_records(self._log, offsets, sizes),
             sizes=sizes.astype("<u4").tobytes(),
             suggest_pull_from_slave=any(end - look.last_examined > memory for look, _ in self._looked),
         )

@@ -24,7 +24,7 @@ from rocketsim_proto.records.columnar import Records
 from broker_service.errors import FlushFailed, StoreCorrupt
 from broker_service.store.checkpoint import Checkpoint
 from broker_service.store.commit_log import CommitLog
-from broker_service.store.dispatch import queue_runs
+from broker_service.store.dispatch import queue_extents
 from broker_service.store.flushed_offset import Flushed
 from broker_service.store.log_scanner import LogScan
 from broker_service.store.queue_table import QueueKey, QueueSummary, QueueTable
@@ -113,7 +113,9 @@ def recover(
 
 def dispatch(queues: QueueTable, records: Records, delay_levels_ms: Sequence[int]) -> Iterable[QueueKey]:
     """Gives the queues the entries of these records; returns those whose entries would not join what is there."""
-    return [(run.topic, run.queue_id) for run in queue_runs(records, delay_levels_ms) if not queues.put(run)]
+    return [
+        (extent.topic, extent.queue_id) for extent in queue_extents(records, delay_levels_ms) if not queues.put(extent)
+    ]
 
 
 def tail_crc(log: CommitLog, end: int, size: int) -> tuple[int, int]:
@@ -161,9 +163,9 @@ def _fill(
         done.rebuilt_queues.setdefault(key, "entries were missing")
     again = scan.from_the_beginning()
     for _, records in again:
-        for run in queue_runs(records, delay_levels_ms):
-            if (run.topic, run.queue_id) in gaps:
-                queues.put(run)
+        for extent in queue_extents(records, delay_levels_ms):
+            if (extent.topic, extent.queue_id) in gaps:
+                queues.put(extent)
 
 
 def _known_end(log: CommitLog, flushed: Flushed | None) -> int | None:

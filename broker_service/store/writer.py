@@ -61,16 +61,16 @@ class Writer:
         queues = {queue_id: self._queues.get_or_create(topic, queue_id) for queue_id in batch.queue_ids}
         firsts = {queue_id: queue.max_offset for queue_id, queue in queues.items()}
         next_offsets = dict(firsts)
-        parts = [(run.commit_log_offset, batch.part(run.first, run.last)) for run in plan.runs]
+        parts = [(extent.commit_log_offset, batch.part(extent.first, extent.last)) for extent in plan.extents]
         for offset, part in parts:
             part.stamp(offset, next_offsets, now_ms, store_host)
         slices: list[tuple[int, Buffer]] = [(offset, part.view_bytes()) for offset, part in parts]
         slices += [(at, BLANK.pack(size, BLANK_MAGIC)) for at, size in plan.blanks]
         slices.sort(key=itemgetter(0))  # a file is made when the one before it is complete
         self._store(slices, plan.end_offset, parts, now_ms)
-        runs = [(offset, len(part)) for offset, part in parts]
+        extents = [(offset, len(part)) for offset, part in parts]
         grown = [QueueAppend(queue_id, first, next_offsets[queue_id] - first) for queue_id, first in firsts.items()]
-        return Appended(grown, runs, plan.end_offset, now_ms)
+        return Appended(grown, extents, plan.end_offset, now_ms)
 
     def append_replicated(self, commit_log_offset: int, data: bytes | memoryview) -> int:
         """Appends the master's log as it is; returns the end of the last whole record or blank that is stored.
@@ -99,20 +99,20 @@ class Writer:
         at = 0
         while at < len(data):
             room = log.file_size - log.end_offset % log.file_size
-            chain = walk(data, at, min(len(data), at + room))
-            if len(chain.sizes):
-                self._append_checked(memoryview(data), at, chain.sizes)
-                room -= chain.end - at
-                at = chain.end
-            if chain.stop is Stop.BLANK and chain.next_size == room:
+            walked = walk(data, at, min(len(data), at + room))
+            if len(walked.sizes):
+                self._append_checked(memoryview(data), at, walked.sizes)
+                room -= walked.end - at
+                at = walked.end
+            if walked.stop is Stop.BLANK and walked.next_size == room:
                 if len(data) - at < room:
                     break
                 self._store([(log.end_offset, memoryview(data)[at : at + room])], log.end_offset + room, [], None)
                 at += room
-            elif chain.stop is Stop.END and chain.next_size <= room - BLANK_SIZE:
+            elif walked.stop is Stop.END and walked.next_size <= room - BLANK_SIZE:
                 break
             else:
-                raise RecordError(at, f"{chain.stop.value} of size {chain.next_size}, {room} bytes left in the file")
+                raise RecordError(at, f"{walked.stop.value} of size {walked.next_size}, {room} bytes left in the file")
         self.partial = bytearray(memoryview(data)[at:])
         return log.end_offset
 
@@ -134,14 +134,14 @@ class Writer:
         timestamp: int | None,
     ) -> None:
         """Log, queues, end offset, all or nothing; then the index is told."""
-        runs = [run for _, batch in batches for run in batch.queue_runs(self._config.delay_levels_ms)]
+        extents = [extent for _, batch in batches for extent in batch.queue_extents(self._config.delay_levels_ms)]
         touched: list[tuple[ConsumeQueue, int, int]] = []
         try:
             self._log.write(slices)
-            for run in runs:
-                queue = self._queues.get_or_create(run.topic, run.queue_id)
+            for extent in extents:
+                queue = self._queues.get_or_create(extent.topic, extent.queue_id)
                 touched.append((queue, queue.max_offset, queue.log_end))
-                self._queues.append(queue, run)
+                self._queues.append(queue, extent)
         except OSError as error:
             self._room_needed = _SPARE + (self._config.mapped_file_size_commit_log if end > self._log.file_end else 0)
             self._log.take_back(end)

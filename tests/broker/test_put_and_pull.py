@@ -83,7 +83,7 @@ async def test_a_frame_of_several_queues_gets_consecutive_offsets_in_each(tmp_pa
             1: (0, 2),
             2: (0, 2),
         }
-        assert appended.runs == [(0, 7)]
+        assert appended.extents == [(0, 7)]
         assert bodies_in((await pull(node, queue_id=1)).records) == [b"1", b"4"]
 
 

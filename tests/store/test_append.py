@@ -58,11 +58,11 @@ def test_records_are_placed_as_one_by_one(end, sizes):
     offsets, blanks, end = place_one_by_one(end, 1000, sizes)
     for plan in plans:
         assert (plan.blanks, plan.end_offset) == (blanks, end)
-        covered = [number for run in plan.runs for number in range(run.first, run.last)]
+        covered = [number for run in plan.extents for number in range(run.first, run.last)]
         assert covered == list(range(len(sizes)))
         placed = [
             run.commit_log_offset + sum(sizes[run.first : number])
-            for run in plan.runs
+            for run in plan.extents
             for number in range(run.first, run.last)
         ]
         assert placed == offsets
@@ -82,15 +82,15 @@ def test_an_append_stamps_what_only_the_broker_knows():
     last = records_of(store)[2:]
     assert [(one.queue_id, one.queue_offset, one.body) for one in last] == [(1, 1, b"c"), (0, 1, b"d"), (1, 2, b"e")]
     assert {(one.store_timestamp, one.store_host) for one in last} == {(NOW + 5, HOST)}
-    assert appended.runs == [(last[0].commit_log_offset, 3)]
+    assert appended.extents == [(last[0].commit_log_offset, 3)]
 
 
 def test_a_batch_over_several_files_closes_each_with_a_blank_record():
     store = open_store(ROOT, MemoryFiles())
     appended = put(store, "topic", [number % 3 for number in range(40)], [b"x" * 300] * 40)
-    assert len(appended.runs) > 3 and sum(count for _, count in appended.runs) == 40
+    assert len(appended.extents) > 3 and sum(count for _, count in appended.extents) == 40
     assert [one.commit_log_offset for one in records_of(store)] == [
-        offset for start, count in appended.runs for offset in _positions(store, start, count)
+        offset for start, count in appended.extents for offset in _positions(store, start, count)
     ]
     check_sound(store)
 

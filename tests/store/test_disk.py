@@ -14,7 +14,7 @@ from broker_service.store.files import Files
 ROOT = Path("/store")
 DOCUMENT = Path(__file__).parents[2] / "docs/replication.md"
 EXAMPLES = {"no room": errno.ENOSPC, "no handle (EMFILE)": errno.EMFILE, "the file is gone": errno.ENOENT}
-COMPOSED = {"write_atomically", "read_for_good", "discard"}  # of the others
+COMPOSED = {"write_atomically", "read_synced", "discard"}  # of the others
 UNJUDGED = {"close", "lock"}  # before and after the store
 
 CALLS: dict[str, Callable[[Disk], Any]] = {

@@ -7,7 +7,7 @@ from rocketsim_proto.records import record
 from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.record import Record, tags_code
 
-from broker_service.store.dispatch import queue_offsets, queue_runs
+from broker_service.store.dispatch import queue_extents, queue_offsets
 
 queue_ids = st.lists(st.sampled_from([0, 0, 0, 1, 2, 7]), min_size=1, max_size=40)
 
@@ -40,7 +40,7 @@ def test_entries_are_those_of_each_queue_in_log_order(rows, in_order):
         )
         for number, (topic, queue_id, offset) in enumerate(rows)
     ]
-    runs = queue_runs(Records.walk(b"".join(map(record.encode, batch))), [])
+    runs = queue_extents(Records.walk(b"".join(map(record.encode, batch))), [])
     found = {}
     for run in runs:
         entries = found.setdefault((run.topic, run.queue_id), [])

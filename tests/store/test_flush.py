@@ -79,7 +79,7 @@ def test_a_failed_sync_in_a_cut_stops_the_store(cut):
     for nth in range(1, 30):
         disk = MemoryFiles()
         store = open_store(ROOT, disk)
-        begin = put(store, "topic", 0, [b"x" * 900] * 9, properties=[("KEYS", "k")]).runs[0][0]
+        begin = put(store, "topic", 0, [b"x" * 900] * 9, properties=[("KEYS", "k")]).extents[0][0]
         store.tick(NOW)
         put(store, "topic", 0, [b"y" * 900] * 9, properties=[("KEYS", "k")])
         store.tick(NOW)
@@ -221,7 +221,7 @@ def test_a_flush_thread_works_beside_appends_rolls_deletions_and_cuts(tmp_path):
                 store.tick(NOW + number * 60_000)
                 store.delete_expired(NOW + number + 1)
             if number % 40 == 39:
-                store.truncate(appended.runs[-1][0], None)
+                store.truncate(appended.extents[-1][0], None)
                 assert store.flushed_offset <= store.end_offset
     finally:
         stop.set()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from broker_service.store.index_file import ENTRY_SIZE, HEADER, HEADER_SIZE, SLOT_SIZE
 from broker_service.store.index_keys import index_keys
 from broker_service.store.offline.index import OfflineIndex
-from broker_service.store.offline.log import Whole, log_pieces
+from broker_service.store.offline.log import Whole, log_parts
 from broker_service.store.offline.verification import Severity, verify
 from tests.support.stores import NOW, open_store, put
 
@@ -45,10 +45,10 @@ def index_files(root: Path) -> list[Path]:
 def findings(root: Path) -> list[tuple[str, str]]:
     """(file, what) of the index alone."""
     index, end = OfflineIndex(root), 0
-    for piece in log_pieces(root):
-        if isinstance(piece, Whole):
-            end = piece.offset + int(piece.records.sizes.sum())
-            index.compare(index_keys(piece.records), piece.offset, end)
+    for part in log_parts(root):
+        if isinstance(part, Whole):
+            end = part.offset + int(part.records.sizes.sum())
+            index.compare(index_keys(part.records), part.offset, end)
     return [(path.name, what) for path, _, what in index.findings(end)]
 
 
@@ -120,9 +120,7 @@ def test_an_index_that_is_ahead_of_the_log_is_found(filled, tmp_path):
     root = copy_of(filled, tmp_path)
     last = sorted((root / "commitlog").iterdir())[-1]
     start = int(last.name)
-    offsets = [
-        int(at) for piece in log_pieces(root) if isinstance(piece, Whole) for at in piece.records.commit_log_offset
-    ]
+    offsets = [int(at) for part in log_parts(root) if isinstance(part, Whole) for at in part.records.commit_log_offset]
     with last.open("r+b") as file:
         file.seek(offsets[-1] - start)
         file.write(bytes(4096 - file.tell()))

@@ -21,14 +21,14 @@ TAGS = ("A", "B")
 
 Range = tuple[str, int, int, int]
 # (span, status, next offset, count)
-PlainPiece = tuple[int, Status, int, int]
+PlainAnswer = tuple[int, Status, int, int]
 
 
 def plainly(
     store: MessageStore, wanted: Iterable[Range], max_bytes: int, codes: frozenset[int] | None
-) -> tuple[list[PlainPiece], list[Record]]:
+) -> tuple[list[PlainAnswer], list[Record]]:
     """A frame, record by record."""
-    pieces: list[PlainPiece] = []
+    answers: list[PlainAnswer] = []
     found: list[Record] = []
     size = 0
     for index, (topic, queue_id, first, until) in enumerate(wanted):
@@ -36,7 +36,7 @@ def plainly(
         exists = (topic, queue_id) in store.queues()
         nothing = ranges.outside(exists, first, low, high)
         if nothing is not None:
-            pieces.append((index, *nothing, 0))
+            answers.append((index, *nothing, 0))
             continue
         queue = {one.queue_offset: one for one in records_of(store) if (one.topic, one.queue_id) == (topic, queue_id)}
         at, count, full = first, 0, False
@@ -52,22 +52,22 @@ def plainly(
                 count += 1
             at += 1
         if not full or at > first:
-            pieces.append((index, Status.FOUND if count else Status.NO_MATCHED_MESSAGE, at, count))
+            answers.append((index, Status.FOUND if count else Status.NO_MATCHED_MESSAGE, at, count))
         if full:
             break
         if high < until:
-            pieces.append((index, Status.OFFSET_OVERFLOW_ONE, high, 0))
-    return pieces, found
+            answers.append((index, Status.OFFSET_OVERFLOW_ONE, high, 0))
+    return answers, found
 
 
 def columns(
     store: MessageStore, wanted: Iterable[Range], max_bytes: int, codes: frozenset[int] | None
-) -> tuple[list[PlainPiece], list[Record]]:
+) -> tuple[list[PlainAnswer], list[Record]]:
     result = store.read_ranges(wanted, max_bytes, codes)
     records = b"".join(result.records)
     assert sum(memoryview(result.sizes).cast("I")) == len(records)
-    pieces = [(one.span_index, one.status, one.next_offset, one.count) for one in result.pieces]
-    return pieces, replay_frame(records)
+    answers = [(one.span_index, one.status, one.next_offset, one.count) for one in result.answers]
+    return answers, replay_frame(records)
 
 
 @pytest.fixture(params=[1, ranges._FIRST_ENTRIES], ids=["an entry at first", "all entries at once"])
@@ -93,13 +93,13 @@ def test_a_frame_is_what_one_record_after_the_other_gives(first_entries, message
 
 @pytest.mark.parametrize("queues", [1, 3, 100])
 def test_records_of_neighbours_and_of_many_places_are_the_same_bytes(queues):
-    """Few pieces are slices of the log, many are gathered."""
+    """Few answers are slices of the log, many are gathered."""
     store = open_store(ROOT, MemoryFiles(), mapped_file_size_commit_log=1 << 16, mapped_file_size_consume_queue=6000)
     for number in range(300):
         put(store, "topic", number % queues, [b"%d" % number * (number % 50)])
     spans = [("topic", queue_id, 0, 1000) for queue_id in range(queues)]
-    pieces, found = columns(store, spans, MIB, None)
-    assert (pieces, found) == plainly(store, spans, MIB, None)
+    answers, found = columns(store, spans, MIB, None)
+    assert (answers, found) == plainly(store, spans, MIB, None)
     assert len(found) == 300
 
 

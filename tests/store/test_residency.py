@@ -84,7 +84,7 @@ def looks(store: MessageStore) -> list[object]:
 
     def ranges() -> object:
         found = store.read_ranges([("topic", queue, 0, 50) for queue in range(4)], 4 << 20)
-        return b"".join(found.records), found.pieces
+        return b"".join(found.records), found.answers
 
     def log() -> object:
         return bytes(store.view_log(100_000, 1 << 20))

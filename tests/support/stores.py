@@ -10,7 +10,7 @@ from broker_service.model import Appended
 from broker_service.store.batch import Batch
 from broker_service.store.files import Files
 from broker_service.store.message_store import MessageStore, StoreConfig
-from broker_service.store.ranges import Piece, TagsCodes
+from broker_service.store.ranges import RangeAnswer, TagsCodes
 
 HOST = record.encode_host("127.0.0.1", 10911)
 LOG_FILE = 4096
@@ -122,11 +122,11 @@ def queue_bodies(store: MessageStore, topic: str, queue_id: int) -> list[bytes]:
 
 def read_range(
     store: MessageStore, topic: str, queue_id: int, first: int, until: int, max_bytes: int, tags: TagsCodes = None
-) -> tuple[Piece, bytes]:
+) -> tuple[RangeAnswer, bytes]:
     """One range: what the frame has of it first, and its records."""
     found = store.read_ranges([(topic, queue_id, first, until)], max_bytes, tags)
-    piece = found.pieces[0]
-    return piece, b"".join(found.records)
+    answer = found.answers[0]
+    return answer, b"".join(found.records)
 
 
 def replay_frame(data: bytes) -> list[record.Record]:

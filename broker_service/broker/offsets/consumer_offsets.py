@@ -14,7 +14,7 @@ from typing import Any
 from broker_service.broker.metadata.config_table import DataVersion, JsonStore
 from broker_service.errors import StoreCorrupt
 from broker_service.store.offset_journal import NEVER, NO_OFFSET, LogPoint, OffsetEntry, OffsetJournal
-from broker_service.store.offset_merge import Committed, Queues, committed
+from broker_service.store.offset_merge import OffsetTable, Queues, merged_offsets
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class ConsumerOffsetTable:
         self._journal = journal
         self._log_point = log_point
         self._has_passed = has_passed
-        self._table: Committed = {}
+        self._table: OffsetTable = {}
         self._other: dict[str, Any] = {}  # RocketMQ's other fields: groupTopicMap, pullOffsetTable
         self._version = DataVersion()
         self._told: set[Place] = set()  # whose lower commits have been logged
@@ -237,7 +237,7 @@ class ConsumerOffsetTable:
         try:
             self._version = DataVersion.from_json(content.pop("dataVersion", None) or {})
             offset_table = content.pop("offsetTable", None) or {}
-            self._table = committed(offset_table, generations, raised_at, self._journal.replay())
+            self._table = merged_offsets(offset_table, generations, raised_at, self._journal.replay())
         except (TypeError, ValueError, AttributeError) as error:
             raise StoreCorrupt(f"{self._file}: {error}; correct it or put its .bak in its place") from error
         self._other = content

@@ -40,7 +40,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    records: list[memoryview]  # pieces of the log: to be copied before anything else is done with the store
+    records: list[memoryview]  # slices of the log: to be copied before anything else is done with the store
     sizes: bytes
     segments: list[Segment]
     suggested_broker_id: int
@@ -93,14 +93,14 @@ class RangePath:
         found = self._broker.store.read_ranges(wanted, frame_bytes, tags, entries)
         segments = [
             Segment(
-                index + piece.span_index,
-                piece.count,
-                piece.next_offset,
-                piece.min_offset,
-                piece.max_offset,
-                piece.status,
+                index + answer.span_index,
+                answer.count,
+                answer.next_offset,
+                answer.min_offset,
+                answer.max_offset,
+                answer.status,
             )
-            for piece in found.pieces
+            for answer in found.answers
         ]
         suggestion = self._access.reader(group).suggested_broker_id(from_slave=found.suggest_pull_from_slave)
         last = segments[-1]

@@ -26,16 +26,16 @@ def dump(directory: Path, survey: Survey | None = None) -> Iterator[Line]:
     survey = survey or Survey()
     files = numbered_files(directory / "commitlog")
     log_min = log_max = int(files[0].name) if files else 0
-    for piece in survey.log_pieces(directory):
-        if isinstance(piece, Whole):
-            yield from _messages(piece.records)
-            log_max = piece.offset + int(piece.records.sizes.sum())
-        elif isinstance(piece, Blank):
-            yield {"kind": "blank", "commitLogOffset": piece.offset, "storeSize": piece.size}
-            log_max = piece.offset + piece.size
-        elif isinstance(piece, Damaged):
-            yield {"kind": "damaged", "commitLogOffset": piece.offset, "storeSize": piece.size, "reason": piece.reason}
-            log_max = piece.offset + piece.size
+    for part in survey.log_parts(directory):
+        if isinstance(part, Whole):
+            yield from _messages(part.records)
+            log_max = part.offset + int(part.records.sizes.sum())
+        elif isinstance(part, Blank):
+            yield {"kind": "blank", "commitLogOffset": part.offset, "storeSize": part.size}
+            log_max = part.offset + part.size
+        elif isinstance(part, Damaged):
+            yield {"kind": "damaged", "commitLogOffset": part.offset, "storeSize": part.size, "reason": part.reason}
+            log_max = part.offset + part.size
     for queue in queues(directory, log_min):
         survey.queues += 1
         entries = queue.read(queue.min_offset, queue.max_offset)

@@ -1,4 +1,4 @@
-"""A file of a store directory, read piece by piece without a broker.
+"""A file of a store directory, read chunk by chunk without a broker.
 
 Not mapped: a sector that the disk cannot read is then an error, and not a signal that ends the process without a word.
 """
@@ -26,15 +26,15 @@ class OfflineFile:
         """`size` bytes; fewer only where the file ends.  ReadFailed if the disk cannot read them."""
         handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            pieces = []
-            while size > 0 and (piece := os.pread(handle, size, at)):
-                pieces.append(piece)
-                at, size = at + len(piece), size - len(piece)
+            chunks = []
+            while size > 0 and (chunk := os.pread(handle, size, at)):
+                chunks.append(chunk)
+                at, size = at + len(chunk), size - len(chunk)
         except OSError as error:
             raise ReadFailed.of(self.path, at, error) from error
         finally:
             os.close(handle)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def is_zero(self, at: int) -> bool:
         """Whether there are only zeros from there to the end."""

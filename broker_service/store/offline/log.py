@@ -55,35 +55,35 @@ class Tail:
     reason: str
 
 
-Piece = Whole | Blank | Damaged | Tail
+LogPart = Whole | Blank | Damaged | Tail
 
 
-def log_pieces(directory: Path) -> Iterator[Piece]:
+def log_parts(directory: Path) -> Iterator[LogPart]:
     """Everything in `commitlog/`, in physical order; a Tail comes last, unless there is no file."""
     files = numbered_files(directory / "commitlog")
     for number, path in enumerate(files):
-        yield from _file_pieces(path, is_last=number == len(files) - 1)
+        yield from _file_parts(path, is_last=number == len(files) - 1)
 
 
-def _file_pieces(path: Path, *, is_last: bool) -> Iterator[Piece]:
+def _file_parts(path: Path, *, is_last: bool) -> Iterator[LogPart]:
     file, start, at = OfflineFile(path), int(path.name), 0
     while at < file.size:
         reason = ""
         data = file.read(at, _CHUNK)
-        chain = walk(data, 0, len(data))
-        if not len(chain.sizes) and chain.stop is Stop.END and len(data) < chain.next_size <= file.size - at:
-            data = file.read(at, chain.next_size)  # a record larger than a chunk
-            chain = walk(data, 0, len(data))
-        if len(chain.sizes):
-            records = Records.walk(np.frombuffer(data, np.uint8)[: chain.end], sizes=chain.sizes)
+        walked = walk(data, 0, len(data))
+        if not len(walked.sizes) and walked.stop is Stop.END and len(data) < walked.next_size <= file.size - at:
+            data = file.read(at, walked.next_size)  # a record larger than a chunk
+            walked = walk(data, 0, len(data))
+        if len(walked.sizes):
+            records = Records.walk(np.frombuffer(data, np.uint8)[: walked.end], sizes=walked.sizes)
             good, reason = _sound(records, start + at)
             if good:
                 yield Whole(start + at, records[:good])
                 at += int(records.sizes[:good].sum())
             if not reason:
                 continue
-        elif chain.stop is Stop.BLANK and at + chain.next_size == file.size:
-            yield Blank(start + at, chain.next_size)
+        elif walked.stop is Stop.BLANK and at + walked.next_size == file.size:
+            yield Blank(start + at, walked.next_size)
             at = file.size
             continue
         reason = reason or _reason(file, at)

@@ -1,4 +1,4 @@
-"""Committed offsets as they lie on disk, read without a broker."""
+"""OffsetTable offsets as they lie on disk, read without a broker."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 from broker_service.store.json_file import loads
 from broker_service.store.offset_journal import read_journal
-from broker_service.store.offset_merge import committed
+from broker_service.store.offset_merge import merged_offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ def committed_offsets(directory: Path) -> list[CommittedOffset]:
     try:
         offset_table = _read_json(directory / "config" / "consumerOffset.json").get("offsetTable", {})
         generations = _read_json(directory / "rocketsim" / "offset_generations.json").get("generations", {})
-        table = committed(offset_table, generations, {}, read_journal(directory / "rocketsim" / "offsets.journal"))
+        table = merged_offsets(offset_table, generations, {}, read_journal(directory / "rocketsim" / "offsets.journal"))
     except (TypeError, AttributeError) as error:
         raise ValueError(f"no table of offsets: {error}") from error
     return [

@@ -7,12 +7,12 @@ from pathlib import Path
 from broker_service.errors import NotFound
 from broker_service.store.format_version import check_version
 from broker_service.store.offline.file import numbered_files
-from broker_service.store.offline.log import Blank, Damaged, Piece, Whole, log_pieces
+from broker_service.store.offline.log import Blank, Damaged, LogPart, Whole, log_parts
 
 
 @dataclass(slots=True)
 class Survey:
-    """Counted as it goes; `watch` is called after each piece of the log."""
+    """Counted as it goes; `watch` is called after each part of the log."""
 
     log_files: int = 0
     log_bytes: int = 0  # of `total_bytes`: from the log's beginning to its end, which lies before the last file's
@@ -34,18 +34,18 @@ class Survey:
             "queues": self.queues,
         }
 
-    def log_pieces(self, directory: Path) -> Iterator[Piece]:
+    def log_parts(self, directory: Path) -> Iterator[LogPart]:
         """Those of `offline`, counted."""
         files = numbered_files(directory / "commitlog")
         self.log_files, self.total_bytes = len(files), sum(path.stat().st_size for path in files)
         start = int(files[0].name) if files else 0
-        for piece in log_pieces(directory):
-            if isinstance(piece, Whole):
-                self.records += len(piece.records)
-                self.log_bytes = piece.offset + int(piece.records.sizes.sum()) - start
-            elif isinstance(piece, Blank | Damaged):
-                self.log_bytes = piece.offset + piece.size - start
-            yield piece
+        for part in log_parts(directory):
+            if isinstance(part, Whole):
+                self.records += len(part.records)
+                self.log_bytes = part.offset + int(part.records.sizes.sum()) - start
+            elif isinstance(part, Blank | Damaged):
+                self.log_bytes = part.offset + part.size - start
+            yield part
             self.watch(self)
 
 

@@ -95,19 +95,19 @@ class _Verification:
             yield self._finding(Severity.DAMAGE, files[-1], files[-1].stat().st_size, what)
 
     def _log(self) -> Iterator[Finding]:
-        for piece in self._survey.log_pieces(self._directory):
-            if isinstance(piece, Whole):
-                end = piece.offset + int(piece.records.sizes.sum())
-                self._index.compare(index_keys(piece.records), piece.offset, end)
-                yield from self._replay(piece.records)
-            elif isinstance(piece, Blank):
-                self._index.compare(NO_KEYS, piece.offset, piece.offset + piece.size)
-            elif isinstance(piece, Damaged):
-                what = f"{piece.size} bytes of the log, from {piece.offset} on, hold no record: {piece.reason}"
-                yield self._finding(Severity.DAMAGE, piece.path, piece.offset - int(piece.path.name), what)
-            elif isinstance(piece, Tail):
-                self._log_end = piece.offset
-                yield from self._tail(piece)
+        for part in self._survey.log_parts(self._directory):
+            if isinstance(part, Whole):
+                end = part.offset + int(part.records.sizes.sum())
+                self._index.compare(index_keys(part.records), part.offset, end)
+                yield from self._replay(part.records)
+            elif isinstance(part, Blank):
+                self._index.compare(NO_KEYS, part.offset, part.offset + part.size)
+            elif isinstance(part, Damaged):
+                what = f"{part.size} bytes of the log, from {part.offset} on, hold no record: {part.reason}"
+                yield self._finding(Severity.DAMAGE, part.path, part.offset - int(part.path.name), what)
+            elif isinstance(part, Tail):
+                self._log_end = part.offset
+                yield from self._tail(part)
 
     def _tail(self, tail: Tail) -> Iterator[Finding]:
         at = tail.offset - int(tail.path.name)
