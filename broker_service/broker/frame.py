@@ -1,6 +1,6 @@
-"""What a send frame must be before it is appended: refused as a whole, or good as a whole.  Pure.
+"""Checks a client's frame before it is appended; it is accepted or refused as a whole.  Pure.
 
-Everything the log takes from a client is checked here, because what is in the log is copied and served as it is.
+Slaves and readers get the log's bytes as they are, so everything a client can get wrong is checked here.
 """
 
 from dataclasses import dataclass

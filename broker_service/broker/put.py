@@ -1,4 +1,4 @@
-"""PutPath: what a frame goes through from the client to its acknowledgement."""
+"""PutPath: a frame's way from the client through checks and the append to its acknowledgement."""
 
 import asyncio
 import logging

@@ -1,7 +1,7 @@
-"""Takes the records that queue entries point to out of the log, in queue order, as few pieces of it.
+"""Reads the records that queue entries point to, in queue order, as few slices of the mapped log.
 
-Neighbours are one piece: a view over the mapped file, nothing is copied.  Where there are many pieces, Arrow copies
-them into one: views over the maps, cast to `binary`, which copies in C.
+Neighbouring records are one slice, a view over the mapped file.  Many slices are copied into one buffer by Arrow: views
+over the maps, cast to `binary`, which copies in C.
 """
 
 import numpy as np

@@ -1,5 +1,5 @@
-"""RocketMQ's `checkpoint`: up to which store time, and which offset, everything is on disk.  An older one only makes
-recovery longer.
+"""RocketMQ's `checkpoint`: up to which store time and offset everything is on disk.  An outdated checkpoint only
+makes recovery longer.
 
     0             8             16           24                    32                 40
     | log until   | queues until| index until| master flushed off.| confirm offset   | queues' log offset | zeros …
@@ -28,7 +28,7 @@ class Checkpoint:
 
     @classmethod
     def load(cls, files: Files, path: Path) -> "Checkpoint":
-        """Zeros if it is missing or makes no sense: then recovery starts at the first file."""
+        """All zeros if the file is missing or invalid: recovery then starts at the first log file."""
         try:
             data = files.read(path)
         except FileNotFoundError:

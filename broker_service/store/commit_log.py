@@ -1,7 +1,7 @@
-"""The log: files of one size, named by the offset they start at, all topics in one order.
+"""The commit log: files of one size, each named by the offset it starts at; the messages of all topics in one order.
 
-It knows positions and bytes; `log_scanner.py` knows records.  One thread writes; `sync` is for the flush thread and
-touches only what is named there.
+This module handles positions and bytes; `log_scanner.py` handles records.  One thread writes; the flush thread calls
+`sync` only.
 """
 
 from collections.abc import Iterable, Iterator
@@ -64,15 +64,15 @@ class CommitLog:
     # --- files ----------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Finds the files.  `check_files` comes next; `end_offset` is for recovery to find."""
+        """Lists the files.  `check_files` comes next, and recovery sets `end_offset`."""
         self._files.make_directory(self.directory)
         self.starts = [int(name) for name in self._files.names(self.directory) if name.isdigit()]
         self.end_offset = self._base = self.min_offset
 
     def check_files(self, flushed: int | None) -> list[Path]:
-        """Refuses a gap and a file of another size, but for what a power loss leaves of files that were made or cut off
-        since the last flush: some of their names, and of their bytes less than all.  Files behind a gap are deleted and
-        returned; what is left is looked at as the rest of the log is.
+        """StoreCorrupt for a gap between files, or a file of another size, below the flushed offset.  Above it a power
+        loss may take files and leave others short: files behind a gap are deleted and returned, short ones are extended
+        or deleted, and what is left is scanned like the rest of the log.
         """
         behind_gap = self._behind_gap(flushed)
         while self.starts and self.starts[-1] >= (flushed or 0) and self._was_being_made(self.path(self.starts[-1])):
@@ -103,7 +103,7 @@ class CommitLog:
         return []
 
     def _was_being_made(self, path: Path) -> bool:
-        """Whether a crash came between the file's name and its size: it has not been written to."""
+        """Whether the process died between creating the file and allocating it: nothing was written to it."""
         return self._files.size(path) < self.file_size and not any(self._files.read(path))
 
     def has_no_records(self) -> bool:
@@ -111,7 +111,7 @@ class CommitLog:
         return not any(any(self.peek(start, 8)) for start in self.starts)
 
     def begin_at(self, offset: int) -> None:
-        """An empty log starts at this offset: that of a new slave whose master has deleted its first files."""
+        """Makes an empty log start at this offset, for a new slave whose master has deleted its first files."""
         assert not self.starts and offset % self.file_size == 0, f"{self} cannot begin at {offset}"
         self._base = self.end_offset = offset
 
@@ -168,15 +168,16 @@ class CommitLog:
     # --- writing --------------------------------------------------------------------------------------------------
 
     def write(self, slices: Iterable[tuple[int, Buffer]]) -> None:
-        """Writes behind the end, each slice within one file.  Nothing counts until `end_offset` is set; after an error
-        (OSError) the caller calls `take_back`."""
+        """Writes behind the end, each slice within one file.  The caller then sets `end_offset`, or calls
+        `take_back` after an OSError.
+        """
         self.clean()
         for offset, data in slices:
             start = self.start_of(offset)
             self._files.pwrite(self._write_handle(start), data, offset - start)
 
     def take_back(self, end: int) -> None:
-        """Zeroes what a failed append may have left between the end and `end`: a stale record must never come alive."""
+        """Zeroes what a failed append may have left between the end and `end`: recovery would take it for records."""
         self._dirty = (self.end_offset, end)
         try:
             self.clean()
@@ -196,8 +197,9 @@ class CommitLog:
             self._files.pwrite(self._write_handle(start), b"\0", self.end_offset - start)
 
     def write_again(self, offset: int, data: Buffer) -> None:
-        """Bytes of one file that were found there: the kernel may call their pages clean although they never reached
-        the disk.  The next sync takes them there."""
+        """Writes bytes of one file again that were read from the same place.  After a failed sync the kernel may
+        hold them in pages it calls clean; the next sync writes these.
+        """
         start = self.start_of(offset)
         try:
             self._files.pwrite(self._write_handle(start), data, offset - start)
@@ -208,16 +210,17 @@ class CommitLog:
             ) from error
 
     def write_range_again(self, offset: int, end: int) -> None:
-        """The same for bytes that nobody has read: blank records."""
+        """As `write_again`, for bytes that the caller has not read: blank records."""
         while offset < end:
             data = self.peek(offset, min(_CHUNK, end - offset))
             self.write_again(offset, data)
             offset += len(data)
 
     def cut(self, offset: int, *, in_doubt: bool = False) -> int:
-        """Makes `offset` the end; what was behind it is gone from the disk on return.  Returns where that ended.
+        """Makes `offset` the end; on return everything behind it is zero on disk.  Returns the end of what was not
+        zero.
 
-        `in_doubt`: zeros that are there already may be in the page cache only.
+        `in_doubt`: existing zeros are written again, since they may be in the page cache only.
         """
         self.end_offset = offset = max(offset, self.min_offset)
         self.delete_after(self.first_spare(offset))
@@ -294,8 +297,8 @@ class CommitLog:
         self._created += 1
 
     def sync(self, flushed: int, end: int) -> None:
-        """The flush thread's: on return everything up to `end` is on disk, given that everything up to `flushed`
-        was.
+        """Called by the flush thread: on return everything up to `end` is on disk, given that everything up to
+        `flushed` was.
         """
         created = self._created
         for start, handle in tuple(self._writing.items()):
@@ -334,12 +337,12 @@ class CommitLog:
         return data
 
     def peek(self, offset: int, size: int) -> bytes:
-        """What a file has there, behind the end, too; never across files."""
+        """Up to `size` bytes of one file, also from behind the end of the log."""
         start = self.start_of(offset)
         return self._open.read(self.path(start), min(size, start + self.file_size - offset), offset - start)
 
     def view_of(self, offset: int, size: int) -> memoryview:
-        """The same bytes where the file is mapped, not copied."""
+        """As `read`, but a view of the mapped file instead of a copy."""
         start, size = self._there(offset, size)
         if size > 0:
             self.need(range(offset // BLOCK, (offset + size - 1) // BLOCK + 1))
@@ -358,7 +361,7 @@ class CommitLog:
             self.need(blocks_of(offsets, sizes))
 
     def need(self, blocks: Iterable[int]) -> None:
-        """Has these blocks in memory, so that they can be looked at through a map.
+        """Makes sure that these blocks are in memory, so that a map of them can be read without waiting.
 
         Cold, unless it may wait for the disk; ReadFailed, if the disk cannot read them.
         """
@@ -385,11 +388,11 @@ class CommitLog:
             at = stop
 
     def age(self) -> None:
-        """What is known to be in memory is to be looked at again soon; to be called every few seconds."""
+        """Lets the knowledge of what is in memory expire; to be called every few seconds."""
         self._residency.age(self.end_offset)
 
     def view(self, start: int) -> memoryview:
-        """A whole file, read-only, as it is now and will be; to be looked at where `need` was asked for it."""
+        """A read-only view of a whole file that shows later writes too; read only blocks that `need` was called for."""
         return self._open.map(self.path(start))
 
     def __str__(self) -> str:

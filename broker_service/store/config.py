@@ -1,4 +1,4 @@
-"""What a store is told once, when it is opened."""
+"""StoreConfig: the settings of a store."""
 
 from dataclasses import dataclass
 from pathlib import Path

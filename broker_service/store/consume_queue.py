@@ -1,10 +1,10 @@
-"""One queue of one topic: queue offset -> where the record is, in files of 20-byte entries.
+"""A consume queue: for each queue offset of one queue where its record lies, in files of 20-byte entries.
 
     0                     8        12             20
     | commit_log_offset 8 | size 4 | tags_code 8 |     big-endian; number = queue offset; then zeros
 
-Everything here can be made again from the log.  A first file that does not start with the queue's first entry is filled
-up with entries of size MAX_INT, as RocketMQ does; they are nobody's record.
+A queue can be rebuilt from the log.  If the first file does not start with the queue's first entry, the entries
+before it are fillers of size MAX_INT, as in RocketMQ.
 """
 
 from pathlib import Path
@@ -82,7 +82,7 @@ class ConsumeQueue:
         return damage
 
     def _check_files(self) -> str | None:
-        """Drops files that cannot be used, and what comes behind them."""
+        """Deletes files that cannot be used, and those behind them."""
         for number, start in enumerate(self._starts):
             path = self._path(start)
             size = self._files.size(path)
@@ -103,9 +103,11 @@ class ConsumeQueue:
     # --- writing --------------------------------------------------------------------------------------------------
 
     def put(self, queue_offset: int, entries: Entries) -> None:
-        """Writes entries at their place, over what may be there; OSError leaves min, max and `log_end` as they were."""
+        """Writes entries at their position, replacing what is there; after an OSError min, max and `log_end` are
+        unchanged.
+        """
         if self._starts and self.min_offset == self.max_offset != queue_offset:
-            self._cut_files(0)  # Nothing in it that anybody can read: it begins anew.
+            self._cut_files(0)  # It has no readable entry, so it restarts at the new offset.
             self._drop(self._starts.pop())
         if not self._starts:
             self._begin(queue_offset)
@@ -119,7 +121,9 @@ class ConsumeQueue:
             self.log_end = sum(_OFFSET_AND_SIZE.unpack_from(data, len(data) - ENTRY_SIZE))
 
     def begin_at(self, queue_offset: int) -> None:
-        """An empty queue whose next entry has this offset, also after a restart: its file remembers it."""
+        """Makes the queue empty, with this offset for its next entry; the name of its file keeps that across
+        restarts.
+        """
         if self._starts or not queue_offset:
             return
         self._begin(queue_offset)
@@ -146,7 +150,7 @@ class ConsumeQueue:
         self.min_offset = self.max_offset = queue_offset
 
     def _write(self, queue_offset: int, data: bytes) -> None:
-        """One write, mostly: with thousands of queues this is where an append's time goes."""
+        """Usually one write; with thousands of queues most of an append's time is spent here."""
         at = queue_offset * ENTRY_SIZE
         while data:
             start = at - at % self.file_size
@@ -172,7 +176,7 @@ class ConsumeQueue:
         self._starts.append(start)
 
     def take_back(self, max_offset: int, log_end: int) -> None:
-        """Undoes puts of a failed append: zeroes what they left, as far as the disk lets us."""
+        """Undoes the puts of a failed append: zeroes what they wrote, as far as the disk allows."""
         self.max_offset, self.log_end = max_offset, log_end
         self.min_offset = min(self.min_offset, max_offset)
         try:
@@ -281,7 +285,7 @@ class ConsumeQueue:
         return True
 
     def forget_from(self, queue_offset: int) -> None:
-        """Entries from there on are not to be trusted; the log knows them."""
+        """Drops the entries from this queue offset on; they can be rebuilt from the log."""
         if self.first_offset <= queue_offset < self.max_offset:
             self.max_offset = queue_offset
             self.min_offset = min(self.min_offset, queue_offset)

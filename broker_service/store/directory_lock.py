@@ -1,4 +1,4 @@
-"""`lock` and `abort`: who has the store's directory, and whether the last who had it closed it."""
+"""The files `lock` and `abort`: which process uses the store's directory, and whether the last one closed it."""
 
 import logging
 import os
@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 class DirectoryLock:
-    """Taken when it is made (StoreLocked if another process has it), as RocketMQ takes it."""
+    """Held from its construction on; StoreLocked if another process holds it.  Compatible with RocketMQ's lock."""
 
     def __init__(self, files: Files, root: Path) -> None:
         self._files = files
@@ -31,9 +31,9 @@ class DirectoryLock:
         self.was_closed = not files.exists(self._abort)
 
     def mark_open(self) -> None:
-        """Until `mark_closed` a start finds that the store was not closed.
+        """From now until `mark_closed` a start finds that the store was not closed.
 
-        On a full disk the file stays empty, or is not made: the flushed offset says the same, in blocks that it has.
+        On a full disk the file may be empty or missing; the flushed offset, whose blocks are allocated, says the same.
         """
         with Attempt() as marking:
             self._files.write_atomically(self._abort, str(os.getpid()).encode())

@@ -1,5 +1,4 @@
-"""From records to consume-queue entries.  Pure: what is written on the append path and what a rebuild writes is decided
-here once.
+"""From records to consume-queue entries.  Pure; used by appends and by rebuilds alike.
 
 As RocketMQ: prepared and rolled-back transactional records get no entry; a record of the delay topic keeps its delivery
 time where others keep the hash of their tags.

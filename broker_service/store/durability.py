@@ -1,8 +1,8 @@
-"""What is on disk: the flushed offset, the checkpoint, and the syncs that move them.
+"""Durability: the syncs, and the flushed offset and checkpoint that they move.
 
-`flush` is the flush thread's; everything else is the event loop's.  The lock is held for a whole flush; the loop takes
-it only to cut the log back, which must not happen under a sync.  A cut lowers `flushed` under the lock; what the loop
-hears of a flush that was done before, it asks `flushed` for.
+The flush thread calls `flush`; the event loop calls everything else.  A flush holds the lock; the loop takes it only to
+cut the log, which must not happen during a sync.  A cut lowers `flushed` under the lock, so the loop reads `flushed` to
+see how far a flush got.
 """
 
 import logging
@@ -49,13 +49,13 @@ class Durability:
         self._requests: deque[ThoroughFlush] = deque()
 
     def load(self) -> Flushed | None:
-        """What the last run left; None if it never said.  StoreCorrupt if what it said cannot be read."""
+        """What the last process noted; None if there is no note.  StoreCorrupt if the note is damaged."""
         self.checkpoint = Checkpoint.load(self._disk, self._checkpoint_path)
         self.last_timestamp = self.checkpoint.log_timestamp
         return self._flushed_file.load(log_is_empty=self._log.has_no_records())
 
     def set_flushed(self, flushed: Flushed) -> None:
-        """Says so at once and durably: after a recovery, before a cut, at a clean stop."""
+        """Notes the flushed offset and syncs the note: after a recovery, before a cut, at a clean stop."""
         self.flushed = flushed.offset
         self._flushed_file.save(flushed, sync=True)
 
@@ -72,7 +72,7 @@ class Durability:
         self._requests.append(replace(thorough, queues=replace(thorough.queues, paths=paths)))
 
     def void_requests(self) -> None:
-        """What waits to be flushed is still to be synced, but what it would say then is not true any more: a cut."""
+        """After a cut: files that wait for a flush are still synced, but nothing is noted about them."""
         self._requests = deque(replace(request, is_void=True) for request in self._requests)
 
     @property

@@ -1,7 +1,7 @@
-"""The seam to the disk: everything the store asks of a file system, and nothing it does not.
+"""Files: every file-system operation that the store uses.
 
-`Files` is the real disk.  Tests put a disk in its place that tears, fills up, fails and loses power.  Methods raise
-OSError; `refusal` turns one into the error a caller of the store gets.
+Tests replace it by a disk that tears writes, fills up, fails and loses power.  Methods raise OSError; `refusal` turns
+one into the error that a caller of the store gets.
 """
 
 import contextlib
@@ -199,8 +199,8 @@ class Files:
         return path.read_bytes()
 
     def read_synced(self, path: Path) -> bytes:
-        """As `read`, and no power loss takes back what was found, nor that there was nothing: a process that was killed
-        may have put the file there, or removed it, and not synced that.
+        """As `read`, after a sync of the file and its directory: a killed process may have created, replaced or
+        removed the file without a sync, and a power loss must not undo what the caller has acted on.
         """
         if self.exists(path.parent):
             self.sync_directory(path.parent)

@@ -1,4 +1,4 @@
-"""Remembers, across restarts, up to where the log is known to be on disk: `rocketsim/flushed`.
+"""`rocketsim/flushed`: up to which offset the log is known to be on disk, across restarts.
 
 Two slots of a sector each, written in turn, so that a torn write leaves the other one:
 
@@ -30,7 +30,7 @@ class Flushed:
 
     @property
     def is_of_an_open_store(self) -> bool:
-        """Whether it was not written by a clean stop; of an empty log nobody can tell."""
+        """Whether something else than a clean stop wrote it; not known for an empty log."""
         return self.offset > 0 and not self.tail_size
 
 

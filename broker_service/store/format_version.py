@@ -16,7 +16,7 @@ _NAME = "rocketsim/format.json"
 
 
 def check_version(root: Path, files: Files | None = None) -> None:
-    """StoreTooNew for a directory that a newer version has written; nothing in it has been touched then."""
+    """StoreTooNew, before anything is changed, for a directory that a newer version has written."""
     path = root / _NAME
     content = JsonFile(path, files).load()
     version = 1 if content is None else content.get("version")
@@ -30,7 +30,7 @@ def check_version(root: Path, files: Files | None = None) -> None:
 
 
 def note_version(root: Path, files: Files | None = None) -> None:
-    """From now on the directory is of this version.  On a full disk that waits for the next start."""
+    """Writes this version into the directory.  On a full disk that is left to the next start."""
     file = JsonFile(root / _NAME, files)
     if file.load() == {"version": VERSION}:
         return

@@ -1,7 +1,7 @@
-"""The index files of a store: built behind the appends, in batches, from the log.
+"""The index files of a store, built in batches behind the appends.
 
-Whatever happened to it, the index can be made again from the log; it never holds up an append.  `position` is the log
-offset up to which it goes.
+The index can always be rebuilt from the log, and an append never waits for it.  `position` is the log offset up to
+which records are indexed.
 """
 
 from collections import deque
@@ -65,8 +65,8 @@ class Index:
     # --- loading --------------------------------------------------------------------------------------------------
 
     def load(self, *, clean: bool, sure_until: int | None) -> str:
-        """Opens the files, drops those that cannot be right; returns a line about it.  What is missing is built by
-        `work`.
+        """Opens the files and drops invalid ones; returns a line about that for the log.  `work` builds what is
+        missing.
 
         After an unclean stop the entries of records from `sure_until` on, or where that is unknown of the newest two
         files, are looked at and written again, since they may be in the page cache only.
@@ -121,7 +121,7 @@ class Index:
         return None if stored is None else set(stored["files"])
 
     def _resume(self) -> None:
-        """Goes on with the newest record that has entries: with those of them that are not there yet."""
+        """Sets `position` to the newest record that has entries; more of its entries may be missing."""
         self.position, self._entries_done = self._log.min_offset, 0
         files = [file for file in self._index_files if file.header.next_entry > 1]
         if not files or files[-1].header.last_offset < self.position:
@@ -147,17 +147,19 @@ class Index:
         return self._log.end_offset - self.position
 
     def offer(self, offset: int, size: int, records: Records) -> None:
-        """Appended records, `size` bytes back to back, so that they need not be read from the log again.
+        """Takes appended records, `size` bytes back to back, so that they need not be read from the log again.
 
-        The keys of many are taken at once, while their bytes and columns are in the processor's caches; then nothing of
-        them has to be kept.
+        The keys of many records are extracted at once, while their bytes and columns are in the CPU's caches; the
+        records themselves are then not kept.
         """
         if self._waiting_bytes + size <= _MAX_WAITING:
             self._waiting.append(_Waiting(offset, size, records if len(records) <= FEW else index_keys(records)))
             self._waiting_bytes += size
 
     def work(self, max_bytes: int, now_ms: int) -> None:
-        """Indexes about `max_bytes` more of the log.  A failing disk stops it until the next call."""
+        """Indexes about `max_bytes` more of the log.  After an error of the disk (`trouble`) the next call tries
+        again.
+        """
         stop = min(self._log.end_offset, self.position + max_bytes)
         try:
             while self.position < stop:
@@ -186,7 +188,7 @@ class Index:
         self.position = scan.end_offset if scan.end_offset > self.position else until
 
     def _next_parts(self) -> "list[_Waiting]":
-        """The first batch at hand; with those that follow it, if it is small."""
+        """The first waiting batch, joined with those that follow it if it is small."""
         parts: list[_Waiting] = []
         end, count = self._waiting[0].offset, 0
         for part in self._waiting:
@@ -351,7 +353,7 @@ def _keys_of(parts: list[_Waiting]) -> IndexKeys:
 
 
 def _keys_of_few(parts: list[Records]) -> list[IndexKeys]:
-    """Neighbours as one batch: one message costs as much as hundreds."""
+    """Joins neighbouring small batches: extracting keys costs as much for one message as for hundreds."""
     if len(parts) <= 1:
         return [index_keys(part) for part in parts]
     data = b"".join(part.data.data[part.parts[0].start : part.parts[-1].end] for part in parts)

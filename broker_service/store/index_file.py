@@ -1,4 +1,4 @@
-"""One index file: from the hash of a key to the records that have it, newest first.  RocketMQ's bytes.
+"""One index file in RocketMQ's format: the records for each hash of a key, newest first.
 
     0            8           16           24          32          36                  40
     | first time | last time | first offs.| last offs.| slots used| next entry number | slots 4 each | entries 20 each |
@@ -6,8 +6,8 @@
     entry: | hash 4 | commit_log_offset 8 | seconds since the first time 4 | previous entry of the slot 4 |
 
 A slot (hash % slots) holds its newest entry's number; entry 0 is not used.  Entries and header are written at once, in
-this order, so the header never counts what is not there; the slots are kept in memory and written now and then, for
-they follow from the entries.
+this order, so the header never counts entries that are missing.  The slots are kept in memory and written from time to
+time; they can be rebuilt from the entries.
 """
 
 import struct
@@ -55,7 +55,7 @@ class IndexHeader:
 
 @dataclass(slots=True)
 class Search:
-    """One look for a key: newest first, what lies before `before`, stored up to `until_ms`, as far as `budget` goes.
+    """A search for a key: entries before log offset `before`, stored up to `until_ms`, newest first, within `budget`.
 
     `budget` counts entries that are walked to, each a read of its own.
     """
@@ -152,7 +152,7 @@ class IndexFile:
         self._dirty_pages[:] = False
 
     def finish(self) -> None:
-        """The file is full: nothing of it is kept in memory any more."""
+        """Writes the slots of a full file and frees them."""
         self.write_slots()
         self._slots = None
 
@@ -230,7 +230,9 @@ class IndexFile:
                 yield offset, self.header.first_timestamp + seconds * 1000
 
     def _limit(self, search: Search) -> int:
-        """The number from which on entries are not asked for; a binary search: offsets and times are in order."""
+        """The number of the first entry that is not asked for, found by binary search: offsets and times are in
+        order.
+        """
         head = self.header
         low, high = 1, head.next_entry
         if head.last_offset < search.before and head.last_timestamp <= search.until_ms:
@@ -262,8 +264,8 @@ class IndexFile:
         return self._scan(hash_code, limit, search)
 
     def _scan(self, hash_code: int, limit: int, search: Search) -> int:
-        """The newest entry with this hash before `limit`, looked for among all; 0 if there is none, or the budget is
-        spent.
+        """The newest entry with this hash before `limit`, found by a scan of all entries; 0 if there is none or the
+        budget is spent.
         """
         while limit > 1 and search.budget > 0:
             begin = max(limit - _SCAN, 1)

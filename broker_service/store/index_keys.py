@@ -1,4 +1,4 @@
-"""What of a record goes into the index: the hashes of its keys, in RocketMQ 5.5's order.  Pure.
+"""The index entries of a record: hashes of its keys, in RocketMQ 5.5's order.  Pure.
 
 UNIQ_KEY and each of KEYS as TOPIC#KEY, then the tags as TOPIC#T#TAGS.  Rolled-back transactional records have none.
 """

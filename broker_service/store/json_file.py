@@ -29,7 +29,7 @@ def loads(text: str) -> Any:
 
 
 def dumps(value: Any) -> str:
-    """As RocketMQ lays its files out: tabs, names in order."""
+    """In RocketMQ's layout: indented by tabs, names sorted."""
     return json.dumps(value, ensure_ascii=False, indent="\t", separators=(",", ":"), sort_keys=True)
 
 
@@ -42,8 +42,9 @@ class JsonFile:
         self._files = files or Files()
 
     def load(self) -> dict[str, Any] | None:
-        """The content, from the backup if the file is missing or damaged; None if neither was ever written.  What it
-        says can be acted on: it is on disk."""
+        """The content, from the backup if the file is missing or damaged; None if neither was ever written.
+        StoreCorrupt if both are damaged.  What is returned is on disk: a power loss does not take it back.
+        """
         damage = []
         for path in (self.path, self.backup):
             try:
@@ -78,7 +79,7 @@ class JsonFile:
         return str(self.path)
 
     def remove(self) -> None:
-        self._files.remove(self.backup)  # first: alone it would pass for the content
+        self._files.remove(self.backup)  # first: `load` would read it in place of a missing file
         self._files.remove(self.path)
 
 

@@ -1,6 +1,7 @@
-"""Follows the chain of record sizes through log bytes: the one thing in a log that has to be walked.  Pure.
+"""Scans log bytes for records.
 
-A log is a chain because each record only says its own size.  Runs of equal size, the usual case, are taken in one step.
+A record has only its own size, so records are found one after the other.  Extents of records of equal size, the usual
+case, are taken in one step.
 """
 
 import struct

@@ -2,13 +2,12 @@
 
     1b851995 ["group","topic",{"0":[generation,offset],"1":[generation,offset,[epoch,epoch id,log offset]]}]
 
-A line begins with the CRC-32 of its JSON, but for those of older versions.  One that is damaged is dropped by itself,
-and said so.  Entries merge forward when they are read again, but for a line with a `true` behind: what it says replaces
-what was.  A line is with the operating system when `append` returns, so SIGKILL takes nothing back.  `rotate` puts the
-lines so far aside; they go once the JSON file has them.
+A line begins with the CRC-32 of its JSON (not in older versions).  A damaged line is dropped alone, with a warning.  On
+replay an entry only raises an offset, unless its line ends with `true`: that one replaces it.  A line is in the page
+cache when `append` returns, so SIGKILL loses nothing.  `rotate` starts a new file; `drop` deletes the old ones once the
+JSON file has their offsets.
 
-The file is allocated before it is used, up to its reserve, and zeros follow the last line: commits go on for a while on
-a disk that is full.
+`reserve` bytes are allocated ahead and zeros follow the last line, so commits continue for a while on a full disk.
 """
 
 import json
@@ -29,7 +28,7 @@ RESERVE = 4 << 20  # bytes; some ten thousand commits
 
 
 class LogPoint(NamedTuple):
-    """A moment in the history of a log: where it ended then, and of whose time as master that end was."""
+    """A point in the history of a log: its end offset, and the epoch that was current."""
 
     epoch: int = 0
     epoch_id: int = 0
@@ -85,7 +84,7 @@ def read_journal(path: Path, files: Files | None = None) -> Iterator[Line]:
 
 
 class OffsetJournal:
-    """Not thread-safe but for `drop`, which may run beside anything else.
+    """Not thread-safe, except `drop`, which may run at any time.
 
     `reserve`: bytes that are allocated ahead, as far as the disk has them.
     """
@@ -130,7 +129,9 @@ class OffsetJournal:
         self._end = self._dirty = self._end + len(line)
 
     def _take_back(self, end: int) -> None:
-        """No half line may stand before the next whole one, and no line that was refused may come alive."""
+        """Removes what a failed append wrote: no partial line may precede a whole one, no refused line may be
+        replayed.
+        """
         self._dirty = max(self._dirty, end)
         try:
             self._clean()
@@ -148,9 +149,9 @@ class OffsetJournal:
         return self._end == 0
 
     def rotate(self) -> int:
-        """Put the lines so far aside and begin anew; returns the number that `drop` takes.
+        """Starts a new file; returns the number of the old one, for `drop`.
 
-        OSError where the disk has no room for the next file: everything goes on as it was.
+        OSError where the disk has no room for a new file: the old one stays in use.
         """
         path = _fresh(self._path)
         self._files.remove(path)
@@ -169,7 +170,7 @@ class OffsetJournal:
         return self._rotated
 
     def drop(self, number: int) -> None:
-        """The JSON file has everything up to this rotation."""
+        """Deletes the old files up to this number, once the JSON file has their offsets."""
         for older in _rotations(self._files, self._path):
             if older <= number:
                 self._files.remove(_rotated(self._path, older))

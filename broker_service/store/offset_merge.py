@@ -1,5 +1,5 @@
-"""What the three files of committed offsets say together: RocketMQ's `consumerOffset.json`, the generations beside it
-and the journal of what came since.  Pure: takes what was read, not files.
+"""Merges the three files of committed offsets: RocketMQ's `consumerOffset.json`, the generations beside it, and the
+journal of later commits.  Pure: takes their content, not files.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,8 +16,10 @@ def merged_offsets(
     raised_at: Mapping[str, Mapping[str, tuple[int, int, int]]],
     journal: Iterable[Line],
 ) -> OffsetTable:
-    """Merged forward; deleted entries, with offset -1, too.  ValueError, TypeError or AttributeError where the JSON is
-    not of this shape."""
+    """For each queue the highest (generation, offset), including deleted entries with offset -1.
+
+    ValueError, TypeError or AttributeError if the JSON has another shape.
+    """
     table: OffsetTable = {}
     for key, offsets in offset_table.items():
         table[_place(key)] = {int(queue): OffsetEntry(0, int(offset)) for queue, offset in offsets.items()}

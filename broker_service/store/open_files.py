@@ -1,7 +1,6 @@
-"""Handles and maps for reading, and handles of consume queues, opened when needed and bounded in number.
+"""OpenFiles: a bounded cache of handles and maps, opened when needed.
 
-Used by the event loop's thread alone: the flush thread opens what it syncs itself, so nothing here closes under its
-hands.
+Only the event loop's thread uses it; the flush thread opens what it syncs by itself.
 """
 
 from collections import OrderedDict

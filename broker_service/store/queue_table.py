@@ -1,8 +1,9 @@
-"""All consume queues, and what must be remembered of them across restarts.
+"""All consume queues, and what is kept about them across restarts.
 
-`rocketsim/queues.json` says, as of a log offset up to which everything is on disk, which offsets each queue has: what
-is less than that after a restart was damaged.  `rocketsim/queue_offsets.json` keeps the next queue offset of deleted
-topics, so that a topic made again goes on from there, and its old records stay out of the queues.
+`rocketsim/queues.json`, the summary, has the offset range of each queue as of a log offset up to which everything is
+on disk: a queue with less than that after a restart is damaged.  `rocketsim/queue_offsets.json`, the floors, has the
+next queue offset of deleted topics: if such a topic is created again, its queues continue there and its old records
+stay out.
 """
 
 import logging
@@ -73,9 +74,9 @@ class QueueTable:
     # --- from the log ---------------------------------------------------------------------------------------------
 
     def put(self, extent: QueueExtent) -> bool:
-        """Makes a queue have these entries, if it does not; what a deleted topic left in the log stays out.
+        """Writes entries that the queue lacks; records of a topic that was deleted since stay out.
 
-        False, and nothing is written, if they do not join the entries that the queue has.
+        False, and nothing is written, if they leave a gap behind the queue's entries.
         """
         entries, offset = extent.entries, extent.queue_offset
         skip = self._floors.get((extent.topic, extent.queue_id), 0) - offset
@@ -91,7 +92,7 @@ class QueueTable:
         return joined
 
     def append(self, queue: ConsumeQueue, extent: QueueExtent) -> None:
-        """The live path: entries of a record that was just appended."""
+        """Writes the entries of records that are being appended."""
         if extent.queue_offset >= queue.max_offset:
             queue.put(extent.queue_offset, extent.entries)
         elif not self.put(extent):
@@ -112,7 +113,7 @@ class QueueTable:
         ]
 
     def begin_at(self, floors: Iterable[tuple[str, int, int]]) -> None:
-        """Empty queues that go on from there."""
+        """Makes these queues empty, each with its floor as the next offset."""
         for topic, queue_id, queue_offset in floors:
             self.get_or_create(topic, queue_id).begin_at(queue_offset)
 
@@ -254,7 +255,7 @@ class QueueTable:
         return QueueSummary(stored["commitLogOffset"], bounds, stored.get("indexOffset"))
 
     def forget_summary(self) -> None:
-        """On return it does not come back, whatever happens."""
+        """On return a power loss does not bring it back."""
         self._summary_file.remove()
         self._files.sync_directory(self._summary_file.path.parent)
 
@@ -298,7 +299,7 @@ class QueueSync:
                 continue
 
     def save_summary(self) -> None:
-        """To be called when all that the summary speaks of is on disk."""
+        """To be called when everything the summary describes is on disk."""
         queues = _by_topic(dict(self.summary.bounds))
         offsets = {"commitLogOffset": self.summary.log_offset, "indexOffset": self.summary.index_offset}
         self.summary_file.save({**offsets, "queues": queues})

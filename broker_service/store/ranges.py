@@ -1,12 +1,11 @@
-"""Reads ranges of many queues as one frame: what feeds large readers.  The statuses are those of table D3, the limits
-our own.
+"""Reads ranges of many queues into one frame.  The statuses are those of RocketMQ's table D3, the limits our own.
 
 Python runs once a range, never once a record: the queue entries of all ranges are one array, and which of them are
 taken, how many fit and where their records lie is found for all of them at once.
 
     entries | queue 3: e e e e e | queue 7: e e e e | queue 9: e e e |
     taken   |          .   x x x |          x x x x |          x x x |   the others are filtered out, or removed
-    fitting |          .   x x x |          x x     |                |   full: the next frame goes on in queue 7
+    fitting |          .   x x x |          x x     |                |   full: the next frame continues in queue 7
 """
 
 from collections.abc import Iterable, Iterator
@@ -42,7 +41,9 @@ class Span(NamedTuple):
 
 @dataclass(slots=True)
 class RangeAnswer:
-    """What a frame has of a span: `count` messages up to `next_offset`; or why there is nothing there."""
+    """What a frame has of a span: `count` messages up to queue offset `next_offset`; `status` says why there are
+    none.
+    """
 
     span_index: int
     status: GetMessageStatus

@@ -1,4 +1,4 @@
-"""Brings log and queues to one state after a start: finds the log's end, cuts what is in doubt, mends the queues.
+"""Recovery at a start: finds the log's end, cuts a damaged tail, and makes the queues agree with the log.
 
 | what the store finds                       | where it looks                                                    |
 |--------------------------------------------|-------------------------------------------------------------------|
@@ -8,10 +8,10 @@
 |                                            | checkpoint; else everything                                       |
 | queues missing, behind or damaged          | all record heads                                                  |
 
-Damage below the flushed offset is StoreCorrupt: acknowledged messages are gone, and starting over them would hide it.
-Behind it the log is cut at the first bad record, filled with zeros and synced: stale records must not come alive again.
-After an unclean stop all behind it is written once more as it was found, before it counts as flushed: a sync that
-failed may have left it in the page cache only, on pages that no other sync would write.
+Damage below the flushed offset is StoreCorrupt: acknowledged messages are gone, and starting would hide that.  Above it
+the log is cut at the first bad record, filled with zeros and synced, so that no later scan finds stale records.  After
+an unclean stop the bytes above it are written again, unchanged, before they count as flushed: after a failed sync they
+may be in the page cache only, in pages that another sync does not write.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,7 +35,7 @@ TAIL_SIZE = 64 * 1024
 
 @dataclass(slots=True)
 class Recovery:
-    """What a start had to do.  `str()` is one line for the log."""
+    """What recovery did.  `str()` is one line for the log file."""
 
     clean: bool
     scanned_from: int | None = None
@@ -112,7 +112,7 @@ def recover(
 
 
 def dispatch(queues: QueueTable, records: Records, delay_levels_ms: Sequence[int]) -> Iterable[QueueKey]:
-    """Gives the queues the entries of these records; returns those whose entries would not join what is there."""
+    """Writes the queue entries of these records; returns the queues in which they would leave a gap."""
     return [
         (extent.topic, extent.queue_id) for extent in queue_extents(records, delay_levels_ms) if not queues.put(extent)
     ]
@@ -169,7 +169,7 @@ def _fill(
 
 
 def _known_end(log: CommitLog, flushed: Flushed | None) -> int | None:
-    """The end as remembered by a clean stop, if the log still ends that way."""
+    """The end that a clean stop noted, if the log's tail still matches."""
     if flushed is None or not log.min_offset <= flushed.offset <= log.file_end:
         return None
     end = flushed.offset

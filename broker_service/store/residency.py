@@ -1,8 +1,8 @@
-"""Which parts of the log are in memory: only those are looked at through its maps.
+"""Which blocks of the log are in memory; only those are read through maps.
 
-A map waits for the disk with the whole process, and a sector that cannot be read ends it with SIGBUS.  So a block that
-was neither written nor read a short while ago is read first: at once, if the page cache has it; else by whoever may
-wait, into nothing, and what the disk cannot read is an error there.
+Reading a map that is not in memory blocks the process, and a bad sector ends it with SIGBUS.  So a block that was not
+written or read in the last seconds is read first with `pread`: at once if the page cache has it, else by a thread that
+may wait.  A bad sector is an error there.
 """
 
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ class Cold(Exception):
 
 
 class Residency:
-    """The blocks that were found in memory since the `age` before the last one, and what was written since then."""
+    """Blocks found in memory, or written, since the last but one call of `age`."""
 
     def __init__(self) -> None:
         self._found: set[int] = set()
@@ -47,7 +47,7 @@ class Residency:
         return inf if since is None else since
 
     def unknown(self, blocks: Iterable[int]) -> list[int]:
-        """Those of the blocks that may have left memory."""
+        """The blocks that may have left memory."""
         since, found, before = self.written_from, self._found, self._found_before
         return [block for block in blocks if block not in found and block not in before and block * BLOCK < since]
 

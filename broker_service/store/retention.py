@@ -1,4 +1,4 @@
-"""Decides which log files go.  Pure; RocketMQ's rules.
+"""Which log files retention deletes, by RocketMQ's rules.  Pure.
 
 Files are deleted oldest first, a few at a time, never the newest: those whose messages have expired, in the hours of
 `delete_when` or when the disk is fuller than `disk_max_used_space_ratio`; and above `disk_clean_forcibly_ratio` also
@@ -17,8 +17,9 @@ MAX_FILES_A_ROUND = 10
 def expired_files(
     newest_timestamps: Iterable[int | None], now_ms: int, disk_used_percent: float, config: StoreConfig
 ) -> int:
-    """How many of the oldest files go.  `newest_timestamps` has one value per file but the newest: the store time of
-    its last messages, None if unknown.  A value is asked for only if it matters: each is a look into a file."""
+    """How many of the oldest files to delete.  `newest_timestamps` has one value per file but the newest: the store
+    time of its last messages, None if unknown.  It is consumed only as far as needed: each value costs a read.
+    """
     by_force = disk_used_percent > config.disk_clean_forcibly_ratio
     if not (by_force or disk_used_percent > config.disk_max_used_space_ratio or _is_time(now_ms, config.delete_when)):
         return 0

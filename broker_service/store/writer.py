@@ -1,7 +1,7 @@
-"""Appends: from records to bytes in the log and entries in the queues.
+"""Writer: appends records to the log and their entries to the queues.
 
-The order is log, queues, end offset: nothing counts before the last step, and a step that fails is taken back, so that
-a refused put leaves nothing that could be read, now or after a restart.
+The order is log, queues, end offset; only the end offset makes records visible.  A step that fails is undone, so that a
+refused put leaves nothing that could be read, now or after a restart.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,7 +43,7 @@ class Writer:
     ) -> None:
         self.trouble: str | None = None  # why writes fail now; may pass
         self.disk_too_full: str | None = None  # by the retention's measure
-        self.partial = bytearray()  # the beginning of a replicated record whose rest has not come
+        self.partial = bytearray()  # the beginning of a replicated record that is not complete
         self._disk = disk
         self._config = config
         self._log = log

@@ -1,7 +1,7 @@
-"""Looks into a store directory without a broker: `dump` says what is in it, `verify` what is wrong with it.
+"""`rocketsim store dump`: the content of a store directory, read without a broker.
 
-Reads only, takes no lock, and works on RocketMQ's own stores; the lines of the dump are those that RocketMQ's own
-code was made to print of the golden store.
+It takes no lock, changes nothing, and works on RocketMQ's stores.  The lines are those that RocketMQ's own code printed
+for the golden store of the tests.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 """A file of a store directory, read chunk by chunk without a broker.
 
-Not mapped: a sector that the disk cannot read is then an error, and not a signal that ends the process without a word.
+It is not mapped, so a sector that the disk cannot read is an error instead of SIGBUS.
 """
 
 import os

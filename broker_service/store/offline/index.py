@@ -1,5 +1,4 @@
-"""Index files as they lie on disk, looked at without a broker: whether they hold together, and what they have of a
-stretch of the log.
+"""Index files, read without a broker: whether each is consistent, and whether its entries are those of the log.
 
 How many slots a file has is only in the broker's configuration.  It follows from where the last entry lies, which the
 header tells by its log offset and number.

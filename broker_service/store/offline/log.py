@@ -1,7 +1,7 @@
-"""The commit log as it lies on disk, read without a broker.
+"""The commit log, read without a broker.
 
-Takes no lock, writes nothing, trusts nothing: what is damaged is skipped up to the next sound record, and reported.  A
-sound record has its magic, every length and its checksum in order, and says that it lies where it does.
+A damaged part is reported and skipped up to the next sound record: one whose magic, lengths and checksum are right and
+whose log offset is where it lies.
 """
 
 from collections.abc import Iterator

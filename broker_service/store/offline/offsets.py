@@ -1,4 +1,4 @@
-"""OffsetTable offsets as they lie on disk, read without a broker."""
+"""Committed offsets, read without a broker."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +18,9 @@ class CommittedOffset:
 
 
 def committed_offsets(directory: Path) -> list[CommittedOffset]:
-    """What is committed, by group, topic and queue: `config/consumerOffset.json`, and after a SIGKILL what the
-    journal has on top of it.  ValueError if a file is damaged."""
+    """Sorted by group, topic and queue: `config/consumerOffset.json` merged with the journal of later commits.
+    ValueError if a file is damaged.
+    """
     try:
         offset_table = _read_json(directory / "config" / "consumerOffset.json").get("offsetTable", {})
         generations = _read_json(directory / "rocketsim" / "offset_generations.json").get("generations", {})

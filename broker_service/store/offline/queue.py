@@ -1,4 +1,4 @@
-"""Consume queues as they lie on disk, read without a broker."""
+"""Consume queues, read without a broker."""
 
 from collections.abc import Iterator
 from pathlib import Path

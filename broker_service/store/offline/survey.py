@@ -1,4 +1,4 @@
-"""How much of a store directory `verify` and `dump` have looked at: a verdict on nothing is no good news."""
+"""Survey: how much of a store directory `verify` and `dump` have read, for their progress and their last line."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

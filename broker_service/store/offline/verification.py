@@ -1,4 +1,4 @@
-"""Says what is wrong with a store directory, and where: the log by itself, then everything that is made from it.
+"""`rocketsim store verify`: what is wrong with a store directory and where: the log, then what is derived from it.
 
 Consume queues are compared with a replay of the log that shares nothing with the code that wrote them, entry by entry.
 """
@@ -53,7 +53,7 @@ class Finding:
 
 
 def verify(directory: Path, survey: Survey | None = None) -> Iterator[Finding]:
-    """Nothing, for a store that is in order.  A running broker's may lag behind itself."""
+    """Yields nothing for a sound store.  In the store of a running broker queues and index may lag behind the log."""
     yield from _Verification(directory, survey or Survey()).findings()
 
 
