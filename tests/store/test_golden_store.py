@@ -6,24 +6,17 @@ import shutil
 import pytest
 from rocketsim_proto.records import record
 
-from broker_service.store.message_store import MessageStore, StoreConfig
+from broker_service.store.message_store import MessageStore
 from tests.support.golden import golden_dump, unpack_golden
-from tests.support.stores import HOST, put
+from tests.support.stores import HOST, open_store, put
 
 NOW = 1_795_170_700_000
 
 
 def open_golden(root, **changes) -> MessageStore:
-    config = StoreConfig(
-        root=root,
-        mapped_file_size_commit_log=1 << 20,
-        mapped_file_size_consume_queue=4000,
-        max_hash_slot_num=1000,
-        max_index_num=4000,
-        file_reserved_time_h=10**6,
-        **changes,
-    )
-    return MessageStore.open(config, NOW)
+    sizes = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 4000}
+    index = {"max_hash_slot_num": 1000, "max_index_num": 4000}
+    return open_store(root, now_ms=NOW, **sizes, **index, **changes)
 
 
 @pytest.fixture

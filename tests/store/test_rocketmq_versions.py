@@ -8,9 +8,10 @@ from rocketsim_proto.records import record
 from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.properties import _Pieces
 
-from broker_service.store.message_store import MessageStore, StoreConfig
+from broker_service.store.message_store import MessageStore
 from broker_service.store.offline.dump import dump
 from broker_service.store.offline.verification import verify
+from tests.support import stores
 from tests.support.archives import unpack
 from tests.support.golden import GOLDEN
 
@@ -38,15 +39,9 @@ def root(tmp_path: Path, version: str) -> Path:
 
 
 def open_store(root: Path) -> MessageStore:
-    config = StoreConfig(
-        root=root,
-        mapped_file_size_commit_log=1 << 16,
-        mapped_file_size_consume_queue=4000,
-        max_hash_slot_num=100,
-        max_index_num=400,
-        file_reserved_time_h=10**6,
-    )
-    return MessageStore.open(config, NOW)
+    sizes = {"mapped_file_size_commit_log": 1 << 16, "mapped_file_size_consume_queue": 4000}
+    index = {"max_hash_slot_num": 100, "max_index_num": 400}
+    return stores.open_store(root, now_ms=NOW, **sizes, **index)
 
 
 def log_records(root: Path) -> Records:
