@@ -1,4 +1,4 @@
-"""Decides where records go in the log.  Pure: sizes in, offsets out.
+"""AppendPlan: where records of given sizes go in the log.  Pure.
 
 A log file ends with a blank record, so a record fits only if it leaves the 8 bytes of a blank behind it, as RocketMQ
 has it:

@@ -1,8 +1,8 @@
 """Batch: records on their way into the log, from checked bytes to stamped bytes and queue entries.  Pure.
 
 A column costs as much for one record as for some fifty, and a batch needs about a hundred of them.  A batch of up to
-`FEW` records therefore looks at each of its records; a larger one looks at columns.  Both come to the same result: what
-a few records cannot be accepted for is said by the columns.
+`FEW` records therefore looks at each of its records, a larger one at columns.  The results are equal: if a few records
+are not accepted, the columns are checked, too, and produce the error.
 """
 
 from abc import ABC, abstractmethod
@@ -75,13 +75,15 @@ class Batch(ABC):
             try:
                 return _Few.of_frame(data, count)
             except RecordError:
-                pass  # The columns say why.
+                pass  # The columns produce the error.
         return _Many.of_frame(data, count)
 
     @staticmethod
     def of_log(data: memoryview, at: int, sizes: npt.NDArray[np.int64], offset: int) -> tuple["Batch", str]:
-        """Of the records of these sizes from `at` on, which a log has from `offset` on: the first ones that are whole
-        and say that they lie there; and what is wrong with the next one, "" if nothing is.
+        """Records of a log: `sizes` in bytes, the first at position `at` of `data` and at log offset `offset`.
+
+        Returns the sound ones before the first that is damaged or has another log offset, and what is wrong with that
+        one ("" if nothing).
         """
         return (_Few if len(sizes) <= FEW else _Many).of_log(data, at, sizes, offset)
 
@@ -100,7 +102,7 @@ class Batch(ABC):
     @property
     @abstractmethod
     def queue_ids(self) -> list[int]:
-        """The different ones, in order."""
+        """The different queue ids, sorted."""
 
     @property
     @abstractmethod
@@ -122,12 +124,13 @@ class Batch(ABC):
 
     @abstractmethod
     def fields(self) -> Iterator[tuple[int, Fields]]:
-        """Of each record, with its number; or, where there are many, of all at once, from number 0 on."""
+        """(number, fields) of each record; of many records (0, columns)."""
 
     @abstractmethod
     def lost_sector(self) -> int | None:
-        """The number of a record whose properties a recovery would take for sectors that never reached the disk: no
-        checksum covers them.
+        """The number of a record whose properties have a sector of zeros, or end with a zero; None without one.
+
+        Recovery takes such properties, which have no checksum, for sectors that never reached the disk.
         """
 
     @abstractmethod
@@ -138,10 +141,11 @@ class Batch(ABC):
 
     @abstractmethod
     def stamp(self, offset: int, next_offsets: dict[int, int], now_ms: int, store_host: bytes) -> None:
-        """Writes into the records what only the broker knows: their log offsets, back to back from `offset` on; queue
-        offsets, from those of `next_offsets` on, which are moved on; time and address.
+        """Writes the broker's fields into the records: log offsets, back to back from `offset` on; queue offsets,
+        taken from `next_offsets` (queue id to next offset), which is updated; store time in ms; store host, 8 or 20
+        bytes.
 
-        RecordError for a record without room for this address, with nothing written.
+        RecordError, with nothing written, for a record without room for this host.
         """
 
     @abstractmethod

@@ -19,7 +19,7 @@ _FEW_PIECES = 64  # up to here, slicing beats Arrow
 
 
 def read_records(log: CommitLog, offsets: Positions, sizes: Positions) -> list[memoryview]:
-    """The bytes of all these records, one behind the other, which `are_there` has found there."""
+    """The bytes of these records back to back; `are_there` must have returned True for each."""
     if not len(offsets):
         return []
     starts = _file_starts(log, offsets)
@@ -46,7 +46,7 @@ def read_records(log: CommitLog, offsets: Positions, sizes: Positions) -> list[m
 def are_there(
     log: CommitLog, offsets: Positions, sizes: Positions, queue_offsets: Positions, queue_ids: Positions
 ) -> npt.NDArray[np.bool_]:
-    """For each record whether the log has it at that offset: with that size, for that place of that queue.
+    """For each record whether the log has it at that offset, with that size, queue id and queue offset.
 
     Afterwards all of them are in memory; Cold and ReadFailed as for `CommitLog.need`.
     """

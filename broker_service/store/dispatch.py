@@ -76,8 +76,8 @@ def queue_extents(records: Records, delay_levels_ms: Sequence[int]) -> list[Queu
 def queue_offsets(
     queue_ids: npt.NDArray[np.int32], queued: npt.NDArray[np.bool_], next_offsets: dict[int, int]
 ) -> npt.NDArray[np.int64]:
-    """The queue offset of each new record of a topic: the next of its queue, in order; 0 for one without a place.
-    `next_offsets` are moved on.
+    """The queue offset of each new record of a topic: the next one of its queue; 0 for a record that is not queued.
+    `next_offsets` (queue id to next offset) is updated.
     """
     offsets = np.zeros(len(queue_ids), np.int64)
     if len(next_offsets) == 1:

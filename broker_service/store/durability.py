@@ -24,7 +24,7 @@ _QUEUE_FILES_A_FLUSH = 64
 
 @dataclass(frozen=True, slots=True)
 class ThoroughFlush:
-    """Queues and index too; afterwards recovery need not look before `log_offset`."""
+    """A flush of queues and index, too; after it recovery starts at `log_offset`."""
 
     queues: QueueSync
     index_paths: list[Path]
@@ -60,9 +60,9 @@ class Durability:
         self._flushed_file.save(flushed, sync=True)
 
     def request(self, thorough: ThoroughFlush) -> None:
-        """In chunks, one a flush: a put that waits for the disk does not wait for the files of thousands of queues.
+        """Queues the thorough flush in chunks, one per flush, so that a put does not wait for thousands of queue files.
 
-        Only the last chunk says that all is on disk.
+        Only the last chunk notes that everything is on disk.
         """
         paths = thorough.queues.paths
         while len(paths) > _QUEUE_FILES_A_FLUSH:
@@ -80,10 +80,10 @@ class Durability:
         return bool(self._requests)
 
     def flush(self) -> int:
-        """On return everything appended before the call is on disk; returns up to where.
+        """On return everything appended before the call is on disk; returns the flushed offset.
 
-        FlushFailed, once and for all, if a sync fails.  Less than everything where the disk could not be asked (no
-        handle, no room for our notes): `trouble` says so, and the next flush tries again.
+        FlushFailed after a failed sync, then for every later call, too.  The offset may be lower if the sync was not
+        tried or noted (no handle, no room): `trouble` says why, and the next flush tries again.
         """
         with self.lock:
             self._disk.check()
@@ -114,9 +114,7 @@ class Durability:
             self._sync(path)
 
     def _note(self, thorough: ThoroughFlush) -> None:
-        """Notes that are too old only make recovery longer: where there is no room for new ones, the next thorough
-        flush writes them.
-        """
+        """Writes summary and checkpoint.  Without room for them the old ones stay, which only makes recovery longer."""
         checkpoint = self.checkpoint
         checkpoint.queues_log_offset = thorough.log_offset
         checkpoint.queues_timestamp = thorough.timestamp

@@ -34,7 +34,7 @@ class DiskUsage:
 
 
 def used_size(data: bytes) -> int:
-    """The size without the zeros at the end.  `rstrip` alone takes 3 ms a MiB of them, this a twentieth."""
+    """The size without the zeros at the end.  `rstrip` alone takes 3 ms per MiB of zeros, this takes 0.15 ms."""
     end = len(data)
     while data.endswith(_ZEROS, 0, end):
         end -= len(_ZEROS)
@@ -48,9 +48,7 @@ def open_file_limit() -> int:
 
 
 def refusal(error: OSError, doing: str) -> ServiceNotAvailable:
-    """The store's answer to a failed write: no room is DiskFull, anything else means that writes are not possible
-    now.
-    """
+    """The error for the caller of a failed write: DiskFull without room, else ServiceNotAvailable."""
     if isinstance(error, FlushFailed):
         return error
     if error.errno in NO_ROOM:
@@ -59,7 +57,7 @@ def refusal(error: OSError, doing: str) -> ServiceNotAvailable:
 
 
 class Files:
-    """The real disk.  A handle is an int that `open` gave; writes go to a position, never to the end of a file."""
+    """The real file system.  A handle is an int that `open` returned; writes go to a position."""
 
     def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> int:
         flags = os.O_RDONLY if read_only else os.O_RDWR
@@ -69,11 +67,11 @@ class Files:
         os.close(handle)
 
     def preallocate(self, handle: int, size: int) -> None:
-        """Gives the file its size and its blocks, so that later writes neither grow it nor find the disk full."""
+        """Sets the file's size and allocates its blocks, so that later writes need no room."""
         os.posix_fallocate(handle, 0, size)
 
     def resize(self, handle: int, size: int) -> None:
-        """Gives the file its size, without blocks: reads as zeros."""
+        """Sets the file's size without allocating blocks; new bytes read as zeros."""
         os.ftruncate(handle, size)
 
     def pwrite(self, handle: int, data: Buffer, offset: int) -> None:

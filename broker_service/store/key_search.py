@@ -1,6 +1,6 @@
 """KeySearch: records by key, UNIQ_KEY or KEYS, newest first.
 
-The index says where records may lie whose key has the same hash; the record itself says whether it has the key.
+The index has the hash of a key only, so each record that it finds is read and compared.
 """
 
 from typing import NamedTuple

@@ -96,10 +96,10 @@ def _count_of(view: memoryview, at: int, limit: int, size: int) -> int:
 
 
 def sound(records: Records, offset: int, *, crc: bool, strict_from: int) -> tuple[int, str]:
-    """How many of these records, the first of which lies at `offset` of the log, are whole; and what is wrong behind
-    them.
+    """How many of these records, the first of which lies at log offset `offset`, are sound, and what is wrong with the
+    next one ("" if nothing).
 
-    From `strict_from` on, sectors of zeros are looked for in topic and properties, which no checksum covers.
+    From log offset `strict_from` on, a sector of zeros in topic or properties, which have no checksum, is damage.
     """
     if not len(records):
         return 0, ""
@@ -110,8 +110,7 @@ def sound(records: Records, offset: int, *, crc: bool, strict_from: int) -> tupl
             records.check(crc=crc)
             break
         except RecordError as error:
-            # Once more for those before it: lengths are looked at first, for all, and checksums only if all lengths
-            # agree.
+            # Check those before it again: `check` compares checksums only if all lengths are right.
             good, reason = int(np.searchsorted(records.starts, error.at)), error.reason
             records = records[:good]
     misplaced = records.commit_log_offset != records.starts + shift
@@ -131,7 +130,7 @@ def elsewhere(commit_log_offset: int) -> str:
 
 
 def _lost_sector(records: Records, row: int, shift: int) -> bool:
-    """Whether the disk never got one of the sectors that hold the record's topic and properties."""
+    """Whether a sector of the record's topic and properties is all zeros: it never reached the disk."""
     begin, size = int(records.topic_start[row]), int(records.topic_size[row])
     end = int(records.starts[row] + records.sizes[row]) if records.properties_size[row] else begin + size
     if records.data[end - 1] == 0:

@@ -1,8 +1,8 @@
-"""MessageStore: the store as the broker sees it.
+"""MessageStore: the store's interface for the broker.
 
-One thread (the event loop's) calls everything but `flush`, which one flush thread calls.  No asyncio and no clock here:
-`now_ms` is an argument.  The parts: `writer.py` appends, `durability.py` syncs, `pull.py` reads, `recovery.py` starts,
-`index.py` finds.
+The event loop's thread calls everything except `flush` (the flush thread) and `warm` (any thread).  There is no
+clock in the store: `now_ms` is an argument, milliseconds since 1970.  `writer.py` appends, `durability.py` syncs,
+`pull.py` and `ranges.py` read, `recovery.py` starts, `key_search.py` searches.
 """
 
 from collections.abc import Iterable, Mapping
@@ -69,7 +69,7 @@ class MessageStore:
         self._next_thorough_ms = 0
 
     def reconfigure(self, config: StoreConfig) -> None:
-        """Takes over what may change while the store is open: retention, disk limits, the limits of a pull."""
+        """Applies settings that may change while the store is open: retention, disk limits, limits of a pull."""
         self.config = config
         self._reader = Reader(self._log, config)
 
@@ -131,7 +131,7 @@ class MessageStore:
             self.recovery.index = self._index.load(clean=clean, sure_until=self.recovery.index_sure_until)
         self._next_thorough_ms = now_ms + self.config.flush_consume_queue_thorough_interval_ms
         if self.recovery.rebuilt_queues or self.recovery.shortened_queues:
-            self._flush_thoroughly()  # entries that were cut must not come alive behind the records that come now
+            self._flush_thoroughly()  # entries that were cut must not be found behind those of new records
 
     def close(self) -> None:
         """Flushes everything and marks the store as closed cleanly, unless a write or flush failed for good."""
@@ -172,7 +172,7 @@ class MessageStore:
 
     @property
     def partial_size(self) -> int:
-        """Bytes kept aside of a replicated record that is not complete."""
+        """Bytes of a replicated record that is not complete yet; they are in memory only."""
         return len(self._writer.partial)
 
     @property
@@ -202,7 +202,7 @@ class MessageStore:
         return self._writer.append(batch, topic, now_ms, store_host)
 
     def append_one(self, record: Record, now_ms: int, store_host: bytes) -> Appended:
-        """The per-record path: what the broker itself writes, delayed messages and their delivery."""
+        """Appends one record that the broker itself has made: a delayed message, or its delivery."""
         record.store_host = store_host
         return self.append(Batch.of_frame(bytearray(encode(record)), 1), record.topic, now_ms, store_host)
 
@@ -223,9 +223,9 @@ class MessageStore:
     def truncate(self, offset: int, keep_in: Path | None) -> int:
         """Cuts the log back to `offset`, a record's start; returns how many bytes went.
 
-        They are copied to a file in `keep_in` first.  The new end is durable before anything is zeroed, and zeros are
-        before anything is appended, so that a crash leaves the old log, the new one, or something between that ends
-        early.
+        They are copied to a file in `keep_in` first.  The new end is on disk before anything is zeroed, and the
+        zeros are on disk before anything is appended, so after a crash recovery finds the old log, the new one, or a
+        part of what was cut.
         """
         with self._durability.lock:
             self.disk.check()
@@ -246,15 +246,16 @@ class MessageStore:
         return end - self.end_offset
 
     def queue_floors(self) -> list[tuple[str, int, int]]:
-        """(topic, queue id, queue offset) where the queues begin that do not begin at 0: what a log cannot tell whose
-        first records have expired."""
+        """(topic, queue id, first queue offset) of the queues whose first messages have expired; a slave that gets
+        the rest of the log cannot derive it.
+        """
         return self._queues.floors()
 
     def start_over(self, offset: int, floors: Iterable[tuple[str, int, int]] = ()) -> None:
-        """Throws log and queues away; what is left is an empty log that begins and ends at `offset`, a log file's
-        start, with queues that begin at the master's `floors`.
+        """Deletes log and queues and leaves an empty log at `offset`, the start of a log file, and queues that begin at
+        the master's `floors`.
 
-        For a slave that is new, or whose records are older than all its master has, or part from them before its first.
+        For a slave that is new, or that has no record in common with what its master still has.
         """
         with self._durability.lock:
             self.disk.check()
@@ -275,7 +276,7 @@ class MessageStore:
                 self._index.trim(offset)
                 self._log.create_first()
             except OSError:
-                # No room.  This log is empty as any other new one, and its master will let it start over again.
+                # No room: the log stays empty, and its master makes it start over again.
                 for key in self._queues.keys():
                     self._queues.drop(key)
                 self._log.begin_at(0)
@@ -318,9 +319,8 @@ class MessageStore:
     # --- flushing and periodic work -------------------------------------------------------------------------------
 
     def flush(self) -> int:
-        """The flush thread's: on return everything appended before the call is on disk; returns up to where.
-
-        FlushFailed, once and for all, if the disk refuses.
+        """Called by the flush thread: on return everything appended before the call is on disk; returns the flushed
+        offset.  FlushFailed after a failed sync, then for every later call, too.
         """
         return self._durability.flush()
 
@@ -332,15 +332,15 @@ class MessageStore:
                 raise ServiceNotAvailable(self._durability.trouble)
 
     def _request_thorough(self) -> None:
-        """The next flush also syncs queues and index: recovery need not look before this point then."""
+        """Makes the next flush sync queues and index, too; recovery then starts at this point."""
         end = self.end_offset
         paths, timestamp, index_offset = self._index.take_unsynced()
         queues = self._queues.take_unsynced(end, index_offset)
         self._durability.request(ThoroughFlush(queues, paths, timestamp, end, self._durability.last_timestamp))
 
     def tick(self, now_ms: int) -> None:
-        """Small periodic work on the loop; called every 100 ms or so.  Nothing to do once the disk is not trusted any
-        more, also from a sync on that fails in here: reads go on, and the next write or flush says why.
+        """Small periodic work on the loop, to be called about every 100 ms.  It does nothing after a failed sync,
+        its own included; the next write or flush raises FlushFailed.
         """
         self._now_ms = now_ms
         if self.disk.fatal is None:
@@ -366,8 +366,8 @@ class MessageStore:
             self._index.work(max_bytes, self._now_ms)
 
     def delete_expired(self, now_ms: int) -> list[str]:
-        """Deletes what retention lets go; one line per deleted file.  Also notices when the disk is too full for
-        writes.
+        """Deletes expired files; returns one line per file.  Also refuses writes while the disk is too full.
+        OSError if a file cannot be deleted.
         """
         used = self.disk.disk_usage(self.config.root).used_percent
         limit = self.config.disk_warning_ratio
@@ -389,11 +389,13 @@ class MessageStore:
     # --- reading --------------------------------------------------------------------------------------------------
 
     def without_waiting(self) -> WithoutWaiting:
-        """A context in which a read that would wait for the disk raises Cold; `warm` is for a thread to call then."""
+        """A context in which a read that would wait for the disk raises Cold; a thread then calls `warm` with its
+        places.
+        """
         return self._without_waiting
 
     def warm(self, places: Iterable[Place]) -> None:
-        """Any thread's: brings parts of files into memory.  ReadFailed, if the disk cannot read one."""
+        """Reads parts of files into the page cache; any thread may call it.  ReadFailed names file and position."""
         for path, at, size in places:
             try:
                 handle = self.disk.open(path, read_only=True)
@@ -408,11 +410,13 @@ class MessageStore:
                 self.disk.close(handle)
 
     def read_log(self, commit_log_offset: int, max_bytes: int) -> bytes:
-        """Raw bytes, never across a file's end, never beyond `end_offset`; empty there.  NotFound outside the log."""
+        """Up to `max_bytes` of the log, within one file and before `end_offset`; NotFound for an offset outside the
+        log.
+        """
         return self._log.read(commit_log_offset, max_bytes)
 
     def view_log(self, commit_log_offset: int, max_bytes: int) -> memoryview:
-        """The same, not copied; it is good until the log is cut."""
+        """As `read_log`, but a view, valid until the log is cut."""
         return self._log.view_of(commit_log_offset, max_bytes)
 
     def read_record(self, commit_log_offset: int) -> bytes:
@@ -423,17 +427,17 @@ class MessageStore:
         return self._queues.keys()
 
     def queue_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """(min, max) as readers see them; (0, 0) for a queue that is not there."""
+        """(min, max) queue offsets that readers see, max exclusive; (0, 0) for a queue that does not exist."""
         queue = self._queues.get(topic, queue_id)
         return (0, 0) if queue is None else (queue.min_offset, queue.max_at(self.confirm_offset))
 
     def queue_end_at(self, topic: str, queue_id: int, log_offset: int) -> int:
-        """Where the queue ended when the log ended there; its smallest offset, if that is larger by now."""
+        """The queue's end when the log ended at `log_offset`; its minimum, if that is larger by now."""
         queue = self._queues.get(topic, queue_id)
         return 0 if queue is None else queue.max_at(log_offset)
 
     def queue_end(self, topic: str, queue_id: int) -> int:
-        """Where the queue ends, whether readers see it or not."""
+        """The queue's end, including messages that readers do not see yet."""
         queue = self._queues.get(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 
@@ -447,7 +451,9 @@ class MessageStore:
         tags_codes: TagsCodes,
         correct_offset: bool = True,
     ) -> GetMessageResult:
-        """RocketMQ's read, tables D2b and D3; `correct_offset` is the answering role's part in them."""
+        """Reads one queue by RocketMQ's rules (tables D2b and D3).  `correct_offset`: whether an offset outside the
+        queue is answered with the nearest valid one, as the answering role does.
+        """
         queue, end = self._queues.get(topic, queue_id), self.queue_bounds(topic, queue_id)[1]
         return self._reader.get_message(
             queue, queue_offset, end, max_msg_nums, max_msg_bytes, tags_codes, correct_offset
@@ -460,9 +466,9 @@ class MessageStore:
         tags_codes: TagsCodes = None,
         entries: int = 0,
     ) -> RangesResult:
-        """As many records as fit, at least one, of one (topic, queue id, from, until) after the other; statuses as D3,
-        offsets corrected.  It looks at no more ranges than fill `max_bytes`.  `entries`: about how many messages are
-        likely to fit."""
+        """Reads (topic, queue id, from, until) ranges one after the other, at least one record, up to `max_bytes`;
+        statuses as in D3, offsets corrected.  `entries`: an estimate of how many messages fit, 0 without one.
+        """
         spans = (
             Span(self._queues.get(topic, queue_id), first, until, self.queue_bounds(topic, queue_id)[1])
             for topic, queue_id, first, until in ranges
@@ -470,18 +476,18 @@ class MessageStore:
         return self._reader.read_ranges(spans, max_bytes, tags_codes, entries)
 
     def size_and_time_of(self, topic: str, queue_id: int, queue_offset: int) -> tuple[int, int]:
-        """Of the message's record: its bytes, and when it was stored; 0 and 0 if it is not there."""
+        """The size in bytes and store time in ms of a message's record; (0, 0) if it does not exist."""
         queue = self._queues.get(topic, queue_id)
         if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
             return 0, 0
         return self._reader.size_and_time(queue, queue_offset)
 
     def store_timestamp_of(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """When the message was stored; 0 if it is not there."""
+        """The store time in ms; 0 if the message does not exist."""
         return self.size_and_time_of(topic, queue_id, queue_offset)[1]
 
     def search_offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """The first message stored at or after that time; the end of the queue if there is none."""
+        """The queue offset of the first message stored at or after that time; the queue's end if there is none."""
         low, high = self.queue_bounds(topic, queue_id)
         queue = self._queues.get(topic, queue_id)
         while queue is not None and low < high:
@@ -495,8 +501,8 @@ class MessageStore:
     def key_search(
         self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int, before: int | None = None
     ) -> KeySearch:
-        """A search for records stored in [begin_ms, end_ms] with this key or UNIQ_KEY, newest first; for those in front
-        of the log offset `before`.
+        """A search for records with this key or UNIQ_KEY that were stored in [begin_ms, end_ms] and lie before log
+        offset `before`, newest first.
         """
         self._work_on_index(_INDEX_MAX_BEHIND)
         return KeySearch(

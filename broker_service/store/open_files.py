@@ -38,9 +38,8 @@ class OpenFiles:
         return handle
 
     def read(self, path: Path, size: int, at: int) -> bytes:
-        """`size` bytes, fewer only where the file ends; ReadFailed, which names the place, if the disk cannot.
-
-        Cold, unless it may wait, for what is not in memory.
+        """`size` bytes, fewer only where the file ends.  ReadFailed names file and position; Cold where `waits` is
+        False and the bytes are not in memory.
         """
         try:
             if self.waits:

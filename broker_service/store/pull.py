@@ -1,7 +1,6 @@
-"""Which messages a read of one queue gives: RocketMQ 4.9.8's tables D2b (limits, "read from the slave") and D3 (status,
-offset).
+"""Reads one queue as RocketMQ 4.9.8 does: tables D2b (limits, "read from the slave") and D3 (status, offset).
 
-`get_message` is RocketMQ's call, entry by entry as there; ours, for large frames, is in `ranges.py`.
+`get_message` looks at one entry after the other, as RocketMQ does; `ranges.py` reads large frames.
 """
 
 from collections.abc import Iterable
@@ -41,7 +40,7 @@ class Reader:
 
     @property
     def memory(self) -> int:
-        """How much of the log's end counts as being in memory: the 40 % rule."""
+        """How many bytes at the log's end count as in memory: RocketMQ's 40 % rule."""
         return self.config.physical_memory * self.config.access_message_in_memory_max_ratio // 100
 
     def get_message(
@@ -136,7 +135,9 @@ class Reader:
         return size, store_timestamp_at(self.log.peek(offset, FIXED_SIZE_V4), 0)
 
     def _records(self, queue: ConsumeQueue, queue_offsets: Positions, entries: Entries) -> bytes:
-        """The records' bytes; never others than those the queue stands for, should its files be damaged."""
+        """The records' bytes; StoreCorrupt if the log has other records at these offsets: the queue's files are
+        damaged.
+        """
         offsets, sizes = entries["commit_log_offset"].astype(np.int64), entries["size"].astype(np.int64)
         there = are_there(self.log, offsets, sizes, queue_offsets, np.full(len(sizes), queue.queue_id))
         if not there.all():

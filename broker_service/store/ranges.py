@@ -66,7 +66,7 @@ class RangesResult:
 def read_ranges(
     log: CommitLog, spans: Iterable[Span], max_bytes: int, tags_codes: TagsCodes, memory: int, entries: int = 0
 ) -> RangesResult:
-    """As many messages as fit into `max_bytes`, at least one; a span that ends early gets a answer that says why.
+    """As many messages as fit into `max_bytes`, at least one; a span that ends early gets an answer that says why.
 
     `memory`: how many bytes of the log's end count as being in memory; `entries`: about how many are likely to fit,
     0 if nobody knows.
@@ -229,7 +229,7 @@ class _Filling:
         self._looked.append((look, taken))
 
     def end_at(self, last: RangeAnswer) -> None:
-        """Nothing behind this answer is in the frame, nor it, if it is empty."""
+        """Removes the answers behind this one, and this one if nothing of its span was looked at."""
         at = next(number for number, answer in enumerate(self._answers) if answer is last)
         was_reached = any(look.answer is last for look, _ in self._looked)
         del self._answers[at + was_reached :]
@@ -249,7 +249,7 @@ class _Filling:
         )
 
     def _check(self, offsets: Positions, sizes: Positions) -> None:
-        """Never others than those the queue stands for, should its files be damaged."""
+        """StoreCorrupt if the log has other records at these offsets: a queue's files are damaged."""
         taken = np.array([taken for _, taken in self._looked])
         queue_ids = np.repeat([look.queue.queue_id for look, _ in self._looked], taken)
         queue_offsets = np.concatenate(self._queue_offsets)

@@ -19,7 +19,7 @@ Place = tuple[Path, int, int]
 
 
 class Cold(Exception):
-    """Not in memory, and the caller does not want to wait: `places`, (path, position, size), have to be read first."""
+    """A read would wait for the disk: `places`, (path, position, size in bytes), are not in memory."""
 
     def __init__(self, places: list[Place]) -> None:
         super().__init__(f"{len(places)} parts of files have to be read from the disk")

@@ -73,11 +73,11 @@ class Writer:
         return Appended(grown, extents, plan.end_offset, now_ms)
 
     def append_replicated(self, commit_log_offset: int, data: bytes | memoryview) -> int:
-        """Appends the master's log as it is; returns the end of the last whole record or blank that is stored.
+        """Appends bytes of the master's log unchanged; returns the end of the last whole record or blank that is
+        stored.
 
-        `commit_log_offset` is our end plus what is kept aside of a partial record; our end itself starts that record
-        over. RecordError for a record that is not whole, or not where it says it is: all before it is stored, nothing
-        of it.
+        `commit_log_offset` is this log's end plus the size of `partial`; this log's end alone discards `partial`.
+        RecordError for a damaged record, or one with another log offset: all records before it are stored.
         """
         self._disk.check()
         log = self._log
@@ -92,7 +92,7 @@ class Writer:
             ends = f"{log.end_offset} (+{len(self.partial)} of a partial record)"
             raise StoreCorrupt(f"log bytes from {commit_log_offset} on do not join this log, which ends at {ends}")
         if len(self.partial) + len(data) < int.from_bytes(self.partial[:4], "big") and len(self.partial) >= BLANK_SIZE:
-            self.partial += data  # of a large record, whose head has been checked: nothing is copied again and again
+            self.partial += data  # of a large record, whose head has been checked: without copying it for every chunk
             return log.end_offset
         if self.partial:
             data, self.partial = memoryview(self.partial + data), bytearray()
@@ -158,7 +158,7 @@ class Writer:
             self._on_appended(offset, batch)
 
     def probe(self) -> None:
-        """Looks whether what made the last write fail has passed."""
+        """Checks whether writes are possible again after a failed one."""
         try:
             self._log.clean()
             self._log.touch()
