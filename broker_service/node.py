@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from dataclasses import replace
+from typing import Any
 
 import grpc
 
@@ -20,6 +21,7 @@ from broker_service.broker.leadership.registration import Registration
 from broker_service.broker.leadership.replication_link import ReplicationLink
 from broker_service.broker.leadership.role_file import RoleFile
 from broker_service.broker.leadership.roll_call import RollCall
+from broker_service.broker.metadata.changes import MetadataChanges
 from broker_service.broker.metadata.exchange import MetadataExchange, delete_queues
 from broker_service.broker.metadata.groups import SubscriptionGroupTable
 from broker_service.broker.metadata.known_slaves import KnownSlaves
@@ -28,9 +30,11 @@ from broker_service.broker.offsets.commits import Commits
 from broker_service.broker.offsets.consumer_offsets import ConsumerOffsetTable
 from broker_service.broker.put import PutPath
 from broker_service.broker.reads.access import ReadAccess
+from broker_service.broker.reads.long_polling import LongPolling
 from broker_service.broker.reads.pull import PullPath
 from broker_service.broker.reads.pull_range import RangePath
 from broker_service.broker.reads.queue_lookup import QueueLookup
+from broker_service.broker.reads.visibility import Visibility
 from broker_service.broker.servicer import BrokerServicer
 from broker_service.broker.services import broker_services
 from broker_service.broker.store_settings import store_config
@@ -39,7 +43,7 @@ from broker_service.config import BrokerConfig
 from broker_service.errors import ConfigError
 from broker_service.machine import Machine
 from broker_service.model import BrokerRole
-from broker_service.periodic import Chores
+from broker_service.periodic import PeriodicTasks
 from broker_service.replication.acknowledgement import Acknowledgements
 from broker_service.replication.catch_up import LogState
 from broker_service.replication.epoch_file import EpochFile
@@ -47,6 +51,7 @@ from broker_service.replication.flusher import Flusher
 from broker_service.replication.handshake import Identity
 from broker_service.replication.master import ReplicationMaster
 from broker_service.replication.slave import ReplicationSlave, SlaveSettings
+from broker_service.replication.slave_streams import SlaveStreams
 from broker_service.replication.tracker import Tracker
 from broker_service.replication.transfer import TransferSettings
 from broker_service.server import Service, add_services, host_port
@@ -137,7 +142,7 @@ class BrokerNode:
         self.tasks.own("leadership", self.leadership.run())
         self.tasks.own("registration", self.registration.run())
         self.tasks.own("roll-call", self.roll_call.run())
-        for name, work in self.chores.loops():
+        for name, work in self.periodic.loops():
             self.tasks.own(name, work)
 
     def _make_broker(self, store_host: bytes) -> None:
@@ -150,7 +155,7 @@ class BrokerNode:
             asks_others=bool(config.name_servers or slaves),
             others={*config.name_servers, *slaves, *known.values()} - {self.address},
             known_slaves=known,
-            clean_start=store.recovery.clean and (self.epochs.goes_on or not self.epochs.epochs.last),
+            clean_start=store.recovery.clean and (self.epochs.may_resume or not self.epochs.epochs.last),
             slave_count=max(len(slaves), len(known)),
             slave_wait_s=config.slave_wait_time_ms / 1000,
             now=self.machine.monotonic(),
@@ -158,17 +163,22 @@ class BrokerNode:
         self.flusher = Flusher(
             store,
             interval_s=config.flush_interval_commit_log / 1000,
-            on_flushed=lambda offset: self.acknowledgements.on_flushed(offset),
-            on_failure=self._flush_failed,
         )
+        long_polling = LongPolling(config.max_long_polls)
+        visibility = Visibility(store, long_polling)
         self.acknowledgements = Acknowledgements(
             ack_levels(config),
             Tracker(config.ha_slave_fallbehind_max),
             end_offset=lambda: store.end_offset,
-            flushed_offset=lambda: self.flusher.flushed_offset,
+            flushed_offset=lambda: store.flushed_offset,
             request_flush=self.flusher.request,
-            visible_changed=lambda offset: self.broker.visible_changed(offset),
+            visible_changed=visibility.changed,
         )
+        self.flusher.flushed.append(self.acknowledgements.on_flushed)
+        self.flusher.failed.append(self._flush_failed)
+        self.slave_streams: SlaveStreams[Any] = SlaveStreams()
+        tables = self.topics, self.groups, self.offsets, self.known_slaves
+        changes = MetadataChanges(*tables, self.mastership, self.slave_streams)
         self.broker = Broker(
             config,
             store=store,
@@ -178,6 +188,10 @@ class BrokerNode:
             known_slaves=self.known_slaves,
             mastership=self.mastership,
             acknowledgements=self.acknowledgements,
+            long_polling=long_polling,
+            visibility=visibility,
+            slaves=self.slave_streams,
+            changes=changes,
             log_epochs=lambda: self.epochs.epochs,
             store_host=store_host,
             clock=self.machine.monotonic,
@@ -188,9 +202,8 @@ class BrokerNode:
 
     def _make_replication(self) -> None:
         config, store = self.config, self.store
-        link = ReplicationLink(
-            self.broker, self.metadata, self.delivery, self._role_file, lambda: self.leadership.poke()
-        )
+        facts = asyncio.Event()
+        link = ReplicationLink(self.broker, self.metadata, self.delivery, self._role_file, facts.set)
         identity = Identity(
             cluster_name=config.broker_cluster_name,
             broker_name=config.broker_name,
@@ -211,6 +224,7 @@ class BrokerNode:
                 heartbeat_s=config.ha_send_heartbeat_interval / 1000,
                 housekeeping_s=config.ha_housekeeping_interval / 1000,
             ),
+            streams=self.slave_streams,
             chance=self.machine.chance,
         )
         self.replication_slave = ReplicationSlave(
@@ -227,9 +241,7 @@ class BrokerNode:
             open_channel=self.machine.network.open_channel,
             chance=self.machine.chance,
         )
-        membership = self.membership = Membership(
-            self.broker, self.address, fence=link.fenced, poke=lambda: self.leadership.poke()
-        )
+        membership = self.membership = Membership(self.broker, self.address, fence=link.fenced, notify=facts.set)
         self.registration = Registration(
             config.name_servers,
             period_s=config.register_name_server_period / 1000,
@@ -256,9 +268,10 @@ class BrokerNode:
             log_state=lambda: LogState(self.epochs.epochs, store.min_offset, store.end_offset),
             opened=self._opened,
             role_file=self._role_file,
+            notified=facts,
         )
-        self.topics.changed.append(lambda _: self.registration.changed())
-        self.broker.config_changed.append(lambda _: self.registration.changed())
+        self.topics.changed.append(lambda _: self.registration.notify())
+        self.broker.config_changed.append(lambda _: self.registration.notify())
         self.broker.config_changed.append(lambda changed: store.reconfigure(store_config(changed)))
         self.broker.config_changed.append(self._identify)
 
@@ -279,19 +292,14 @@ class BrokerNode:
             self.delivery,
         )
         self.metrics = Metrics(self.broker, self.status)
-        self.chores = Chores(
+        self.periodic = PeriodicTasks(
             self.broker,
-            metadata=self.metadata,
             delivery=self.delivery,
-            master=self.replication_master,
             slave=self.replication_slave,
             status=self.status,
             metrics=self.metrics,
-            register=self.registration.changed,
+            register=self.registration.notify,
         )
-        self.broker.log_grew = self.chores.log_grew
-        self.broker.tell_slaves = self.chores.tell_slaves
-        self.broker.share_changes = self.chores.share_changes
         operations = Operations(self.broker, self.leadership)
         return broker_services(
             BrokerServicer(self.broker, self.puts, self.pulls, self.ranges, commits, lookup),
@@ -328,7 +336,7 @@ class BrokerNode:
         self.replication_master.disconnect("this broker is stopping")
         await stopping
         await self.tasks.cancel()
-        await self.chores.finish()
+        await self.periodic.finish()
         self.metrics.close()
         await self.flusher.close()
         try:
@@ -360,7 +368,7 @@ class BrokerNode:
 
     def _opened(self) -> None:
         self.tasks.own("delivery", self.delivery.run())
-        self.registration.changed()
+        self.registration.notify()
 
     def _identify(self, config: BrokerConfig) -> None:
         """A promoted slave's id is 0 from then on, and its own is free for the former master."""
@@ -371,4 +379,4 @@ class BrokerNode:
         self.broker.failure = str(failure)
         logger.critical("%s: takes no more writes", failure)
         self.acknowledgements.abandon()
-        self.registration.changed()
+        self.registration.notify()

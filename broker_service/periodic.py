@@ -1,4 +1,4 @@
-"""Chores: what a broker does every now and then, each in a loop of its own."""
+"""PeriodicTasks: what a broker does every now and then, each in a loop of its own."""
 
 import asyncio
 import logging
@@ -9,8 +9,6 @@ from broker_service.admin.metrics import Metrics
 from broker_service.admin.status import Status
 from broker_service.broker.broker import Broker
 from broker_service.broker.delayed.delivery import Delivery
-from broker_service.broker.metadata.exchange import MetadataExchange
-from broker_service.replication.master import ReplicationMaster
 from broker_service.replication.slave import ReplicationSlave
 
 logger = logging.getLogger(__name__)
@@ -20,25 +18,21 @@ SAMPLE_EVERY_S = 1.0
 EXPIRE_EVERY_S = 10.0  # RocketMQ's cleanResourceInterval
 
 
-class Chores:
+class PeriodicTasks:
     """`register` tells the name servers at once."""
 
     def __init__(
         self,
         broker: Broker,
         *,
-        metadata: MetadataExchange,
         delivery: Delivery,
-        master: ReplicationMaster,
         slave: ReplicationSlave,
         status: Status,
         metrics: Metrics,
         register: Callable[[], None],
     ) -> None:
         self._broker = broker
-        self._metadata = metadata
         self._delivery = delivery
-        self._master = master
         self._slave = slave
         self._status = status
         self._metrics = metrics
@@ -63,39 +57,17 @@ class Chores:
         self._writing = [*(other for other in self._writing if not other.done()), writing]
         await asyncio.shield(writing)
 
-    def log_grew(self) -> None:
-        """Send the slaves what was appended, behind its topic if that is new: one that takes over has to know it."""
-        if self._metadata.topics_changed:
-            self._publish()
-        self._master.on_append()
-
-    def share_changes(self) -> int:
-        """Send the slaves what has changed at the end of this turn of the event loop, so that the commits of one turn
-        are one message.  Returns the sequence that says which."""
-        asyncio.get_running_loop().call_soon(self.tell_slaves)
-        return self._metadata.sequence
-
-    def tell_slaves(self) -> None:
-        """Now, not with the next tick: by then a deleted topic may have been made again, and would be the old one."""
-        if not self._broker.is_slave:
-            self._publish()
-
-    def _publish(self) -> None:
-        change = self._metadata.take_changes()
-        if change is not None:
-            self._master.publish_metadata(change)
-
     async def _tick(self) -> None:
         broker = self._broker
         writable = broker.takes_clients_writes
         while True:
             broker.store.tick(broker.now_ms())
             if broker.is_slave:
-                self._metadata.forget_changes()
+                broker.changes.forget()
                 if broker.offsets.take_news():
                     self._slave.hand_back()
             else:
-                self._publish()
+                broker.changes.publish()
             if writable != broker.takes_clients_writes:
                 writable = not writable
                 self._register()

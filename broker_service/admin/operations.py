@@ -80,7 +80,7 @@ class Operations:
         broker.topics.remove(name, broker.now_ms(), ends)
         broker.store.forget_before({name: ends})
         broker.offsets.delete_topic(name)
-        broker.tell_slaves()
+        broker.changes.publish()
         broker.long_polling.arrived([queue for queue in broker.long_polling.queues() if queue[0] == name])
         logger.info("topic %s deleted", name)
 

@@ -4,22 +4,25 @@ What is done with the parts is elsewhere: `put.py`, `pull.py`, `commits.py`, `qu
 """
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from broker_service.broker.leadership.mastership import Mastership, Standing
 from broker_service.broker.leadership.peers import Peers
+from broker_service.broker.metadata.changes import MetadataChanges
 from broker_service.broker.metadata.groups import SubscriptionGroupTable
 from broker_service.broker.metadata.known_slaves import KnownSlaves
 from broker_service.broker.metadata.topics import TopicTable
 from broker_service.broker.offsets.consumer_offsets import ConsumerOffsetTable
 from broker_service.broker.reads.long_polling import LongPolling
+from broker_service.broker.reads.visibility import Visibility
 from broker_service.config import BrokerConfig, with_updates
 from broker_service.errors import ServiceNotAvailable
 from broker_service.model import BrokerRole, CommitStatus, FlushDiskType, LogEpoch, PutStatus
 from broker_service.replication.acknowledgement import AckLevels, Acknowledgements
 from broker_service.replication.epochs import EpochList
+from broker_service.replication.slave_streams import SlaveStreams
 from broker_service.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
@@ -41,6 +44,10 @@ class Broker:
         known_slaves: KnownSlaves,
         mastership: Mastership,
         acknowledgements: Acknowledgements,
+        long_polling: LongPolling,
+        visibility: Visibility,
+        slaves: SlaveStreams[Any],
+        changes: MetadataChanges,
         log_epochs: Callable[[], EpochList],
         store_host: bytes,
         clock: Callable[[], float],
@@ -55,7 +62,10 @@ class Broker:
         self.mastership = mastership
         self.acknowledgements = acknowledgements
         self.peers = Peers()
-        self.long_polling = LongPolling(config.max_long_polls)
+        self.long_polling = long_polling
+        self.visibility = visibility
+        self.slaves = slaves
+        self.changes = changes
         self._log_epochs = log_epochs
         self.store_host = store_host
         self.clock = clock  # seconds that never go back
@@ -63,12 +73,6 @@ class Broker:
         self.stopping = False
         self.failure: str | None = None  # why the disk is not trusted any more
         self.config_changed: list[Callable[[BrokerConfig], None]] = []
-        self.arrived: list[Callable[[Iterable[Queue]], None]] = [self.long_polling.arrived]
-        self.log_grew: Callable[[], None] = _nobody  # the slaves are to be sent what was appended
-        self.tell_slaves: Callable[[], None] = _nobody  # and changed metadata at once, not with the next tick
-        # Or at the end of this turn of the event loop, with what changes until then: the sequence that acks will name.
-        self.share_changes: Callable[[], int] = lambda: 1
-        self._unseen: deque[tuple[int, list[Queue]]] = deque()  # (end offset, queues) of what consumers may not see yet
 
     # --- who it is --------------------------------------------------------------------------------------------------
 
@@ -121,7 +125,7 @@ class Broker:
         """Send the slaves what was committed or reset just now: who has it then.  Ends before `timeout_s` is over."""
         if self.is_slave:
             return CommitStatus.COMMIT_MASTER_NOT_AVAILABLE
-        status = await self.acknowledgements.wait_for_commit(self.share_changes(), timeout_s)
+        status = await self.acknowledgements.wait_for_commit(self.changes.publish_soon(), timeout_s)
         return CommitStatus.COMMIT_OK if status is PutStatus.PUT_OK else CommitStatus[f"COMMIT_{status.name}"]
 
     def check_writable(self, client_epoch: int = 0) -> None:
@@ -160,36 +164,16 @@ class Broker:
         for listener in self.config_changed:
             listener(config)
 
-    # --- what consumers see -----------------------------------------------------------------------------------------
+    # --- what was appended -----------------------------------------------------------------------------------------
 
     def appended(self, queues: Iterable[Queue], end_offset: int) -> None:
-        """Records of these queues were appended, up to `end_offset`: send them to the slaves, wake who waits.
-
-        Who waits is woken once the records may be seen.
-        """
-        self.log_grew()
-        visible = self.store.confirm_offset
-        if visible is None or visible >= end_offset:
-            self._wake(queues)
-        else:
-            self._unseen.append((end_offset, list(queues)))
-
-    def visible_changed(self, visible_offset: int | None) -> None:
-        """Consumers see the log up to here (None: to its end)."""
-        self.store.confirm_offset = visible_offset
-        while self._unseen and (visible_offset is None or self._unseen[0][0] <= visible_offset):
-            self._wake(self._unseen.popleft()[1])
-
-    def _wake(self, queues: Iterable[Queue]) -> None:
-        for listener in self.arrived:
-            listener(queues)
+        """Records of these queues were appended, up to `end_offset`: they go to the slaves, then to those who wait."""
+        self.changes.publish_topics()
+        self.slaves.notify()
+        self.visibility.appended(queues, end_offset)
 
     def __str__(self) -> str:
         return f"{self.config.broker_name} id {self.broker_id} {self.mastership} end={self.store.end_offset}"
-
-
-def _nobody() -> None:
-    """A broker without slaves."""
 
 
 def ack_levels(config: BrokerConfig) -> AckLevels:

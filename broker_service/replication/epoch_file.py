@@ -16,7 +16,7 @@ class EpochFile:
     """`epochs` is what the file says.  A log that is older than its first list (a store of RocketMQ's) has epoch 0.
 
     `begun_here`: this broker began the last epoch itself, and so it is not somebody else's log that it copied.
-    `goes_on`: and it has lost nothing of it since, so it may go on writing in it.
+    `may_resume`: and it has lost nothing of it since, so it may go on writing in it.
     `is_noted`: the file says what this object says.
 
     An epoch that a promotion begins counts with the role that the broker then has on disk (`role_file.py`): without a
@@ -26,7 +26,7 @@ class EpochFile:
     def __init__(self, path: Path, log_end_offset: int, files: Files | None = None) -> None:
         self._path = path
         self._files = files or Files()
-        self.goes_on, self.begun_here = False, True
+        self.may_resume, self.begun_here = False, True
         self.is_noted = True
         self._before: tuple[EpochList, bool] | None = None  # the last epoch's promotion, and `begun_here`
         self.epochs = self._load(log_end_offset)
@@ -39,7 +39,7 @@ class EpochFile:
         try:
             content = json.loads(text)
             entries = content["epochs"]
-            self.goes_on = content.get("goesOn") is True
+            self.may_resume = content.get("goesOn") is True
             self.begun_here = content.get("begunHere", True) is True  # who did not write it down did not know
             epochs = tuple(_epoch(entry) for entry in entries)
             if (promotion := content.get("promotion")) is not None:
@@ -52,7 +52,7 @@ class EpochFile:
             ) from error
 
     def save(
-        self, epochs: EpochList, *, begun_here: bool = False, goes_on: bool = False, promotion: bool = False
+        self, epochs: EpochList, *, begun_here: bool = False, may_resume: bool = False, promotion: bool = False
     ) -> None:
         """On return the list is on disk; a crash before that leaves the old one.  `promotion`: it begins the last."""
         self.is_noted = False  # what fails below may have written it
@@ -60,25 +60,25 @@ class EpochFile:
             {"epoch": epoch.epoch, "startOffset": epoch.start_offset} | ({"id": f"{epoch.id:016x}"} if epoch.id else {})
             for epoch in epochs.epochs
         ]
-        content: dict[str, Any] = {"epochs": entries, "begunHere": begun_here, "goesOn": goes_on}
+        content: dict[str, Any] = {"epochs": entries, "begunHere": begun_here, "goesOn": may_resume}
         if promotion:
             content["promotion"] = {"begunHereBefore": self.begun_here}
         self._files.make_directory(self._path.parent)
         self._files.write_atomically(self._path, json.dumps(content, indent=1).encode())
         self._before = (self.epochs, self.begun_here) if promotion else None
-        self.epochs, self.begun_here, self.goes_on, self.is_noted = epochs, begun_here, goes_on, True
+        self.epochs, self.begun_here, self.may_resume, self.is_noted = epochs, begun_here, may_resume, True
 
     def forget_promotion(self, log_end_offset: int) -> None:
         """This broker is a slave: an epoch that a promotion began and that has not a byte has not been."""
         if self._before is None or log_end_offset > self.epochs.epochs[-1].start_offset:
             return
         self.epochs, self.begun_here = self._before
-        self._before, self.goes_on, self.is_noted = None, False, False
+        self._before, self.may_resume, self.is_noted = None, False, False
 
     def note_unclean_stop(self) -> None:
         """Bytes of the last epoch may be missing: also a later start, after a clean stop, must not go on in it."""
-        if self.goes_on:
-            self.goes_on = False
+        if self.may_resume:
+            self.may_resume = False
             self.is_noted = False
         if not self.is_noted:
             self.save(self.epochs, begun_here=self.begun_here)

@@ -34,13 +34,11 @@ class Flusher:
         log: Flushable,
         *,
         interval_s: float,
-        on_flushed: Callable[[int], None],
-        on_failure: Callable[[BaseException], None],
     ) -> None:
         self._log = log
         self._interval_s = interval_s
-        self._on_flushed = on_flushed
-        self._on_failure = on_failure
+        self.flushed: list[Callable[[int], None]] = []  # called with the offset up to which the log is on disk
+        self.failed: list[Callable[[BaseException], None]] = []  # called once: nothing is flushed any more
         self.failure: BaseException | None = None
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._number = count()
@@ -107,13 +105,15 @@ class Flusher:
         offset = self.flushed_offset  # of now: the log may have been cut since that flush
         while self._waiting and self._waiting[0][0] <= offset:
             _settle(heapq.heappop(self._waiting)[2])
-        self._on_flushed(offset)
+        for listener in self.flushed:
+            listener(offset)
 
     def _failed(self, failure: BaseException) -> None:
         self.failure = failure
         while self._waiting:
             _settle(heapq.heappop(self._waiting)[2], self._never())
-        self._on_failure(failure)
+        for listener in self.failed:
+            listener(failure)
 
     def _refuse_after_failure(self) -> None:
         if self.failure is not None:

@@ -21,6 +21,7 @@ from broker_service.replication.flusher import Flusher
 from broker_service.replication.handshake import Identity, epoch_messages
 from broker_service.replication.protocols import MasterBroker, ReplicatedLog
 from broker_service.replication.refusals import FellSilent, ProtocolViolation, Replaced, status_of
+from broker_service.replication.slave_streams import SlaveStreams
 from broker_service.replication.transfer import State, Transfer, TransferSettings
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ class ReplicationMaster(ReplicationServicer):
         flusher: Flusher,
         broker: MasterBroker,
         settings: TransferSettings | None = None,
+        streams: "SlaveStreams[_SlaveStream] | None" = None,
         chance: random.Random | None = None,
     ) -> None:
         self._chance = chance or random.Random()
@@ -55,7 +57,7 @@ class ReplicationMaster(ReplicationServicer):
         self.settings = settings or TransferSettings()
         # Held from a slave's handshake until this log has what that slave had more: the next one is judged by that.
         self.greeting = asyncio.Lock()
-        self.streams: list[_SlaveStream] = []
+        self.streams: SlaveStreams[_SlaveStream] = streams if streams is not None else SlaveStreams()
 
     # --- for the broker -------------------------------------------------------------------------------------------
 
@@ -68,9 +70,9 @@ class ReplicationMaster(ReplicationServicer):
             await self.flusher.wait(self.log.end_offset)  # an epoch must not start beyond what a power loss leaves
             epoch = self.epochs.epochs.next(promotion=promotion)
             begun = self.epochs.epochs.begin(epoch, self.log.end_offset, self._chance.getrandbits(ID_BITS) or 1)
-            self.epochs.save(begun, begun_here=True, goes_on=True, promotion=promotion)
+            self.epochs.save(begun, begun_here=True, may_resume=True, promotion=promotion)
             self.acks.begin()
-            self._look_all()
+            self.streams.notify()
             logger.info("epoch %d begins at %d", epoch, self.log.end_offset)
             return epoch
 
@@ -81,24 +83,10 @@ class ReplicationMaster(ReplicationServicer):
     def is_refilling(self) -> bool:
         return any(stream.transfer.state is State.REFILL for stream in self.streams)
 
-    def on_append(self) -> None:
-        """The log has grown."""
-        self._look_all()
-
-    def publish_metadata(self, change: Metadata) -> None:
-        """Every connected slave gets the change; one that is too slow for changes gets a snapshot instead."""
-        for stream in self.streams:
-            stream.transfer.offer_metadata(change)
-            stream.wake.set()
-
     def disconnect(self, reason: str) -> None:
         """End all streams: this broker is no master any more, or stops."""
         for stream in self.streams:
             stream.close(ServiceNotAvailable(reason))
-
-    def _look_all(self) -> None:
-        for stream in self.streams:
-            stream.look()
 
     def __str__(self) -> str:
         return str(self.acks)
@@ -107,7 +95,7 @@ class ReplicationMaster(ReplicationServicer):
 
     async def Replicate(self, requests: AsyncIterator[pb.SlaveMessage], context: Context[Any, Any]) -> None:
         stream = _SlaveStream(self, requests, context)
-        self.streams.append(stream)
+        self.streams.add(stream)
         refusal = None
         try:
             await stream.run()
@@ -171,7 +159,7 @@ class _SlaveStream:
             sync_flush=master.acks.levels.sync_flush,
             now=_now(),
         )
-        self.wake = asyncio.Event()
+        self._notified = asyncio.Event()
         self._looks_at = -inf  # when the sender, asleep, will look by itself
         self.newer_epoch = 0
         self.slave_id: int | None = None
@@ -186,10 +174,14 @@ class _SlaveStream:
         self._close_reason = reason
         self._closing.set()
 
-    def look(self) -> None:
+    def publish(self, change: Metadata) -> None:
+        self.transfer.offer_metadata(change)
+        self._notified.set()
+
+    def notify(self) -> None:
         """Wakes the sender if what has just happened makes it speak earlier than it would by itself."""
         if self.transfer.next_call() < self._looks_at:
-            self.wake.set()
+            self._notified.set()
 
     async def run(self) -> None:
         """Until the slave ends the stream, or a RocketSimError says why it may not go on."""
@@ -199,7 +191,7 @@ class _SlaveStream:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             # A write must not be cut short: gRPC could not send a status behind it.
             self._stopped = True
-            self.wake.set()
+            self._notified.set()
             await asyncio.wait([sender], timeout=LAST_WRITE_S)
         finally:
             for task in tasks:
@@ -227,7 +219,7 @@ class _SlaveStream:
         assert self.transfer.slave is not None
         logger.info("%s", self.transfer)
         self._master.broker.slave_joined(self.transfer.slave)
-        self.wake.set()
+        self._notified.set()
         while (message := await self._next()) is not None:
             self._apply(message)
 
@@ -235,7 +227,7 @@ class _SlaveStream:
         self.newer_epoch = max((epoch.epoch for epoch in handshake.epochs), default=0)
         plan = self.transfer.greet(handshake, takes_writes=self._master.broker.takes_writes())
         logger.info("%s: %s", self.transfer.name, plan)
-        self.wake.set()
+        self._notified.set()
 
     def _replace_older(self, slave_id: int) -> None:
         self.slave_id = slave_id
@@ -254,7 +246,7 @@ class _SlaveStream:
                 self._accept_offsets(message.offsets)
             case kind:
                 raise ProtocolViolation(f"{self.transfer.name}: {kind} in the middle of a stream")
-        self.look()
+        self.notify()
 
     def _ack(self, ack: pb.Ack) -> None:
         slave = self.transfer.slave
@@ -290,11 +282,11 @@ class _SlaveStream:
                 await self._sleep(self.transfer.next_call())
 
     async def _sleep(self, until: float) -> None:
-        self.wake.clear()
+        self._notified.clear()
         self._looks_at = until
-        timer = asyncio.get_running_loop().call_at(until, self.wake.set)
+        timer = asyncio.get_running_loop().call_at(until, self._notified.set)
         try:
-            await self.wake.wait()
+            await self._notified.wait()
         finally:
             timer.cancel()
             self._looks_at = -inf

@@ -62,7 +62,7 @@ class ReplicationSlave:
         self._open_channel = open_channel or grpc.aio.insecure_channel
         self._chance = chance or random.Random()
         self._stream: _MasterStream | None = None
-        self._hurry = asyncio.Event()
+        self._notified = asyncio.Event()
 
     async def follow(self, master_address: str) -> NoReturn:
         """Be that master's slave until cancelled.  Once cancelled and awaited, nothing is appended any more."""
@@ -83,15 +83,15 @@ class ReplicationSlave:
             await self._pause(retry_s * self._chance.uniform(0.8, 1.2))
             retry_s = min(retry_s * 2, self._settings.retry_last_s)
 
-    def hurry(self) -> None:
+    def notify(self) -> None:
         """The master is back: try now."""
-        self._hurry.set()
+        self._notified.set()
 
     async def _pause(self, pause_s: float) -> None:
-        self._hurry.clear()
+        self._notified.clear()
         try:
             async with asyncio.timeout(pause_s):
-                await self._hurry.wait()
+                await self._notified.wait()
         except TimeoutError:
             pass
 

@@ -266,7 +266,7 @@ async def test_no_name_server_ends_a_broker_that_tells_it_of_a_change_meanwhile(
 
             async def change() -> None:
                 while True:
-                    node.registration.changed()
+                    node.registration.notify()
                     await asyncio.sleep(0)
 
             changing = asyncio.create_task(change())

@@ -91,13 +91,13 @@ async def test_a_reset_answered_ok_is_on_the_slave(tmp_path: Path, monkeypatch: 
 async def test_many_commits_in_one_turn_are_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with pair_without_ticks(tmp_path, monkeypatch) as (master, slave):
         published = []
-        publish = master.replication_master.publish_metadata
+        publish = master.replication_master.streams.publish
 
         def count(change: Any) -> None:
             published.append(change)
             publish(change)
 
-        monkeypatch.setattr(master.replication_master, "publish_metadata", count)
+        monkeypatch.setattr(master.replication_master.streams, "publish", count)
         waits = []
         for number in range(50):
             master.offsets.commit(f"g{number}", "t", {0: 7})

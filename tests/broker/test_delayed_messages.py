@@ -13,7 +13,7 @@ from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record, RecordError
 
 from broker_service.broker.delayed.delivery import Delivery
-from broker_service.broker.delayed.schedule import DelayPosition, delivery, told_by_log
+from broker_service.broker.delayed.schedule import DelayPosition, delivery, replayed_positions
 from broker_service.broker.reads.pull import Pull
 from broker_service.errors import MessageIllegal, ReadFailed
 from broker_service.node import BrokerNode
@@ -49,7 +49,7 @@ def delivered(level: int, offset: int, body: bytes = b"x") -> bytes:
 
 
 def at_the_end(position: DelayPosition, log: Log) -> DelayPosition:
-    return [position, *told_by_log(position, log)][-1]
+    return [position, *replayed_positions(position, log)][-1]
 
 
 def test_the_log_tells_how_far_each_level_is_delivered() -> None:
@@ -86,7 +86,7 @@ def test_files_that_expire_while_the_log_is_read_are_passed_over(monkeypatch: An
         return read(offset, max_bytes)
 
     monkeypatch.setattr(log, "read_log", outside_is_not_found)
-    positions = told_by_log(DelayPosition(), log)
+    positions = replayed_positions(DelayPosition(), log)
     assert next(positions).offsets == {1: 1}
     log.min_offset = len(log.files[0]) * 3
     assert [position.offsets for position in positions] == [{1: 4}]

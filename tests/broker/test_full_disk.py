@@ -110,13 +110,13 @@ def test_operations_delete_a_topic_in_this_order() -> None:
 def test_a_broker_that_was_killed_opens_on_a_full_disk(room: int) -> None:
     disk = MemoryFiles()
     node = with_a_topic(disk)
-    node.epochs.save(node.epochs.epochs.begin(100, 0), begun_here=True, goes_on=True)
+    node.epochs.save(node.epochs.epochs.begin(100, 0), begun_here=True, may_resume=True)
     disk = disk.kill()
     disk.make_room(room * PAGE)
     node = opened(disk)
-    assert node.store.queue_bounds("t", 0) == (0, 3) and not node.epochs.goes_on
+    assert node.store.queue_bounds("t", 0) == (0, 3) and not node.epochs.may_resume
     disk = disk.kill()
     disk.make_room()
     node = opened(disk)
-    assert not node.epochs.goes_on, "bytes of that epoch may be missing, also after another start"
+    assert not node.epochs.may_resume, "bytes of that epoch may be missing, also after another start"
     assert opened(disk.kill()).epochs.is_noted

@@ -94,7 +94,7 @@ async def test_a_copied_store_goes_on_in_nobodys_epoch_once_it_was_a_slaves(tmp_
     ):
         await until(slave.replication_slave.is_following, "it follows")
         assert slave.epochs.epochs == master.epochs.epochs
-        assert (slave.epochs.goes_on, slave.epochs.begun_here) == (False, False)
+        assert (slave.epochs.may_resume, slave.epochs.begun_here) == (False, False)
     async with running(tmp_path / "s") as copy, running(tmp_path / "m") as master:
         assert master.broker.epoch == 1
         assert copy.broker.epoch == PROMOTION
@@ -167,7 +167,7 @@ async def test_a_slave_whose_promotion_fails_follows_its_master_again(
 async def test_an_epoch_that_cannot_be_written_is_tried_again_and_nothing_is_taken_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: object, epochs: object, *, goes_on: bool) -> None:
+    def full(self: object, epochs: object, **_: bool) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as disk:

@@ -223,7 +223,7 @@ async def test_a_clean_stop_waits_until_the_slave_has_all(tmp_path: Path) -> Non
 
         def quick_again() -> None:
             del stream.transfer._pending
-            stream.wake.set()
+            stream._notified.set()
 
         asyncio.get_running_loop().call_later(0.3, quick_again)
         await masters_life.aclose()
@@ -428,7 +428,7 @@ async def test_stopping_ends_held_pulls_at_once(tmp_path: Path) -> None:
 async def test_what_is_not_confirmed_is_neither_seen_nor_wakes_anybody(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         node.topics.put(TopicConfig("t"), 1)
-        node.broker.visible_changed(0)
+        node.broker.visibility.changed(0)
         waiting = asyncio.create_task(pull(node, suspend_s=60.0))
         while not node.broker.long_polling.held:  # noqa: ASYNC110 - the task needs its turn
             await asyncio.sleep(0)
@@ -437,7 +437,7 @@ async def test_what_is_not_confirmed_is_neither_seen_nor_wakes_anybody(tmp_path:
             await asyncio.sleep(0)
         assert not waiting.done()
         assert (await pull(node)).count == 0
-        node.broker.visible_changed(node.store.end_offset)
+        node.broker.visibility.changed(node.store.end_offset)
         assert bodies_in((await waiting).records) == [b"x"]
 
 
@@ -548,7 +548,7 @@ async def test_a_master_checks_commits_against_the_end_of_the_queue_and_a_slave_
         assert commits.commit("g", [CommitEntry("t", 0, 2), CommitEntry("t", 1, 0)]) == [2, 0]
         with pytest.raises(InvalidParameter, match="beyond the end 2"):
             commits.commit("g", [CommitEntry("t", 1, 0), CommitEntry("t", 0, 3)])
-        node.broker.visible_changed(0)  # what consumers read from a slave may not be confirmed here yet
+        node.broker.visibility.changed(0)  # what consumers read from a slave may not be confirmed here yet
         assert commits.commit("g", [CommitEntry("t", 0, 2)]) == [2]
     async with running(tmp_path, **SLAVE) as node:
         assert Commits(node.broker).commit("g", [CommitEntry("t", 0, 9)]) == [9]

@@ -94,23 +94,23 @@ def test_the_common_prefix_ends_where_the_histories_part(ours, our_end, theirs, 
 def test_the_epoch_file_gives_back_what_was_saved(tmp_path):
     path = tmp_path / "rocketsim" / "epochs.json"
     saved = EpochList.of((100, 0), (PROMOTION, 77, 2**62 - 1))
-    EpochFile(path, 0).save(saved, begun_here=True, goes_on=True)
+    EpochFile(path, 0).save(saved, begun_here=True, may_resume=True)
     file = EpochFile(path, 99)
-    assert (file.epochs, file.begun_here, file.goes_on) == (saved, True, True)
+    assert (file.epochs, file.begun_here, file.may_resume) == (saved, True, True)
     assert str(file.epochs) == "100@0 1000000000000@77#3fffffffffffffff"
     file.note_unclean_stop()
     file = EpochFile(path, 99)
-    assert (file.epochs, file.begun_here, file.goes_on) == (saved, True, False)
+    assert (file.epochs, file.begun_here, file.may_resume) == (saved, True, False)
     file.save(saved)
-    assert (EpochFile(path, 99).begun_here, EpochFile(path, 99).goes_on) == (False, False)
+    assert (EpochFile(path, 99).begun_here, EpochFile(path, 99).may_resume) == (False, False)
 
 
 def test_a_file_of_before_the_ids_is_read_and_todays_by_who_knows_of_none(tmp_path):
     path = tmp_path / "epochs.json"
     path.write_text('{"epochs": [{"epoch": 100, "startOffset": 0}, {"epoch": 201, "startOffset": 77}], "goesOn": true}')
     file = EpochFile(path, 99)
-    assert (str(file.epochs), file.begun_here, file.goes_on) == ("100@0 201@77", True, True)
-    file.save(EpochList.of((100, 0), (PROMOTION, 80, 7)), begun_here=True, goes_on=True)
+    assert (str(file.epochs), file.begun_here, file.may_resume) == ("100@0 201@77", True, True)
+    file.save(EpochList.of((100, 0), (PROMOTION, 80, 7)), begun_here=True, may_resume=True)
     content = json.loads(path.read_text())
     assert [(int(entry["epoch"]), int(entry["startOffset"])) for entry in content["epochs"]] == [
         (100, 0),

@@ -30,7 +30,9 @@ class Flushing:
         self.log = log
         self.told = []
         self.failures = []
-        self.flusher = Flusher(log, interval_s=60, on_flushed=self.told.append, on_failure=self.failures.append)
+        self.flusher = Flusher(log, interval_s=60)
+        self.flusher.flushed.append(self.told.append)
+        self.flusher.failed.append(self.failures.append)
 
     async def __aenter__(self):
         self.flusher.start()

@@ -55,7 +55,7 @@ async def test_a_slave_between_two_tries_tries_at_once_when_it_hears_that_the_ma
             await until(slave.slave.is_following)
             master.master.disconnect("as if it died")
             await until(lambda: "trying again" in caplog.text)
-            slave.slave.hurry()
+            slave.slave.notify()
             await until(slave.slave.is_following)
 
 
@@ -110,9 +110,9 @@ async def test_an_append_that_is_gathered_anyway_does_not_wake_the_sender_and_a_
         await until(lambda: master.acks.tracker.is_slave_available(0))
         (stream,) = master.master.streams
         master.put(b"one")  # instead of the heartbeat's time, the gather's
-        await until(lambda: not stream.wake.is_set())
+        await until(lambda: not stream._notified.is_set())
         master.put(b"two")
-        assert not stream.wake.is_set()
+        assert not stream._notified.is_set()
         master.put(b"x" * 4096)
         await until(in_step(master, slave))
 
@@ -600,7 +600,7 @@ async def test_an_answer_that_a_change_has_overtaken_takes_nothing_back(tmp_path
         await until(lambda: slave.broker.applied == [master.broker.snapshot])  # which opens the stream
         slave.broker.applied.clear()
         master.broker.snapshot = metadata(8, complete=True)
-        master.master.publish_metadata(metadata(8))
+        master.master.streams.publish(metadata(8))
         await until(lambda: slave.broker.applied)
         may_answer.set()
         await until(lambda: any(applied.complete for applied in slave.broker.applied))
@@ -611,7 +611,7 @@ async def test_an_answer_that_a_change_has_overtaken_takes_nothing_back(tmp_path
         master.broker.snapshot = metadata(10, complete=True)
         await until(lambda: getattr(slave.broker.applied[-1], table).counter == 10)
         for counter in (9, 11):
-            master.master.publish_metadata(metadata(counter))
+            master.master.streams.publish(metadata(counter))
         master.broker.snapshot = metadata(11, complete=True)
         await until(lambda: getattr(slave.broker.applied[-1], table).counter == 11)
         counters = [getattr(applied, table).counter for applied in slave.broker.applied]
@@ -634,7 +634,7 @@ async def test_metadata_comes_as_snapshots_and_changes_and_offsets_are_handed_ba
         await until(lambda: len([one for one in slave.broker.applied if one.complete]) >= 2)
         await until(lambda: master.broker.handed_back)
         change = Metadata(topics=[TopicConfig(topic_name="new")])
-        master.master.publish_metadata(change)
+        master.master.streams.publish(change)
         await until(lambda: change in slave.broker.applied)
         master.broker.handed_back.clear()
         slave.slave.hand_back()
@@ -659,7 +659,7 @@ async def test_a_slave_too_slow_for_changes_gets_one_snapshot(tmp_path):
         await call.read()
         assert (await call.read()).metadata.complete
         for counter in range(10):
-            master.master.publish_metadata(Metadata(epoch=counter))
+            master.master.streams.publish(Metadata(epoch=counter))
         assert (await call.read()).metadata.complete
-        master.master.publish_metadata(Metadata(epoch=99))
+        master.master.streams.publish(Metadata(epoch=99))
         assert (await call.read()).metadata.epoch == 99

@@ -40,7 +40,7 @@ def put(node, count=1, topic="T", size=1000):
     for number in range(count):
         message = Record(topic, bytes([number % 256]) * size, queue_id=number % 3, properties={"TAGS": "a"})
         end = node.log.append_one(message, NOW, HOST).end_offset
-    node.master.on_append()
+    node.master.streams.notify()
     return end
 
 

@@ -122,9 +122,9 @@ class Node:
             mapped_file_size_consume_queue=6_000_000,
         )
         self.epochs = EpochFile(directory / "epochs.json", log.end_offset)
-        self.flusher = Flusher(
-            log, interval_s=flush_interval_s, on_flushed=self._on_flushed, on_failure=self.failures.append
-        )
+        self.flusher = Flusher(log, interval_s=flush_interval_s)
+        self.flusher.flushed.append(self._on_flushed)
+        self.flusher.failed.append(self.failures.append)
         self.acks = Acknowledgements(
             levels or AckLevels(sync_master=True, sync_flush=False),
             Tracker(fall_behind_max),
@@ -158,7 +158,7 @@ class Node:
 
     def put(self, *bodies: bytes) -> int:
         end = self.log.append(*bodies)
-        self.master.on_append()
+        self.master.streams.notify()
         return end
 
     async def put_and_wait(self, body: bytes = b"body", timeout_s: float = 5.0) -> PutStatus:

@@ -12,7 +12,7 @@ from rocketsim_proto.records.columnar import Records
 
 from broker_service import cold_reads
 from broker_service.broker.broker import Broker, Queue
-from broker_service.broker.delayed.schedule import DelayPosition, delivery, told_by_log
+from broker_service.broker.delayed.schedule import DelayPosition, delivery, replayed_positions
 from broker_service.broker.leadership.mastership import Standing
 from broker_service.broker.metadata.config_table import DataVersion, JsonStore
 from broker_service.broker.metadata.names import SCHEDULE_TOPIC
@@ -42,7 +42,7 @@ class Delivery:
         self._troubled: dict[int, float] = {}  # level: when it is read again, by the loop's clock
         self._running = False
         self._arrival = asyncio.Event()
-        broker.arrived.append(self._arrived)
+        broker.visibility.arrived.append(self._arrived)
 
     def position(self) -> DelayPosition:
         """True for this broker's log as it is now, or as it was then."""
@@ -99,7 +99,7 @@ class Delivery:
         store = self._broker.store
         while self._has_queues():
             try:
-                further = await cold_reads.read(store, lambda: next(told_by_log(self._position, store), None))
+                further = await cold_reads.read(store, lambda: next(replayed_positions(self._position, store), None))
             except ReadFailed as error:
                 logger.warning("delayed messages wait: what was delivered is not known: %s", error)
                 await asyncio.sleep(AFTER_TROUBLE_S)

@@ -50,7 +50,7 @@ class Log(Protocol):
     def read_log(self, commit_log_offset: int, max_bytes: int) -> bytes: ...
 
 
-def told_by_log(position: DelayPosition, log: Log) -> Iterator[DelayPosition]:
+def replayed_positions(position: DelayPosition, log: Log) -> Iterator[DelayPosition]:
     """The position further and further on, up to the log's end: what was delivered since has left its mark there."""
     at = max(position.log_offset, log.min_offset)
     while at < log.end_offset:

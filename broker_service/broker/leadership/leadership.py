@@ -29,7 +29,7 @@ class Follows(Protocol):
 
     def is_following(self) -> bool: ...
 
-    def hurry(self) -> None:
+    def notify(self) -> None:
         """The master is back: a follower that pauses between two tries tries now."""
 
 
@@ -49,6 +49,7 @@ class Leadership:
     """`begin_epoch` hears whether it is a promotion; `take_back_epoch` undoes it, before anybody has heard of it.
     `is_copied` says whether the log's last epoch is another broker's.  `ask_others` asks everybody of the name, and the
     masters it is given, what they have; `tell_others` asks once more, for the question names the epoch of now.
+    `notified` is set by whoever learns a fact: a name server or slave has answered, the master has another address.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Leadership:
         log_state: Callable[[], LogState],
         opened: Callable[[], None],
         role_file: RoleFile,
+        notified: asyncio.Event,
     ) -> None:
         self._broker = broker
         self._follower = follower
@@ -77,16 +79,12 @@ class Leadership:
         self._log_state = log_state
         self._opened = opened
         self._role_file = role_file
-        self._poke = asyncio.Event()
+        self._notified = notified
         self._lock = asyncio.Lock()  # a promotion and an opening do not overlap
         self._settled = asyncio.Event()
         self._following: asyncio.Task[Any] | None = None
         self._followed = ""
         self._master_is_there = False
-
-    def poke(self) -> None:
-        """A fact has changed: a name server or slave has answered, the master has another address."""
-        self._poke.set()
 
     @property
     def master_address(self) -> str:
@@ -128,7 +126,7 @@ class Leadership:
 
     async def _pause(self) -> None:
         waiting = self._broker.mastership.standing is Standing.WAITING
-        watched = {asyncio.ensure_future(self._poke.wait())}
+        watched = {asyncio.ensure_future(self._notified.wait())}
         try:
             following = {self._following} if self._following is not None else set()
             await asyncio.wait(
@@ -141,7 +139,7 @@ class Leadership:
         finally:
             for task in watched:
                 task.cancel()
-        self._poke.clear()
+        self._notified.clear()
 
     async def _opening(self) -> str | None:
         """Why it did not work, to be tried again; None if it did."""
@@ -177,7 +175,7 @@ class Leadership:
     async def _follow(self, address: str) -> None:
         was_there, self._master_is_there = self._master_is_there, self._broker.peers.master() is not None
         if self._master_is_there and not was_there:
-            self._follower.hurry()
+            self._follower.notify()
         if address == self._followed and self._following is not None:
             return
         await self._stop_following()
@@ -213,12 +211,12 @@ class Leadership:
             epoch = await self._take_over(role)
             broker.mastership.promoted(role, epoch, broker.known_slaves.addresses, broker.clock())
             broker.change_role(role, MASTER_ID)
-            broker.visible_changed(None)  # what the former master had not confirmed is ours now
+            broker.visibility.changed(None)  # what the former master had not confirmed is ours now
         promoted = Promoted(epoch, before.end_offset, tuple(forfeits(before, others)))
         logger.warning("promoted: %s of %s with %s", role.name, broker_name, promoted)
         self._opened()
         self._tell_others([other.address for other in others])  # a master that is alive stops taking writes now
-        self.poke()
+        self._notified.set()
         return promoted
 
     async def _take_over(self, role: BrokerRole) -> int:

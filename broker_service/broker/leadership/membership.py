@@ -13,7 +13,7 @@ from broker_service.broker.broker import Broker
 from broker_service.broker.leadership.mastership import Standing
 from broker_service.broker.leadership.peers import Member
 from broker_service.broker.leadership.promotion import Answer
-from broker_service.broker.metadata.exchange import topic_to_proto, version_to_proto
+from broker_service.broker.metadata.messages import topic_to_proto, version_to_proto
 from broker_service.model import MASTER_ID
 from broker_service.replication.handshake import epoch_list
 
@@ -23,15 +23,15 @@ ASK_AGAIN_S = 0.5
 
 
 class Membership:
-    """`fence` hears of every epoch that others name, `poke` that a fact has changed."""
+    """`fence` hears of every epoch that others name, `notify` that a fact has changed."""
 
     def __init__(
-        self, broker: Broker, address: str, *, fence: Callable[[int, str], None], poke: Callable[[], None]
+        self, broker: Broker, address: str, *, fence: Callable[[int, str], None], notify: Callable[[], None]
     ) -> None:
         self._broker = broker
         self._address = address
         self._fence = fence
-        self._poke = poke
+        self._notify = notify
         self._refusals: dict[str, str] = {}
 
     def registration(self) -> namesrv_pb2.BrokerRegistration:
@@ -62,7 +62,7 @@ class Membership:
         elif reply.refused != self._refusals.get(name_server):
             logger.warning("name server %s refuses this broker: %s", name_server, reply.refused)
         self._refusals[name_server] = reply.refused  # said once
-        self._poke()
+        self._notify()
 
     def slaves(self) -> set[str]:
         """The addresses that a master asks: of the slaves that its configuration names, and of those that it knows."""
@@ -104,7 +104,7 @@ class Membership:
         self._fence(reply.epoch, f"broker {reply.broker_id} at {address}")
         broker.mastership.heard(address)
         broker.mastership.answered(broker.clock())
-        self._poke()
+        self._notify()
 
 
 def answer_of(reply: replication_pb2.GetMemberResponse | None) -> Answer | None:

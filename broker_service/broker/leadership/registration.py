@@ -28,7 +28,7 @@ Stream = grpc.aio.StreamStreamCall[namesrv_pb2.BrokerRegistration, namesrv_pb2.R
 
 
 class Registration:
-    """Registers every `period_s` and when `changed` is called.  `describe` says what, `answered` hears the reply."""
+    """Registers every `period_s` and when `notify` is called.  `describe` says what, `answered` hears the reply."""
 
     def __init__(
         self,
@@ -47,14 +47,14 @@ class Registration:
             for link in self._links:
                 tasks.create_task(link.run(), name=f"register-{link.address}")
 
-    def changed(self) -> None:
+    def notify(self) -> None:
         for link in self._links:
             link.wanted.set()
 
     async def refresh(self, within_s: float) -> None:
         """Register now; returns when every name server that can be reached has answered, or the time is over."""
         before = [(link, link.answers) for link in self._links if link.connected]
-        self.changed()
+        self.notify()
         try:
             async with asyncio.timeout(within_s):
                 for link, answers in before:

@@ -16,12 +16,12 @@ from broker_service.replication.tracker import SlaveProgress
 
 logger = logging.getLogger(__name__)
 
-# A slave looks for whom an arrival may wake at most this often.
-WAKE_EVERY_S = 0.002
+# A slave notifies those who wait for records at most this often.
+NOTIFY_EVERY_S = 0.002
 
 
 class ReplicationLink:
-    """`poke` tells Leadership that a fact has changed."""
+    """`notify` tells Leadership that a fact has changed."""
 
     def __init__(
         self,
@@ -29,14 +29,14 @@ class ReplicationLink:
         metadata: MetadataExchange,
         delivery: Delivery,
         role_file: RoleFile,
-        poke: Callable[[], None],
+        notify: Callable[[], None],
     ) -> None:
         self._broker = broker
         self._metadata = metadata
         self._delivery = delivery
         self._role_file = role_file
-        self._poke = poke
-        self._waking: asyncio.TimerHandle | None = None
+        self._notify = notify
+        self._notifying: asyncio.TimerHandle | None = None
 
     # --- a master's -------------------------------------------------------------------------------------------------
 
@@ -62,18 +62,18 @@ class ReplicationLink:
                 self._broker.mastership.fenced_by,
                 self._role_file.to_be_removed_first(),
             )
-            self._poke()
+            self._notify()
 
     def slave_joined(self, slave: SlaveProgress) -> None:
         self._broker.mastership.slave_joined(slave.slave_id, self._broker.clock(), slave.address)
         self._broker.known_slaves.joined(slave.slave_id, slave.address)
-        self._poke()
+        self._notify()
 
     def offsets_handed_back(self, slave: SlaveProgress) -> None:
         self._broker.mastership.offsets_handed_back(slave.slave_id)
 
     def visible_changed(self, visible_offset: int | None) -> None:
-        self._broker.visible_changed(visible_offset)
+        self._broker.visibility.changed(visible_offset)
 
     # --- a slave's --------------------------------------------------------------------------------------------------
 
@@ -85,15 +85,15 @@ class ReplicationLink:
 
     def replicated(self, visible_offset: int) -> None:
         """Records up to here are stored as safely as the master asks."""
-        self._broker.visible_changed(visible_offset)
-        if self._waking is None:
-            self._waking = asyncio.get_running_loop().call_later(WAKE_EVERY_S, self._wake)
+        self._broker.visibility.changed(visible_offset)
+        if self._notifying is None:
+            self._notifying = asyncio.get_running_loop().call_later(NOTIFY_EVERY_S, self._notify_readers)
 
     def log_will_be_cut(self, end_offset: int) -> None:
         self._clamp_offsets(lambda topic, queue_id: self._broker.store.queue_end_at(topic, queue_id, end_offset))
 
     def log_cut(self, cut: Cut) -> None:
-        self._broker.visible_changed(cut.end_offset)
+        self._broker.visibility.changed(cut.end_offset)
         self._delivery.log_cut(cut.end_offset)
         if cut.kept_in is None:
             return  # The master has all that was here, and so the commits are true; they are to be handed back.
@@ -103,7 +103,7 @@ class ReplicationLink:
         for line in self._broker.offsets.clamp(end_of, new_generation=False):
             logger.warning("consumer offset beyond the end of its queue: %s", line)
 
-    def _wake(self) -> None:
-        self._waking = None
+    def _notify_readers(self) -> None:
+        self._notifying = None
         store = self._broker.store
         self._broker.long_polling.arrived_somewhere(lambda topic, queue_id: store.queue_bounds(topic, queue_id)[1])

@@ -1,0 +1,111 @@
+"""MetadataChanges: what has changed in topics, groups, offsets and known slaves since the slaves were sent it last."""
+
+import asyncio
+from typing import Any
+
+from rocketsim_proto import metadata_pb2
+
+from broker_service.broker.leadership.mastership import Mastership
+from broker_service.broker.metadata.groups import SubscriptionGroupTable
+from broker_service.broker.metadata.known_slaves import KnownSlaves
+from broker_service.broker.metadata.messages import (
+    floors_to_proto,
+    group_to_proto,
+    offsets_to_proto,
+    topic_to_proto,
+    version_to_proto,
+)
+from broker_service.broker.metadata.topics import TopicTable
+from broker_service.broker.offsets.consumer_offsets import Change, ConsumerOffsetTable
+from broker_service.replication.slave_streams import SlaveStreams
+
+
+class MetadataChanges:
+    """Numbered, so that acks name them; on a slave nobody is to be told, and they are forgotten."""
+
+    def __init__(
+        self,
+        topics: TopicTable,
+        groups: SubscriptionGroupTable,
+        offsets: ConsumerOffsetTable,
+        known_slaves: KnownSlaves,
+        mastership: Mastership,
+        slaves: SlaveStreams[Any],
+    ) -> None:
+        self._tables = topics, groups, offsets, known_slaves
+        self._mastership = mastership
+        self._slaves = slaves
+        self._topics: set[str] = set()
+        self._groups: set[str] = set()
+        self._offsets: dict[tuple[str, str], set[int]] = {}
+        self._known_slaves = False
+        self.sent = 1  # the number of the last changes; what was loaded at the start is the first
+        topics.changed.append(self._topics.add)
+        groups.changed.append(self._groups.add)
+        offsets.changed.append(self._offsets_changed)
+        known_slaves.changed.append(self._known_slaves_changed)
+
+    @property
+    def sequence(self) -> int:
+        """Of the message that has, or will have, all that is changed by now."""
+        return self.sent + self._has_some()
+
+    def publish(self) -> None:
+        """Now, not with the next tick: by then a deleted topic may have been made again, and would be the old one."""
+        if self._mastership.is_master and (change := self._take()) is not None:
+            self._slaves.publish(change)
+
+    def publish_topics(self) -> None:
+        """To be called before records of a new topic are sent: a slave that takes over has to know it."""
+        if self._topics:
+            self.publish()
+
+    def publish_soon(self) -> int:
+        """At the end of this turn of the event loop, so that the commits of one turn are one message.  Returns the
+        sequence that says which."""
+        asyncio.get_running_loop().call_soon(self.publish)
+        return self.sequence
+
+    def forget(self) -> None:
+        """A slave has nobody to tell them to."""
+        self._topics.clear()
+        self._groups.clear()
+        self._offsets = {}
+        self._known_slaves = False
+
+    def _has_some(self) -> bool:
+        return bool(self._topics or self._groups or self._offsets or self._known_slaves)
+
+    def _take(self) -> metadata_pb2.Metadata | None:
+        """What has changed since the last call; None if nothing has."""
+        if not self._has_some():
+            return None
+        self.sent += 1
+        topics, groups, offsets, known_slaves = self._tables
+        topic_names, group_names = sorted(self._topics), sorted(self._groups)
+        changed_offsets, slaves_changed = self._offsets, self._known_slaves
+        self.forget()
+        deleted = [name for name in topic_names if name not in topics.entries]
+        return metadata_pb2.Metadata(
+            topics_version=version_to_proto(topics.version),
+            topics=[topic_to_proto(topic) for name in topic_names if (topic := topics.get(name))],
+            groups_version=version_to_proto(groups.version),
+            groups=[group_to_proto(group) for name in group_names if (group := groups.get(name))],
+            consumer_offsets=offsets_to_proto(
+                (group, topic, {queue: offsets.get(group, topic, queue) for queue in sorted(queues)})
+                for (group, topic), queues in changed_offsets.items()
+            ),
+            deleted_topics=deleted,
+            deleted_queues=floors_to_proto(topics.tombstones, deleted),
+            deleted_groups=[name for name in group_names if name not in groups.entries],
+            known_slaves=metadata_pb2.KnownSlaves(addresses=known_slaves.addresses) if slaves_changed else None,
+            epoch=self._mastership.epoch,
+            sequence=self.sent,
+        )
+
+    def _known_slaves_changed(self) -> None:
+        self._known_slaves = True
+
+    def _offsets_changed(self, change: Change) -> None:
+        group, topic, queues = change
+        self._offsets.setdefault((group, topic), set()).update(queues)

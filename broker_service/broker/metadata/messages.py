@@ -1,0 +1,104 @@
+"""Topics, groups and offsets as messages, and back.  ValueError for what no broker would send."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from typing import Any
+
+from rocketsim_proto import metadata_pb2
+
+from broker_service.broker.metadata.config_table import DataVersion, Tombstone
+from broker_service.broker.metadata.groups import SubscriptionGroup
+from broker_service.broker.metadata.names import check_group_name, check_topic_name
+from broker_service.broker.metadata.topics import TopicConfig
+from broker_service.broker.offsets.consumer_offsets import Change
+from broker_service.errors import RocketSimError
+from broker_service.store.offset_journal import NO_OFFSET, LogPoint, OffsetEntry
+
+
+def version_to_proto(version: DataVersion) -> metadata_pb2.DataVersion:
+    return metadata_pb2.DataVersion(
+        timestamp=version.timestamp, counter=version.counter, state_version=version.state_version
+    )
+
+
+def version_from_proto(version: metadata_pb2.DataVersion) -> DataVersion:
+    return DataVersion(version.timestamp, version.counter, version.state_version)
+
+
+def topic_to_proto(topic: TopicConfig) -> metadata_pb2.TopicConfig:
+    return metadata_pb2.TopicConfig(**_values(topic))
+
+
+def topic_from_proto(topic: metadata_pb2.TopicConfig) -> TopicConfig:
+    _check(check_topic_name, topic.topic_name)
+    return TopicConfig(**_fields_of(TopicConfig, topic))
+
+
+def group_to_proto(group: SubscriptionGroup) -> metadata_pb2.SubscriptionGroupConfig:
+    return metadata_pb2.SubscriptionGroupConfig(**_values(group))
+
+
+def group_from_proto(group: metadata_pb2.SubscriptionGroupConfig) -> SubscriptionGroup:
+    _check(check_group_name, group.group_name)
+    return SubscriptionGroup(**_fields_of(SubscriptionGroup, group))
+
+
+def floors_to_proto(tombstones: Mapping[str, Tombstone], topics: Iterable[str]) -> list[metadata_pb2.QueueFloor]:
+    """Where the queues of these topics go on, of those that were ever deleted."""
+    return [
+        metadata_pb2.QueueFloor(topic=name, queue_id=queue_id, next_offset=offset)
+        for name in topics
+        if name in tombstones
+        for queue_id, offset in tombstones[name].queue_offsets.items()
+    ]
+
+
+def offsets_to_proto(changes: Iterable[Change]) -> list[metadata_pb2.ConsumerOffset]:
+    return [
+        metadata_pb2.ConsumerOffset(
+            group=group,
+            topic=topic,
+            queue_id=queue_id,
+            generation=entry.generation,
+            offset=entry.offset,
+            epoch=entry.raised_at.epoch,
+            epoch_id=entry.raised_at.epoch_id,
+            log_offset=entry.raised_at.log_offset,
+        )
+        for group, topic, queues in changes
+        for queue_id, entry in queues.items()
+    ]
+
+
+def offsets_from_proto(offsets: Iterable[metadata_pb2.ConsumerOffset]) -> list[Change]:
+    """ValueError for what no broker would send."""
+    changes: dict[tuple[str, str], dict[int, OffsetEntry]] = {}
+    for item in offsets:
+        if (item.group, item.topic) not in changes:
+            _check(check_group_name, item.group)
+            _check(check_topic_name, item.topic)
+        if item.generation < 0 or item.offset < NO_OFFSET or item.queue_id < 0:
+            raise ValueError(f"consumer offset {item.offset} of generation {item.generation}, queue {item.queue_id}")
+        queues = changes.setdefault((item.group, item.topic), {})
+        raised_at = LogPoint(item.epoch, item.epoch_id, item.log_offset)
+        queues[item.queue_id] = OffsetEntry(item.generation, item.offset, raised_at)
+    return [(group, topic, queues) for (group, topic), queues in changes.items()]
+
+
+def _values(entry: TopicConfig | SubscriptionGroup) -> dict[str, Any]:
+    return {field.name: getattr(entry, field.name) for field in fields(entry)}
+
+
+def _fields_of(entry_class: type[Any], message: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for field in fields(entry_class):
+        value = getattr(message, field.name)
+        values[field.name] = dict(value) if isinstance(value, Mapping) else value
+    return values
+
+
+def _check(rule: Callable[[str], None], name: str) -> None:
+    try:
+        rule(name)
+    except RocketSimError as error:
+        raise ValueError(str(error)) from error

@@ -1,0 +1,33 @@
+"""Visibility: up to where consumers see the log, and who hears of what they can see now."""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from broker_service.broker.reads.long_polling import LongPolling, Queue
+from broker_service.store.message_store import MessageStore
+
+
+class Visibility:
+    """Who waits for records hears of them once they may be seen: on a SYNC_MASTER, once a slave has them."""
+
+    def __init__(self, store: MessageStore, long_polling: LongPolling) -> None:
+        self._store = store
+        self.arrived: list[Callable[[Iterable[Queue]], None]] = [long_polling.arrived]
+        self._unseen: deque[tuple[int, list[Queue]]] = deque()  # (end offset, queues) of what consumers may not see yet
+
+    def appended(self, queues: Iterable[Queue], end_offset: int) -> None:
+        visible = self._store.confirm_offset
+        if visible is None or visible >= end_offset:
+            self._notify(queues)
+        else:
+            self._unseen.append((end_offset, list(queues)))
+
+    def changed(self, visible_offset: int | None) -> None:
+        """Consumers see the log up to here (None: to its end)."""
+        self._store.confirm_offset = visible_offset
+        while self._unseen and (visible_offset is None or self._unseen[0][0] <= visible_offset):
+            self._notify(self._unseen.popleft()[1])
+
+    def _notify(self, queues: Iterable[Queue]) -> None:
+        for listener in self.arrived:
+            listener(queues)

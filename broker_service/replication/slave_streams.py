@@ -1,0 +1,46 @@
+"""SlaveStreams: the slaves that are connected, as who appends and who changes metadata knows them."""
+
+from collections.abc import Iterator
+from typing import Generic, Protocol, TypeVar
+
+from rocketsim_proto.metadata_pb2 import Metadata
+
+
+class SlaveStream(Protocol):
+    def notify(self) -> None:
+        """Look whether there is something to send: the log may have grown."""
+
+    def publish(self, change: Metadata) -> None:
+        """Send the change behind those before it."""
+
+
+S = TypeVar("S", bound=SlaveStream)
+
+
+class SlaveStreams(Generic[S]):
+    """Whoever appends tells them so; the master's service (`master.py`) adds each stream and removes it."""
+
+    def __init__(self) -> None:
+        self._streams: list[S] = []
+
+    def add(self, stream: S) -> None:
+        self._streams.append(stream)
+
+    def remove(self, stream: S) -> None:
+        self._streams.remove(stream)
+
+    def notify(self) -> None:
+        """The log has grown, or an epoch has begun."""
+        for stream in self._streams:
+            stream.notify()
+
+    def publish(self, change: Metadata) -> None:
+        """Every connected slave gets the change; one that is too slow for changes gets a snapshot instead."""
+        for stream in self._streams:
+            stream.publish(change)
+
+    def __iter__(self) -> Iterator[S]:
+        return iter(list(self._streams))
+
+    def __len__(self) -> int:
+        return len(self._streams)
