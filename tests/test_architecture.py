@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
+SENDING = "rocketsim_client.sending"
 CALLERS = {"rocketsim_client.producer", "rocketsim_client.consumer", "rocketsim_client.admin"}
 ROOMS = {"rocketsim_client.sending", "rocketsim_client.routing", "rocketsim_client.transport"}
 
@@ -37,6 +38,10 @@ STAYS_OUT_OF = {
     "rocketsim_client": {"broker_service", "rocketsim_source", "rocketsim_cli", "pyspark", "asyncio"},
     # Its rooms, the lowest last: producer, consumer, admin -> sending -> cluster -> routing -> transport -> the values.
     "rocketsim_client/sending": CALLERS,
+    # A message passes each of these once: producer -> outbox -> sender -> delivery.
+    "rocketsim_client/sending/sender.py": {f"{SENDING}.outbox", "threading"},
+    "rocketsim_client/sending/delivery.py": {f"{SENDING}.{name}" for name in ("outbox", "sender", "pending")},
+    "rocketsim_client/sending/pending.py": {f"{SENDING}.{name}" for name in ("outbox", "sender", "delivery")},
     "rocketsim_client/cluster.py": {*CALLERS, "rocketsim_client.sending"},
     "rocketsim_client/routing": {*CALLERS, "rocketsim_client.sending", "rocketsim_client.cluster"},
     "rocketsim_client/transport": {*CALLERS, *ROOMS - {"rocketsim_client.transport"}, "rocketsim_client.cluster"},
