@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -10,7 +11,21 @@ from tests.support.fake_broker import FakeCluster
 from tests.support.polling import wait_until
 from tests.support.processes import Processes, ServerProcess
 
-RealPair = Callable[[str], tuple[str, ServerProcess, ServerProcess]]
+
+class RealPair(NamedTuple):
+    name_server: str
+    master: ServerProcess
+    slave: ServerProcess
+
+
+def start_real_pair(processes: Processes, **keys: object) -> RealPair:
+    """A name server, and broker-a whose slave follows its master."""
+    name_server = processes.start_namesrv()
+    master, slave = processes.start_pair("broker-a", name_server, **keys)
+    with Admin(name_server.address) as admin:
+        wait_until(lambda: len(admin.cluster_list()) == 2, "both brokers")
+        wait_until(lambda: admin.ha_status(broker_addr=master.address)[0].slaves, "the slave follows")
+    return RealPair(name_server.address, master, slave)
 
 
 @pytest.fixture
@@ -23,24 +38,20 @@ def cluster() -> Iterator[FakeCluster]:
 
 
 @pytest.fixture
-def real_pair(tmp_path: Path) -> Iterator[RealPair]:
-    """`real_pair(topic)`: a name server's address, and the processes of a SYNC_MASTER and its slave, which both have
-    the topic with four queues."""
+def real_pair(tmp_path: Path) -> Iterator[Callable[[str], RealPair]]:
+    """`real_pair(topic)`: a SYNC_MASTER and its slave, which both have the topic with four queues."""
     with Processes(tmp_path) as processes:
 
-        def start(topic: str) -> tuple[str, ServerProcess, ServerProcess]:
-            name_server = processes.start_namesrv()
-            master, slave = processes.start_pair("broker-a", name_server, brokerRole="SYNC_MASTER")
-            with Admin(name_server.address) as admin:
-                wait_until(lambda: len(admin.cluster_list()) == 2, "both brokers")
-                wait_until(lambda: admin.ha_status(broker_addr=master.address)[0].slaves, "the slave follows")
+        def start(topic: str) -> RealPair:
+            started = start_real_pair(processes, brokerRole="SYNC_MASTER")
+            with Admin(started.name_server) as admin:
                 admin.update_topic(topic, read_queue_nums=4, write_queue_nums=4)
-                for address in (master.address, slave.address):
+                for address in (started.master.address, started.slave.address):
                     wait_until(
                         lambda at=address: topic in {config.topic_name for config in admin.topic_configs(at)},
                         "the topic",
                     )
                 wait_until(lambda: topic in admin.topic_list(), "the topic's route")
-            return name_server.address, master, slave
+            return started
 
         yield start

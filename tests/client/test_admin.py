@@ -11,6 +11,7 @@ from rocketsim_client.errors import (
     RocketSimError,
     TopicNotExist,
 )
+from tests.client.conftest import start_real_pair
 from tests.support.polling import wait_until
 from tests.support.processes import Processes
 
@@ -20,12 +21,9 @@ pytestmark = pytest.mark.cluster
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
     with Processes(tmp_path_factory.mktemp("admin")) as processes:
-        name_server = processes.start_namesrv()
-        master, slave = processes.start_pair("broker-a", name_server)
-        with Admin(name_server.address) as admin:
-            wait_until(lambda: len(admin.cluster_list()) == 2, "both brokers")
-            wait_until(lambda: admin.ha_status(broker_addr=master.address)[0].slaves, "the slave")
-            yield admin, name_server, master, slave
+        started = start_real_pair(processes)
+        with Admin(started.name_server) as admin:
+            yield admin, *started
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +33,7 @@ def sent(pair):
     made = admin.update_topic("T", read_queue_nums=2, write_queue_nums=2)
     assert [config.read_queue_nums for config in made.values()] == [2]
     wait_until(lambda: "T" in admin.topic_list(), "the topic")
-    with Producer(name_server.address, "p") as producer:
+    with Producer(name_server, "p") as producer:
         results = [producer.send(Message("T", b"%d" % number, keys=f"key-{number} all")) for number in range(10)]
     ends = {queue: bounds.max_offset for queue, bounds in admin.cluster.bounds("T").items()}
     assert sum(ends.values()) == 10
@@ -88,7 +86,7 @@ def test_groups_their_progress_and_resets(pair, sent):
     admin, name_server, master, _ = pair
     made = admin.update_sub_group(SubscriptionGroupConfig(group_name="g", broker_id=0, retry_max_times=3))
     assert made[master.address].retry_max_times == 3
-    with PullConsumer(name_server.address, "g") as consumer:
+    with PullConsumer(name_server, "g") as consumer:
         consumer.commit_all({queue: 4 for queue in consumer.message_queues("T")})
         rows = admin.consumer_progress("g", "T")
         assert [(row.consumer_offset, row.broker_offset, row.diff, row.broker_id) for row in rows] == [(4, 5, 1, 0)] * 2
@@ -129,7 +127,7 @@ def test_the_pair_shows_its_replication(pair, sent):
 
 def test_write_permission_is_taken_and_given_back(pair, sent):
     admin, name_server, _, _ = pair
-    assert admin.wipe_write_perm("broker-a")[name_server.address] >= 1
+    assert admin.wipe_write_perm("broker-a")[name_server] >= 1
     try:
         assert admin.topic_route("T").writable_queues() == []
     finally:
@@ -169,7 +167,7 @@ def test_promotion_is_refused_while_the_master_answers_and_done_when_it_is_dead(
     master.kill()
     promotion = wait_until(lambda: promoted(admin, slave.address), "the promotion")
     assert promotion.epoch > before
-    with Producer(name_server.address, "p") as producer, PullConsumer(name_server.address, "g2") as consumer:
+    with Producer(name_server, "p") as producer, PullConsumer(name_server, "g2") as consumer:
         result = wait_until(lambda: sent_by(producer), "the new master to take a message")
         assert consumer.pull(result.message_queue, result.queue_offset).messages[0].body == b"after"
     with pytest.raises(InvalidParameter):

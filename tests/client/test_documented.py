@@ -2,6 +2,7 @@
 
 import logging
 import re
+from collections.abc import Callable
 
 import pytest
 
@@ -17,7 +18,7 @@ SNIPPETS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
 @pytest.mark.cluster
 def test_the_examples_run_as_they_stand(
-    real_pair: RealPair, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    real_pair: Callable[[str], RealPair], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name_server, _, _ = real_pair("TopicTest")
     logger = logging.getLogger("rocketsim_client")

@@ -22,6 +22,7 @@ from rocketsim_client import (
     SubscriptionGroupConfig,
 )
 from rocketsim_client.errors import MessageIllegal, QueueNotExist, TopicNotExist
+from tests.client.conftest import start_real_pair
 from tests.support.polling import wait_until
 from tests.support.processes import ROOT, Processes
 
@@ -31,13 +32,7 @@ pytestmark = pytest.mark.cluster
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
     with Processes(tmp_path_factory.mktemp("round-trip")) as processes:
-        name_server = processes.start_namesrv()
-        # 100,000 bytes a body is enough to see a limit.
-        master, slave = processes.start_pair("broker-a", name_server, brokerRole="SYNC_MASTER", slaveReadEnable=True)
-        with Admin(name_server.address) as admin:
-            wait_until(lambda: len(admin.cluster_list()) == 2, "both brokers")
-            wait_until(lambda: admin.ha_status(broker_addr=master.address)[0].slaves, "the slave")
-        yield name_server.address, master, slave
+        yield start_real_pair(processes, brokerRole="SYNC_MASTER", slaveReadEnable=True)
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """Without a name server: the brokers' addresses are given, everything else is asked of the brokers."""
 
+from collections.abc import Callable
+
 import pytest
 
 from rocketsim_client import Admin, Message, Producer, PullConsumer, SendStatus
@@ -33,7 +35,9 @@ def test_what_only_a_name_server_knows_is_refused(cluster: FakeCluster) -> None:
 
 
 @pytest.mark.cluster
-def test_a_producer_and_a_consumer_without_a_name_server_follow_a_promotion(real_pair: RealPair) -> None:
+def test_a_producer_and_a_consumer_without_a_name_server_follow_a_promotion(
+    real_pair: Callable[[str], RealPair],
+) -> None:
     """The brokers know a name server, the clients do not."""
     _, master, slave = real_pair("T")
     brokers = {"broker-a": {0: master.address, 1: slave.address}}
