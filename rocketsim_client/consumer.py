@@ -250,10 +250,10 @@ class PullConsumer:
         """The topic's messages as Arrow batches, up to where its queues end at this call; each queue's in order.
 
         `queues`: only these.  `start`: `"earliest"`; `"committed"`, the group's offsets (the first message where it has
-        none); a time of storing in ms since 1970; or the offset for each queue.  `end`: the offset to stop before for
-        each queue.  `expression`: tags as in `pull`.  `columns`: only these of topic, brokerName, queueId, queueOffset,
-        msgId, keys, tags, body, flag, bornTimestamp, storeTimestamp, reconsumeTimes, messageGroup, properties,
-        bornHost, storeHost (without it, all but the hosts).  Commits nothing.
+        none); a time of storing in ms since 1970; or the offset for each queue (others are not read).  `end`: the
+        offset to stop before for each queue.  `expression`: tags as in `pull`.  `columns`: only these of topic,
+        brokerName, queueId, queueOffset, msgId, keys, tags, body, flag, bornTimestamp, storeTimestamp, reconsumeTimes,
+        messageGroup, properties, bornHost, storeHost (without it, all but the hosts).  Commits nothing.
 
         OffsetIllegal, here or while batches are read: the queue does not have these offsets (any more).
         """
@@ -262,12 +262,11 @@ class PullConsumer:
         tags, schema = TagExpression.parse(expression), arrow.schema_of(columns)
         wanted = list(queues) if queues is not None else None
         bounds = self._cluster.bounds(topic, wanted)
-        for queue in wanted or ():
+        ends = end or {}
+        for queue in [*(wanted or ()), *ends]:
             self._is_there(queue, bounds)
-        starts = self._starts(topic, start, bounds)
-        ranges = [
-            OffsetRange(queue, starts[queue], (end or {}).get(queue, bounds[queue].max_offset)) for queue in starts
-        ]
+        starts = self._starts(topic, start, bounds, some=wanted is not None)
+        ranges = [OffsetRange(queue, at, ends.get(queue, bounds[queue].max_offset)) for queue, at in starts.items()]
         for queue, begin, until in ranges:
             has = bounds[queue]
             if not has.min_offset <= begin or not max(begin, until) <= has.max_offset:
@@ -280,7 +279,12 @@ class PullConsumer:
         )
 
     def _starts(
-        self, topic: str, start: str | int | Mapping[MessageQueue, int], bounds: Mapping[MessageQueue, QueueBounds]
+        self,
+        topic: str,
+        start: str | int | Mapping[MessageQueue, int],
+        bounds: Mapping[MessageQueue, QueueBounds],
+        *,
+        some: bool,
     ) -> dict[MessageQueue, int]:
         first = {queue: found.min_offset for queue, found in sorted(bounds.items()) if found.readable}
         if start == "earliest":
@@ -293,6 +297,8 @@ class PullConsumer:
             raise InvalidParameter(f"start {start!r}: earliest, committed, a time in ms, or an offset for each queue")
         for queue in start:
             self._is_there(queue, bounds)
+        if some and set(start) != first.keys():
+            raise InvalidParameter("start has an offset for other queues than those that `queues` names")
         return dict(start)
 
     @staticmethod

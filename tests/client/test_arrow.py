@@ -95,6 +95,10 @@ def test_what_a_queue_does_not_have_is_refused(sent: list, consumer: PullConsume
         consumer.read("T", start={queue: end + 5})
     with pytest.raises(InvalidParameter, match="no queue 9"):
         consumer.read("T", queues=[queue._replace(queue_id=9)])
+    with pytest.raises(InvalidParameter, match="no queue 9"):
+        consumer.read("T", end={queue._replace(queue_id=9): 1})
+    with pytest.raises(InvalidParameter, match="for other queues than"):
+        consumer.read("T", queues=[queue, queue._replace(queue_id=(queue.queue_id + 1) % 4)], start={queue: 0})
     with pytest.raises(InvalidParameter, match="start 'latest'"):
         consumer.read("T", start="latest")
     with pytest.raises(InvalidParameter, match="there is no column 'boddy'"):
