@@ -191,7 +191,7 @@ class Sender:
                     tags=piece.tags,
                     keys=piece.keys,
                     properties=piece.properties,
-                    sharding_keys=piece.message_groups,
+                    message_groups=piece.message_groups,
                     msg_ids=piece.msg_ids,
                     queue=self._queue(piece),
                 )
