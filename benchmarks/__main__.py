@@ -23,12 +23,12 @@ from benchmarks import chart, machine, scheduling, tables
 from benchmarks.bench import Bench, WrongResult
 from benchmarks.contest import FULL, QUICK, SMOKE, Plan
 from benchmarks.figures import QUICK_MARGIN
-from benchmarks.registry import BENCHMARKS, BY_NAME, Benchmark
+from benchmarks.registry import BENCHMARKS, BY_NAME, GROUPS, Benchmark
 from benchmarks.tables import Report
 
 logger = logging.getLogger(__name__)
 
-NAMES = [*BY_NAME, "all", "chart"]
+NAMES = [*BY_NAME, *GROUPS, "chart"]
 INTERRUPTED = 130  # as shells have it
 QUIET = 0.1  # of the machine; beyond it the figures are not worth much
 NO_VERDICT = (
@@ -51,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
         arguments.svg.write_text(chart.svg(json.loads(arguments.json.read_text())))
         return 0
     plan = SMOKE if arguments.smoke else QUICK if arguments.quick else FULL
-    chosen = BENCHMARKS if arguments.name == "all" else (BY_NAME[arguments.name],)
+    chosen = GROUPS.get(arguments.name) or (BY_NAME[arguments.name],)
     if arguments.log:
         logging.basicConfig(filename=arguments.log, level=logging.INFO, format="%(asctime)s %(message)s")
         logging.getLogger("py4j").setLevel(logging.WARNING)
@@ -140,7 +140,7 @@ def run(
     load = f"{time.monotonic() - begun:.0f} s; others used {share * 100:.0f} % of the machine"
     runs = "1 counted run" if plan.rounds == 1 else f"{plan.rounds} counted runs"
     title = f"{one.name} ({one.targets}): {one.what} [{plan.name}, {runs}; {load}]"
-    if any(figure.verdict == "no verdict" for figure in bench.figures):
+    if plan is QUICK and any(figure.verdict == "no verdict" for figure in bench.figures):
         bench.note(NO_VERDICT)
     failed = [f"FAILED: {what}" for what in bench.broken]
     report = Report(

@@ -20,6 +20,7 @@ class Plan:
     name: str
     rounds: int
     warm_up: int = 1
+    sizes: tuple[int, ...] = (100, 1024)  # of bodies
 
     def pick(self, full: T, quick: T, smoke: T) -> T:
         return {"full": full, "quick": quick, "smoke": smoke}[self.name]
@@ -31,7 +32,7 @@ class Plan:
 
 FULL = Plan("full", rounds=5)
 QUICK = Plan("quick", rounds=3)
-SMOKE = Plan("smoke", rounds=1, warm_up=0)
+SMOKE = Plan("smoke", rounds=1, warm_up=0, sizes=(100,))
 
 
 def schedule(names: list[str], plan: Plan) -> Iterator[tuple[int, str]]:

@@ -14,8 +14,6 @@ from benchmarks.peers.rocketmq import RocketMq
 from benchmarks.sends import java_sends, our_sends
 from benchmarks.targets import Target
 
-SIZES = (100, 1024)
-
 
 def replication(bench: Bench) -> None:
     """P7: SYNC_MASTER over ASYNC_MASTER."""
@@ -75,7 +73,7 @@ def compare(
     duration = bench.plan.pick(2, 1, 1)
     plan = replace(bench.plan, rounds=bench.plan.pick(8, 3, 1))
     what, usual = words
-    for size in SIZES:
+    for size in bench.plan.sizes:
         every: dict[str, Contestant | Missing] = {}
         for waits in (False, True):
             topic = ours[waits].topic(f"ratio{size}")

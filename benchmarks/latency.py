@@ -92,7 +92,8 @@ def once(
         .start()
     )
     try:
-        time.sleep(SETTLE_S)  # its first batches
+        query.processAllAvailable()  # from here on it knows what `latest` is
+        time.sleep(SETTLE_S)
         begun_ns = time.time_ns()
         send()
         time.sleep(SETTLE_S)

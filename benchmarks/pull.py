@@ -24,7 +24,7 @@ def run(bench: Bench) -> None:
     librdkafka = client_of(bench, kafka_peer)
     folder = bench.folder / "rocketmq"
     peer = bench.peer("RocketMQ", lambda: bench.enter(rocketmq.running(folder, keys=RAISED_LIMITS)))
-    for size in (100, 1024):
+    for size in bench.plan.sizes:
         count = bench.plan.pick(*((3_000_000, 2_000_000, 20_000) if size == 100 else (1_000_000, 800_000, 20_000)))
         topic = ours.fill(f"pull{size}", count, size)
         wanted = (count, count * size, checksum(0, count, size, RECORD_CRC))

@@ -12,6 +12,7 @@ class Benchmark(NamedTuple):
     what: str
     needs: str
     run: Callable[[Bench], None]
+    spark: bool = False  # it starts a Spark session
 
 
 # Each imports its own module when it runs: the list has to come at once, without Spark and Arrow.
@@ -117,12 +118,12 @@ _KAFKA = "Java 17, Maven: Kafka 4.2.1 and Spark's connector"
 _ROCKETMQ = "Java 17, Maven: RocketMQ 5.5.0"
 
 BENCHMARKS = (
-    Benchmark("spark-read", "P1", "Spark batches: Kafka's columns, all columns", f"{_KAFKA}; 8 GiB", spark_read),
+    Benchmark("spark-read", "P1", "Spark batches: Kafka's columns, all columns", f"{_KAFKA}; 8 GiB", spark_read, True),
     Benchmark(
-        "spark-stream", "P1", "Spark streams: the steady rate; the first rows", f"{_KAFKA}; 20 GiB", spark_stream
+        "spark-stream", "P1", "Spark streams: the steady rate; the first rows", f"{_KAFKA}; 20 GiB", spark_stream, True
     ),
-    Benchmark("spark-body", "P2", "Spark reads the bodies alone", f"{_KAFKA}; 8 GiB", spark_body),
-    Benchmark("spark-sink", "P3", "Spark writes: one broker, a pair", f"{_KAFKA}; 25 GiB", spark_sink),
+    Benchmark("spark-body", "P2", "Spark reads the bodies alone", f"{_KAFKA}; 8 GiB", spark_body, True),
+    Benchmark("spark-sink", "P3", "Spark writes: one broker, a pair", f"{_KAFKA}; 25 GiB", spark_sink, True),
     Benchmark("send-async", "P4", "a message a call, a result each", f"{_ROCKETMQ}, pip; 15 GiB", send_async),
     Benchmark("send-batch", "P5", "lists of 500 messages; Arrow columns", f"{_ROCKETMQ}; 30 GiB", send_batch),
     Benchmark("send", "P6", "blocking sends, 64 threads and one", f"{_ROCKETMQ}; 5 GiB", send),
@@ -131,10 +132,15 @@ BENCHMARKS = (
     Benchmark("pull", "P9", "pulls in plain Python: batches, messages", f"{_ROCKETMQ}, Kafka 4.2.1, pip; 10 GiB", pull),
     Benchmark("catchup", "P10", "an empty slave catches up; replication lag", f"{_ROCKETMQ}; 15 GiB", catchup),
     Benchmark("recovery", "P11", "restarts on a full log; queues made again", f"{_ROCKETMQ}; 8 GiB", recovery),
-    Benchmark("latency", "P12", "producer to the micro-batch's commit", f"{_KAFKA}, pip; 2 GiB", latency),
-    Benchmark("memory", "P13", "memory after millions of messages", "Java 17; 40 GiB", memory),
-    Benchmark("growth", "P14", "what more log, queues and groups cost", "Java 17; 30 GiB", growth),
+    Benchmark("latency", "P12", "producer to the micro-batch's commit", f"{_KAFKA}, pip; 2 GiB", latency, True),
+    Benchmark("memory", "P13", "memory after millions of messages", "Java 17; 40 GiB", memory, True),
+    Benchmark("growth", "P14", "what more log, queues and groups cost", "Java 17; 30 GiB", growth, True),
     Benchmark("cold-backlog", "P15", "puts while a cold backlog is read", "Linux, a disk; 10 GiB", cold_backlog),
 )
 
 BY_NAME = {one.name: one for one in BENCHMARKS}
+GROUPS = {
+    "all": BENCHMARKS,
+    "with-spark": tuple(one for one in BENCHMARKS if one.spark),
+    "without-spark": tuple(one for one in BENCHMARKS if not one.spark),
+}

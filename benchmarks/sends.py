@@ -22,6 +22,10 @@ def seconds(bench: Bench) -> int:
     return bench.plan.pick(3, 1, 1)
 
 
+def modes(bench: Bench) -> list[str]:
+    return bench.plan.pick([*MODES], [*MODES], ["ASYNC_MASTER"])
+
+
 def our_pair(bench: Bench, mode: str) -> OurCluster:
     keys = cluster.modes(sync=MODES[mode], flush=False)
     return bench.enter(cluster.running(bench, f"ours-{mode}", pair=True, keys=keys))
@@ -71,7 +75,7 @@ def java_rate(bench: Bench, peer: RocketMq, topic: str, **options: object) -> fl
 
 def send_async(bench: Bench) -> None:
     """P4."""
-    for mode in MODES:
+    for mode in modes(bench):
         with bench.section():
             send_async_to(bench, mode)
 
@@ -80,7 +84,7 @@ def send_async_to(bench: Bench, mode: str) -> None:
     ours, peer = our_pair(bench, mode), their_pair(bench, mode)
     client = official_client(bench, peer) if mode == "ASYNC_MASTER" else None
     plan = bench.plan
-    for size in (100, 1024):
+    for size in bench.plan.sizes:
         topic = ours.topic(f"async{size}")
         every: dict[str, Contestant | Missing] = {
             "ours": our_sends(ours, "send_async", topic, size=size, seconds=seconds(bench), window=WINDOW),
@@ -141,7 +145,7 @@ def official_calls(bench: Bench, client: Ask | Missing, command: str, **options:
 
 def send_batch(bench: Bench) -> None:
     """P5."""
-    for mode in MODES:
+    for mode in modes(bench):
         with bench.section():
             send_batch_to(bench, mode)
 

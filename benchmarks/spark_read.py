@@ -34,7 +34,7 @@ def all_columns(bench: Bench) -> None:
     peer = spark.kafka_peer(bench, kafka_missing)
     plan = bench.plan.again()  # the check has warmed everybody
     null_source.register(made.session)
-    for size in (100, 1024):
+    for size in bench.plan.sizes:
         rows = rows_of(bench, size)
         topic = ours.fill(f"read{size}", rows, size)
         kafka_topic = bench.peer("Kafka", partial(fill_kafka, bench, made, peer, topic, rows, size))
@@ -66,7 +66,7 @@ def body_only(bench: Bench) -> None:
     ours = bench.enter(cluster.running(bench, "reader"))
     peer = spark.kafka_peer(bench, kafka_missing)
     plan = bench.plan.again()  # the check has warmed everybody
-    for size in (100, 1024):
+    for size in bench.plan.sizes:
         rows = rows_of(bench, size)
         topic = ours.fill(f"body{size}", rows, size)
         kafka_topic = bench.peer("Kafka", partial(fill_kafka, bench, made, peer, topic, rows, size))

@@ -16,7 +16,7 @@ def run(bench: Bench) -> None:
     peer = spark.kafka_peer(bench, kafka_missing)
     warm_up(bench, theirs(made, peer, "sink-warm-up", bench.plan.pick(1_000_000, 1_000_000, 1_000), 100))
     plan = bench.plan
-    for size in (100, 1024):
+    for size in bench.plan.sizes:
         full, quick = (1_500_000, 1_000_000) if size == 100 else (400_000, 300_000)
         rows = bench.plan.pick(full, quick, 20_000)
         topic = f"sink{size}"

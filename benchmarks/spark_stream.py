@@ -31,7 +31,7 @@ def run(bench: Bench) -> None:
     null_source.register(made.session)
     plan = bench.plan
     nulls = {}
-    for size in (100, 1024):
+    for size in bench.plan.sizes:
         # Batches of one size in all plans: what a batch costs however many rows it has weighs the same.
         batch = bench.plan.pick(*((2_500_000, 2_500_000, 5_000) if size == 100 else (625_000, 625_000, 5_000)))
         rows = batch * bench.plan.pick(8, 2, 2)

@@ -1,9 +1,12 @@
 """The table of targets is the issue's, and every benchmark of it is there."""
 
+from pathlib import Path
+
 import pytest
 
+import benchmarks
 from benchmarks import targets
-from benchmarks.registry import BENCHMARKS
+from benchmarks.registry import BENCHMARKS, GROUPS
 from benchmarks.targets import Sense, Target
 
 
@@ -28,6 +31,14 @@ def test_the_benchmarks_have_their_promised_names():
     words += " pull catchup recovery latency memory growth cold-backlog"
     assert [one.name for one in BENCHMARKS] == words.split()
     assert all(one.needs and one.what for one in BENCHMARKS)
+
+
+def test_what_starts_spark_and_what_does_not_is_all_there_is():
+    assert {*GROUPS["with-spark"], *GROUPS["without-spark"]} == {*BENCHMARKS} == {*GROUPS["all"]}
+    assert len(GROUPS["with-spark"]) + len(GROUPS["without-spark"]) == len(BENCHMARKS)
+    for one in BENCHMARKS:
+        module = Path(benchmarks.__file__).parent / f"{one.run.__code__.co_names[1]}.py"
+        assert ("spark.session(" in module.read_text()) is one.spark, one.name
 
 
 @pytest.mark.parametrize(
