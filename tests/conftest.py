@@ -1,4 +1,4 @@
-"""What every test has: an event loop if it is `async def`, hypothesis that times nothing, an order, an end."""
+"""For all tests: an event loop for `async def` tests, hypothesis without deadlines, the order of files, a watchdog."""
 
 import asyncio
 import inspect

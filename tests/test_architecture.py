@@ -1,4 +1,4 @@
-"""Which way the arrows point, and a few habits that only hold if somebody looks."""
+"""The direction of imports, and other rules about the source code."""
 
 import ast
 import fnmatch

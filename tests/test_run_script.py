@@ -1,4 +1,4 @@
-"""`run` on machines that lack something: small stand-ins for python, java, apt and sudo in an otherwise bare PATH."""
+"""`./run` on machines that lack something: stand-ins for python, java, apt and sudo in an otherwise empty PATH."""
 
 import os
 import shutil

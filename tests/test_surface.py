@@ -1,6 +1,6 @@
-"""The public surface is what the golden files in tests/data/surface say: nothing of it goes, nothing of it changes.
+"""The public surface equals the golden files in tests/data/surface: nothing of it is removed or changed.
 
-What is new is added to them by `python -m tests.support.surface`.
+Additions are written to the files by `python -m tests.support.surface`.
 """
 
 import argparse

@@ -1,6 +1,6 @@
-"""The wheel in a fresh environment: what it contains, and what a program can do with the base and with each extra.
+"""The wheel in a fresh environment: its content, and what programs can do with the base and with each extra.
 
-The environment sees no other packages than those that the wheel's own metadata asks for.
+The environment has no packages but those that the wheel's metadata requires.
 """
 
 import os

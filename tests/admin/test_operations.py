@@ -1,4 +1,4 @@
-"""What operators ask of a broker, over real gRPC."""
+"""Admin operations of a broker over real gRPC."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

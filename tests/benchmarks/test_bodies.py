@@ -1,4 +1,4 @@
-"""Everybody moves the same bodies, and a checksum tells when they are not."""
+"""All contestants of a benchmark move the same bodies; a checksum detects a difference."""
 
 import zlib
 

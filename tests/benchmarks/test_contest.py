@@ -1,4 +1,4 @@
-"""Interleaving, warm-up, and contestants that drop out."""
+"""Interleaved runs, warm-up, and contestants that drop out."""
 
 from contextlib import ExitStack, contextmanager
 

@@ -1,4 +1,4 @@
-"""Latency to the commit is worked out from the progress of a query."""
+"""Latency to the commit is calculated from a query's progress."""
 
 from benchmarks.latency import Commit, kafka_ends, latencies_ms, our_ends
 from benchmarks.spark import ended_ms

@@ -1,4 +1,4 @@
-"""The table of targets is the issue's, and every benchmark of it is there."""
+"""The table of targets matches the issue, and every benchmark in it exists."""
 
 from pathlib import Path
 

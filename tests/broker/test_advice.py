@@ -1,4 +1,4 @@
-"""What a broker advises helps: each advice is followed here."""
+"""Error messages of the broker give advice that works: each test follows one."""
 
 import re
 import shutil

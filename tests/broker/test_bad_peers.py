@@ -1,6 +1,5 @@
-"""Peers that hang up, fall silent or talk nonsense, at every step: no broker ends because of one.
-
-After each of them the broker still takes messages, and its tasks still run.
+"""Peers that disconnect, stop answering or send invalid data, at every step.  Afterwards the broker still takes
+messages, and its tasks still run.
 """
 
 import asyncio

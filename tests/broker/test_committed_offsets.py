@@ -1,4 +1,6 @@
-"""Who has a committed offset: in SYNC_MASTER an OK means that the slave has it too, and only OK never goes back."""
+"""Which brokers have a committed offset: with SYNC_MASTER, COMMIT_OK means that the slave has it too, and such an
+offset never goes back.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator

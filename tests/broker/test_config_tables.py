@@ -1,4 +1,4 @@
-"""Topics and subscription groups: RocketMQ's files, versions, deletions, and what a slave makes of its master's."""
+"""Topics and subscription groups: RocketMQ's files, versions, deletions, and their replication to a slave."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Delayed messages: in order, on time, and neither lost nor doubled whatever happens in between."""
+"""Delayed messages are delivered in order, on time and exactly once, through restarts and failures."""
 
 import asyncio
 import errno

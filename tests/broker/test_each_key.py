@@ -1,6 +1,4 @@
-"""What a key of the configuration does, where no other file shows it.  `tests/config/behaviours.py` says where each is
-shown.
-"""
+"""Configuration keys whose behaviour no other file tests.  `tests/config/behaviours.py` lists the test of each key."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What a send frame must be: refused as a whole, with the reason, or good as a whole."""
+"""A send frame is accepted or refused as a whole, with the reason."""
 
 import zlib
 from typing import Any

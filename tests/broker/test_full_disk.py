@@ -1,4 +1,4 @@
-"""What a broker's tables do on a full disk: a change is refused whole, or happens whole."""
+"""The broker's tables on a full disk: a change is made completely or refused."""
 
 import contextlib
 from pathlib import Path

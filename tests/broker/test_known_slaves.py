@@ -1,4 +1,4 @@
-"""The slaves that a broker remembers, and what becomes of them when the disk is full or the file is damaged."""
+"""The slaves that a broker remembers, on a full disk and with a damaged file too."""
 
 import errno
 from pathlib import Path

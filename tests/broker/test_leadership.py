@@ -1,4 +1,4 @@
-"""How a master begins: its epoch first, its offsets made to fit, and what goes wrong tried again."""
+"""The start of a master: a new epoch first, then offsets that fit the log; failures are tried again."""
 
 import shutil
 from functools import partial

@@ -1,4 +1,4 @@
-"""Held pulls: woken by an arrival, ended by their time, counted and bounded."""
+"""Held pulls end with an arrival or at their timeout; they are counted and bounded."""
 
 import asyncio
 

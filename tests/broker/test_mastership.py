@@ -1,4 +1,4 @@
-"""When a master takes writes, and when it never will again."""
+"""When a master takes writes, and when it never does again."""
 
 from typing import Any
 

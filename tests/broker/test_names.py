@@ -1,4 +1,4 @@
-"""What topics and groups may be called: RocketMQ's rules."""
+"""Valid names of topics and groups: RocketMQ's rules."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Master, slave and name server in one process, on real gRPC: metadata, offsets handed back, promotion, fencing."""
+"""Master, slave and name server in one process on real gRPC: metadata, offsets handed back, promotion, fencing."""
 
 import asyncio
 from collections.abc import AsyncIterator

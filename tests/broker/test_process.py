@@ -1,4 +1,4 @@
-"""A broker's process: its start, its address, its end."""
+"""A broker process: start, address, stop."""
 
 import asyncio
 import importlib.util

@@ -1,4 +1,4 @@
-"""Which slave may be promoted: the decision, and what the brokers of the name are asked for it."""
+"""Which slave may be promoted: the decision, and the questions that it asks the brokers of the name."""
 
 from pathlib import Path
 from typing import Any

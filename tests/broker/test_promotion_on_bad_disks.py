@@ -1,4 +1,6 @@
-"""A promotion whose disk refuses at any call: a master on disk and in memory, or the slave that it was."""
+"""A promotion during which any disk call fails: afterwards the broker is a master on disk and in memory, or the slave
+that it was.
+"""
 
 import errno
 import random

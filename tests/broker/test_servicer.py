@@ -1,4 +1,4 @@
-"""The broker over real gRPC: every call, what a refusal looks like, deadlines, reflection and health."""
+"""Every call of the broker over real gRPC: refusals, deadlines, reflection and health."""
 
 import zlib
 from pathlib import Path

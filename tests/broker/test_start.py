@@ -1,4 +1,6 @@
-"""A master's start: whom it waits for before it takes writes, so that nothing acknowledged is lost and no two write."""
+"""The start of a master: which brokers and name servers it waits for, so that nothing acknowledged is lost and no two
+masters write.
+"""
 
 import time
 from pathlib import Path

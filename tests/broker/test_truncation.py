@@ -1,4 +1,6 @@
-"""What was read before a slave was promoted that did not have all of it: the master says where it ended (KIP-320)."""
+"""After the promotion of a slave that lacks records, the broker tells consumers of them where the log was cut
+(KIP-320).
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""The commands as a shell sees them: output, exit status, and one line instead of a traceback."""
+"""The commands as processes: output, exit status, and one line instead of a traceback."""
 
 import io
 import json

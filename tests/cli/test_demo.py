@@ -1,4 +1,4 @@
-"""The demo as a whole, shorter than it is shown: its own account is the assertion."""
+"""The complete demo in a short form; its own report is asserted."""
 
 import json
 import subprocess

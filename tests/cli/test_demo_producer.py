@@ -1,4 +1,4 @@
-"""The demo's producer as a process: it ends with the demo, however that ends."""
+"""The demo's producer process ends with the demo, however the demo ends."""
 
 import os
 import signal

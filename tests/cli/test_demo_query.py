@@ -1,4 +1,4 @@
-"""What the demo says when its query has failed."""
+"""What the demo reports when its query has failed."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The demo's verdict: each promise broken alone makes it say so."""
+"""The demo's verdict: each broken promise is reported."""
 
 import io
 from dataclasses import replace

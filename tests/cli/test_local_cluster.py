@@ -1,3 +1,5 @@
+"""Local clusters: the properties of a pair, and the end of its processes."""
+
 import sys
 
 import pytest

@@ -1,4 +1,4 @@
-"""The PySpark of the README works when it is pasted: run as it stands, but for the name server's address."""
+"""The PySpark code of the README works as it is, except for the name server's address."""
 
 import os
 import re

@@ -1,3 +1,5 @@
+"""The demo's readings of this machine."""
+
 import json
 from itertools import islice
 

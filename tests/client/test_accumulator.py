@@ -1,4 +1,4 @@
-"""When a batch may leave."""
+"""When a batch of the producer may be sent."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Every admin command against a real pair; one long test, because starting the pair is what takes time."""
+"""Every admin command with a real pair, in one long test because starting the pair takes most of the time."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A batch of messages is looked over at once as each of them would be."""
+"""A batch of messages is validated as each of its messages would be."""
 
 from hypothesis import given
 from hypothesis import strategies as st

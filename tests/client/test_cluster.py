@@ -1,4 +1,4 @@
-"""The cluster as Spark uses it: routes, bounds, ranges that go on elsewhere, commits with a target."""
+"""The cluster as Spark uses it: routes, bounds, range pulls that continue at another broker, commits with a target."""
 
 import pickle
 import socket

@@ -1,4 +1,4 @@
-"""Real brokers that are killed: sends move, reads go on from the slave, commits return to the master."""
+"""Real brokers that are killed: sends go to another pair, reads continue at the slave, commits return to the master."""
 
 import threading
 

@@ -1,5 +1,4 @@
-"""Channels and forks, the way Spark's workers are made: the child starts with none, and is not held up by the
-parent's."""
+"""Channels and forks, as with Spark's workers: a child starts without channels and does not wait for its parent's."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The light future keeps every promise of the standard one, with or without a condition."""
+"""The lightweight future behaves like the standard one, with and without a condition."""
 
 import threading
 from concurrent.futures import CancelledError, as_completed, wait

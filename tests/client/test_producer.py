@@ -1,4 +1,4 @@
-"""Sends against brokers in this process: what arrives, what is tried again, and what callers hear."""
+"""Sends to brokers in this process: what arrives, what is retried, and what callers are told."""
 
 import random
 import threading

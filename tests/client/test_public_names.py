@@ -1,4 +1,4 @@
-"""What `from rocketsim_client import ...` gives."""
+"""The names that `from rocketsim_client import ...` provides."""
 
 import inspect
 import sys

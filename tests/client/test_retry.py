@@ -1,4 +1,4 @@
-"""Which error is cured by what: the table in the code is the one that docs/spark.md shows."""
+"""How each error is handled: the table in the code equals the one in docs/spark.md."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is sent to a real pair is what is received from it, in every way there is to send and to receive."""
+"""Messages sent to a real pair are received unchanged, for every way to send and to receive."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The client's small rules: addresses, expressions, validation, routes, suggestions, range progress."""
+"""The client's small functions: addresses, expressions, validation, routes, suggestions, range progress."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""Real processes for every test here; all of them end with the test."""
+"""Real processes for every test of this folder; all of them end with the test."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""A storm of commits and queries of offsets, with what was answered OK remembered: nobody may read less afterwards."""
+"""Many concurrent commits and queries of offsets.  Offsets that were answered COMMIT_OK are remembered: nobody may read
+less afterwards.
+"""
 
 import threading
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""One broker asked alone, without any client's fallback: what a test knows of it comes from this one process."""
+"""Calls to one broker without the client's fallback, so that the answer is this broker's."""
 
 import uuid
 from collections.abc import Callable, Mapping

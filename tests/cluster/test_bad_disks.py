@@ -1,4 +1,4 @@
-"""Disks that fail under real processes: EIO, no room, no power, from the system calls up."""
+"""Disks of real processes that fail with EIO, ENOSPC or a power loss, injected below the system calls."""
 
 import pytest
 

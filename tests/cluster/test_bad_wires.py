@@ -1,4 +1,4 @@
-"""Wires that delay, break, and carry one way only, between real processes; and processes that hang (SIGSTOP)."""
+"""Connections between real processes that delay, break or pass data one way only; processes that hang (SIGSTOP)."""
 
 from itertools import count
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Delay levels: delivered by the master, once, also when it is killed before or between deliveries."""
+"""The master delivers each delayed message once, also if it is killed before or between deliveries."""
 
 import pytest
 

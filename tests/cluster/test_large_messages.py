@@ -1,4 +1,4 @@
-"""A body of 128 MiB, the most that a broker may be configured to take, on every way that a message goes."""
+"""A body of 128 MiB, the largest that a broker may be configured to take, on every path of a message."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""How a broker ends, what it deletes, and what it tells anybody who asks in plain gRPC."""
+"""How a broker stops, what it deletes, and what it answers to plain gRPC."""
 
 import grpc
 import pytest

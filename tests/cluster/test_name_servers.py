@@ -1,4 +1,4 @@
-"""Name servers share nothing, and a dead one changes nothing for anybody."""
+"""Name servers share no state, and the loss of one affects nobody."""
 
 import pytest
 

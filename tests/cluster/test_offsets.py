@@ -1,4 +1,4 @@
-"""A committed offset never goes back, whoever dies (RocketMQ rolls back here: its issue 1094)."""
+"""A committed offset never goes back, whichever broker fails (in RocketMQ it does: its issue 1094)."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What 9157579 has written opens with this version and goes on, without loss or repetition."""
+"""Stores of version 9157579 open with this version and continue without loss or repetition."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""promoteSlave: an operator's act, after which the old master has nothing to say."""
+"""promoteSlave: an operator's action, after which the old master takes no writes."""
 
 import json
 

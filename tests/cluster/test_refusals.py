@@ -1,4 +1,4 @@
-"""Two of what there may be only one of, and disks without room: refused with a reason, nothing harmed."""
+"""A second process for the same store or name, and disks without room, are refused with a reason and without harm."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A slave is its master's log, byte for byte, from wherever it starts."""
+"""A slave's log equals its master's byte for byte, wherever the slave starts."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""From 9157579, the oldest version that is still known, to this one: slave first, while everybody works."""
+"""An upgrade from 9157579, the oldest supported version: slave first, while clients send and read."""
 
 import shutil
 import signal

@@ -1,4 +1,6 @@
-"""SYNC_MASTER, a storm of sends, and SIGKILL for the master in the middle of it: the slave alone has everything."""
+"""SYNC_MASTER: the master is killed (SIGKILL) during many concurrent sends; the slave alone has every acknowledged
+message.
+"""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""BrokerConfig from files: what is taken, what is refused and how it is said."""
+"""BrokerConfig from files: accepted values, refusals and their messages."""
 
 import logging
 from dataclasses import FrozenInstanceError

@@ -1,4 +1,4 @@
-"""Each option of docs/spark.md and each key of docs/operations.md has a test of what it does."""
+"""Each option of docs/spark.md and each key of docs/operations.md has a test of its behaviour."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""A key that is accepted does something: somebody in the broker reads it."""
+"""Every accepted configuration key is read by code of the broker."""
 
 import inspect
 import re

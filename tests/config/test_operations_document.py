@@ -1,4 +1,4 @@
-"""docs/operations.md has every key and every command as it is."""
+"""docs/operations.md has every key and every command."""
 
 import re
 from typing import Any

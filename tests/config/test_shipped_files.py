@@ -1,4 +1,4 @@
-"""The files in conf/: they load, and all of a folder's can run on one machine."""
+"""The files in conf/ load, and all files of a folder can run on one machine."""
 
 from operator import attrgetter
 from pathlib import Path

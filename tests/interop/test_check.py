@@ -1,4 +1,4 @@
-"""The comparison itself, without RocketMQ: a difference of any kind is noticed, or its zeros mean nothing."""
+"""The comparison itself, without RocketMQ: it detects every kind of difference."""
 
 from copy import deepcopy
 from typing import Any

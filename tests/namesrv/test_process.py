@@ -1,4 +1,4 @@
-"""The name server as a process of its own; and the helper that starts such processes, by the way."""
+"""The name server as a process, and the helper that starts such processes."""
 
 import socket
 import subprocess

@@ -1,4 +1,4 @@
-"""The name server as brokers and clients meet it: over gRPC."""
+"""The name server over gRPC, as brokers and clients use it."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,6 @@
-"""Frames do not pay for fresh pages each time, nor does each thread keep its own."""
+"""Frames use memory that the process has kept instead of new pages each time, and threads do not keep memory of their
+own.
+"""
 
 import platform
 import subprocess

@@ -1,4 +1,4 @@
-"""Every column must agree with the plain decoder, for any record at all, and no byte may be believed unchecked."""
+"""Every column agrees with the per-record decoder for any record, and no unchecked byte is trusted."""
 
 import struct
 

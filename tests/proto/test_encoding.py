@@ -1,4 +1,4 @@
-"""A batch encoded at once is what the plain encoder makes, record by record."""
+"""A batch encoded at once equals what the per-record encoder makes."""
 
 import numpy as np
 import pyarrow as pa

@@ -1,4 +1,4 @@
-"""The columns of a log that Apache RocketMQ wrote are what its own code says they are."""
+"""The columns of a log that Apache RocketMQ wrote equal what its own code reads from it."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""Properties column-wise, against the plain reader and writer."""
+"""Properties as columns, compared with the per-record reader and writer."""
 
 import numpy as np
 import pyarrow as pa

@@ -1,4 +1,4 @@
-"""Pieces put together and looked over, against Python's own bytes."""
+"""Slices of buffers joined and compared, against Python's own bytes."""
 
 import numpy as np
 import pyarrow as pa

@@ -1,4 +1,4 @@
-"""Message ids: RocketMQ's layout, and never the same one twice."""
+"""Message ids have RocketMQ's layout and are unique."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor

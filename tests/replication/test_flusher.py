@@ -1,4 +1,4 @@
-"""The flush thread, with a log whose flush waits until the test lets it go."""
+"""The flush thread with a log whose flush the test releases."""
 
 import asyncio
 import threading

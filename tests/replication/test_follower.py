@@ -1,4 +1,4 @@
-"""A slave's side of a stream: what it believes of its master, and in which order it makes things durable."""
+"""The slave's side of a stream: what it accepts from its master, and in which order it makes things durable."""
 
 import zlib
 

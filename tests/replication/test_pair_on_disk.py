@@ -1,4 +1,4 @@
-"""The same pair with real stores: what is on the slave's disk is what is on the master's."""
+"""A pair with real stores: the files of the slave equal those of the master."""
 
 import asyncio
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Table D4's two waits, without a clock."""
+"""The two waits of table D4, without a clock."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""When a master's log bytes leave for its slave; the clock is an argument."""
+"""When a master sends log bytes to its slave; the clock is an argument."""
 
 from math import inf
 

@@ -1,4 +1,4 @@
-"""What the Spark tests do to a cluster and to queries, in words of one line."""
+"""Steps of the Spark tests: operations on a cluster and on queries, a line each."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""One Spark session and one broker pair a module; each test has topics and groups of its own."""
+"""One Spark session and one broker pair per module; each test has topics and groups of its own."""
 
 import os
 import sys

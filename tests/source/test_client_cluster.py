@@ -1,4 +1,6 @@
-"""What the source makes of brokers' answers, over real calls: which queue is there, which is gone, which only waits."""
+"""How the source interprets brokers' answers over real calls: a queue exists, is deleted, or is unavailable at the
+moment.
+"""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What is committed to where and when: decided without a broker or a clock; and the thread that does it."""
+"""Which offsets are committed where and when, decided without a broker or a clock; and the thread that commits."""
 
 import threading
 from typing import Any

@@ -1,4 +1,4 @@
-"""The same through Spark Connect: the server finds the format by itself, the client needs nothing."""
+"""The source through Spark Connect: the server finds the format, and the client needs no package."""
 
 import os
 import subprocess

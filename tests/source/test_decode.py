@@ -1,4 +1,4 @@
-"""Columns made from whole batches of records agree with the records, one by one."""
+"""Columns decoded from batches of records agree with the per-record decoder."""
 
 import json
 import zlib

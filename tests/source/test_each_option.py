@@ -1,4 +1,4 @@
-"""What an option does, where no other file shows it.  `tests/config/behaviours.py` says where each is shown."""
+"""Options whose behaviour no other file tests.  `tests/config/behaviours.py` lists the test of each option."""
 
 import threading
 from collections.abc import Iterator

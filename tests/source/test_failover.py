@@ -1,4 +1,6 @@
-"""A pair whose brokers die and come back under running queries: what is read, from whom, and where offsets go."""
+"""Brokers of a pair are killed and restarted under running queries: what is read, from which broker, and where offsets
+are committed.
+"""
 
 import shutil
 from typing import Any

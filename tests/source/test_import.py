@@ -1,4 +1,4 @@
-"""What Spark imports whenever it looks for data sources: one such module that fails disables all of them."""
+"""The modules that Spark imports when it searches for data sources: one that fails to import disables all data sources."""
 
 import subprocess
 import sys

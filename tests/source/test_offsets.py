@@ -1,4 +1,4 @@
-"""Offsets as Spark keeps them: one JSON text for one state."""
+"""Offsets as Spark stores them: one JSON text for one state."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""The option grammar: what is taken, and what a refusal says."""
+"""The syntax of options: accepted values, and the messages of refusals."""
 
 import json
 

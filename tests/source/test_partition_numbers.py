@@ -1,4 +1,4 @@
-"""Column `partition` of Kafka's columns: one number for a queue for ever, and the way back."""
+"""Kafka's column `partition`: a stable number per queue, and the queue of a number."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The tests of the source are worth what they catch: each bug that is planted here fails the test that is named."""
+"""The source's tests find bugs: each bug that is planted here fails the test that is named with it."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""How far a task's frames are taken in advance, and what becomes of a stream that is late or left."""
+"""How many frames a task fetches in advance, and the end of a stream that is late or abandoned."""
 
 import threading
 from collections.abc import Iterator

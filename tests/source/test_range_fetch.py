@@ -1,5 +1,4 @@
-"""Which broker a task reads from, what it makes of what a broker says, and that every record comes once and in
-order."""
+"""Which broker a task reads from, how it handles the answers, and that every record comes once and in order."""
 
 import itertools
 from collections.abc import Iterator, MutableMapping

@@ -1,4 +1,4 @@
-"""Ids of rows that are written again: the same for the same row, others for others, and the same after an upgrade."""
+"""Ids of rows that are written again: equal for the same row, different for others, unchanged by an upgrade."""
 
 import decimal
 from datetime import UTC, date, datetime

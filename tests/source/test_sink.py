@@ -1,4 +1,4 @@
-"""The sink over a real pair: every row acknowledged, and what a repeated batch leaves behind."""
+"""The sink with a real pair: every row is acknowledged, and the result of a repeated batch."""
 
 import json
 from collections import Counter

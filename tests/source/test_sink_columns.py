@@ -1,4 +1,4 @@
-"""What of a DataFrame becomes what of a message."""
+"""Which columns of a DataFrame become which part of a message."""
 
 from typing import Any
 

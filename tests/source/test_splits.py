@@ -1,4 +1,4 @@
-"""Ranges into partitions: exactly every record, and not more tasks than they are worth."""
+"""Ranges are split into partitions: every record exactly once, and no more tasks than needed."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""A standalone Spark cluster with two executors in processes of their own, from the Spark that pip installed."""
+"""A standalone Spark cluster with two executor processes, of the Spark that pip installed."""
 
 import os
 import re

@@ -1,6 +1,4 @@
-"""Streams over a real pair: the facts about Spark's Python sources that decide how this one is built, each with what
-would go wrong.
-"""
+"""Streams over a real pair, and the facts about Spark's Python data sources on which the design depends."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Records that retention takes away from under a running query."""
+"""Retention deletes records under a running query."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,5 +1,6 @@
-"""A record that one broker cannot give so that it can be read is asked of the others; what none can is said, or left
-out."""
+"""A record that one broker sends unreadable is read from another one; a record that none can send is an error or is
+skipped.
+"""
 
 import logging
 import zlib

@@ -1,4 +1,4 @@
-"""One task's rows on their way, over a producer of the test's own."""
+"""The rows of one task on their way through a producer of the test."""
 
 from concurrent.futures import Future
 from typing import Any

@@ -1,4 +1,4 @@
-"""What an error of the store advises helps: each advice is followed here, and the store opens with all it had."""
+"""Errors of the store give advice that works: each test follows one, and the store opens with all its data."""
 
 import shutil
 from collections.abc import Callable

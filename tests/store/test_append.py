@@ -1,4 +1,4 @@
-"""Appending: offsets, roll-over with blank records, and that a failed append leaves nothing behind."""
+"""Appending: offsets, roll-over with blank records, and a failed append that leaves nothing behind."""
 
 import errno
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A disk that cannot read a sector: whoever needs it gets an error with file and position, not a signal from a map."""
+"""A disk that cannot read a sector: readers get an error with file and position, not a signal from a memory map."""
 
 import errno
 from pathlib import Path

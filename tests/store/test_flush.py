@@ -1,4 +1,4 @@
-"""Flushing: what is on disk afterwards, and that a failed sync is final."""
+"""Flushing: what is on disk afterwards, and that a failed sync stops all writes."""
 
 import errno
 import random

@@ -1,4 +1,4 @@
-"""A full disk refuses writes and nothing else, and with room again everything goes on by itself."""
+"""A full disk refuses writes only, and writes continue without a restart once there is room."""
 
 import contextlib
 import random

@@ -1,4 +1,4 @@
-"""A store that Apache RocketMQ 5.5.0 wrote: opened, read, made again, and written on."""
+"""A store that Apache RocketMQ 5.5.0 wrote is opened, read, rebuilt and appended to."""
 
 import hashlib
 import shutil

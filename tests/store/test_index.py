@@ -1,4 +1,4 @@
-"""The index: RocketMQ's bytes, made in batches, agreeing with one entry at a time."""
+"""The index: RocketMQ's bytes, written in batches, equal to one entry at a time."""
 
 import errno
 from pathlib import Path

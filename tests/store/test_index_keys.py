@@ -1,4 +1,4 @@
-"""What goes into the index, against RocketMQ's buildIndex one record at a time."""
+"""The keys of the index, compared with RocketMQ's buildIndex one record at a time."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The configuration files: RocketMQ's unquoted keys, strict JSON, and what a crash or damage leaves."""
+"""The configuration files: RocketMQ's unquoted keys, strict JSON, and reading after a crash or damage."""
 
 import random
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The disk in memory fails as Linux does; what is tested on it is worth as much as that."""
+"""The disk in memory fails as Linux's file systems do."""
 
 import errno
 import random

@@ -1,4 +1,4 @@
-"""Looking into a store directory offline: what RocketMQ's code says is in it, and what is damaged and where."""
+"""Offline inspection of a store directory: the content as RocketMQ reads it, and damage with its place."""
 
 import json
 import struct

@@ -1,4 +1,4 @@
-"""Files read offline: searched in pieces, and a sector that cannot be read ends in an error with its place."""
+"""Files read offline: searched in chunks; an unreadable sector is an error with its place."""
 
 import errno
 import os

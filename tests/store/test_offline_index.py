@@ -1,4 +1,4 @@
-"""The index as `store verify` sees it: sound stores have no findings, and no byte can change without one."""
+"""The index in `store verify`: no findings in an undamaged store, and a finding for any changed byte."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The slave's path: the master's bytes, in frames of any size, checked before they are stored."""
+"""Replicated bytes on a slave, in frames of any size, are checked before they are stored."""
 
 from pathlib import Path
 

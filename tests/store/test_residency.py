@@ -1,4 +1,4 @@
-"""What is not in memory is never waited for on the loop, nor looked at through a map before it was read."""
+"""The event loop never waits for data that is not in memory, nor reads it through a map before it was loaded."""
 
 import asyncio
 import errno

@@ -1,4 +1,4 @@
-"""Deleted topics: their queues go, their offsets go on."""
+"""Deleted topics: their queues are deleted, their offsets continue."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Cutting the log back, as a slave does whose tail a newer epoch forked off."""
+"""Truncating the log, as a slave does whose tail belongs to another epoch."""
 
 import random
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Archives below tests/data, unpacked."""
+"""Unpacks the archives in tests/data."""
 
 import tarfile
 from pathlib import Path

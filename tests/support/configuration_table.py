@@ -1,6 +1,6 @@
-"""The tables of configuration keys in docs/operations.md, from the dataclasses themselves.
+"""The tables of configuration keys in docs/operations.md, generated from the dataclasses.
 
-`python -m tests.support.configuration_table` writes them into the document; a test compares.
+`python -m tests.support.configuration_table` writes them into the document; a test compares them.
 """
 
 import dataclasses

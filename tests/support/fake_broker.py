@@ -1,7 +1,7 @@
-"""A name server and brokers in this process, with memory for a store, for the client's tests: they answer truly, or
-as told.
+"""A name server and brokers in this process for the client's tests: in-memory stores, correct answers by default,
+scripted ones on request.
 
-Members of one broker name share one store, as a pair that is always in sync does.
+Members of one broker name share one store, as a pair does that is always in sync.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""The store that Apache RocketMQ 5.5.0 wrote, and the dump of what its own code reads from it."""
+"""The store that Apache RocketMQ 5.5.0 wrote, and the dump that its own code made of it."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""A commit log in memory, for what is about streams, not disks.  A record is its own size in 4 bytes, and a body."""
+"""A commit log in memory for tests of streams.  A record is its own size in 4 bytes and a body."""
 
 import struct
 import threading

@@ -1,4 +1,4 @@
-"""Waiting for something that another process or thread does: the one place in the tests that sleeps.
+"""Waits for something that another process or thread does.  The only place in the tests that sleeps: between two polls.
 
 The sleep is only the time between two looks; a test is as quick as what it waits for and never right because of it.
 """

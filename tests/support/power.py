@@ -1,6 +1,6 @@
-"""A disk that loses its power: ext4 on a loop device, shut down without its journal.  What was not synced is gone then.
+"""A disk that can lose power: ext4 on a loop device, shut down without its journal, so that unsynced data is lost.
 
-Needs root, mkfs.ext4 and loop devices; a test that wants it is skipped where they are missing.
+Needs root, mkfs.ext4 and loop devices; tests are skipped without them.
 """
 
 import fcntl

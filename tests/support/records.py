@@ -1,4 +1,4 @@
-"""Records for tests: the plain per-record decoder that whole batches have to agree with, and hypothesis strategies."""
+"""Records for tests: the per-record decoder with which batches must agree, and hypothesis strategies."""
 
 from collections.abc import Iterator
 from dataclasses import replace

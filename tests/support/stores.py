@@ -1,4 +1,4 @@
-"""Small stores for tests, and what must be true of every store."""
+"""Small stores for tests, and the invariants of every store."""
 
 from collections.abc import Iterable
 from pathlib import Path
