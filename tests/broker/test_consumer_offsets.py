@@ -1,4 +1,4 @@
-"""Consumer offsets: they only increase, are in the journal before the answer, and are merged by generation and offset."""
+"""Consumer offsets: they only increase, are journaled before the answer, and are merged by generation and offset."""
 
 import contextlib
 import errno

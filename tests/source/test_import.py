@@ -1,4 +1,4 @@
-"""The modules that Spark imports when it searches for data sources: one that fails to import disables all data sources."""
+"""The modules that Spark imports when it searches for data sources: a failing import disables all data sources."""
 
 import subprocess
 import sys
