@@ -144,7 +144,6 @@ class Demo:
         self._handed_over = self._offsets.committed_on_slave(victim.broker_name) - committed_before
         self._tell(f"meanwhile its slave served {served} messages, and took offsets for {self._handed_over}")
         victim.start()
-        victim.wait_until_listening()
         self._tell(f"{victim.name} is back on {victim.address}")
 
     def _account(self, victim: ServerProcess) -> "DemoReport":

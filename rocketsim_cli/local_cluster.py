@@ -4,13 +4,14 @@ Knows how to write their configuration, start, kill, restart and stop them; know
 beside it in the same process.
 """
 
+import contextlib
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rocketsim_cli import until_parent_ends
 from rocketsim_cli.trouble import Trouble
@@ -53,29 +54,40 @@ def pair_properties(pair: int, *, sync: bool) -> list[dict[str, str]]:
 
 
 class ServerProcess:
-    """One server: its configuration file, its log, and the process while it runs."""
+    """One server: its configuration file, its log, and the process while it runs.
 
-    def __init__(self, name: str, command: str, properties: dict[str, str], folder: Path, address_file: Path) -> None:
+    `keys` are those of the configuration.  `listenPort` may be 0 for the first start: the process keeps its port then.
+    """
+
+    module = "broker_service"  # what Python runs
+
+    def __init__(self, name: str, kind: str, keys: Mapping[str, object], folder: Path) -> None:
         self.name = name
-        self._command = command
-        self._properties = dict(properties)
-        self._config_file = folder / f"{name}.properties"
-        self._address_file = address_file
+        self.keys = dict(keys)
+        self.folder = folder
+        self.config_path = folder / f"{name}.properties"
+        self.address_path = folder / f"{name}.address"
+        self.log_path = folder / f"{name}.log"
+        self._kind = kind
         self._process: subprocess.Popen[bytes] | None = None
-        self.log_file = folder / f"{name}.log"
-        self.address = ""
 
     @property
     def broker_name(self) -> str:
-        return self._properties["brokerName"]
+        return str(self.keys["brokerName"])
 
     @property
     def broker_id(self) -> int:
-        return int(self._properties["brokerId"])
+        return int(str(self.keys["brokerId"]))
 
     @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process else None
+    def pid(self) -> int:
+        assert self._process is not None, f"{self.name} was never started"
+        return self._process.pid
+
+    @property
+    def address(self) -> str:
+        """host:port, also after the end of the process; empty before it listens."""
+        return self.address_path.read_text().strip() if self.address_path.exists() else ""
 
     def __str__(self) -> str:
         state = f"pid {self.pid}" if self.is_running() else "not running"
@@ -84,63 +96,88 @@ class ServerProcess:
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def start(self) -> None:
-        """Start the process and return at once; `wait_until_listening` tells when it serves."""
-        self._config_file.write_text("".join(f"{key}={value}\n" for key, value in self._properties.items()))
-        self._address_file.unlink(missing_ok=True)
-        with self.log_file.open("ab") as log:
-            # A group of its own: Ctrl-C in the terminal is for us, and we stop the servers in order.
+    def start(self, **keys: object) -> Self:
+        """Start, with some keys changed for good, and return when it listens."""
+        self.launch(**keys)
+        return self.wait_until_ready()
+
+    def launch(self, **keys: object) -> Self:
+        """Start without waiting, for servers that start side by side."""
+        assert not self.is_running(), f"{self.name} runs already"
+        self.keys |= keys
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.address_path.unlink(missing_ok=True)
+        lines = [f"{key}={_text(value)}\n" for key, value in (self.keys | {"addressFile": self.address_path}).items()]
+        self.config_path.write_text("".join(lines))
+        with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                until_parent_ends.command("broker_service", self._command, "-c", str(self._config_file)),
+                until_parent_ends.command(self.module, self._kind, "-c", str(self.config_path)),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                process_group=0,
+                process_group=0,  # Ctrl-C in the terminal is for us, and we stop the servers in order
                 pass_fds=[until_parent_ends.lifeline()],
+                **self.options(),
             )
+        return self
 
-    def wait_until_listening(self, timeout_s: float = START_TIMEOUT_S) -> str:
+    def options(self) -> dict[str, Any]:
+        """Further arguments of `Popen`."""
+        return {}
+
+    def wait_until_ready(self, timeout_s: float = START_TIMEOUT_S) -> Self:
         deadline = time.monotonic() + timeout_s
-        while not (self._address_file.exists() and (address := self._address_file.read_text().strip())):
+        while not self.address:
             if not self.is_running():
-                raise Trouble(f"{self.name} ended while it started: {self._said()}")
+                raise Trouble(f"{self.name} ended while it started: {self.said()}")
             if time.monotonic() > deadline:
-                raise Trouble(f"{self.name} does not listen after {timeout_s:.0f} s: {self._said()}")
+                raise Trouble(f"{self.name} does not listen after {timeout_s:.0f} s: {self.said()}")
             time.sleep(0.02)
-        self.address = address
-        # A restart takes the same port, as a server with a fixed configuration would.
-        self._properties["listenPort"] = address.rsplit(":", 1)[1]
-        return address
+        self.keys["listenPort"] = self.address.rpartition(":")[2]
+        return self
 
-    def _said(self) -> str:
-        return f"{self.last_words()} (with --dir DIR, DIR/{self.log_file.name} stays)"
+    def log(self) -> str:
+        """All that it has written, over all its starts."""
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def said(self) -> str:
+        """Of its log, what an error shows."""
+        return f"{self.last_words()} (with --dir DIR, DIR/{self.log_path.name} stays)"
 
     def last_words(self) -> str:
         """The last line of its log: mostly the reason why it ended."""
-        lines = self.log_file.read_text(errors="replace").split("\n") if self.log_file.exists() else []
-        return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+        lines = (line.strip() for line in reversed(self.log().split("\n")))
+        return next(filter(None, lines), "it said nothing")
 
     def exit_status(self) -> int | None:
         return self._process.poll() if self._process else None
 
-    def kill(self) -> None:
-        """SIGKILL, as a power cut of this one process."""
+    def signal(self, number: signal.Signals) -> None:
         if self._process is not None:
-            self._process.kill()
+            self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash is."""
+        self.signal(signal.SIGKILL)
+        if self._process is not None:
             self._process.wait()
 
-    def terminate(self) -> None:
-        if self.is_running():
-            assert self._process is not None
-            self._process.send_signal(signal.SIGTERM)
+    def stop(self) -> int:
+        """SIGTERM; the exit status of a clean end."""
+        self.signal(signal.SIGTERM)
+        return self.wait()
 
-    def wait_until_ended(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        if self._process is None:
-            return
+    def wait(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
+        """The exit status, once it has ended."""
+        assert self._process is not None, f"{self.name} was never started"
         try:
-            self._process.wait(timeout_s)
+            return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            self.kill()
+            raise Trouble(f"{self.name} still runs after {timeout_s:.0f} s: {self.said()}") from None
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class LocalCluster:
@@ -149,10 +186,7 @@ class LocalCluster:
     def __init__(self, folder: Path, brokers: Iterable[dict[str, str]]) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        address_file = folder / "namesrv.address"
-        self.namesrv = ServerProcess(
-            "namesrv", "namesrv", {"listenPort": "0", "addressFile": str(address_file)}, folder, address_file
-        )
+        self.namesrv = ServerProcess("namesrv", "namesrv", {"listenPort": 0}, folder)
         self.brokers: list[ServerProcess] = []
         self._broker_properties = list(brokers)
 
@@ -174,29 +208,30 @@ class LocalCluster:
 
     def start(self, tell: Callable[[str], None] = lambda line: None) -> None:
         self.namesrv.start()
-        name_server = self.namesrv.wait_until_listening()
-        tell(f"name server on {name_server}")
+        tell(f"name server on {self.name_server}")
         for given in self._broker_properties:
-            self.brokers.append(self._broker(given, name_server))
+            self.brokers.append(self._broker(given, self.name_server))
         for broker in self.brokers:
-            broker.start()
+            broker.launch()
         for broker in self.brokers:
-            tell(f"{broker.name} on {broker.wait_until_listening()}")
+            tell(f"{broker.name} on {broker.wait_until_ready().address}")
 
     def _broker(self, given: dict[str, str], name_server: str) -> ServerProcess:
         broker_id = given["brokerId"]
         name = given["brokerName"] + {"0": "", "1": "-s"}.get(broker_id, f"-s{broker_id}")
         store = self.folder / "store" / name
-        properties = {**given, "namesrvAddr": name_server, "listenPort": "0", "storePathRootDir": str(store)}
-        return ServerProcess(name, "broker", properties, self.folder, store / "rocketsim" / "address")
+        keys = {**given, "namesrvAddr": name_server, "listenPort": 0, "storePathRootDir": store}
+        return ServerProcess(name, "broker", keys, self.folder)
 
     def stop(self) -> None:
         """Masters first, so that their slaves have everything; the name server last."""
         for generation in (self.masters, self.slaves, [self.namesrv]):
             for server in generation:
-                server.terminate()
-            for server in generation:
-                server.wait_until_ended()
+                server.signal(signal.SIGTERM)
+            for server in filter(ServerProcess.is_running, generation):
+                with contextlib.suppress(Trouble):
+                    server.wait()
+                server.kill()
 
     def __enter__(self) -> Self:
         return self

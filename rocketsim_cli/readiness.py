@@ -34,7 +34,7 @@ def open_admin(cluster: LocalCluster) -> "Iterator[Admin]":
                 break
             for server in cluster.servers:
                 if not server.is_running():
-                    raise Trouble(f"{server.name} has ended: {server.last_words()} (log: {server.log_file})")
+                    raise Trouble(f"{server.name} has ended: {server.last_words()} (log: {server.log_path})")
             if time.monotonic() > deadline:
                 raise Trouble(f"the cluster is not complete after {READY_TIMEOUT_S:.0f} s: {missing}")
             time.sleep(0.05)

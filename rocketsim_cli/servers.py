@@ -67,7 +67,7 @@ def _watch(cluster: LocalCluster, say: Callable[..., None]) -> NoReturn:
                 mourned.add(server.name)
                 say(
                     f"{server.name} has ended with status {server.exit_status()}: {server.last_words()} "
-                    f"(log: {server.log_file})",
+                    f"(log: {server.log_path})",
                     markup=False,
                 )
         time.sleep(0.5)

@@ -20,11 +20,10 @@ def test_a_server_that_ends_at_its_start_is_reported_with_its_last_words(tmp_pat
     python.write_text("#!/bin/sh\necho 'listenPort: no such port'\nexit 3\n")
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
-    server = ServerProcess("broker-a", "broker", {"brokerName": "broker-a"}, tmp_path, tmp_path / "address")
-    server.start()
+    server = ServerProcess("broker-a", "broker", {"brokerName": "broker-a"}, tmp_path)
     with pytest.raises(Trouble, match=r"broker-a ended while it started: listenPort: no such port"):
-        server.wait_until_listening()
-    server.wait_until_ended()
+        server.start()
+    assert server.exit_status() == 3
 
 
 def test_servers_are_gone_when_the_block_ends_with_an_error(tmp_path, monkeypatch):
@@ -33,7 +32,7 @@ def test_servers_are_gone_when_the_block_ends_with_an_error(tmp_path, monkeypatc
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     with pytest.raises(KeyboardInterrupt), LocalCluster(tmp_path, []) as cluster:
-        cluster.namesrv.start()
+        cluster.namesrv.launch()
         assert cluster.namesrv.is_running()
         raise KeyboardInterrupt
     assert not cluster.namesrv.is_running()

@@ -9,6 +9,7 @@ import pytest
 
 from rocketsim_client.errors import RocketSimError
 from tests.support.polling import wait_until
+from tests.support.processes import Processes
 
 pytestmark = pytest.mark.cluster
 
@@ -30,24 +31,19 @@ def test_the_directory_is_free_again_after_sigkill(processes, namesrv):
     processes.start_broker("broker-b", 0, namesrv, storePathRootDir=first.store)
 
 
-def test_of_two_masters_with_one_name_only_the_first_is_in_the_route(processes, namesrv, alone):
+def test_of_two_masters_with_one_name_only_the_first_is_in_the_route(tmp_path, processes, namesrv, alone):
     first = processes.start_broker("broker-a", 0, namesrv)
     alone(first).update_topic("T")
     alone(first).put("T", b"1")
-    second = processes.broker("broker-a", 0, namesrv)
-    second.folder = second.folder.with_name("impostor")
-    second.keys |= {"storePathRootDir": second.folder / "store"}
-    second.config_path = second.folder / "broker.properties"
-    second.address_path = second.folder / "address"
-    second.log_path = second.folder / "log"
-    second.launch()
-    wait_until(lambda: second.address_path.exists() or not second.is_running(), "the second master's answer")
-    if second.is_running():
-        with pytest.raises(RocketSimError):
-            alone(second).put("T", b"2")
-    alone(first).put("T", b"3")
-    assert alone(first).bodies("T") == [b"1", b"3"]
-    assert "Traceback" not in second.log()
+    with Processes(tmp_path / "impostor") as others:
+        second = others.broker("broker-a", 0, namesrv).launch()
+        wait_until(lambda: second.address or not second.is_running(), "the second master's answer")
+        if second.is_running():
+            with pytest.raises(RocketSimError):
+                alone(second).put("T", b"2")
+        alone(first).put("T", b"3")
+        assert alone(first).bodies("T") == [b"1", b"3"]
+        assert "Traceback" not in second.log()
 
 
 @pytest.fixture

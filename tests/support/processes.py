@@ -15,18 +15,15 @@ keeps.
 import contextlib
 import os
 import signal
-import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
 
-from rocketsim_cli import until_parent_ends
-from tests.support.polling import wait_until
+from rocketsim_cli import local_cluster
 
 ROOT = Path(__file__).parents[2]
-START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 30.0
 
 SMALL_BROKER = {
     # Files small enough that tests roll them and quick to preallocate.
@@ -42,116 +39,36 @@ SMALL_BROKER = {
 }
 
 
-class ServerProcess:
-    """One process and everything to start it again."""
+class ServerProcess(local_cluster.ServerProcess):
+    """One process of `rocketsim up`, of any code and in any environment; its errors show its log."""
 
-    def __init__(self, name: str, kind: str, folder: Path, keys: dict[str, object]) -> None:
-        self.name = name
-        self.folder = folder
-        self.keys = keys
-        self.config_path = folder / f"{kind}.properties"
-        self.address_path = folder / "address"
-        self.log_path = folder / "log"
-        self.module = "broker_service"  # what Python runs
+    def __init__(self, name: str, kind: str, keys: Mapping[str, object], folder: Path) -> None:
+        super().__init__(name, kind, keys, folder)
         self.root = ROOT  # whose code: this project's, or an older one's
         self.environment: dict[str, str] = {}  # beside this process's own
-        self._kind = kind
-        self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, **keys: object) -> "ServerProcess":
-        """Start, with some keys changed for good, and return when it listens; if it ends, raise with its log."""
-        self.launch(**keys)
-        return self.wait_until_ready()
-
-    def launch(self, **keys: object) -> "ServerProcess":
-        """Start without waiting, for one that is expected to refuse, or to start together with others."""
-        assert not self.is_running(), f"{self.name} runs already"
-        self.keys |= keys
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.address_path.unlink(missing_ok=True)
-        lines = [f"{key}={_text(value)}\n" for key, value in (self.keys | {"addressFile": self.address_path}).items()]
-        self.config_path.write_text("".join(lines))
+    def options(self) -> dict[str, Any]:
         code = f"{self.root}{os.pathsep}{self.root / 'proto'}"
-        with open(self.log_path, "ab") as log:
-            self._process = subprocess.Popen(
-                until_parent_ends.command(self.module, self._kind, "-c", str(self.config_path)),
-                cwd=self.root,
-                env=os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": code} | self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=[until_parent_ends.lifeline()],
-            )
-        return self
+        environment = os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": code} | self.environment
+        return {"cwd": self.root, "env": environment}
 
-    def wait_until_ready(self) -> "ServerProcess":
-        wait_until(
-            lambda: self.address_path.exists() or not self.is_running(), f"{self.name} to listen", START_TIMEOUT_S
-        )
-        if not self.address_path.exists():
-            raise AssertionError(f"{self.name} ended with status {self.wait()}; its log:\n{self.log()[-4000:]}")
-        self.keys["listenPort"] = self.port
-        return self
-
-    @property
-    def address(self) -> str:
-        """host:port, also after its end."""
-        return self.address_path.read_text().strip()
+    def said(self) -> str:
+        return f"its log:\n{self.log()[-4000:]}"
 
     @property
     def port(self) -> int:
         return int(self.address.rpartition(":")[2])
 
     @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    @property
     def store(self) -> Path:
         return Path(str(self.keys["storePathRootDir"]))
 
-    def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def log(self) -> str:
-        """What it has written, over all its starts."""
-        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
-
-    def kill(self) -> None:
-        """SIGKILL, as a crash is."""
-        self.signal(signal.SIGKILL)
-        self.wait()
-
-    def stop(self) -> int:
-        """SIGTERM; the exit status of a clean end."""
-        self.signal(signal.SIGTERM)
-        return self.wait()
-
     def freeze(self) -> None:
-        """SIGSTOP: there, its connections too, and dead to the world."""
+        """SIGSTOP: the process and its connections stay, and it answers nothing."""
         self.signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
         self.signal(signal.SIGCONT)
-
-    def signal(self, number: signal.Signals) -> None:
-        assert self._process is not None
-        self._process.send_signal(number)
-
-    def wait(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
-        assert self._process is not None
-        try:
-            status = self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(
-                f"{self.name} still runs after {timeout_s} s; its log:\n{self.log()[-4000:]}"
-            ) from None
-        return status
-
-    def make_sure_it_is_gone(self) -> None:
-        if self.is_running():
-            self.kill()
 
 
 class Processes:
@@ -166,10 +83,10 @@ class Processes:
 
     def __exit__(self, *exc_info: object) -> None:
         for process in reversed(self._started):
-            process.make_sure_it_is_gone()
+            process.kill()
 
     def namesrv(self, name: str = "namesrv", **keys: object) -> ServerProcess:
-        return self._add(ServerProcess(name, "namesrv", self.folder / name, {"listenPort": 0} | keys))
+        return self._add(ServerProcess(name, "namesrv", {"listenPort": 0} | keys, self.folder / name))
 
     def broker(self, broker_name: str, broker_id: int, *name_servers: ServerProcess, **keys: object) -> ServerProcess:
         """A broker that is not started yet.  Master or slave goes by the id unless `brokerRole` is given."""
@@ -183,7 +100,7 @@ class Processes:
             "namesrvAddr": ";".join(server.address for server in name_servers),
             "storePathRootDir": folder / "store",
         }
-        return self._add(ServerProcess(name, "broker", folder, defaults | keys))
+        return self._add(ServerProcess(name, "broker", defaults | keys, folder))
 
     def start_namesrv(self, name: str = "namesrv", **keys: object) -> ServerProcess:
         return self.namesrv(name, **keys).start()
@@ -215,7 +132,3 @@ def pids_by_argument(matches: Callable[[str], bool]) -> dict[str, int]:
         with contextlib.suppress(psutil.Error):  # it has ended meanwhile
             found.update({argument: process.pid for argument in process.cmdline() if matches(argument)})
     return found
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
