@@ -1,7 +1,7 @@
-"""Where each option of docs/spark.md and each key of docs/operations.md is shown to do what it says.
+"""The test of each option of docs/spark.md and of each key of docs/operations.md: what shows that it does what it says.
 
-A test is named as `folder/test_file::test_name`; `test_every_behaviour.py` checks that it is there and that it speaks of
-the option.  Where it calls it by another name, that name follows in brackets.
+A test is named as `folder/test_file::test_name`; `test_every_behaviour.py` checks that it exists and sets the option.
+Where it composes the name, the beginning that it uses follows in brackets.
 """
 
 # ruff: noqa: E501 -- names of tests

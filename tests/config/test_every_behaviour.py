@@ -57,15 +57,30 @@ def test_every_key_has_a_behaviour_and_no_other() -> None:
     assert set(NAMESRV_KEYS) == keys_in_table("namesrv") == set(fields_by_key(NamesrvConfig))
 
 
+def functions_in(source: str) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
+    """The functions of a module, decorators included."""
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    return {node.name: node for node in ast.parse(source).body if isinstance(node, kinds)}
+
+
 @cache
-def functions(path: Path) -> dict[str, str]:
-    """The source of each test of a file, decorators included."""
-    lines = path.read_text().splitlines()
-    return {
-        node.name: "\n".join(lines[min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1 : node.end_lineno])
-        for node in ast.parse(path.read_text()).body
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
+def functions(path: Path) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
+    return functions_in(path.read_text())
+
+
+def set_in(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    """The names that a test gives a value: arguments, and strings that are a name or assign to one.
+
+    Comments and docstrings do not count, nor does a name inside a message.
+    """
+    docstring = ast.get_docstring(function, clean=False)
+    found: set[str] = set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.keyword) and node.arg:
+            found.add(node.arg)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value != docstring:
+            found.update([node.value, *re.findall(r"([\w.]+) ?[=']", node.value)])  # SQL: OPTIONS (name 'value')
+    return {name.lower() for name in found}
 
 
 NAMED = [
@@ -76,10 +91,27 @@ NAMED = [
 
 
 @pytest.mark.parametrize(("name", "where", "field"), NAMED)
-def test_the_test_of_a_behaviour_is_there_and_speaks_of_it(name: str, where: str, field: str) -> None:
+def test_the_test_of_a_behaviour_is_there_and_sets_it(name: str, where: str, field: str) -> None:
     file, _, rest = where.partition("::")
-    test, _, other = rest.partition(" (")
-    source = functions(TESTS / f"{file}.py").get(test)
-    assert source is not None, f"there is no {test} in tests/{file}.py"
-    names = {name, name.replace(".", "__"), field, other.removesuffix(")") or name}
-    assert any(re.search(rf"\b{re.escape(one)}", source) for one in names), f"{test} does not say {' or '.join(names)}"
+    test, _, prefix = rest.removesuffix(")").partition(" (")
+    function = functions(TESTS / f"{file}.py").get(test)
+    assert function is not None, f"there is no {test} in tests/{file}.py"
+    names = {one.lower() for one in (name, name.replace(".", "__"), field)}
+    given = set_in(function)
+    assert names & given or (prefix and any(one.startswith(prefix.lower()) for one in given)), (
+        f"{test} does not set {name}"
+    )
+
+
+def test_a_name_that_is_only_mentioned_is_not_set() -> None:
+    (mentioned,) = functions_in("""
+def test_pull_retries():
+    '''pullRetries is tried'''
+    # pullRetries
+    assert options.pull_retries == 5, "see pullRetries"
+""").values()
+    assert not {"pullretries", "pull_retries"} & set_in(mentioned)
+    calls = ("read(pullRetries=3)", "Options(pull_retries=3)", "read({'pullRetries': 3})", "sql('pullRetries=3')")
+    for call in calls:
+        (function,) = functions_in(f"def test():\n    {call}").values()
+        assert {"pullretries", "pull_retries"} & set_in(function), call
