@@ -63,10 +63,9 @@ class ServerProcess:
 
     def __init__(self, name: str, kind: str, keys: Mapping[str, object], folder: Path) -> None:
         self.name = name
-        self.keys = dict(keys)
+        self.keys = {"addressFile": folder / f"{name}.address", **keys}
         self.folder = folder
         self.config_path = folder / f"{name}.properties"
-        self.address_path = folder / f"{name}.address"
         self.log_path = folder / f"{name}.log"
         self._kind = kind
         self._process: subprocess.Popen[bytes] | None = None
@@ -83,6 +82,10 @@ class ServerProcess:
     def pid(self) -> int:
         assert self._process is not None, f"{self.name} was never started"
         return self._process.pid
+
+    @property
+    def address_path(self) -> Path:
+        return Path(str(self.keys["addressFile"]))
 
     @property
     def address(self) -> str:
@@ -107,8 +110,7 @@ class ServerProcess:
         self.keys |= keys
         self.folder.mkdir(parents=True, exist_ok=True)
         self.address_path.unlink(missing_ok=True)
-        lines = [f"{key}={_text(value)}\n" for key, value in (self.keys | {"addressFile": self.address_path}).items()]
-        self.config_path.write_text("".join(lines))
+        self.config_path.write_text("".join(f"{key}={_text(value)}\n" for key, value in self.keys.items()))
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 until_parent_ends.command(self.module, self._kind, "-c", str(self.config_path)),

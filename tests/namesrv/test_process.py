@@ -51,9 +51,9 @@ def test_a_second_one_on_its_port_is_refused_and_says_why(processes):
     assert "Traceback" not in second.log()
 
 
-def test_it_listens_where_its_configuration_says_and_writes_that_down(processes):
-    server = processes.start_namesrv(bindAddress="127.0.0.2")  # and with addressFile, by which all these tests find it
-    assert server.address_path.read_text().strip() == server.address
+def test_it_listens_where_its_configuration_says_and_writes_that_down(tmp_path, processes):
+    server = processes.start_namesrv(bindAddress="127.0.0.2", addressFile=tmp_path / "where")
+    assert server.address == (tmp_path / "where").read_text().strip()
     assert server.address.startswith("127.0.0.2:")
     assert list(brokers(server)) == []
 
@@ -61,7 +61,7 @@ def test_it_listens_where_its_configuration_says_and_writes_that_down(processes)
 def test_a_bad_configuration_ends_it_with_the_file_and_line(processes):
     server = processes.namesrv(listenPort="many").launch()
     assert server.wait() != 0
-    assert f"{server.config_path}:1: listenPort=many: expected a whole number" in server.log()
+    assert f"{server.config_path}:2: listenPort=many: expected a whole number" in server.log()
     assert "Traceback" not in server.log()
 
 
