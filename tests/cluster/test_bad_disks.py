@@ -6,7 +6,7 @@ from rocketsim_client.errors import ServiceNotAvailable
 from rocketsim_client.model import SendStatus
 from tests.support.disk_faults import FaultyDisk
 from tests.support.polling import wait_until
-from tests.support.power import PowerlessDisk
+from tests.support.mounted_disks import PowerlessDisk
 
 pytestmark = pytest.mark.cluster
 
