@@ -396,7 +396,20 @@ def slave_says(node: BrokerNode) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("how", ["cancels", "half-closes", "garbage", "breaks the connection"])
+ENDS = ("cancels", "half-closes", "garbage", "breaks the connection")
+
+
+async def end(stream: Any, how: str) -> None:
+    """One of ENDS; the connection breaks when its channel is closed."""
+    if how == "cancels":
+        stream.cancel()
+    elif how == "half-closes":
+        await stream.done_writing()
+    elif how == "garbage":
+        await stream.write(GARBAGE)
+
+
+@pytest.mark.parametrize("how", ENDS)
 @pytest.mark.parametrize("steps", range(5))
 async def test_no_slave_ends_its_master(tmp_path: Path, steps: int, how: str) -> None:
     async with running(tmp_path) as node:
@@ -408,15 +421,10 @@ async def test_no_slave_ends_its_master(tmp_path: Path, steps: int, how: str) ->
                 await stream.write(message.SerializeToString())
                 if message.HasField("handshake"):
                     await stream.read()
-            if how == "cancels":
-                stream.cancel()
-            elif how == "half-closes":
-                await stream.done_writing()
-            elif how == "garbage":
-                try:
-                    await stream.write(GARBAGE)
-                except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                    assert steps == 4  # it was refused already
+            try:
+                await end(stream, how)
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                assert (how, steps) == ("garbage", 4)  # it was refused already
         await until(lambda: not node.replication_master.streams, "the stream is over")
         assert not node.replication_master.greeting.locked()
         await put(node, "t", b"y")
@@ -449,7 +457,7 @@ async def test_no_reader_ends_a_broker(tmp_path: Path) -> None:
         await lives(node)
 
 
-@pytest.mark.parametrize("how", ["cancels", "half-closes", "garbage", "breaks the connection"])
+@pytest.mark.parametrize("how", ENDS)
 @pytest.mark.parametrize("steps", range(3))
 async def test_no_broker_ends_a_name_server(steps: int, how: str) -> None:
     told = namesrv_pb2.BrokerRegistration(broker_name="b", address="127.0.0.1:1")
@@ -461,12 +469,7 @@ async def test_no_broker_ends_a_name_server(steps: int, how: str) -> None:
                 await stream.write(told.SerializeToString())
                 if step:
                     await stream.read()
-            if how == "cancels":
-                stream.cancel()
-            elif how == "half-closes":
-                await stream.done_writing()
-            elif how == "garbage":
-                await stream.write(GARBAGE)
+            await end(stream, how)
         await until(lambda: not names.table.live(), "it is gone")
         async with grpc.aio.insecure_channel(names.address, options) as channel:
             good = NameServerStub(channel).RegisterBroker()

@@ -370,12 +370,18 @@ async def test_the_run_time_ratio_decides_who_is_slow(tmp_path: Path) -> None:
 # --- long polling -----------------------------------------------------------------------------------------------------
 
 
+async def held_pull(node: BrokerNode, **request: Any) -> asyncio.Task[Any]:
+    """A pull that the broker holds."""
+    waiting = asyncio.create_task(pull(node, suspend_s=60.0, **request))
+    while not node.broker.long_polling.held:  # noqa: ASYNC110 - the task needs its turn
+        await asyncio.sleep(0)
+    return waiting
+
+
 async def test_a_held_pull_ends_with_the_message_that_arrives(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         node.topics.put(TopicConfig("t"), 1)
-        waiting = asyncio.create_task(pull(node, suspend_s=60.0))
-        while not node.broker.long_polling.held:  # noqa: ASYNC110 - the task needs its turn
-            await asyncio.sleep(0)
+        waiting = await held_pull(node)
         await put(node, "t", b"new", queue_id=1)
         assert node.broker.long_polling.held == 1
         await put(node, "t", b"new")
@@ -385,9 +391,7 @@ async def test_a_held_pull_ends_with_the_message_that_arrives(tmp_path: Path) ->
 async def test_a_held_pull_is_not_ended_by_what_it_filters_out_but_remembers_it(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         node.topics.put(TopicConfig("t"), 1)
-        waiting = asyncio.create_task(pull(node, suspend_s=60.0, sub_expression="wanted"))
-        while not node.broker.long_polling.held:  # noqa: ASYNC110 - the task needs its turn
-            await asyncio.sleep(0)
+        waiting = await held_pull(node, sub_expression="wanted")
         await put(node, "t", b"no", TAGS="other")
         await asyncio.sleep(0)
         assert not waiting.done()
@@ -419,9 +423,7 @@ async def test_holds_are_bounded(tmp_path: Path) -> None:
 async def test_stopping_ends_held_pulls_at_once(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         node.topics.put(TopicConfig("t"), 1)
-        waiting = asyncio.create_task(pull(node, suspend_s=60.0))
-        while not node.broker.long_polling.held:  # noqa: ASYNC110 - the task needs its turn
-            await asyncio.sleep(0)
+        waiting = await held_pull(node)
     assert (await waiting).code is PullCode.PULL_NOT_FOUND
 
 
@@ -429,9 +431,7 @@ async def test_what_is_not_confirmed_is_neither_seen_nor_wakes_anybody(tmp_path:
     async with running(tmp_path) as node:
         node.topics.put(TopicConfig("t"), 1)
         node.broker.visibility.changed(0)
-        waiting = asyncio.create_task(pull(node, suspend_s=60.0))
-        while not node.broker.long_polling.held:  # noqa: ASYNC110 - the task needs its turn
-            await asyncio.sleep(0)
+        waiting = await held_pull(node)
         await put(node, "t", b"x")
         for _ in range(10):
             await asyncio.sleep(0)

@@ -3,9 +3,6 @@
 Its periods are those of minutes in tenths of seconds: what has to outlive the full disk is done dozens of times.
 """
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +11,7 @@ from rocketsim_proto import admin_pb2
 
 from rocketsim_client.errors import RocketSimError, ServiceNotAvailable
 from rocketsim_client.model import CommitStatus
+from tests.support.mounted_disks import SmallDisk
 from tests.support.polling import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -26,38 +24,12 @@ OFTEN = {
     "mappedFileSizeCommitLog": 1 << 20,
     "mappedFileSizeConsumeQueue": 20 * 1000,
 }
-FILL = "import sys\nwith open(sys.argv[1], 'wb', 0) as file:\n    while True: file.write(bytes(1 << 16))"
-
-
-class SmallDisk:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._filler = folder / "another-programs"
-
-    def fill(self) -> None:
-        done = subprocess.run([sys.executable, "-c", FILL, self._filler], capture_output=True, check=False)
-        assert b"No space left" in done.stderr, done
-        with pytest.raises(OSError, match="No space left"):
-            (self.folder / "one-more").write_bytes(bytes(1 << 16))
-        (self.folder / "one-more").unlink(missing_ok=True)
-
-    def make_room(self) -> None:
-        self._filler.unlink()
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    folder = tmp_path / "small-disk"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", folder], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"no file system may be mounted here: {mounted.stderr.decode().strip() or os.getuid()}")
-    try:
-        yield SmallDisk(folder)
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
+    with SmallDisk(tmp_path / "small-disk", mib=40) as disk:
+        yield disk
 
 
 def put_until_refused(broker, topic: str) -> int:

@@ -1,13 +1,12 @@
 """A second process for the same store or name, and disks without room, are refused with a reason and without harm."""
 
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from rocketsim_client.errors import RocketSimError
+from tests.support.mounted_disks import SmallDisk
 from tests.support.polling import wait_until
 from tests.support.processes import Processes
 
@@ -48,17 +47,8 @@ def test_of_two_masters_with_one_name_only_the_first_is_in_the_route(tmp_path, p
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    if os.geteuid() != 0:
-        pytest.skip("a disk of 24 MiB takes root to mount")
-    folder = tmp_path / "small-disk"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", folder], capture_output=True, text=True
-    )
-    if mounted.returncode:
-        pytest.skip(f"tmpfs cannot be mounted here: {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "--lazy", folder], check=True)
+    with SmallDisk(tmp_path / "small-disk", mib=24) as disk:
+        yield disk.folder
 
 
 def test_a_full_disk_refuses_puts_and_serves_reads(processes, namesrv, alone, small_disk):

@@ -2,6 +2,10 @@
 
 import itertools
 import json
+import os
+import subprocess
+import sys
+import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -13,6 +17,18 @@ from tests.support.polling import wait_until
 from tests.support.processes import Processes, ServerProcess
 
 TIMEOUT_S = 60.0
+
+
+def run_program(source: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """A program of its own that uses Spark with this Python."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(source), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        cwd=cwd,
+    )
 
 
 class Bench:

@@ -1,13 +1,10 @@
 """The source through Spark Connect: the server finds the format, and the client needs no package."""
 
-import os
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 
+from tests.source.bench import run_program
 from tests.support.polling import wait_until
 from tests.support.processes import Processes
 
@@ -46,16 +43,7 @@ def test_batch_stream_sink_and_progress_over_connect(tmp_path: Path) -> None:
     with Processes(tmp_path) as processes:
         name_server = processes.start_namesrv()
         processes.start_broker("broker-a", 0, name_server, autoCreateTopicEnable=True)
-        program = tmp_path / "client.py"
-        program.write_text(textwrap.dedent(CLIENT))
-        done = subprocess.run(
-            [sys.executable, str(program), name_server.address, str(tmp_path / "checkpoint")],
-            capture_output=True,
-            text=True,
-            timeout=240,
-            env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
-            cwd=tmp_path,
-        )
+        done = run_program(CLIENT, name_server.address, str(tmp_path / "checkpoint"), cwd=tmp_path)
         assert "connect is fine" in done.stdout, done.stdout[-2000:] + done.stderr[-6000:]
         with Cluster(name_server.address) as cluster:
 

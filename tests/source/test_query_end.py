@@ -2,16 +2,13 @@
 at the end of every queue all the same.
 """
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from pyspark import cloudpickle
 
 from tests.source import late_commits
-from tests.source.bench import TIMEOUT_S, Bench
+from tests.source.bench import TIMEOUT_S, Bench, run_program
 from tests.source.late_commits import BUG, BUGS, HELD, LateCommits, is_held
 from tests.support.polling import wait_until
 
@@ -74,13 +71,6 @@ def test_spark_stopped_right_behind_available_now_ends_at_lag_zero(
 ) -> None:
     """A program that ends with its query.  An earlier commit is under way, and the last one is still to come."""
     topic, group, held = pair.topic(20), pair.name("group"), tmp_path / "held"
-    done = subprocess.run(
-        [sys.executable, "-c", STOPPED_AT_ONCE, pair.name_server.address, topic, group, str(held), checkpoint],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
-        cwd=ROOT,
-    )
+    done = run_program(STOPPED_AT_ONCE, pair.name_server.address, topic, group, str(held), checkpoint, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-6000:]
     assert lag_when_gone(pair, topic, group, held) == 0

@@ -4,13 +4,13 @@ import os
 import re
 import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.source.bench import run_program
 from tests.support.polling import wait_until
 from tests.support.processes import Processes
 
@@ -102,14 +102,5 @@ def test_two_executors_read_and_write(tmp_path: Path) -> None:
             )
             with spark_process(tmp_path / "worker1.log", *worker), spark_process(tmp_path / "worker2.log", *worker):
                 wait_until(lambda: log.read_text().count("Registering worker") == 2, "two workers", 60)
-                program = tmp_path / "program.py"
-                program.write_text(textwrap.dedent(PROGRAM))
-                done = subprocess.run(
-                    [sys.executable, str(program), url, name_server.address, str(tmp_path / "checkpoint")],
-                    capture_output=True,
-                    text=True,
-                    timeout=240,
-                    env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
-                    cwd=tmp_path,
-                )
+                done = run_program(PROGRAM, url, name_server.address, str(tmp_path / "checkpoint"), cwd=tmp_path)
                 assert "standalone is fine" in done.stdout, done.stdout[-2000:] + done.stderr[-6000:]

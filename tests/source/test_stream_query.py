@@ -212,6 +212,16 @@ def read_all(cluster: MemoryCluster, epoch: LogEpoch = FIRST) -> StreamOffset:
     return StreamOffset.of(json.loads(json.dumps(end.json())))
 
 
+def with_a_promoted_slave_that_lacked_records() -> tuple[MemoryCluster, StreamOffset]:
+    """Q0 was read up to 10; the slave that was promoted had 6 records of it, and has 50 other ones behind them."""
+    cluster = cluster_with()
+    at = read_all(cluster)
+    master = cluster.brokers[0]
+    master.epoch, master.ends_in = PROMOTED, {FIRST: {Q0: 6, Q1: 10}}
+    cluster.put(Q0, 50)
+    return cluster, at
+
+
 def test_the_epoch_in_which_a_queue_was_read_is_in_the_checkpoint() -> None:
     at = read_all(cluster_with())
     assert at.read_in == {Q0: FIRST, Q1: FIRST}
@@ -225,11 +235,7 @@ def test_the_epoch_in_which_a_queue_was_read_is_in_the_checkpoint() -> None:
 def test_what_a_promoted_slave_did_not_have_is_a_loss_also_when_its_queue_is_longer_by_now(
     policy: dict[str, str], goes_on_at: int
 ) -> None:
-    cluster = cluster_with()
-    at = read_all(cluster)
-    master = cluster.brokers[0]
-    master.epoch, master.ends_in = PROMOTED, {FIRST: {Q0: 6, Q1: 10}}
-    cluster.put(Q0, 50)
+    cluster, at = with_a_promoted_slave_that_lacked_records()
     with pytest.raises(DataLossError, match=r"T@broker-a:0 was read up to 10, .* up to 6 only .*truncated=skip"):
         next_end(driver(cluster), at)
     allowed = driver(cluster, **policy)
@@ -247,12 +253,8 @@ def test_what_is_trimmed_of_a_promoted_slaves_records_is_said_with_the_cut_and_o
     first: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Read up to 10, cut at 6, and its records begin at `first` by now."""
-    cluster = cluster_with()
-    at = read_all(cluster)
-    master = cluster.brokers[0]
-    master.epoch, master.ends_in = PROMOTED, {FIRST: {Q0: 6, Q1: 10}}
-    cluster.put(Q0, 50)
-    master.first[Q0] = first
+    cluster, at = with_a_promoted_slave_that_lacked_records()
+    cluster.brokers[0].first[Q0] = first
     with pytest.raises(DataLossError, match=f"lost its records 6 to {first - 1} "):
         next_end(driver(cluster, dataLossAction="truncated=skip"), at)
     caplog.clear()

@@ -1,12 +1,13 @@
-"""A disk that can lose power: ext4 on a loop device, shut down without its journal, so that unsynced data is lost.
+"""File systems that tests mount: one that loses power, and one that is small.
 
-Needs root, mkfs.ext4 and loop devices; tests are skipped without them.
+They need root; the one that loses power also mkfs.ext4 and loop devices.  Tests are skipped without them.
 """
 
 import fcntl
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,9 @@ SIZE = 256 << 20
 
 
 class PowerlessDisk:
-    """Mounted at `mount` as long as the context lasts."""
+    """ext4 on a loop device, shut down without its journal, so that unsynced data is lost.  Mounted at `mount` as long
+    as the context lasts.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.mount = folder / "mount"
@@ -56,3 +59,36 @@ class PowerlessDisk:
         """Nobody may have a file open there."""
         subprocess.run(["umount", str(self.mount)], check=True)
         self._attach()
+
+
+FILL = "import sys\nwith open(sys.argv[1], 'wb', 0) as file:\n    while True: file.write(bytes(1 << 16))"
+
+
+class SmallDisk:
+    """A tmpfs of some MiB, which another program can fill.  Mounted at `folder` as long as the context lasts."""
+
+    def __init__(self, folder: Path, mib: int) -> None:
+        self.folder = folder
+        self._mib = mib
+        self._filler = folder / "another-programs"
+
+    def __enter__(self) -> "SmallDisk":
+        self.folder.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={self._mib}m", "tmpfs", str(self.folder)]
+        done = subprocess.run(mount, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"no file system may be mounted here: {done.stderr.strip() or os.getuid()}")
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        subprocess.run(["umount", "-l", str(self.folder)], check=True)
+
+    def fill(self) -> None:
+        done = subprocess.run([sys.executable, "-c", FILL, self._filler], capture_output=True, check=False)
+        assert b"No space left" in done.stderr, done
+        with pytest.raises(OSError, match="No space left"):
+            (self.folder / "one-more").write_bytes(bytes(1 << 16))
+        (self.folder / "one-more").unlink(missing_ok=True)
+
+    def make_room(self) -> None:
+        self._filler.unlink()
