@@ -43,7 +43,7 @@ def small_config(root: Path, **keys: Any) -> BrokerConfig:
 
 @asynccontextmanager
 async def running(root: Path, *, writable: bool = True, **keys: Any) -> AsyncIterator[BrokerNode]:
-    """A broker that serves; a master already takes writes, unless the test wants to see it wait."""
+    """A running broker.  A master takes writes already, unless the test asks for one that still waits."""
     async with broker(small_config(root, **keys)) as node:
         if writable and not node.broker.is_slave:
             await until(lambda: node.mastership.standing is Standing.WRITABLE, "the master takes writes")

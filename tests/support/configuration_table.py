@@ -57,7 +57,7 @@ TABLES = {
 
 
 def with_tables(document: str) -> str:
-    """The document with each table between `<!-- NAME keys -->` and `<!-- end -->` made again."""
+    """The document with each table between `<!-- NAME keys -->` and `<!-- end -->` generated again."""
     for name, table in TABLES.items():
         start = document.index(f"<!-- {name} keys -->\n") + len(f"<!-- {name} keys -->\n")
         end = document.index("<!-- end -->", start)

@@ -34,7 +34,7 @@ class Refuse:
 
 @dataclass
 class LoseAnswer:
-    """Do what was asked, then break the connection's promise: the client hears UNAVAILABLE."""
+    """Do what was asked and answer UNAVAILABLE, as when the connection breaks before the answer."""
 
 
 @dataclass
@@ -76,11 +76,11 @@ class FakeBroker(BrokerServicer):
         self.frames_before_break: int | None = None
         self.max_message_size = 4 << 20
         self.write_queues = 4  # of every topic
-        self.old_code = False  # a queue that is not there is refused as brokers did before QueueNotExist
+        self.old_code = False  # refuses a queue that does not exist as brokers did before QueueNotExist
         self.queue_nums = 4  # of every topic
-        self.read_queue_nums = 0  # that may be pulled; 0: all, and it does not say so, as older brokers
+        self.read_queue_nums = 0  # queues that may be pulled; 0: all, and the field is not set, as in older brokers
         self.says_write_queues = True  # older brokers do not
-        self.missing: set[str] = set()  # topics that it does not have
+        self.missing: set[str] = set()  # topics that do not exist here
         self.before_send = lambda: None
         self._stopped = threading.Event()
         self._server = grpc.server(
@@ -118,7 +118,7 @@ class FakeBroker(BrokerServicer):
     def _check(
         self, context: grpc.ServicerContext, queues: list[tuple[str, int]], code: str, queue_nums: int = 0
     ) -> None:
-        """As a real broker does: one topic or queue that is not there, and the whole call is refused."""
+        """As a real broker, refuses the whole call if one topic or queue does not exist."""
         for topic, queue_id in queues:
             if topic in self.missing:
                 context.set_trailing_metadata((("rocketsim-code", "17"),))
@@ -278,7 +278,7 @@ class FakeCluster(NameServerServicer):
         self.route_calls: list[str] = []
         self.frozen: dict[str, dict[int, str]] | None = None  # a stale view of the brokers
         self.down = False
-        self.wire_versions = {"name server": 0, "broker": 0}  # as those that do not say it yet
+        self.wire_versions = {"name server": 0, "broker": 0}  # as versions that do not set it
         self.write_queues = 4  # of every topic at every broker, as the route says it
         self._stores: dict[str, PairStore] = defaultdict(PairStore)
         self._server = grpc.server(futures.ThreadPoolExecutor(4))
@@ -314,7 +314,7 @@ class FakeCluster(NameServerServicer):
         return dict(found)
 
     def freeze(self) -> None:
-        """From now on answer as of now, as a name server does that has not noticed yet."""
+        """Keep giving the present answers, as a name server that has not noticed a change."""
         self.frozen = self.addresses()
 
     def messages(self, topic: str) -> list[record.Record]:

@@ -22,7 +22,7 @@ def unpack_golden(directory: Path) -> Path:
 
 
 def golden_records() -> tuple[list[dict[str, Any]], bytes]:
-    """The dump's messages, and their record bytes back to back, without the blanks between them."""
+    """The dump's messages, and their concatenated record bytes without blank records."""
     dump = golden_dump()
     with tarfile.open(GOLDEN / "clean.tar.xz") as archive:
         names = sorted(name for name in archive.getnames() if "/commitlog/0" in f"/{name}")

@@ -1,11 +1,11 @@
-"""A disk in memory behind the store's seam: it tears, fills up, fails, and loses power.
+"""A disk in memory that implements the store's file interface: writes tear, it fills up, fails and loses power.
 
 What was written and not synced is kept apart: `power_loss` keeps a random part of it, sector by sector, of the sizes
 that a file had since its last sync any, and of the names in directories that were not synced any, in no order; `kill`
 keeps all.  Every call that changes something has a number, in order, so that a test can fail or stop the world at the
 n-th.
 
-Trouble is that of ext4 and XFS on Linux.  After a failed `fdatasync` the pages count as clean: they can be read, by
+Failures are those of ext4 and XFS on Linux.  After a failed `fdatasync` the pages count as clean: they can be read, by
 this process and the next, as long as they stay in the page cache; the next sync succeeds without writing them; and
 `power_loss` (or `evict`, when memory is short) shows what the disk really has.  Writing the same bytes again makes them
 dirty.  A full disk refuses whatever needs room: new names, new blocks, also those of a sparse file's holes; of a call
@@ -28,7 +28,7 @@ PAGE = 4096
 
 
 class PowerCut(BaseException):
-    """The world stops here.  No OSError: nobody may catch it and go on."""
+    """The process ends here.  Not an OSError, so that no code catches it and continues."""
 
 
 @dataclass(eq=False)
@@ -133,10 +133,10 @@ class Fault:
 class MemoryFiles(Files):
     def __init__(self, capacity: int = 1 << 40) -> None:
         self.capacity = capacity
-        self.usage: DiskUsage | None = None  # what disk_usage says, if a test wants it so
+        self.usage: DiskUsage | None = None  # the result of disk_usage, if a test sets it
         self.calls = 0
         self.log: list[str] = []  # every call that changed something
-        self.stop_at: int | None = None  # the number of the call at which the power goes
+        self.stop_at: int | None = None  # the number of the call at which the power is lost
         self.faults: list[Fault] = []
         self.unread: list[Path] = []  # what could not be read
         self.failed: Counter[str] = Counter()  # calls, and with what
@@ -166,18 +166,18 @@ class MemoryFiles(Files):
         self.faults.clear()
 
     def fill(self) -> None:
-        """Another program takes all the room that is left."""
+        """Another program uses all the free space."""
         self.capacity = self._used()
 
     def make_room(self, size: int = 1 << 40) -> None:
         self.capacity = self._used() + size
 
     def evict(self) -> None:
-        """The kernel gives up every clean page; what a failed sync left off the disk reads as the disk has it."""
+        """The kernel drops every clean page; pages that a failed sync did not write are read from the disk again."""
         self._evict(self._inodes())
 
     def evict_some(self, chance: random.Random) -> None:
-        """The same of some files."""
+        """The same for some files."""
         self._evict([inode for inode in dict.fromkeys(self._names.values()) if chance.random() < 0.3])
 
     def _evict(self, inodes: Iterable[Inode]) -> None:
@@ -185,11 +185,11 @@ class MemoryFiles(Files):
             inode.evict()
 
     def kill(self) -> "MemoryFiles":
-        """The disk as the next process finds it: everything written is there, and what was not synced still is not."""
+        """The disk as the next process finds it: all writes are there, and unsynced ones are still unsynced."""
         return self.switched_off().as_killed()
 
     def power_loss(self, chance: random.Random) -> "MemoryFiles":
-        """The disk as it is after the power went: what was synced, and a random part of the rest."""
+        """The disk after a power loss: what was synced, and a random part of the rest."""
         return self.switched_off().as_powerless(chance)
 
     def switched_off(self) -> "MemoryFiles":
@@ -361,7 +361,7 @@ class MemoryFiles(Files):
         return memoryview(self._handles[handle][1].data).toreadonly()
 
     def written_parts(self, handle: int, begin: int, end: int) -> list[tuple[int, int]]:
-        """Those that have blocks; holes read as zeros."""
+        """The parts that have blocks; holes are read as zeros."""
         parts: list[tuple[int, int]] = []
         for page in sorted(self._handles[handle][1].pages):
             first, last = max(page * PAGE, begin), min((page + 1) * PAGE, end)
@@ -466,7 +466,7 @@ class MemoryFiles(Files):
     # --- inside ---------------------------------------------------------------------------------------------------
 
     def poke(self, path: Path, offset: int, data: bytes) -> None:
-        """Changes bytes behind everybody's back, as a failing disk does."""
+        """Changes bytes without a write, as a failing disk does."""
         self._inode(path).poke(offset, data)
 
     def lose_sector(self, path: Path, sector: int) -> None:

@@ -48,7 +48,7 @@ class PowerlessDisk:
         assert not done.returncode, done.stderr
 
     def lose_power(self) -> None:
-        """From now on nothing gets to the disk any more, and nothing that is not there yet ever will."""
+        """From now on nothing is written to the disk; unwritten data is lost."""
         handle = os.open(self.mount, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.ioctl(handle, SHUTDOWN, NO_LOG_FLUSH)
@@ -56,7 +56,7 @@ class PowerlessDisk:
             os.close(handle)
 
     def power_is_back(self) -> None:
-        """Nobody may have a file open there."""
+        """No process may have a file open there."""
         subprocess.run(["umount", str(self.mount)], check=True)
         self._attach()
 

@@ -1,6 +1,6 @@
 """Waits for something that another process or thread does.  The only place in the tests that sleeps: between two polls.
 
-The sleep is only the time between two looks; a test is as quick as what it waits for and never right because of it.
+A test is as quick as what it waits for, and its result does not depend on the sleep.
 """
 
 import asyncio
@@ -11,19 +11,19 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def wait_until(look: Callable[[], T], what: str, timeout_s: float = 20.0) -> T:
-    """The first true answer of `look`; an AssertionError that names `what` when there is none in time."""
+def wait_until(condition: Callable[[], T], what: str, timeout_s: float = 20.0) -> T:
+    """The first true result of `condition`; an AssertionError that names `what` after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
-    while not (answer := look()):
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what} (last look: {answer!r})"
+    while not (answer := condition()):
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what} (last result: {answer!r})"
         time.sleep(0.02)
     return answer
 
 
-async def until(look: Callable[[], T], what: str, timeout_s: float = 20.0) -> T:
-    """The same on an event loop."""
+async def until(condition: Callable[[], T], what: str, timeout_s: float = 20.0) -> T:
+    """`wait_until` on an event loop."""
     deadline = time.monotonic() + timeout_s
-    while not (answer := look()):
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what} (last look: {answer!r})"
+    while not (answer := condition()):
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what} (last result: {answer!r})"
         await asyncio.sleep(0.01)
     return answer

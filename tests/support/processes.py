@@ -1,4 +1,4 @@
-"""Real name server and broker processes for tests: generated configuration, free ports, and an end for each of them.
+"""Real name server and broker processes for tests, with generated configuration and free ports; all of them end.
 
     with Processes(tmp_path) as processes:
         name_server = processes.start_namesrv()
@@ -8,8 +8,7 @@
         master.start()                      # the same configuration, store and port
         assert master.stop() == 0           # SIGTERM
 
-Keys of the configuration are given by their names there; `listenPort` is 0 until a process has had a port, which it
-keeps.
+Keys of the configuration are given by their names.  A process keeps its port when it is started again.
 """
 
 import contextlib
@@ -32,7 +31,7 @@ SMALL_BROKER = {
     "maxHashSlotNum": 5_000,
     "maxIndexNum": 20_000,
     "registerNameServerPeriod": 1_000,
-    # A developer's full disk is not what these tests are about.
+    # These tests do not depend on how full the disk of the machine is.
     "diskMaxUsedSpaceRatio": 100,
     "diskSpaceCleanForciblyRatio": 100,
     "diskSpaceWarningLevelRatio": 100,
@@ -40,12 +39,12 @@ SMALL_BROKER = {
 
 
 class ServerProcess(local_cluster.ServerProcess):
-    """One process of `rocketsim up`, of any code and in any environment; its errors show its log."""
+    """A server process that can run other code in another environment; its errors show its log."""
 
     def __init__(self, name: str, kind: str, keys: Mapping[str, object], folder: Path) -> None:
         super().__init__(name, kind, keys, folder)
-        self.root = ROOT  # whose code: this project's, or an older one's
-        self.environment: dict[str, str] = {}  # beside this process's own
+        self.root = ROOT  # the checkout whose code runs: this one, or an older version
+        self.environment: dict[str, str] = {}  # in addition to this process's own
 
     def options(self) -> dict[str, Any]:
         code = f"{self.root}{os.pathsep}{self.root / 'proto'}"
@@ -72,7 +71,7 @@ class ServerProcess(local_cluster.ServerProcess):
 
 
 class Processes:
-    """Starts them below one folder; leaving the `with` block ends all that still run."""
+    """Starts servers in one folder; leaving the `with` block ends all of them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -89,7 +88,7 @@ class Processes:
         return self._add(ServerProcess(name, "namesrv", {"listenPort": 0} | keys, self.folder / name))
 
     def broker(self, broker_name: str, broker_id: int, *name_servers: ServerProcess, **keys: object) -> ServerProcess:
-        """A broker that is not started yet.  Master or slave goes by the id unless `brokerRole` is given."""
+        """A broker that is not started yet: a master with id 0, a slave otherwise, unless `brokerRole` is given."""
         name = broker_name if broker_id == 0 else f"{broker_name}-s{broker_id if broker_id > 1 else ''}"
         folder = self.folder / name
         defaults = SMALL_BROKER | {

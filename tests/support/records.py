@@ -47,7 +47,7 @@ def record_bytes() -> st.SearchStrategy[bytes]:
 
 
 def encode_raw(one: Record, properties: bytes, *, version_2: bool = False) -> bytes:
-    """As `record.encode`, with property bytes as they are, and the 2-byte topic size of version 2 if asked for."""
+    """As `record.encode`, with unchanged property bytes and, on request, the 2-byte topic size of version 2."""
     plain = record.encode(replace(one, topic="", properties={}))
     topic = one.topic.encode()
     head, magic = plain[:-3], record.MESSAGE_MAGIC_V2 if version_2 else record.MESSAGE_MAGIC
@@ -56,12 +56,12 @@ def encode_raw(one: Record, properties: bytes, *, version_2: bool = False) -> by
 
 
 def in_bulk(batch: list[bytes]) -> list[bytes]:
-    """The same again and again, until they are not just a few, which are read one by one."""
+    """The records repeated until they are too many for the per-record path."""
     return batch * (FEW // len(batch) + 1) if batch else batch
 
 
 def decode_all(data: bytes) -> Iterator[Record]:
-    """Plain: one record after the other, every length and checksum looked at."""
+    """Record by record, with every length and checksum checked."""
     at = 0
     while at < len(data):
         yield record.decode(data, at)

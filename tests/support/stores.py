@@ -41,7 +41,7 @@ def batch(
     properties: list[tuple[str, str]] | None = None,
     sys_flags: Any = 0,
 ) -> Batch:
-    """Records as a client sends them, ready to be stamped."""
+    """Records as a client sends them."""
     bodies = list(bodies)
     encoded = record.encode_properties(properties if properties is not None else [("TAGS", "TagA")])
     data, _ = columnar.encode(
@@ -123,7 +123,7 @@ def queue_bodies(store: MessageStore, topic: str, queue_id: int) -> list[bytes]:
 def read_range(
     store: MessageStore, topic: str, queue_id: int, first: int, until: int, max_bytes: int, tags: TagsCodes = None
 ) -> tuple[RangeAnswer, bytes]:
-    """One range: what the frame has of it first, and its records."""
+    """One range: its first segment in the frame, and its records."""
     found = store.read_ranges([(topic, queue_id, first, until)], max_bytes, tags)
     answer = found.answers[0]
     return answer, b"".join(found.records)

@@ -1,14 +1,14 @@
-"""A wire that can be bad: a TCP proxy in user space, on this machine's loopback, for as long as the context lasts.
+"""A connection that can be delayed, cut and reset: a TCP proxy on loopback, for as long as the context lasts.
 
     with TcpProxy(master.address) as wire:
-        ...                                  # somebody is told wire.address
+        ...                                  # give wire.address to a client
         wire.delay(0.3)                      # each way
-        wire.cut()                           # nothing gets through, and nobody is told: a half-open connection
+        wire.cut()                           # nothing gets through, without an error: a half-open connection
         wire.cut(FROM_CLIENT)                # one way only
-        wire.heal()                          # what was held goes on, in order
-        wire.reset()                         # every connection ends
+        wire.heal()                          # held bytes continue, in order
+        wire.reset()                         # all connections are closed
 
-The address may be given later, when the server has got its port.
+The server's address may be set later, when its port is known.
 """
 
 import asyncio
@@ -48,14 +48,14 @@ class TcpProxy:
     def _call(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30.0)
 
-    # --- what can be wrong ------------------------------------------------------------------------------------------
+    # --- faults ------------------------------------------------------------------------------------------
 
     def delay(self, seconds: float) -> None:
-        """Every byte is that late from now on, in each direction."""
+        """Delay every byte from now on, in each direction."""
         self._delay_s = seconds
 
     def cut(self, *directions: str) -> None:
-        """From now on bytes of these directions, both if none is named, are held; connections stay, and can be made."""
+        """Hold all bytes of these directions (none given: both) from now on; connections stay and can be opened."""
 
         async def close() -> None:
             for direction in directions or (FROM_CLIENT, FROM_SERVER):
@@ -64,7 +64,7 @@ class TcpProxy:
         self._call(close())
 
     def heal(self) -> None:
-        """Nothing is wrong any more."""
+        """Remove all faults."""
         self._delay_s = 0.0
 
         async def reopen() -> None:
@@ -74,7 +74,7 @@ class TcpProxy:
         self._call(reopen())
 
     def reset(self) -> None:
-        """End every connection, as a router does that has lost its table."""
+        """Close every connection, as a router does that has lost its table."""
 
         async def abort() -> None:
             for writer in list(self._writers):
@@ -82,7 +82,7 @@ class TcpProxy:
 
         self._call(abort())
 
-    # --- the wire ---------------------------------------------------------------------------------------------------
+    # --- forwarding ---------------------------------------------------------------------------------------------------
 
     async def _listen(self) -> None:
         for direction in (FROM_CLIENT, FROM_SERVER):
@@ -137,7 +137,7 @@ class TcpProxy:
             pass
         finally:
             delivering.cancel()
-            # One end is gone: so is the other, once what was on its way has got there.
+            # One end is closed: close the other one, after the bytes under way have arrived.
             writer.transport.abort() if delivering.cancelled() else writer.close()
 
     async def _close(self) -> None:

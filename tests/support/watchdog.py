@@ -1,8 +1,8 @@
-"""A run of the tests ends by itself, and with a failure, whatever crashes or hangs in it.
+"""Ends a test run with a failure when one of its processes crashes or hangs.
 
-A test that hangs is pytest's own matter (`faulthandler_timeout`): its process says where and ends. The rest is here: a
-process of pytest-xdist that hangs outside a test, one that crashes after its last test, an end that does not end. The
-clock is faulthandler's, a thread that needs no Python and so no lock of the interpreter.
+A hanging test is ended by pytest (`faulthandler_timeout`). This plugin ends the run in the other cases: a process of
+pytest-xdist that hangs outside a test or crashes after its last test, and a session that does not end. It uses the timer
+of faulthandler, whose thread does not need the interpreter's lock.
 """
 
 import faulthandler
@@ -16,9 +16,9 @@ class Watchdog:
 
     def __init__(self, config: pytest.Config, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._stderr = os.dup(2)  # its own: pytest captures and closes the other
+        self._stderr = os.dup(2)  # a copy: pytest captures and closes the original
         self._crashed = False
-        # Where tests run in other processes this one only waits; elsewhere pytest uses the timer, for each test.
+        # Without worker processes pytest itself uses the timer, for each test.
         self._waits_for_others = not hasattr(config, "workerinput") and bool(config.getoption("numprocesses", None))
         self._feed()
 
