@@ -146,8 +146,9 @@ def test_topics_are_made_changed_listed_and_deleted(pair):
     changed = pair.admin("updateTopic", "-t", "Made", "-p", "4", "-c", "DefaultCluster")
     assert [(one["readQueueNums"], one["writeQueueNums"], one["perm"]) for one in changed] == [(3, 2, 4)]
     wait_until(lambda: {"topic": "Made"} in pair.admin("topicList"), "the name server knows the topic")
+    queues = [{"brokerName": "broker-a", "readQueueNums": 3, "writeQueueNums": 2, "perm": 4}]
+    wait_until(lambda: pair.admin("topicRoute", "-t", "Made")[0]["queueDatas"] == queues, "and its change")
     (route,) = pair.admin("topicRoute", "-t", "Made")
-    assert route["queueDatas"] == [{"brokerName": "broker-a", "readQueueNums": 3, "writeQueueNums": 2, "perm": 4}]
     assert route["brokerDatas"][0]["brokerAddrs"] == {"0": pair.master.address, "1": pair.slave.address}
     assert [row["queueId"] for row in pair.admin("topicStatus", "-t", "Made")] == [0, 1, 2]
     assert pair.admin("deleteTopic", "-t", "Made") == [{"topic": "Made", "deletedAt": pair.master.address}]
