@@ -121,13 +121,16 @@ def test_it_has_every_module_and_marker_and_nothing_of_the_checkout(fresh):
     assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
 
 
-def test_a_producer_needs_neither_extra(fresh):
+def test_a_producer_and_a_consumer_need_neither_extra(fresh):
     code = """
 import sys
 from rocketsim_client import Admin, Message, Producer, PullConsumer
 import rocketsim_client
 with Producer({address!r}) as producer:
-    print(producer.send(Message("T", b"from the wheel")).send_status.name, rocketsim_client.__file__)
+    sent = producer.send(Message("T", b"from the wheel")).send_status.name
+with PullConsumer({address!r}) as consumer:
+    read = consumer.read("T", columns=["body"]).read_all().column("body").to_pylist()
+print(sent, read == [b"from the wheel"], rocketsim_client.__file__)
 for name in {absent!r}:
     assert name not in sys.modules, name
     try:
@@ -139,8 +142,8 @@ for name in {absent!r}:
     absent = ["pyspark", "pandas", "typer", "rich", "javaproperties", "psutil", "prometheus_client", "grpc_health"]
     with FakeCluster("T") as cluster:
         broker = cluster.start("broker-a")
-        status, place = fresh.says(code.format(address=cluster.address, absent=absent)).split()
-        assert status == "SEND_OK"
+        status, was_read, place = fresh.says(code.format(address=cluster.address, absent=absent)).split()
+        assert (status, was_read) == ("SEND_OK", "True")
         assert Path(place).is_relative_to(fresh.folder / "fresh")
         assert sum(map(len, broker.store.queues.values())) == 1
 
