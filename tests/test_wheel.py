@@ -166,8 +166,10 @@ def test_the_command_and_its_servers_need_only_their_extra(fresh):
 
 def test_the_data_source_needs_only_its_extra(fresh):
     code = """
+import importlib, pkgutil, rocketsim_source
 from pyspark_rocketsim import DefaultSource
-from rocketsim_source import batch_reader, stream_reader, writer
+for module in pkgutil.walk_packages(rocketsim_source.__path__, "rocketsim_source."):
+    importlib.import_module(module.name)
 print(DefaultSource({"nameServer": "127.0.0.1:1", "topic": "T"}).schema().names[0])
 """
     assert fresh.says(code, extras=("spark",)) == "topic"
