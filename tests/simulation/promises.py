@@ -181,9 +181,12 @@ class Promises:
         checksum looks."""
         return any(first < end and begin < last for first, last, _ in self.tainted)
 
-    def took_over_damage(self, broker: Broker) -> bool:
-        """From another broker, where no checksum looks: RocketMQ's format has one of the body, and none of the rest."""
-        return any(broker.log(first, last) == became for first, last, became in self.tainted)
+    def may_have_read_damage(self, broker: Broker) -> bool:
+        """Of its own disk, or taken over from another broker, where no checksum looks: RocketMQ's format has one of the
+        body, and none of the rest.  Its queues may have been made from that."""
+        return bool(broker.disk.damages) or any(
+            broker.log(first, last) == became for first, last, became in self.tainted
+        )
 
     def damaged(self, broker: Broker, damage: Damage) -> None:
         """What it has of those bytes it no more holds, unless they are brought back."""
@@ -208,7 +211,7 @@ class Promises:
                 message.holders.add(broker.broker_id)
         self._held_before_damage = [pair for pair in self._held_before_damage if pair[0] is not broker]
 
-    def _was_given(self, broker: Broker, message: Message, *, durable: bool) -> bool:
+    def _was_given(self, broker: Broker, message: Message, *, durable: bool = False) -> bool:
         """Whether it had it, whatever its disk has made of that since."""
         return self._has(broker, message, durable=durable) or (
             broker.log(message.begin, message.end, durable=durable, as_written=True) == message.data
@@ -338,7 +341,7 @@ class Promises:
             of = (message.epoch, message.epoch_id)
             if message.excused or message.epoch > epoch.epoch or of == (epoch.epoch, epoch.id):
                 continue
-            if self._has(broker, message):
+            if self._was_given(broker, message):
                 continue
             if reason := self._why_not(broker, message, epoch):
                 raise PromiseBroken(
@@ -427,7 +430,7 @@ class Promises:
                 expected, actual = stores.expected_queues(store), stores.actual_queues(store)
         except (AssertionError, ValueError) as error:
             raise PromiseBroken(f"{broker}: the log cannot be replayed: {error}") from error
-        if not self.took_over_damage(broker):
+        if not self.may_have_read_damage(broker):
             self.compare_queues(broker, expected, actual)
 
     def compare_queues(self, broker: Broker, expected: Queues, actual: Queues) -> None:
