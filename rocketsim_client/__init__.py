@@ -5,6 +5,7 @@ Each name brings its module when it is first asked for: Spark's driver starts a 
 what that imports.
 """
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -91,6 +92,9 @@ if TYPE_CHECKING:
         QueueData as QueueData,
         TopicRoute as TopicRoute,
     )
+
+# What is logged here is for an application that configures logging; otherwise Python would print the warnings.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 _MODULES = {  # where each name is
     "Admin": "admin",

@@ -1,11 +1,15 @@
 """What the client says while it tries again, falls back, and learns of new routes; docs/client.md names the loggers."""
 
 import logging
+import os
+import subprocess
+import sys
 
 import pytest
 
 from rocketsim_client import Message, Producer, PullConsumer
 from tests.support.fake_broker import Break, FakeCluster
+from tests.support.processes import ROOT
 
 
 def lines(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
@@ -52,3 +56,18 @@ def test_a_changed_route_is_said_with_its_brokers(cluster: FakeCluster, caplog: 
     (changed,) = lines(caplog, logging.INFO)
     assert changed.startswith("the route of topic 'T' has changed: broker-a (4 queues to read, 4 to write")
     assert "at 1@127.0.0.1:" in changed
+
+
+def test_nothing_is_printed_unless_the_application_configures_logging() -> None:
+    """The command line's errors are JSON lines on standard error."""
+    code = """
+from rocketsim_client import NameServerUnavailable, PullConsumer
+with PullConsumer("127.0.0.1:1", "g") as consumer:
+    try:
+        consumer.message_queues("T")
+    except NameServerUnavailable:
+        print("not reachable")
+"""
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'proto'}"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60)
+    assert (done.stdout, done.stderr) == ("not reachable\n", "")
