@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
-MASTER_ID = 0  # the broker id of a name's master; slaves have higher ones
+from rocketsim_proto.reserved import MASTER_ID as MASTER_ID
 
 
 class BrokerRole(Enum):

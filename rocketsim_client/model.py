@@ -10,8 +10,7 @@ from enum import Enum, IntEnum
 from typing import NamedTuple, overload
 
 from rocketsim_proto.records import record
-
-MASTER_ID = 0  # the broker id of a broker name's master; slaves have higher ones
+from rocketsim_proto.reserved import MASTER_ID as MASTER_ID
 
 
 class SendStatus(IntEnum):

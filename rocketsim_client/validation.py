@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 
 from rocketsim_proto.records import record
+from rocketsim_proto.reserved import DEFAULT_TOPIC, SCHEDULE_TOPIC
 
 from rocketsim_client.errors import MessageIllegal
 from rocketsim_client.model import Message
@@ -17,13 +18,13 @@ _LONG_TEXT = 500  # far below what fits into a record
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 NOT_FOR_SENDING = frozenset(
     {
-        "SCHEDULE_TOPIC_XXXX",
+        SCHEDULE_TOPIC,
         "RMQ_SYS_TRANS_HALF_TOPIC",
         "RMQ_SYS_TRANS_OP_HALF_TOPIC",
         "TRANS_CHECK_MAX_TIME_TOPIC",
         "SELF_TEST_TOPIC",
         "OFFSET_MOVED_EVENT",
-        "TBW102",
+        DEFAULT_TOPIC,
     }
 )
 # Names that RocketMQ reserves; tags, keys and delay level are arguments of a message.

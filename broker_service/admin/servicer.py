@@ -206,8 +206,14 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
 
 def asked_topic(asked: metadata_pb2.TopicConfig) -> TopicConfig:
     """What is left out, or 0, means the default."""
+    default = TopicConfig()
     return TopicConfig(
-        **_given(asked, "topic_name read_queue_nums write_queue_nums perm order"), attributes=dict(asked.attributes)
+        asked.topic_name,
+        asked.read_queue_nums or default.read_queue_nums,
+        asked.write_queue_nums or default.write_queue_nums,
+        asked.perm or default.perm,
+        order=asked.order,
+        attributes=dict(asked.attributes),
     )
 
 
@@ -216,10 +222,6 @@ def asked_group(asked: metadata_pb2.SubscriptionGroupConfig) -> SubscriptionGrou
     names = [field.name for field in fields(SubscriptionGroup) if field.name not in ("group_name", "attributes")]
     values = {name: getattr(asked, name) for name in names if asked.HasField(name)}
     return SubscriptionGroup(asked.group_name, **values, attributes=dict(asked.attributes))
-
-
-def _given(asked: Any, names: str) -> dict[str, Any]:
-    return {name: value for name in names.split() if (value := getattr(asked, name))}
 
 
 def _messages(records: Sequence[bytes], more_before: int | None = None) -> pb.QueryMsgResponse:

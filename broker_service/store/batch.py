@@ -27,10 +27,10 @@ from rocketsim_proto.records.record import (
     locate,
     tags_code,
 )
+from rocketsim_proto.reserved import SCHEDULE_TOPIC
 
 from broker_service.store.consume_queue import ENTRY
 from broker_service.store.dispatch import (
-    SCHEDULE_TOPIC,
     QueueExtent,
     delivery_times,
     is_queued,

@@ -14,10 +14,10 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.record import PROPERTY_DELAY, SYS_FLAG_TRANSACTION_MASK
+from rocketsim_proto.reserved import SCHEDULE_TOPIC
 
 from broker_service.store.consume_queue import ENTRY, Entries
 
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 PREPARED, ROLLED_BACK = 4, 12
 
 Times = npt.NDArray[np.int64]  # or levels of delay, one a record

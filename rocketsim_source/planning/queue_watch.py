@@ -6,6 +6,8 @@ import logging
 import re
 from collections.abc import Callable, Iterable
 
+from rocketsim_proto.reserved import SYSTEM_PREFIXES, SYSTEM_TOPICS
+
 from rocketsim_client.model import MessageQueue
 from rocketsim_source.options.option_values import OptionError
 from rocketsim_source.options.source_options import SourceOptions
@@ -14,8 +16,7 @@ from rocketsim_source.source_cluster import OffsetAnswers, Offsets, QueueStates,
 logger = logging.getLogger(__name__)
 
 # RocketMQ's own topics, which no pattern is meant to find.
-SYSTEM_TOPICS = frozenset({"TBW102", "SCHEDULE_TOPIC_XXXX", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "BenchmarkTest"})
-SYSTEM_PREFIXES = ("%RETRY%", "%DLQ%", "RMQ_SYS_", "rmq_sys_")
+HIDDEN_PREFIXES = (*SYSTEM_PREFIXES, "RMQ_SYS_")
 
 
 class NothingAnswers(RuntimeError):
@@ -154,4 +155,4 @@ def answered(answer: OffsetAnswers, what: str) -> Offsets:
 
 
 def is_system(topic: str) -> bool:
-    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIXES)
+    return topic in SYSTEM_TOPICS or topic.startswith(HIDDEN_PREFIXES)

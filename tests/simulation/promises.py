@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto import message_pb2
 from rocketsim_proto.records import record
+from rocketsim_proto.reserved import SCHEDULE_TOPIC
 
-from broker_service.broker.metadata.names import SCHEDULE_TOPIC
 from broker_service.replication.epochs import Epoch, common_prefix
 from tests.support import stores
 

@@ -1,8 +1,6 @@
 """Topics, groups and offsets as messages, and back.  ValueError for what no broker would send."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
-from typing import Any
 
 from rocketsim_proto import metadata_pb2
 
@@ -26,21 +24,67 @@ def version_from_proto(version: metadata_pb2.DataVersion) -> DataVersion:
 
 
 def topic_to_proto(topic: TopicConfig) -> metadata_pb2.TopicConfig:
-    return metadata_pb2.TopicConfig(**_values(topic))
+    return metadata_pb2.TopicConfig(
+        topic_name=topic.topic_name,
+        read_queue_nums=topic.read_queue_nums,
+        write_queue_nums=topic.write_queue_nums,
+        perm=topic.perm,
+        topic_filter_type=topic.topic_filter_type,
+        topic_sys_flag=topic.topic_sys_flag,
+        order=topic.order,
+        attributes=topic.attributes,
+    )
 
 
 def topic_from_proto(topic: metadata_pb2.TopicConfig) -> TopicConfig:
     _check(check_topic_name, topic.topic_name)
-    return TopicConfig(**_fields_of(TopicConfig, topic))
+    return TopicConfig(
+        topic_name=topic.topic_name,
+        read_queue_nums=topic.read_queue_nums,
+        write_queue_nums=topic.write_queue_nums,
+        perm=topic.perm,
+        topic_filter_type=topic.topic_filter_type,
+        topic_sys_flag=topic.topic_sys_flag,
+        order=topic.order,
+        attributes=dict(topic.attributes),
+    )
 
 
 def group_to_proto(group: SubscriptionGroup) -> metadata_pb2.SubscriptionGroupConfig:
-    return metadata_pb2.SubscriptionGroupConfig(**_values(group))
+    return metadata_pb2.SubscriptionGroupConfig(
+        group_name=group.group_name,
+        consume_enable=group.consume_enable,
+        consume_from_min_enable=group.consume_from_min_enable,
+        consume_broadcast_enable=group.consume_broadcast_enable,
+        consume_message_orderly=group.consume_message_orderly,
+        retry_queue_nums=group.retry_queue_nums,
+        retry_max_times=group.retry_max_times,
+        broker_id=group.broker_id,
+        which_broker_when_consume_slowly=group.which_broker_when_consume_slowly,
+        notify_consumer_ids_changed_enable=group.notify_consumer_ids_changed_enable,
+        group_sys_flag=group.group_sys_flag,
+        consume_timeout_minute=group.consume_timeout_minute,
+        attributes=group.attributes,
+    )
 
 
 def group_from_proto(group: metadata_pb2.SubscriptionGroupConfig) -> SubscriptionGroup:
     _check(check_group_name, group.group_name)
-    return SubscriptionGroup(**_fields_of(SubscriptionGroup, group))
+    return SubscriptionGroup(
+        group_name=group.group_name,
+        consume_enable=group.consume_enable,
+        consume_from_min_enable=group.consume_from_min_enable,
+        consume_broadcast_enable=group.consume_broadcast_enable,
+        consume_message_orderly=group.consume_message_orderly,
+        retry_queue_nums=group.retry_queue_nums,
+        retry_max_times=group.retry_max_times,
+        broker_id=group.broker_id,
+        which_broker_when_consume_slowly=group.which_broker_when_consume_slowly,
+        notify_consumer_ids_changed_enable=group.notify_consumer_ids_changed_enable,
+        group_sys_flag=group.group_sys_flag,
+        consume_timeout_minute=group.consume_timeout_minute,
+        attributes=dict(group.attributes),
+    )
 
 
 def floors_to_proto(tombstones: Mapping[str, Tombstone], topics: Iterable[str]) -> list[metadata_pb2.QueueFloor]:
@@ -83,18 +127,6 @@ def offsets_from_proto(offsets: Iterable[metadata_pb2.ConsumerOffset]) -> list[C
         raised_at = LogPoint(item.epoch, item.epoch_id, item.log_offset)
         queues[item.queue_id] = OffsetEntry(item.generation, item.offset, raised_at)
     return [(group, topic, queues) for (group, topic), queues in changes.items()]
-
-
-def _values(entry: TopicConfig | SubscriptionGroup) -> dict[str, Any]:
-    return {field.name: getattr(entry, field.name) for field in fields(entry)}
-
-
-def _fields_of(entry_class: type[Any], message: Any) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for field in fields(entry_class):
-        value = getattr(message, field.name)
-        values[field.name] = dict(value) if isinstance(value, Mapping) else value
-    return values
 
 
 def _check(rule: Callable[[str], None], name: str) -> None:

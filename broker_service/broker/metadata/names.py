@@ -2,33 +2,19 @@
 
 import re
 
+from rocketsim_proto.reserved import SYSTEM_PREFIXES, SYSTEM_TOPICS
+
 from broker_service.errors import InvalidParameter, MessageIllegal, NoPermission, RocketSimError
 
 MAX_TOPIC_LENGTH = 127
 MAX_GROUP_LENGTH = 120
-DEFAULT_TOPIC = "TBW102"  # topics that the first message makes are copies of it
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"  # where delayed messages wait, one queue a level
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
-_SYSTEM_TOPICS = frozenset(
-    {
-        DEFAULT_TOPIC,
-        SCHEDULE_TOPIC,
-        "BenchmarkTest",
-        "OFFSET_MOVED_EVENT",
-        "RMQ_SYS_TRACE_TOPIC",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "SELF_TEST_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-    }
-)
-_SYSTEM_PREFIXES = ("rmq_sys_", "%RETRY%", "%DLQ%")
 
 
 def is_system_topic(topic: str) -> bool:
     """One that the broker itself writes to; clients may read it but not write, change or delete it."""
-    return topic in _SYSTEM_TOPICS or topic.startswith(_SYSTEM_PREFIXES)
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIXES)
 
 
 def check_topic_name(topic: str) -> None:

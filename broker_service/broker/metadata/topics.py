@@ -3,14 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rocketsim_proto.reserved import DEFAULT_TOPIC, SCHEDULE_TOPIC
+
 from broker_service.broker.metadata.config_table import ConfigTable, JsonStore
-from broker_service.broker.metadata.names import (
-    DEFAULT_TOPIC,
-    SCHEDULE_TOPIC,
-    check_topic_name,
-    is_system_topic,
-    refuse_system_topic,
-)
+from broker_service.broker.metadata.names import check_topic_name, is_system_topic, refuse_system_topic
 from broker_service.errors import InvalidParameter, NoPermission, TopicNotExist
 
 PERM_INHERIT = 1

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from rocketsim_proto.records.columnar import Records
+from rocketsim_proto.reserved import SCHEDULE_TOPIC
 
 from broker_service.errors import StoreCorrupt
 from broker_service.store.consume_queue import ENTRY, FILLER_SIZE, Entries
@@ -26,8 +27,6 @@ from broker_service.store.offline.log import Blank, Damaged, Tail, Whole
 from broker_service.store.offline.offsets import committed_offsets
 from broker_service.store.offline.queue import OfflineQueue, queues
 from broker_service.store.offline.survey import Survey
-
-_DELAY_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
 
 class Severity(Enum):
@@ -175,7 +174,7 @@ class _Verification:
         self, entries: Entries, topic: str, records: Records, tags_codes: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.bool_]:
         other_code = entries["tags_code"] != tags_codes
-        if topic == _DELAY_TOPIC:
+        if topic == SCHEDULE_TOPIC:
             # The delivery time, which depends on the levels that were configured then.
             other_code &= entries["tags_code"] < records.store_timestamp
         differ: npt.NDArray[np.bool_] = (
