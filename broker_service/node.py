@@ -11,34 +11,34 @@ from broker_service.admin.metrics import Metrics
 from broker_service.admin.operations import Operations
 from broker_service.admin.servicer import AdminServicer
 from broker_service.admin.status import Status
-from broker_service.broker.broker import Broker, ack_levels
+from broker_service.broker.core.broker import Broker, ack_levels
+from broker_service.broker.core.changes import MetadataChanges
+from broker_service.broker.core.long_polling import LongPolling
+from broker_service.broker.core.mastership import Mastership
+from broker_service.broker.core.traffic import Traffic
+from broker_service.broker.core.visibility import Visibility
 from broker_service.broker.delayed.delivery import Delivery
+from broker_service.broker.leadership.exchange import MetadataExchange, delete_queues
 from broker_service.broker.leadership.leadership import Leadership
-from broker_service.broker.leadership.mastership import Mastership
 from broker_service.broker.leadership.membership import Membership, answer_of
 from broker_service.broker.leadership.promotion import Other
 from broker_service.broker.leadership.registration import Registration
 from broker_service.broker.leadership.replication_link import ReplicationLink
 from broker_service.broker.leadership.role_file import RoleFile
 from broker_service.broker.leadership.roll_call import RollCall
-from broker_service.broker.metadata.changes import MetadataChanges
-from broker_service.broker.metadata.exchange import MetadataExchange, delete_queues
+from broker_service.broker.metadata.consumer_offsets import ConsumerOffsetTable
 from broker_service.broker.metadata.groups import SubscriptionGroupTable
 from broker_service.broker.metadata.known_slaves import KnownSlaves
 from broker_service.broker.metadata.topics import TopicTable
-from broker_service.broker.offsets.commits import Commits
-from broker_service.broker.offsets.consumer_offsets import ConsumerOffsetTable
 from broker_service.broker.put import PutPath
 from broker_service.broker.reads.access import ReadAccess
-from broker_service.broker.reads.long_polling import LongPolling
+from broker_service.broker.reads.commits import Commits
 from broker_service.broker.reads.pull import PullPath
 from broker_service.broker.reads.pull_range import RangePath
 from broker_service.broker.reads.queue_lookup import QueueLookup
-from broker_service.broker.reads.visibility import Visibility
 from broker_service.broker.servicer import BrokerServicer
 from broker_service.broker.services import broker_services
 from broker_service.broker.store_settings import store_config
-from broker_service.broker.traffic import Traffic
 from broker_service.config import BrokerConfig
 from broker_service.errors import ConfigError
 from broker_service.machine import Machine

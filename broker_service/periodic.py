@@ -7,7 +7,7 @@ from typing import Any
 
 from broker_service.admin.metrics import Metrics
 from broker_service.admin.status import Status
-from broker_service.broker.broker import Broker
+from broker_service.broker.core.broker import Broker
 from broker_service.broker.delayed.delivery import Delivery
 from broker_service.replication.slave import ReplicationSlave
 

@@ -18,6 +18,9 @@ ROOMS = {"rocketsim_client.sending", "rocketsim_client.routing", "rocketsim_clie
 
 GENERATED = {f"rocketsim_proto.{path.stem}" for path in (ROOT / "proto/rocketsim_proto").glob("*_pb2*.py")}
 
+BROKERS_ROOMS = {f"broker_service.broker.{room}" for room in ("leadership", "delayed", "reads")}
+BROKERS_CALLS = {"broker_service.broker.servicer", "broker_service.broker.services", "broker_service.broker.put"}
+
 # A package or module -> what it must never import, at the top or inside a function. A dotted name covers all below it.
 STAYS_OUT_OF = {
     "broker_service": {"rocketsim_client", "rocketsim_source", "rocketsim_cli", "pyspark"},
@@ -31,8 +34,14 @@ STAYS_OUT_OF = {
     "broker_service/replication/catch_up.py": {"asyncio", "grpc", "time", "rocketsim_proto", "logging"},
     "broker_service/replication/epochs.py": {"asyncio", "grpc", "time", "rocketsim_proto", "logging"},
     "broker_service/broker": {"broker_service.admin", "broker_service.namesrv"},
+    # Its rooms, the lowest last: servicer, put -> leadership -> delayed, reads -> core -> metadata.
+    "broker_service/broker/leadership": {"broker_service.broker.reads", *BROKERS_CALLS},
+    "broker_service/broker/delayed": {*BROKERS_ROOMS - {"broker_service.broker.delayed"}, *BROKERS_CALLS},
+    "broker_service/broker/reads": {*BROKERS_ROOMS - {"broker_service.broker.reads"}, *BROKERS_CALLS},
+    "broker_service/broker/core": {*BROKERS_ROOMS, *BROKERS_CALLS},
+    "broker_service/broker/metadata": {*BROKERS_ROOMS, *BROKERS_CALLS, "broker_service.broker.core"},
     "broker_service/broker/reads/suggestion.py": {"asyncio", "grpc", "time", "rocketsim_proto", "logging"},
-    "broker_service/broker/leadership/mastership.py": {"asyncio", "grpc", "time", "logging"},
+    "broker_service/broker/core/mastership.py": {"asyncio", "grpc", "time", "logging"},
     "broker_service/broker/leadership/promotion.py": {"asyncio", "grpc", "time", "rocketsim_proto", "logging"},
     "broker_service/namesrv": {"broker_service.store", "broker_service.replication", "broker_service.broker"},
     "broker_service/namesrv/route_table.py": {"asyncio", "grpc", "time", "rocketsim_proto", "logging"},

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from broker_service.admin.status import Status
-from broker_service.broker.broker import Broker
+from broker_service.broker.core.broker import Broker
 
 Sample = tuple[tuple[str, ...], float]
 

@@ -9,7 +9,7 @@ from functools import partial
 from rocketsim_proto.records.record import decode, parse_offset_message_id
 
 from broker_service import cold_reads
-from broker_service.broker.broker import Broker
+from broker_service.broker.core.broker import Broker
 from broker_service.broker.leadership.leadership import Leadership, Promoted
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.names import check_group_name

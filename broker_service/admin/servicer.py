@@ -10,7 +10,7 @@ from rocketsim_proto import admin_pb2_grpc, metadata_pb2
 
 from broker_service.admin.operations import Operations
 from broker_service.admin.status import Status
-from broker_service.broker.broker import Broker
+from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.messages import group_to_proto, topic_to_proto, version_to_proto
 from broker_service.broker.metadata.topics import TopicConfig

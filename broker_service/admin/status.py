@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from rocketsim_proto.reserved import SCHEDULE_TOPIC
 
 from broker_service.admin.rates import Rates
-from broker_service.broker.broker import Broker
+from broker_service.broker.core.broker import Broker
+from broker_service.broker.core.mastership import Standing
+from broker_service.broker.core.traffic import Traffic
 from broker_service.broker.delayed.delivery import Delivery
 from broker_service.broker.leadership.leadership import Leadership
-from broker_service.broker.leadership.mastership import Standing
-from broker_service.broker.traffic import Traffic
 from broker_service.replication.master import ReplicationMaster
 from broker_service.replication.slave import ReplicationSlave
 from broker_service.replication.tracker import SlaveProgress

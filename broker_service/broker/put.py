@@ -8,10 +8,10 @@ from rocketsim_proto.records import record
 from rocketsim_proto.records.record import PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC
 from rocketsim_proto.reserved import SCHEDULE_TOPIC
 
-from broker_service.broker.broker import Broker
+from broker_service.broker.core.broker import Broker
+from broker_service.broker.core.traffic import Traffic
 from broker_service.broker.frame import Frame, FrameLimits, check_frame
 from broker_service.broker.metadata.topics import TopicConfig
-from broker_service.broker.traffic import Traffic
 from broker_service.errors import DiskFull, InvalidParameter, MessageIllegal, QueueNotExist, SystemBusy, TopicNotExist
 from broker_service.model import Appended, PutStatus
 

@@ -7,10 +7,10 @@ import grpc
 from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto import broker_pb2_grpc, bytes_field
 
-from broker_service.broker.broker import Broker
-from broker_service.broker.leadership.mastership import Standing
-from broker_service.broker.offsets.commits import CommitEntry, Commits
+from broker_service.broker.core.broker import Broker
+from broker_service.broker.core.mastership import Standing
 from broker_service.broker.put import PutPath, Send
+from broker_service.broker.reads.commits import CommitEntry, Commits
 from broker_service.broker.reads.pull import Pull, PullPath
 from broker_service.broker.reads.pull_range import Range, RangePath
 from broker_service.broker.reads.queue_lookup import QueueLookup

@@ -14,7 +14,7 @@ from rocketsim_proto.metadata_pb2 import SubscriptionGroupConfig, TopicConfig
 from rocketsim_proto.records.record import offset_message_id
 
 from broker_service.admin import operations
-from broker_service.broker.offsets.commits import CommitEntry, Commits
+from broker_service.broker.reads.commits import CommitEntry, Commits
 from broker_service.model import BrokerRole
 from broker_service.node import BrokerNode
 from broker_service.replication.epochs import PROMOTION

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker_service.broker.leadership.mastership import Standing
+from broker_service.broker.core.mastership import Standing
 from broker_service.errors import StoreCorrupt
 from broker_service.model import BrokerRole
 from broker_service.node import BrokerNode

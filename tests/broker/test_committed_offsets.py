@@ -17,7 +17,7 @@ from rocketsim_proto.message_pb2 import CommitStatus, QueueId
 from rocketsim_proto.records.record import Record
 
 from broker_service import periodic
-from broker_service.broker.leadership.mastership import Standing
+from broker_service.broker.core.mastership import Standing
 from broker_service.broker.reads.pull import Pull
 from broker_service.model import BrokerRole
 from broker_service.node import BrokerNode

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_service.broker.offsets.consumer_offsets import ConsumerOffsetTable
+from broker_service.broker.metadata.consumer_offsets import ConsumerOffsetTable
 from broker_service.errors import DiskFull, ServiceNotAvailable, StoreCorrupt
 from broker_service.store.files import Files
 from broker_service.store.json_file import JsonFile

@@ -15,10 +15,10 @@ import pytest
 from rocketsim_proto.metadata_pb2 import Metadata
 
 from broker_service.app import broker
+from broker_service.broker.core.mastership import Standing
 from broker_service.broker.delayed.delivery import Delivery
-from broker_service.broker.leadership.mastership import Standing
-from broker_service.broker.metadata.exchange import MetadataExchange
-from broker_service.broker.offsets.commits import CommitEntry, Commits
+from broker_service.broker.leadership.exchange import MetadataExchange
+from broker_service.broker.reads.commits import CommitEntry, Commits
 from broker_service.broker.reads.pull import Pull
 from broker_service.errors import DiskFull
 from broker_service.machine import Machine

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker_service.broker.leadership.mastership import Standing
+from broker_service.broker.core.mastership import Standing
 from broker_service.errors import ServiceNotAvailable
 from broker_service.model import BrokerRole
 from broker_service.replication.epochs import PROMOTION
@@ -137,7 +137,7 @@ async def test_a_promoted_slaves_offsets_end_where_its_log_does(tmp_path: Path) 
     [
         "broker_service.replication.epoch_file.EpochFile.save",
         "broker_service.broker.leadership.role_file.RoleFile.save",
-        "broker_service.broker.offsets.consumer_offsets.ConsumerOffsetTable.clamp",
+        "broker_service.broker.metadata.consumer_offsets.ConsumerOffsetTable.clamp",
     ],
 )
 async def test_a_slave_whose_promotion_fails_follows_its_master_again(

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from broker_service.broker.reads.long_polling import LongPolling
+from broker_service.broker.core.long_polling import LongPolling
 from broker_service.errors import SystemBusy
 
 LONG_S = 60.0

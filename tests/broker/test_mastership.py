@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from broker_service.broker.leadership.mastership import Mastership, Standing
-from broker_service.broker.leadership.peers import Member, Peers
+from broker_service.broker.core.mastership import Mastership, Standing
+from broker_service.broker.core.peers import Member, Peers
 from broker_service.errors import ServiceNotAvailable, StaleEpoch
 from broker_service.model import BrokerRole
 

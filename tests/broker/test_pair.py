@@ -11,10 +11,10 @@ from rocketsim_proto.metadata_pb2 import ConsumerOffset, Metadata
 
 from broker_service import periodic
 from broker_service.admin.operations import Operations
-from broker_service.broker.leadership.mastership import Standing
+from broker_service.broker.core.mastership import Standing
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
-from broker_service.broker.offsets.commits import CommitEntry, Commits
+from broker_service.broker.reads.commits import CommitEntry, Commits
 from broker_service.broker.reads.pull import Pull
 from broker_service.errors import InvalidParameter, ServiceNotAvailable, StaleEpoch
 from broker_service.model import BrokerRole, PutStatus

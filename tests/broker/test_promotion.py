@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from broker_service.broker.leadership.mastership import Standing
+from broker_service.broker.core.mastership import Standing
 from broker_service.broker.leadership.promotion import Answer, Forfeit, Other, forfeits, objections
 from broker_service.errors import InvalidParameter
 from broker_service.model import BrokerRole

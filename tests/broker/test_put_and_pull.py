@@ -18,7 +18,7 @@ from broker_service.broker import put as put_path
 from broker_service.broker.frame import check_frame
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
-from broker_service.broker.offsets.commits import CommitEntry, Commits, Committed
+from broker_service.broker.reads.commits import CommitEntry, Commits, Committed
 from broker_service.broker.reads.pull import Pull, Pulled
 from broker_service.broker.reads.pull_range import Frame, Range
 from broker_service.broker.reads.queue_lookup import QueueLookup

@@ -11,7 +11,7 @@ import pytest
 from rocketsim_proto.admin_pb2 import RemoveSlaveRequest
 from rocketsim_proto.admin_pb2_grpc import AdminStub
 
-from broker_service.broker.leadership.mastership import Standing
+from broker_service.broker.core.mastership import Standing
 from broker_service.broker.reads.pull import Pull
 from broker_service.broker.store_settings import store_config
 from broker_service.errors import ServiceNotAvailable

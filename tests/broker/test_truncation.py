@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rocketsim_proto import broker_pb2 as pb
 
-from broker_service.broker.offsets.commits import CommitEntry, Commits
+from broker_service.broker.reads.commits import CommitEntry, Commits
 from broker_service.broker.reads.pull import Pull, Pulled
 from broker_service.broker.reads.suggestion import PullCode
 from broker_service.errors import ServiceNotAvailable

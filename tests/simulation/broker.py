@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from broker_service.app import broker
-from broker_service.broker.leadership.mastership import Standing
+from broker_service.broker.core.mastership import Standing
 from broker_service.config import BrokerConfig, NamesrvConfig
 from broker_service.errors import RocketSimError
 from broker_service.machine import Machine

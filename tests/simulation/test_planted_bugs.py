@@ -5,9 +5,9 @@ import random
 import pytest
 from rocketsim_proto import replication_pb2 as pb
 
-from broker_service.broker import leadership
-from broker_service.broker.leadership.mastership import Mastership
-from broker_service.broker.offsets.consumer_offsets import ConsumerOffsetTable
+from broker_service.broker.core.mastership import Mastership
+from broker_service.broker.leadership import leadership
+from broker_service.broker.metadata.consumer_offsets import ConsumerOffsetTable
 from broker_service.errors import StoreCorrupt
 from broker_service.model import PutStatus
 from broker_service.replication import catch_up

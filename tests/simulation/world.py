@@ -21,7 +21,7 @@ from unittest.mock import patch
 from grpc_reflection.v1alpha import reflection as grpc_reflection
 
 from broker_service import node as broker_node
-from broker_service.broker.leadership.mastership import Standing
+from broker_service.broker.core.mastership import Standing
 from broker_service.model import BrokerRole, FlushDiskType
 from broker_service.node import BrokerNode
 from broker_service.replication import flusher

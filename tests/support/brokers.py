@@ -13,7 +13,7 @@ from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record
 
 from broker_service.app import broker
-from broker_service.broker.leadership.mastership import Standing
+from broker_service.broker.core.mastership import Standing
 from broker_service.broker.put import Send
 from broker_service.config import BrokerConfig
 from broker_service.namesrv.route_table import RouteTable

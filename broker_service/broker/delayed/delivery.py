@@ -12,9 +12,9 @@ from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.reserved import SCHEDULE_TOPIC
 
 from broker_service import cold_reads
-from broker_service.broker.broker import Broker, Queue
+from broker_service.broker.core.broker import Broker, Queue
+from broker_service.broker.core.mastership import Standing
 from broker_service.broker.delayed.schedule import DelayPosition, delivery, replayed_positions
-from broker_service.broker.leadership.mastership import Standing
 from broker_service.broker.metadata.config_table import DataVersion, JsonStore
 from broker_service.errors import ReadFailed, RocketSimError, ServiceNotAvailable, StoreCorrupt
 from broker_service.model import GetMessageStatus

@@ -1,1 +1,1 @@
-"""Who is the master of a broker name: what is heard of others, what follows from it, promotion."""
+"""Who is the master of a broker name: what brokers tell each other, what follows from it, promotion."""

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from broker_service.broker.broker import Broker
-from broker_service.broker.leadership.mastership import Standing
+from broker_service.broker.core.broker import Broker
+from broker_service.broker.core.mastership import Standing
 from broker_service.broker.leadership.promotion import Forfeit, Other, forfeits, objections
 from broker_service.broker.leadership.role_file import RoleFile
 from broker_service.errors import InvalidParameter, RocketSimError, ServiceNotAvailable, StaleEpoch

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from rocketsim_proto import namesrv_pb2, replication_pb2
 from rocketsim_proto.versions import WIRE
 
-from broker_service.broker.broker import Broker
-from broker_service.broker.leadership.mastership import Standing
-from broker_service.broker.leadership.peers import Member
+from broker_service.broker.core.broker import Broker
+from broker_service.broker.core.mastership import Standing
+from broker_service.broker.core.peers import Member
 from broker_service.broker.leadership.promotion import Answer
 from broker_service.broker.metadata.messages import topic_to_proto, version_to_proto
 from broker_service.model import MASTER_ID

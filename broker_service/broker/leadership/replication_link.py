@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from rocketsim_proto.metadata_pb2 import Metadata
 
-from broker_service.broker.broker import Broker
+from broker_service.broker.core.broker import Broker
+from broker_service.broker.core.mastership import Standing
 from broker_service.broker.delayed.delivery import Delivery
-from broker_service.broker.leadership.mastership import Standing
+from broker_service.broker.leadership.exchange import MetadataExchange
 from broker_service.broker.leadership.role_file import RoleFile
-from broker_service.broker.metadata.exchange import MetadataExchange
 from broker_service.replication.catch_up import Cut
 from broker_service.replication.tracker import SlaveProgress
 

@@ -1,1 +1,1 @@
-"""What a broker keeps beside the log: topics, consumer groups, known slaves; and how it travels to slaves."""
+"""What a broker keeps beside the log: topics, consumer groups, committed offsets, known slaves."""

@@ -1,1 +1,1 @@
-"""How consumers read: who may, what they get, and how they wait for more."""
+"""What consumers ask: pulls, ranges, bounds of queues, and their committed offsets."""

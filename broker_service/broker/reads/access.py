@@ -1,9 +1,9 @@
 """ReadAccess: who may read what here, in RocketMQ's order of checks, and what table D1 has to know of the reader."""
 
-from broker_service.broker.broker import Broker
+from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import PERM_READ
-from broker_service.broker.offsets.commits import Commits
+from broker_service.broker.reads.commits import Commits
 from broker_service.broker.reads.suggestion import Reader
 from broker_service.errors import InvalidParameter, NoPermission
 

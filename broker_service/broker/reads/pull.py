@@ -6,13 +6,13 @@ What the answer says is decided by the store (tables D2b, D3) and by `suggestion
 from dataclasses import dataclass
 
 from broker_service import cold_reads
-from broker_service.broker.broker import Broker
+from broker_service.broker.core.broker import Broker
+from broker_service.broker.core.traffic import Traffic
 from broker_service.broker.metadata.groups import SubscriptionGroup
-from broker_service.broker.offsets.commits import Commits
 from broker_service.broker.reads.access import ReadAccess
+from broker_service.broker.reads.commits import Commits
 from broker_service.broker.reads.subscription import tags_codes_of
 from broker_service.broker.reads.suggestion import PullCode
-from broker_service.broker.traffic import Traffic
 from broker_service.model import MASTER_ID, GetMessageStatus, LogEpoch
 
 DEFAULT_MAX_MSG_NUMS = 32

@@ -8,11 +8,11 @@ from itertools import chain, islice
 from typing import NamedTuple
 
 from broker_service import cold_reads
-from broker_service.broker.broker import Broker
+from broker_service.broker.core.broker import Broker
+from broker_service.broker.core.traffic import Traffic
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.reads.access import ReadAccess
 from broker_service.broker.reads.subscription import tags_codes_of
-from broker_service.broker.traffic import Traffic
 from broker_service.errors import InvalidParameter, ServiceNotAvailable
 from broker_service.model import MASTER_ID, GetMessageStatus
 

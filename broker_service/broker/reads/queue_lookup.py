@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from broker_service import cold_reads
-from broker_service.broker.broker import Broker
-from broker_service.broker.leadership.mastership import Standing
+from broker_service.broker.core.broker import Broker
+from broker_service.broker.core.mastership import Standing
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.errors import InvalidParameter, ServiceNotAvailable, TopicNotExist
 from broker_service.model import LogEpoch

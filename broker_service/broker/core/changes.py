@@ -5,7 +5,8 @@ from typing import Any
 
 from rocketsim_proto import metadata_pb2
 
-from broker_service.broker.leadership.mastership import Mastership
+from broker_service.broker.core.mastership import Mastership
+from broker_service.broker.metadata.consumer_offsets import Change, ConsumerOffsetTable
 from broker_service.broker.metadata.groups import SubscriptionGroupTable
 from broker_service.broker.metadata.known_slaves import KnownSlaves
 from broker_service.broker.metadata.messages import (
@@ -16,7 +17,6 @@ from broker_service.broker.metadata.messages import (
     version_to_proto,
 )
 from broker_service.broker.metadata.topics import TopicTable
-from broker_service.broker.offsets.consumer_offsets import Change, ConsumerOffsetTable
 from broker_service.replication.slave_streams import SlaveStreams
 
 

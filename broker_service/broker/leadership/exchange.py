@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 from rocketsim_proto import metadata_pb2
 
-from broker_service.broker.broker import Broker
+from broker_service.broker.core.broker import Broker
 from broker_service.broker.delayed.schedule import DelayPosition
 from broker_service.broker.metadata.messages import (
     floors_to_proto,

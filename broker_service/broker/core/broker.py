@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from broker_service.broker.leadership.mastership import Mastership, Standing
-from broker_service.broker.leadership.peers import Peers
-from broker_service.broker.metadata.changes import MetadataChanges
+from broker_service.broker.core.changes import MetadataChanges
+from broker_service.broker.core.long_polling import LongPolling
+from broker_service.broker.core.mastership import Mastership, Standing
+from broker_service.broker.core.peers import Peers
+from broker_service.broker.core.visibility import Visibility
+from broker_service.broker.metadata.consumer_offsets import ConsumerOffsetTable
 from broker_service.broker.metadata.groups import SubscriptionGroupTable
 from broker_service.broker.metadata.known_slaves import KnownSlaves
 from broker_service.broker.metadata.topics import TopicTable
-from broker_service.broker.offsets.consumer_offsets import ConsumerOffsetTable
-from broker_service.broker.reads.long_polling import LongPolling
-from broker_service.broker.reads.visibility import Visibility
 from broker_service.config import BrokerConfig, with_updates
 from broker_service.errors import ServiceNotAvailable
 from broker_service.model import BrokerRole, CommitStatus, FlushDiskType, LogEpoch, PutStatus

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from broker_service.broker.reads.long_polling import LongPolling, Queue
+from broker_service.broker.core.long_polling import LongPolling, Queue
 from broker_service.store.message_store import MessageStore
 
 

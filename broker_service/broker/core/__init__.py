@@ -1,0 +1,1 @@
+"""The state of one broker, and what concerns all that works on it."""

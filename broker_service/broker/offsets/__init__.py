@@ -1,1 +1,0 @@
-"""The offsets that consumer groups have committed."""
