@@ -18,7 +18,7 @@ from broker_service.broker.reads.commits import CommitEntry, Commits
 from broker_service.model import BrokerRole
 from broker_service.node import BrokerNode
 from broker_service.replication.epochs import PROMOTION
-from broker_service.store import message_store
+from broker_service.store import key_search
 from tests.support.brokers import bodies_in, message, put, running, send_of, stub_of
 from tests.support.polling import until
 
@@ -281,7 +281,7 @@ async def test_a_message_is_found_by_either_id_by_key_and_by_offset(tmp_path: Pa
 
 async def test_what_many_messages_share_is_found_in_several_answers(tmp_path: Path, monkeypatch: Any) -> None:
     """An answer ends where it would take long, or become large, and says where the next one goes on."""
-    monkeypatch.setattr(message_store, "_SEARCH_BUDGET", 100)
+    monkeypatch.setattr(key_search, "_BUDGET", 100)
     monkeypatch.setattr(operations, "MAX_QUERY_BYTES", 400)
     async with admin_of(tmp_path) as (node, admin):
         for number in range(50):
