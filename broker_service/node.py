@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import grpc
+from rocketsim_proto import admin_pb2, admin_pb2_grpc, broker_pb2, replication_pb2, replication_pb2_grpc
 
 from broker_service.admin.metrics import Metrics
 from broker_service.admin.operations import Operations
@@ -36,14 +37,14 @@ from broker_service.broker.reads.commits import Commits
 from broker_service.broker.reads.pull import PullPath
 from broker_service.broker.reads.pull_range import RangePath
 from broker_service.broker.reads.queue_lookup import QueueLookup
-from broker_service.broker.servicer import BrokerServicer
-from broker_service.broker.services import broker_services
+from broker_service.broker.servicer import BrokerServicer, add_to_server
 from broker_service.broker.store_settings import store_config
 from broker_service.config import BrokerConfig
 from broker_service.errors import ConfigError
 from broker_service.machine import Machine
 from broker_service.model import BrokerRole
 from broker_service.periodic import PeriodicTasks
+from broker_service.replication import master_frame
 from broker_service.replication.acknowledgement import Acknowledgements
 from broker_service.replication.catch_up import LogState
 from broker_service.replication.epoch_file import EpochFile
@@ -380,3 +381,24 @@ class BrokerNode:
         logger.critical("%s: takes no more writes", failure)
         self.acknowledgements.abandon()
         self.registration.notify()
+
+
+def broker_services(
+    broker: BrokerServicer,
+    replication: replication_pb2_grpc.ReplicationServicer,
+    admin: admin_pb2_grpc.AdminServicer,
+) -> list[Service]:
+    """Each with the name under which reflection and health know it."""
+    return [
+        Service(broker_pb2.DESCRIPTOR.services_by_name["Broker"].full_name, add_to_server, broker),
+        Service(
+            replication_pb2.DESCRIPTOR.services_by_name["Replication"].full_name,
+            master_frame.add_to_server,
+            replication,
+        ),
+        Service(
+            admin_pb2.DESCRIPTOR.services_by_name["Admin"].full_name,
+            admin_pb2_grpc.add_AdminServicer_to_server,
+            admin,
+        ),
+    ]

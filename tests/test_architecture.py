@@ -19,7 +19,7 @@ ROOMS = {"rocketsim_client.sending", "rocketsim_client.routing", "rocketsim_clie
 GENERATED = {f"rocketsim_proto.{path.stem}" for path in (ROOT / "proto/rocketsim_proto").glob("*_pb2*.py")}
 
 BROKERS_ROOMS = {f"broker_service.broker.{room}" for room in ("leadership", "delayed", "reads")}
-BROKERS_CALLS = {"broker_service.broker.servicer", "broker_service.broker.services", "broker_service.broker.put"}
+BROKERS_CALLS = {"broker_service.broker.servicer", "broker_service.broker.put"}
 
 # A package or module -> what it must never import, at the top or inside a function. A dotted name covers all below it.
 STAYS_OUT_OF = {

@@ -220,7 +220,7 @@ def add_to_server(servicer: BrokerServicer, server: grpc.aio.Server) -> None:
     name = pb.DESCRIPTOR.services_by_name["Broker"].full_name
     sends: grpc.RpcMethodHandler[Any, Any] = grpc.unary_unary_rpc_method_handler(
         servicer.Send,
-        request_deserializer=bytes_field.reader(pb.SendRequest),
+        request_deserializer=bytes_field.deserializer(pb.SendRequest),
         response_serializer=pb.SendResponse.SerializeToString,
     )
     server.add_registered_method_handlers(name, {"PullRange": frames, "Send": sends})

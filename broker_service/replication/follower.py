@@ -119,7 +119,7 @@ class Follower:
         self.master_end_offset = frame.master_end_offset
 
     def next_refill(self, max_bytes: int) -> pb.LogData | None:
-        """The next piece of what the master lost; None when it has been sent all."""
+        """The next chunk of what the master lost; None when it has been sent all."""
         if self._refill_offset >= self._refill_until:
             return None
         wanted = min(max_bytes, self._refill_until - self._refill_offset)

@@ -179,7 +179,7 @@ class _SlaveStream:
         self._notified.set()
 
     def notify(self) -> None:
-        """Wakes the sender if what has just happened makes it speak earlier than it would by itself."""
+        """Notifies the sender if it has something to send earlier than it would look by itself."""
         if self.transfer.next_call() < self._looks_at:
             self._notified.set()
 

@@ -86,7 +86,7 @@ class MasterBroker(Protocol):
         """What this slave had further than this broker has been accepted."""
 
     def visible_changed(self, visible_offset: int | None) -> None:
-        """Consumers see the log up to here (None: to its end): set the store's confirm offset, wake the long polls."""
+        """Consumers see the log up to here (None: to its end): set the store's confirm offset, notify who waits."""
 
 
 class SlaveBroker(Protocol):
@@ -101,7 +101,7 @@ class SlaveBroker(Protocol):
         master has them."""
 
     def replicated(self, visible_offset: int) -> None:
-        """Records up to here are stored as safely as the master asks: show them to consumers, wake the long polls."""
+        """Records up to here are stored as safely as the master asks: show them to consumers, notify who waits."""
 
     def log_will_be_cut(self, end_offset: int) -> None:
         """Committed offsets of what lies behind are to go, before it does: after a crash nobody would know of the

@@ -145,7 +145,7 @@ class Transfer:
         return plan
 
     def refill(self, frame: pb.LogData) -> None:
-        """The next piece of what this master lost.  With the last one the transfer begins."""
+        """The next chunk of what this master lost.  With the last one the transfer begins."""
         expected, data = self._refill_offset, frame.data
         if self.state is not State.REFILL or frame.commit_log_offset != expected or not data:
             raise ProtocolViolation(f"{self.name}: refill from {frame.commit_log_offset}, {expected} expected")

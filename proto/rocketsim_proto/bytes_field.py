@@ -22,8 +22,8 @@ class Received(NamedTuple, Generic[M]):
     message: M  # the other fields
 
 
-def reader(kind: type[M]) -> Callable[[bytes], Received[M]]:
-    """What makes messages of this kind, which has a field `records`, out of bytes: a deserializer for gRPC."""
+def deserializer(kind: type[M]) -> Callable[[bytes], Received[M]]:
+    """gRPC's deserializer for messages of this kind, which has a field `records`."""
     generated: Any = kind
 
     def read(data: bytes) -> Received[M]:
@@ -34,10 +34,10 @@ def reader(kind: type[M]) -> Callable[[bytes], Received[M]]:
     return read
 
 
-def join(number: int, pieces: Iterable[bytes | memoryview], others: bytes) -> bytes:
-    """The message: field `number` (below 16) holds the pieces back to back, `others` are its other fields."""
-    pieces = list(pieces)
-    return b"".join((head(number, sum(map(len, pieces))), *pieces, others))
+def join(number: int, slices: Iterable[bytes | memoryview], others: bytes) -> bytes:
+    """The message: field `number` (below 16) holds the slices back to back, `others` are its other fields."""
+    slices = list(slices)
+    return b"".join((head(number, sum(map(len, slices))), *slices, others))
 
 
 def head(number: int, length: int) -> bytes:

@@ -35,7 +35,7 @@ class RangeStub:
         self.PullRange = channel.unary_stream(
             f"/{pb.DESCRIPTOR.services_by_name['Broker'].full_name}/PullRange",
             request_serializer=pb.PullRangeRequest.SerializeToString,
-            response_deserializer=bytes_field.reader(pb.PullFrame),
+            response_deserializer=bytes_field.deserializer(pb.PullFrame),
         )
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker_service.broker.reads.suggestion import PullCode, Reader, pull_code
+from broker_service.broker.reads.suggestion import PullCode, ReadPolicy, pull_code
 from broker_service.model import BrokerRole, GetMessageStatus
 
 MASTERS = [BrokerRole.ASYNC_MASTER, BrokerRole.SYNC_MASTER]
@@ -10,8 +10,8 @@ GROUP_BROKER_ID = 7
 GROUP_SLOW = 9
 
 
-def reader(role: BrokerRole, slave_read_enable: bool, offset_check_in_slave: bool = False) -> Reader:
-    return Reader(
+def policy(role: BrokerRole, slave_read_enable: bool, offset_check_in_slave: bool = False) -> ReadPolicy:
+    return ReadPolicy(
         role=role,
         slave_read_enable=slave_read_enable,
         offset_check_in_slave=offset_check_in_slave,
@@ -37,7 +37,7 @@ def test_the_suggestion_and_the_code_are_table_d1s(
     role: str, slave_read_enable: bool, from_slave: bool, suggestion: int
 ) -> None:
     for broker_role in MASTERS if role == "master" else [BrokerRole.SLAVE]:
-        answer = reader(broker_role, slave_read_enable).answer(GetMessageStatus.FOUND, 5, from_slave=from_slave)
+        answer = policy(broker_role, slave_read_enable).answer(GetMessageStatus.FOUND, 5, from_slave=from_slave)
         assert answer == (PullCode.SUCCESS, suggestion)  # the code comes "from status (D3)"
 
 
@@ -45,7 +45,7 @@ def test_the_suggestion_and_the_code_are_table_d1s(
 def test_a_slave_turns_an_illegal_offset_into_a_retry_at_the_groups_broker(slave_read_enable: bool) -> None:
     # | slave, offsetCheckInSlave=false, and the status maps to PULL_OFFSET_MOVED | any | any | G.brokerId, overriding
     # the row above even when SRE=false | rewritten to PULL_RETRY_IMMEDIATELY (20) |
-    slave = reader(BrokerRole.SLAVE, slave_read_enable)
+    slave = policy(BrokerRole.SLAVE, slave_read_enable)
     assert slave.answer(GetMessageStatus.OFFSET_OVERFLOW_BADLY, 5, from_slave=False) == (
         PullCode.PULL_RETRY_IMMEDIATELY,
         GROUP_BROKER_ID,
@@ -54,18 +54,18 @@ def test_a_slave_turns_an_illegal_offset_into_a_retry_at_the_groups_broker(slave
 
 @pytest.mark.parametrize("role", MASTERS)
 def test_a_master_says_that_the_offset_moved(role: BrokerRole) -> None:
-    answer = reader(role, False).answer(GetMessageStatus.OFFSET_TOO_SMALL, 5, from_slave=False)
+    answer = policy(role, False).answer(GetMessageStatus.OFFSET_TOO_SMALL, 5, from_slave=False)
     assert answer == (PullCode.PULL_OFFSET_MOVED, 0)
 
 
 def test_a_slave_with_offset_check_says_so_too() -> None:
-    slave = reader(BrokerRole.SLAVE, False, offset_check_in_slave=True)
+    slave = policy(BrokerRole.SLAVE, False, offset_check_in_slave=True)
     assert slave.answer(GetMessageStatus.OFFSET_TOO_SMALL, 5, from_slave=False) == (PullCode.PULL_OFFSET_MOVED, 0)
 
 
 def test_the_default_group_goes_back_to_the_master_and_to_broker_1_when_slow() -> None:
     # "G.brokerId (default 0) and G.slow = whichBrokerWhenConsumeSlowly (default 1)"
-    default = Reader(role=BrokerRole.SLAVE, slave_read_enable=True)
+    default = ReadPolicy(role=BrokerRole.SLAVE, slave_read_enable=True)
     assert default.suggested_broker_id(from_slave=False) == 0
     assert default.suggested_broker_id(from_slave=True) == 1
 

@@ -1,7 +1,7 @@
 """LongPolling: pulls that wait until their queue has a message, or until their time is over.
 
 A waiter is registered before anything is awaited, on the loop that also appends, so no arrival falls between the look
-and the wait.  Nothing scans the waiters: an arrival wakes those of its queue, on a slave as on a master.
+and the wait.  Nothing scans the waiters: an arrival notifies those of its queue, on a slave as on a master.
 """
 
 import asyncio

@@ -206,7 +206,7 @@ class Leadership:
         others = await self._ask_others(self.master_address, self._followed)
         async with self._lock:
             self._check_promotion(expected_epoch, others, force)
-            await self._stop_following()  # which wakes `run`: it follows again if what comes now fails
+            await self._stop_following()  # which ends the pause of `run`: it follows again if what comes now fails
             before = self._log_state()
             epoch = await self._take_over(role)
             broker.mastership.promoted(role, epoch, broker.known_slaves.addresses, broker.clock())

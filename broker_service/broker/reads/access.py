@@ -1,10 +1,10 @@
-"""ReadAccess: who may read what here, in RocketMQ's order of checks, and what table D1 has to know of the reader."""
+"""ReadAccess: who may read what here, in RocketMQ's order of checks, and what table D1 asks of its group."""
 
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import PERM_READ
 from broker_service.broker.reads.commits import Commits
-from broker_service.broker.reads.suggestion import Reader
+from broker_service.broker.reads.suggestion import ReadPolicy
 from broker_service.errors import InvalidParameter, NoPermission
 
 
@@ -25,7 +25,7 @@ class ReadAccess:
         return self._commits.group(name)
 
     def nobodys_group(self) -> SubscriptionGroup:
-        """For a reader without a group, which keeps its offsets itself."""
+        """For a consumer without a group, which keeps its offsets itself."""
         self._check_broker()
         return SubscriptionGroup()
 
@@ -37,9 +37,9 @@ class ReadAccess:
                 f"queue {queue_id} of topic {topic_name}, which has {topic.read_queue_nums} read queues"
             )
 
-    def reader(self, group: SubscriptionGroup) -> Reader:
+    def policy(self, group: SubscriptionGroup) -> ReadPolicy:
         config = self._broker.config
-        return Reader(
+        return ReadPolicy(
             role=self._broker.mastership.role,
             slave_read_enable=config.slave_read_enable,
             offset_check_in_slave=config.offset_check_in_slave,

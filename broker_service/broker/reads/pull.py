@@ -90,7 +90,7 @@ class PullPath:
         return await cold_reads.read(self._broker.store, lambda: self._found(pull, offset, group, tags))
 
     def _found(self, pull: Pull, offset: int, group: SubscriptionGroup, tags: frozenset[int] | None) -> Pulled:
-        reader = self._access.reader(group)
+        policy = self._access.policy(group)
         found = self._broker.store.get_message(
             pull.topic,
             pull.queue_id,
@@ -98,9 +98,9 @@ class PullPath:
             pull.max_msg_nums if pull.max_msg_nums > 0 else DEFAULT_MAX_MSG_NUMS,
             pull.max_msg_bytes if pull.max_msg_bytes > 0 else UNLIMITED_BYTES,
             tags,
-            correct_offset=reader.corrects_offsets,
+            correct_offset=policy.corrects_offsets,
         )
-        code, suggestion = reader.answer(found.status, offset, from_slave=found.suggest_pull_from_slave)
+        code, suggestion = policy.answer(found.status, offset, from_slave=found.suggest_pull_from_slave)
         return Pulled(
             read_in=self._read_in(pull, found.next_begin_offset, found.max_offset),
             code=code,
@@ -129,7 +129,7 @@ class PullPath:
             next_begin_offset=end,
             min_offset=min_offset,
             max_offset=max_offset,
-            suggested_broker_id=self._access.reader(group).suggested_broker_id(from_slave=False),
+            suggested_broker_id=self._access.policy(group).suggested_broker_id(from_slave=False),
             read_in=self._broker.log_epoch,
         )
 

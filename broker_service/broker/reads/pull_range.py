@@ -102,7 +102,7 @@ class RangePath:
             )
             for answer in found.answers
         ]
-        suggestion = self._access.reader(group).suggested_broker_id(from_slave=found.suggest_pull_from_slave)
+        suggestion = self._access.policy(group).suggested_broker_id(from_slave=found.suggest_pull_from_slave)
         last = segments[-1]
         index, offset = last.range_index, last.next_offset
         if last.status not in _GOES_ON or offset >= ranges[index].until_offset:

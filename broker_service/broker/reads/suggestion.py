@@ -38,7 +38,7 @@ def pull_code(status: GetMessageStatus, requested_offset: int) -> PullCode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reader:
+class ReadPolicy:
     """What table D1 knows of the answering broker and of the consumer's group there."""
 
     role: BrokerRole

@@ -1,8 +1,8 @@
-"""Gathers and scatters pieces of one buffer without Python per piece.  Pure: numpy and Arrow, knows no record.
+"""Gathers and scatters slices of one buffer without Python per slice.  Pure: numpy and Arrow, knows no record.
 
 Two tricks carry all of it.  A "window" is an array with a stride of one byte, whose element i is the `itemsize`
-bytes from i on, so that fancy indexing with byte positions gathers (or scatters) fixed-size pieces at the speed of
-memcpy.  Pieces of any size are described as an Arrow `binary_view` array over the buffer, and the cast to `binary`
+bytes from i on, so that fancy indexing with byte positions gathers (or scatters) fixed-size slices at the speed of
+memcpy.  Slices of any size are described as an Arrow `binary_view` array over the buffer, and the cast to `binary`
 copies them in C.
 """
 
@@ -40,7 +40,7 @@ def windows(data: Bytes, itemsize: int) -> npt.NDArray[np.void]:
 
 
 def gather(data: Bytes, starts: Positions, dtype: npt.DTypeLike) -> npt.NDArray[np.void]:
-    """The fixed-size pieces at `starts`, which must lie wholly inside the buffer (IndexError)."""
+    """The fixed-size slices at `starts`, which must lie wholly inside the buffer (IndexError)."""
     dtype = np.dtype(dtype)
     return windows(data, dtype.itemsize)[starts].view(dtype)
 
@@ -71,8 +71,8 @@ def binary_slices(
     count = len(starts)
     if count <= FEW and sum(lengths := sizes.tolist()) <= LITTLE:
         bounds = zip(starts.tolist(), lengths, valid.tolist() if valid is not None else repeat(True), strict=False)
-        pieces = [data.data[start : start + size].tobytes() if there else None for start, size, there in bounds]
-        return pa.array(pieces, pa.binary())
+        values = [data.data[start : start + size].tobytes() if there else None for start, size, there in bounds]
+        return pa.array(values, pa.binary())
     if len(data) > MAX_BUFFER:
         raise ValueError(f"a buffer of {len(data)} bytes; {MAX_BUFFER} at most")
     if valid is not None:
@@ -117,8 +117,8 @@ def strings(array: pa.BinaryArray) -> pa.StringArray:
     try:
         return array.cast(pa.string())
     except pa.ArrowInvalid:
-        pieces = [None if piece is None else piece.decode("utf-8", "replace") for piece in array.to_pylist()]
-        return pa.array(pieces, pa.string())
+        texts = [None if value is None else value.decode("utf-8", "replace") for value in array.to_pylist()]
+        return pa.array(texts, pa.string())
 
 
 def binary_array(values: object) -> pa.BinaryArray:
@@ -134,8 +134,8 @@ def binary_array(values: object) -> pa.BinaryArray:
     return array
 
 
-def fixed_binary(pieces: Bytes, width: int) -> pa.BinaryArray:
+def fixed_binary(rows: Bytes, width: int) -> pa.BinaryArray:
     """Pieces of `width` bytes each, back to back, as a binary array over the same memory."""
-    count = len(pieces) // width
+    count = len(rows) // width
     offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
-    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(pieces)])
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(rows)])
