@@ -91,58 +91,36 @@ def test_an_empty_directory_holds_an_empty_log(tmp_path: Path) -> None:
     assert list(verify(tmp_path)) == []
 
 
+OVERWRITTEN = {  # file, position, bytes; what is found, and at which position
+    "a byte of a body": (FIRST_LOG_FILE, 346 + 90, b"?", Severity.DAMAGE, 346),
+    "a size": (FIRST_LOG_FILE, 346, b"\xff\xff\xff\xff", Severity.DAMAGE, 346),
+    "a record that says it is another one": (FIRST_LOG_FILE, 346 + 28, bytes(8), Severity.DAMAGE, 346),
+    "zeros in the properties": (FIRST_LOG_FILE, 300, bytes(46), Severity.DAMAGE, 0),
+    "the beginning of a record behind the end": (
+        LAST_LOG_FILE,
+        END - 4 * FILE_SIZE,
+        b"\0\0\1\0",
+        Severity.REPAIRABLE,
+        END - 4 * FILE_SIZE,
+    ),
+    "an entry that points elsewhere": (PLAIN, 100, b"\0\0\0\0\0\0\0\1", Severity.REPAIRABLE, 100),
+    "an entry with another tags code": (PLAIN, 112, bytes(8), Severity.REPAIRABLE, 100),
+    "a queue that ends too early": (PLAIN, 100, bytes(4000 - 100), Severity.REPAIRABLE, 100),
+    "an entry of no record": (PLAIN, 110 * 20, struct.pack(">qiq", 5_000_000, 100, 0), Severity.REPAIRABLE, 110 * 20),
+    "bytes behind the end of a queue": (PLAIN, 150 * 20 + 3, b"?", Severity.REPAIRABLE, 150 * 20),
+}
+
+
 @pytest.mark.parametrize(
     ("damage", "expected"),
     [
-        pytest.param(
-            lambda store: overwrite(store / FIRST_LOG_FILE, 346 + 90, b"?"),
-            [(Severity.DAMAGE, FIRST_LOG_FILE, 346)],
-            id="a byte of a body",
-        ),
-        pytest.param(
-            lambda store: overwrite(store / FIRST_LOG_FILE, 346, b"\xff\xff\xff\xff"),
-            [(Severity.DAMAGE, FIRST_LOG_FILE, 346)],
-            id="a size",
-        ),
-        pytest.param(
-            lambda store: overwrite(store / FIRST_LOG_FILE, 346 + 28, bytes(8)),
-            [(Severity.DAMAGE, FIRST_LOG_FILE, 346)],
-            id="a record that says it is another one",
-        ),
-        pytest.param(
-            lambda store: overwrite(store / FIRST_LOG_FILE, 300, bytes(46)),
-            [(Severity.DAMAGE, FIRST_LOG_FILE, 0)],
-            id="zeros in the properties",
-        ),
-        pytest.param(
-            lambda store: overwrite(store / LAST_LOG_FILE, END - 4 * FILE_SIZE, b"\0\0\1\0"),
-            [(Severity.REPAIRABLE, LAST_LOG_FILE, END - 4 * FILE_SIZE)],
-            id="the beginning of a record behind the end",
-        ),
-        pytest.param(
-            lambda store: overwrite(store / PLAIN, 100, b"\0\0\0\0\0\0\0\1"),
-            [(Severity.REPAIRABLE, PLAIN, 100)],
-            id="an entry that points elsewhere",
-        ),
-        pytest.param(
-            lambda store: overwrite(store / PLAIN, 112, bytes(8)),
-            [(Severity.REPAIRABLE, PLAIN, 100)],
-            id="an entry with another tags code",
-        ),
-        pytest.param(
-            lambda store: overwrite(store / PLAIN, 100, bytes(4000 - 100)),
-            [(Severity.REPAIRABLE, PLAIN, 100)],
-            id="a queue that ends too early",
-        ),
-        pytest.param(
-            lambda store: overwrite(store / PLAIN, 110 * 20, struct.pack(">qiq", 5_000_000, 100, 0)),
-            [(Severity.REPAIRABLE, PLAIN, 110 * 20)],
-            id="an entry of no record",
-        ),
-        pytest.param(
-            lambda store: overwrite(store / PLAIN, 150 * 20 + 3, b"?"),
-            [(Severity.REPAIRABLE, PLAIN, 150 * 20)],
-            id="bytes behind the end of a queue",
+        *(
+            pytest.param(
+                lambda store, file=file, at=at, data=data: overwrite(store / file, at, data),
+                [(severity, file, found_at)],
+                id=name,
+            )
+            for name, (file, at, data, severity, found_at) in OVERWRITTEN.items()
         ),
         pytest.param(
             lambda store: (store / PLAIN).unlink(),
