@@ -46,6 +46,7 @@ _UNSUPPORTED: dict[bytes, str] = {
     PROPERTY_DELIVERED_OFFSET.encode(): "the property belongs to the broker",
 }
 _DELAY, _WAIT = PROPERTY_DELAY.encode(), PROPERTY_WAIT.encode()
+_SPECIAL = _UNSUPPORTED.keys() | {_DELAY, _WAIT}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +85,16 @@ def check_frame(topic: str, data: bytes | memoryview, count: int, crc32: int, li
         lost = batch.lost_sector()
         if lost is not None:
             raise MessageIllegal(f"message {lost} of the frame has NUL characters in its properties")
+        queue_ids = batch.queue_ids
+        queues = queue_ids[0], queue_ids[-1]
         names = batch.property_names()
+        if names.isdisjoint(_SPECIAL):
+            return Frame(batch, queues)
         for name in _UNSUPPORTED.keys() & names:
             raise MessageIllegal(f"property {name.decode()}: {_UNSUPPORTED[name]}")
-        queue_ids = batch.queue_ids
         return Frame(
             batch,
-            (queue_ids[0], queue_ids[-1]),
+            queues,
             _delay_level(batch.columns) if _DELAY in names else 0,
             _waits(batch.columns) if _WAIT in names else True,
         )
@@ -101,39 +105,35 @@ def check_frame(topic: str, data: bytes | memoryview, count: int, crc32: int, li
 def _check_fields(batch: Batch, limits: FrameLimits) -> None:
     """MessageIllegal names the first message that breaks a rule."""
     for number, fields in batch.fields():
-        broken = [
-            (int(np.argmax(breaks)), rule, says)
-            for rule, (breaks, says) in enumerate(_rules(fields, limits))
-            if breaks is not False and np.any(breaks)
-        ]
-        if broken:
-            row, _, says = min(broken)
+        body, properties, record, flag, host = broken = _broken(fields, limits)
+        if (body | properties | record | flag | host) is False:
+            continue
+        rows = [(int(np.argmax(breaks)), rule) for rule, breaks in enumerate(broken) if np.any(breaks)]
+        if rows:
+            row, rule = min(rows)
             one = Fields(*(int(np.atleast_1d(value)[row]) for value in fields))
-            raise MessageIllegal(f"message {number + row} of the frame {says.format(one=one, limits=limits)}")
+            raise MessageIllegal(f"message {number + row} of the frame {_SAYS[rule].format(one=one, limits=limits)}")
 
 
-def _rules(fields: Fields, limits: FrameLimits) -> tuple[tuple[Any, str], ...]:
-    """Whether each rule is broken, or by which rows of a column; and what to say of a message that breaks it."""
+def _broken(fields: Fields, limits: FrameLimits) -> tuple[Any, ...]:
+    """Whether each rule is broken: by one message, or by which rows of the columns."""
     flags = fields.sys_flag
     return (
-        (
-            fields.body_size > limits.max_message_size,
-            "has a body of {one.body_size} bytes; {limits.max_message_size} at most",
-        ),
-        (
-            fields.properties_size > MAX_PROPERTIES_SIZE,
-            f"has properties of {{one.properties_size}} bytes; {MAX_PROPERTIES_SIZE} at most",
-        ),
-        (
-            fields.size > limits.max_record_size,
-            "has a record of {one.size} bytes; {limits.max_record_size} at most",
-        ),
-        (flags & ~_CLIENT_SYS_FLAGS != 0, "has system flag {one.sys_flag:#x}: not for a client to set"),
-        (
-            (flags & SYS_FLAG_STORE_HOST_V6 != 0) != (limits.store_host_size == 20),
-            "has no room for this broker's address: the store host must be {limits.store_host_size} bytes",
-        ),
+        fields.body_size > limits.max_message_size,
+        fields.properties_size > MAX_PROPERTIES_SIZE,
+        fields.size > limits.max_record_size,
+        flags & ~_CLIENT_SYS_FLAGS != 0,
+        (flags & SYS_FLAG_STORE_HOST_V6 != 0) != (limits.store_host_size == 20),
     )
+
+
+_SAYS = (
+    "has a body of {one.body_size} bytes; {limits.max_message_size} at most",
+    f"has properties of {{one.properties_size}} bytes; {MAX_PROPERTIES_SIZE} at most",
+    "has a record of {one.size} bytes; {limits.max_record_size} at most",
+    "has system flag {one.sys_flag:#x}: not for a client to set",
+    "has no room for this broker's address: the store host must be {limits.store_host_size} bytes",
+)
 
 
 def _delay_level(records: Records) -> int:

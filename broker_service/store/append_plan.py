@@ -6,7 +6,7 @@ has it:
     | record | record | blank: size to the end of the file, blank magic | zeros |
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from rocketsim_proto.records.record import BLANK_SIZE
@@ -14,8 +14,7 @@ from rocketsim_proto.records.record import BLANK_SIZE
 from broker_service.errors import MessageIllegal
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
+class Extent(NamedTuple):
     """Records `first` to `last` (exclusive) lie back to back from `commit_log_offset` on, in one file."""
 
     commit_log_offset: int
@@ -23,8 +22,7 @@ class Extent:
     last: int
 
 
-@dataclass(frozen=True, slots=True)
-class AppendPlan:
+class AppendPlan(NamedTuple):
     extents: list[Extent]
     blanks: list[tuple[int, int]]  # (commit_log_offset, size)
     end_offset: int

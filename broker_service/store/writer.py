@@ -65,8 +65,9 @@ class Writer:
         for offset, part in parts:
             part.stamp(offset, next_offsets, now_ms, store_host)
         slices: list[tuple[int, Buffer]] = [(offset, part.view_bytes()) for offset, part in parts]
-        slices += [(at, BLANK.pack(size, BLANK_MAGIC)) for at, size in plan.blanks]
-        slices.sort(key=itemgetter(0))  # a file is made when the one before it is complete
+        if plan.blanks:
+            slices += [(at, BLANK.pack(size, BLANK_MAGIC)) for at, size in plan.blanks]
+            slices.sort(key=itemgetter(0))  # a file is made when the one before it is complete
         self._store(slices, plan.end_offset, parts, now_ms)
         extents = [(offset, len(part)) for offset, part in parts]
         grown = [QueueAppend(queue_id, first, next_offsets[queue_id] - first) for queue_id, first in firsts.items()]
