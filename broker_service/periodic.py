@@ -1,4 +1,4 @@
-"""PeriodicTasks: what a broker does every now and then, each in a loop of its own."""
+"""PeriodicTasks: a broker's periodic work (tick, samples, retention, saving of offsets), each in a loop of its own."""
 
 import asyncio
 import logging

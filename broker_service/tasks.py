@@ -1,4 +1,4 @@
-"""OwnedTasks: the loops of a process.  One that fails takes the process down, visibly."""
+"""OwnedTasks: the loops of a process.  One that fails ends the process."""
 
 import asyncio
 from collections.abc import Coroutine

@@ -1,0 +1,1 @@
+"""Operators' commands, a broker's status, its metrics."""

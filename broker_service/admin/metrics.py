@@ -1,4 +1,4 @@
-"""Metrics over HTTP for Prometheus.  The event loop takes a picture once a second; the HTTP thread only shows it."""
+"""Metrics over HTTP for Prometheus.  The event loop renders them once a second; the HTTP thread serves that text."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Status: how a broker is, for haStatus, brokerStatus and the metrics."""
+"""Status: a broker's figures for haStatus, brokerStatus and the metrics."""
 
 import time
 from dataclasses import dataclass

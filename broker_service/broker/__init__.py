@@ -1,0 +1,1 @@
+"""A broker as its clients see it: puts, reads, delayed messages, and who is the master."""

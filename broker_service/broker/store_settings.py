@@ -1,4 +1,4 @@
-"""What of a broker's configuration is the store's."""
+"""The store's part of a broker's configuration."""
 
 from pathlib import Path
 

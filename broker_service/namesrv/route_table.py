@@ -1,4 +1,6 @@
-"""Who is there and which topics they have.  Pure: `now_ms` is an argument; no gRPC, no event loop, no generated code.
+"""The live brokers and their topics, from which routes are made.
+
+Pure: `now_ms` is an argument; no gRPC, no event loop, no generated code.
 
     broker name ─┬─ newest epoch seen        (kept when the broker is gone: it is the fence)
                  ├─ topics                   (its last master's; they outlive it while a slave can serve them)

@@ -1,6 +1,6 @@
 """`rocketsim/epochs.json`: the epochs of this broker's log, on disk before the first byte of an epoch is written.
 
-There is no second copy to fall back to: an older list would make this broker believe in a past that others have left.
+There is no backup copy to fall back to: with an older list this broker would take part of its log for another master's.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""SlaveStreams: the slaves that are connected, as who appends and who changes metadata knows them."""
+"""SlaveStreams: the streams of the connected slaves, to be notified of appends and sent changes of metadata."""
 
 from collections.abc import Iterator
 from typing import Generic, Protocol, TypeVar
@@ -18,7 +18,7 @@ S = TypeVar("S", bound=SlaveStream)
 
 
 class SlaveStreams(Generic[S]):
-    """Whoever appends tells them so; the master's service (`master.py`) adds each stream and removes it."""
+    """The master's service (`master.py`) adds and removes streams; the broker notifies them."""
 
     def __init__(self) -> None:
         self._streams: list[S] = []

@@ -1,4 +1,6 @@
-"""Who has acknowledged what, and what that confirms.  Pure: no clock, no event loop, no sockets.
+"""Tracks what each slave has acknowledged, and the confirm offset that follows from it.
+
+Pure: no clock, no event loop, no sockets.
 
 A slave is *in sync* once it has acknowledged something on its present connection and is less than `fall_behind_max`
 bytes behind.  One slave confirms: the confirm offset is the furthest ack there ever was, and it never falls, because a

@@ -1,0 +1,1 @@
+"""A broker on disk: log, consume queues, index, and their recovery.  Synchronous."""

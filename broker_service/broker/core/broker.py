@@ -1,6 +1,6 @@
-"""Broker: the parts of one broker and what concerns all of them: who it is, its configuration, what consumers see.
+"""Broker: the state of one broker that all its parts share: role and epoch, configuration, what was appended.
 
-What is done with the parts is elsewhere: `put.py`, `pull.py`, `commits.py`, `queue_lookup.py`, `schedule.py`.
+What is done with it is elsewhere: `put.py`, and the folders `reads`, `delayed` and `leadership`.
 """
 
 import logging

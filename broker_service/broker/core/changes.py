@@ -1,4 +1,4 @@
-"""MetadataChanges: what has changed in topics, groups, offsets and known slaves since the slaves were sent it last."""
+"""MetadataChanges: changes of topics, groups, offsets and known slaves that the slaves have not been sent yet."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Traffic: what went in or out since the start, for brokerStatus and the metrics."""
+"""Traffic: messages and bytes received or sent since the start, for brokerStatus and the metrics."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Visibility: up to where consumers see the log, and who hears of what they can see now."""
+"""Visibility: up to where consumers see the log; notifies those that wait for records when these become visible."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -8,7 +8,7 @@ from broker_service.store.message_store import MessageStore
 
 
 class Visibility:
-    """Who waits for records hears of them once they may be seen: on a SYNC_MASTER, once a slave has them."""
+    """Consumers that wait for records are notified once these are visible: on a SYNC_MASTER, once a slave has them."""
 
     def __init__(self, store: MessageStore, long_polling: LongPolling) -> None:
         self._store = store

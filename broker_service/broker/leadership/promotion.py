@@ -1,4 +1,4 @@
-"""What stands against a promotion, and what it costs.  Pure: what the brokers of the name have answered comes in.
+"""Objections to a promotion, and the bytes that it cuts elsewhere.  Pure: the answers of the other brokers come in.
 
 A slave may be promoted when nobody who can be reached has more than it, by epoch, then end, and everybody who is known
 can be reached.  What another one has beyond the common history is cut there when it follows the promoted one.

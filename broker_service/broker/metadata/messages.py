@@ -1,4 +1,4 @@
-"""Topics, groups and offsets as messages, and back.  ValueError for what no broker would send."""
+"""Converts topics, groups and offsets to protobuf messages and back; ValueError for values that no broker sends."""
 
 from collections.abc import Callable, Iterable, Mapping
 

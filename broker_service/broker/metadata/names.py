@@ -1,4 +1,4 @@
-"""What topics and consumer groups may be called.  Pure; RocketMQ's rules and its system topics."""
+"""Checks names of topics and consumer groups by RocketMQ's rules.  Pure."""
 
 import re
 

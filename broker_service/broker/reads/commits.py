@@ -1,4 +1,4 @@
-"""Commits: how consumers tell how far they have read, and ask for it (tables D6 and D7)."""
+"""Commits: consumers commit offsets and query them (tables D6 and D7)."""
 
 import logging
 from collections.abc import Iterable, Sequence

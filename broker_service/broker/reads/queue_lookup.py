@@ -1,4 +1,4 @@
-"""QueueLookup: where queues begin and end, and which offset a time has.  Works on slaves as on masters."""
+"""QueueLookup: the first and last offsets of queues, and the offset at a time.  Works on slaves as on masters."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
