@@ -52,6 +52,7 @@ class SinkOptions:
     id_columns: tuple[str, ...] = option("idColumns", names, ())
     sink_name: str | None = option("sinkName", text)
     id_version: int | None = option("idVersion", integer(0, ID_VERSION))
+    partitioner: str = option("partitioner", choice("roundRobin", "key"), "roundRobin")
     send_batch_size: int | None = option("sendBatchSize", integer(1, 1 << 30))  # rows; None: as Spark hands them over
     send_timeout_ms: int = option("sendTimeoutMs", milliseconds(1), 3000, "sendMsgTimeout")
     retries: int = option("retryTimesWhenSendFailed", integer(0, 1000), 5)

@@ -92,6 +92,7 @@ class SourceOptions:
     max_offsets_per_queue: int | None = option("maxOffsetsPerQueue", integer(1))
     min_partitions: int | None = option("minPartitions", integer(1, 1_000_000))
     max_records_per_partition: int | None = option("maxRecordsPerPartition", integer(1))
+    parallelism: int | None = option("parallelism", integer(1, 1_000_000))  # cores of the cluster; None: the driver's
 
     sub_expression: str = option("subExpression", text, "*")
     pull_batch_size: int | None = option(

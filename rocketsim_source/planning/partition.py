@@ -1,4 +1,4 @@
-"""One Spark task's work as it travels to an executor: plain numbers and text, nothing alive."""
+"""One Spark task's work as it is pickled for an executor: numbers and text only."""
 
 import os
 from collections.abc import Sequence
@@ -29,7 +29,8 @@ class QueueRangesPartition(InputPartition):
 
 def parallelism_now(options: SourceOptions) -> Parallelism:
     """For a batch that is planned by this driver, now."""
-    return Parallelism(os.cpu_count() or 1, options.min_partitions, options.max_records_per_partition)
+    cores = options.parallelism or os.cpu_count() or 1
+    return Parallelism(cores, options.min_partitions, options.max_records_per_partition)
 
 
 def plan_partitions(

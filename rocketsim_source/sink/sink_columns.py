@@ -56,6 +56,7 @@ class SinkColumns:
     message_group: int | None = None
     queue_id: int | None = None
     ids: tuple[int, ...] = ()  # of idColumns
+    group_by_key: bool = False  # a row without a message group is of the group of its key (partitioner=key)
 
     @classmethod
     def of(cls, schema: StructType, options: SinkOptions) -> "SinkColumns":
@@ -85,7 +86,9 @@ class SinkColumns:
             raise OptionError(f"the sink needs a column body (or value); there are {', '.join(schema.fieldNames())}")
         if options.topic is None and "topic" not in found:
             raise OptionError("the sink needs the option topic or a column topic")
-        return cls(**found, ids=ids)
+        if options.partitioner == "key" and "keys" not in found:
+            raise OptionError("partitioner=key needs a column keys (or key): its values say which queue a row goes to")
+        return cls(**found, ids=ids, group_by_key=options.partitioner == "key")
 
 
 def id_column(name: str, schema: StructType) -> int:
@@ -155,17 +158,20 @@ def outgoing(
     topics = None if topic is not None else text(columns.topic)
     if topics is not None and topics.null_count:
         raise ValueError(f"{topics.null_count} rows have no topic (null), and there is no option topic")
+    keys, message_groups = text(columns.keys), text(columns.message_group)
+    queue_ids = column(columns.queue_id, pa.int32())
+    if columns.group_by_key:
+        message_groups = with_keys_as_groups(keys, message_groups, queue_ids)
     whole = Outgoing(
         topic or "",
         None,
         bodies,
         text(columns.tags),
-        text(columns.keys),
+        keys,
         user_properties(batch.column(columns.properties)) if columns.properties is not None else None,
-        text(columns.message_group),
+        message_groups,
         row_ids.of(batch, topics) if row_ids is not None and batch.num_rows else None,
     )
-    queue_ids = column(columns.queue_id, pa.int32())
     for name, rows in parts(topics):
         ids = queue_ids if queue_ids is None or rows is None else queue_ids.take(rows)
         of_topic = taken(whole, rows)
@@ -174,6 +180,15 @@ def outgoing(
             piece.topic = whole.topic if name is None else name
             piece.queue_id = queue_id
             yield piece
+
+
+def with_keys_as_groups(keys: pa.Array, message_groups: pa.Array | None, queue_ids: pa.Array | None) -> pa.Array:
+    """The groups, and the keys of the rows that have none; a row that names its queue needs none."""
+    groups = keys if message_groups is None else pc.coalesce(message_groups, keys)
+    if queue_ids is None:
+        return groups
+    given = pa.nulls(len(keys), pa.string()) if message_groups is None else message_groups
+    return pc.if_else(queue_ids.is_valid(), given, groups)
 
 
 def parts(values: pa.Array | None) -> Iterator[tuple[Any, pa.Array | None]]:

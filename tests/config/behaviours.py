@@ -36,6 +36,7 @@ OPTIONS = {
     "maxTriggerDelay": "source/test_stream::test_few_records_wait_for_more",
     "minPartitions": "source/test_batch::test_small_ranges_share_a_task_and_large_ones_can_be_split",
     "maxRecordsPerPartition": "source/test_batch::test_small_ranges_share_a_task_and_large_ones_can_be_split",
+    "parallelism": "source/test_splits::test_a_cluster_larger_than_the_driver_gets_as_many_tasks_as_parallelism_says",
     # losses
     "failOnDataLoss": "source/test_range_fetch::test_trimmed_records_fail_the_task_and_say_how_to_go_on",
     "dataLossAction": "source/test_range_fetch::test_trimmed_records_fail_the_task_and_say_how_to_go_on",
@@ -81,6 +82,7 @@ OPTIONS = {
     "sendTimeoutMs": "source/test_each_option::test_send_timeout_ms_is_for_all_attempts_together",
     "retryTimesWhenSendFailed": "source/test_each_option::test_retry_times_when_send_failed",
     "maxInflight": "source/test_each_option::test_max_inflight_is_how_many_frames_a_broker_has_at_once",
+    "partitioner": "source/test_sink::test_rows_of_one_key_go_to_one_queue_in_their_order_if_the_partitioner_says_so",
     "sendBatchSize": "source/test_each_option::test_send_batch_size",
     "compressMsgBodyOverHowmuch": "source/test_each_option::test_compression",
     "compressType": "source/test_each_option::test_compression",

@@ -65,6 +65,29 @@ def test_rows_read_in_kafkas_columns_go_back_to_their_queue(pair: Bench) -> None
     assert {row["keys"] for row in found} == {f"key-{number}" for number in range(12)}
 
 
+def test_rows_of_one_key_go_to_one_queue_in_their_order_if_the_partitioner_says_so(pair: Bench) -> None:
+    """As Kafka's sink does it; without the option a key is text to search by, and its rows are spread."""
+    keyed, spread = pair.topic(), pair.topic()
+    frame = pair.spark.range(90).selectExpr("CAST(id AS STRING) AS value", "CONCAT('key ', id % 5) AS key")
+    frame = frame.coalesce(1)
+    write(pair, frame, keyed, partitioner="key")
+    write(pair, frame, spread)
+
+    def bodies_by_queue(topic: str) -> dict[tuple[str, int], list[int]]:
+        rows = pair.batch(topic).where("body != 'first'").orderBy("queueOffset").collect()
+        found: dict[tuple[str, int], list[int]] = {}
+        for row in rows:
+            found.setdefault((row["keys"], row.queueId), []).append(int(row.body))
+        return found
+
+    of_keys = bodies_by_queue(keyed)
+    assert sorted(key for key, _ in of_keys) == [f"key {number}" for number in range(5)]
+    assert {key: bodies for (key, _), bodies in of_keys.items()} == {
+        f"key {number}": list(range(number, 90, 5)) for number in range(5)
+    }
+    assert len(bodies_by_queue(spread)) > 5
+
+
 @pytest.mark.parametrize(
     ("columns", "options", "says"),
     [

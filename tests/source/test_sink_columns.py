@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 from rocketsim_source.options.option_values import OptionError
 from rocketsim_source.options.sink_options import sink_options
 from rocketsim_source.schema import HEADERS, PROPERTIES
-from rocketsim_source.sink.sink_columns import SinkColumns, outgoing
+from rocketsim_source.sink.sink_columns import Outgoing, SinkColumns, outgoing
 
 OPTIONS = {"nameServer": "h:1"}
 
@@ -36,6 +36,7 @@ def schema(**fields: object) -> StructType:
         ({"body": "int"}, {"topic": "T"}, "has to be string or binary, not int"),
         ({"body": "binary", "queueId": "string"}, {"topic": "T"}, "queueId has to be int or bigint"),
         ({"body": "binary", "deliverTimestamp": "timestamp"}, {"topic": "T"}, "not supported yet"),
+        ({"body": "binary"}, {"topic": "T", "partitioner": "key"}, "partitioner=key needs a column keys (or key)"),
     ],
 )
 def test_a_frame_that_cannot_be_written_is_refused(fields: dict[str, str], given: dict[str, str], says: str) -> None:
@@ -156,3 +157,38 @@ def test_columns_that_are_no_text_are_refused_by_name(name: str) -> None:
     batch = pa.record_batch({"value": [b"1", b"2"], name: [b"good", b"\xff"]})
     with pytest.raises(ValueError, match=f"column {name} is not UTF-8"):
         list(outgoing(batch, SinkColumns(body=0, **{name: 1}), None if name == "topic" else "T", None))
+
+
+def test_the_key_is_the_group_of_a_row_that_names_neither_group_nor_queue() -> None:
+    fields = schema(value="binary", key="binary", messageGroup="string", partition="int")
+    batch = pa.record_batch(
+        {
+            "value": pa.array([b"1", b"2", b"3", b"4"]),
+            "key": pa.array([b"a", b"b", None, b"d"]),
+            "messageGroup": pa.array([None, "g", None, None]),
+            "partition": pa.array([None, None, None, 2], pa.int32()),
+        }
+    )
+
+    def groups(**given: str) -> dict[bytes, str | None]:
+        found = outgoing(batch, columns(fields, topic="T", **given), "T", None)
+        return {body: group for p in found for body, group in zip(p.bodies.to_pylist(), groups_of(p), strict=True)}
+
+    assert groups() == {b"1": None, b"2": "g", b"3": None, b"4": None}
+    assert groups(partitioner="key") == {b"1": "a", b"2": "g", b"3": None, b"4": None}
+
+
+def groups_of(rows: Outgoing) -> list[str | None]:
+    assert rows.message_groups is not None
+    return rows.message_groups.to_pylist()
+
+
+@pytest.mark.parametrize("partition", [pa.array([None, 1], pa.int32()), None], ids=["with queues", "without"])
+def test_keys_are_groups_without_a_column_of_groups(partition: pa.Array | None) -> None:
+    given = {"body": pa.array([b"1", b"2"]), "keys": pa.array(["a", "b"])}
+    fields = {"body": "binary", "keys": "string"}
+    if partition is not None:
+        given["queueId"], fields["queueId"] = partition, "int"
+    wanted = columns(schema(**fields), topic="T", partitioner="KEY")
+    found = [groups_of(piece) for piece in outgoing(pa.record_batch(given), wanted, "T", None)]
+    assert found == ([["a"], [None]] if partition is not None else [["a", "b"]])

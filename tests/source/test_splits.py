@@ -1,11 +1,14 @@
 """Ranges are split into partitions: every record exactly once, and no more tasks than needed."""
 
+import os
 from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketsim_client.model import MessageQueue, OffsetRange
+from rocketsim_source.options.source_options import source_options
+from rocketsim_source.planning.partition import parallelism_now
 from rocketsim_source.planning.splits import RULE, Parallelism, count
 
 ranges = st.lists(
@@ -63,6 +66,15 @@ def test_a_thousand_full_queues_are_a_few_tasks_of_equal_size() -> None:
 def test_four_full_queues_are_four_tasks_on_two_cores() -> None:
     whole = [OffsetRange(MessageQueue("T", "b", q), 0, 1_000_000) for q in range(4)]
     assert len(Parallelism(cores=2).partitions(whole)) == 4
+
+
+def test_a_cluster_larger_than_the_driver_gets_as_many_tasks_as_parallelism_says() -> None:
+    whole = [OffsetRange(MessageQueue("T", "b", q), 0, 1_000_000) for q in range(64)]
+    given = {"nameServer": "h:1", "topic": "T"}
+    of_driver = parallelism_now(source_options(given, streaming=True))
+    assert of_driver.cores == os.cpu_count()
+    of_cluster = parallelism_now(source_options(given | {"parallelism": "24"}, streaming=True))
+    assert len(of_cluster.partitions(whole)) == 48
 
 
 def test_min_partitions_splits_the_largest() -> None:

@@ -1,0 +1,189 @@
+"""What docs/spark.md shows runs as it stands there, and the errors and options that it names are the code's."""
+
+import ast
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocketsim_client import Admin, Message
+from rocketsim_source.options.option_values import OptionError, option_names
+from rocketsim_source.options.sink_options import SinkOptions, sink_options
+from rocketsim_source.options.source_options import SourceOptions, source_options
+from tests.source.bench import TIMEOUT_S, Bench
+from tests.support.polling import wait_until
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = (ROOT / "docs" / "spark.md").read_text()
+
+
+def section(title: str) -> str:
+    return DOCUMENT.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def table(title: str) -> list[list[str]]:
+    rows = [line for line in section(title).splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
+
+
+def quoted(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+# --- the snippets -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def snippets(pair: Bench, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], dict[str, Any]]:
+    """Runs the blocks of a section; each knows what those before it have made, as in a notebook.  Queries that a block
+    starts read all there is before the next one."""
+    names: dict[str, Any] = {"spark": pair.spark}
+    for number in range(20):
+        tags = "alarm" if number % 4 == 0 else "red"
+        pair.producer.send(Message("telemetry", b"reading %d" % number, tags, f"key {number % 3}"))
+    topics = ("telemetry", "telemetry-upper", "all", "alarms", "copies")
+    with Admin(pair.name_server.address) as admin:
+        for topic in topics[1:]:
+            admin.update_topic(topic)
+    wait_until(lambda: all(map(pair.is_known, topics)), "the topics", TIMEOUT_S)
+    checkpoints = str(tmp_path_factory.mktemp("checkpoints"))
+
+    def run(title: str, language: str) -> dict[str, Any]:
+        blocks = re.findall(rf"^```{language}\n(.*?)^```$", section(title), re.M | re.S)
+        assert blocks
+        for block in blocks:
+            code = block.replace("localhost:9876", pair.name_server.address).replace("/tmp/checkpoints", checkpoints)
+            if language == "sql":
+                names["tables"] = [pair.spark.sql(statement).collect() for statement in code.split(";")]
+            else:
+                exec(compile(code, f"docs/spark.md, {title}", "exec"), names)
+                for query in pair.spark.streams.active:
+                    finish(query)
+        return names
+
+    return run
+
+
+def finish(query: Any) -> None:
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+
+
+@pytest.mark.spark
+@pytest.mark.cluster
+def test_the_snippets_of_the_document_run(pair: Bench, snippets: Callable[[str, str], dict[str, Any]]) -> None:
+    found = snippets("First queries", "python")
+    upper = pair.batch("telemetry-upper").collect()
+    assert {bytes(row.body) for row in upper} == {b"READING %d" % number for number in range(20)}
+
+    tables = snippets("SQL", "sql")["tables"]
+    assert {row.tags: row.messages for row in tables[1]} == {"alarm": 5, "red": 15}
+
+    assert snippets("From Kafka", "python")["values"].columns == ["key", "value", "partition", "offset"]
+
+    found["stream"] = pair.stream("telemetry", startingOffsets="earliest")
+    snippets("Several sinks: foreachBatch", "python")
+    assert (pair.batch("all").count(), pair.batch("alarms").count()) == (20, 5)
+
+    snippets("Writing", "python")
+    queues = {(row["keys"], row.queueId) for row in pair.batch("copies").collect()}
+    assert len(queues) == 3  # keyed: a queue for each key
+
+
+@pytest.mark.spark
+@pytest.mark.cluster
+def test_the_recipe_drops_copies_in_different_batches_and_forgets_ids_behind_the_watermark(
+    pair: Bench, snippets: Callable[[str, str], dict[str, Any]], checkpoint: str
+) -> None:
+    topic = pair.topic()
+    frame = pair.spark.range(6).selectExpr("CAST(id AS STRING) AS body", "id % 3 AS number")
+
+    def send() -> None:
+        options = pair.options(topic, sinkMode="idempotent", idColumns="number", sinkName="recipe")
+        frame.write.format("rocketsim").mode("append").options(**options).save()
+
+    send()  # the ids 0, 1 and 2, twice
+    found = snippets("From Kafka", "python")
+    found["stream"] = pair.stream(topic, startingOffsets="earliest").where("body != 'first'")
+    once = snippets("Dropping duplicates", "python")["once"]
+
+    def run() -> list[int]:
+        bodies: list[int] = []
+        writer = once.writeStream.foreachBatch(lambda rows, _: bodies.extend(int(row.body) for row in rows.collect()))
+        query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        assert query.awaitTermination(TIMEOUT_S)
+        return sorted(body % 3 for body in bodies)
+
+    assert run() == [0, 1, 2]
+    send()  # as a batch that is run again: the same ids, other offsets and store times
+    assert run() == []
+
+
+# --- the tables -------------------------------------------------------------------------------------------------------
+
+
+def test_kafkas_options_are_compared_with_options_that_are_there() -> None:
+    rows = table("From Kafka")
+    ours = {name for row in rows for name in quoted(row[1])}
+    assert ours <= {*option_names(SourceOptions), *option_names(SinkOptions)}
+    assert len(rows) > 15
+
+
+@pytest.mark.parametrize("name", sorted({name for row in table("From Kafka") for name in quoted(row[0])}))
+def test_an_option_of_kafkas_is_taken_under_its_name_or_refused_by_it(name: str) -> None:
+    """Nothing that a query brings along from Kafka is ignored."""
+    value = {"assign": '{"T":{"b":[0]}}', "startingOffsets": "earliest", "endingOffsets": "latest"}.get(name, "1")
+    by_timestamp = "ByTimestamp" in name
+    if by_timestamp:
+        value = "error" if name.endswith("Strategy") else '{"T":{"b":{"0":1}}}'
+    if name == "failOnDataLoss":
+        value = "true"
+    given = {"nameServer": "h:1", name: value}
+    if name == "includeHeaders":
+        given |= {"includeHeaders": "true", "schemaProfile": "kafka"}
+    if name not in ("assign", "subscribe", "subscribePattern"):
+        given["topic"] = "T"
+    if name in option_names(SourceOptions):
+        source_options(given, streaming=True)
+    else:
+        for options in (lambda: source_options(given, streaming=True), lambda: sink_options(given)):
+            with pytest.raises(OptionError, match=f"(?i){re.escape(name)}"):
+                options()
+
+
+def texts_of_errors() -> list[str]:
+    """The strings of source and client, with … for what an f-string fills in; parts of one text joined."""
+    found = []
+    paths = [path for package in ("rocketsim_source", "rocketsim_client") for path in (ROOT / package).rglob("*.py")]
+    for path in paths:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                values = (str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+                found.append("".join(values))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return found
+
+
+def test_the_errors_of_the_document_are_those_of_the_code() -> None:
+    rows = table("Errors")
+    texts = texts_of_errors()
+    of_spark_and_python = {"DATA_SOURCE_NOT_FOUND", "No module named 'rocketsim_source'"}
+    shown = [text for row in rows for text in quoted(row[0])]
+    patterns = {text: ".*".join(re.escape(part) for part in text.split("…")) for text in shown}
+    unknown = [text for text in shown if not any(re.search(patterns[text], known, re.S) for known in texts)]
+    assert set(unknown) == of_spark_and_python
+    assert len(rows) > 20
+
+
+def test_the_actions_of_the_errors_are_options() -> None:
+    known = {name.lower() for name in (*option_names(SourceOptions), *option_names(SinkOptions))}
+    for row in table("Errors"):
+        for text in quoted(row[2]):
+            option, _, value = text.partition("=")
+            if value and " " not in text:
+                assert option.lower() in known, text
