@@ -1,4 +1,4 @@
-"""RocketSim as a batch: what there is between starting and ending offsets when Spark plans the read."""
+"""Batch reads: the records between starting and ending offsets when Spark plans the read."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING

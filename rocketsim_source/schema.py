@@ -106,8 +106,8 @@ def known_name(name: str, columns: Mapping[str, DataType]) -> str:
 
 
 def check_schema(schema: StructType, options: SourceOptions) -> None:
-    """A user's schema must name known columns, each with its own type, and NOT NULL only what is always there: Spark
-    would take a null for a value.
+    """A user's schema must name known columns, each with its own type, and NOT NULL only where every message has a
+    value: Spark would read a null as a value.
     """
     columns = all_columns(options)
     if not schema.fields:

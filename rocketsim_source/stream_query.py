@@ -50,7 +50,7 @@ class StreamQuery:
         """The same at every call of one run: Spark asks twice."""
         if self._initial is None:
             queues = self._watch.discover(must_exist=True)
-            wanted_ends(self.options, queues)  # names nobody who is not there; later he may only be away
+            wanted_ends(self.options, queues)  # refuses names that do not exist; later a broker may only be down
             starts = self._resolve(wanted_starts(self.options, queues, streaming=True))
             self._initial = StreamOffset(starts, read_in=read_in(StreamOffset({}), starts, self._states.bounds))
             if self._committer and self.options.commit_initial_offset:
@@ -128,7 +128,7 @@ class StreamQuery:
             states = self._watch.states(asked, read_in=start.read_in)
             self._learn_ends(asked, states)
             unsure = truncated(start.offsets, states.bounds) and waited < TRUNCATION_GRACE_S
-            # A bounded run that left out a queue for which nobody answers would end as if it had read everything.
+            # A bounded run without an unreachable queue would end as if it had read everything.
             if self.available_now and states.unreachable and waited >= BOUNDED_WAIT_S:
                 refuse_unreachable(states)
             if not unsure and not (self.available_now and states.unreachable):
@@ -141,7 +141,7 @@ class StreamQuery:
         return states
 
     def _added(self, new: set[MessageQueue], states: QueueStates) -> Offsets:
-        """Where new queues start; those of which that cannot be said now are found again."""
+        """Where new queues start.  One whose start is not known now is found again by the next trigger."""
         if not new:
             return {}
         wanted = Wanted(dict.fromkeys(sorted(new), self.options.new_queue_offsets))
@@ -152,8 +152,8 @@ class StreamQuery:
         return start_offsets(Wanted(said), Facts(states.bounds, committed.offsets), self.options)
 
     def _learn_ends(self, asked: Sequence[MessageQueue], states: QueueStates) -> None:
-        """Ends from the options.  Those by timestamp are only known once a record has passed it, and are then fixed;
-        while nobody says where it is, the queue waits.
+        """Ends from the options.  One by timestamp is known once a record has passed it, and then fixed; while no
+        broker answers, the queue waits.
         """
         wanted = wanted_ends(self.options, asked, strangers=False)
         open_ends = {
@@ -194,7 +194,7 @@ class StreamQuery:
 
     def _refuse_unknown_starts(self, queues: set[MessageQueue]) -> None:
         """The first batch of a query is run again, without an anchor before it: its start is what the brokers say now.
-        A queue of which nobody says it must not be taken for a new one, of which nothing is read.
+        A queue without an answer must not be taken for a new one, of which nothing is read.
         """
         states = self._watch.states(sorted(queues))
         for queue in sorted(queues):

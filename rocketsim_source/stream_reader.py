@@ -1,8 +1,8 @@
-"""RocketSim as a stream.  Spark calls the methods in camel case: offsets in its long-lived driver process, `read` in
-the executors.
+"""Spark's interface of a stream.  Spark calls the methods in camel case: those about offsets in one process on the
+driver, `read` in the executors.
 
-The reader is made in two processes and pickled from the second, so that making one does nothing, and everything that
-is alive (the cluster's channels, the committing thread) comes with the first call that needs it.
+The reader is made in two processes and pickled from the second, so its constructor does nothing: channels and the
+committing thread are made by the first call that needs them (`stream_query.py`).
 """
 
 from collections.abc import Iterator, Sequence

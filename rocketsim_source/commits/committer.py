@@ -20,8 +20,8 @@ def now_ms() -> int:
 
 
 class Committer:
-    """Started by the first offset it is given.  Its lock may be taken again by the signal handler of the thread that
-    holds it.
+    """Starts its thread with the first offset.  Its locks are reentrant, because a signal handler may run in the thread
+    that holds them.
     """
 
     def __init__(self, cluster: SourceCluster, options: SourceOptions, clock: Callable[[], int] = now_ms) -> None:
@@ -79,9 +79,9 @@ class Committer:
             return not self._is_pending()
 
     def _attempt_elsewhere(self, timeout_s: float) -> bool:
-        """In the handler of a signal that interrupted the very thread of the round: that goes on no more and is made
-        again.  By another thread, because locks that the interrupted one holds (the client's) are not let go any more,
-        and who waits for them must not be the one who watches the time.
+        """For a signal handler that interrupted the thread of the current round.  That round does not continue, so it
+        is repeated, by another thread: the interrupted one may hold locks of the client that it will never release,
+        and the thread that watches the timeout must not wait for those.
         """
         outcome: list[Exception | None] = []
 
@@ -175,8 +175,8 @@ class Committer:
             )
 
     def _attempt(self) -> Exception | None:
-        """One try; what went wrong, whatever it is, is returned, because only the policy decides what it means.  An
-        error that ended the thread would end all commits of this query without a word.
+        """One attempt.  Any error is returned, not raised: the policy decides what it means, and an error that ended
+        the thread would silently end all commits of this query.
         """
         try:
             return self._commit()
@@ -216,7 +216,7 @@ class Committer:
             found = self._ledger.conflicts(fresh)
         if found and self._options.group_conflict_policy == "fail":
             self._fatal = GroupConflict(
-                f"somebody else commits group {self._group}: {found[0].queue} committed {found[0].theirs}, "
+                f"somebody else commits group {self._group}: {found[0].queue} is committed at {found[0].theirs}, "
                 f"this query is at {found[0].ours}. Give each query a group of its own, or set "
                 "groupConflictPolicy=ignore."
             )

@@ -1,7 +1,7 @@
-"""What to commit to the group, and when.  Pure: the clock is an argument, and nobody is asked.
+"""What to commit to the group, and when.  Pure: the clock is an argument, and no broker is asked.
 
 The Spark checkpoint is the truth about what was processed.  The group's offsets follow it, so that lag tools see the
-query and a new checkpoint can start from them; therefore trouble with a commit is reported, and only ends the query if
+query and a new checkpoint can start from them; therefore a failed commit is reported, and ends the query only if
 the options say so.
 """
 
@@ -36,7 +36,7 @@ class CommitLedger:
     starts: Offsets = field(default_factory=dict)  # to be committed where the group has nothing yet
     vacant: set[MessageQueue] = field(default_factory=set)  # of those, where it has nothing
     broker_offsets: Offsets = field(default_factory=dict)  # what a broker last said
-    ours: Offsets = field(default_factory=dict)  # what this query last got through
+    ours: Offsets = field(default_factory=dict)  # what this query last committed
     on_slave: set[str] = field(default_factory=set)  # broker names whose last commit a slave took
     failures: int = 0  # in a row
     dirty: bool = False
@@ -79,8 +79,8 @@ class CommitLedger:
         return max(0, min(waits)) if waits else None
 
     def conflicts(self, fresh: Offsets) -> list[Conflict]:
-        """Where the broker is ahead of what this query got through.  Behind is a rollback, which the next commit
-        heals."""
+        """Queues whose offset at the broker is ahead of this query's.  One that is behind was reset, and the next
+        commit moves it forward again."""
         return [
             Conflict(queue, self.ours[queue], offset)
             for queue, offset in sorted(fresh.items())
@@ -88,7 +88,7 @@ class CommitLedger:
         ]
 
     def saw(self, fresh: Offsets, asked: list[MessageQueue]) -> None:
-        """What the brokers have, just asked; a queue that is absent has nothing."""
+        """What the brokers answered just now; a queue that is absent has no offset."""
         for queue in asked:
             if queue in fresh:
                 self.broker_offsets[queue] = fresh[queue]
@@ -132,7 +132,7 @@ class CommitLedger:
             self.last_reconcile_ms = now_ms
 
     def failed(self, now_ms: int) -> None:
-        """A round that got nowhere."""
+        """A round that failed before it committed anything."""
         self.failures += 1
         self.dirty = True
         self.last_round_ms = now_ms

@@ -1,10 +1,10 @@
-"""What to do about records that should be there and are not.  Pure.
+"""What to do about missing records.  Pure.
 
 trimmed       the queue's smallest offset has passed what was to be read: retention, or a deleted file
 truncated     the queue ends before what was already read: a broker restarted empty, or lost its tail
-deleted       the living master of the queue has no such topic, or fewer queues of it; that nobody answers, or that no
-              name server knows the topic, is no loss
-unsubscribed  the options do not name the topic or queue any more that the checkpoint has
+deleted       the queue's master answers that it has no such topic, or fewer queues; a broker that does not answer, or
+              a name server that does not know the topic, is no loss
+unsubscribed  the checkpoint has a topic or queue that the options no longer name
 """
 
 from collections.abc import Mapping
@@ -32,12 +32,10 @@ ADVICE = {TRIMMED: NEAREST, TRUNCATED: NEAREST, DELETED: LEAVE, UNSUBSCRIBED: LE
 
 
 class DataLossError(RuntimeError):
-    """Records that a query was to read are not there any more, and the options say that this has to fail."""
+    """Records that a query had to read are missing, and the options say that this is an error."""
 
     def __init__(self, kind: str, queue: MessageQueue, what: str) -> None:
-        super().__init__(
-            f"{queue} {what}. If going on without these records is right, {ADVICE[kind].format(kind=kind)}"
-        )
+        super().__init__(f"{queue} {what}. To continue without these records, {ADVICE[kind].format(kind=kind)}")
         self.kind = kind
         self.queue = queue
 

@@ -1,7 +1,7 @@
 """What an option's text may be, and the table that knows every option by name.  Pure.
 
-Spark hands options over as strings under case-insensitive names.  Every refusal names the option, the text and what
-would do.
+Spark hands options over as strings under case-insensitive names.  Every refusal names the option, the text and what is
+accepted.
 """
 
 import difflib
@@ -18,8 +18,8 @@ Options = TypeVar("Options")
 
 
 class OptionError(ValueError):
-    """The options are wrong: unknown, malformed, contradictory or not supported yet.  The user can mend it, trying
-    again cannot.
+    """The options are wrong: unknown, malformed, contradictory or not supported yet.  Only the user can
+    correct them; a retry cannot.
     """
 
 
@@ -40,7 +40,7 @@ def option(name: str, parse: Parse, default: Any = None, *aliases: str) -> Any:
 
 
 def unsupported(name: str, *only: str) -> Any:
-    """An option of the plan that is not built yet: only the texts that change nothing are taken."""
+    """An option that is not implemented: only the values that change nothing are accepted."""
     return field(default=None, metadata={"option": Option(name, text, (), tuple(value.lower() for value in only))})
 
 

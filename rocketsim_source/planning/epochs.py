@@ -1,7 +1,7 @@
-"""In whose time as master each queue was read: what tells a restart, which loses nothing, from the promotion of a slave
-that did not have all that was read.  Pure.
+"""The epoch (a broker's term as master) in which each queue was read.  It tells a restart, which loses nothing, from
+the promotion of a slave that lacked some of the records that were read.  Pure.
 
-An offset alone cannot tell: the log of the promoted slave grows over it again, with other records.  So the epoch that
+An offset alone cannot tell: the promoted slave's log grows over it again, with other records.  So the epoch that
 was the newest when a queue was read up to an offset is kept beside the offset, and the brokers are asked where it
 ended (as Kafka's consumers do, KIP-320).
 """

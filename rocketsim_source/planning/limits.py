@@ -60,7 +60,7 @@ class Limits:
 
 
 class TriggerDelay:
-    """minOffsetsPerTrigger with maxTriggerDelay: a batch waits until it is worth its cost, but not for ever."""
+    """minOffsetsPerTrigger with maxTriggerDelay: a batch waits for enough records, but no longer than the delay."""
 
     def __init__(self, min_offsets: int | None, max_delay_ms: int) -> None:
         self._min_offsets = min_offsets

@@ -39,7 +39,7 @@ def report(
     position: Offsets,
     waiting_ms: int,
     group: dict[str, Any] | None,
-    silent: Mapping[str, Exception],
+    unreachable: Mapping[str, Exception],
 ) -> dict[str, Any]:
     """`position` is the end of the newest batch: the lag is what no batch has been planned for yet."""
     latest = {queue: found.max_offset for queue, found in bounds.items()}
@@ -66,6 +66,6 @@ def report(
     }
     if group is not None:
         written["group"] = group
-    if silent:
-        written["unreachable"] = sorted(silent)
+    if unreachable:
+        written["unreachable"] = sorted(unreachable)
     return written

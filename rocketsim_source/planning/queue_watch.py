@@ -1,5 +1,4 @@
-"""The driver's view of the queues: which there are, and how far they reach.  Asks no more often than the options
-say."""
+"""The driver's view of the queues: which exist, and their bounds.  Asks no more often than the options say."""
 
 import difflib
 import logging
@@ -15,7 +14,7 @@ from rocketsim_source.source_cluster import OffsetAnswers, Offsets, QueueStates,
 
 logger = logging.getLogger(__name__)
 
-# RocketMQ's own topics, which no pattern is meant to find.
+# RocketMQ's own topics, which subscribePattern leaves out.
 HIDDEN_PREFIXES = (*SYSTEM_PREFIXES, "RMQ_SYS_")
 
 
@@ -35,10 +34,10 @@ class QueueWatch:
 
     def discover(self, *, must_exist: bool = False, must_answer: bool = False) -> set[MessageQueue]:
         """The queues that are to be read, as far as the name servers know them; looked for again every
-        queueDiscoveryIntervalMs.  That one is missing proves nothing: who has read of it asks its master.
+        queueDiscoveryIntervalMs.  A missing queue proves nothing: its master is asked before it counts as deleted.
 
-        `must_exist` asks now, and raises for a topic that is not there: at a query's start that is a mistake, later it
-        is trouble.  `must_answer` raises when it cannot be looked now.
+        `must_exist` asks now, and raises for a topic that does not exist: at a query's start that is a mistake, later
+        its brokers may be down.  `must_answer` raises when the name servers do not answer.
         """
         now = self._clock()
         fresh = must_exist or self._discovered_ms is None
@@ -52,7 +51,7 @@ class QueueWatch:
         except RocketSimError as error:
             if must_exist or must_answer:
                 raise
-            logger.warning("looking for new queues failed, going on with those known: %s", error)
+            logger.warning("looking for new queues failed, continuing with the known ones: %s", error)
         self._discovered_ms = now
         return self._queues
 
@@ -106,29 +105,29 @@ class QueueWatch:
     def states(
         self, queues: Iterable[MessageQueue], *, must_answer: bool = False, read_in: ReadIn | None = None
     ) -> QueueStates:
-        """Bounds of the queues, now.  Those of which nobody answers are left out, unless all `must_answer`."""
+        """The bounds of the queues, now.  NothingAnswers if one is unreachable and all `must_answer`."""
         wanted = list(queues)
         states = self._cluster.bounds(wanted, read_in)
         self._report(states)
         if must_answer:
             refuse_unreachable(states)
-        self._give_up_some_time(wanted, states)
+        self._fail_after_timeout(wanted, states)
         return states
 
     def _report(self, states: QueueStates) -> None:
-        """Says once that queues begin to wait, and that they go on."""
-        silent = states.unreachable_names
-        for broker_name, error in silent.items():
+        """Logs once that queues wait for a broker, and that it answers again."""
+        unreachable = states.unreachable_names
+        for broker_name, error in unreachable.items():
             if broker_name not in self._reported:
                 count = sum(queue.broker_name == broker_name for queue in states.unreachable)
                 logger.warning("nobody answers for %d queues of %s, they wait: %s", count, broker_name, error)
-        for broker_name in self._reported - silent.keys():
+        for broker_name in self._reported - unreachable.keys():
             if any(queue.broker_name == broker_name for queue in states.bounds):
                 logger.warning("%s answers again", broker_name)
-        self._reported = set(silent)
+        self._reported = set(unreachable)
 
-    def _give_up_some_time(self, wanted: list[MessageQueue], states: QueueStates) -> None:
-        """A query of which no broker at all answers waits, but not for ever."""
+    def _fail_after_timeout(self, wanted: list[MessageQueue], states: QueueStates) -> None:
+        """A query whose brokers are all unreachable fails after brokerDownTimeoutMs."""
         if not wanted or states.bounds or states.gone:
             self._unreachable_since_ms = None
             return
@@ -142,13 +141,13 @@ class QueueWatch:
 
 
 def refuse_unreachable(states: QueueStates) -> None:
-    """For who must not go on without a queue."""
+    """For callers that cannot continue without one of the queues."""
     for queue, error in sorted(states.unreachable.items()):
         raise NothingAnswers(f"nobody answers for {queue}: {error}") from error
 
 
 def answered(answer: OffsetAnswers, what: str) -> Offsets:
-    """The offsets of all queues that were asked about, for who must not go on without one of them."""
+    """The offsets of all queues that were asked about, for callers that cannot continue without one of them."""
     for queue, error in sorted(answer.unreachable.items()):
         raise NothingAnswers(f"nobody says the {what} of {queue}: {error}") from error
     return answer.offsets

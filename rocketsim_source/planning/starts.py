@@ -1,17 +1,18 @@
-"""Where each queue starts and ends.  Pure: says what it has to know (`Need`), and decides once it is told (`Facts`).
+"""Where each queue starts and ends.  Pure: `Wanted` is what the options say, `Facts` what the brokers answered.
 
-Precedence as in Kafka's source: startingTimestamp, then startingOffsetsByTimestamp, then startingOffsets; a queue that
-one of them does not name falls to the next, and at last to `latest` (streams) or `earliest` (batches).
+Precedence as in Kafka's source: startingTimestamp, then startingOffsetsByTimestamp, then startingOffsets; for a queue
+that one of them does not name the next counts, and finally `latest` (streams) or `earliest` (batches).
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from rocketsim_client.model import MessageQueue, QueueBounds
 from rocketsim_source.options.data_loss import EARLIEST as REREAD
 from rocketsim_source.options.data_loss import TRIMMED, TRUNCATED, DataLossPolicy
 from rocketsim_source.options.option_values import OptionError
-from rocketsim_source.options.positions import COMMITTED, EARLIEST, LATEST, Position
+from rocketsim_source.options.positions import COMMITTED, EARLIEST, LATEST, PerQueue, Position
 from rocketsim_source.options.source_options import SourceOptions
 from rocketsim_source.source_cluster import Offsets
 
@@ -38,25 +39,29 @@ class Facts:
 
 def wanted_starts(options: SourceOptions, queues: Iterable[MessageQueue], *, streaming: bool) -> Wanted:
     queues = list(queues)
+    by_time = {
+        "startingTimestamp": options.starting_timestamp,
+        "startingOffsetsByTimestamp": options.starting_offsets_by_timestamp,
+    }
+    refuse_strangers(queues, {**by_time, "startingOffsets": options.starting_offsets})
     default: Position = (LATEST,) if streaming else (EARLIEST,)
-    positions: dict[MessageQueue, Position] = {}
-    times: dict[MessageQueue, int] = {}
-    for name, given in (
-        ("startingTimestamp", options.starting_timestamp),
-        ("startingOffsetsByTimestamp", options.starting_offsets_by_timestamp),
-        ("startingOffsets", options.starting_offsets),
-    ):
+    given: PerQueue[Position] = options.starting_offsets or PerQueue()
+    return Wanted({queue: given.at(queue) or default for queue in queues}, timestamps(queues, by_time.values()))
+
+
+def refuse_strangers(queues: list[MessageQueue], options: Mapping[str, PerQueue[Any] | None]) -> None:
+    for name, given in options.items():
         if given is not None:
             given.refuse_strangers(queues, name)
-    for queue in queues:
-        for by_time in (options.starting_timestamp, options.starting_offsets_by_timestamp):
-            timestamp = by_time.at(queue) if by_time is not None else None
-            if timestamp is not None:
-                times[queue] = timestamp
-                break
-        chain = options.starting_offsets.at(queue) if options.starting_offsets is not None else None
-        positions[queue] = chain if chain is not None else default
-    return Wanted(positions, times)
+
+
+def timestamps(queues: list[MessageQueue], options: Iterable[PerQueue[int] | None]) -> dict[MessageQueue, int]:
+    """The timestamp of each queue that has one, from the first option that names it."""
+    times: dict[MessageQueue, int] = {}
+    for given in options:
+        if given is not None:
+            times |= {q: ms for q in queues if q not in times and (ms := given.at(q)) is not None}
+    return times
 
 
 def start_offsets(wanted: Wanted, facts: Facts, options: SourceOptions) -> Offsets:
@@ -117,26 +122,15 @@ def within(queue: MessageQueue, offset: int, bounds: QueueBounds, policy: DataLo
 def wanted_ends(options: SourceOptions, queues: Iterable[MessageQueue], *, strangers: bool = True) -> Wanted:
     """Queues without an end are absent from both parts.  Without `strangers` names of other queues are let pass."""
     queues = list(queues)
-    positions: dict[MessageQueue, Position] = {}
-    times: dict[MessageQueue, int] = {}
-    for name, given in (
-        ("endingTimestamp", options.ending_timestamp),
-        ("endingOffsetsByTimestamp", options.ending_offsets_by_timestamp),
-        ("endingOffsets", options.ending_offsets),
-    ):
-        if given is not None and strangers:
-            given.refuse_strangers(queues, name)
-    for queue in queues:
-        for by_time in (options.ending_timestamp, options.ending_offsets_by_timestamp):
-            timestamp = by_time.at(queue) if by_time is not None else None
-            if timestamp is not None:
-                times[queue] = timestamp
-                break
-        else:
-            chain = options.ending_offsets.at(queue) if options.ending_offsets is not None else None
-            if chain is not None:
-                positions[queue] = chain
-    return Wanted(positions, times)
+    by_time = {
+        "endingTimestamp": options.ending_timestamp,
+        "endingOffsetsByTimestamp": options.ending_offsets_by_timestamp,
+    }
+    if strangers:
+        refuse_strangers(queues, {**by_time, "endingOffsets": options.ending_offsets})
+    times = timestamps(queues, by_time.values())
+    given: PerQueue[Position] = options.ending_offsets or PerQueue()
+    return Wanted({q: chain for q in queues if q not in times and (chain := given.at(q)) is not None}, times)
 
 
 def end_offsets(wanted: Wanted, facts: Facts) -> Offsets:

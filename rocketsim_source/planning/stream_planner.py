@@ -1,4 +1,4 @@
-"""How far each batch of a stream goes.  Pure but for what it is told: bounds come in, the next offset comes out."""
+"""How far each batch of a stream goes: bounds in, the next offset out.  No I/O; keeps only the turn and the target."""
 
 import logging
 from collections.abc import Mapping
@@ -106,8 +106,8 @@ class StreamPlanner:
         at = dict(starts)
         for queue in sorted(queue for queue in starts if not self.options.reads(queue)):
             what = (
-                f"is not what the options name any more: it was read up to {starts[queue]}, and no further. Named "
-                "again later it is a new queue (newQueueOffsets)"
+                f"is not what the options name any more: it was read up to {starts[queue]}. If they name it again "
+                "it is a new queue (newQueueOffsets)"
             )
             policy.allow(UNSUBSCRIBED, queue, what)
             self._warn(UNSUBSCRIBED, queue, what)

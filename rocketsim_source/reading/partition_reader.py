@@ -1,7 +1,7 @@
 """One task of a read, in an executor's Python worker: ranges -> Arrow batches.
 
 Workers are forked and used again, so the cluster (its channels and routes) and the broker hints are kept for the
-process and made after the fork.  Nothing relies on being closed: a stopped query leaves its generators where they are.
+process and made after the fork.  Nothing depends on being closed: a stopped query abandons its generators.
 """
 
 import os

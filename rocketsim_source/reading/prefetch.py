@@ -21,8 +21,8 @@ class FrameLate(CallTimeout):
 def prefetched(stream: Iterator[T], ahead: int, timeout_s: float) -> Iterator[Iterator[T]]:
     """The stream's items, taken by a thread; FrameLate if one takes longer than `timeout_s`.
 
-    `ahead` of them wait for a reader that is slow, as Spark may be, and one more is on its way; with 0 an item is only
-    taken when the reader asks for it.  The thread goes when the block is left: at once, or with its call's deadline if
+    `ahead` of them wait for a slow caller, as Spark may be, and one more is under way; with 0 an item is only taken
+    when the caller asks for it.  The thread goes when the block is left: at once, or with its call's deadline if
     the broker is silent.
     """
     ready: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -36,7 +36,7 @@ def prefetched(stream: Iterator[T], ahead: int, timeout_s: float) -> Iterator[It
                 ready.put(item)
                 if item is END:
                     break
-        except BaseException as error:  # handed to the reader, which raises it
+        except BaseException as error:  # handed to the caller's thread, which raises it
             ready.put(error)
         finally:
             stream.close()  # type: ignore[attr-defined]  # a generator: closing it cancels the call

@@ -1,9 +1,9 @@
-"""Fetches the ranges of one task, in their order, from whichever broker is right.
+"""Fetches the ranges of one task, in order, from the broker that fits.
 
 Broker choice: a queue's hint, else the master; after each frame the broker that it suggests.  A broker that cannot be
-reached is left at once for another of its name.  A slave that does not have a record yet is behind, not proof of a
-loss: the master is asked, then waited for; only what the master says (or what stays so) is judged by the data loss
-policy.  A record that cannot be read is asked of the other members of the name before it is given up.
+reached is replaced at once by another of its name.  A slave that lacks a record is behind, which is no loss: the master
+is asked, then waited for; only the master's answer is judged by the data loss policy.  A record that cannot be read is
+asked of the other members of the broker name before it is given up.
 """
 
 import logging
@@ -65,7 +65,7 @@ class Move(NamedTuple):
 
 @dataclass(slots=True)
 class Fetched:
-    """A frame that adds up."""
+    """A frame whose counts, order and queues have been checked."""
 
     records: Records
     runs: list[OfQueue]
@@ -77,7 +77,7 @@ class Fetched:
     why: object = None
 
     def unreadable_after(self, used: int, rows: list[int], error: RecordError) -> None:
-        """The frame's reader gave on `used` of its records and could not go on; it cannot read these rows."""
+        """The decoder returned `used` of the frame's records, and cannot read these rows."""
         if not rows:
             raise error
         self.used, self.unreadable, self.why = used, rows, error
@@ -127,7 +127,7 @@ class RangeFetch:
                 target = self._target(self._ranges[first].queue)
                 yield from self._stream(self._run(first, target), target)
             except (RecordError, BadAnswer) as error:
-                self._does_not_add_up(error)
+                self._bad_frame(error)
             except RocketSimError as error:
                 self._refused(first, error)
 
@@ -217,8 +217,8 @@ class RangeFetch:
             raise
 
     def _take(self, frame: "PullFrame", run: list[int]) -> tuple[Fetched | None, Stuck | None]:
-        """Check a frame and move on.  Nothing of a frame that does not add up is given on, and nothing of what lies
-        behind a range that its broker ended early: a repeated task must give its rows in the same order.
+        """Check a frame and move on.  Nothing of an inconsistent frame is used, and nothing behind a range that
+        its broker ended early: a repeated task must give its rows in the same order.
         """
         records = Records.walk(frame.records, frame.count, frame.sizes or None)
         offsets, queue_ids = records.queue_offset, records.queue_id
@@ -316,7 +316,7 @@ class RangeFetch:
         logger.warning("data loss allowed by the options: %s %s", queue, what)
         self._at[stuck.index] = until
 
-    def _does_not_add_up(self, error: RecordError | BadAnswer) -> None:
+    def _bad_frame(self, error: RecordError | BadAnswer) -> None:
         """Whoever finds it (this task, or the client before it): the next attempt is another broker's, if there is
         one."""
         first = self._first_open()
@@ -346,18 +346,18 @@ class RangeFetch:
             Place(fetched.runs[queues[row]].queue, int(fetched.records.queue_offset[row])) for row in fetched.unreadable
         ]
         self._unreadable.add(places, fetched.broker_id, fetched.why)
-        self._decide(places[0])
+        self._ask_another_or_give_up(places[0])
 
     def _not_there_either(self, place: Place, stuck: Stuck) -> None:
-        """Another broker's copy cannot be read, and this one has none any more, or not yet."""
+        """Another broker's copy cannot be read, and this broker has none: no longer, or not yet."""
         if stuck.segment.status == GetMessageStatus.OFFSET_TOO_SMALL:
             self._unreadable.add([place], stuck.broker_id, self._unreadable.why[place])
-            self._decide(place)
+            self._ask_another_or_give_up(place)
         else:
             self._failed(self._unreadable.error(place))
 
-    def _decide(self, place: Place) -> None:
-        """Another broker, or a failure, or without it."""
+    def _ask_another_or_give_up(self, place: Place) -> None:
+        """Ask another broker, fail the attempt, or leave the record out."""
         queue = place.queue
         members = self._cluster.members(queue)
         if self._options.read_from == "masterOnly":
@@ -365,7 +365,7 @@ class RangeFetch:
         error = self._unreadable.error(place)
         other = self._unreadable.ask_instead(place, members)
         if not members:
-            self._failed(error)  # whoever sent it is away, too
+            self._failed(error)  # even the broker that sent it is unreachable
         elif other is not None:
             self._instead[queue] = other
             if members[other]:
@@ -401,15 +401,15 @@ class RangeFetch:
         """A call failed.  A broker that lacks one topic or queue refuses the whole call: that queue is left, if its
         master says so, and the others go on.  Anything else that may pass is tried again.
         """
-        if is_about_what_is_missing(error) and self._leave_what_is_gone(first, error):
+        if says_missing(error) and self._skip_deleted(first, error):
             return
         if isinstance(error, NoPermission):
             raise PermissionError(f"reading {self._ranges[first].queue} is not permitted: {error}") from error
-        if not is_worth_asking_again(error) and not is_about_what_is_missing(error):
+        if not is_worth_asking_again(error) and not says_missing(error):
             raise error
         self._failed(error)
 
-    def _leave_what_is_gone(self, first: int, error: RocketSimError) -> bool:
+    def _skip_deleted(self, first: int, error: RocketSimError) -> bool:
         broker_name = self._ranges[first].queue.broker_name
         left = [index for index, piece in enumerate(self._ranges) if self._at[index] < piece.until_offset]
         of_broker = [index for index in left if self._ranges[index].queue.broker_name == broker_name]
@@ -423,6 +423,6 @@ class RangeFetch:
         return bool(gone)
 
 
-def is_about_what_is_missing(error: RocketSimError) -> bool:
+def says_missing(error: RocketSimError) -> bool:
     """A topic that does not exist, or a queue id beyond the topic's: RocketMQ has no code of its own for the latter."""
     return isinstance(error, TopicNotExist | InvalidParameter) or type(error) is BrokerRefused

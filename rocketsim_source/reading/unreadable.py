@@ -34,7 +34,7 @@ class CorruptRecord(RuntimeError):
 
 @dataclass(slots=True)
 class Unreadable:
-    """What one task knows."""
+    """The unreadable records of one task."""
 
     why: dict[Place, object] = field(default_factory=dict)
     sent_by: dict[Place, set[int]] = field(default_factory=dict)

@@ -5,7 +5,7 @@
                 is cut and ordered in the same way, which nobody here can see.  So it is never assumed, but asked for
                 by a `sinkName`
 
-All are 32 hex digits, as RocketMQ's own ids are.  A scheme is never changed, because a batch that is repeated after an
+All are 32 hex digits, like RocketMQ's ids.  A scheme is never changed, because a batch that is repeated after an
 upgrade has to repeat its ids: a new one gets a new number (`idVersion`), and the default stays at 1, which is these
 two.  Version 0 is what ids were before (`OldIds`), for a batch that was begun then.
 """

@@ -56,7 +56,7 @@ def sink_plan(schema: StructType, given: Mapping[str, str], overwrite: bool) -> 
 
 
 class SendStuck(RuntimeError):
-    """Frames were handed over and neither acknowledged nor given up in time."""
+    """No frame was acknowledged or given up in time."""
 
 
 class Sent(WriterCommitMessage):
@@ -176,8 +176,8 @@ class Sender:
             self._settle()
 
     def _accepted(self, piece: Outgoing) -> Sequence[Any]:
-        """The futures of a piece.  What may pass (no master to write to, no name server) is waited for as long as a
-        send may take.
+        """The futures of a piece.  A temporary error (no master, no name server) is retried until
+        sendTimeoutMs.
         """
         from rocketsim_client.errors import RocketSimError
         from rocketsim_client.retry import is_worth_sending_again

@@ -169,6 +169,22 @@ def test_a_flush_does_not_wait_for_the_throttle() -> None:
     found.close(1)
 
 
+def test_an_operators_reset_under_a_running_query(caplog: pytest.LogCaptureFixture) -> None:
+    """docs/spark.md: back, the next commit moves the group forward again; ahead, it stays there and is a conflict."""
+    cluster = MemoryCluster()
+    found = committer(cluster, commitAsync="false")
+    found.processed({Q0: 10})
+    cluster.offsets["g"][Q0] = 3
+    found.processed({Q0: 11})
+    assert cluster.offsets["g"] == {Q0: 11}
+    assert "somebody else commits" not in caplog.text
+    cluster.offsets["g"][Q0] = 50
+    found.processed({Q0: 12})
+    assert cluster.offsets["g"] == {Q0: 50}
+    assert "somebody else commits group g too" in caplog.text
+    found.close(1)
+
+
 def test_a_slave_takes_over_and_the_master_gets_it_when_it_is_back() -> None:
     cluster = MemoryCluster(0, 1)
     found = committer(cluster)
