@@ -21,6 +21,10 @@ GENERATED = {f"rocketsim_proto.{path.stem}" for path in (ROOT / "proto/rocketsim
 BROKERS_ROOMS = {f"broker_service.broker.{room}" for room in ("leadership", "delayed", "reads")}
 BROKERS_CALLS = {"broker_service.broker.servicer", "broker_service.broker.put"}
 
+SOURCE_ROOMS = {
+    f"rocketsim_source.{room}" for room in ("options", "planning", "commits", "reading", "sink", "stream_query")
+}
+
 # A package or module -> what it must never import, at the top or inside a function. A dotted name covers all below it.
 STAYS_OUT_OF = {
     "broker_service": {"rocketsim_client", "rocketsim_source", "rocketsim_cli", "pyspark"},
@@ -65,7 +69,18 @@ STAYS_OUT_OF = {
     "rocketsim_client/sending/fault.py": {"grpc", "time", "threading"},
     "rocketsim_client/sending/accumulator.py": {"grpc", "time", "threading"},
     "rocketsim_source": {"broker_service", "rocketsim_cli", "asyncio"},
-    "rocketsim_source/planning/offsets.py": {"grpc"},
+    # options <- source_cluster <- planning <- commits, reading <- stream_query <- readers; sink needs only the options
+    "rocketsim_source/options": {"grpc", "time", "logging", "pyspark", *SOURCE_ROOMS - {"rocketsim_source.options"}},
+    "rocketsim_source/source_cluster.py": SOURCE_ROOMS - {"rocketsim_source.options"},
+    "rocketsim_source/planning": SOURCE_ROOMS - {"rocketsim_source.options", "rocketsim_source.planning"},
+    "rocketsim_source/commits": {"rocketsim_source.reading", "rocketsim_source.sink", "rocketsim_source.stream_query"},
+    "rocketsim_source/reading": {"rocketsim_source.commits", "rocketsim_source.sink", "rocketsim_source.stream_query"},
+    "rocketsim_source/sink": SOURCE_ROOMS - {"rocketsim_source.options", "rocketsim_source.sink"},
+    "rocketsim_source/planning/epochs.py": {"grpc", "time", "logging", "pyspark"},
+    "rocketsim_source/planning/limits.py": {"grpc", "time", "logging", "pyspark"},
+    "rocketsim_source/planning/offsets.py": {"grpc", "time", "logging", "pyspark"},
+    "rocketsim_source/planning/splits.py": {"grpc", "time", "logging", "pyspark"},
+    "rocketsim_source/planning/starts.py": {"grpc", "time", "logging", "pyspark"},
     "proto/rocketsim_proto": {"broker_service", "rocketsim_client", "rocketsim_source", "rocketsim_cli", "pyspark"},
     "pyspark_rocketsim.py": {"broker_service", "rocketsim_cli", "grpc"},
 }
