@@ -20,7 +20,7 @@ from broker_service.node import BrokerNode
 from tests.simulation.disk import READS, Damage, Disk
 from tests.simulation.network import Network, Wire
 from tests.simulation.virtual_loop import Process, VirtualLoop
-from tests.support.memory_files import PowerCut
+from tests.support.memory_files import PAGE, PowerCut
 
 LOG_FILE = 4096
 PORT = 10911
@@ -55,6 +55,7 @@ class Broker:
         self.run = 0
         self.started_at = 0.0
         self.is_full = False
+        self.has_lost_files = False  # to a power loss, on a full disk, and has not made them again
         self.node: BrokerNode | None = None
         self.process: Process | None = None
         self.was_killed = False  # and has not been started since: what it had it has
@@ -64,6 +65,7 @@ class Broker:
         self.wrong_start = ""  # what it should not have started over
         self.is_master = broker_id == 0  # as its configuration file has it
         self.on_death: list[Callable[[Broker, bool], None]] = []
+        self.master_known = ""  # where its operator has written the master's address into its configuration
         self._powerless = False
         self._loop = loop
         self._wire = wire
@@ -98,7 +100,6 @@ class Broker:
             "max_hash_slot_num": 7,
             "max_index_num": 20,
             "physical_memory": 1 << 30,
-            "file_reserved_time": 10**6,
             "ha_transfer_batch_size": 1024,
             "flush_interval_commit_log": 200,
             "flush_consume_queue_thorough_interval": 3000,
@@ -114,7 +115,7 @@ class Broker:
         values |= self.settings
         if not self.is_master:
             values["broker_role"] = BrokerRole.SLAVE
-            values.pop("ha_slave_addresses", None)
+            values.setdefault("ha_master_address", self.master_known)
         return BrokerConfig(**values)
 
     def start(self) -> None:
@@ -143,7 +144,7 @@ class Broker:
         expected, readable = self.disk.flushed_offset(self.root, as_written=True), self.disk.flushed_offset(self.root)
         try:
             async with broker(self.config(), machine) as node:
-                self.node = node
+                self.node, self.has_lost_files = node, False
                 self.wrong_start = what_is_wrong(node.store.end_offset, expected, readable)
                 shutdown = _Shutdown(self._stopping)
                 await node.tasks.run_until(shutdown)  # type: ignore[arg-type]
@@ -193,9 +194,11 @@ class Broker:
         """A write or sync of its disk has failed since an operator looked after it."""
         return any(fault.nth <= 0 and fault.call not in READS for fault in self.disk.faults)
 
-    def may_refuse_to_start(self, error: str, unread: list[Path]) -> bool:
-        """On a full disk, or with an error that names what cannot be read, and where the log is damaged."""
-        if self.is_full or any(str(path) in error for path in unread):
+    def may_refuse_to_start(self, error: str, unread: list[Path], *, is_powerless_and_full: bool) -> bool:
+        """For want of room only to make again what a power loss took from a full disk (docs/operations.md), and with an
+        error that names what cannot be read, and where the log is damaged."""
+        is_for_room = is_powerless_and_full and f"opening {self.root}: no room on the disk" in error
+        if is_for_room or any(str(path) in error for path in unread):
             return True
         return any(self._is_named(damage, error) for damage in self.disk.still_damaged())
 
@@ -212,6 +215,17 @@ class Broker:
             return 0, 0
         start = int(damage.path.name)
         return start + damage.begin, start + damage.end
+
+    def fill(self, pages_left: int = 0) -> None:
+        """Another program takes all the room but for some pages."""
+        self.disk.make_room(pages_left * PAGE)
+        self.is_full = True
+
+    def make_room(self) -> None:
+        if self.has_lost_files:
+            self.ended = ""
+        self.disk.make_room()
+        self.is_full = self.has_lost_files = False
 
     def make_slave(self) -> None:
         """An operator has changed its configuration."""
@@ -234,6 +248,7 @@ class Broker:
             callback(self, powerless)
         self.was_killed = not powerless and self.node is not None
         self._wire.died(self.host, silently=powerless)
+        self.has_lost_files |= powerless and self.is_full
         self.disk.stop_at = None
         if powerless:
             self.disk = self.disk.after_power_loss(self._chance)

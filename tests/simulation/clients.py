@@ -40,10 +40,13 @@ class Clients:
         self._world = world
         self._process = Process(world.loop, "clients")
         self._network = Network(world.wire, HOST)
-        self._sent = 0
+        self.sent_at: list[float] = []  # by the number in the body
+        self.delayed: dict[bytes, tuple[str, int, int]] = {}  # body: topic, queue and level
         self.outcomes: dict[str, int] = {}
         self.bodies: set[bytes] = set()  # all that were ever sent
+        self.resets: set[tuple[str, str]] = set()  # (group, topic) whose offsets may have gone back
         self.promoting = False
+        self.asked_to_promote: set[int] = set()
         self._next_to_read: dict[tuple[str, int], int] = {}
 
     def _spawn(self, broker: "Broker", stub: Any, work: Any) -> None:
@@ -63,13 +66,15 @@ class Clients:
 
     def send(self, broker: "Broker", chance: random.Random, *, topic: str | None = None, delay: int = 0) -> str:
         topic = topic or chance.choice(TOPICS)
-        number = self._sent
-        self._sent += 1
+        number = len(self.sent_at)
+        self.sent_at.append(self._world.loop.now)
         count = 1 if delay else chance.choice((1, 1, 2, 3))
         bodies = [b"%d.%d " % (number, n) + bytes(chance.randint(0, 300)) for n in range(count)]
         self.bodies.update(bodies)
         properties = {"DELAY": str(delay)} if delay else {"TAGS": "TagA", "KEYS": f"k{number % 5}"}
         queues = [chance.randrange(QUEUES) for _ in bodies]
+        if delay:
+            self.delayed[bodies[0]] = topic, queues[0], delay
         records = b"".join(
             message(topic, body, queue, **properties) for body, queue in zip(bodies, queues, strict=True)
         )
@@ -148,8 +153,8 @@ class Clients:
         self._spawn(broker, broker_pb2_grpc.BrokerStub, work)
         return f"commit {group} {offset} at {broker.name}"
 
-    def query(self, broker: "Broker", chance: random.Random) -> str:
-        request = broker_pb2.QueryOffsetsRequest(consumer_group=chance.choice(GROUPS))
+    def query(self, broker: "Broker", group: str) -> str:
+        request = broker_pb2.QueryOffsetsRequest(consumer_group=group)
 
         async def work(stub: Any) -> None:
             await stub.QueryOffsets(request, timeout=5.0)
@@ -161,9 +166,11 @@ class Clients:
     # --- operators ------------------------------------------------------------------------------------------------
 
     def reset(self, broker: "Broker", chance: random.Random) -> str:
-        request = admin_pb2.ResetOffsetByTimeRequest(
-            group=chance.choice(GROUPS), topic=chance.choice(TOPICS), timestamp=chance.choice((0, -1)), force=True
-        )
+        return self.reset_offset(broker, chance.choice(GROUPS), chance.choice(TOPICS), chance.choice((0, -1)))
+
+    def reset_offset(self, broker: "Broker", group: str, topic: str, timestamp: int) -> str:
+        request = admin_pb2.ResetOffsetByTimeRequest(group=group, topic=topic, timestamp=timestamp, force=True)
+        self.resets.add((request.group, request.topic))
 
         async def work(stub: Any) -> None:
             await stub.ResetOffsetByTime(request, timeout=5.0)
@@ -189,6 +196,7 @@ class Clients:
 
         async def work(stub: Any) -> None:
             self.promoting = True
+            self.asked_to_promote.add(broker.broker_id)
             try:
                 await stub.PromoteSlave(request, timeout=20.0)
                 self._count("promoted")

@@ -23,11 +23,14 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from rocketsim_proto import broker_pb2 as pb
-from rocketsim_proto import message_pb2
 from rocketsim_proto.records import record
+from rocketsim_proto.records.record import Record
 from rocketsim_proto.reserved import SCHEDULE_TOPIC
 
 from broker_service.replication.epochs import Epoch, common_prefix
+from tests.simulation.broker import LOG_FILE
+from tests.simulation.offset_promises import OffsetPromises
+from tests.simulation.queue_promises import QueuePromises
 from tests.support import stores
 
 if TYPE_CHECKING:
@@ -60,18 +63,19 @@ class Message:
     by_ok: bool
     holders: set[int] = field(default_factory=set)
     excused: str = ""
+    has_expired: bool = False  # somewhere, and it may go everywhere
 
 
 class Promises:
     def __init__(self, world: World) -> None:
         self._world = world
         self.messages: list[Message] = []
-        self.values: dict[tuple[str, int, int], Message] = {}  # what a consumer read where
+        self.queues = QueuePromises(world, PromiseBroken)
+        self.offsets = OffsetPromises(world, self, PromiseBroken)
+        self._offsets: dict[int, dict[tuple[str, str, int], Any]] = {}
         self._epochs: dict[tuple[int, int], tuple[int, int]] = {}  # (number, id) -> (start, who was first seen with it)
         self._promised_epoch: dict[int, int] = {}
-        self._offsets: dict[int, dict[tuple[str, str, int], Any]] = {}
         self._before_power_loss: dict[int, tuple[float, bytes]] = {}
-        self._offsets_at_death: dict[int, tuple[float, dict[tuple[str, str, int], Any]]] = {}
         self._openings: set[tuple[int, Epoch]] = set()
         self.ok = self.read = self.lost = self.damaged_reads = 0
         self.tainted: list[tuple[int, int, bytes]] = []  # log offsets that some disk has damaged once, and to what
@@ -91,24 +95,27 @@ class Promises:
                 case "Pull" if response.count:
                     self._given(broker, request, response)
                 case "CommitOffsets":
-                    self._committed(broker, request, response)
+                    self.offsets.answered_commit(broker, request, response)
+                case "ResetOffsetByTime":
+                    self.offsets.answered_reset(broker, request, response)
+                case "QueryOffsets":
+                    self.offsets.answered_query(broker, request, response)
         except PromiseBroken as broken:
             self.broken = self.broken or broken
 
     def _send_ok(self, broker: Broker, request: Any, response: Any) -> None:
         self.ok += 1
         for run in response.runs:
-            begin, end = run.commit_log_offset, self._end_of(broker, run.commit_log_offset, run.count)
-            data = broker.log(begin, end, as_written=True)
-            message = Message(f"the message at {begin}", *_epoch_of(broker, begin), begin, end, data, by_ok=True)
-            self._check_placed(broker, message)
-            self._oblige(message)
-
-    def _end_of(self, broker: Broker, begin: int, count: int) -> int:
-        at = begin
-        for _ in range(count):
-            at += int.from_bytes(broker.log(at, at + 4), "big")
-        return at
+            begin = run.commit_log_offset
+            for _ in range(run.count):
+                end = begin + int.from_bytes(broker.log(begin, begin + 4, as_written=True), "big")
+                data = broker.log(begin, end, as_written=True)
+                message = Message(f"the message at {begin}", *_epoch_of(broker, begin), begin, end, data, by_ok=True)
+                self._check_placed(broker, message)
+                self._oblige(message)
+                if not message.excused:
+                    self.queues.told(message, record.decode(data))
+                begin = end
 
     def _check_placed(self, broker: Broker, message: Message) -> None:
         levels = self._world.levels
@@ -123,18 +130,22 @@ class Promises:
             raise PromiseBroken(f"{message.what} is OK, but in no slave's {_where(levels.sync_flush)}")
 
     def _given(self, broker: Broker, request: Any, response: Any) -> None:
+        given: list[Record | None] = []
         at = 0
         while at < len(response.records):
             size = int.from_bytes(response.records[at : at + 4], "big")
             data = response.records[at : at + size]
             at += size
             one = self._read_by_consumer(broker, data)
+            given.append(one)
             if one is None:
                 continue
             self.read += 1
             if one.body in self.refused_bodies and one.body:
                 raise PromiseBroken(f"{broker.name} gives {one.body[:20]!r}, which was refused when it was sent")
-            key = one.topic, one.queue_id, one.queue_offset
+            known = self.queues.known(one)
+            if known is not None and not known.excused and known.data == data:
+                continue
             begin = one.commit_log_offset
             message = Message(
                 f"the message that {broker.name} gave at {begin}",
@@ -146,16 +157,9 @@ class Promises:
             )
             if self._is_of_the_past(message):
                 continue  # whoever reads from a master that was replaced, and does not know yet, reads what goes
-            known = self.values.get(key)
-            if known is not None and known.data == data:
-                continue
-            if known is not None and not known.excused:
-                raise PromiseBroken(
-                    f"{broker.name}: {key} was {known.data[-40:]!r} at {known.begin}, and is {data[-40:]!r} at "
-                    f"{begin} now"
-                )
             self._oblige(message)
-            self.values[key] = message
+            self.queues.told(message, one)
+        self.queues.answer_is_in_order(broker, request.queue_offset, given)
 
     def _read_by_consumer(self, broker: Broker, data: bytes) -> record.Record | None:
         """As a consumer reads it; None where its checksum says that it is damaged, or the damage is where none looks.
@@ -204,6 +208,7 @@ class Promises:
             message.holders.discard(broker.broker_id)
         self._promised_epoch.pop(broker.broker_id, None)
         self._offsets.pop(broker.broker_id, None)
+        self.offsets.begins_anew(broker)
 
     def repaired(self, broker: Broker) -> None:
         for holder, message in self._held_before_damage:
@@ -216,30 +221,6 @@ class Promises:
         return self._has(broker, message, durable=durable) or (
             broker.log(message.begin, message.end, durable=durable, as_written=True) == message.data
         )
-
-    def _committed(self, broker: Broker, request: Any, response: Any) -> None:
-        for entry, standing in zip(request.entries, response.offsets, strict=True):
-            if standing < entry.offset:
-                raise PromiseBroken(f"{broker.name}: commit {entry.offset} is answered with {standing}")
-            is_ok = response.status == message_pb2.COMMIT_OK and self._world.levels.sync_master and broker.is_writable
-            if is_ok and not self._is_on_a_slave(broker, request.consumer_group, entry, standing):
-                raise PromiseBroken(
-                    f"{broker.name}: commit {standing} of {request.consumer_group} is OK, and on no slave"
-                )
-
-    def _is_on_a_slave(self, broker: Broker, group: str, entry: Any, standing: int) -> bool:
-        """Or was on one that has died since: the answer of a slave is on its way for a while."""
-        key = group, entry.topic, entry.queue_id
-        for other in self._world.brokers:
-            if other is broker:
-                continue
-            if other.serves and other.live.offsets.get(*key).offset >= standing:
-                return True
-            died_at, offsets = self._offsets_at_death.get(other.broker_id, (0.0, {}))
-            is_late = self._world.loop.now - died_at < ANSWERED_WITHIN_S
-            if is_late and key in offsets and offsets[key].offset >= standing:
-                return True
-        return False
 
     def _oblige(self, message: Message) -> None:
         """From now on whoever has it keeps it."""
@@ -260,10 +241,6 @@ class Promises:
 
     # --- what takes them back -------------------------------------------------------------------------------------
 
-    def dies(self, broker: Broker) -> None:
-        if broker.node is not None:
-            self._offsets_at_death[broker.broker_id] = self._world.loop.now, _offsets(broker)
-
     def power_goes(self, broker: Broker) -> None:
         """What was not synced there may be gone."""
         end = max((message.end for message in self.messages), default=0) + UNANSWERED
@@ -272,6 +249,7 @@ class Promises:
             if broker.broker_id in message.holders and not self._has(broker, message, durable=True):
                 message.holders.discard(broker.broker_id)
         self._offsets.pop(broker.broker_id, None)
+        self.offsets.power_goes(broker)
 
     # --- checking -------------------------------------------------------------------------------------------------
 
@@ -280,16 +258,23 @@ class Promises:
             raise self.broken
         up = self._world.serving()
         self._look_for_masters()
+        self.offsets.watch()
         for broker in up:
             if broker.wrong_start:
                 raise PromiseBroken(f"{broker.name} {broker.wrong_start}")
             self._offsets_only_rise(broker)
             self._epochs_only_rise(broker)
             self._follows_no_master_of_the_past(broker)
+            self.queues.nothing_young_goes(broker, self._first(broker), self.messages)
         self._holders_hold(self.messages if full else self.messages[-8:])
         if full:
             for broker in up:
                 self._queues_are_a_replay(broker)
+                if not self.tainted:
+                    records = self.records(broker)
+                    self.queues.offsets_are_dense(broker, records)
+                    self.queues.delayed_come_once_and_in_time(broker, records)
+                    self.offsets.check_all(broker, records)
             for one, other in combinations(up, 2):
                 self._equal_as_far_as_the_epochs_say(one, other)
 
@@ -337,6 +322,7 @@ class Promises:
             return
         self._openings.add((broker.broker_id, epoch))
         self._knows_its_successor(broker, epoch)
+        self.offsets.becomes_master(broker, epoch.start_offset)
         for message in self.messages:
             of = (message.epoch, message.epoch_id)
             if message.excused or message.epoch > epoch.epoch or of == (epoch.epoch, epoch.id):
@@ -420,6 +406,16 @@ class Promises:
                 data[first:last] = bytes(last - first)
         return bytes(data)
 
+    def records(self, broker: Broker) -> list[Record]:
+        """Of its log as it was written; none where damage that it took over does not let one read them."""
+        begin, end = broker.live.store.min_offset, broker.live.store.end_offset
+        try:
+            return stores.replay(broker.log(begin, end, as_written=True), begin, LOG_FILE)
+        except (AssertionError, ValueError) as error:
+            if self.tainted:
+                return []
+            raise PromiseBroken(f"{broker}: the log cannot be replayed: {error}") from error
+
     def _queues_are_a_replay(self, broker: Broker) -> None:
         """And every record is what its checksum says, unless its own disk has damaged it: nobody takes over damage."""
         if broker.disk.still_damaged() or broker.disk.bad_sectors:
@@ -443,13 +439,19 @@ class Promises:
     def _epochs_only_rise(self, broker: Broker) -> None:
         epochs = broker.live.epochs.epochs
         before = self._promised_epoch.get(broker.broker_id, 0)
-        if epochs.last < before:
+        if epochs.last < before and not self._was_undone(broker, before):
             raise PromiseBroken(f"{broker.name} went back from epoch {before} to {epochs.last}")
         self._promised_epoch[broker.broker_id] = epochs.last
         for epoch in epochs.epochs:
             start, first = self._epochs.setdefault((epoch.epoch, epoch.id), (epoch.start_offset, broker.broker_id))
             if start != epoch.start_offset:
                 raise PromiseBroken(f"epoch {epoch} of {broker.name} began at {start} on broker-{first}")
+
+    def _was_undone(self, broker: Broker, epoch: int) -> bool:
+        """By a promotion that failed or died: its own epoch, or one without a byte here that it had replaced."""
+        starts = [start for (number, _), (start, _) in self._epochs.items() if number == epoch]
+        is_empty = all(start >= broker.live.store.end_offset for start in starts)
+        return broker.broker_id in self._world.clients.asked_to_promote and not broker.leads and is_empty
 
     def _follows_no_master_of_the_past(self, broker: Broker) -> None:
         if not broker.live.replication_slave.is_following():

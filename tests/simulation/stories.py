@@ -21,6 +21,11 @@ def follow(world: World, *slaves: Broker) -> None:
     assert world.loop.run_until(lambda: all(slave.live.replication_slave.is_following() for slave in slaves), 20.0)
 
 
+def commit(world: World, broker: Broker, offset: int) -> None:
+    for topic in TOPICS:
+        world.clients.commit_offset(broker, "g", topic, 0, offset)
+
+
 def cut(world: World, one: str, other: str) -> None:
     world.wire.cut(one, other)
     world.wire.cut(other, one)
@@ -65,8 +70,7 @@ def offsets_are_committed_on_both_sides_of_a_cut(world: World) -> None:
     cut(world, master.host, slave.host)
     world.pass_time(5.0)
     for broker, offset in ((slave, 1), (master, 2)):
-        for topic in TOPICS:
-            world.clients.commit_offset(broker, "g", topic, 0, offset)
+        commit(world, broker, offset)
     world.pass_time(5.0)
     world.heal()
 
@@ -102,8 +106,7 @@ def a_commit_reaches_no_slave(world: World) -> None:
         other.kill()
     world.pass_time(12.0)
     cut(world, master.host, slave.host)
-    for topic in TOPICS:
-        world.clients.commit_offset(master, "g", topic, 0, 2)
+    commit(world, master, 2)
     world.pass_time(6.0)
     replace(world, master, slave)
     world.heal()
@@ -149,10 +152,86 @@ def a_disk_fills_up_while_messages_with_keys_come(world: World) -> None:
     follow(world, slave)
     send(world, master, 3)
     for broker in (master, slave):
-        world.fill_disk(broker)
+        broker.fill()
     for _ in range(4):
         send(world, master, 10)
         world.pass_time(5.0)
+    world.heal()
+
+
+def query_for(world: World, broker: Broker, seconds: float) -> None:
+    """Again and again, also while it starts."""
+    until = world.loop.now + seconds
+    while world.loop.now < until:
+        if broker.is_up:
+            world.clients.query(broker, "g")
+        world.pass_time(0.02)
+
+
+def the_log_grows_over_several_files(world: World) -> None:
+    master, slave = world.brokers[:2]
+    follow(world, slave)
+    send(world, master, 30)
+    world.pass_time(12.0)
+
+
+def a_master_dies_behind_a_delivery(world: World) -> None:
+    master, slave = world.brokers[:2]
+    follow(world, slave)
+    for number in range(3):
+        world.clients.send(master, random.Random(number), delay=1)
+        world.pass_time(0.2)
+    world.pass_time(1.0)
+    master.kill()
+    master.start()
+    world.pass_time(8.0)
+    world.heal()
+    assert len(world.promises.queues.delivered) == 3
+
+
+def a_master_loses_what_its_slave_has_acknowledged(world: World) -> None:
+    """With its power go the commits of the last moment; it is asked again as soon as it answers."""
+    master, *slaves = world.brokers
+    follow(world, *slaves)
+    send(world, master, 20)
+    world.pass_time(8.0)
+    commit(world, master, 2)
+    world.pass_time(0.2)
+    master.lose_power()
+    master.start()
+    query_for(world, master, 3.0)
+    world.pass_time(12.0)
+    query_for(world, master, 0.1)
+    world.heal()
+
+
+def a_replaced_master_resets_offsets(world: World) -> None:
+    """It has not heard that it was replaced, and has records that nobody else has."""
+    past, successor = world.brokers[:2]
+    follow(world, successor)
+    send(world, past, 20)
+    commit(world, past, 2)
+    world.pass_time(3.0)
+    for host in (successor.host, *(server.host for server in world.names)):
+        cut(world, past.host, host)
+    world.pass_time(1.0)
+    world.promote_by_force(successor)
+    assert world.loop.run_until(lambda: successor.is_writable, 20.0)
+    send(world, past, 3)
+    for topic in TOPICS:
+        world.clients.reset_offset(past, "g", topic, 0)
+    world.pass_time(3.0)
+    world.heal()
+
+
+def a_broker_is_killed_on_a_full_disk(world: World) -> None:
+    master, slave = world.brokers[:2]
+    follow(world, slave)
+    send(world, master, 3)
+    slave.fill()
+    slave.kill()
+    slave.start()
+    world.pass_time(5.0)
     world.heal()
 
 

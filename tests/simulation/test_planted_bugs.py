@@ -5,10 +5,13 @@ import random
 import pytest
 from rocketsim_proto import replication_pb2 as pb
 
+from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Mastership
+from broker_service.broker.delayed import delivery
 from broker_service.broker.leadership import leadership
 from broker_service.broker.metadata.consumer_offsets import ConsumerOffsetTable
-from broker_service.errors import StoreCorrupt
+from broker_service.config import BrokerConfig
+from broker_service.errors import DiskFull, StoreCorrupt
 from broker_service.model import PutStatus
 from broker_service.replication import catch_up
 from broker_service.replication.acknowledgement import Acknowledgements
@@ -16,7 +19,7 @@ from broker_service.replication.catch_up import LogState
 from broker_service.replication.epochs import EpochList
 from broker_service.replication.follower import Follower
 from broker_service.replication.handshake import epoch_list
-from broker_service.store import recovery, writer
+from broker_service.store import batch, message_store, recovery
 from broker_service.store.commit_log import CommitLog
 from broker_service.store.flushed_offset import FlushedOffset
 from broker_service.store.index import Index
@@ -35,6 +38,7 @@ SEEDS = 20  # from the first one on, which is near one that shows the bug
 SYNC_MASTER_WITH_TWO_SLAVES = 161
 SYNC_MASTER_SYNC_FLUSH = 4
 ASYNC_MASTER_SYNC_FLUSH = 2
+SYNC_MASTER_ASYNC_FLUSH = 5  # one with which a power loss takes the commits
 ASYNC_MASTER_ASYNC_FLUSH = 3
 STEPS = 150
 
@@ -166,7 +170,41 @@ def cut_at_any_damage(plant):
 
 def take_what_comes_unchecked(plant):
     """A slave looks at the sizes of what its master sends, and at nothing else."""
-    plant(writer, "sound", lambda records, *_, **__: (len(records), ""))
+    plant(batch, "FEW", 0)
+    plant(batch, "sound", lambda records, *_, **__: (len(records), ""))
+
+
+def delete_what_is_young(plant):
+    plant(message_store, "expired_files", lambda timestamps, *_: len(list(timestamps)) and 1)
+
+
+def forget_what_was_delivered(plant):
+    """Since the positions were last saved."""
+    plant(delivery, "replayed_positions", lambda *_: iter(()))
+
+
+def deliver_early(plant):
+    plant(BrokerConfig, "delay_levels_ms", property(lambda self: [500, 500]))
+
+
+def keep_what_the_master_lacks(plant):
+    """A slave hands back no offsets."""
+    plant(ConsumerOffsetTable, "to_hand_back", lambda self: iter(()))
+
+
+def answer_before_the_slave_has(plant):
+    plant(Broker, "check_answers_for_offsets", lambda self: None)
+
+
+def refuse_to_start_without_room(plant):
+    honest = MessageStore.open
+
+    def open_store(config, now_ms, files):
+        if files.disk_usage(config.root).used_percent == 100:
+            raise DiskFull(f"opening {config.root}: no room on the disk")
+        return honest(config, now_ms, files)
+
+    plant(MessageStore, "open", open_store)
 
 
 def full_disks(tmp_path):
@@ -270,6 +308,48 @@ def test_a_planted_bug_fails_the_test_that_is_named_for_it(monkeypatch, tmp_path
             ASYNC_MASTER_ASYNC_FLUSH,
             stories.a_disk_fills_up_while_messages_with_keys_come,
             "ended by itself",
+        ),
+        (
+            refuse_to_start_without_room,
+            ASYNC_MASTER_ASYNC_FLUSH,
+            stories.a_broker_is_killed_on_a_full_disk,
+            "ended by itself: DiskFull",
+        ),
+        (
+            delete_what_is_young,
+            ASYNC_MASTER_ASYNC_FLUSH,
+            stories.the_log_grows_over_several_files,
+            "has deleted the message at .*, which is 0 minutes old",
+        ),
+        (
+            forget_what_was_delivered,
+            ASYNC_MASTER_ASYNC_FLUSH,
+            stories.a_master_dies_behind_a_delivery,
+            "is delivered twice",
+        ),
+        (
+            deliver_early,
+            ASYNC_MASTER_ASYNC_FLUSH,
+            stories.a_master_dies_behind_a_delivery,
+            "ms before its time",
+        ),
+        (
+            keep_what_the_master_lacks,
+            SYNC_MASTER_ASYNC_FLUSH,
+            stories.a_master_loses_what_its_slave_has_acknowledged,
+            "says .* before: .* has it, and",
+        ),
+        (
+            answer_before_the_slave_has,
+            SYNC_MASTER_ASYNC_FLUSH,
+            stories.a_master_loses_what_its_slave_has_acknowledged,
+            "says .* before: .* has it, and was there",
+        ),
+        (
+            believe_every_generation,
+            ASYNC_MASTER_ASYNC_FLUSH,
+            stories.a_replaced_master_resets_offsets,
+            "which is not in its history",
         ),
     ],
 )

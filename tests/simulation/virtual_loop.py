@@ -17,6 +17,7 @@ from typing import Any
 _Base: Any = base_events.BaseEventLoop
 _current: contextvars.ContextVar["Process | None"] = contextvars.ContextVar("process", default=None)
 BEGIN_S = 1000.0
+SHORTEST_S = 1e-6
 
 
 class Process:
@@ -143,7 +144,10 @@ class VirtualLoop(_Base):  # type: ignore[misc]
     def call_later(
         self, delay: float, callback: Any, *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        return self.call_at(self.now + delay, callback, *args, context=context)
+        # A real clock goes on by itself; here one who waits for what rounding left would wait without end.
+        return self.call_at(
+            self.now + (max(delay, SHORTEST_S) if delay > 0 else delay), callback, *args, context=context
+        )
 
     def run_in_executor(self, _: Any, function: Any, *args: Any) -> "asyncio.Future[Any]":
         assert self.executor is not None

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from grpc_reflection.v1alpha import reflection as grpc_reflection
@@ -28,15 +28,15 @@ from broker_service.replication import flusher
 from broker_service.replication.acknowledgement import AckLevels
 from broker_service.replication.epochs import Epoch
 from broker_service.store import durability
-from broker_service.store.offset_journal import OffsetEntry, OffsetJournal
+from broker_service.store.offset_journal import NEVER, OffsetEntry, OffsetJournal
 from tests.simulation.broker import Broker, NameServer
-from tests.simulation.clients import HOST, Clients
+from tests.simulation.clients import GROUPS, HOST, Clients
 from tests.simulation.disk import Damage
 from tests.simulation.network import Wire
 from tests.simulation.promises import PromiseBroken, Promises
 from tests.simulation.threads import Threading
 from tests.simulation.virtual_loop import VirtualLoop
-from tests.support.memory_files import PAGE, SECTOR
+from tests.support.memory_files import SECTOR
 
 MODES = [AckLevels(sync_master=master, sync_flush=disk) for master in (True, False) for disk in (True, False)]
 JOURNAL_RESERVE = 1 << 16  # 4 MiB would be read and copied all the time
@@ -70,18 +70,28 @@ class World:
         self.loop = VirtualLoop()
         self.threading = Threading(self.loop, random.Random(chance.random()))
         self.wire = Wire(self.loop, random.Random(chance.random()))
-        self.names = [NameServer(self.loop, self.wire, number) for number in range(chance.choice((1, 1, 2)))]
-        settings = {
+        count = chance.choice((1, 1, 2)) if seed // len(MODES) % 4 < 3 else 0
+        self.names = [NameServer(self.loop, self.wire, number) for number in range(count)]
+        self.retention_h = 1 if seed % 3 == 1 else 10**6
+        settings: dict[str, Any] = {
+            "file_reserved_time": self.retention_h,
+            "delete_when": ";".join(f"{hour:02}" for hour in range(24)),
             "broker_role": BrokerRole.SYNC_MASTER if self.levels.sync_master else BrokerRole.ASYNC_MASTER,
             "flush_disk_type": FlushDiskType.SYNC_FLUSH if self.levels.sync_flush else FlushDiskType.ASYNC_FLUSH,
             "namesrv_addr": ";".join(name.address for name in self.names),
         }
-        count = 2 + chance.randrange(2)
         self.brokers = [
-            Broker(self.loop, self.wire, number, random.Random(chance.random()), **settings) for number in range(count)
+            Broker(self.loop, self.wire, number, random.Random(chance.random()), **settings)
+            for number in range(chance.choice((2, 3, 3)))
         ]
+        if not self.names:
+            for broker in self.brokers:  # a slave's counts once it is promoted
+                others = (other.address for other in self.brokers if other is not broker)
+                broker.settings["ha_slave_addresses"] = ";".join(others)
+                broker.master_known = self.brokers[0].address
         self.hosts = [broker.host for broker in self.brokers]
         self.promoted: dict[tuple[Epoch, int], bool] = {}  # (epoch, broker) that an operator made; whether by force
+        self._noted: set[tuple[int, int]] = set()  # (broker, epoch of its role) that are in there
         self.deleted_topics: set[str] = set()
         self.disturbed_at = 0.0
         self.history: list[str] = []
@@ -97,7 +107,8 @@ class World:
     @property
     def mode(self) -> str:
         master = "SYNC_MASTER" if self.levels.sync_master else "ASYNC_MASTER"
-        return f"{master} {'SYNC_FLUSH' if self.levels.sync_flush else 'ASYNC_FLUSH'} {len(self.brokers)} brokers"
+        flush = "SYNC_FLUSH" if self.levels.sync_flush else "ASYNC_FLUSH"
+        return f"{master} {flush} {len(self.brokers)} brokers {len(self.names)} name servers"
 
     # --- a run ----------------------------------------------------------------------------------------------------
 
@@ -185,8 +196,12 @@ class World:
         if self.wire.surprises:
             raise PromiseBroken(f"a servicer failed: {self.wire.surprises[0]}")
         for broker in self.brokers:
+            is_powerless_and_full = broker.is_full and broker.has_lost_files
             may_end = not broker.served_until_its_end and (
-                broker.has_failed_disk or broker.may_refuse_to_start(broker.ended, broker.disk.unread)
+                broker.has_failed_disk
+                or broker.may_refuse_to_start(
+                    broker.ended, broker.disk.unread, is_powerless_and_full=is_powerless_and_full
+                )
             )
             if broker.ended and not may_end:
                 raise PromiseBroken(f"{broker.name} ended by itself: {broker.ended}")
@@ -212,14 +227,20 @@ class World:
     def serving(self) -> list[Broker]:
         return [broker for broker in self.brokers if broker.serves]
 
+    @property
+    def is_quiet(self) -> bool:
+        """The network is whole, and has been for a while."""
+        return not self.wire.cuts and self.wire.delay_s < 0.01 and self.loop.now - self.disturbed_at > QUIET_S
+
     def could_meet(self, broker: Broker, other: Broker) -> bool:
         """Whether a master that started could hear of the other before it went on without it."""
         early = other.is_up and other.started_at <= broker.started_at + 1.0
         return early and self.disturbed_at < broker.started_at - QUIET_S
 
     def could_hear_of(self, broker: Broker, other: Broker) -> bool:
-        """The same where name servers are the ones to tell it, which may have been started just now."""
+        """The same where name servers are the ones to tell it, if there are any, which may have started just now."""
         ways = [(name.host, host) for name in self.names for host in (broker.host, other.host)]
+        ways = ways or [(broker.host, other.host)]
         are_open = not any(self.wire.is_cut(*way) or self.wire.is_cut(*reversed(way)) for way in ways)
         are_up = all(name.is_up for name in self.names)
         return are_up and are_open and self.wire.delay_s < 0.01 and self.could_meet(broker, other)
@@ -237,7 +258,6 @@ class World:
         where = broker.disk.died_in or ("outside",)
         self.deaths["power" if powerless else "kill", *where] += 1
         self.crash_points.add((self.seed, broker.broker_id, broker.run, broker.disk.calls, powerless))
-        self.promises.dies(broker)
         if powerless:
             self.promises.power_goes(broker)
 
@@ -279,7 +299,7 @@ class World:
 
     def query(self, chance: random.Random) -> str | None:
         broker = self._pick(chance, lambda broker: broker.is_up)
-        return None if broker is None else self.clients.query(broker, chance)
+        return None if broker is None else self.clients.query(broker, chance.choice(GROUPS))
 
     def reset(self, chance: random.Random) -> str | None:
         broker = self._pick(chance, lambda broker: broker.is_writable)
@@ -348,7 +368,9 @@ class World:
         broker.start()
         return f"start {broker.name}"
 
-    def restart_name_server(self, chance: random.Random) -> str:
+    def restart_name_server(self, chance: random.Random) -> str | None:
+        if not self.names:
+            return None
         server = chance.choice(self.names)
         self._disturb()
         if server.is_up:
@@ -477,20 +499,15 @@ class World:
         if broker is None:
             return None
         left = chance.choice((0, 0, 1, 2, 3, 6))
-        self.fill_disk(broker, left)
-        return f"the disk of {broker.name} has {left} pages left"
-
-    def fill_disk(self, broker: Broker, left: int = 0) -> None:
-        broker.disk.make_room(left * PAGE)
-        broker.is_full = True
+        broker.fill(left)
         self.faults["full disk"] += 1
+        return f"the disk of {broker.name} has {left} pages left"
 
     def make_room(self, chance: random.Random) -> str | None:
         broker = self._pick(chance, lambda broker: broker.is_full)
         if broker is None:
             return None
-        broker.disk.make_room()
-        broker.is_full, broker.ended = False, ""  # NB: one that is started on a full disk may refuse to
+        broker.make_room()
         return f"{broker.name} has room again"
 
     # --- the network ----------------------------------------------------------------------------------------------
@@ -523,6 +540,16 @@ class World:
         self._disturb()
         return "a message loses a bit"
 
+    def hours_pass(self, chance: random.Random) -> str | None:
+        """Nothing happens for long, and then retention deletes."""
+        if self.retention_h > 1:
+            return None
+        minutes = chance.choice((20, 40, 70))
+        for broker in self.brokers:
+            broker.clock.off_ms += minutes * 60_000
+        self.loop.run_for(10.5)
+        return f"{minutes} minutes pass"
+
     def jump(self, chance: random.Random) -> str:
         broker = chance.choice(self.brokers)
         broker.clock.off_ms += chance.choice((-3_600_000, -60_000, -500, 500, 60_000, 3_600_000))
@@ -548,10 +575,13 @@ class World:
 
     def note_promotions(self) -> None:
         for broker in self.brokers:
-            if broker.serves and broker.is_writable and broker.role_epoch():
-                for epoch in broker.live.epochs.epochs.epochs:
-                    if epoch.epoch == broker.role_epoch():
-                        self.promoted.setdefault((epoch, broker.broker_id), self._force)
+            role = broker.broker_id, broker.role_epoch()
+            if not (broker.serves and broker.is_writable and role[1]) or role in self._noted:
+                continue
+            self._noted.add(role)
+            # Of one that dies before it takes a byte only the epoch of its next start is left.
+            epoch = next(epoch for epoch in broker.live.epochs.epochs.epochs if epoch.epoch >= role[1])
+            self.promoted[epoch, broker.broker_id] = self._force
 
     def fail_over(self, chance: random.Random) -> str | None:
         """The master goes while producers send, and a slave takes its place at once."""
@@ -590,6 +620,30 @@ class World:
         self.loop.run_for(8.0)
         return f"{master.name} dies, {past.name} comes back to name servers that know nothing"
 
+    def tell_who_is_master(self, chance: random.Random) -> str | None:
+        """Where no name server does: an operator restarts a slave with the address of the promoted one."""
+        broker = self._pick(chance, self._follows_the_wrong_one)
+        return None if broker is None else self._restart_as_slave_of_the_master(broker)
+
+    def _follows_the_wrong_one(self, broker: Broker) -> bool:
+        if self.names or not self.promoted or broker.leads or not broker.is_up:
+            return False
+        return broker.live.config.ha_master_address != self._promoted_address if broker.serves else False
+
+    @property
+    def _promoted_address(self) -> str:
+        """Of the master that takes writes; of the last one that was promoted, if there is none."""
+        masters = [broker for broker in self.brokers if broker.is_writable]
+        _, number = list(self.promoted)[-1]
+        best = max(masters, key=lambda master: master.live.epochs.epochs.last, default=self.brokers[number])
+        return best.address
+
+    def _restart_as_slave_of_the_master(self, broker: Broker) -> str:
+        broker.kill()
+        broker.master_known = self._promoted_address
+        broker.start()
+        return f"{broker.name} is restarted as slave of {broker.master_known}"
+
     def demote(self, chance: random.Random) -> str | None:
         """A fenced master is started as a slave; sometimes it dies soon, which is when what was not cut well shows."""
         broker = self._pick(chance, lambda broker: broker.standing is Standing.FENCED)
@@ -597,6 +651,8 @@ class World:
             return None
         broker.kill()
         broker.make_slave()
+        if not self.names and self.promoted:
+            broker.master_known = self._promoted_address
         broker.start()
         if chance.random() < 0.5:
             self.loop.run_for(chance.choice((0.1, 0.5, 2.0)))
@@ -617,8 +673,7 @@ class World:
                 name.start()
         for broker in self.brokers:
             broker.undoom()
-            broker.disk.make_room()
-            broker.is_full, broker.ended = False, ""
+            broker.make_room()
             if broker.has_failed_disk:
                 self.history.append(str(self._restart_on_a_sound_disk(broker, random.Random(broker.broker_id))))
             broker.disk.heal()
@@ -637,11 +692,18 @@ class World:
                     broker.start()
                 elif broker.standing is Standing.FENCED:
                     self.demote(random.Random(step))
+                elif self._follows_the_wrong_one(broker):
+                    self.history.append(self._restart_as_slave_of_the_master(broker))
             if step == 100 and self.promises.tainted:
                 self._rebuild_who_took_over_damage()
             if step > 40 and not any(broker.leads for broker in self.brokers):
                 self._promote_anybody()
+        for broker in self.brokers:
+            for group in GROUPS:
+                self.clients.query(broker, group)
+        self.loop.run_for(1.0)
         self._check(full=True)
+        self.promises.offsets.everybody_has_all()
 
     def _rebuild_who_took_over_damage(self) -> None:
         """Where no checksum looks, a slave may have what its master's disk had damaged; then their logs differ for
@@ -668,6 +730,9 @@ class World:
         if len(masters) != 1:
             return f"{len(masters)} masters take writes"
         master = masters[0].live
+        records = [] if self.promises.tainted else self.promises.records(masters[0])
+        if waiting := self.promises.queues.overdue(masters[0], records):
+            return f"delayed messages are not delivered by {masters[0]}: {waiting}"
         for broker in self.brokers:
             node = broker.live
             if broker is masters[0]:
@@ -712,6 +777,7 @@ def _offsets(node: BrokerNode) -> dict[tuple[str, str, int], OffsetEntry]:
         (group, topic, queue): entry
         for group, topic, queues in node.offsets.everything()
         for queue, entry in queues.items()
+        if entry > NEVER  # which says as much as no entry
     }
 
 
@@ -723,7 +789,7 @@ WEIGHTS = {
     "pull": 8,
     "pull_range": 1,
     "commit": 5,
-    "query": 1,
+    "query": 4,
     "reset": 1,
     "delete_topic": 1,
     "wait": 4,
@@ -751,9 +817,11 @@ WEIGHTS = {
     "slow": 1,
     "corrupt": 1,
     "jump": 1,
+    "hours_pass": 1.5,
     "promote": 4,
     "fail_over": 4,
     "return_of_the_past": 4,
     "demote": 10,
+    "tell_who_is_master": 5,
 }
-ALWAYS = {"send", "start", "demote", "mend", "look_after_disk", "make_room", "restore"}
+ALWAYS = {"tell_who_is_master", "send", "start", "demote", "mend", "look_after_disk", "make_room", "restore"}

@@ -138,9 +138,13 @@ def replay_frame(data: bytes) -> list[record.Record]:
 
 
 def expected_queues(store: MessageStore) -> dict[tuple[str, int], list[tuple[int, int, int]]]:
+    return queues_of(records_of(store))
+
+
+def queues_of(records: Iterable[record.Record]) -> dict[tuple[str, int], list[tuple[int, int, int]]]:
     """Every queue's entries, as the log has them: (queue offset, log offset, tags code)."""
     queues: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
-    for one in records_of(store):
+    for one in records:
         if one.sys_flag & record.SYS_FLAG_TRANSACTION_MASK in (4, 12):
             continue
         code = record.tags_code(one.properties.get("TAGS", ""))

@@ -1,0 +1,321 @@
+"""Committed offsets: what was answered is not read lower by any query afterwards (I7).
+
+Who has an offset is read off the brokers' disks, with a reader of its own (docs/storage_format.md).  What a query has
+to answer follows from docs/replication.md: who has it says it, a master that could have been told says it, and in the
+end everybody does.  Only a reset or the deletion of a topic makes it lower, or the loss of the records before it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rocketsim_proto import message_pb2
+from rocketsim_proto.records.record import Record
+
+if TYPE_CHECKING:
+    from tests.simulation.broker import Broker
+    from tests.simulation.promises import Promises
+    from tests.simulation.world import World
+
+Key = tuple[str, str, int]  # group, topic, queue id
+Point = tuple[int, int, int]  # when a generation was raised: epoch, its id, log offset; zeros for the first one
+ON_ITS_WAY_S = 10.0  # an answer, or what a slave hands over
+SYNCED_WITHIN_S = 8.0  # the journal, 5 s; here 1 s as configured, and what a thread takes
+
+
+class Entry(NamedTuple):
+    """Compared by generation, then offset."""
+
+    generation: int = 0
+    offset: int = -1
+
+
+Table = dict[Key, tuple[Entry, Point]]
+
+
+@dataclass(eq=False)
+class Standing:
+    """What a group has been told of a queue, and who has that."""
+
+    key: Key
+    entry: Entry
+    raised_at: Point
+    since: float
+    holders: set[int] = field(default_factory=set)
+    lost_records: bool = False  # a master went on without what it stands behind
+
+
+class OffsetPromises:
+    """`broken` makes the exception that says which promise is broken."""
+
+    def __init__(self, world: World, promises: Promises, broken: type[AssertionError]) -> None:
+        self._world = world
+        self._promises = promises
+        self._broken = broken
+        self.standing: list[Standing] = []
+        self._ends: dict[int, int] = {}  # broker: the furthest that its log ended, since it was cut
+        self._epochs: dict[int, dict[tuple[int, int], int]] = {}  # number and id: where it begins
+        self._trouble_at: dict[int, float] = {}  # when a disk was full or failed last
+        self._before_power_loss: dict[int, tuple[float, Table]] = {}
+        self._following: dict[tuple[int, int, int, int], float] = {}  # slave, its run, master, its run: since when
+        self.committed = self.queried = 0
+
+    # --- promises, as they are made -------------------------------------------------------------------------------
+
+    def answered_commit(self, broker: Broker, request: Any, response: Any) -> None:
+        offsets = {
+            (request.consumer_group, entry.topic, entry.queue_id): standing
+            for entry, standing in zip(request.entries, response.offsets, strict=True)
+        }
+        for entry in request.entries:
+            key = request.consumer_group, entry.topic, entry.queue_id
+            if offsets[key] < entry.offset:
+                raise self._broken(f"{broker.name}: commit {entry.offset} is answered with {offsets[key]}")
+        self._stands(broker, offsets, response.status)
+
+    def answered_reset(self, broker: Broker, request: Any, response: Any) -> None:
+        offsets = {(request.group, request.topic, entry.queue_id): entry.offset for entry in response.entries}
+        self._stands(broker, offsets, response.status)
+
+    def _stands(self, broker: Broker, offsets: dict[Key, int], status: int) -> None:
+        self.watch()
+        disks = {other.broker_id: on_disk(other) for other in self._world.brokers}
+        is_ok = status == message_pb2.COMMIT_OK and broker.is_writable
+        for key, offset in offsets.items():
+            here, raised_at = disks[broker.broker_id].get(key, NOTHING)
+            if here.offset < offset and not self._may_be_lower(key):
+                raise self._broken(f"{broker.name}: {key} is answered with {offset}, and its disk has {here}")
+            entry = Entry(here.generation, min(here.offset, offset))
+            holders = {number for number, table in disks.items() if table.get(key, NOTHING)[0] >= entry}
+            if (
+                is_ok
+                and self._world.levels.sync_master
+                and not (holders - {broker.broker_id} or self._was_on(key, entry))
+            ):
+                raise self._broken(f"{broker.name}: {key} at {offset} is OK, and on no slave")
+            sure = {other.broker_id for other in self._world.brokers if other.serves or other.was_killed}
+            self.committed += 1
+            standing = Standing(key, entry, raised_at, self._world.loop.now, holders & sure)
+            self.standing = [other for other in self.standing if not _is_less(other, standing)]
+            self.standing.append(standing)
+
+    def _was_on(self, key: Key, entry: Entry) -> bool:
+        """One that lost its power since: its acknowledgement was on its way."""
+        return any(
+            self._world.loop.now - died_at < ON_ITS_WAY_S and table.get(key, NOTHING)[0] >= entry
+            for died_at, table in self._before_power_loss.values()
+        )
+
+    # --- what takes them back -------------------------------------------------------------------------------------
+
+    def power_goes(self, broker: Broker) -> None:
+        """What is not synced may be gone; what is older than some seconds is synced, unless the disk refused."""
+        self._before_power_loss[broker.broker_id] = self._world.loop.now, on_disk(broker)
+        kept = on_disk(broker, durable=True)
+        for standing in self.standing:
+            if broker.broker_id not in standing.holders or kept.get(standing.key, NOTHING)[0] >= standing.entry:
+                continue
+            age_s = self._world.loop.now - max(standing.since, broker.started_at)
+            if age_s > SYNCED_WITHIN_S and not self._had_trouble(broker):
+                raise self._broken(
+                    f"{broker.name} loses with its power {standing.key} {standing.entry}, there for {age_s:.0f} s"
+                )
+            standing.holders.discard(broker.broker_id)
+
+    def _had_trouble(self, broker: Broker) -> bool:
+        self.watch()
+        at = self._trouble_at.get(broker.broker_id, -SYNCED_WITHIN_S)
+        return self._world.loop.now - at < SYNCED_WITHIN_S
+
+    def begins_anew(self, broker: Broker) -> None:
+        for standing in self.standing:
+            standing.holders.discard(broker.broker_id)
+        self._ends.pop(broker.broker_id, None)
+        self._epochs.pop(broker.broker_id, None)
+
+    def watch(self) -> None:
+        """Who follows whom, and whose log was cut: with its end go offsets behind it."""
+        now = self._world.loop.now
+        for broker in self._world.brokers:
+            if broker.is_full or any(fault.nth <= 0 for fault in broker.disk.faults):
+                self._trouble_at[broker.broker_id] = now
+        for broker in self._world.serving():
+            epochs = broker.live.epochs.epochs.epochs
+            starts = {(epoch.epoch, epoch.id): epoch.start_offset for epoch in epochs}
+            before = self._epochs.get(broker.broker_id, starts)
+            end = self._ends.get(broker.broker_id, 0)
+            changed = dict(before.items() ^ starts.items())
+            forks = [start for start in changed.values() if start < end]
+            self._epochs[broker.broker_id] = starts
+            if forks:
+                self._goes_on_from(broker, min(forks))
+                end = 0
+            self._ends[broker.broker_id] = max(end, broker.live.store.end_offset)
+            for standing in self.standing:
+                if not _knows(broker, standing.raised_at):
+                    standing.holders.discard(broker.broker_id)
+        pairs = {
+            (slave.broker_id, slave.run, master.broker_id, master.run)
+            for slave in self._world.serving()
+            for master in self._world.serving()
+            if slave.live.replication_slave.is_following() and slave.live.leadership._followed == master.address
+        }
+        self._following = {pair: self._following.get(pair, now) for pair in pairs}
+
+    def _goes_on_from(self, broker: Broker, fork: int) -> None:
+        ends = self._queue_ends(broker, fork)
+        for standing in self.standing:
+            _, topic, queue_id = standing.key
+            if ends.get((topic, queue_id), 0) < standing.entry.offset:
+                standing.holders.discard(broker.broker_id)
+                standing.lost_records = True
+
+    def becomes_master(self, broker: Broker, start: int) -> None:
+        """Offsets beyond the end of its queues get a new generation, and are lower."""
+        self.watch()
+        ends = self._queue_ends(broker, start)
+        for standing in self.standing:
+            if ends.get(standing.key[1:], 0) < standing.entry.offset:
+                standing.lost_records = True
+
+    def _queue_ends(self, broker: Broker, until: int) -> dict[tuple[str, int], int]:
+        """As the log below that offset has them; of a queue whose records have expired it says nothing."""
+        records = self._promises.records(broker)
+        return {(one.topic, one.queue_id): one.queue_offset + 1 for one in records if one.commit_log_offset < until}
+
+    # --- checking -------------------------------------------------------------------------------------------------
+
+    def answered_query(self, broker: Broker, request: Any, response: Any) -> None:
+        self.watch()
+        self.queried += 1
+        group = request.consumer_group
+        answers = {(group, e.topic, e.queue_id): Entry(e.generation, e.offset) for e in response.entries}
+        for standing in self.standing:
+            if standing.key[0] != group:
+                continue
+            if standing.key not in answers:  # deleted, which raises its generation, or forgotten
+                answers[standing.key] = on_disk(broker).get(standing.key, NOTHING)[0]._replace(offset=-1)
+            answer = answers[standing.key]
+            if not self._is_kept(broker, standing, answer) and (why := self._why(broker, standing)):
+                raise self._broken(f"{broker.name} says {answer} of {standing.key}, at {standing.entry} before: {why}")
+
+    def _is_kept(self, broker: Broker, standing: Standing, found: Entry) -> bool:
+        """Or it is lower as it may be."""
+        if not _knows(broker, standing.raised_at):
+            return True
+        if found.generation == standing.entry.generation:
+            # NB: only a master's word raises a generation; a slave's offsets go back to the end without it.
+            return found.offset >= standing.entry.offset or (standing.lost_records and not broker.leads)
+        is_raised = found.generation > standing.entry.generation
+        may_be_lower = standing.lost_records or self._may_be_lower(standing.key)
+        return is_raised and (may_be_lower or found.offset >= standing.entry.offset)
+
+    def _may_be_lower(self, key: Key) -> bool:
+        group, topic, _ = key
+        return (group, topic) in self._world.clients.resets or topic in self._world.deleted_topics
+
+    def _why(self, broker: Broker, standing: Standing) -> str:
+        """Why the broker has to say it; empty if it need not."""
+        world = self._world
+        if broker.broker_id in standing.holders:
+            return "it had it"
+        if not broker.leads or self._had_trouble(broker) or not world.is_quiet:
+            return ""
+        for other in world.serving():
+            if other.broker_id not in standing.holders or self._had_trouble(other):
+                continue
+            since = self._following.get((other.broker_id, other.run, broker.broker_id, broker.run), world.loop.now)
+            if world.loop.now - since > ON_ITS_WAY_S:
+                return f"{other.name} has it, and follows it"
+            if world.could_meet(broker, other):
+                return f"{other.name} has it, and was there all the time"
+        return ""
+
+    def check_all(self, broker: Broker, records: Iterable[Record]) -> None:
+        """A master takes no generation that was raised in what its log does not have, nor an offset beyond its end."""
+        if not broker.is_writable:
+            return
+        ends = {(one.topic, one.queue_id): one.queue_offset + 1 for one in records}
+        for key, (entry, raised_at) in on_disk(broker).items():
+            if not _knows(broker, raised_at):
+                raise self._broken(f"{broker}: {key} {entry} was raised at {raised_at}, which is not in its history")
+            if entry.offset > ends.get(key[1:], entry.offset):
+                raise self._broken(f"{broker}: {key} {entry} is beyond the queue's end, {ends[key[1:]]}")
+
+    def everybody_has_all(self) -> None:
+        """Once every broker follows the master."""
+        self.watch()
+        for broker in self._world.serving():
+            table = on_disk(broker)
+            for standing in self.standing:
+                found = table.get(standing.key, NOTHING)[0]
+                if standing.holders and not self._is_kept(broker, standing, found):
+                    raise self._broken(f"{broker} has {found} of {standing.key}, which stood at {standing.entry}")
+
+
+NOTHING = Entry(), (0, 0, 0)
+
+
+def _is_less(one: Standing, other: Standing) -> bool:
+    """The other says as much, and at least the same brokers have it."""
+    return one.key == other.key and one.entry <= other.entry and one.holders <= other.holders
+
+
+def _knows(broker: Broker, raised_at: Point) -> bool:
+    """Whether the moment is in the broker's history: the epoch is there, and went on as far.  One that ended without a
+    byte may have been replaced by the next one, of the same start."""
+    number, number_id, log_offset = raised_at
+    if not number or not broker.serves:
+        return True
+    epochs = broker.live.epochs.epochs.epochs
+    for epoch, after in zip(epochs, [*epochs[1:], None], strict=True):
+        if (epoch.epoch, epoch.id) == (number, number_id):
+            return after is None or log_offset <= after.start_offset
+    return any(epoch.start_offset == log_offset and epoch.epoch > number for epoch in epochs)
+
+
+def on_disk(broker: Broker, *, durable: bool = False) -> Table:
+    """Entries, deleted ones with offset -1, too, and when their generations were raised."""
+
+    def read(path: str) -> bytes:
+        return broker.disk.content(broker.root / path, durable=durable)
+
+    def read_json(path: str) -> dict[str, Any]:
+        content = read(path) or read(f"{path}.bak")
+        return json.loads(content) if content.strip(b"\0") else {}
+
+    table: Table = {}
+    for name, queues in read_json("config/consumerOffset.json").get("offsetTable", {}).items():
+        topic, _, group = name.partition("@")
+        for queue, offset in queues.items():
+            table[group, topic, int(queue)] = Entry(0, offset), (0, 0, 0)
+    raised = read_json("rocketsim/offset_generations.json")
+    for name, queues in raised.get("generations", {}).items():
+        topic, _, group = name.partition("@")
+        for queue, (generation, offset) in queues.items():
+            key = group, topic, int(queue)
+            written = table.get(key, NOTHING)[0].offset
+            number, number_id, at = raised.get("raisedAt", {}).get(name, {}).get(queue, (0, 0, 0))
+            offset = written if written >= 0 <= offset else offset
+            table[key] = Entry(generation, offset), (number, number_id, at)
+    names = [path.name for path in broker.disk.files_below(broker.root / "rocketsim")]
+    rotated = sorted((name for name in names if re.fullmatch(r"offsets\.journal\.\d+", name)), key=_number)
+    for name in (*rotated, "offsets.journal"):
+        for line in read(f"rocketsim/{name}").partition(b"\0")[0].split(b"\n"):
+            try:
+                group, topic, queues, *replaces = json.loads(line.partition(b" ")[2])
+            except ValueError:
+                continue  # torn
+            for queue, (generation, offset, *raised_at) in queues.items():
+                key, entry = (group, topic, int(queue)), Entry(generation, offset)
+                if replaces or entry > table.get(key, NOTHING)[0]:
+                    table[key] = entry, tuple(raised_at[0]) if raised_at else (0, 0, 0)
+    return table
+
+
+def _number(name: str) -> int:
+    return int(name.rpartition(".")[2])

@@ -1,0 +1,161 @@
+"""What is promised of queues: one record for each offset, order, retention, and delayed messages.
+
+Answers are held against each other and against the log's bytes, record by record.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from rocketsim_proto.records import record
+from rocketsim_proto.records.record import Record
+from rocketsim_proto.reserved import SCHEDULE_TOPIC
+
+if TYPE_CHECKING:
+    from tests.simulation.broker import Broker
+    from tests.simulation.promises import Message
+    from tests.simulation.world import World
+
+DELAYS_MS = {1: 1000, 2: 3000}  # as the brokers are configured
+
+
+class _Told(NamedTuple):
+    """When somebody heard of the message, and which one of which call it is."""
+
+    at: float
+    message: Message
+    number: int
+    place: int
+
+
+class QueuePromises:
+    """`broken` makes the exception that says which promise is broken."""
+
+    def __init__(self, world: World, broken: type[AssertionError]) -> None:
+        self._world = world
+        self._broken = broken
+        self._told: defaultdict[tuple[str, int], dict[int, _Told]] = defaultdict(dict)
+        self._first: dict[int, int] = {}
+        self._was_full: set[int] = set()
+        self.delivered: set[bytes] = set()
+        self.expired = 0
+
+    # --- order ----------------------------------------------------------------------------------------------------
+
+    def known(self, one: Record) -> Message | None:
+        """What somebody was told is at that offset of its queue."""
+        told = self._told[one.topic, one.queue_id].get(one.queue_offset)
+        return told.message if told else None
+
+    def told(self, message: Message, one: Record) -> None:
+        """A producer or a consumer hears where the record is: there is no other, and it is behind everything that
+        somebody had heard of when it was sent, and behind what was sent before it in the same call."""
+        queue = one.topic, one.queue_id
+        known = self.known(one)
+        if known is not None and not known.excused and known.data != message.data:
+            raise self._broken(
+                f"{message.what}: offset {one.queue_offset} of {queue} was {known.data[-40:]!r} at {known.begin}, and "
+                f"is {message.data[-40:]!r} at {message.begin}"
+            )
+        number, place = _sent_as(one.body)
+        sent_at = self._world.clients.sent_at[number]
+        for offset, other in self._told[queue].items():
+            if other.message.excused or offset == one.queue_offset:
+                continue
+            is_behind = other.at < sent_at or (other.number == number and other.place < place)
+            is_before = other.number == number and other.place > place
+            if (is_behind and offset > one.queue_offset) or (is_before and offset < one.queue_offset):
+                raise self._broken(
+                    f"{message.what} has offset {one.queue_offset} of {queue}, and {other.message.what}, which was "
+                    f"{'there when it was sent' if is_behind else 'sent behind it'}, has {offset}"
+                )
+        self._told[queue][one.queue_offset] = _Told(self._world.loop.now, message, number, place)
+
+    def answer_is_in_order(self, broker: Broker, wanted: int, records: Sequence[Record | None]) -> None:
+        """What a pull gives is one record behind the other, and none from before what it asked for; None: damaged."""
+        offsets = [-1 if one is None else one.queue_offset for one in records]
+        first = max(offsets[0], wanted)
+        if any(offset not in (-1, at) for at, offset in enumerate(offsets, start=first)) and -1 != offsets[0]:
+            raise self._broken(f"{broker.name} gives offsets {offsets} to a pull from {wanted}")
+
+    def offsets_are_dense(self, broker: Broker, records: Iterable[Record]) -> None:
+        queues = defaultdict(list)
+        for one in records:
+            if one.topic not in self._world.deleted_topics:
+                queues[one.topic, one.queue_id].append(one.queue_offset)
+        for queue, offsets in queues.items():
+            if any(other != offset + 1 for offset, other in pairwise(offsets)):
+                raise self._broken(f"{broker}: queue {queue} has offsets {offsets}")
+
+    # --- retention ------------------------------------------------------------------------------------------------
+
+    def nothing_young_goes(self, broker: Broker, first: int, messages: Iterable[Message]) -> None:
+        """Of a log that begins at `first` now.  Only a full disk loses what is younger than the retention time."""
+        was_full = broker.is_full or broker.broker_id in self._was_full
+        self._was_full.discard(broker.broker_id)
+        if broker.is_full:
+            self._was_full.add(broker.broker_id)
+        if first == self._first.get(broker.broker_id, 0):
+            return
+        self._first[broker.broker_id] = first
+        # A file counts by when it was last written to, which a clock that was put back may have said wrong.
+        last_ms = self._store_time_at(broker, first)
+        for message in messages:
+            if message.begin >= first or message.excused or broker.broker_id not in message.holders:
+                continue
+            age_ms = broker.clock.now_ms() - min(record.decode(message.data).store_timestamp, last_ms)
+            if age_ms < self._world.retention_h * 3_600_000 and not was_full and not message.has_expired:
+                raise self._broken(f"{broker} has deleted {message.what}, which is {age_ms / 60_000:.0f} minutes old")
+            self.expired += not message.has_expired
+            message.has_expired = True
+
+    def _store_time_at(self, broker: Broker, offset: int) -> int:
+        """Of the record that begins there; no limit where there is none."""
+        size = int.from_bytes(broker.log(offset, offset + 4, as_written=True), "big")
+        try:
+            return record.decode(broker.log(offset, offset + size, as_written=True)).store_timestamp
+        except (record.RecordError, struct.error):
+            return broker.clock.now_ms()
+
+    # --- delayed messages -----------------------------------------------------------------------------------------
+
+    def delayed_come_once_and_in_time(self, broker: Broker, records: Sequence[Record]) -> None:
+        waiting = {one.body: one for one in records if one.topic == SCHEDULE_TOPIC}
+        delivered: set[bytes] = set()
+        for one in records:
+            sent = self._world.clients.delayed.get(one.body)
+            if sent is None or one.topic == SCHEDULE_TOPIC:
+                continue
+            topic, queue_id, level = sent
+            if one.body in delivered:
+                raise self._broken(f"{broker}: the delayed message {one.body[:20]!r} is delivered twice")
+            delivered.add(one.body)
+            if (one.topic, one.queue_id) != (topic, queue_id):
+                raise self._broken(f"{broker}: {one.body[:20]!r} is in {one.topic}:{one.queue_id}, sent to {sent}")
+            stored = waiting.get(one.body)
+            early_ms = stored.store_timestamp + DELAYS_MS[level] - one.store_timestamp if stored is not None else 0
+            if early_ms > 0:
+                raise self._broken(f"{broker}: {one.body[:20]!r} is delivered {early_ms} ms before its time")
+        self.delivered |= delivered
+
+    def overdue(self, broker: Broker, records: Sequence[Record]) -> list[bytes]:
+        """Delayed messages in the log whose time has come by the broker's clock, and that are not delivered."""
+        delivered = {one.body for one in records if one.topic != SCHEDULE_TOPIC}
+        now_ms = broker.clock.now_ms()
+        return [
+            one.body[:20]
+            for one in records
+            if one.topic == SCHEDULE_TOPIC
+            and one.body not in delivered
+            and one.store_timestamp + DELAYS_MS[one.queue_id + 1] <= now_ms
+        ]
+
+
+def _sent_as(body: bytes) -> tuple[int, int]:
+    """The number of the call that sent it, and its place there."""
+    number, _, place = body.partition(b" ")[0].partition(b".")
+    return int(number), int(place)
