@@ -90,10 +90,12 @@ class Disk(MemoryFiles):
     # --- what it does by itself -----------------------------------------------------------------------------------
 
     def damage(self, path: Path, begin: int, became: bytes) -> Damage | None:
-        """Those bytes are others now; None if they are the same as before."""
+        """Those bytes are others now; None if they are the same as before, or were damaged once already."""
         were = self.content(path, durable=False)[begin : begin + len(became)]
         became = became[: len(were)]
-        if were == became:
+        end = begin + len(became)
+        was_damaged = any(item.path == path and item.begin < end and begin < item.end for item in self.damages)
+        if were == became or was_damaged:
             return None
         self.poke(path, begin, became)
         self.damages.append(Damage(path, begin, were, became))
