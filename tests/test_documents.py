@@ -31,3 +31,16 @@ def test_every_word_of_run_that_is_named_exists(path):
     known = re.findall(r"^([a-z]+)\)$", (ROOT / "run").read_text(), re.M)
     assert "setup" in known
     assert set(re.findall(r"\./run ([a-z]+)", path.read_text())) <= set(known)
+
+
+def test_every_decision_table_that_the_code_cites_is_documented():
+    documented = set(re.findall(r"^## (D\d\w?):", (ROOT / "docs/decision_tables.md").read_text(), re.M))
+    packages = ("broker_service", "rocketsim_client", "rocketsim_source", "rocketsim_cli", "proto", "tests")
+    cited = {
+        table: path.name
+        for package in packages
+        for path in (ROOT / package).rglob("*.py")
+        for table in re.findall(r"[Tt]ables? (D\d\w?)", path.read_text())
+    }
+    assert {"D1", "D3", "D5", "D8"} <= cited.keys()
+    assert cited.keys() <= documented, cited
