@@ -64,6 +64,9 @@ class LogEpoch(NamedTuple):
     epoch_id: int = 0
 
 
+NO_EPOCH = LogEpoch()
+
+
 @dataclass(frozen=True, slots=True)
 class QueueAppend:
     """`count` records of one queue got consecutive queue offsets from `first_queue_offset` on."""

@@ -220,15 +220,21 @@ class Cluster(Router):
         expression: str = "*",
         max_frame_bytes: int = FRAME_BYTES,
         max_failures: int = 4,
+        read_in: Mapping[MessageQueue, LogEpoch] | None = None,
     ) -> Iterator[PullFrame]:
         """The records of `ranges` in large frames, starting at the member that `broker_id_hint` names.
 
         A broker that breaks off or falls silent is left, and the rest read from another member of the name
         (`only_this`: from nowhere else); gives up after `max_failures` failures without a frame between them.  A range
         that a broker ends early (`Segment.status`) is not asked for again: that decision is the caller's.
+
+        `read_in`: the epoch of the log's end when a queue's `until_offset` was known (`QueueBounds.log_epoch`).  Where
+        the queue ended in it before, its range ends there with OFFSET_TRUNCATED: other messages may be behind it now.
         """
         expression = TagExpression.parse(expression).text
         progress = RangeProgress(ranges)
+        asked = (read_in or {}).items()
+        epochs = {(queue.topic, queue.queue_id): epoch for queue, epoch in asked if queue.broker_name == broker_name}
         tried: list[str] = []
         failures = 0
         failure: RocketSimError | None = None
@@ -247,6 +253,7 @@ class Cluster(Router):
                 expression=expression,
                 max_frame_bytes=max_frame_bytes,
                 timeout_s=max(STREAM_DEADLINE_S, self.timeout_s),
+                read_in=epochs,
             )
             before = progress.total()
             try:

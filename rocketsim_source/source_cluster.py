@@ -86,6 +86,7 @@ class SourceCluster(Protocol):
         group: str,
         expression: str,
         frame_bytes: int,
+        read_in: ReadIn | None = None,
     ) -> Iterator["PullFrame"]:
         """Ranges of one broker name as frames, starting at that broker id.  Closing the iterator ends the call."""
 
@@ -210,6 +211,7 @@ class ClientCluster:
         group: str,
         expression: str,
         frame_bytes: int,
+        read_in: ReadIn | None = None,
     ) -> Iterator["PullFrame"]:
         return self.client.pull_range(
             ranges[0].queue.broker_name,
@@ -219,6 +221,7 @@ class ClientCluster:
             group=group,
             expression=expression,
             max_frame_bytes=frame_bytes,
+            read_in=read_in,
         )
 
     def members(self, queue: MessageQueue) -> dict[int, bool]:

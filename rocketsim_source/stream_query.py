@@ -178,7 +178,8 @@ class StreamQuery:
             for queue, until in end.offsets.items()
             if queue in start.offsets  # else it is new, and starts there
         ]
-        return plan_partitions(ranges, self.options, self._cluster, end.split or parallelism_now(self.options))
+        parallelism = end.split or parallelism_now(self.options)
+        return plan_partitions(ranges, self.options, self._cluster, parallelism, end.read_in)
 
     def _from(self, queue: MessageQueue, start: int, until: int) -> int:
         if start <= until:

@@ -108,7 +108,16 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
     @maps_stream_errors
     async def PullRange(self, request: pb.PullRangeRequest, context: Context[Any, Any]) -> AsyncIterator[bytes]:
         """Frames as they travel: see `add_to_server`."""
-        ranges = [Range(item.topic, item.queue_id, item.from_offset, item.until_offset) for item in request.ranges]
+        ranges = [
+            Range(
+                item.topic,
+                item.queue_id,
+                item.from_offset,
+                item.until_offset,
+                LogEpoch(item.read_in.epoch, item.read_in.epoch_id),
+            )
+            for item in request.ranges
+        ]
         frames = self._ranges.pull_range(
             request.consumer_group, ranges, request.sub_expression, request.expression_type, request.max_frame_bytes
         )

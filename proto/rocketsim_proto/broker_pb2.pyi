@@ -157,16 +157,18 @@ class PullResponse(_message.Message):
 class PullRangeRequest(_message.Message):
     __slots__ = ("consumer_group", "ranges", "sub_expression", "expression_type", "max_frame_bytes")
     class Range(_message.Message):
-        __slots__ = ("topic", "queue_id", "from_offset", "until_offset")
+        __slots__ = ("topic", "queue_id", "from_offset", "until_offset", "read_in")
         TOPIC_FIELD_NUMBER: _ClassVar[int]
         QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
         FROM_OFFSET_FIELD_NUMBER: _ClassVar[int]
         UNTIL_OFFSET_FIELD_NUMBER: _ClassVar[int]
+        READ_IN_FIELD_NUMBER: _ClassVar[int]
         topic: str
         queue_id: int
         from_offset: int
         until_offset: int
-        def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., from_offset: _Optional[int] = ..., until_offset: _Optional[int] = ...) -> None: ...
+        read_in: LogEpoch
+        def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., from_offset: _Optional[int] = ..., until_offset: _Optional[int] = ..., read_in: _Optional[_Union[LogEpoch, _Mapping]] = ...) -> None: ...
     CONSUMER_GROUP_FIELD_NUMBER: _ClassVar[int]
     RANGES_FIELD_NUMBER: _ClassVar[int]
     SUB_EXPRESSION_FIELD_NUMBER: _ClassVar[int]

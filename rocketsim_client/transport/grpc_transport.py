@@ -10,7 +10,7 @@ from rocketsim_proto import bytes_field
 from rocketsim_proto.broker_pb2_grpc import BrokerStub
 
 from rocketsim_client.errors import BadAnswer
-from rocketsim_client.model import GetMessageStatus, LogEpoch, MessageQueue, PullFrame, QueueBounds, Ranges
+from rocketsim_client.model import NO_EPOCH, GetMessageStatus, LogEpoch, MessageQueue, PullFrame, QueueBounds, Ranges
 from rocketsim_client.transport.channels import Channels, local_ipv4
 from rocketsim_client.transport.grpc_answers import acknowledged, commit_status, pull_frame, queue_bounds
 from rocketsim_client.transport.grpc_name_servers import GrpcNameServers
@@ -86,7 +86,7 @@ class GrpcTransport(GrpcNameServers):
             expression_type="TAG",
             suspend_timeout_ms=call.suspend_timeout_ms,
             commit_offset=call.commit_offset,
-            read_in=pb.LogEpoch(**call.read_in._asdict()) if call.read_in.epoch else None,
+            read_in=_epoch(call.read_in),
         )
         answer = self.channels.call(address, BrokerStub, "Pull", request, timeout_s)
         return PullAnswer(
@@ -112,6 +112,7 @@ class GrpcTransport(GrpcNameServers):
         expression: str,
         max_frame_bytes: int,
         timeout_s: float,
+        read_in: Mapping[tuple[str, int], LogEpoch] | None = None,
     ) -> Iterator[PullFrame]:
         request = pb.PullRangeRequest(
             consumer_group=group,
@@ -121,6 +122,7 @@ class GrpcTransport(GrpcNameServers):
                     queue_id=one.queue_id,
                     from_offset=one.from_offset,
                     until_offset=one.until_offset,
+                    read_in=_epoch((read_in or {}).get((one.topic, one.queue_id), NO_EPOCH)),
                 )
                 for one in ranges
             ],
@@ -186,3 +188,7 @@ class GrpcTransport(GrpcNameServers):
         if len(answer.offsets) != len(timestamps):
             raise BadAnswer(f"{address} answered {len(answer.offsets)} of {len(timestamps)} searches", address=address)
         return dict(zip(timestamps, answer.offsets, strict=True))
+
+
+def _epoch(epoch: LogEpoch) -> pb.LogEpoch | None:
+    return pb.LogEpoch(epoch=epoch.epoch, epoch_id=epoch.epoch_id) if epoch.epoch else None

@@ -127,6 +127,7 @@ class Transport(Protocol):
         expression: str,
         max_frame_bytes: int,
         timeout_s: float,
+        read_in: Mapping[tuple[str, int], LogEpoch] | None = None,
     ) -> Iterator[PullFrame]: ...
 
     def commit_offsets(

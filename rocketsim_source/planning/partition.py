@@ -5,21 +5,27 @@ from collections.abc import Sequence
 
 from pyspark.sql.datasource import InputPartition
 
-from rocketsim_client.model import MessageQueue, OffsetRange
+from rocketsim_client.model import LogEpoch, MessageQueue, OffsetRange
 from rocketsim_source.options.source_options import SourceOptions
 from rocketsim_source.partition_numbers import refuse_collisions
 from rocketsim_source.planning.splits import Parallelism
-from rocketsim_source.source_cluster import SourceCluster
+from rocketsim_source.source_cluster import ReadIn, SourceCluster
 
 
 class QueueRangesPartition(InputPartition):
     """Ranges in the order in which they are read.
 
-    `hints` says which broker id to ask first for a queue (from a probe).
+    `hints` says which broker id to ask first for a queue (from a probe), `read_in` in which epoch it was planned.
     """
 
-    def __init__(self, ranges: Sequence[OffsetRange], hints: dict[MessageQueue, int] | None = None) -> None:
+    def __init__(
+        self,
+        ranges: Sequence[OffsetRange],
+        hints: dict[MessageQueue, int] | None = None,
+        read_in: dict[MessageQueue, LogEpoch] | None = None,
+    ) -> None:
         super().__init__(None)
+        self.read_in = read_in or {}
         self.ranges = list(ranges)
         self.hints = hints or {}
 
@@ -34,8 +40,13 @@ def parallelism_now(options: SourceOptions) -> Parallelism:
 
 
 def plan_partitions(
-    ranges: Sequence[OffsetRange], options: SourceOptions, cluster: SourceCluster, parallelism: Parallelism
+    ranges: Sequence[OffsetRange],
+    options: SourceOptions,
+    cluster: SourceCluster,
+    parallelism: Parallelism,
+    read_in: ReadIn | None = None,
 ) -> list[InputPartition]:
+    epochs = read_in or {}
     if options.schema_profile == "kafka":
         refuse_collisions(queue_range.queue.broker_name for queue_range in ranges)
     planned = parallelism.partitions(ranges)
@@ -45,7 +56,11 @@ def plan_partitions(
         else {}
     )
     return [
-        QueueRangesPartition(pieces, {r.queue: hints[r.queue] for r in pieces if r.queue in hints})
+        QueueRangesPartition(
+            pieces,
+            {r.queue: hints[r.queue] for r in pieces if r.queue in hints},
+            {r.queue: epochs[r.queue] for r in pieces if r.queue in epochs},
+        )
         for pieces in planned
     ]
 

@@ -50,7 +50,8 @@ def read_partition(
     partition: QueueRangesPartition, schema: StructType, options: SourceOptions
 ) -> Iterator[pa.RecordBatch]:
     decoder = Decoder(schema, options)
-    fetch = RangeFetch(worker_cluster(options), partition.ranges, worker_hints(options, partition.hints), options)
+    hints = worker_hints(options, partition.hints)
+    fetch = RangeFetch(worker_cluster(options), partition.ranges, hints, options, read_in=partition.read_in)
     for fetched in fetch.frames():
         given = 0
         try:

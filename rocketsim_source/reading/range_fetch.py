@@ -31,7 +31,7 @@ from rocketsim_source.options.data_loss import DELETED, TRIMMED, TRUNCATED
 from rocketsim_source.options.source_options import SourceOptions
 from rocketsim_source.reading.prefetch import FrameLate, prefetched
 from rocketsim_source.reading.unreadable import Place, Unreadable
-from rocketsim_source.source_cluster import SourceCluster
+from rocketsim_source.source_cluster import ReadIn, SourceCluster
 
 if TYPE_CHECKING:
     from rocketsim_client.model import PullFrame, Segment
@@ -93,7 +93,9 @@ class Stuck:
 
 
 class RangeFetch:
-    """`hints` say whom to ask first for a queue, and get what brokers suggest, for the tasks that come later."""
+    """`hints` say whom to ask first for a queue, and get what brokers suggest, for the tasks that come later.
+    `read_in`: the epochs in which the ranges were planned.
+    """
 
     def __init__(
         self,
@@ -102,6 +104,7 @@ class RangeFetch:
         hints: MutableMapping[MessageQueue, int],
         options: SourceOptions,
         *,
+        read_in: ReadIn | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -111,6 +114,7 @@ class RangeFetch:
         self._hints = dict(hints)  # this task's own
         self._learned = hints
         self._options = options
+        self._read_in = read_in or {}
         self._clock = clock
         self._sleep = sleep
         self._failures = 0
@@ -187,6 +191,7 @@ class RangeFetch:
             group=self._options.pull_group,
             expression=self._options.sub_expression,
             frame_bytes=self._options.pull_max_bytes,
+            read_in=self._read_in,
         )
         self._answering = target
         try:
@@ -311,7 +316,15 @@ class RangeFetch:
             self._lost(queue, at, min(segment.min_offset, until))
             self._at[stuck.index] = min(max(at, segment.min_offset), until)
             return
-        what = f"ends at {segment.max_offset}, but was planned to be read from {at} to {until} ({segment.status.name})"
+        if segment.status == GetMessageStatus.OFFSET_TRUNCATED:
+            what = (
+                f"was planned to be read from {at} to {until}, but a broker that did not have all of that was promoted "
+                f"since: from {segment.next_offset} on its records are others, or none"
+            )
+        else:
+            what = (
+                f"ends at {segment.max_offset}, but was planned to be read from {at} to {until} ({segment.status.name})"
+            )
         self._options.data_loss.allow(TRUNCATED, queue, what)
         logger.warning("data loss allowed by the options: %s %s", queue, what)
         self._at[stuck.index] = until

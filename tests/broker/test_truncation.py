@@ -2,8 +2,10 @@
 (KIP-320).
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,12 @@ from broker_service.errors import ServiceNotAvailable
 from broker_service.model import BrokerRole, GetMessageStatus, LogEpoch
 from broker_service.node import BrokerNode
 from broker_service.store.message_store import MessageStore
+from rocketsim_client.model import LogEpoch as ClientEpoch
+from rocketsim_client.model import MessageQueue, OffsetRange
+from rocketsim_source.options.data_loss import DataLossError
+from rocketsim_source.options.source_options import source_options
+from rocketsim_source.reading.range_fetch import RangeFetch
+from rocketsim_source.source_cluster import ClientCluster
 from tests.broker.test_pair import QUICK, SLAVE
 from tests.support.brokers import name_server, put, running, stub_of
 from tests.support.polling import until
@@ -78,6 +86,59 @@ async def test_a_consumer_beyond_that_is_told_and_one_in_front_of_it_goes_on(tmp
         assert (await pull(master, 30, LogEpoch())).status is GetMessageStatus.FOUND, "who does not say is not told"
 
 
+async def range_of(node: BrokerNode, *ranges: pb.PullRangeRequest.Range) -> list[tuple[int, int, int, str]]:
+    """What one call gives: range, records, next offset, status."""
+    given: list[tuple[int, int, int, str]] = []
+    async with stub_of(node) as stub:
+        async for frame in stub.PullRange(pb.PullRangeRequest(ranges=ranges, max_frame_bytes=1), timeout=10):
+            for part in frame.segments:
+                status = pb.PullResponse.GetMessageStatus.Name(part.status)
+                given.append((part.range_index, part.count, part.next_offset, status))
+    return given
+
+
+def planned(begin: int, end: int, read_in: LogEpoch, queue_id: int = 0) -> pb.PullRangeRequest.Range:
+    epoch = pb.LogEpoch(epoch=read_in.epoch, epoch_id=read_in.epoch_id)
+    return pb.PullRangeRequest.Range(topic="t", queue_id=queue_id, from_offset=begin, until_offset=end, read_in=epoch)
+
+
+@pytest.mark.parametrize("regrown", [50, 0])
+async def test_a_range_ends_where_the_epoch_it_was_planned_in_did(tmp_path: Path, regrown: int) -> None:
+    async with promoted(tmp_path) as (master, before):
+        if regrown:
+            await put(master, "t", *[b"other"] * regrown)
+        for begin, there in ((8, 2), (10, 0), (20, 0)):
+            given = await range_of(master, planned(begin, 30, before), planned(0, 4, before))
+            of_first = [part for part in given if part[0] == 0]
+            assert sum(count for _, count, *_ in of_first) == there
+            assert of_first[-1] == (0, 0, begin + there, "OFFSET_TRUNCATED")
+            assert sum(count for number, count, *_ in given if number == 1) == 4, "all of it is there"
+        assert sum(count for _, count, *_ in await range_of(master, planned(0, 10, before))) == 10
+        now = await range_of(master, planned(0, 30, LogEpoch()))
+        assert sum(count for _, count, *_ in now) == min(30, 10 + regrown), "who does not say is not told"
+
+
+async def test_a_batch_planned_before_a_promotion_gives_no_row_that_came_after_it(tmp_path: Path) -> None:
+    """The source's own fetch, over real calls: what is gone is a loss, and nothing takes its place."""
+    async with promoted(tmp_path) as (master, before):
+        await put(master, "t", *[b"other"] * 50)
+        queue_range = OffsetRange(MessageQueue("t", "broker-a", 0), 8, 30)
+        read_in = {queue_range.queue: ClientEpoch(*before)}
+
+        def fetched(**given: str) -> list[int]:
+            brokers = f"broker-a=0@{master.address}"
+            options = source_options({"subscribe": "t", "brokers": brokers, **given}, streaming=True)
+            with options.connection.open() as cluster:
+                fetch = RangeFetch(ClientCluster(cluster), [queue_range], {}, options, read_in=read_in)
+                return [int(offset) for frame in fetch.frames() for offset in frame.records.queue_offset]
+
+        with pytest.raises(
+            DataLossError, match="from 10 to 30, but a broker that did not have all of that was promoted"
+        ):
+            await asyncio.to_thread(fetched)
+        assert await asyncio.to_thread(partial(fetched, failOnDataLoss="false")) == [8, 9]
+
+
 async def test_a_plain_restart_alarms_nobody(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         await put(node, "t", *[b"x"] * 10)
@@ -86,6 +147,7 @@ async def test_a_plain_restart_alarms_nobody(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         assert node.broker.log_epoch != before
         await put(node, "t", *[b"y"] * 5)
+        assert {status for *_, status in await range_of(node, planned(0, 10, before))} <= {"FOUND"}
         assert ends(await bounds(node, before)) == {before: [10, 0]}
         found = await pull(node, 10, before)
         assert (found.count, found.read_in) == (5, node.broker.log_epoch)

@@ -222,6 +222,7 @@ class MemoryCluster:
         group: str,
         expression: str,
         frame_bytes: int,
+        read_in: ReadIn | None = None,
     ) -> Iterator[PullFrame]:
         """As the client does it: the broker asked for, else another; a broken one is left at once, where it stood."""
         order = [broker_id, *(other for other in sorted(self.brokers) if other != broker_id)]

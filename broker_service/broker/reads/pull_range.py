@@ -1,10 +1,10 @@
 """RangePath: ranges of many queues as a stream of large frames, each with its suggestion; what feeds Spark."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from typing import NamedTuple
 
 from broker_service import cold_reads
@@ -14,7 +14,7 @@ from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.reads.access import ReadAccess
 from broker_service.broker.reads.subscription import tags_codes_of
 from broker_service.errors import InvalidParameter, ServiceNotAvailable
-from broker_service.model import MASTER_ID, GetMessageStatus
+from broker_service.model import MASTER_ID, NO_EPOCH, GetMessageStatus, LogEpoch
 
 DEFAULT_FRAME_BYTES = 1 << 20
 
@@ -24,6 +24,7 @@ class Range(NamedTuple):
     queue_id: int
     from_offset: int
     until_offset: int
+    read_in: LogEpoch = NO_EPOCH  # of the log's end when `until_offset` was known
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +67,10 @@ class RangePath:
             yield self._refused_ranges(ranges)
             return
         frame_bytes = min(max_frame_bytes or DEFAULT_FRAME_BYTES, self._broker.config.pull_range_max_frame_bytes)
+        epochs = {item.read_in for item in ranges}
         index, offset, entries = 0, ranges[0].from_offset if ranges else 0, 0
         while index < len(ranges):
-            make = partial(self._frame, ranges, index, offset, tags, frame_bytes, group, entries)
+            make = partial(self._frame, ranges, epochs, index, offset, tags, frame_bytes, group, entries)
             frame, index, offset = await cold_reads.read(self._broker.store, make)
             entries = len(frame.sizes) // 4 + 16  # the next frame will have about as many
             self._traffic.add(sum(segment.count for segment in frame.segments), sum(map(len, frame.records)))
@@ -81,6 +83,7 @@ class RangePath:
     def _frame(
         self,
         ranges: Sequence[Range],
+        epochs: set[LogEpoch],
         index: int,
         offset: int,
         tags: frozenset[int] | None,
@@ -89,19 +92,24 @@ class RangePath:
         entries: int,
     ) -> tuple[Frame, int, int]:
         """The next frame, and where the one after it begins."""
+        # Before each frame: a slave may be promoted, or cut its log, between two of them.
+        ends = {epoch: end for epoch in epochs if (end := self._broker.end_of(epoch)) is not None}
         wanted = chain([ranges[index]._replace(from_offset=offset)], islice(ranges, index + 1, None))
-        found = self._broker.store.read_ranges(wanted, frame_bytes, tags, entries)
-        segments = [
-            Segment(
-                index + answer.span_index,
-                answer.count,
-                answer.next_offset,
-                answer.min_offset,
-                answer.max_offset,
-                answer.status,
+        known = map(self._within, wanted, repeat(ends)) if ends else wanted
+        spans = ((item.topic, item.queue_id, item.from_offset, item.until_offset) for item in known)
+        found = self._broker.store.read_ranges(spans, frame_bytes, tags, entries)
+        segments = []
+        for answer in found.answers:
+            number = index + answer.span_index
+            segment = Segment(
+                number, answer.count, answer.next_offset, answer.min_offset, answer.max_offset, answer.status
             )
-            for answer in found.answers
-        ]
+            asked_from = offset if number == index else ranges[number].from_offset
+            truncated = self._truncated(ranges[number], ends, asked_from, segment) if ends else None
+            if truncated is None or segment.status in _GOES_ON:
+                segments.append(segment)
+            if truncated is not None:
+                segments.append(truncated)
         suggestion = self._access.policy(group).suggested_broker_id(from_slave=found.suggest_pull_from_slave)
         last = segments[-1]
         index, offset = last.range_index, last.next_offset
@@ -109,6 +117,22 @@ class RangePath:
             index += 1
             offset = ranges[index].from_offset if index < len(ranges) else 0
         return Frame(found.records, found.sizes, segments, suggestion), index, offset
+
+    def _within(self, wanted: Range, ends: Mapping[LogEpoch, int]) -> Range:
+        """What of the range was there when it was planned, and still is."""
+        if wanted.read_in not in ends:
+            return wanted
+        end = self._broker.store.queue_end_at(wanted.topic, wanted.queue_id, ends[wanted.read_in])
+        return wanted._replace(until_offset=max(wanted.from_offset, min(end, wanted.until_offset)))
+
+    def _truncated(
+        self, wanted: Range, ends: Mapping[LogEpoch, int], asked_from: int, segment: Segment
+    ) -> Segment | None:
+        """What ends a range behind the last of its records that are still here; retention is said first."""
+        end, at = self._within(wanted, ends).until_offset, max(asked_from, segment.next_offset)
+        if at < end or end == wanted.until_offset or segment.status is GetMessageStatus.OFFSET_TOO_SMALL:
+            return None
+        return replace(segment, count=0, next_offset=at, status=GetMessageStatus.OFFSET_TRUNCATED)
 
     def _check_ranges(self, group_name: str, ranges: Sequence[Range]) -> SubscriptionGroup:
         group = self._access.group(group_name) if group_name else self._access.nobodys_group()
