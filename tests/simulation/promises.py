@@ -290,7 +290,13 @@ class Promises:
         return in_time and log[message.begin : message.end] == message.data
 
     def _first(self, broker: Broker) -> int:
-        return min((int(path.name) for path in broker.disk.files_below(broker.root / "commitlog")), default=0)
+        """Where the log begins.  A slave that starts over has no file for a moment, because its log ended before its
+        master's began: what lies before that has expired."""
+        firsts = [
+            min((int(path.name) for path in one.disk.files_below(one.root / "commitlog")), default=-1)
+            for one in (broker, *self._world.brokers)
+        ]
+        return firsts[0] if firsts[0] >= 0 else max(0, *firsts)
 
     def _holders_hold(self, messages: Iterable[Message]) -> None:
         logs: dict[int, tuple[int, bytes]] = {}
