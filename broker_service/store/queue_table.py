@@ -173,7 +173,8 @@ class QueueTable:
             self.drop(key)
             if len(kept):
                 self.get_or_create(*key).put(floor, kept)
-        for topic in {topic for topic, _ in old} - {topic for topic, _ in self._queues}:
+        # A slave asks with every change of metadata: without a queue to delete, nothing looks at all queues.
+        for topic in {topic for topic, _ in old} - {topic for topic, _ in self._queues} if old else ():
             self._files.remove_tree(self.directory / topic)
         return old
 

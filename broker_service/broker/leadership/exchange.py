@@ -135,5 +135,5 @@ def delete_queues(store: MessageStore, floors: Mapping[str, Mapping[int, int]]) 
     Only what lies before the tombstone's offsets goes: the topic may have been made again since, and the file that says
     so may be lost.
     """
-    if queues := store.forget_before(floors):
+    if any(floors.values()) and (queues := store.forget_before(floors)):
         logger.info("deleted topics: the entries of queues %s from before are gone", sorted(queues))
