@@ -15,7 +15,7 @@ from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.names import check_group_name
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.config import as_properties
-from broker_service.errors import InvalidParameter, NotFound, SubscriptionGroupNotExist
+from broker_service.errors import InvalidParameter, NotFound, ServiceNotAvailable, SubscriptionGroupNotExist
 from broker_service.model import BrokerRole
 from broker_service.store.key_search import Found
 from broker_service.store.offset_journal import NO_OFFSET
@@ -103,11 +103,8 @@ class Operations:
 
     async def consumer_progress(self, group: str, topic: str) -> list[Progress]:
         """Every queue of each topic that the group has read from; of all groups and topics if none is named."""
-        offsets = self._broker.offsets
         if group:
-            check_group_name(group)
-            if group not in self._broker.groups.entries and group not in offsets.groups():
-                raise SubscriptionGroupNotExist(f"consumer group {group!r} is not known here")
+            self._check_group(group)
         progress = []
         async for name, topic_name, queue_id in self._taking_turns(self._read_queues(group, topic)):
             look = partial(self._progress, name, topic_name, queue_id)
@@ -140,19 +137,16 @@ class Operations:
     ) -> list[Reset]:
         """Where each queue's offset stands now.  Without `force` an offset only goes back, as with mqadmin."""
         broker = self._broker
-        self._check_resets()
-        check_group_name(group)
-        topic = broker.topics.existing(topic_name)
-        if group not in broker.groups.entries and group not in broker.offsets.groups():
-            raise SubscriptionGroupNotExist(f"consumer group {group!r} is not known here")
+        queue_ids = self._check_resets(group, topic_name, queue_ids)
         if timestamp < AT_THE_END:
             raise InvalidParameter(f"timestamp {timestamp}: milliseconds since 1970, or -1 for the end of each queue")
-        wanted_of = {}
-        for queue_id in queue_ids or range(topic.read_queue_nums):
-            if not 0 <= queue_id < topic.read_queue_nums:
-                raise InvalidParameter(f"queue {queue_id} of topic {topic_name}, which has {topic.read_queue_nums}")
-            wanted_of[queue_id] = await self._offset_at(topic_name, queue_id, timestamp)
-        self._check_resets()  # may have changed while the disk was read
+        deleted_before = broker.topics.tombstones.get(topic_name)
+        wanted_of = {queue_id: await self._offset_at(topic_name, queue_id, timestamp) for queue_id in queue_ids}
+        self._check_resets(group, topic_name, queue_ids)  # may have changed while the disk was read
+        if broker.topics.tombstones.get(topic_name) is not deleted_before:
+            raise ServiceNotAvailable(
+                f"topic {topic_name} was deleted and made again while its offsets were looked for; reset them again"
+            )
         resets = []
         for queue_id, wanted in wanted_of.items():
             previous = broker.offsets.get(group, topic_name, queue_id).offset
@@ -163,9 +157,22 @@ class Operations:
         logger.info("offsets of group %s on topic %s reset to time %d: %s", group, topic_name, timestamp, moved)
         return resets
 
-    def _check_resets(self) -> None:
-        self._broker.check_writable()
-        self._broker.check_answers_for_offsets()
+    def _check_resets(self, group: str, topic_name: str, queue_ids: Sequence[int]) -> Sequence[int]:
+        """The queues to reset: all that can be read, if none is named.  Raises where they cannot be reset now."""
+        broker = self._broker
+        broker.check_writable()
+        broker.check_answers_for_offsets()
+        self._check_group(group)
+        queue_nums = broker.topics.existing(topic_name).read_queue_nums
+        for queue_id in queue_ids:
+            if not 0 <= queue_id < queue_nums:
+                raise InvalidParameter(f"queue {queue_id} of topic {topic_name}, which has {queue_nums}")
+        return queue_ids or range(queue_nums)
+
+    def _check_group(self, name: str) -> None:
+        check_group_name(name)
+        if name not in self._broker.groups.entries and name not in self._broker.offsets.groups():
+            raise SubscriptionGroupNotExist(f"consumer group {name!r} is not known here")
 
     async def _offset_at(self, topic: str, queue_id: int, timestamp: int) -> int:
         store = self._broker.store

@@ -1,6 +1,6 @@
 """Admin operations of a broker over real gRPC."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,15 @@ from rocketsim_proto.metadata_pb2 import SubscriptionGroupConfig, TopicConfig
 from rocketsim_proto.records.record import offset_message_id
 
 from broker_service.admin import operations
+from broker_service.admin.operations import Operations
+from broker_service.broker.metadata.topics import TopicConfig as TableTopic
 from broker_service.broker.reads.commits import CommitEntry, Commits
+from broker_service.errors import InvalidParameter, ServiceNotAvailable, SubscriptionGroupNotExist, TopicNotExist
 from broker_service.model import BrokerRole
 from broker_service.node import BrokerNode
 from broker_service.replication.epochs import PROMOTION
 from broker_service.store import key_search
-from tests.support.brokers import bodies_in, message, put, running, send_of, stub_of
+from tests.support.brokers import bodies_in, message, put, running, send_of, stub_of, while_reading
 from tests.support.polling import until
 
 SLAVE = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
@@ -176,6 +179,50 @@ async def test_a_wrong_reset_changes_nothing(tmp_path: Path, asked: pb.ResetOffs
         Commits(node.broker).commit("g", [CommitEntry("t", 0, 1)])
         assert (await refused(admin.ResetOffsetByTime(asked)))[0] == status
         assert node.offsets.get("g", "t", 0) == (0, 1)
+
+
+def _delete(operations: Operations) -> None:
+    operations.delete_topic("t")
+
+
+def _delete_and_make_again(operations: Operations) -> None:
+    operations.delete_topic("t")
+    operations.update_topic(TableTopic("t"))
+
+
+def _take_queues(operations: Operations) -> None:
+    operations.update_topic(TableTopic("t", read_queue_nums=1, write_queue_nums=1))
+
+
+def _delete_group(operations: Operations) -> None:
+    operations.delete_group("g", remove_offset=True)
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "error", "says", "stands"),
+    [
+        pytest.param(_delete, TopicNotExist, "topic 't' does not exist", -1, id="topic deleted"),
+        pytest.param(_delete_and_make_again, ServiceNotAvailable, "made again", -1, id="topic deleted and made again"),
+        pytest.param(_take_queues, InvalidParameter, "queue 1 of topic t, which has 1", 3, id="fewer queues"),
+        pytest.param(_delete_group, SubscriptionGroupNotExist, "'g' is not known", -1, id="group deleted"),
+    ],
+)
+async def test_a_reset_of_what_is_deleted_while_the_disk_is_read_changes_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    meanwhile: Callable[[Operations], None],
+    error: type[Exception],
+    says: str,
+    stands: int,
+) -> None:
+    async with running(tmp_path) as node:
+        operations = Operations(node.broker, node.leadership)
+        await put(node, "t", b"a", b"b", b"c", queue_id=1)
+        Commits(node.broker).commit("g", [CommitEntry("t", 1, 3)])
+        while_reading(monkeypatch, lambda: meanwhile(operations))
+        with pytest.raises(error, match=says):
+            await operations.reset_offset_by_time("g", "t", 1, [1], force=True)
+        assert node.offsets.get("g", "t", 1).offset == stands
 
 
 # --- the broker -------------------------------------------------------------------------------------------------------

@@ -1,17 +1,20 @@
 """Brokers inside the test's own process: a real store in a folder, real gRPC on a free port."""
 
+import itertools
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 from rocketsim_proto import namesrv_pb2, namesrv_pb2_grpc
 from rocketsim_proto.broker_pb2_grpc import BrokerStub
 from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record
 
+from broker_service import cold_reads
 from broker_service.app import broker
 from broker_service.broker.core.mastership import Standing
 from broker_service.broker.put import Send
@@ -78,6 +81,18 @@ def send_of(topic: str, *records: bytes, **fields: Any) -> Send:
 async def put(node: BrokerNode, topic: str, *bodies: bytes, queue_id: int = 0, **properties: Any) -> None:
     """Each body as a message of one frame."""
     await node.puts.put(send_of(topic, *(message(topic, body, queue_id, **properties) for body in bodies)))
+
+
+def while_reading(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], *, call: int = 1) -> None:
+    """`act` happens while the event loop waits for the disk in the given read that a thread may do for it."""
+    real, calls = cold_reads.read, itertools.count(1)
+
+    async def read(store: Any, look: Callable[[], Any]) -> Any:
+        if next(calls) == call:
+            act()
+        return await real(store, look)
+
+    monkeypatch.setattr(cold_reads, "read", read)
 
 
 def bodies_in(data: bytes) -> list[bytes]:

@@ -65,7 +65,10 @@ class ConsumerOffsetTable:
         return [group for group, name in self._table if name == topic]
 
     def groups(self) -> list[str]:
-        return sorted({group for group, _ in self._table})
+        """Those that have a committed offset; a deleted one does not count."""
+        return sorted(
+            {group for (group, _), queues in self._table.items() if any(entry.offset >= 0 for entry in queues.values())}
+        )
 
     def everything(self) -> Iterator[Change]:
         """Deleted entries too: they must win over what somebody else may still have."""
