@@ -192,8 +192,9 @@ class Operations:
         before = None
         while True:
             offsets, before = await self._search(topic, message_id, MAX_QUERY_MESSAGES, 0, FOR_EVER_MS, before)
-            if offsets:
-                return await self._records(offsets)
+            records, _ = await self._records(offsets)
+            if records:
+                return records
             if before is None:
                 raise NotFound(f"no message of topic {topic} has the id {message_id!r}")
             await asyncio.sleep(0)  # others get their turn
@@ -208,9 +209,9 @@ class Operations:
         wanted = min(max_num if max_num > 0 else DEFAULT_QUERY_MESSAGES, MAX_QUERY_MESSAGES)
         end = end if end > 0 else FOR_EVER_MS
         offsets, more_before = await self._search(topic, key, wanted, begin, end, before)
-        records = await self._records(offsets)
-        if len(records) < len(offsets):
-            more_before = offsets[len(records) - 1]
+        records, looked_at = await self._records(offsets)
+        if looked_at < len(offsets):
+            more_before = offsets[looked_at - 1]
         return records, more_before
 
     async def _search(self, topic: str, key: str, wanted: int, begin: int, end: int, before: int | None) -> Found:
@@ -218,17 +219,20 @@ class Operations:
         search = store.key_search(topic, key, wanted, begin, end, before)
         return await cold_reads.read(store, search.run)
 
-    async def _records(self, offsets: Sequence[int]) -> list[bytes]:
-        """As many as go into one answer, at least one."""
+    async def _records(self, offsets: Sequence[int]) -> tuple[list[bytes], int]:
+        """As many as go into one answer, at least one if there is one, and how many of the offsets were looked at."""
         records: list[bytes] = []
         size = 0
-        for offset in offsets:
-            record = await self._read_record(offset)
+        for looked_at, offset in enumerate(offsets):
+            try:
+                record = await self._read_record(offset)
+            except NotFound:
+                continue  # It has expired since it was found.
             size += len(record)
             if records and size > MAX_QUERY_BYTES:
-                break
+                return records, looked_at
             records.append(record)
-        return records
+        return records, len(offsets)
 
     async def message_by_offset(self, topic: str, queue_id: int, offset: int) -> bytes:
         self._broker.topics.existing(topic)

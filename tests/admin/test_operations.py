@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,13 @@ from broker_service.admin import operations
 from broker_service.admin.operations import Operations
 from broker_service.broker.metadata.topics import TopicConfig as TableTopic
 from broker_service.broker.reads.commits import CommitEntry, Commits
-from broker_service.errors import InvalidParameter, ServiceNotAvailable, SubscriptionGroupNotExist, TopicNotExist
+from broker_service.errors import (
+    InvalidParameter,
+    NotFound,
+    ServiceNotAvailable,
+    SubscriptionGroupNotExist,
+    TopicNotExist,
+)
 from broker_service.model import BrokerRole
 from broker_service.node import BrokerNode
 from broker_service.replication.epochs import PROMOTION
@@ -345,6 +352,70 @@ async def test_what_many_messages_share_is_found_in_several_answers(tmp_path: Pa
         assert found == [b"%d" % number for number in reversed(range(50))]
         oldest = await admin.QueryMsgById(pb.QueryMsgByIdRequest(topic="t", message_id="U0"))
         assert bodies_in(oldest.records) == [b"0"]
+
+
+async def test_records_that_expire_between_search_and_read_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_four_days = datetime.now().replace(hour=4, minute=30) + timedelta(days=4)
+    async with running(tmp_path) as node:
+        for number in range(7):  # three in a file of the log
+            await put(node, "t", b"%d" % number * 300_000, KEYS="k")
+        await until(lambda: node.store.index_behind == 0, "indexed")
+        asked = Operations(node.broker, node.leadership)
+        offsets, _ = await asked._search("t", "k", 7, 0, 2**62, None)
+        await until(lambda: node.store.flushed_offset == node.store.end_offset, "flushed")
+
+        def expire() -> None:
+            assert node.store.delete_expired(int(in_four_days.timestamp() * 1000))
+            assert node.store.min_offset == offsets[0]
+
+        with monkeypatch.context() as patched:
+            while_reading(patched, expire, call=3)  # behind the search and the newest record
+            records, more_before = await asked.messages_by_key("t", "k", 7, 0, 0, None)
+        assert [body[:1] for record in records for body in bodies_in(record)] == [b"6"]
+        assert more_before is None, "all others were looked at"
+
+
+async def test_a_message_that_expires_between_search_and_read_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as node:
+        await put(node, "t", b"x", UNIQ_KEY="U")
+        await until(lambda: node.store.index_behind == 0, "indexed")
+
+        def gone(offset: int) -> bytes:
+            raise NotFound(f"no record starts at log offset {offset}")
+
+        monkeypatch.setattr(node.store, "read_record", gone)
+        with pytest.raises(NotFound, match="no message of topic t has the id 'U'"):
+            await Operations(node.broker, node.leadership).message_by_id("t", "U")
+
+
+async def test_what_an_answer_has_no_room_for_follows_where_others_expired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Newest first: two that go into the answer with an expired one between them, and one more."""
+    monkeypatch.setattr(operations, "MAX_QUERY_BYTES", 2500)
+    async with running(tmp_path) as node:
+        for number in range(4):
+            await put(node, "t", b"%d" % number * 1000, KEYS="k")
+        await until(lambda: node.store.index_behind == 0, "indexed")
+        asked = Operations(node.broker, node.leadership)
+        offsets, _ = await asked._search("t", "k", 4, 0, 2**62, None)
+        read_record = node.store.read_record
+
+        def read(offset: int) -> bytes:
+            if offset == offsets[1]:
+                raise NotFound(f"no record starts at log offset {offset}")
+            return read_record(offset)
+
+        monkeypatch.setattr(node.store, "read_record", read)
+        records, more_before = await asked.messages_by_key("t", "k", 4, 0, 0, None)
+        assert [bodies_in(record)[0][:1] for record in records] == [b"3", b"1"]
+        assert more_before == offsets[2]
+        records, more_before = await asked.messages_by_key("t", "k", 4, 0, 0, more_before)
+        assert ([bodies_in(record)[0][:1] for record in records], more_before) == ([b"0"], None)
 
 
 @pytest.mark.parametrize(
