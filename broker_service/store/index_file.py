@@ -57,7 +57,10 @@ class IndexHeader:
 class Search:
     """A search for a key: entries before log offset `before`, stored up to `until_ms`, newest first, within `budget`.
 
-    `budget` counts entries that are walked to, each a read of its own.
+    `budget` counts entries that are walked to, each a read of its own.  It is spent together with an advance of
+    `before`, so that a search that starts over because something was not in memory does not pay twice for what it has
+    looked at.  The way from a slot to the first entry before `before`, which it takes again each time, is short and
+    costs nothing.
     """
 
     before: int  # log offset: what is at or behind it has been looked at, or is not asked for
@@ -260,7 +263,6 @@ class IndexFile:
             if not limit <= number < newer:
                 return number
             newer, number = number, self._entry(number)[3]
-            search.budget -= 1
         return self._scan(hash_code, limit, search)
 
     def _scan(self, hash_code: int, limit: int, search: Search) -> int:

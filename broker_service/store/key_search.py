@@ -58,12 +58,12 @@ class KeySearch:
             # The index keeps seconds.
             if about > self._end_ms or about + 1000 < self._begin_ms or offset in found:
                 continue
-            search.budget -= _RECORD_COST
             try:
                 matches = self._matches(offset)
             except Cold:
                 search.before = offset + 1
                 raise
+            search.budget -= _RECORD_COST
             if matches and len(found) == self._max_num:
                 return Found(found, found[-1])
             if matches:

@@ -14,6 +14,7 @@ from rocketsim_proto.records.columnar import Records
 
 from broker_service import cold_reads
 from broker_service.errors import ReadFailed
+from broker_service.store import key_search
 from broker_service.store.files import Files
 from broker_service.store.message_store import MessageStore
 from broker_service.store.residency import BLOCK, Cold, Place, Residency, blocks_of
@@ -181,6 +182,29 @@ def test_a_search_by_key_continues_after_each_cold_record() -> None:
         return disk.reads
 
     assert reads_for(40) < 2.5 * reads_for(20)
+
+
+@pytest.mark.parametrize("newest", [100, 90], ids=["from the newest", "from behind others of the key"])
+def test_a_search_by_key_that_starts_over_pays_once_for_what_it_has_looked_at(
+    newest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each entry of the key is on a page of its own, so that the walk starts over at each of them."""
+    monkeypatch.setattr(key_search, "_BUDGET", 64 * 12)  # each record costs 8, its entry 1, and 1 when it starts over
+    disk = ColdDisk()
+    store = open_store(ROOT, disk, max_hash_slot_num=10_000, max_index_num=100_000, mapped_file_size_commit_log=1 << 23)
+    others = [("KEYS", " ".join(f"other{number}" for number in range(20)))] * 10
+    ends = []
+    for _ in range(100):
+        put(store, "topic", 0, [b"x"] * 10, properties=others)
+        put(store, "topic", 0, [b"x"], properties=[("KEYS", "k")])
+        ends.append(store.end_offset)
+    before = ends[newest - 1]
+    expected = store.key_search("topic", "k", 64, 0, 2 * NOW, before).run()
+    assert len(expected.offsets) == 64
+    search = store.key_search("topic", "k", 64, 0, 2 * NOW, before)
+    disk.chill()
+    assert asyncio.run(cold_reads.read(store, search.run)) == expected
+    assert disk.looked > 128, "entries and records were cold"
 
 
 class LittleMemory(ColdDisk):
