@@ -40,7 +40,7 @@ from broker_service.model import BrokerRole, GetMessageStatus, PutStatus
 from broker_service.node import BrokerNode
 from broker_service.store.batch import Batch
 from broker_service.store.files import Files
-from tests.support.brokers import bodies_in, message, put, running, send_of
+from tests.support.brokers import bodies_in, message, put, running, send_of, while_reading
 from tests.support.polling import until
 
 SLAVE = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
@@ -598,6 +598,16 @@ async def test_a_new_group_starts_as_table_d7(tmp_path: Path, queue_id: int, key
         assert await commits.query("g", [("t", queue_id)], zero_for_new_group=False) == [Committed("t", queue_id, -1)]
         commits.commit("g", [CommitEntry("t", 0, 1)])
         assert await commits.query("g", [("t", 0)], zero_for_new_group=True) == [Committed("t", 0, 1)]
+
+
+async def test_a_master_that_is_fenced_while_the_disk_is_read_says_nothing_of_offsets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as node:
+        await put(node, "t", b"0")
+        while_reading(monkeypatch, lambda: node.mastership.newer_epoch(10_000, "a newer master"))
+        with pytest.raises(StaleEpoch):
+            await Commits(node.broker).query("g", [("t", 0)], zero_for_new_group=True)
 
 
 async def test_all_of_a_groups_offsets_in_one_question(tmp_path: Path) -> None:

@@ -90,14 +90,17 @@ class Commits:
         if not queues:
             found = sorted(offsets.of_group(group), key=lambda item: item[:2])
             return [Committed(topic, queue_id, entry.offset, entry.generation) for topic, queue_id, entry in found]
-        answers = []
+        at_zero = set()
         for topic, queue_id in queues:
-            starts_at_zero = False
             if zero_for_new_group and offsets.get(group, topic, queue_id).offset < 0:
                 look = partial(self._starts_at_zero, topic, queue_id)
-                starts_at_zero = await cold_reads.read(self._broker.store, look)
+                if await cold_reads.read(self._broker.store, look):
+                    at_zero.add((topic, queue_id))
+        self._broker.check_answers_for_offsets()  # may have changed while the disk was read
+        answers = []
+        for topic, queue_id in queues:
             entry = offsets.get(group, topic, queue_id)
-            offset = entry.offset if entry.offset >= 0 else 0 if starts_at_zero else NOT_FOUND
+            offset = entry.offset if entry.offset >= 0 else 0 if (topic, queue_id) in at_zero else NOT_FOUND
             answers.append(Committed(topic, queue_id, offset, entry.generation))
         return answers
 
