@@ -64,43 +64,60 @@ class CommitLog:
     # --- files ----------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Lists the files.  `check_files` comes next, and recovery sets `end_offset`."""
+        """Lists the files; StoreCorrupt for a name that no file of this size has.  `check_files` comes next, and
+        recovery sets `end_offset`.
+        """
         self._files.make_directory(self.directory)
         self.starts = [int(name) for name in self._files.names(self.directory) if name.isdigit()]
+        for start in self.starts:
+            if start % self.file_size:
+                raise self._other_size(start, "its name is no multiple of the file size")
         self.end_offset = self._base = self.min_offset
 
     def check_files(self, flushed: int | None) -> list[Path]:
-        """StoreCorrupt for a gap between files, or a file of another size, below the flushed offset.  Above it a power
-        loss may take files and leave others short: files behind a gap are deleted and returned, short ones are extended
-        or deleted, and what is left is scanned like the rest of the log.
+        """StoreCorrupt for a gap between files, or a file of another size, below the flushed offset, and for a larger
+        file anywhere; then no file has been changed.  Above it a power loss may take files and leave others short:
+        files behind a gap are deleted and returned, short ones are extended or deleted, and what is left is scanned
+        like the rest of the log.
         """
-        behind_gap = self._behind_gap(flushed)
+        sizes = {start: self._files.size(self.path(start)) for start in self.starts}
+        for start, size in sizes.items():
+            if size > self.file_size or (size < self.file_size and not self._may_be_short(start, flushed)):
+                raise self._other_size(start, f"it has {size} bytes")
+        gap = self._find_gap(flushed)
+
+        behind_gap = [] if gap is None else self.delete_after(gap)
         while self.starts and self.starts[-1] >= (flushed or 0) and self._was_being_made(self.path(self.starts[-1])):
             self._delete(self.starts[-1])
         for start in self.starts:
-            size = self._files.size(self.path(start))
-            if size < self.file_size and flushed is not None and start >= flushed:
+            if sizes[start] < self.file_size:
                 self._files.preallocate(self._open.handle(self.path(start)), self.file_size)
-            elif size != self.file_size:
-                raise StoreCorrupt(
-                    f"{self.path(start)} has {size} bytes, mappedFileSizeCommitLog is {self.file_size}: "
-                    "correct the configuration, or restore the file"
-                )
-
         return behind_gap
 
-    def _behind_gap(self, flushed: int | None) -> list[Path]:
+    def _other_size(self, start: int, found: str) -> StoreCorrupt:
+        return StoreCorrupt(
+            f"{self.path(start)}: {found}, mappedFileSizeCommitLog is {self.file_size}: "
+            "correct the configuration, or restore the file"
+        )
+
+    def _may_be_short(self, start: int, flushed: int | None) -> bool:
+        if flushed is not None:
+            return start >= flushed
+        return all(self._was_being_made(self.path(later)) for later in self.starts if later >= start)
+
+    def _find_gap(self, flushed: int | None) -> int | None:
+        """The first file behind a gap; None without one."""
         for previous, start in pairwise(self.starts):
             missing = previous + self.file_size
             if start == missing:
                 continue
-            if flushed is not None and missing >= flushed:
-                return self.delete_after(start)
+            if flushed is not None and start > missing >= flushed:
+                return start
             raise StoreCorrupt(
                 f"{self.directory}: a log file is missing between {file_name(previous)} and {file_name(start)} "
                 f"(mappedFileSizeCommitLog={self.file_size}); bring it back, or copy the log from the other broker"
             )
-        return []
+        return None
 
     def _was_being_made(self, path: Path) -> bool:
         """Whether the process died between creating the file and allocating it: nothing was written to it."""

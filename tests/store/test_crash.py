@@ -16,7 +16,7 @@ from broker_service.errors import FlushFailed, ServiceNotAvailable, StoreCorrupt
 from broker_service.store.checkpoint import Checkpoint
 from broker_service.store.message_store import MessageStore
 from tests.support.memory_files import MemoryFiles, PowerCut
-from tests.support.stores import LOG_FILE, NOW, bodies, check_sound, config, log_bytes, open_store, put
+from tests.support.stores import LOG_FILE, NOW, bodies, check_sound, config, log_bytes, open_store, put, tree
 
 ROOT = Path("/store")
 HOUR = 3_600_000
@@ -391,3 +391,76 @@ def test_a_power_loss_while_files_expire_leaves_a_log_without_a_gap(call):
         found = open_store(ROOT, disk.as_powerless(random.Random(seed)))
         assert bodies(found)[-1].startswith(b"17 ")
         check_sound(found)
+
+
+FILES = {
+    "one file": lambda store: put(store, "topic", 0, [b"x" * 900] * 2),
+    "two files": lambda store: put(store, "topic", 0, [b"x" * 900] * 6),
+    "five files": lambda store: put(store, "topic", 0, [b"x" * 900] * 18),
+    "the fifth file, the others expired": lambda store: [
+        put(store, "topic", 0, [b"x" * 900] * 18, now_ms=FOUR - 100 * HOUR),
+        store.flush(),
+        store.delete_expired(FOUR),
+    ],
+}
+STOPS = ["closed", "killed", "killed with unflushed files behind", "killed with an empty file behind"]
+OTHER_SIZES = [
+    LOG_FILE // 4,
+    LOG_FILE // 2,
+    LOG_FILE - 1,
+    LOG_FILE + 1,
+    LOG_FILE * 3 // 2,
+    *(LOG_FILE << n for n in (1, 2, 8)),
+]
+
+
+def check_refused(disk: MemoryFiles, size: int) -> None:
+    """With this file size the store does not open, and nothing of it changes."""
+    before = tree(disk, ROOT)
+    with pytest.raises(StoreCorrupt, match=f"mappedFileSizeCommitLog is {size}: correct the configuration"):
+        open_store(ROOT, disk, mapped_file_size_commit_log=size)
+    assert tree(disk, ROOT) == before
+
+
+@pytest.mark.parametrize("size", OTHER_SIZES)
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize("fill", FILES.values(), ids=FILES)
+def test_a_start_with_another_file_size_is_refused_and_changes_nothing(fill, stop, size):
+    store = open_store(ROOT, disk := MemoryFiles(), file_reserved_time_h=72)
+    fill(store)
+    store.flush()
+    if stop == "killed with unflushed files behind":
+        put(store, "topic", 0, [b"y" * 900] * 8)
+    there = bodies(store)
+    if stop == "closed":
+        store.close()
+    elif stop == "killed with an empty file behind":
+        disk.open(ROOT / "commitlog" / f"{store._log.file_end:020d}", create=True)
+    disk = disk.kill()
+    check_refused(disk, size)
+    store = open_store(ROOT, disk.kill())
+    assert bodies(store) == there
+    check_sound(store)
+
+
+@pytest.mark.parametrize("size", OTHER_SIZES)
+def test_a_start_with_another_file_size_changes_no_file_of_which_nothing_is_flushed(size):
+    in_many_files(disk := MemoryFiles())
+    check_refused(disk.kill(), size)
+    disk = disk.kill()
+    del disk._names[ROOT / "commitlog" / f"{0:020d}"].data[700:]  # as a power loss may leave it
+    check_refused(disk, size)
+
+
+@pytest.mark.parametrize("size", OTHER_SIZES)
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_start_of_a_store_of_rocketmqs_with_another_file_size_deletes_no_file_that_was_allocated_ahead(clean, size):
+    """Without a flushed offset, too."""
+    store = in_many_files(disk := MemoryFiles())
+    ahead = store._log.file_end
+    if clean:
+        store.close()
+    disk = disk.kill()
+    disk.preallocate(disk.open(ROOT / "commitlog" / f"{ahead:020d}", create=True), LOG_FILE)
+    disk.remove(ROOT / "rocketsim" / "flushed")
+    check_refused(disk, size)
