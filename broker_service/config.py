@@ -186,7 +186,7 @@ class BrokerConfig:
         1_000, "how long it is held with `longPollingEnable=false`", low=0, high=60_000, runtime=True
     )
     max_long_polls: int = key(
-        10_000, "own: most pulls held at once; further ones are answered at once", low=0, high=INT32_MAX
+        10_000, "own: most pulls held at once; a further one gets SYSTEM_BUSY", low=0, high=INT32_MAX
     )
 
     # --- topics and messages ---------------------------------------------------------------------------------------

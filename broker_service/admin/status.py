@@ -65,14 +65,14 @@ class Status:
 
     def slaves(self) -> list[SlaveStatus]:
         end = self._broker.store.end_offset
-        behind_max = self._broker.config.ha_slave_fallbehind_max
+        tracker = self._broker.acknowledgements.tracker
         return [
             SlaveStatus(
                 address=slave.address,
                 broker_id=slave.slave_id,
                 ack_offset=slave.ack_offset or 0,
                 diff_bytes=end - (slave.ack_offset or 0),
-                in_sync=slave.ack_offset is not None and end - slave.ack_offset < behind_max,
+                in_sync=tracker.is_in_sync(slave, end),
                 transfer_bytes_per_second=round(self._rates.per_second(f"slave-{slave.slave_id}", RATE_S)),
                 transfer_from_where=slave.ack_offset or 0,
             )

@@ -89,12 +89,13 @@ class Tracker:
         """Whether a slave is there that says which changes it has."""
         return any(slave.metadata_sequence is not None for slave in self.slaves.values())
 
+    def is_in_sync(self, slave: SlaveProgress, end_offset: int) -> bool:
+        """Whether this slave counts for a put that ends at `end_offset`."""
+        return slave.ack_offset is not None and end_offset - slave.ack_offset < self.fall_behind_max
+
     def is_slave_available(self, end_offset: int) -> bool:
-        """D4's "slave OK?" for a put that ends at `end_offset`."""
-        return any(
-            slave.ack_offset is not None and end_offset - slave.ack_offset < self.fall_behind_max
-            for slave in self.slaves.values()
-        )
+        """Table D4's condition for SLAVE_NOT_AVAILABLE, for a put that ends at `end_offset`."""
+        return any(self.is_in_sync(slave, end_offset) for slave in self.slaves.values())
 
     def have_all(self, end_offset: int) -> bool:
         """Whether every slave that has acknowledged anything has acknowledged the log up to there."""
