@@ -162,8 +162,8 @@ class Operations:
         broker = self._broker
         broker.check_writable()
         broker.check_answers_for_offsets()
-        self._check_group(group)
         queue_nums = broker.topics.existing(topic_name).read_queue_nums
+        self._check_group(group)
         for queue_id in queue_ids:
             if not 0 <= queue_id < queue_nums:
                 raise InvalidParameter(f"queue {queue_id} of topic {topic_name}, which has {queue_nums}")
