@@ -28,7 +28,7 @@ QUEUES_PER_BROKER = 4
 # The 2m-2s-sync files of a checkout; an installed package writes the same settings itself.
 CONF = Path(__file__).resolve().parent.parent / "conf" / "2m-2s-sync"
 PHASE_S = 25.0
-# Bounds for a busy machine; both phases end as soon as they can.
+# Upper bounds for a busy machine; both phases end as soon as their condition holds.
 START_S = 180.0
 DRAIN_S = 180.0
 LOOK_EVERY_S = 0.25
@@ -134,7 +134,7 @@ class Demo:
         self._tell(f"Spark is up; {self._rate:.0f} readings a second are on their way")
 
     def _outage(self, victim: ServerProcess) -> None:
-        """Kill a master and bring it back; the phase between is where the slave has to carry the pair."""
+        """Kill a master and bring it back; in between, the slave alone serves the pair."""
         victim.kill()
         self._tell(f"SIGKILL: {victim.name}, the master on {victim.address}, is gone")
         served_before = self._query.served()[victim.broker_name, 1]
@@ -173,7 +173,7 @@ class Demo:
         )
 
     def _watch(self, phase: str, seconds: float, until: Callable[[], bool] = lambda: False) -> bool:
-        """Show what goes on until `until` holds (True) or the time is over (False)."""
+        """Show the progress until `until` holds (True) or the time is over (False)."""
         from rocketsim_cli.demo_query import summarize
         from rocketsim_cli.demo_screen import DemoState
 
@@ -205,7 +205,7 @@ class Demo:
 
 
 class Starting:
-    """Something slow started in a thread; its failure is raised where it is waited for."""
+    """A slow call that runs in a thread; its error is raised in the caller that waits for it."""
 
     def __init__(self, start: Callable[[], None]) -> None:
         self._start = start

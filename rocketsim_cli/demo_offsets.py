@@ -45,7 +45,7 @@ class DemoOffsets:
                     broker.address, broker.broker_name, self._group, self._topic, TIMEOUT_S
                 )
             except RocketSimError:
-                continue  # It starts, or has just died: shown without an answer.
+                continue  # The broker starts, or has just died: it is shown without an answer.
             for entry in entries:
                 members = self._known.setdefault((broker.broker_name, entry.queue.queue_id), {})
                 members[broker.broker_id] = (entry.broker_offset, entry.consumer_offset)
@@ -54,13 +54,13 @@ class DemoOffsets:
         rows = []
         for (broker_name, queue_id), members in sorted(self._known.items()):
             ends = [end for end, _ in members.values()]
-            # -1: nothing committed yet, which for an empty queue is as good as its beginning.
+            # -1: nothing committed yet; for an empty queue that equals its beginning.
             committed = {broker_id: max(offset, 0) for broker_id, (_, offset) in members.items()}
             rows.append(QueueProgress(broker_name, queue_id, max(ends, default=0), committed.get(0), committed.get(1)))
         return rows
 
     def committed_on_slave(self, broker_name: str) -> int:
-        """The slave's offsets of this name added up: how much of it the group has behind it."""
+        """The slave's offsets of this name added up: how much of it the group has read."""
         return sum(row.on_slave or 0 for row in self.progress() if row.broker_name == broker_name)
 
     def are_at_the_end(self) -> bool:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 WINDOW = "5 seconds"
-# Longer than the demo: nothing may be dropped as late, however long a pair's backlog has to wait for its slave.
+# Longer than the demo: no row may be dropped as late, even if a pair's backlog waits long for its slave.
 WATERMARK = "10 minutes"
 TRIGGER = "2 seconds"
 
@@ -27,7 +27,7 @@ TRIGGER = "2 seconds"
 def start_spark(folder: Path) -> "SparkSession":
     from pyspark.sql import SparkSession
 
-    # Spark's own default is whatever `python3` is on the PATH.
+    # Spark's default is the first `python3` on the PATH.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     with stderr_to(folder / "spark.log"):
         return _build_session(SparkSession.builder, folder)
@@ -52,7 +52,7 @@ def _build_session(builder: "SparkSession.Builder", folder: Path) -> "SparkSessi
 
 @contextmanager
 def stderr_to(file: Path) -> Iterator[None]:
-    """What Spark's JVM, started inside, writes to its standard error goes to `file` for good: we draw a screen."""
+    """What Spark's JVM, started inside, writes to standard error goes to `file`: it would spoil the screen."""
     sys.stderr.flush()
     ours = os.dup(2)
     with file.open("ab") as log:
@@ -195,7 +195,7 @@ class TelemetryQuery:
         return sum(by_batch.values())
 
     def failure(self) -> str | None:
-        """Why it has ended: Spark's words without the JVM's stack."""
+        """Why it has ended: Spark's message without the JVM's stack."""
         error = self._query.exception()
         if error is None:
             return None
@@ -206,7 +206,7 @@ class TelemetryQuery:
 
 
 def in_few_words(error: str) -> str:
-    """What Spark says of a query's end, without stacks; with the cause where that is the machine."""
+    """Spark's error message for a query, without stacks; with the cause if that is the machine."""
     words = error.split("JVM stacktrace:")[0].split("=== Streaming Query ===")[0]
     lines = [line for line in words.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
     short = "\n".join(lines).rstrip(".")

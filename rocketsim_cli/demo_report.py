@@ -99,7 +99,7 @@ class DemoReport:
         return not self.problems
 
     def _findings(self) -> list[str]:
-        """Everything that is not as promised; empty when the demo has shown what it should."""
+        """Every violated guarantee; empty when the demo has succeeded."""
         found = []
         if not self.acknowledged:
             found.append("no message was acknowledged")

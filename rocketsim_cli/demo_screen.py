@@ -99,7 +99,7 @@ class LiveScreen:
 
     def close(self) -> None:
         self._live.stop()
-        # What happened stays on the terminal, above the final table.
+        # The events stay on the terminal, above the final table.
         for line in self._events:
             self.console.print(line, markup=False)
 

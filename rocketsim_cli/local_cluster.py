@@ -19,8 +19,8 @@ from rocketsim_cli.trouble import Trouble
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
 
-# RocketMQ preallocates 1 GiB of log and 400 MB of index per broker, and wants a tenth of the disk free: a trial on a
-# laptop should not.
+# RocketMQ preallocates 1 GiB of log and 400 MB of index per broker, and needs a tenth of the disk free: too much for a
+# trial on a laptop.
 LAPTOP = {
     "mappedFileSizeCommitLog": str(32 * 1024 * 1024),
     "mappedFileSizeConsumeQueue": str(50_000 * 20),
@@ -117,7 +117,7 @@ class ServerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                process_group=0,  # Ctrl-C in the terminal is for us, and we stop the servers in order
+                process_group=0,  # Ctrl-C in the terminal must reach only this process, which stops the servers
                 pass_fds=[until_parent_ends.lifeline()],
                 **self.options(),
             )
@@ -139,15 +139,15 @@ class ServerProcess:
         return self
 
     def log(self) -> str:
-        """All that it has written, over all its starts."""
+        """Its whole log, over all its starts."""
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     def said(self) -> str:
-        """Of its log, what an error shows."""
+        """The part of its log that an error shows."""
         return f"{self.last_words()} (with --dir DIR, DIR/{self.log_path.name} stays)"
 
     def last_words(self) -> str:
-        """The last line of its log: mostly the reason why it ended."""
+        """The last line of its log: usually the reason why it ended."""
         lines = (line.strip() for line in reversed(self.log().split("\n")))
         return next(filter(None, lines), "it said nothing")
 

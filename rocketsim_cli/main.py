@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     words = sys.argv[1:] if arguments is None else list(arguments)
     as_json = "--json" in itertools.takewhile(lambda word: word != "--", words)
     try:
-        # A wrong command line is typer's to explain, unless a script reads it.
+        # typer reports a wrong command line itself, except with --json.
         status = app(words, standalone_mode=not as_json)
     except Exception as error:
         status, line = usage(error) or (EXIT_TROUBLE, explain(error))

@@ -53,7 +53,7 @@ def produce(
     started = time.monotonic()
     statuses: Counter[str] = Counter()
     with Producer(name_server=name_server, group=group) as producer:
-        # Who types wants to see each answer before the next line.
+        # On a terminal each answer is shown before the next line is read.
         in_flight = 1 if not bodies and sys.stdin.isatty() else IN_FLIGHT
         for result in _results(producer, messages(), rate, in_flight):
             statuses[result.send_status.name] += 1

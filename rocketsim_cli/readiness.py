@@ -1,6 +1,6 @@
-"""Waits until a local cluster is one: every broker known to the name server, every slave in step with its master.
+"""Waits until a local cluster is complete: every broker registered with the name server, every slave in sync.
 
-Opens gRPC channels, so Spark goes first.
+Opens gRPC channels, so Spark has to be started before.
 """
 
 import time

@@ -96,7 +96,7 @@ Paste into pyspark, or a script:
 
 
 def snippet(name_server: str, topic: str) -> str:
-    """PySpark that works as it stands, while the cluster runs."""
+    """PySpark code that can be pasted and run while the cluster runs."""
     return f"""import os, sys
 from pyspark.sql import SparkSession
 

@@ -75,7 +75,7 @@ def verify(directory: StoreDirectory, as_json: AsJson = False) -> None:
 
 
 def _progress(as_json: bool, *, quiet: bool = False) -> "Callable[[Survey], None]":
-    """Says on standard error how far a survey has got: on a terminal in one changing line, elsewhere now and then."""
+    """Reports a survey's progress on standard error: one changing line on a terminal, else periodic lines."""
     live = sys.stderr.isatty() and not as_json
     said = time.monotonic()
 

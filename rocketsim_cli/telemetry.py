@@ -63,7 +63,7 @@ class Telemetry:
         return Reading(kind, source, "MB/s", (counted - before) / max(now - since, 1e-6) / 1e6)
 
     def _process(self) -> Reading:
-        """Memory of one process, the next one each time; a process that has just ended is skipped."""
+        """Memory of one process, the next one each time; a process that has ended meanwhile is skipped."""
         while True:
             pid = next(self._pids, None)
             if pid is None:
@@ -102,7 +102,7 @@ class Tally:
     def ended(self, future: "Future[SendResult]") -> None:
         try:
             result = future.result()
-        except Exception as error:  # Whatever it is, the report counts it.
+        except Exception as error:  # Every kind of error is counted in the report.
             self.refused(error)
             return
         with self._lock:
@@ -134,7 +134,7 @@ def send_telemetry(name_server: str, topic: str, rate: float, ids: IO[str], stop
     producer = Producer(
         name_server=name_server,
         group="telemetry",
-        # On a busy machine an answer may take longer than the usual 3 s; the demo is not to fail for it.
+        # On a busy machine an answer may take longer than the usual 3 s; the demo should not fail because of that.
         timeout_s=10,
         # A master that is back is used again within seconds, not at the usual poll of the name server after up to 30.
         poll_interval_s=3,

@@ -6,12 +6,12 @@ EXIT_LESS_SAFE = 3
 
 
 class Trouble(Exception):
-    """Something a person can put right; the message says what and how."""
+    """An error that the user can correct; the message says what and how."""
 
 
 def explain(error: BaseException) -> str | None:
-    """The line to show for `error`, or None when it is a bug and deserves its traceback."""
-    # Imported here: only a command that has failed pays for them.
+    """The line to show for `error`, or None when it is a bug, which is shown with its traceback."""
+    # Imported here, because only a command that has failed needs them.
     from broker_service.errors import RocketSimError as ServerError
     from rocketsim_client.errors import NameServerUnavailable
     from rocketsim_client.errors import RocketSimError as ClientError

@@ -2,8 +2,8 @@
 
     Popen(until_parent_ends.command("broker_service", "broker", "-c", "FILE"), pass_fds=[until_parent_ends.lifeline()])
 
-Whoever starts a server holds that end, so that it leaves none behind when it is killed outright.  The server dies at
-once: nobody is left who would wait for it to stop in order, and its store is made for that.
+The process that starts a server holds the other end, so no server survives it, even after a SIGKILL.  The server exits
+at once, without an orderly stop: no process is left to wait for one, and its store survives it.
 """
 
 import functools

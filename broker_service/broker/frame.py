@@ -25,7 +25,8 @@ from rocketsim_proto.records.record import (
 from broker_service.errors import MessageIllegal
 from broker_service.store.batch import Batch, Fields
 
-# A delivered delayed message says where it comes from; recovery counts on these, so clients may not set them.
+# Set on a delayed message when it is delivered: its level and offset in the schedule topic.  Recovery relies on them,
+# so clients may not set them.
 PROPERTY_DELIVERED_LEVEL = "__DELAY_LEVEL"
 PROPERTY_DELIVERED_OFFSET = "__DELAY_OFFSET"
 
@@ -36,7 +37,7 @@ _CLIENT_SYS_FLAGS = (
     | SYS_FLAG_BORN_HOST_V6
     | SYS_FLAG_STORE_HOST_V6
 )
-# Kinds of message that would be stored as something else than they are meant to be.
+# Properties of message types that this broker does not support and would store as normal messages.
 _UNSUPPORTED: dict[bytes, str] = {
     b"TRAN_MSG": "transactional messages are not supported",
     b"TIMER_DELIVER_MS": "messages with a delivery time are not supported; use a delay level",

@@ -17,7 +17,7 @@ from broker_service.model import Appended, PutStatus
 
 logger = logging.getLogger(__name__)
 
-MAX_PENDING_BYTES = 256 << 20  # of puts that wait: gRPC keeps a request for as long as its call; one may always wait
+MAX_PENDING_BYTES = 256 << 20  # of waiting puts: gRPC keeps a request until its call ends; one put always may wait
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class PutPath:
         Everything up to the append is one step of the event loop: two frames never interleave.
         """
         size = len(send.records)
-        appended, waits = self._appended(send)  # nothing of the frame is kept here while its put waits
+        appended, waits = self._appended(send)  # release the frame's memory while the put waits
         if not waits:
             return appended, PutStatus.PUT_OK
         self._pending += 1
@@ -96,7 +96,7 @@ class PutPath:
             store_host_size=len(broker.store_host),
         )
         frame = check_frame(send.topic, send.records, send.count, send.crc32, limits)
-        # Only a frame that is good in itself makes a topic.
+        # Only a valid frame creates a topic.
         self._check_queues(topic or self._created(send), frame.queues)
         return frame
 
@@ -129,7 +129,7 @@ class PutPath:
         return appended
 
     def _append_delayed(self, frame: Frame) -> Appended:
-        """To wait in the schedule topic; its real topic and queue become properties, as in RocketMQ."""
+        """The message for the schedule topic; its real topic and queue become properties, as in RocketMQ."""
         broker = self._broker
         message = record.decode(frame.batch.view_bytes(), check_crc=False)
         level = min(frame.delay_level, len(broker.config.delay_levels_ms))

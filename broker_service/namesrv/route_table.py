@@ -43,7 +43,7 @@ class Registration:
 @dataclass(slots=True)
 class Member:
     registration: Registration
-    connection: object  # whatever the shell tells its connections apart by
+    connection: object  # any hashable that identifies a connection
     last_seen_ms: int
 
     def __str__(self) -> str:
@@ -64,7 +64,7 @@ class BrokerSet:
 
     @property
     def is_writable(self) -> bool:
-        """Whether routes may say so: a master is here, takes writes, and no operator has wiped the permission."""
+        """Whether routes may offer writes: a master is here, takes writes, and no operator has wiped the permission."""
         master = self.members.get(MASTER_ID)
         return master is not None and master.registration.writable and not self.write_wiped
 
@@ -87,11 +87,11 @@ class RouteTable:
         """Take a registration, the first of a connection or a later one.  Returns why not, or nothing.
 
         Of several masters with one name the one with the higher epoch wins.  Two of one epoch, or two slaves with one
-        id, are two processes with one configuration: who came first stays while it is alive.
+        id, are two processes with one configuration: the first stays while it is alive.
         """
         brokers = self._brokers.setdefault(told.broker_name, BrokerSet())
         if told.broker_id == MASTER_ID and told.epoch < brokers.newest_epoch:
-            # It may have been registered itself until a newer one was heard of.
+            # It may have been registered until a newer epoch was seen.
             self._remove(told.broker_name, lambda member: member.connection is connection)
             master = brokers.members.get(MASTER_ID)
             where = f"its master is {master.registration.address}" if master else "its master is away"
@@ -107,7 +107,7 @@ class RouteTable:
                     f"{told.broker_name} id {told.broker_id} is already registered at {present.registration.address}, "
                     f"epoch {present.registration.epoch}; {told.address} must not have the same brokerName and brokerId"
                 )
-        # A promoted slave, or one that was given another id, leaves its former place.
+        # A promoted slave, or one that was given another id, loses its former entry.
         self._remove(
             told.broker_name,
             lambda member: (
@@ -154,7 +154,7 @@ class RouteTable:
         return {name: self._brokers[name] for name in sorted(self._brokers) if self._brokers[name].members}
 
     def wipe_write_perm(self, broker_name: str) -> int:
-        """Producers stay away from this name from their next look at the route on.  Returns how many topics it has.
+        """Producers avoid this name from their next query of the route on.  Returns how many topics it has.
 
         Holds until `add_write_perm`, whatever the broker registers, or until none of the name is left.
         """

@@ -1,4 +1,4 @@
-"""One name server process: its table, its port, and the look for silent brokers now and then."""
+"""One name server process: its table, its port, and the periodic scan for silent brokers."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ async def run_namesrv(
     network: Network | None = None,
     clock: Callable[[], int] = monotonic_ms,
 ) -> None:
-    """Serves until `shutdown` is set.  `clock` gives milliseconds that never go back."""
+    """Serves until `shutdown` is set.  `clock` returns milliseconds and is monotonic."""
     table = RouteTable(config.broker_expire_time_ms)
     service = Service(
         namesrv_pb2.DESCRIPTOR.services_by_name["NameServer"].full_name,

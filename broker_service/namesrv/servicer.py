@@ -1,4 +1,4 @@
-"""proto <-> RouteTable, and which broker talks over which stream; decides nothing itself."""
+"""proto <-> RouteTable, and the stream of each broker; makes no decisions itself."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class NamesrvServicer(namesrv_pb2_grpc.NameServerServicer):
-    """`clock` gives milliseconds that never go back."""
+    """`clock` returns milliseconds and is monotonic."""
 
     def __init__(self, table: RouteTable, clock: Callable[[], int]) -> None:
         self._table = table
@@ -29,8 +29,8 @@ class NamesrvServicer(namesrv_pb2_grpc.NameServerServicer):
         request_iterator: AsyncIterator[namesrv_pb2.BrokerRegistration],
         context: grpc.aio.ServicerContext[namesrv_pb2.BrokerRegistration, namesrv_pb2.RegistrationReply],
     ) -> None:
-        """Answers each registration with all brokers of its name, and says so again, unasked, when another of them has
-        named a newer epoch.  When the stream ends, however it does, they go.
+        """Answers each registration with all brokers of its name, and pushes the list again when another of them
+        registers a newer epoch.  When the stream ends for any reason, its registrations are removed.
         """
         stream = RegistrationStream(context.peer())
         self._streams.append(stream)
@@ -48,7 +48,7 @@ class NamesrvServicer(namesrv_pb2_grpc.NameServerServicer):
                 logger.info("%s is gone: its connection from %s ended", member, stream.peer)
 
     async def _tell_news(self, stream: "RegistrationStream", context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        """A master that was replaced stops taking writes now, and not with its next registration."""
+        """Tell a replaced master now, so that it stops taking writes before its next registration."""
         while True:
             await stream.news.wait()
             stream.news.clear()
@@ -155,7 +155,7 @@ class NamesrvServicer(namesrv_pb2_grpc.NameServerServicer):
 
 
 class RegistrationStream:
-    """One broker's stream: the table's handle of the connection, and what the last message on it said."""
+    """One broker's stream: the table's handle of the connection, and the content of its last message."""
 
     def __init__(self, peer: str) -> None:
         self.peer = peer

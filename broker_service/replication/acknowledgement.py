@@ -16,7 +16,7 @@ from broker_service.replication.tracker import SlaveProgress, Tracker
 
 logger = logging.getLogger(__name__)
 
-# The part of the caller's time that is kept for the answer's way back.
+# The part of the caller's time that is reserved for sending the answer.
 ANSWER_SHARE = 0.2
 ANSWER_MAX_S = 0.1
 CATCH_UP_LOOK_S = 0.02
@@ -30,7 +30,7 @@ class AckLevels:
     sync_flush: bool
     sync_flush_timeout_s: float = 5.0
     slave_timeout_s: float = 3.0
-    max_pending: int = 10_000  # puts waiting at one time; more would be memory that a dead slave holds
+    max_pending: int = 10_000  # puts waiting at one time: bounds the memory used while a slave does not answer
 
 
 def put_waits(
@@ -51,8 +51,8 @@ def commit_waits(
 ) -> tuple[Wait, Wait]:
     """The (replica, metadata) waits of a commit that travels to the slaves with change `sequence`.  Pure.
 
-    What stands in the log up to `end_offset` may have been read for it: a slave that has the offset and not the
-    records would have to take the offset back when it is promoted.
+    The offset may cover any record up to `end_offset`: a slave that has the offset but not the records would have to
+    lower the offset when it is promoted.
     """
     replica = put_waits(levels, tracker, end_offset, end_offset, now, timeout_s)[1]
     metadata = NO_WAIT
@@ -72,8 +72,8 @@ def _usable_s(timeout_s: float) -> float:
 
 
 class Acknowledgements:
-    """Of the log it knows where it ends and up to where it is on disk.  `request_flush(offset)` asks for a flush that
-    covers the offset; `visible_changed` hears how far consumers may see (None: to the end)."""
+    """Knows the log only by its end offset and its flushed offset.  `request_flush(offset)` asks for a flush that
+    covers the offset; `visible_changed` gets the end of what consumers may see (None: the log's end)."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class Acknowledgements:
         try:
             return await future
         finally:
-            self._futures.pop(put, None)  # a late flush or ack finds nobody, and that is fine
+            self._futures.pop(put, None)  # a later flush or ack ignores puts that are over
 
     def admit(self, end_offset: int, now: float, timeout_s: float) -> PendingPut:
         """The put, with its waits begun; it may be over already."""
@@ -149,7 +149,7 @@ class Acknowledgements:
         self._resolve(self._pending.on_flushed(offset))
 
     def begin(self) -> None:
-        """This broker begins to take writes; whatever an earlier time as master had confirmed counts no more."""
+        """This broker begins to take writes; what was confirmed in an earlier term as master is discarded."""
         self.tracker.begin(self._end_offset())
         self._show()
 
@@ -159,7 +159,7 @@ class Acknowledgements:
         return slave
 
     def on_leave(self, slave: SlaveProgress) -> None:
-        """Puts that wait go on waiting: a slave that comes back in time still ends them well."""
+        """Puts keep waiting: the slave may reconnect and acknowledge them before their deadline."""
         self.tracker.leave(slave)
         self._show()
 
@@ -179,7 +179,7 @@ class Acknowledgements:
         self._show()
 
     def abandon(self) -> None:
-        """Nothing will come any more (shutdown): every waiting put ends with the status of its timeout."""
+        """No flush or ack will follow (shutdown): every waiting put ends with the status of its timeout."""
         self._resolve(self._pending.expire(float("inf")))
 
     async def slaves_caught_up(self, within_s: float) -> bool:

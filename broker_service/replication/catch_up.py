@@ -90,7 +90,7 @@ def plan(master: LogState, slave: LogState, *, takes_writes: bool) -> Plan:
         if slave.min_offset > prefix:
             return Plan(Step.REFUSE, end, f"the master ends at {prefix}, before the slave's minimum: promote the slave")
         if takes_writes:
-            # New writes would have begun a new epoch, and then the lists would differ: one of the two logs lies.
+            # New writes would have begun a new epoch, and the lists would differ: so one of the two logs is wrong.
             return Plan(Step.REFUSE, end, f"ahead of the master's end {prefix} in the epoch that it writes")
         return Plan(Step.REFILL, end, f"the master lost [{prefix}, {end}) of epoch {master.epochs.last}")
     if not slave.epochs.yields_to(master.epochs):

@@ -15,12 +15,12 @@ from broker_service.store.files import Files
 class EpochFile:
     """`epochs` is what the file says.  A log that is older than its first list (a store of RocketMQ's) has epoch 0.
 
-    `begun_here`: this broker began the last epoch itself, and so it is not somebody else's log that it copied.
-    `may_resume`: and it has lost nothing of it since, so it may go on writing in it.
-    `is_noted`: the file says what this object says.
+    `begun_here`: this broker began the last epoch itself; it is not part of a log copied from another broker.
+    `may_resume`: also, no byte of that epoch was lost since, so this broker may continue it.
+    `is_noted`: the file has the same content as this object.
 
-    An epoch that a promotion begins counts with the role that the broker then has on disk (`role_file.py`): without a
-    byte and on a slave, it has not been.  So a promotion that fails needs no room to be undone.
+    An epoch that a promotion began is valid only if the role on disk (`role_file.py`) is master, or if the epoch has
+    bytes; otherwise a slave ignores it.  So undoing a failed promotion needs no disk space.
     """
 
     def __init__(self, path: Path, log_end_offset: int, files: Files | None = None) -> None:
@@ -40,7 +40,7 @@ class EpochFile:
             content = json.loads(text)
             entries = content["epochs"]
             self.may_resume = content.get("goesOn") is True
-            self.begun_here = content.get("begunHere", True) is True  # who did not write it down did not know
+            self.begun_here = content.get("begunHere", True) is True  # older versions did not write the field
             epochs = tuple(_epoch(entry) for entry in entries)
             if (promotion := content.get("promotion")) is not None:
                 self._before = EpochList(epochs[:-1]), promotion["begunHereBefore"] is True
@@ -55,7 +55,7 @@ class EpochFile:
         self, epochs: EpochList, *, begun_here: bool = False, may_resume: bool = False, promotion: bool = False
     ) -> None:
         """On return the list is on disk; a crash before that leaves the old one.  `promotion`: it begins the last."""
-        self.is_noted = False  # what fails below may have written it
+        self.is_noted = False  # the write below may reach the disk although it fails
         entries = [
             {"epoch": epoch.epoch, "startOffset": epoch.start_offset} | ({"id": f"{epoch.id:016x}"} if epoch.id else {})
             for epoch in epochs.epochs
@@ -69,14 +69,14 @@ class EpochFile:
         self.epochs, self.begun_here, self.may_resume, self.is_noted = epochs, begun_here, may_resume, True
 
     def forget_promotion(self, log_end_offset: int) -> None:
-        """This broker is a slave: an epoch that a promotion began and that has not a byte has not been."""
+        """This broker is a slave: an epoch that a promotion began and that has no bytes is ignored."""
         if self._before is None or log_end_offset > self.epochs.epochs[-1].start_offset:
             return
         self.epochs, self.begun_here = self._before
         self._before, self.may_resume, self.is_noted = None, False, False
 
     def note_unclean_stop(self) -> None:
-        """Bytes of the last epoch may be missing: also a later start, after a clean stop, must not go on in it."""
+        """Bytes of the last epoch may be missing: no later start, even after a clean stop, may continue it."""
         if self.may_resume:
             self.may_resume = False
             self.is_noted = False

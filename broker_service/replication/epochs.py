@@ -17,7 +17,7 @@ from itertools import pairwise
 NO_EPOCH = 0
 NO_ID = 0
 ID_BITS = 62
-PROMOTION = 10**12  # more than any broker ever starts; 64 bits have room for nine million of them
+PROMOTION = 10**12  # no broker starts as often; a 64-bit number has room for nine million promotions
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Epoch:
     id: int = NO_ID
 
     def is_same_as(self, other: "Epoch") -> bool:
-        """Whether both are the same master's; who has no id is believed."""
+        """Whether both are the same master's; an entry without an id matches every id."""
         same_id = self.id == other.id or NO_ID in (self.id, other.id)
         return self.epoch == other.epoch and self.start_offset == other.start_offset and same_id
 
@@ -59,7 +59,7 @@ class EpochList:
 
     @property
     def last(self) -> int:
-        """The newest epoch that this broker has promised to honour."""
+        """The newest epoch in this list; its log may not have bytes of it yet."""
         return self.epochs[-1].epoch if self.epochs else NO_EPOCH
 
     @property
@@ -67,7 +67,7 @@ class EpochList:
         return self.epochs[-1].id if self.epochs else NO_ID
 
     def knows(self, epoch: int, epoch_id: int = NO_ID) -> bool:
-        """Whether this log has heard of that epoch; NO_ID, here or there, leaves it to the number.
+        """Whether the list has that epoch; with NO_ID on either side only the numbers are compared.
 
         NB: an epoch in which nothing was appended is forgotten when the next one begins.
         """
@@ -125,9 +125,9 @@ class EpochList:
         return (self.last // PROMOTION + 1) * PROMOTION if promotion else self.last + 1
 
     def begin(self, epoch: int, start_offset: int, epoch_id: int = NO_ID) -> "EpochList":
-        """With an epoch begun at the log's end.  Entries that have no byte before it say nothing any more and go.
+        """With an epoch begun at the log's end.  Entries without bytes before it are dropped.
 
-        Only the first stays: it says whose log this is, also while the log is empty.
+        The first entry always stays: it identifies the log even while the log is empty.
         """
         if epoch <= self.last:
             raise ValueError(f"epoch {epoch} does not follow epoch {self.last}")
@@ -136,7 +136,7 @@ class EpochList:
         return EpochList((*kept, Epoch(epoch, start_offset, epoch_id)))
 
     def stop_of(self, index: int, end_offset: int) -> int:
-        """Where the bytes of one entry stop, in a log that ends at `end_offset`."""
+        """Where the bytes of one entry end, in a log that ends at `end_offset`."""
         following = self.epochs[index + 1 : index + 2]
         return min(end_offset, following[0].start_offset) if following else end_offset
 

@@ -1,7 +1,7 @@
 """The flush thread: one fsync serves every put and ack that waits (group commit).
 
-A failed fsync is fatal: what the page cache holds afterwards may claim to be clean without being on disk, so it is
-never tried again.  The failure is reported once, and the thread ends.
+A failed fsync is fatal: afterwards the kernel may mark pages clean that are not on disk, so it is never tried
+again.  The failure is reported once, and the thread ends.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from broker_service.errors import ServiceNotAvailable
 class Flushable(Protocol):
     @property
     def flushed_offset(self) -> int:
-        """Changed by a flush, and by a cut, which waits for a flush that runs."""
+        """Changed by a flush and by a cut; a cut waits for the running flush."""
 
     def flush(self) -> int:
         """Called on the flush thread.  Returns only when everything up to the returned offset is on disk.
@@ -38,7 +38,7 @@ class Flusher:
         self._log = log
         self._interval_s = interval_s
         self.flushed: list[Callable[[int], None]] = []  # called with the offset up to which the log is on disk
-        self.failed: list[Callable[[BaseException], None]] = []  # called once: nothing is flushed any more
+        self.failed: list[Callable[[BaseException], None]] = []  # called once, when a flush fails; it was the last
         self.failure: BaseException | None = None
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._number = count()
@@ -57,7 +57,7 @@ class Flusher:
 
     @property
     def flushed_offset(self) -> int:
-        """What the log says: a cut lowers it at once."""
+        """The log's own value: a cut lowers it at once."""
         return self._log.flushed_offset
 
     async def close(self) -> None:
@@ -102,7 +102,7 @@ class Flusher:
                 return
 
     def _flushed(self) -> None:
-        offset = self.flushed_offset  # of now: the log may have been cut since that flush
+        offset = self.flushed_offset  # the current value: the log may have been cut since that flush
         while self._waiting and self._waiting[0][0] <= offset:
             _settle(heapq.heappop(self._waiting)[2])
         for listener in self.flushed:

@@ -25,8 +25,8 @@ from broker_service.replication.refusals import Diverged, Mismatch, ProtocolViol
 class Follower:
     """One per stream.  After any exception the stream is over and the log is as whole as it was.
 
-    `before_cut` hears where the log will end: what must not outlive the cut goes first, because after a crash nobody
-    would know of the cut.
+    `before_cut` is called with the end of the log after the cut.  It clamps what depends on the cut bytes; this comes
+    first, because a start after a crash could not detect that the log was cut.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Follower:
     ) -> None:
         self.sync_flush = True  # until the master says otherwise
         self.master_end_offset = 0
-        self.metadata_sequence = 0  # what acks may say of the master's changes
+        self.metadata_sequence = 0  # the last change of the master that acks may confirm
         self._log = log
         self._epochs = epochs
         self._identity = identity
@@ -99,7 +99,7 @@ class Follower:
     def receive(self, frame: pb.LogData, data: bytes | memoryview) -> None:
         """Check and store log bytes; a heartbeat has none.  They may end inside of a record.
 
-        `data`, not the frame's own: each time that it is asked for its bytes, a message copies them.
+        `data` has the bytes: reading the bytes field of a protobuf message copies them each time.
         """
         expected = self._expected_offset
         if expected is None or frame.commit_log_offset != expected:
@@ -119,7 +119,7 @@ class Follower:
         self.master_end_offset = frame.master_end_offset
 
     def next_refill(self, max_bytes: int) -> pb.LogData | None:
-        """The next chunk of what the master lost; None when it has been sent all."""
+        """The next chunk of what the master lost; None when all of it has been sent."""
         if self._refill_offset >= self._refill_until:
             return None
         wanted = min(max_bytes, self._refill_until - self._refill_offset)
@@ -135,7 +135,7 @@ class Follower:
         return frame
 
     def ack(self, flushed_offset: int) -> pb.Ack:
-        """What may be acknowledged now: whole checked records, and of them what is on disk if the master syncs."""
+        """The end of what may be acknowledged: whole checked records, and only flushed ones if the master syncs."""
         end = self._log.end_offset
         return pb.Ack(
             ack_offset=min(end, flushed_offset) if self.sync_flush else end,
@@ -203,8 +203,8 @@ class Follower:
             )
 
     def _adopt(self, epochs: EpochList) -> None:
-        """The master's epochs are this log's from now on, and none of them was begun here: not even one that this log
-        brought along from there, being a copy of the master's.
+        """Adopt the master's epochs.  None of them counts as begun here, not even one that this broker's copy of the
+        master's store marked so.
         """
         epochs = epochs.with_ids_of(self._epochs.epochs)
         if epochs != self._epochs.epochs or self._epochs.begun_here or not self._epochs.is_noted:

@@ -1,4 +1,4 @@
-"""The master's side of replication on the network: one stream per slave.  What is said on it, `transfer.py` decides."""
+"""The master's side of replication on the network: one stream per slave.  `transfer.py` decides what is sent."""
 
 import asyncio
 import logging
@@ -26,13 +26,13 @@ from broker_service.replication.transfer import State, Transfer, TransferSetting
 
 logger = logging.getLogger(__name__)
 
-LAST_WRITE_S = 2.0  # for a write to end, when its stream is to be closed
+LAST_WRITE_S = 2.0  # longest wait for the current write when a stream is closed
 
 Context = grpc.aio.ServicerContext
 
 
 class ReplicationMaster(ReplicationServicer):
-    """The Replication service.  A broker that is a slave serves it too, and refuses."""
+    """The Replication service.  A slave serves it too, and refuses all calls."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class ReplicationMaster(ReplicationServicer):
         self.flusher = flusher
         self.broker = broker
         self.settings = settings or TransferSettings()
-        # Held from a slave's handshake until this log has what that slave had more: the next one is judged by that.
+        # Held from a slave's handshake until its refill is complete: the next handshake needs the refilled log.
         self.greeting = asyncio.Lock()
         self.streams: SlaveStreams[_SlaveStream] = streams if streams is not None else SlaveStreams()
 
@@ -67,7 +67,7 @@ class ReplicationMaster(ReplicationServicer):
         Bytes that are being fetched from a slave belong to the epoch before: it waits for them.
         """
         async with self.greeting:
-            await self.flusher.wait(self.log.end_offset)  # an epoch must not start beyond what a power loss leaves
+            await self.flusher.wait(self.log.end_offset)  # an epoch must not start beyond the flushed end
             epoch = self.epochs.epochs.next(promotion=promotion)
             begun = self.epochs.epochs.begin(epoch, self.log.end_offset, self._chance.getrandbits(ID_BITS) or 1)
             self.epochs.save(begun, begun_here=True, may_resume=True, promotion=promotion)
@@ -77,7 +77,7 @@ class ReplicationMaster(ReplicationServicer):
             return epoch
 
     def take_back_epoch(self) -> None:
-        """The promotion that began the last epoch has failed; nobody has heard of it."""
+        """The promotion that began the last epoch has failed; no other broker was told of it."""
         self.epochs.forget_promotion(self.log.end_offset)
 
     def is_refilling(self) -> bool:
@@ -160,7 +160,7 @@ class _SlaveStream:
             now=_now(),
         )
         self._notified = asyncio.Event()
-        self._looks_at = -inf  # when the sender, asleep, will look by itself
+        self._looks_at = -inf  # when the sleeping sender will check without being notified
         self.newer_epoch = 0
         self.slave_id: int | None = None
         self._master = master
@@ -179,17 +179,17 @@ class _SlaveStream:
         self._notified.set()
 
     def notify(self) -> None:
-        """Notifies the sender if it has something to send earlier than it would look by itself."""
+        """Notifies the sender if it has something to send before its next scheduled check."""
         if self.transfer.next_call() < self._looks_at:
             self._notified.set()
 
     async def run(self) -> None:
-        """Until the slave ends the stream, or a RocketSimError says why it may not go on."""
+        """Returns when the slave ends the stream; raises the RocketSimError that ends it otherwise."""
         sender = asyncio.create_task(self._send())
         tasks = [sender, asyncio.create_task(self._receive()), asyncio.create_task(self._watch())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            # A write must not be cut short: gRPC could not send a status behind it.
+            # A write must not be cancelled: gRPC could not send a status after it.
             self._stopped = True
             self._notified.set()
             await asyncio.wait([sender], timeout=LAST_WRITE_S)
@@ -298,7 +298,7 @@ class _SlaveStream:
                 async with asyncio.timeout_at(silent_until):
                     await self._closing.wait()
             except TimeoutError:
-                continue  # Something may have been heard since.
+                continue  # A message may have arrived since.
             raise self._close_reason
         raise FellSilent(f"{self.transfer.name}: nothing heard for {housekeeping_s} s")
 

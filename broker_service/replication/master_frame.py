@@ -16,7 +16,7 @@ _SERVICE = pb.DESCRIPTOR.services_by_name["Replication"].full_name
 
 
 class MasterFrame(NamedTuple):
-    """A message, and the log bytes that its `log` does without."""
+    """A message, and the log bytes, which its `log` does not contain."""
 
     message: pb.MasterMessage
     data: bytes | memoryview = b""

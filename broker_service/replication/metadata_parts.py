@@ -8,8 +8,8 @@ OFFSETS_A_MESSAGE = 10_000  # a topic's and a group's names have 255 bytes at mo
 
 
 def parts(metadata: Metadata) -> Iterator[Metadata]:
-    """To be sent in this order, each to be merged by itself.  The first has all but the further offsets; the last
-    alone has the sequence: who has that one has them all."""
+    """To be sent in this order, each to be merged by itself.  The first has all but the further offsets; only the
+    last has the sequence: a receiver that has it has all parts."""
     entries = metadata.consumer_offsets
     if len(entries) <= OFFSETS_A_MESSAGE:
         yield metadata

@@ -1,4 +1,4 @@
-"""What replication needs of the store and of the broker, in its own words; they and the tests' fakes implement it.
+"""What replication needs of the store and of the broker, as protocols; they and the tests' fakes implement them.
 
 Everything here is called on the event loop's thread, and nothing may block on the network.
 """
@@ -31,13 +31,13 @@ class ReplicatedLog(Protocol):
         """Raw bytes from there on, never across a file, never beyond the end."""
 
     def view_log(self, commit_log_offset: int, max_bytes: int) -> memoryview:
-        """The same, not copied, for who is done with it before anything else happens to the log."""
+        """The same without a copy; valid until the next operation on the log."""
 
     def without_waiting(self) -> AbstractContextManager[None]:
-        """Within, `view_log` raises Cold instead of waiting for the disk."""
+        """In this context `view_log` raises Cold instead of waiting for the disk."""
 
     def warm(self, places: Iterable[Place]) -> None:
-        """Any thread's: has in memory what was cold."""
+        """Callable on any thread: reads the cold bytes into memory."""
 
     def append_replicated(self, commit_log_offset: int, data: bytes | memoryview) -> int:
         """Store whole checked records, keep a last part of one aside, and return the end of what is stored.
@@ -83,10 +83,10 @@ class MasterBroker(Protocol):
         """A slave has answered, and what it had beyond this log has been fetched."""
 
     def offsets_handed_back(self, slave: SlaveProgress) -> None:
-        """What this slave had further than this broker has been accepted."""
+        """The offsets of this slave that were ahead of this broker's have been merged."""
 
     def visible_changed(self, visible_offset: int | None) -> None:
-        """Consumers see the log up to here (None: to its end): set the store's confirm offset, notify who waits."""
+        """Consumers see the log up to here (None: to its end): set the store's confirm offset, notify waiting pulls."""
 
 
 class SlaveBroker(Protocol):
@@ -101,10 +101,10 @@ class SlaveBroker(Protocol):
         master has them."""
 
     def replicated(self, visible_offset: int) -> None:
-        """Records up to here are stored as safely as the master asks: show them to consumers, notify who waits."""
+        """Records up to here are stored as safely as the master asks: show them to consumers, notify waiting pulls."""
 
     def log_will_be_cut(self, end_offset: int) -> None:
-        """Committed offsets of what lies behind are to go, before it does: after a crash nobody would know of the
+        """Lower committed offsets beyond that end, before the log is cut: a start after a crash could not detect the
         cut."""
 
     def log_cut(self, cut: Cut) -> None:

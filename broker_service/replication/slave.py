@@ -1,4 +1,4 @@
-"""The slave's side of replication on the network.  What it does with a message, `follower.py` decides."""
+"""The slave's side of replication on the network.  `follower.py` decides what a message does."""
 
 import asyncio
 import logging
@@ -71,20 +71,20 @@ class ReplicationSlave:
         while True:
             try:
                 await self._follow_once(master_address)
-            except (RocketSimError, OSError) as error:  # our own disk may refuse: a new epoch, what is cut off
+            except (RocketSimError, OSError) as error:  # OSError: of this broker's own disk
                 reason = str(error)
             stream, self._stream = self._stream, None
             if stream is not None and stream.is_welcome:
                 retry_s, trouble = self._settings.retry_first_s, ""
                 await stream.show_rest()
-            if reason != trouble:  # once, not at every try
+            if reason != trouble:  # logged once, not at every attempt
                 logger.warning("master %s lost: %s; trying again", master_address, reason)
                 trouble = reason
             await self._pause(retry_s * self._chance.uniform(0.8, 1.2))
             retry_s = min(retry_s * 2, self._settings.retry_last_s)
 
     def notify(self) -> None:
-        """The master is back: try now."""
+        """The master is back: connect now."""
         self._notified.set()
 
     async def _pause(self, pause_s: float) -> None:
@@ -96,7 +96,7 @@ class ReplicationSlave:
             pass
 
     def hand_back(self) -> None:
-        """There are offsets to hand back; without a stream they go at the next connect."""
+        """There are offsets to hand back; without a stream they are sent after the next connect."""
         if self._stream is not None:
             self._stream.hand_back()
 
@@ -146,8 +146,8 @@ class _MasterStream:
         self._wake = asyncio.Event()
         self._ack_due = False
         self._hand_back_due = False
-        self._in_snapshot = False  # its first part has come, its last has not
-        self._lacks_metadata = False  # our disk had no room for some of it
+        self._in_snapshot = False  # its first part was received, its last was not
+        self._lacks_metadata = False  # the disk had no room for some of it
         self._sequence = 0  # of the changes that came on this stream
         self._heard_at = _now()
         self._welcomed = asyncio.Event()
@@ -158,7 +158,7 @@ class _MasterStream:
         self._wake.set()
 
     async def run(self, metadata_request: Any) -> None:
-        """Until one of its tasks fails; the master's own word of why comes first."""
+        """Raises the error of the first task that fails; the receiver's, with the master's reason, is preferred."""
         call = self._stub.Replicate()
         work = (self._receive(call), self._send(call), self._watch(), self._poll_metadata(metadata_request))
         tasks = [asyncio.create_task(task) for task in work]
@@ -174,13 +174,13 @@ class _MasterStream:
         ended[0].result()
 
     async def show_rest(self) -> None:
-        """Show what came last and could not be acknowledged any more: the master may have confirmed it by itself."""
+        """Show the last records although they were not acknowledged: the master may have confirmed them by itself."""
         end_offset = self._follower.end_offset
         try:
             if self._follower.sync_flush:
                 await self._flusher.wait(end_offset)
         except ServiceNotAvailable:
-            return  # It will never be as safe as the master asks.
+            return  # The master requires a flush, and flushing has failed for good.
         self._broker.replicated(end_offset)
 
     async def _receive(self, call: Any) -> NoReturn:
@@ -203,21 +203,21 @@ class _MasterStream:
         self._take(metadata)
         self._in_snapshot |= metadata.complete
         if metadata.sequence and not self._lacks_metadata:
-            # What was overtaken counts too: what overtook it was made later, and so has all of it.
+            # Metadata that was skipped counts as received too: the newer metadata that was applied includes it.
             self._sequence = metadata.sequence
             self._hand_back_due |= self._in_snapshot  # what the master turned out to lack
             self._in_snapshot = False
             self._ack_due = True
 
     def _take(self, metadata: Metadata) -> bool:
-        """False, and nothing is done, for what newer metadata has overtaken: answers and changes come on two ways."""
+        """False if it is skipped as older than what was applied: answers and changes may arrive out of order."""
         versions = metadata.topics_version.counter, metadata.groups_version.counter
         if any(version < known for version, known in zip(versions, self._versions, strict=True)):
             return False
         try:
             self._broker.apply_metadata(metadata)
         except DiskFull as error:
-            # The log goes on meanwhile.  No change of this stream counts from here on: all is asked for again.
+            # The log is still replicated.  No later change on this stream is acknowledged; a snapshot will be fetched.
             if not self._lacks_metadata:
                 logger.error("metadata of master %s waits: %s", self._address, error)
             self._lacks_metadata = True
@@ -248,7 +248,7 @@ class _MasterStream:
         while (refill := self._follower.next_refill(self._settings.refill_frame_bytes)) is not None:
             await say(call, pb.SlaveMessage(refill=refill))
         while True:
-            # What changes up to here made us hand back is written before an ack that names them.
+            # Offsets to hand back because of these changes are sent before the ack that confirms the changes.
             self._follower.metadata_sequence = self._sequence
             if self._hand_back_due:
                 self._hand_back_due = False
@@ -282,7 +282,7 @@ class _MasterStream:
                 if self._take(metadata):
                     self.hand_back()  # what the master turned out to lack
                 else:
-                    continue  # asked again: only topics and groups that go on changing could overtake that one too
+                    continue  # ask again; this ends as soon as topics and groups stop changing for one round trip
             await asyncio.sleep(self._settings.metadata_interval_s)
 
     async def _watch(self) -> NoReturn:

@@ -8,10 +8,10 @@ from rocketsim_proto.metadata_pb2 import Metadata
 
 class SlaveStream(Protocol):
     def notify(self) -> None:
-        """Look whether there is something to send: the log may have grown."""
+        """Check for something to send: the log may have grown."""
 
     def publish(self, change: Metadata) -> None:
-        """Send the change behind those before it."""
+        """Send the change after those before it."""
 
 
 S = TypeVar("S", bound=SlaveStream)

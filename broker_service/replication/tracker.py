@@ -4,7 +4,7 @@ Pure: no clock, no event loop, no sockets.
 
 A slave is *in sync* once it has acknowledged something on its present connection and is less than `fall_behind_max`
 bytes behind.  One slave confirms: the confirm offset is the furthest ack there ever was, and it never falls, because a
-slave that goes away keeps its bytes.
+slave that disconnects keeps its bytes.
 """
 
 from dataclasses import dataclass
@@ -13,19 +13,19 @@ from broker_service.errors import RocketSimError
 
 
 class AckRefused(RocketSimError):
-    """An ack that cannot be true.  It changed nothing; the stream it came on is to be closed."""
+    """An impossible ack.  It was not recorded; its stream must be closed."""
 
 
 @dataclass(slots=True)
 class SlaveProgress:
-    """One connection of one slave.  `ack_offset` is None until its first ack: to have bytes is not to have synced."""
+    """One connection of one slave.  `ack_offset` is None until its first ack: the end it reports may not be synced."""
 
     slave_id: int
     connection: int
     address: str
     end_offset: int
     ack_offset: int | None = None
-    metadata_sequence: int | None = None  # of the changes it has; None until it names one, as one too old never does
+    metadata_sequence: int | None = None  # of the changes it has; None until it reports one (old versions never do)
 
     def describe(self, master_end_offset: int) -> str:
         behind = master_end_offset - (self.ack_offset or 0)
@@ -42,13 +42,13 @@ class Tracker:
         self._connections = 0
 
     def begin(self, master_end: int) -> None:
-        """A time as master begins: only what the slaves of now have counts as confirmed."""
+        """A term as master begins: only acks of current connections count from here on."""
         self.confirm_offset = max((slave.ack_offset or 0 for slave in self.slaves.values()), default=0)
         self.confirmed_sequence = max((slave.metadata_sequence or 0 for slave in self.slaves.values()), default=0)
         self._shown_offset = master_end
 
     def join(self, slave_id: int, address: str, slave_end: int, master_end: int) -> SlaveProgress:
-        """A new connection of a slave; the newer replaces the older, whose acks count no more."""
+        """A new connection of a slave; it replaces the older one, whose acks are ignored from here on."""
         self._note_shown(master_end)
         self._connections += 1
         slave = SlaveProgress(slave_id, self._connections, address, slave_end)
@@ -86,7 +86,7 @@ class Tracker:
         return True
 
     def takes_metadata(self) -> bool:
-        """Whether a slave is there that says which changes it has."""
+        """Whether a slave is connected that reports which changes it has."""
         return any(slave.metadata_sequence is not None for slave in self.slaves.values())
 
     def is_in_sync(self, slave: SlaveProgress, end_offset: int) -> bool:
@@ -104,7 +104,7 @@ class Tracker:
     def visible_offset(self, master_end: int) -> int | None:
         """What consumers of a SYNC_MASTER may see: up to here, or, while no slave is in sync, everything (None).
 
-        NB: what was visible stays visible, also when a slave that is behind comes into sync.
+        NB: it never moves back, not even when a slave that is behind comes into sync.
         """
         self._note_shown(master_end)
         if not self.is_slave_available(master_end):

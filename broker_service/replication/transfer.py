@@ -41,13 +41,13 @@ class TransferSettings:
     frame_bytes: int = 4 << 20  # haTransferBatchSize
     # Bytes sent and not acknowledged.  An ack covers whole records only: this must exceed the largest one by far.
     in_flight_bytes: int = 32 << 20
-    # With ASYNC_MASTER, where nobody waits for it, less than this leaves only so long after the message before it: a
-    # message costs as much for one small record as for dozens.
+    # With ASYNC_MASTER, where no put waits for the slave, a message below gather_bytes is sent gather_s after the one
+    # before it: a message with one small record costs as much as one with dozens.
     gather_bytes: int = 4096
     gather_s: float = 0.010
     heartbeat_s: float = 5.0  # haSendHeartbeatInterval
     housekeeping_s: float = 20.0  # haHousekeepingInterval
-    metadata_changes: int = 64  # kept for a slow slave; beyond that it gets one snapshot instead
+    metadata_changes: int = 64  # buffered for a slow slave; if there are more, it gets one snapshot instead
 
 
 class Acks(Protocol):
@@ -105,7 +105,7 @@ class Transfer:
     # --- what the slave says --------------------------------------------------------------------------------------
 
     def greet(self, handshake: pb.Handshake, *, takes_writes: bool) -> Plan:
-        """Decide how this slave catches up, or raise why it may not."""
+        """Decide how this slave catches up, or raise the refusal."""
         self.name = f"slave-{handshake.broker_id} at {handshake.address}"
         self._identity.check_slave(handshake)
         master = LogState(self._epochs.epochs, self._log.min_offset, self._log.end_offset)
@@ -172,7 +172,7 @@ class Transfer:
         if ack.epoch > current:
             raise StaleEpoch(f"{self.name}: acknowledges epoch {ack.epoch}, newer than this master's {current}")
         if ack.epoch < current:
-            return  # It has not heard of this epoch yet, and will ack again when it has.
+            return  # The slave does not have this epoch yet, and will ack again when it has.
         if ack.ack_offset > self.sent_offset:
             raise AckRefused(
                 f"{self.name}: ack {ack.ack_offset}, but only {self.sent_offset} was sent and "
@@ -209,7 +209,7 @@ class Transfer:
         self._metadata.append(snapshot)
 
     def next_message(self, now: float) -> MasterFrame | None:
-        """What to send now; None while there is nothing to say, or too much in flight.
+        """What to send now; None while there is nothing to send, or too much in flight.
 
         Log bytes are the log's own: to be turned into bytes before anything else is done.
         """

@@ -55,7 +55,7 @@ def read_partition(
     for fetched in fetch.frames():
         given = 0
         try:
-            for batch in decoder.batches(fetched.records, fetched.runs, fetched.broker_id):
+            for batch in decoder.batches(fetched.records, fetched.extents, fetched.broker_id):
                 rows = options.pull_batch_size or batch.num_rows
                 for start in range(0, batch.num_rows, rows):
                     yield batch.slice(start, rows)

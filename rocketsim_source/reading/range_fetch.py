@@ -1,9 +1,9 @@
-"""Fetches the ranges of one task, in order, from the broker that fits.
+"""Fetches the ranges of one task, in order, each from the broker that should serve it.
 
-Broker choice: a queue's hint, else the master; after each frame the broker that it suggests.  A broker that cannot be
-reached is replaced at once by another of its name.  A slave that lacks a record is behind, which is no loss: the master
-is asked, then waited for; only the master's answer is judged by the data loss policy.  A record that cannot be read is
-asked of the other members of the broker name before it is given up.
+Broker choice: a queue's hint, else the master; after each frame the broker that it suggests.  An unreachable broker is
+replaced at once by another of its name.  A slave that lacks a record is behind, which is no data loss: the fetch asks
+the master, and waits if it does not answer; the data loss policy applies to the master's answer only.  An unreadable
+record is requested from the other members of the broker name before it is given up.
 """
 
 import logging
@@ -56,7 +56,7 @@ class SlaveBehind(RuntimeError):
 
 
 class Move(NamedTuple):
-    """What a run of rows did to its range."""
+    """The position in a range before and after an extent of rows."""
 
     range_index: int
     before: int
@@ -68,9 +68,9 @@ class Fetched:
     """A frame whose counts, order and queues have been checked."""
 
     records: Records
-    runs: list[OfQueue]
+    extents: list[OfQueue]
     broker_id: int
-    moves: list[Move]  # one a run
+    moves: list[Move]  # one for each extent
     failures: int  # of the task before this frame
     used: int = 0
     unreadable: list[int] = field(default_factory=list)
@@ -93,7 +93,7 @@ class Stuck:
 
 
 class RangeFetch:
-    """`hints` say whom to ask first for a queue, and get what brokers suggest, for the tasks that come later.
+    """`hints`: the broker to ask first for a queue; updated with the brokers' suggestions, for later tasks.
     `read_in`: the epochs in which the ranges were planned.
     """
 
@@ -118,24 +118,24 @@ class RangeFetch:
         self._clock = clock
         self._sleep = sleep
         self._failures = 0
-        self._left_slave: set[MessageQueue] = set()  # a slave did not have enough of them; for the rest of this task
+        self._left_slave: set[MessageQueue] = set()  # a slave lacked records: the task asks the master
         self._waiting_since: dict[int, float] = {}
         self._unreadable = Unreadable()
-        self._answering = MASTER_ID  # who sent the last frame, or was asked for the next
-        self._instead: dict[MessageQueue, int] = {}  # whom to ask since another sent what cannot be read
+        self._answering = MASTER_ID  # the broker that sent the last frame or was asked for the next
+        self._instead: dict[MessageQueue, int] = {}  # the broker to ask after another sent unreadable records
 
     def frames(self) -> Iterator[Fetched]:
-        """All records of all ranges, in order; raises what a failed task should say."""
+        """All records of all ranges, in order; raises the error with which the task fails."""
         while (first := self._first_open()) is not None:
             try:
                 target = self._target(self._ranges[first].queue)
-                yield from self._stream(self._run(first, target), target)
+                yield from self._stream(self._one_call(first, target), target)
             except (RecordError, BadAnswer) as error:
                 self._bad_frame(error)
             except RocketSimError as error:
                 self._refused(first, error)
 
-    # --- whom to ask --------------------------------------------------------------------------------------------------
+    # --- broker choice ------------------------------------------------------------------------------------------------
 
     def _target(self, queue: MessageQueue) -> int:
         if queue in self._instead:
@@ -155,7 +155,7 @@ class RangeFetch:
         if self._options.read_from != "suggested" or queue in self._left_slave or queue in self._instead:
             return False
         if suggested != answering and not self._cluster.members(queue).get(suggested, False):
-            return False  # not there, or it failed a moment ago: stay
+            return False  # unknown, or it failed a moment ago: stay
         self._learned[queue] = suggested
         if "task" not in self._options.suggest_scope:
             return False
@@ -165,25 +165,25 @@ class RangeFetch:
     # --- the ranges ---------------------------------------------------------------------------------------------------
 
     def _first_open(self) -> int | None:
-        return next((i for i, piece in enumerate(self._ranges) if self._at[i] < piece.until_offset), None)
+        return next((i for i, planned in enumerate(self._ranges) if self._at[i] < planned.until_offset), None)
 
-    def _run(self, first: int, target: int) -> list[int]:
+    def _one_call(self, first: int, target: int) -> list[int]:
         """The open ranges from the first on that one call to one broker can serve.  Order is kept, so that a task that
-        is repeated gives its rows in the same order.
+        is repeated returns its rows in the same order.
         """
         broker_name = self._ranges[first].queue.broker_name
-        run = []
+        indices = []
         for index in range(first, len(self._ranges)):
             queue, _, until = self._ranges[index]
             if self._at[index] >= until:
                 continue
             if queue.broker_name != broker_name or self._target(queue) != target:
                 break
-            run.append(index)
-        return run
+            indices.append(index)
+        return indices
 
-    def _stream(self, run: list[int], target: int) -> Iterator[Fetched]:
-        asked = [self._ranges[index]._replace(from_offset=self._at[index]) for index in run]
+    def _stream(self, indices: list[int], target: int) -> Iterator[Fetched]:
+        asked = [self._ranges[index]._replace(from_offset=self._at[index]) for index in indices]
         stream = self._cluster.pull(
             asked,
             broker_id=target,
@@ -198,7 +198,7 @@ class RangeFetch:
             with prefetched(stream, self._options.prefetch_pulls, self._options.pull_timeout_ms / 1000) as frames:
                 for frame in frames:
                     self._answering = frame.broker_id
-                    fetched, stuck = self._take(frame, run)
+                    fetched, stuck = self._take(frame, indices)
                     if fetched is not None:
                         yield fetched
                         if fetched.unreadable:
@@ -207,11 +207,11 @@ class RangeFetch:
                     if stuck is not None:
                         self._stuck(stuck)
                         return
-                    # Judged by the queue that the next frame goes on with.
-                    open_now = next((i for i in run if self._at[i] < self._ranges[i].until_offset), None)
+                    # The queue that the next frame continues with decides.
+                    open_now = next((i for i in indices if self._at[i] < self._ranges[i].until_offset), None)
                     if open_now is None:
                         return
-                    touched = {self._ranges[run[segment.range_index]].queue for segment in frame.segments}
+                    touched = {self._ranges[indices[segment.range_index]].queue for segment in frame.segments}
                     moves = [
                         self._follow(queue, frame.suggest_which_broker_id, frame.broker_id) for queue in sorted(touched)
                     ]
@@ -221,19 +221,19 @@ class RangeFetch:
             self._cluster.suspect(asked[0].queue, self._answering)
             raise
 
-    def _take(self, frame: "PullFrame", run: list[int]) -> tuple[Fetched | None, Stuck | None]:
-        """Check a frame and move on.  Nothing of an inconsistent frame is used, and nothing behind a range that
-        its broker ended early: a repeated task must give its rows in the same order.
+    def _take(self, frame: "PullFrame", indices: list[int]) -> tuple[Fetched | None, Stuck | None]:
+        """Check a frame and advance the positions.  An inconsistent frame is not used at all, and a frame is not used
+        beyond a range that its broker ended early: a repeated task must return its rows in the same order.
         """
         records = Records.walk(frame.records, frame.count, frame.sizes or None)
         offsets, queue_ids = records.queue_offset, records.queue_id
         moves: list[Move] = []
-        runs: list[OfQueue] = []
+        extents: list[OfQueue] = []
         stuck: Stuck | None = None
         row = 0
-        at = dict(zip(run, (self._at[index] for index in run), strict=True))
+        at = dict(zip(indices, (self._at[index] for index in indices), strict=True))
         for segment in frame.segments:
-            index = run[segment.range_index]
+            index = indices[segment.range_index]
             queue, _, until = self._ranges[index]
             rows = slice(row, row + segment.count)
             row += segment.count
@@ -247,7 +247,7 @@ class RangeFetch:
             before = at[index]
             at[index] = before if segment.ends_range else max(before, min(segment.next_offset, until))
             moves.append(Move(index, before, at[index]))
-            runs.append(OfQueue(queue, segment.count))
+            extents.append(OfQueue(queue, segment.count))
             if segment.ends_range and at[index] < until:
                 stuck = Stuck(index, segment, frame.broker_id)
                 break
@@ -260,20 +260,20 @@ class RangeFetch:
         if row < len(records):
             records = records[:row]
         if self._unreadable.left_out:
-            records, runs = self._without_left_out(records, runs)
-        fetched = Fetched(records, runs, frame.broker_id, moves, failures) if len(records) else None
+            records, extents = self._without_left_out(records, extents)
+        fetched = Fetched(records, extents, frame.broker_id, moves, failures) if len(records) else None
         return fetched, stuck
 
-    def _without_left_out(self, records: Records, runs: list[OfQueue]) -> tuple[Records, list[OfQueue]]:
+    def _without_left_out(self, records: Records, extents: list[OfQueue]) -> tuple[Records, list[OfQueue]]:
         keep = np.ones(len(records), np.bool_)
         row, kept = 0, []
-        for queue, size in runs:
+        for queue, size in extents:
             left_out = self._unreadable.left_out.get(queue)
             if left_out:
                 keep[row : row + size] = ~np.isin(records.queue_offset[row : row + size], sorted(left_out))
             kept.append(OfQueue(queue, int(keep[row : row + size].sum())))
             row += size
-        return (records, runs) if keep.all() else (records[keep], kept)
+        return (records, extents) if keep.all() else (records[keep], kept)
 
     # --- trouble ------------------------------------------------------------------------------------------------------
 
@@ -287,8 +287,7 @@ class RangeFetch:
         self._sleep(pause)
 
     def _stuck(self, stuck: Stuck) -> None:
-        """A broker says that it has nothing there.  Decide what that means, and leave the range where it has to go
-        on."""
+        """A broker has no records at the position.  Decide why, and set the position at which the range continues."""
         queue, _, until = self._ranges[stuck.index]
         at, segment = self._at[stuck.index], stuck.segment
         if self._instead.get(queue) == stuck.broker_id:
@@ -298,7 +297,7 @@ class RangeFetch:
             return
         if stuck.broker_id != MASTER_ID:
             if queue not in self._left_slave and self._members_master(queue):
-                self._left_slave.add(queue)  # the master knows better
+                self._left_slave.add(queue)  # ask the master, which may have the records
                 return
             self._left_slave.add(queue)
             if self._wait(stuck.index, self._options.slave_behind_wait_ms / 1000):
@@ -330,8 +329,7 @@ class RangeFetch:
         self._at[stuck.index] = until
 
     def _bad_frame(self, error: RecordError | BadAnswer) -> None:
-        """Whoever finds it (this task, or the client before it): the next attempt is another broker's, if there is
-        one."""
+        """This task or the client has found an invalid frame: the next attempt asks another broker, if there is one."""
         first = self._first_open()
         assert first is not None, "nothing is asked for"
         queue, broker_id = self._ranges[first].queue, self._answering
@@ -344,25 +342,26 @@ class RangeFetch:
         self._failed(error)
 
     def _ask_again(self, fetched: Fetched) -> None:
-        """A frame has records that cannot be read: go on where its rows were not given on yet."""
+        """A frame has unreadable records: continue at the first row that was not returned yet."""
         self._failures = fetched.failures
         row = 0
-        for run, (index, before, after) in zip(fetched.runs, fetched.moves, strict=True):
-            used = min(max(0, fetched.used - row), run.size)
-            if used == run.size:
+        for extent, (index, before, after) in zip(fetched.extents, fetched.moves, strict=True):
+            used = min(max(0, fetched.used - row), extent.size)
+            if used == extent.size:
                 self._at[index] = after
             else:
                 self._at[index] = int(fetched.records.queue_offset[row + used]) if used else before
-            row += run.size
-        queues = np.repeat(np.arange(len(fetched.runs)), [run.size for run in fetched.runs])
+            row += extent.size
+        queues = np.repeat(np.arange(len(fetched.extents)), [extent.size for extent in fetched.extents])
         places = [
-            Place(fetched.runs[queues[row]].queue, int(fetched.records.queue_offset[row])) for row in fetched.unreadable
+            Place(fetched.extents[queues[row]].queue, int(fetched.records.queue_offset[row]))
+            for row in fetched.unreadable
         ]
         self._unreadable.add(places, fetched.broker_id, fetched.why)
         self._ask_another_or_give_up(places[0])
 
     def _not_there_either(self, place: Place, stuck: Stuck) -> None:
-        """Another broker's copy cannot be read, and this broker has none: no longer, or not yet."""
+        """Another broker's copy is unreadable, and this broker has none: not any more, or not yet."""
         if stuck.segment.status == GetMessageStatus.OFFSET_TOO_SMALL:
             self._unreadable.add([place], stuck.broker_id, self._unreadable.why[place])
             self._ask_another_or_give_up(place)
@@ -398,7 +397,7 @@ class RangeFetch:
         return self._cluster.members(queue).get(MASTER_ID, False)
 
     def _wait(self, index: int, at_most_s: float) -> bool:
-        """True: waited a little, ask again.  False: that was long enough."""
+        """True after a short pause: ask again.  False: the time is over."""
         since = self._waiting_since.setdefault(index, self._clock())
         if self._clock() - since >= at_most_s:
             return False
@@ -411,8 +410,8 @@ class RangeFetch:
         logger.warning("data loss allowed by the options: %s %s", queue, what)
 
     def _refused(self, first: int, error: RocketSimError) -> None:
-        """A call failed.  A broker that lacks one topic or queue refuses the whole call: that queue is left, if its
-        master says so, and the others go on.  Anything else that may pass is tried again.
+        """A call failed.  A broker that lacks one topic or queue refuses the whole call: that queue is skipped, if its
+        master confirms it, and the others are read on.  Any other temporary error is retried.
         """
         if says_missing(error) and self._skip_deleted(first, error):
             return
@@ -424,7 +423,7 @@ class RangeFetch:
 
     def _skip_deleted(self, first: int, error: RocketSimError) -> bool:
         broker_name = self._ranges[first].queue.broker_name
-        left = [index for index, piece in enumerate(self._ranges) if self._at[index] < piece.until_offset]
+        left = [index for index, planned in enumerate(self._ranges) if self._at[index] < planned.until_offset]
         of_broker = [index for index in left if self._ranges[index].queue.broker_name == broker_name]
         gone = self._cluster.bounds(sorted({self._ranges[index].queue for index in of_broker})).gone
         for index in of_broker:

@@ -1,8 +1,8 @@
-"""Records that arrive whole and cannot be read: a body that does not unpack, or that has another checksum.  Whom to ask
-instead, and what to leave out.  Pure.
+"""Records that arrive whole and cannot be read: a body that does not unpack, or that has another checksum.  Decides
+which broker to ask instead, and which records to leave out.  Pure.
 
-Each member of a pair has a copy of its own, so that what one disk spoiled another may have.  A record is given up only
-when every member of its broker name has sent it like that, or has no copy.
+Each member of a pair has its own copy, so a record damaged on one disk may be intact on another.  A record is given up
+only when every member of its broker name has sent it damaged, or has no copy.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ class Place(NamedTuple):
 
 
 class CorruptRecord(RuntimeError):
-    """A record that no broker has in a form that can be read, and corrupt=skip does not allow to leave it out."""
+    """A record that no broker has in readable form, while corrupt=skip is not set."""
 
     def __init__(self, place: Place, broker_ids: Iterable[int], why: object) -> None:
         ids = ", ".join(map(str, sorted(broker_ids)))
@@ -54,12 +54,12 @@ class Unreadable:
         return CorruptRecord(place, self.sent_by[place], self.why[place])
 
     def ask_instead(self, place: Place, members: Mapping[int, bool]) -> int | None:
-        """Another member that may have it, rather one that is worth trying; None: all have been asked."""
+        """Another member that may have the record, reachable ones first; None: all have been asked."""
         others = members.keys() - self.sent_by[place]
         return min(others, key=lambda broker_id: (not members[broker_id], broker_id), default=None)
 
     def leave_out(self, queue: MessageQueue, members: Iterable[int]) -> list[int]:
-        """Give up what every member was asked for in vain; the offsets."""
+        """Give up the queue's records that every member has sent damaged or does not have; returns their offsets."""
         asked = set(members)
         given_up = sorted(place.offset for place, ids in self.sent_by.items() if place.queue == queue and asked <= ids)
         self.left_out.setdefault(queue, set()).update(given_up)

@@ -151,8 +151,8 @@ def fetched(fake: FakeCluster, *queues: MessageQueue, **given: str) -> dict[Mess
     found: dict[MessageQueue, list[int]] = {}
     for part in RangeFetch(opened(fake), [OffsetRange(queue, 0, 10) for queue in queues], {}, options).frames():
         offsets = iter(part.records.queue_offset.tolist())
-        for run in part.runs:
-            found.setdefault(run.queue, []).extend(next(offsets) for _ in range(run.size))
+        for extent in part.extents:
+            found.setdefault(extent.queue, []).extend(next(offsets) for _ in range(extent.size))
     return found
 
 

@@ -58,7 +58,9 @@ def fetch(
     found = []
     for fetched in reader.frames():
         offsets = iter(fetched.records.queue_offset.tolist())
-        found += [(run.queue, next(offsets), fetched.broker_id) for run in fetched.runs for _ in range(run.size)]
+        found += [
+            (extent.queue, next(offsets), fetched.broker_id) for extent in fetched.extents for _ in range(extent.size)
+        ]
     return found
 
 
