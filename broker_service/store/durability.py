@@ -1,8 +1,8 @@
 """Durability: the syncs, and the flushed offset and checkpoint that they move.
 
-The flush thread calls `flush`; the event loop calls everything else.  A flush holds the lock; the loop takes it only to
-cut the log, which must not happen during a sync.  A cut lowers `flushed` under the lock, so the loop reads `flushed` to
-see how far a flush got.
+The flush thread calls `flush`; the event loop calls everything else, and `flush` where it must know at once that all is
+on disk.  A flush holds the lock; else the loop takes it only to cut the log, which must not happen during a sync.  A
+cut lowers `flushed` under the lock, so the loop reads `flushed` to see how far a flush got.
 """
 
 import logging
@@ -37,6 +37,7 @@ class ThoroughFlush:
 class Durability:
     def __init__(self, disk: Disk, root: Path, log: CommitLog) -> None:
         self.flushed = 0
+        self.queues_on_disk = 0  # every queue entry of a record before this is, noted or not
         self.last_timestamp = 0  # store time of the newest record
         self.trouble: str | None = None  # why the last flush left something out; it is tried again
         self.lock = threading.Lock()
@@ -52,11 +53,13 @@ class Durability:
         """What the last process noted; None if there is no note.  StoreCorrupt if the note is damaged."""
         self.checkpoint = Checkpoint.load(self._disk, self._checkpoint_path)
         self.last_timestamp = self.checkpoint.log_timestamp
+        self.queues_on_disk = self.checkpoint.queues_log_offset
         return self._flushed_file.load(log_is_empty=self._log.has_no_records())
 
     def set_flushed(self, flushed: Flushed) -> None:
         """Notes the flushed offset and syncs the note: after a recovery, before a cut, at a clean stop."""
         self.flushed = flushed.offset
+        self.queues_on_disk = min(self.queues_on_disk, self.flushed)
         self._flushed_file.save(flushed, sync=True)
 
     def request(self, thorough: ThoroughFlush) -> None:
@@ -105,6 +108,7 @@ class Durability:
                 self.trouble = f"flushing failed, nothing is in doubt, it is tried again: {flush.refused}"
                 logger.warning("%s", self.trouble)
             elif thorough is not None and not thorough.is_void:
+                self.queues_on_disk = thorough.log_offset
                 self._note(thorough)
             return self.flushed
 

@@ -67,6 +67,7 @@ class MessageStore:
         self._next_probe_ms = 0
         self._next_age_ms = 0
         self._next_thorough_ms = 0
+        self._trimmed_to = 0  # queues and index have nothing of records before it
 
     def reconfigure(self, config: StoreConfig) -> None:
         """Applies settings that may change while the store is open: retention, disk limits, limits of a pull."""
@@ -125,6 +126,7 @@ class MessageStore:
             delay_levels_ms=self.config.delay_levels_ms,
         )
         self.recovery.deleted_files += behind_gap
+        self._trimmed_to = self._log.min_offset
         self._lock.mark_open()
         self._durability.set_flushed(Flushed(self.end_offset))
         if self.config.message_index_enable:
@@ -367,7 +369,7 @@ class MessageStore:
 
     def delete_expired(self, now_ms: int) -> list[str]:
         """Deletes expired files; returns one line per file.  Also refuses writes while the disk is too full.
-        OSError if a file cannot be deleted.
+        OSError if a file cannot be deleted, or a queue not be read; the next call goes on from there.
         """
         used = self.disk.disk_usage(self.config.root).used_percent
         limit = self.config.disk_warning_ratio
@@ -378,13 +380,26 @@ class MessageStore:
         )
         log = self._log
         count = expired_files(map(log.first_timestamp, log.starts[1:]), now_ms, used, self.config)
-        deleted = log.delete_before(min(log.starts[count], self.flushed_offset)) if count else []
-        if not deleted:
+        deleted = []
+        if count and self._queues_are_on_disk(log.starts[count]):
+            deleted = log.delete_before(min(log.starts[count], self.flushed_offset))
+        if log.min_offset == self._trimmed_to:
             return []
         deleted += self._queues.trim(log.min_offset) + self._index.trim(log.min_offset)
+        self._trimmed_to = log.min_offset
         self._queues.prune_floors()
         self._next_thorough_ms = now_ms  # the remembered queue bounds have changed
         return [f"deleted {path} (disk {used:.0f} % full, log starts at {log.min_offset} now)" for path in deleted]
+
+    def _queues_are_on_disk(self, log_offset: int) -> bool:
+        """Whether a queue is sure to remember where it goes on, once the log before that offset is gone.
+
+        It nearly always is: a thorough flush is a minute old, unless the disk has no room to note one.
+        """
+        if self._durability.queues_on_disk < log_offset:
+            with suppress(ServiceNotAvailable):  # said by the flush, which is tried again; so is this
+                self._flush_thoroughly()
+        return self._durability.queues_on_disk >= log_offset
 
     # --- reading --------------------------------------------------------------------------------------------------
 

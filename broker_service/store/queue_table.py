@@ -104,7 +104,17 @@ class QueueTable:
         return [key for key, queue in self._queues.items() if queue.truncate(log_offset)]
 
     def trim(self, log_min: int) -> list[Path]:
-        return [path for queue in self._queues.values() for path in queue.trim(log_min)]
+        """Every queue that can be read; then the OSError of the first that cannot."""
+        deleted: list[Path] = []
+        failure: OSError | None = None
+        for queue in self._queues.values():
+            try:
+                deleted += queue.trim(log_min)
+            except OSError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return deleted
 
     def floors(self) -> list[tuple[str, int, int]]:
         """(topic, queue id, first offset) of every queue whose first messages have expired."""
@@ -189,7 +199,9 @@ class QueueTable:
         """Opens what is on disk and returns what is damaged beyond what the end of the log can mend; those are
         deleted.
 
-        After an unclean stop nothing behind the summary counts: entries that were cut may have come alive again.
+        After an unclean stop nothing behind the summary counts: entries that were cut may have come alive again.  Where
+        the log begins behind the summary, what belongs to expired records does count: nothing else knows how far the
+        queues had got, and it was on disk before the log was deleted.
         """
         damaged: dict[QueueKey, str] = {}
         for topic in self._files.names(self.directory):
@@ -201,7 +213,7 @@ class QueueTable:
                     found = queue.load(log_min, log_end, sure_until=sure)
                     if found and not summary:
                         damaged[key] = found
-                    if not clean and summary and key in summary.bounds:
+                    if not clean and summary and key in summary.bounds and summary.log_offset >= log_min:
                         queue.forget_from(summary.bounds[key][1])
                     elif not clean:
                         queue.truncate(log_min)

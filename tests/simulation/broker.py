@@ -64,6 +64,7 @@ class Broker:
         self.stopped_cleanly = False
         self.wrong_start = ""  # what it should not have started over
         self.is_master = broker_id == 0  # as its configuration file has it
+        self.on_start: list[Callable[[Broker], None]] = []
         self.on_death: list[Callable[[Broker, bool], None]] = []
         self.master_known = ""  # where its operator has written the master's address into its configuration
         self._powerless = False
@@ -125,6 +126,8 @@ class Broker:
         self.started_at = self._loop.now
         self.node, self.ended, self.stopped_cleanly = None, "", False
         self.disk.unread.clear()
+        for callback in self.on_start:
+            callback(self)
         self._wire.is_back(self.host)
         process = self.process = Process(self._loop, f"{self.name}/{self.run}")
         disk = self.disk

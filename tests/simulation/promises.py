@@ -10,9 +10,9 @@ obliges whom to is read off the disks, not asked of the code under test:
 | SYNC_MASTER with ASYNC_FLUSH    | page caches of the master and of a slave        |
 | SYNC_MASTER with SYNC_FLUSH     | disks of the master and of a slave              |
 
-Who has a message so is a *holder*.  A holder loses it to a power loss, if it was not on its disk, and to nothing else,
-until somebody becomes master without it.  That may happen only where an operator decided so, or where no holder that
-could be reached had it; then the message is excused.
+Who has a message so is a *holder*.  A holder loses it to a power loss, if it was not on its disk, to damage of its
+disk, and to nothing else, until somebody becomes master without it.  That may happen only where an operator decided so,
+or where no holder that could be reached had it; then the message is excused.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from tests.support import stores
 
 if TYPE_CHECKING:
     from broker_service.node import BrokerNode
+    from broker_service.store.message_store import MessageStore
     from tests.simulation.broker import Broker
     from tests.simulation.disk import Damage
     from tests.simulation.world import World
@@ -200,6 +201,19 @@ class Promises:
         self.tainted.append((first, last, damage.became))
         for message in self.messages:
             if broker.broker_id in message.holders and message.begin < last and first < message.end:
+                message.holders.discard(broker.broker_id)
+                self._held_before_damage.append((broker, message))
+        if broker.is_up and not broker.serves:
+            self.starts(broker)
+
+    def starts(self, broker: Broker) -> None:
+        """A damaged record above the offset that its disk has noted as flushed looks like the last one of a crash, and
+        a start cuts the log there.  After a power loss the note may be an old one."""
+        flushed = broker.disk.flushed_offset(broker.root)
+        damaged = [broker.in_log(damage) for damage in broker.disk.still_damaged()]
+        cut_at = min((first for first, last in damaged if flushed is not None and last > flushed), default=None)
+        for message in self.messages:
+            if broker.broker_id in message.holders and cut_at is not None and message.end > cut_at:
                 message.holders.discard(broker.broker_id)
                 self._held_before_damage.append((broker, message))
 
@@ -433,7 +447,16 @@ class Promises:
         except (AssertionError, ValueError) as error:
             raise PromiseBroken(f"{broker}: the log cannot be replayed: {error}") from error
         if not self.may_have_read_damage(broker):
+            if broker.disk.unread:
+                actual = {key: entries for key, found in actual.items() if (entries := _without_expired(store, found))}
             self.compare_queues(broker, expected, actual)
+
+    def are_trimmed(self, broker: Broker) -> bool:
+        """What has expired is gone from its queues, too: at once, or with the next round where it could not be read."""
+        store = broker.live.store
+        with broker.disk.undisturbed():
+            found = stores.actual_queues(store).values() if broker.disk.unread else []
+            return all(_without_expired(store, entries[:1]) for entries in found)
 
     def compare_queues(self, broker: Broker, expected: Queues, actual: Queues) -> None:
         deleted = self._world.deleted_topics
@@ -497,6 +520,10 @@ def _epoch_of(broker: Broker, offset: int) -> tuple[int, int]:
 def _comparable(topic: str, entries: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
     """A delayed message's entry has the time of its delivery where others have the code of their tags."""
     return [(number, offset, 0) for number, offset, _ in entries] if topic == SCHEDULE_TOPIC else entries
+
+
+def _without_expired(store: MessageStore, entries: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    return [entry for entry in entries if entry[1] >= store.min_offset]
 
 
 def _where(durable: bool) -> str:

@@ -143,16 +143,21 @@ class QueuePromises:
         self.delivered |= delivered
 
     def overdue(self, broker: Broker, records: Sequence[Record]) -> list[bytes]:
-        """Delayed messages in the log whose time has come by the broker's clock, and that are not delivered."""
+        """Delayed messages in the log whose time has come by the broker's clock, and that are not delivered.
+
+        A level delivers in order: behind a message that was stored before the clock was put back the others wait.
+        """
         delivered = {one.body for one in records if one.topic != SCHEDULE_TOPIC}
         now_ms = broker.clock.now_ms()
-        return [
-            one.body[:20]
-            for one in records
-            if one.topic == SCHEDULE_TOPIC
-            and one.body not in delivered
-            and one.store_timestamp + DELAYS_MS[one.queue_id + 1] <= now_ms
-        ]
+        overdue, waiting = [], set()
+        for one in records:
+            if one.topic != SCHEDULE_TOPIC or one.body in delivered or one.queue_id in waiting:
+                continue
+            if one.store_timestamp + DELAYS_MS[one.queue_id + 1] <= now_ms:
+                overdue.append(one.body[:20])
+            else:
+                waiting.add(one.queue_id)
+        return overdue
 
 
 def _sent_as(body: bytes) -> tuple[int, int]:

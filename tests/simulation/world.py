@@ -102,6 +102,7 @@ class World:
         self.clients = Clients(self)
         self.wire.answered = self._answered
         for broker in self.brokers:
+            broker.on_start.append(self.promises.starts)
             broker.on_death.append(self._died)
 
     @property
@@ -634,6 +635,10 @@ class World:
     def _promoted_address(self) -> str:
         """Of the master that takes writes; of the last one that was promoted, if there is none."""
         masters = [broker for broker in self.brokers if broker.is_writable]
+        if not masters:  # One that leads waits for its slaves; who was promoted last may have been made a slave since.
+            leading = [broker for broker in self.brokers if broker.leads and broker.standing is not Standing.FENCED]
+            if leading:
+                return max(leading, key=lambda broker: broker.role_epoch()).address
         _, number = list(self.promoted)[-1]
         best = max(masters, key=lambda master: master.live.epochs.epochs.last, default=self.brokers[number])
         return best.address
@@ -694,7 +699,7 @@ class World:
                     self.demote(random.Random(step))
                 elif self._follows_the_wrong_one(broker):
                     self.history.append(self._restart_as_slave_of_the_master(broker))
-            if step == 100 and self.promises.tainted:
+            if step == 100 and self.promises.tainted and any(broker.is_writable for broker in self.brokers):
                 self._rebuild_who_took_over_damage()
             if step > 40 and not any(broker.leads for broker in self.brokers):
                 self._promote_anybody()
@@ -726,6 +731,9 @@ class World:
         down = [broker.name for broker in self.brokers if not broker.serves]
         if down:
             return f"{down} do not serve"
+        for broker in self.brokers:
+            if not self.promises.are_trimmed(broker):
+                return f"the queues of {broker} have what has expired"
         masters = [broker for broker in self.brokers if broker.is_writable]
         if len(masters) != 1:
             return f"{len(masters)} masters take writes"

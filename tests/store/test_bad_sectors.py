@@ -7,7 +7,7 @@ import pytest
 
 from broker_service.errors import ReadFailed
 from tests.support.memory_files import MemoryFiles
-from tests.support.stores import LOG_FILE, NOW, open_store, put
+from tests.support.stores import LOG_FILE, NOW, check_sound, open_store, put
 
 ROOT = Path("/store")
 FIRST_FILE = f"{ROOT}/commitlog/{0:020d}"
@@ -73,6 +73,22 @@ def test_a_start_looks_at_the_log_through_no_map(monkeypatch: pytest.MonkeyPatch
     store.tick(NOW)
     store.delete_expired(NOW)
     store.close()
+
+
+def test_a_queue_that_cannot_be_read_is_trimmed_later_and_the_others_at_once() -> None:
+    disk = BadDisk()
+    store = open_store(ROOT, disk, file_reserved_time_h=1, delete_when=";".join(map(str, range(24))))
+    put(store, "bad", 0, [b"x"])
+    put(store, "good", 0, [b"x"])
+    put(store, "good", [1] * 30, [b"x" * 300] * 30)
+    disk.bad = (f"{ROOT}/consumequeue/bad/0/{0:020d}", 0)
+    with pytest.raises(ReadFailed, match=r"bad/0/0+ cannot be read at 0: Input/output error"):
+        store.delete_expired(NOW + 7_200_000)
+    assert store.min_offset > 0
+    assert store.queue_bounds("good", 0) == (1, 1)
+    disk.bad = None
+    store.delete_expired(NOW + 7_200_000)
+    check_sound(store)
 
 
 def test_an_index_that_cannot_be_read_is_made_again_at_a_start_and_named_by_a_search() -> None:

@@ -382,7 +382,7 @@ def test_a_start_says_which_files_it_has_deleted_behind_one_whose_name_was_lost(
 @pytest.mark.parametrize("call", range(2, 9))
 def test_a_power_loss_while_files_expire_leaves_a_log_without_a_gap(call):
     store = in_many_files(disk := MemoryFiles(), file_reserved_time_h=72)
-    store.flush()
+    store._flush_thoroughly()
     disk.stop_at = disk.calls + call
     with contextlib.suppress(PowerCut):
         store.delete_expired(FOUR)

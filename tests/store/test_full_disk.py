@@ -143,6 +143,25 @@ def test_a_cut_on_a_full_disk_happens_or_leaves_what_can_be_cut_again(cut: str, 
     assert keys(store) == (12 if cut == "truncate" else 1)
 
 
+@pytest.mark.parametrize("powerless", [False, True])
+def test_a_queue_goes_on_behind_what_a_full_disk_has_deleted(powerless: bool) -> None:
+    """There is no room to note how far the queues are on disk, and their records are gone from the log."""
+    disk = MemoryFiles()
+    store = open_store(ROOT, disk, file_reserved_time_h=1, disk_max_used_space_ratio=1)
+    put(store, "old", 0, [b"x"])
+    store._flush_thoroughly()  # the last that can be noted
+    put(store, "old", [0] * 3, [b"x"] * 3)
+    put(store, "topic", [0] * 30, [b"x" * 300] * 30)
+    disk.make_room(0)
+    assert store.delete_expired(NOW + 7_200_000)
+    assert store.min_offset > 0
+    disk = disk.power_loss(random.Random(1)) if powerless else disk.kill()
+    disk.make_room()
+    store = open_store(ROOT, disk)
+    assert store.queue_bounds("old", 0) == (4, 4)
+    check_sound(store)
+
+
 @pytest.mark.parametrize("room", range(0, 6))
 def test_files_expire_on_a_full_disk(room: int) -> None:
     disk = MemoryFiles()
