@@ -7,7 +7,7 @@ from tests.simulation.shrinking import shrunk
 from tests.simulation.world import World, plan
 
 STEPS = 150
-CRASH_SEEDS, CRASH_STEPS = 12, 20
+CRASH_SEEDS, CRASH_STEPS = 9, 20
 
 
 @pytest.mark.parametrize("first", range(0, 16, 4))

@@ -25,6 +25,7 @@ from broker_service.store.files import Buffer, DiskUsage, Files
 
 SECTOR = 512
 PAGE = 4096
+BOUNDLESS = 1 << 40
 
 
 class PowerCut(BaseException):
@@ -131,7 +132,7 @@ class Fault:
 
 
 class MemoryFiles(Files):
-    def __init__(self, capacity: int = 1 << 40) -> None:
+    def __init__(self, capacity: int = BOUNDLESS) -> None:
         self.capacity = capacity
         self.usage: DiskUsage | None = None  # the result of disk_usage, if a test sets it
         self.calls = 0
@@ -143,7 +144,8 @@ class MemoryFiles(Files):
         self.before: Callable[[str, Path], None] | None = None
         self._names: dict[Path, Inode] = {}
         self._durable_names: dict[Path, Inode] = {}
-        self._pending: list[Change] = []  # of names; not on disk before their directory is synced
+        # Changes of names with their directory; not on disk before that is synced.
+        self._pending: list[tuple[Path, Change]] = []
         self._directories: set[Path] = set()
         self._durable_directories: set[Path] = set()
         self._handles: dict[int, tuple[Path, Inode]] = {}
@@ -169,7 +171,7 @@ class MemoryFiles(Files):
         """Another program uses all the free space."""
         self.capacity = self._used()
 
-    def make_room(self, size: int = 1 << 40) -> None:
+    def make_room(self, size: int = BOUNDLESS) -> None:
         self.capacity = self._used() + size
 
     def evict(self) -> None:
@@ -208,7 +210,9 @@ class MemoryFiles(Files):
 
         reborn._names = {path: copy(inode) for path, inode in self._names.items()}
         reborn._durable_names = {path: copy(inode) for path, inode in self._durable_names.items()}
-        reborn._pending = [[(path, inode and copy(inode)) for path, inode in change] for change in self._pending]
+        reborn._pending = [
+            (parent, [(path, inode and copy(inode)) for path, inode in change]) for parent, change in self._pending
+        ]
         reborn._directories, reborn._durable_directories = set(self._directories), set(self._durable_directories)
         return reborn
 
@@ -218,7 +222,7 @@ class MemoryFiles(Files):
         Of a name's changes the last one that was kept counts, so any order is possible.
         """
         names, directories = dict(self._durable_names), set(self._durable_directories)
-        for change in self._pending:
+        for _, change in self._pending:
             if chance.random() < 0.5:
                 for path, inode in change:
                     if inode is DIRECTORY:
@@ -383,17 +387,15 @@ class MemoryFiles(Files):
         def act(part: float) -> None:
             if part < 1.0:
                 return
-            for change in self._pending:
-                for name, inode in change:
-                    if name.parent != path:
-                        break
+            for parent, change in self._pending:
+                for name, inode in change if parent == path else ():
                     if inode is DIRECTORY:
                         self._durable_directories.add(name)
                     elif inode is None:
                         self._durable_names.pop(name, None)
                     else:
                         self._durable_names[name] = inode
-            self._pending = [change for change in self._pending if change[0][0].parent != path]
+            self._pending = [change for change in self._pending if change[0] != path]
             self._durable_directories -= {
                 name for name in self._durable_directories - self._directories if name.parent == path
             }
@@ -425,7 +427,7 @@ class MemoryFiles(Files):
         if len(path.parts) <= 2:
             self._durable_directories.add(path)  # the operator's
         else:
-            self._pending.append([(path, DIRECTORY)])
+            self._pending.append((path.parent, [(path, DIRECTORY)]))
 
     def remove(self, path: Path) -> None:
         if path in self._names:
@@ -443,7 +445,7 @@ class MemoryFiles(Files):
                     raise FileNotFoundError(errno.ENOENT, "no such file", str(source))
                 inode = self._names.pop(source)
                 self._names[target] = inode
-                self._pending.append([(target, inode), (source, None)])
+                self._pending.append((target.parent, [(target, inode), (source, None)]))
 
         self._change("rename", target, act)
 
@@ -482,7 +484,7 @@ class MemoryFiles(Files):
 
     def _need_room(self, path: Path) -> None:
         """For a name in a directory."""
-        if self._used() >= self.capacity:
+        if self.capacity < BOUNDLESS and self._used() >= self.capacity:
             self._fail("full disk", errno.ENOSPC, path)
 
     def _directory_of(self, path: Path) -> None:
@@ -496,11 +498,11 @@ class MemoryFiles(Files):
 
     def _name(self, path: Path, inode: Inode) -> None:
         self._names[path] = inode
-        self._pending.append([(path, inode)])
+        self._pending.append((path.parent, [(path, inode)]))
 
     def _unname(self, path: Path) -> None:
         del self._names[path]
-        self._pending.append([(path, None)])
+        self._pending.append((path.parent, [(path, None)]))
 
     def _used(self) -> int:
         return sum(len(inode.pages) for inode in set(self._names.values())) * PAGE
@@ -508,7 +510,7 @@ class MemoryFiles(Files):
     def _room_for(self, inode: Inode, offset: int, size: int) -> int:
         """Of so many bytes, how many get their blocks: all of them, or as many as there is room for."""
         fresh = [page for page in range(offset // PAGE, -(-(offset + size) // PAGE)) if page not in inode.pages]
-        room = max(self.capacity - self._used(), 0) // PAGE if fresh else 0
+        room = max(self.capacity - self._used(), 0) // PAGE if fresh and self.capacity < BOUNDLESS else len(fresh)
         inode.pages.update(fresh[:room])
         return size if len(fresh) <= room else max(fresh[room] * PAGE - offset, 0)
 
