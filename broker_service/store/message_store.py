@@ -381,8 +381,9 @@ class MessageStore:
         log = self._log
         count = expired_files(map(log.first_timestamp, log.starts[1:]), now_ms, used, self.config)
         deleted = []
-        if count and self._queues_are_on_disk(log.starts[count]):
-            deleted = log.delete_before(min(log.starts[count], self.flushed_offset))
+        until = min(log.starts[count], self.flushed_offset) if count else log.min_offset
+        if until > log.min_offset and self._queues_are_on_disk(until):
+            deleted = log.delete_before(until)
         if log.min_offset == self._trimmed_to:
             return []
         deleted += self._queues.trim(log.min_offset) + self._index.trim(log.min_offset)

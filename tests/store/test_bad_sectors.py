@@ -81,6 +81,7 @@ def test_a_queue_that_cannot_be_read_is_trimmed_later_and_the_others_at_once() -
     put(store, "bad", 0, [b"x"])
     put(store, "good", 0, [b"x"])
     put(store, "good", [1] * 30, [b"x" * 300] * 30)
+    store.flush()
     disk.bad = (f"{ROOT}/consumequeue/bad/0/{0:020d}", 0)
     with pytest.raises(ReadFailed, match=r"bad/0/0+ cannot be read at 0: Input/output error"):
         store.delete_expired(NOW + 7_200_000)

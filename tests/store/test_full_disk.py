@@ -152,6 +152,7 @@ def test_a_queue_goes_on_behind_what_a_full_disk_has_deleted(powerless: bool) ->
     store._flush_thoroughly()  # the last that can be noted
     put(store, "old", [0] * 3, [b"x"] * 3)
     put(store, "topic", [0] * 30, [b"x" * 300] * 30)
+    store.flush()
     disk.make_room(0)
     assert store.delete_expired(NOW + 7_200_000)
     assert store.min_offset > 0
