@@ -37,15 +37,7 @@ def all_columns(bench: Bench) -> None:
     for size in bench.plan.sizes:
         rows = rows_of(bench, size)
         topic = ours.fill(f"read{size}", rows, size)
-        kafka_topic = bench.peer("Kafka", partial(fill_kafka, bench, made, peer, topic, rows, size))
-        address = ours.name_server.address
-        sources: dict[str, Source | Missing] = {
-            "Kafka's columns": spark.rocketsim(address, topic, schemaProfile="kafka"),
-            "all columns": spark.rocketsim(address, topic),
-            "Kafka source": kafka_of(kafka_topic, peer),
-            "Kafka source, tuned": kafka_of(kafka_topic, peer, **kafka.TUNED_SOURCE),
-        }
-        check(bench, made, sources, rows, size)
+        sources = with_kafkas(bench, made, ours, peer, topic, rows, size)
         sources["null source"] = ceiling(ours, topic, bench.folder / f"null{size}", rows)
         results = bench.contest(contestants(made, sources, rows), f"{size} B,", plan)
         name = f"batch, {size} B"
@@ -84,6 +76,22 @@ def body_only(bench: Bench) -> None:
             results.series("Kafka's value"),
             targets.BODY_KAFKA[size],
         )
+
+
+def with_kafkas(
+    bench: Bench, made: Spark, ours: OurCluster, peer: Kafka | Missing, topic: str, rows: int, size: int
+) -> dict[str, Source | Missing]:
+    """Our topic as narrow and as wide rows and the same bodies in Kafka, default and tuned; all of them checked."""
+    kafka_topic = bench.peer("Kafka", partial(fill_kafka, bench, made, peer, topic, rows, size))
+    address = ours.name_server.address
+    sources: dict[str, Source | Missing] = {
+        "Kafka's columns": spark.rocketsim(address, topic, schemaProfile="kafka"),
+        "all columns": spark.rocketsim(address, topic),
+        "Kafka source": kafka_of(kafka_topic, peer),
+        "Kafka source, tuned": kafka_of(kafka_topic, peer, **kafka.TUNED_SOURCE),
+    }
+    check(bench, made, sources, rows, size)
+    return sources
 
 
 def fill_kafka(bench: Bench, made: Spark, peer: Kafka | Missing, topic: str, rows: int, size: int) -> str | Missing:

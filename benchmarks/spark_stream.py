@@ -15,10 +15,9 @@ from benchmarks.bench import Bench, WrongResult, must_be
 from benchmarks.cluster import OurCluster
 from benchmarks.contest import Contestant, Sample
 from benchmarks.figures import Missing
-from benchmarks.peers import kafka
 from benchmarks.peers.kafka import Kafka
 from benchmarks.spark import Source, Spark, ended_ms, started_ms
-from benchmarks.spark_read import ceiling, check, fill_kafka, kafka_of
+from benchmarks.spark_read import ceiling, with_kafkas
 
 TIMEOUT_S = 600
 FEW = 1000  # rows of a first batch: it should cost no more than being a batch does
@@ -36,15 +35,7 @@ def run(bench: Bench) -> None:
         batch = bench.plan.pick(*((2_500_000, 2_500_000, 5_000) if size == 100 else (625_000, 625_000, 5_000)))
         rows = batch * bench.plan.pick(8, 2, 2)
         topic = ours.fill(f"stream{size}", rows, size)
-        kafka_topic = bench.peer("Kafka", partial(fill_kafka, bench, made, peer, topic, rows, size))
-        address = ours.name_server.address
-        sources: dict[str, Source | Missing] = {
-            "Kafka's columns": spark.rocketsim(address, topic, schemaProfile="kafka"),
-            "all columns": spark.rocketsim(address, topic),
-            "Kafka source": kafka_of(kafka_topic, peer),
-            "Kafka source, tuned": kafka_of(kafka_topic, peer, **kafka.TUNED_SOURCE),
-        }
-        check(bench, made, sources, rows, size)
+        sources = with_kafkas(bench, made, ours, peer, topic, rows, size)
         sources["null source"] = nulls[size] = ceiling(ours, topic, bench.folder / f"null{size}", rows)
         limit = {"maxOffsetsPerTrigger": str(batch)}
         streams: dict[str, Contestant | Missing] = {
