@@ -13,7 +13,7 @@ from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record, RecordError
 
 from broker_service.broker.delayed.delivery import Delivery
-from broker_service.broker.delayed.schedule import DelayPosition, delivery, replayed_positions
+from broker_service.broker.delayed.schedule import DelayPosition, delivery, due_in_ms, replayed_positions
 from broker_service.broker.reads.pull import Pull
 from broker_service.errors import MessageIllegal, ReadFailed
 from broker_service.node import BrokerNode
@@ -130,6 +130,21 @@ def test_a_message_that_does_not_say_where_it_belongs_cannot_be_delivered(lost: 
         delivery(Record(topic=LEVEL_1, body=b"", properties=properties), 1, 0)
 
 
+@pytest.mark.parametrize(
+    ("now_ms", "expected"),
+    [
+        (10_000, 1000),
+        (10_999, 1),
+        (11_000, 0),
+        (90_000, 0),
+        pytest.param(9_999, 0, id="stored in the future"),
+        pytest.param(0, 0, id="stored long in the future"),
+    ],
+)
+def test_a_message_is_due_after_its_delay_and_at_once_if_the_clock_went_back(now_ms: int, expected: int) -> None:
+    assert due_in_ms(10_000, 1000, now_ms) == expected
+
+
 # --- a whole broker ---------------------------------------------------------------------------------------------------
 
 
@@ -171,6 +186,20 @@ async def test_messages_wait_for_their_level_and_arrive_in_order(tmp_path: Path)
         now[0] += 1000
         assert await until_received(node, 3) == [b"a", b"b", b"later"]
         assert node.delivery.position().offsets == {1: 2, 2: 1}
+
+
+async def test_a_clock_that_went_back_does_not_hold_up_a_level(tmp_path: Path) -> None:
+    """RocketMQ's correctDeliverTimestamp: what was stored after the time that it is now is delivered at once."""
+    async with running(tmp_path, **SOON) as node:
+        now = clock_of(node)
+        await send_delayed(node, b"before")
+        now[0] -= 3_600_000
+        await send_delayed(node, b"after")
+        node.delivery._arrival.set()
+        assert await until_received(node, 1) == [b"before"]
+        assert (await node.delivery._deliver_batch(1, 1000))[0] == 0
+        now[0] += 1000
+        assert await until_received(node, 2) == [b"before", b"after"]
 
 
 async def test_a_level_beyond_the_last_is_the_last(tmp_path: Path) -> None:

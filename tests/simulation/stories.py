@@ -189,6 +189,18 @@ def a_master_dies_behind_a_delivery(world: World) -> None:
     assert len(world.promises.queues.delivered) == 3
 
 
+def a_clock_is_put_back_behind_a_delayed_message(world: World) -> None:
+    master, slave = world.brokers[:2]
+    follow(world, slave)
+    world.clients.send(master, random.Random(0), delay=2)
+    world.pass_time(0.2)
+    world.move_clock(master, -3_600_000)
+    world.clients.send(master, random.Random(1), delay=2)
+    world.pass_time(4.0)
+    world.heal()
+    assert len(world.promises.queues.delivered) == 2
+
+
 def a_master_loses_what_its_slave_has_acknowledged(world: World) -> None:
     """With its power go the commits of the last moment; it is asked again as soon as it answers."""
     master, *slaves = world.brokers

@@ -187,6 +187,10 @@ def deliver_early(plant):
     plant(BrokerConfig, "delay_levels_ms", property(lambda self: [500, 500]))
 
 
+def wait_for_a_clock_that_went_back(plant):
+    plant(delivery, "due_in_ms", lambda stored_ms, delay_ms, now_ms: max(0, stored_ms + delay_ms - now_ms))
+
+
 def keep_what_the_master_lacks(plant):
     """A slave hands back no offsets."""
     plant(ConsumerOffsetTable, "to_hand_back", lambda self: iter(()))
@@ -332,6 +336,12 @@ def test_a_planted_bug_fails_the_test_that_is_named_for_it(monkeypatch, tmp_path
             ASYNC_MASTER_ASYNC_FLUSH,
             stories.a_master_dies_behind_a_delivery,
             "ms before its time",
+        ),
+        (
+            wait_for_a_clock_that_went_back,
+            ASYNC_MASTER_ASYNC_FLUSH,
+            stories.a_clock_is_put_back_behind_a_delayed_message,
+            "delayed messages are not delivered",
         ),
         (
             keep_what_the_master_lacks,

@@ -94,6 +94,7 @@ class World:
         self._noted: set[tuple[int, int]] = set()  # (broker, epoch of its role) that are in there
         self.deleted_topics: set[str] = set()
         self.disturbed_at = 0.0
+        self.clocks_have_jumped = False
         self.history: list[str] = []
         self.deaths: Counter[tuple[str, ...]] = Counter()
         self.crash_points: set[tuple[object, ...]] = set()
@@ -553,8 +554,12 @@ class World:
 
     def jump(self, chance: random.Random) -> str:
         broker = chance.choice(self.brokers)
-        broker.clock.off_ms += chance.choice((-3_600_000, -60_000, -500, 500, 60_000, 3_600_000))
+        self.move_clock(broker, chance.choice((-3_600_000, -60_000, -500, 500, 60_000, 3_600_000)))
         return f"the clock of {broker.name} is off by {broker.clock.off_ms} ms"
+
+    def move_clock(self, broker: Broker, by_ms: int) -> None:
+        self.clocks_have_jumped = True
+        broker.clock.off_ms += by_ms
 
     # --- the operator ---------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from rocketsim_proto.reserved import SCHEDULE_TOPIC
 from broker_service import cold_reads
 from broker_service.broker.core.broker import Broker, Queue
 from broker_service.broker.core.mastership import Standing
-from broker_service.broker.delayed.schedule import DelayPosition, delivery, replayed_positions
+from broker_service.broker.delayed.schedule import DelayPosition, delivery, due_in_ms, replayed_positions
 from broker_service.broker.metadata.config_table import DataVersion, JsonStore
 from broker_service.errors import ReadFailed, RocketSimError, ServiceNotAvailable, StoreCorrupt
 from broker_service.model import GetMessageStatus
@@ -142,9 +142,9 @@ class Delivery:
         delivered = 0
         for at in Records.walk(found.records, sizes=found.sizes).starts.tolist():
             delayed = record.decode(found.records, at, check_crc=False)
-            due_in_ms = delayed.store_timestamp + delay_ms - broker.now_ms()
-            if due_in_ms > 0:
-                return delivered, due_in_ms / 1000
+            wait_ms = due_in_ms(delayed.store_timestamp, delay_ms, broker.now_ms())
+            if wait_ms > 0:
+                return delivered, wait_ms / 1000
             self._deliver(delayed, level, self._offsets[level])
             delivered += 1
         return delivered, 0.0

@@ -94,6 +94,15 @@ def _marks(data: bytes) -> list[tuple[int, int]]:
     return [(int(level), int(offset)) for level, offset in zip(levels, offsets, strict=True) if level and offset]
 
 
+def due_in_ms(stored_ms: int, delay_ms: int, now_ms: int) -> int:
+    """In how many ms a message of this store time is to be delivered.
+
+    One that was stored later than it is now is due at once (RocketMQ's correctDeliverTimestamp): the clock went back,
+    or this broker's is behind that of the master before it, and the messages behind it in its level would wait, too.
+    """
+    return 0 if stored_ms > now_ms else max(0, stored_ms + delay_ms - now_ms)
+
+
 def delivery(delayed: Record, level: int, schedule_offset: int) -> Record:
     """The record that a delayed message becomes, in its real topic and queue."""
     properties = dict(delayed.properties)
