@@ -1,4 +1,5 @@
-"""What is installed: `rocketsim_proto` lives inside `proto/`; `tests`, `benchmarks` and `conf` stay in the checkout.
+"""What is installed: `rocketsim_proto` and `rocketmq_v2` live inside `proto/`; `tests`, `benchmarks` and `conf` stay in
+the checkout.
 
 The base is what a producer, a pull consumer or an admin program needs; the command with its servers and the Spark data
 source are extras.
@@ -9,7 +10,7 @@ from setuptools import find_packages, setup
 PACKAGES = [
     *find_packages(include=[f"{name}*" for name in ("broker_service", "rocketsim_cli", "rocketsim_client")]),
     *find_packages(include=["rocketsim_source*"]),
-    *find_packages("proto", include=["rocketsim_proto*"]),
+    *find_packages("proto", include=["rocketsim_proto*", "rocketmq_v2"]),
 ]
 
 setup(
@@ -20,9 +21,10 @@ setup(
     classifiers=["Operating System :: POSIX :: Linux", "Programming Language :: Python :: 3", "Typing :: Typed"],
     python_requires=">=3.11",
     packages=PACKAGES,
-    package_dir={"rocketsim_proto": "proto/rocketsim_proto"},
+    package_dir={"rocketsim_proto": "proto/rocketsim_proto", "rocketmq_v2": "proto/rocketmq_v2"},
     py_modules=["pyspark_rocketsim"],
-    package_data={"": ["py.typed"], "rocketsim_proto": ["*.proto", "*.pyi"]},
+    package_data={"": ["py.typed"], "rocketsim_proto": ["*.proto", "*.pyi"], "rocketmq_v2": ["*.proto", "*.pyi"]},
+    license_files=["LICENSE", "NOTICE"],
     install_requires=[
         "grpcio>=1.85",
         "isal>=1.8",

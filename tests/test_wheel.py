@@ -18,9 +18,9 @@ import pytest
 from tests.support.fake_broker import FakeCluster
 from tests.support.processes import ROOT
 
-PACKAGES = ("broker_service", "rocketsim_cli", "rocketsim_client", "rocketsim_source", "rocketsim_proto")
+PACKAGES = ("broker_service", "rocketsim_cli", "rocketsim_client", "rocketsim_source", "rocketsim_proto", "rocketmq_v2")
 SOURCES = ("broker_service", "rocketsim_cli", "rocketsim_client", "rocketsim_source", "proto")
-FILES = ("setup.py", "pyproject.toml", "pyspark_rocketsim.py", "LICENSE")
+FILES = ("setup.py", "pyproject.toml", "pyspark_rocketsim.py", "LICENSE", "NOTICE")
 
 
 class Environment:
