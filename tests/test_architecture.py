@@ -37,7 +37,14 @@ STAYS_OUT_OF = {
     "broker_service/replication/tracker.py": {"asyncio", "grpc", "time", "rocketsim_proto", "logging"},
     "broker_service/replication/catch_up.py": {"asyncio", "grpc", "time", "rocketsim_proto", "logging"},
     "broker_service/replication/epochs.py": {"asyncio", "grpc", "time", "rocketsim_proto", "logging"},
-    "broker_service/broker": {"broker_service.admin", "broker_service.namesrv"},
+    "broker_service/broker": {"broker_service.admin", "broker_service.namesrv", "broker_service.consumption"},
+    "broker_service/consumption": {
+        "grpc",
+        "broker_service.admin",
+        "broker_service.namesrv",
+        *BROKERS_CALLS,
+        *GENERATED,
+    },
     # Its rooms, the lowest last: servicer, put -> leadership -> delayed, reads -> core -> metadata.
     "broker_service/broker/leadership": {"broker_service.broker.reads", *BROKERS_CALLS},
     "broker_service/broker/delayed": {*BROKERS_ROOMS - {"broker_service.broker.delayed"}, *BROKERS_CALLS},

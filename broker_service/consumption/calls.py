@@ -1,0 +1,31 @@
+"""ConsumptionCalls: what a servicer asks of consumption.  `Consumption` has it; a servicer's tests may have another."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from broker_service.consumption.model import Changed, ChangeInvisible, Pop, Popped, Settled
+
+IsConnected = Callable[[str], bool]
+
+
+class ConsumptionCalls(Protocol):
+    """Refusals are RocketSimErrors; `timeout_s` is what is left of the caller's time."""
+
+    is_connected: IsConnected  # by client id; set by the servicer.  Deliveries with `auto_renew` are renewed meanwhile
+
+    async def pop(self, pop: Pop) -> Popped: ...
+
+    async def ack(self, group: str, topic: str, handles: Sequence[str], timeout_s: float = 3.0) -> list[Settled]:
+        """One result for each handle.  A second ack of the same delivery is OK, too."""
+
+    async def change_invisible(self, change: ChangeInvisible) -> Changed: ...
+
+    async def forward_to_dlq(self, group: str, topic: str, handle: str, timeout_s: float = 3.0) -> Settled:
+        """Moves the message to `%DLQ%<group>` now.  A second call for the same delivery is OK and moves nothing."""
+
+    def give_back(self, group: str, topic: str, handles: Sequence[str]) -> None:
+        """What never reached the client is delivered again at once, and counts no attempt.  Handles that are not valid
+        are passed over."""
+
+    def client_gone(self, client_id: str) -> None:
+        """Its renewed deliveries are delivered to others at once; others keep their deadlines."""

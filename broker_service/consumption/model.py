@@ -1,0 +1,98 @@
+"""The values of pop, ack and change.  Times are milliseconds since 1970 on the broker's clock; waits are seconds."""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from broker_service.model import PutStatus
+
+MAX_MESSAGES = 32  # of one pop, as RocketMQ 5 has it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pop:
+    """A consumer's request for messages of any queue of a topic.
+
+    `auto_renew`: the broker extends the deadlines while the client is connected; `invisible_ms` is ignored then.
+    `poll_s`: how long to wait for a first message.  `timeout_s`: what disk and slave may take after that.
+    """
+
+    group: str
+    topic: str
+    client_id: str = ""
+    max_messages: int = MAX_MESSAGES
+    invisible_ms: int = 60_000
+    auto_renew: bool = False
+    sub_expression: str = "*"
+    expression_type: str = "TAG"
+    poll_s: float = 0.0
+    timeout_s: float = 3.0
+
+
+class PopStatus(Enum):
+    FOUND = auto()
+    NO_MESSAGE = auto()  # there is nothing to deliver
+    NO_MATCH = auto()  # there was something, and the filter excluded it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """A message, given to a client until `deadline_ms`.
+
+    `record` is the record as the log has it (`rocketsim_proto.records.record.decode`).  `topic` is the one that was
+    asked for; a retried message's record, queue and offset are those of the retry topic.  `attempt` counts from 1.
+    """
+
+    record: bytes
+    topic: str
+    queue_id: int
+    queue_offset: int
+    attempt: int
+    receipt_handle: str
+    deadline_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Popped:
+    """`stored` is a put's status: with another than PUT_OK the messages are delivered all the same, but may come twice
+    if this broker is lost."""
+
+    status: PopStatus
+    deliveries: tuple[Delivery, ...] = ()
+    popped_ms: int = 0
+    stored: PutStatus = PutStatus.PUT_OK
+
+
+class HandleStatus(Enum):
+    OK = auto()
+    INVALID_RECEIPT_HANDLE = auto()  # past its deadline, settled otherwise, forged, cut off, of another group or topic
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """`stored` as a put's: an OK with PUT_OK is final in the broker's mode; with another status, ack again."""
+
+    status: HandleStatus
+    stored: PutStatus = PutStatus.PUT_OK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeInvisible:
+    """`invisible_ms` counts from now; None: what the group's back-off says for this attempt.  0: to be delivered again
+    at once.  `counted`: whether the next delivery counts as another attempt."""
+
+    group: str
+    topic: str
+    receipt_handle: str
+    invisible_ms: int | None
+    counted: bool = True
+    timeout_s: float = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """`receipt_handle` is the one that came in, whatever the status."""
+
+    status: HandleStatus
+    receipt_handle: str
+    deadline_ms: int = 0
+    stored: PutStatus = PutStatus.PUT_OK
