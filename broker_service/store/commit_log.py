@@ -101,7 +101,9 @@ class CommitLog:
         )
 
     def _may_be_short(self, start: int, flushed: int | None) -> bool:
-        if flushed is not None:
+        """By a power loss: not the first file, whose size is on disk before it has a record, and still is when those
+        before it expire."""
+        if flushed is not None and (start < flushed or start > self.min_offset):
             return start >= flushed
         return all(self._was_being_made(self.path(later)) for later in self.starts if later >= start)
 
@@ -296,7 +298,9 @@ class CommitLog:
         try:
             self._files.preallocate(handle, self.file_size)
             if not self.starts:
-                self._files.sync_directory(self.directory)  # before there is a second one, whose name may be kept alone
+                # The first file says where the log begins and how large its files are, whatever a power loss takes.
+                self._files.fdatasync(handle)
+                self._files.sync_directory(self.directory)
         except OSError:
             self._files.close(handle)
             self._files.remove(path)

@@ -381,7 +381,8 @@ class MessageStore:
         log = self._log
         count = expired_files(map(log.first_timestamp, log.starts[1:]), now_ms, used, self.config)
         deleted = []
-        until = min(log.starts[count], self.flushed_offset) if count else log.min_offset
+        # Of the file that will be the first something is flushed: its size is on disk.
+        until = min(log.starts[count], self.flushed_offset - 1) if count else log.min_offset
         if until > log.min_offset and self._queues_are_on_disk(until):
             deleted = log.delete_before(until)
         if log.min_offset == self._trimmed_to:

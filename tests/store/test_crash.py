@@ -453,6 +453,49 @@ def test_a_start_with_another_file_size_changes_no_file_of_which_nothing_is_flus
 
 
 @pytest.mark.parametrize("size", OTHER_SIZES)
+@pytest.mark.parametrize("was_flushed", [False, True])
+def test_a_start_with_another_file_size_is_refused_for_one_file_whatever_is_flushed_of_it(was_flushed, size):
+    store = open_store(ROOT, disk := MemoryFiles())
+    FILES["one file"](store)
+    if was_flushed:
+        store.flush()
+    check_refused(disk.kill(), size)
+
+
+@pytest.mark.parametrize("size", OTHER_SIZES)
+def test_the_file_that_retention_leaves_refuses_another_size_too(size):
+    """It deletes a file once something of the next one is flushed."""
+    store = open_store(ROOT, disk := MemoryFiles(), file_reserved_time_h=72)
+    while store.end_offset <= LOG_FILE:
+        put(store, "topic", 0, [b"x" * 900], now_ms=FOUR - 100 * HOUR)
+    store.truncate(LOG_FILE, None)
+    store.flush()
+    put(store, "topic", 0, [b"x" * 900], now_ms=FOUR - 100 * HOUR)
+    assert store.flushed_offset == LOG_FILE
+    store.delete_expired(FOUR)
+    assert store.min_offset == 0
+    check_refused(disk.as_killed(), size)
+    store.flush()
+    store.delete_expired(FOUR)
+    assert store.min_offset == LOG_FILE
+    check_refused(disk.kill(), size)
+
+
+@pytest.mark.parametrize("call", range(1, 60))
+def test_a_power_loss_while_the_first_file_is_made_leaves_a_store_that_opens(call):
+    for seed in range(2):
+        disk = MemoryFiles()
+        disk.stop_at = call
+        with contextlib.suppress(PowerCut):
+            store = open_store(ROOT, disk)
+            put(store, "topic", 0, [b"x" * 900] * 6)
+            store.flush()
+        store = open_store(ROOT, disk.power_loss(random.Random(seed)))
+        put(store, "topic", 0, [b"y"])
+        check_sound(store)
+
+
+@pytest.mark.parametrize("size", OTHER_SIZES)
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_start_of_a_store_of_rocketmqs_with_another_file_size_deletes_no_file_that_was_allocated_ahead(clean, size):
     """Without a flushed offset, too."""
