@@ -18,7 +18,7 @@ from broker_service.broker.core.long_polling import LongPolling
 from broker_service.broker.core.mastership import Mastership
 from broker_service.broker.core.traffic import Traffic
 from broker_service.broker.core.visibility import Visibility
-from broker_service.broker.delayed.delivery import Delivery
+from broker_service.broker.delayed.schedule_service import ScheduleService
 from broker_service.broker.leadership.exchange import MetadataExchange, delete_queues
 from broker_service.broker.leadership.leadership import Leadership
 from broker_service.broker.leadership.membership import Membership, answer_of
@@ -198,13 +198,15 @@ class BrokerNode:
             clock=self.machine.monotonic,
             now_ms=self.machine.now_ms,
         )
-        self.delivery = Delivery(self.broker, self._delay_file, self._position_file)
-        self.metadata = MetadataExchange(self.broker, delays=self.delivery.position, take_delays=self.delivery.hear)
+        self.schedule = ScheduleService(self.broker, self._delay_file, self._position_file)
+        self.metadata = MetadataExchange(
+            self.broker, delays=self.schedule.position, take_delays=self.schedule.take_masters_position
+        )
 
     def _make_replication(self) -> None:
         config, store = self.config, self.store
         facts = asyncio.Event()
-        link = ReplicationLink(self.broker, self.metadata, self.delivery, self._role_file, facts.set)
+        link = ReplicationLink(self.broker, self.metadata, self.schedule, self._role_file, facts.set)
         identity = Identity(
             cluster_name=config.broker_cluster_name,
             broker_name=config.broker_name,
@@ -290,12 +292,12 @@ class BrokerNode:
             self.replication_slave,
             taken,
             given,
-            self.delivery,
+            self.schedule,
         )
         self.metrics = Metrics(self.broker, self.status)
         self.periodic = PeriodicTasks(
             self.broker,
-            delivery=self.delivery,
+            schedule=self.schedule,
             slave=self.replication_slave,
             status=self.status,
             metrics=self.metrics,
@@ -341,7 +343,7 @@ class BrokerNode:
         self.metrics.close()
         await self.flusher.close()
         try:
-            self.delivery.save()
+            self.schedule.save()
             self.offsets.close(self.machine.now_ms())
         except OSError as error:
             logger.error("the journal and the log keep what could not be written: %s", error)
@@ -368,7 +370,7 @@ class BrokerNode:
     # --- what happens -----------------------------------------------------------------------------------------------
 
     def _opened(self) -> None:
-        self.tasks.own("delivery", self.delivery.run())
+        self.tasks.own("schedule", self.schedule.run())
         self.registration.notify()
 
     def _identify(self, config: BrokerConfig) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from broker_service.admin.metrics import Metrics
 from broker_service.admin.status import Status
 from broker_service.broker.core.broker import Broker
-from broker_service.broker.delayed.delivery import Delivery
+from broker_service.broker.delayed.schedule_service import ScheduleService
 from broker_service.replication.slave import ReplicationSlave
 
 logger = logging.getLogger(__name__)
@@ -25,14 +25,14 @@ class PeriodicTasks:
         self,
         broker: Broker,
         *,
-        delivery: Delivery,
+        schedule: ScheduleService,
         slave: ReplicationSlave,
         status: Status,
         metrics: Metrics,
         register: Callable[[], None],
     ) -> None:
         self._broker = broker
-        self._delivery = delivery
+        self._schedule = schedule
         self._slave = slave
         self._status = status
         self._metrics = metrics
@@ -105,7 +105,7 @@ class PeriodicTasks:
         while True:
             await asyncio.sleep(self._broker.config.flush_delay_offset_interval / 1000)
             try:
-                saving = self._delivery.saving()
+                saving = self._schedule.saving()
                 if saving is not None:
                     await self._in_a_thread(saving)
             except OSError as error:

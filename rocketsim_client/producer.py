@@ -22,8 +22,8 @@ from rocketsim_client.routing.static_route import Brokers
 from rocketsim_client.sending import batch as batches
 from rocketsim_client.sending import selection
 from rocketsim_client.sending.accumulator import Accumulator, Kind
+from rocketsim_client.sending.attempts import AttemptOptions, SendAttempts
 from rocketsim_client.sending.columns import ColumnPlan, plan_columns
-from rocketsim_client.sending.delivery import Delivery, DeliveryOptions
 from rocketsim_client.sending.outbox import Outbox
 from rocketsim_client.sending.pending import Pending
 from rocketsim_client.sending.sender import Sender, SenderOptions
@@ -97,9 +97,9 @@ class Producer:
         self._max_message_size = max_message_size
         self._batch_bytes = batch_bytes
         self._clock = clock
-        self._delivery = Delivery(
+        self._attempts = SendAttempts(
             self._cluster,
-            DeliveryOptions(
+            AttemptOptions(
                 group=group,
                 attempt_timeout_s=seconds(attempt_timeout_s, send_msg_max_timeout_per_request_ms),
                 default_topic_queue_nums=default_topic_queue_nums,
@@ -110,7 +110,7 @@ class Producer:
             chance=chance or random.Random(),
         )
         self._sender = Sender(
-            self._delivery,
+            self._attempts,
             SenderOptions(
                 compress_over=compress_msg_body_over_howmuch,
                 compression=compress_type,
@@ -137,7 +137,7 @@ class Producer:
     def forget_parent(self) -> None:
         """The parent's threads, and the messages it accepted, are the parent's."""
         self._outbox.start_anew()
-        self._delivery.start_anew()
+        self._attempts.start_anew()
 
     def __enter__(self) -> "Producer":
         return self
@@ -150,7 +150,7 @@ class Producer:
 
     @property
     def stats(self) -> ProducerStats:
-        return self._delivery.stats
+        return self._attempts.stats
 
     @property
     def cluster(self) -> Cluster:
@@ -158,7 +158,7 @@ class Producer:
 
     def publish_queues(self, topic: str) -> list[MessageQueue]:
         """The queues the topic can be sent to now."""
-        return list(self._delivery.queues(topic))
+        return list(self._attempts.queues(topic))
 
     # --- one message ----------------------------------------------------------------------------------------------
 
@@ -224,7 +224,7 @@ class Producer:
         allows.  All frames are acknowledged, or it raises; SendFailed says how many were."""
         frames = self._split(messages)
         topic = messages[0].topic
-        target = self._delivery.choose(topic) if queue is None else self._own_queue(queue, topic)
+        target = self._attempts.choose(topic) if queue is None else self._own_queue(queue, topic)
         deadline = self._clock() + (self._timeout_s if timeout_s is None else timeout_s)
         return self._sender.send_frames(frames, target, deadline, may_move=queue is None)
 
@@ -286,8 +286,8 @@ class Producer:
             max_message_size=self._max_message_size,
             compress_over=self._compress_over,
             compress_type=self._compress_type,
-            queues=[self._own_queue(queue, topic)] if queue else self._delivery.queues(topic),
-            first=0 if queue else self._delivery.choose(topic).queue_id,
+            queues=[self._own_queue(queue, topic)] if queue else self._attempts.queues(topic),
+            first=0 if queue else self._attempts.choose(topic).queue_id,
             may_move=queue is None,
         )
         now_ms = time.time_ns() // 1_000_000
@@ -343,7 +343,7 @@ class Producer:
             self._check_topic(topic)
         size = validation.check(message, self._max_message_size)
         if queue is None and message_group is None:
-            entry = Pending(message, self._delivery.choose(topic))
+            entry = Pending(message, self._attempts.choose(topic))
         elif queue is not None:
             kind, entry = Kind.ORDERED, Pending(message, self._own_queue(queue, topic), message_group, pinned=True)
         else:
@@ -352,7 +352,7 @@ class Producer:
                 raise MessageIllegal(
                     f"message group {message_group!r} contains \\x01 or \\x02, which separate properties"
                 )
-            target = selection.by_group(self._delivery.queues(topic), message_group)
+            target = selection.by_group(self._attempts.queues(topic), message_group)
             kind, entry = Kind.ORDERED, Pending(message, target, message_group, pinned=True, by_group=True)
         if message.delay_level:
             if message.delay_level < 0:

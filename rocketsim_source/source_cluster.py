@@ -225,9 +225,9 @@ class ClientCluster:
         )
 
     def members(self, queue: MessageQueue) -> dict[int, bool]:
-        bad = self.client.bad_addresses()
+        unreachable = self.client.bad_addresses()
         addresses = self.client.addresses(queue.topic, queue.broker_name)
-        return {broker_id: address not in bad for broker_id, address in addresses.items()}
+        return {broker_id: address not in unreachable for broker_id, address in addresses.items()}
 
     def suspect(self, queue: MessageQueue, broker_id: int) -> None:
         from rocketsim_client.errors import CallTimeout

@@ -59,10 +59,10 @@ STAYS_OUT_OF = {
     "broker_service/model.py": {"asyncio", "grpc", "rocketsim_proto.records", *GENERATED},
     # Its rooms, the lowest last: producer, consumer, admin -> sending -> cluster -> routing -> transport -> the values.
     "rocketsim_client/sending": CALLERS,
-    # A message passes each of these once: producer -> outbox -> sender -> delivery.
+    # A message passes each of these once: producer -> outbox -> sender -> attempts.
     "rocketsim_client/sending/sender.py": {f"{SENDING}.outbox", "threading"},
-    "rocketsim_client/sending/delivery.py": {f"{SENDING}.{name}" for name in ("outbox", "sender", "pending")},
-    "rocketsim_client/sending/pending.py": {f"{SENDING}.{name}" for name in ("outbox", "sender", "delivery")},
+    "rocketsim_client/sending/attempts.py": {f"{SENDING}.{name}" for name in ("outbox", "sender", "pending")},
+    "rocketsim_client/sending/pending.py": {f"{SENDING}.{name}" for name in ("outbox", "sender", "attempts")},
     "rocketsim_client/cluster.py": {*CALLERS, "rocketsim_client.sending"},
     "rocketsim_client/routing": {*CALLERS, "rocketsim_client.sending", "rocketsim_client.cluster"},
     "rocketsim_client/transport": {*CALLERS, *ROOMS - {"rocketsim_client.transport"}, "rocketsim_client.cluster"},
@@ -72,7 +72,7 @@ STAYS_OUT_OF = {
     "rocketsim_client/routing/members.py": {"grpc", "time", "threading"},
     "rocketsim_client/routing/route_cache.py": {"grpc", "time", "threading"},
     "rocketsim_client/retry.py": {"grpc", "time", "threading"},
-    "rocketsim_client/sending/fault.py": {"grpc", "time", "threading"},
+    "rocketsim_client/sending/latency_fault.py": {"grpc", "time", "threading"},
     "rocketsim_client/sending/accumulator.py": {"grpc", "time", "threading"},
     "rocketsim_source": {"broker_service", "rocketsim_cli", "asyncio", "rocketmq_v2"},
     # options <- source_cluster <- planning <- commits, reading <- stream_query <- readers; sink needs only the options

@@ -9,7 +9,7 @@ from broker_service.admin.rates import Rates
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
 from broker_service.broker.core.traffic import Traffic
-from broker_service.broker.delayed.delivery import Delivery
+from broker_service.broker.delayed.schedule_service import ScheduleService
 from broker_service.broker.leadership.leadership import Leadership
 from broker_service.replication.master import ReplicationMaster
 from broker_service.replication.slave import ReplicationSlave
@@ -38,7 +38,7 @@ class Status:
         slave: ReplicationSlave,
         taken: Traffic,
         given: Traffic,
-        delivery: Delivery,
+        schedule: ScheduleService,
     ) -> None:
         self._broker = broker
         self._leadership = leadership
@@ -46,7 +46,7 @@ class Status:
         self._slave = slave
         self._taken = taken
         self._given = given
-        self._delivery = delivery
+        self._schedule = schedule
         self._rates = Rates()
         self._booted_ms = broker.now_ms()
 
@@ -131,7 +131,7 @@ class Status:
         }
         if reason := broker.failure or store.why_not_writable():
             values["notWritable"] = reason
-        for level, offset in sorted(self._delivery.position().offsets.items()):
+        for level, offset in sorted(self._schedule.position().offsets.items()):
             values[f"scheduleMessageOffset_{level}"] = f"{offset},{store.queue_bounds(SCHEDULE_TOPIC, level - 1)[1]}"
         return {name: str(value) for name, value in sorted(values.items())}
 

@@ -25,11 +25,11 @@ def find_broker_address(addresses: Mapping[int, str], broker_id: int, only_this:
     return Member(lowest, addresses[lowest], lowest != MASTER_ID)
 
 
-def candidates(addresses: Mapping[int, str], broker_id: int, bad: frozenset[str] = frozenset()) -> list[Member]:
+def candidates(addresses: Mapping[int, str], broker_id: int, unreachable: frozenset[str] = frozenset()) -> list[Member]:
     """All members in the order to try them: D5's choice first, then the others by id; those known not to answer at the
     end."""
     chosen = find_broker_address(addresses, broker_id)
     if chosen is None:
         return []
     others = [Member(i, addresses[i], i != MASTER_ID) for i in sorted(addresses) if i != chosen.broker_id]
-    return sorted([chosen, *others], key=lambda member: member.address in bad)
+    return sorted([chosen, *others], key=lambda member: member.address in unreachable)

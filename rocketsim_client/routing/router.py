@@ -29,9 +29,9 @@ from rocketsim_client.route import BrokerData, TopicRoute
 from rocketsim_client.routing.members import Member, candidates
 from rocketsim_client.routing.route_cache import RouteCache
 from rocketsim_client.routing.static_route import Brokers, StaticRoute
-from rocketsim_client.transport.bad_addresses import BadAddresses
 from rocketsim_client.transport.grpc_transport import GrpcTransport
 from rocketsim_client.transport.transport import Transport
+from rocketsim_client.transport.unreachable import UnreachableAddresses
 
 T = TypeVar("T")
 
@@ -108,7 +108,7 @@ class Router:
         )
         self._clock = clock
         self._routes = RouteCache(poll_interval_s)
-        self._bad = BadAddresses()
+        self._unreachable = UnreachableAddresses()
         self._list: Mapping[str, Mapping[int, str]] | None = None
         self._listed_at = 0.0
         self._asking = threading.Lock()
@@ -120,7 +120,7 @@ class Router:
         return self.name_servers[0] if self.name_servers else next(iter(next(iter(self.brokers.values())).values()))
 
     def forget_parent(self) -> None:
-        self._asking, self._bad = threading.Lock(), BadAddresses()
+        self._asking, self._unreachable = threading.Lock(), UnreachableAddresses()
 
     # --- routes ---------------------------------------------------------------------------------------------------
 
@@ -209,18 +209,18 @@ class Router:
     @property
     def has_bad_addresses(self) -> bool:
         """A quick check: whether `bad_addresses` may have any."""
-        return bool(self._bad)
+        return bool(self._unreachable)
 
     def bad_addresses(self) -> frozenset[str]:
-        """Those that failed a moment ago."""
-        return self._bad.now_bad(self._clock())
+        """Those that did not answer a moment ago."""
+        return self._unreachable.current(self._clock())
 
     def failed(self, address: str, error: RocketSimError) -> None:
-        if self._bad.failed(address, self._clock(), silent=isinstance(error, CallTimeout)):
+        if self._unreachable.failed(address, self._clock(), silent=isinstance(error, CallTimeout)):
             logger.warning("%s is tried last for a while: %s", address, error)
 
     def answered(self, address: str) -> None:
-        if self._bad.answered(address):
+        if self._unreachable.answered(address):
             logger.info("%s answers again", address)
 
     def next_member(

@@ -1,1 +1,1 @@
-"""From a message to an acknowledgement: outbox (lanes, threads) -> sender (batches) -> delivery (attempts)."""
+"""From a message to an acknowledgement: outbox (lanes, threads) -> sender (batches) -> attempts (retries)."""

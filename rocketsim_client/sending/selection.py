@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rocketsim_client.model import MessageQueue
-from rocketsim_client.sending.fault import LatencyFaults
+from rocketsim_client.sending.latency_fault import LatencyFaultTolerance
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class RoundRobin:
             queue = queues[self.start % len(queues)]
         return queue
 
-    def next_available(self, queues: Sequence[MessageQueue], faults: LatencyFaults, now: float) -> MessageQueue:
+    def next_available(self, queues: Sequence[MessageQueue], faults: LatencyFaultTolerance, now: float) -> MessageQueue:
         """RocketMQ 4.9's fault mode: the first queue of an available broker; else the best of the avoided ones; else in
         turn."""
         for _ in range(len(queues)):

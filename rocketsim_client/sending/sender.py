@@ -1,5 +1,5 @@
-"""What becomes of a batch that leaves: made into records, delivered, and everybody who waits for one of its messages is
-told.  Blocks its caller; knows nothing of threads.
+"""Sends a batch: makes it into records, has it acknowledged, and completes every message that somebody waits for.
+Blocks its caller; knows nothing of threads.
 """
 
 import time
@@ -16,9 +16,9 @@ from rocketsim_client.errors import MessageIllegal, QueueNotExist, RocketSimErro
 from rocketsim_client.model import BatchPart, Message, MessageQueue, SendResult, SendResults
 from rocketsim_client.sending import selection
 from rocketsim_client.sending.accumulator import Kind
+from rocketsim_client.sending.attempts import SendAttempts
 from rocketsim_client.sending.batch import OutgoingBatch, of_messages
 from rocketsim_client.sending.columns import cut_by_group
-from rocketsim_client.sending.delivery import Delivery
 from rocketsim_client.sending.pending import Pending, succeed_all
 from rocketsim_client.transport.channels import local_ipv4
 
@@ -37,8 +37,8 @@ class SenderOptions:
 class Sender:
     """Thread-safe.  `peer`: a server that this client talks to, for the address in the message ids."""
 
-    def __init__(self, delivery: Delivery, options: SenderOptions, peer: str) -> None:
-        self._delivery = delivery
+    def __init__(self, attempts: SendAttempts, options: SenderOptions, peer: str) -> None:
+        self._attempts = attempts
         self._options = options
         self._peer = peer
         self._ids: UniqIds | None = None
@@ -87,7 +87,7 @@ class Sender:
                 [entry.message_group for entry in entries],
                 kind in MAY_MOVE and not entries[0].pinned,
             )
-            part = self._deliver(outgoing, deadline, self._retries[kind], apart)
+            part = self._send_batch(outgoing, deadline, self._retries[kind], apart)
         except RocketSimError as error:
             if apart is None or not isinstance(error, apart):
                 _fail(entries, error)
@@ -108,27 +108,27 @@ class Sender:
             queue = cast(MessageQueue, entry.queue)
             if entry.by_group:
                 queue = entry.queue = selection.by_group(
-                    self._delivery.queues(queue.topic), cast(str, entry.message_group)
+                    self._attempts.queues(queue.topic), cast(str, entry.message_group)
                 )
             groups.setdefault(queue.broker_name, []).append(entry)
         return list(groups.values())
 
     def _send_columns(self, entry: Pending, kind: Kind, deadline: float) -> None:
         try:
-            entry.succeed(self._deliver_columns(cast(OutgoingBatch, entry.message), kind, deadline, NEW_ROUTES))
+            entry.succeed(self._send_column_batch(cast(OutgoingBatch, entry.message), kind, deadline, NEW_ROUTES))
         except RocketSimError as error:
             _fail([entry], error)
 
-    def _deliver_columns(self, outgoing: OutgoingBatch, kind: Kind, deadline: float, routes: int) -> BatchPart:
+    def _send_column_batch(self, outgoing: OutgoingBatch, kind: Kind, deadline: float, routes: int) -> BatchPart:
         apart = QueueNotExist if routes and outgoing.group_hashes is not None else None
         try:
-            return self._deliver(outgoing, deadline, self._retries[kind], apart)
+            return self._send_batch(outgoing, deadline, self._retries[kind], apart)
         except QueueNotExist:
             if apart is None:
                 raise
-        cuts = cut_by_group(outgoing, self._delivery.queues(outgoing.topic))
+        cuts = cut_by_group(outgoing, self._attempts.queues(outgoing.topic))
         return BatchPart.joined(
-            [(self._deliver_columns(some, kind, deadline, routes - 1), rows.tolist()) for some, rows in cuts]
+            [(self._send_column_batch(some, kind, deadline, routes - 1), rows.tolist()) for some, rows in cuts]
         )
 
     # --- a caller's own batch -----------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class Sender:
             outgoing = self._batch(messages, [queue] * len(messages), None, may_move and not parts)
             outgoing.one_queue = True
             try:
-                part = self._deliver(outgoing, deadline, self._options.retries, None)
+                part = self._send_batch(outgoing, deadline, self._options.retries, None)
             except RocketSimError as error:
                 if not parts:
                     raise
@@ -178,14 +178,14 @@ class Sender:
             message_groups=message_groups,
         )
 
-    def _deliver(
+    def _send_batch(
         self, outgoing: OutgoingBatch, deadline: float, retries: int, apart: type[RocketSimError] | None
     ) -> BatchPart:
         """`apart`: the error after which the batch is taken apart, and its parts are counted instead of it."""
-        count = self._delivery.count
+        count = self._attempts.count
         count(sent=len(outgoing))
         try:
-            part = self._delivery.deliver(outgoing, deadline, retries)
+            part = self._attempts.send(outgoing, deadline, retries)
         except BaseException as error:
             if apart is not None and isinstance(error, apart):
                 count(sent=-len(outgoing))

@@ -19,9 +19,9 @@ from rocketsim_client.errors import (
     Unreachable,
 )
 from rocketsim_client.route import BrokerData, QueueData, TopicRoute
-from rocketsim_client.transport.bad_addresses import BadAddresses
 from rocketsim_client.transport.channels import Channels
 from rocketsim_client.transport.grpc_answers import broker_data
+from rocketsim_client.transport.unreachable import UnreachableAddresses
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class GrpcNameServers:
         self.channels = channels
         self._name_servers = list(name_servers)
         self._preferred = 0
-        self._bad = BadAddresses()
+        self._unreachable = UnreachableAddresses()
 
     def topic_route(self, topic: str, timeout_s: float) -> TopicRoute:
         def ask(address: str) -> TopicRoute:
@@ -108,9 +108,9 @@ class GrpcNameServers:
         just started knows nothing yet."""
         unknown: TopicNotExist | None = None
         failure: Unreachable | None = None
-        bad = self._bad.now_bad(time.monotonic())
-        for address in sorted(self._in_order(), key=lambda address: address in bad):
-            if unknown and address in bad:
+        unreachable = self._unreachable.current(time.monotonic())
+        for address in sorted(self._in_order(), key=lambda address: address in unreachable):
+            if unknown and address in unreachable:
                 break  # It would cost a timeout, and probably say nothing.
             try:
                 answer = ask(address)
@@ -118,10 +118,10 @@ class GrpcNameServers:
                 unknown = error
             except Unreachable as error:
                 failure = error
-                if self._bad.failed(address, time.monotonic(), silent=isinstance(error, CallTimeout)):
+                if self._unreachable.failed(address, time.monotonic(), silent=isinstance(error, CallTimeout)):
                     logger.warning("name server %s is tried last for a while: %s", address, error)
             else:
-                if self._bad.answered(address):
+                if self._unreachable.answered(address):
                     logger.info("name server %s answers again", address)
                 self._preferred = self._name_servers.index(address)
                 return answer

@@ -12,8 +12,8 @@ import pytest
 from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record, RecordError
 
-from broker_service.broker.delayed.delivery import Delivery
-from broker_service.broker.delayed.schedule import DelayPosition, delivery, due_in_ms, replayed_positions
+from broker_service.broker.delayed.schedule import DelayPosition, delivered_record, due_in_ms, replayed_positions
+from broker_service.broker.delayed.schedule_service import ScheduleService
 from broker_service.broker.reads.pull import Pull
 from broker_service.errors import MessageIllegal, ReadFailed
 from broker_service.node import BrokerNode
@@ -107,7 +107,7 @@ def test_a_delivered_message_is_the_one_that_was_sent_and_says_where_it_waited()
         reconsume_times=1,
         properties={"TAGS": "a", "UNIQ_KEY": "id", "DELAY": "3", "REAL_TOPIC": "t", "REAL_QID": "1"},
     )
-    assert delivery(waiting, 3, 17) == replace(
+    assert delivered_record(waiting, 3, 17) == replace(
         waiting,
         topic="t",
         queue_id=1,
@@ -127,7 +127,7 @@ def test_a_message_that_does_not_say_where_it_belongs_cannot_be_delivered(lost: 
     properties = {"REAL_TOPIC": "t", "REAL_QID": "1"}
     del properties[lost]
     with pytest.raises(ValueError, match="belongs"):
-        delivery(Record(topic=LEVEL_1, body=b"", properties=properties), 1, 0)
+        delivered_record(Record(topic=LEVEL_1, body=b"", properties=properties), 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -180,12 +180,12 @@ async def test_messages_wait_for_their_level_and_arrive_in_order(tmp_path: Path)
         await send_delayed(node, b"a", b"b")
         await send_delayed(node, b"later", level=2)
         now[0] += 999
-        assert (await node.delivery._deliver_batch(1, 1000))[0] == 0
+        assert (await node.schedule._deliver_batch(1, 1000))[0] == 0
         now[0] += 1
         assert await until_received(node, 2) == [b"a", b"b"]
         now[0] += 1000
         assert await until_received(node, 3) == [b"a", b"b", b"later"]
-        assert node.delivery.position().offsets == {1: 2, 2: 1}
+        assert node.schedule.position().offsets == {1: 2, 2: 1}
 
 
 async def test_a_clock_that_went_back_does_not_hold_up_a_level(tmp_path: Path) -> None:
@@ -195,9 +195,9 @@ async def test_a_clock_that_went_back_does_not_hold_up_a_level(tmp_path: Path) -
         await send_delayed(node, b"before")
         now[0] -= 3_600_000
         await send_delayed(node, b"after")
-        node.delivery._arrival.set()
+        node.schedule._arrival.set()
         assert await until_received(node, 1) == [b"before"]
-        assert (await node.delivery._deliver_batch(1, 1000))[0] == 0
+        assert (await node.schedule._deliver_batch(1, 1000))[0] == 0
         now[0] += 1000
         assert await until_received(node, 2) == [b"before", b"after"]
 
@@ -216,7 +216,7 @@ async def test_a_delayed_message_is_refused_in_a_batch(tmp_path: Path) -> None:
 
 async def deliver_all(node: BrokerNode, count: int) -> list[bytes]:
     clock_of(node)[0] += 100_000 * count
-    node.delivery._arrival.set()
+    node.schedule._arrival.set()
     return await until_received(node, count)
 
 
@@ -226,7 +226,7 @@ async def test_a_restart_neither_loses_nor_doubles(tmp_path: Path, saved: bool) 
         await send_delayed(node, b"a", b"b")
         assert await deliver_all(node, 2) == [b"a", b"b"]
         await send_delayed(node, b"c")
-        position = node.delivery.position()
+        position = node.schedule.position()
     if not saved:
         for name in ("config/delayOffset.json", "rocketsim/delay_position.json"):
             JsonFile(tmp_path / name).remove()
@@ -239,7 +239,7 @@ async def test_an_older_position_is_brought_up_to_date_from_the_log(tmp_path: Pa
     async with running(tmp_path, **SOON) as node:
         await send_delayed(node, b"a")
         await deliver_all(node, 1)
-        node.delivery.save()
+        node.schedule.save()
         saved = (tmp_path / "rocketsim/delay_position.json").read_bytes()
         await send_delayed(node, b"b")
         await deliver_all(node, 2)
@@ -304,7 +304,7 @@ async def test_a_bad_sector_under_a_level_stops_that_level_alone_until_it_can_be
             "it is not asked all the time"
         )
         is_bad = False
-        node.delivery._troubled.clear()  # as when the time of trouble is over
+        node.schedule._retry_at.clear()  # as when the time of trouble is over
         assert await deliver_all(node, 3) == [b"a", b"b", b"bad sector"]
 
 
@@ -316,7 +316,7 @@ async def test_nothing_is_delivered_before_the_log_can_be_read_that_tells_what_w
         await deliver_all(node, 1)
     for name in ("config/delayOffset.json", "rocketsim/delay_position.json"):
         JsonFile(tmp_path / name).remove()
-    monkeypatch.setattr("broker_service.broker.delayed.delivery.AFTER_TROUBLE_S", 0.01)
+    monkeypatch.setattr("broker_service.broker.delayed.schedule_service.RETRY_AFTER_S", 0.01)
     real, tries = MessageStore.read_log, []
 
     def failing(store: MessageStore, *where: int) -> bytes:
@@ -336,7 +336,7 @@ async def test_nothing_is_delivered_before_the_log_can_be_read_that_tells_what_w
 async def test_a_broker_that_takes_no_more_writes_delivers_no_more_of_what_is_due(tmp_path: Path, end: str) -> None:
     async with running(tmp_path, **SOON) as node:
         await send_delayed(node, *(b"%d" % number for number in range(100)))  # more than are delivered in one step
-        deliver = node.delivery._deliver
+        deliver = node.schedule._deliver
         seen: list[int] = []
 
         def then_the_end_comes(*arguments: Any) -> None:
@@ -347,14 +347,14 @@ async def test_a_broker_that_takes_no_more_writes_delivers_no_more_of_what_is_du
             else:
                 node.broker.stopping = True
 
-        node.delivery._deliver = then_the_end_comes  # type: ignore[method-assign]
+        node.schedule._deliver = then_the_end_comes  # type: ignore[method-assign]
         clock_of(node)[0] += 100_000
-        node.delivery._arrival.set()
+        node.schedule._arrival.set()
         await until(lambda: seen, "the first is delivered")
         for _ in range(100):
             await asyncio.sleep(0)
         assert node.store.queue_end("t", 1) == 1
-        node.delivery._deliver = deliver  # type: ignore[method-assign]
+        node.schedule._deliver = deliver  # type: ignore[method-assign]
 
 
 async def test_saving_the_position_does_not_hold_up_the_event_loop(tmp_path: Path) -> None:
@@ -366,7 +366,7 @@ async def test_saving_the_position_does_not_hold_up_the_event_loop(tmp_path: Pat
             super().save(value)
 
     async with running(tmp_path, **SOON, flush_delay_offset_interval=10) as node:
-        node.delivery._delay_file, node.delivery._position_file = Slow(tmp_path / "d.json"), Slow(tmp_path / "p.json")
+        node.schedule._delay_file, node.schedule._position_file = Slow(tmp_path / "d.json"), Slow(tmp_path / "p.json")
         await send_delayed(node, b"a")
         await until(lambda: threads, "saved")
         assert threading.main_thread() not in threads
@@ -377,13 +377,13 @@ async def test_a_slave_takes_the_masters_word_only_for_a_log_it_has(tmp_path: Pa
         await put(node, "t", b"x")
         end = node.store.end_offset
         files = JsonFile(tmp_path / "d.json"), JsonFile(tmp_path / "p.json")
-        slave = Delivery(node.broker, *files)
-        slave.hear(DelayPosition(end + 1, {1: 9}))  # nine were delivered, in bytes that are not here yet
+        slave = ScheduleService(node.broker, *files)
+        slave.take_masters_position(DelayPosition(end + 1, {1: 9}))  # true for more than this log has
         assert slave.position().offsets == {}
-        slave.hear(DelayPosition(end, {1: 5}))
+        slave.take_masters_position(DelayPosition(end, {1: 5}))
         assert slave.position() == DelayPosition(end, {1: 5})
         slave.save()
-        assert Delivery(node.broker, *files).position() == DelayPosition(end, {1: 5})
+        assert ScheduleService(node.broker, *files).position() == DelayPosition(end, {1: 5})
         slave.log_cut(end - 1)
         assert slave.position() == DelayPosition()
 
@@ -392,5 +392,5 @@ async def test_a_position_beyond_the_end_of_what_is_left_of_the_log_is_not_belie
     async with running(tmp_path, **SOON) as node:
         JsonFile(tmp_path / "p.json").save({"commitLogOffset": 10**9, "offsets": {"1": 9}})
         JsonFile(tmp_path / "d.json").save({"offsetTable": {"1": 9}})
-        delivery_again = Delivery(node.broker, JsonFile(tmp_path / "d.json"), JsonFile(tmp_path / "p.json"))
+        delivery_again = ScheduleService(node.broker, JsonFile(tmp_path / "d.json"), JsonFile(tmp_path / "p.json"))
         assert delivery_again.position() == DelayPosition()

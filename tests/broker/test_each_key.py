@@ -16,7 +16,7 @@ from rocketsim_proto.metadata_pb2 import Metadata
 
 from broker_service.app import broker
 from broker_service.broker.core.mastership import Standing
-from broker_service.broker.delayed.delivery import Delivery
+from broker_service.broker.delayed.schedule_service import ScheduleService
 from broker_service.broker.leadership.exchange import MetadataExchange
 from broker_service.broker.reads.commits import CommitEntry, Commits
 from broker_service.broker.reads.pull import Pull
@@ -222,14 +222,14 @@ async def test_flush_consumer_offset_interval(tmp_path: Path, interval: int) -> 
 
 async def test_flush_delay_offset_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More often than there is time for within `until` by the default of ten seconds."""
-    looks: list[Delivery] = []
-    saving = Delivery.saving
+    looks: list[ScheduleService] = []
+    saving = ScheduleService.saving
 
-    def noted(delivery: Delivery) -> Callable[[], None] | None:
-        looks.append(delivery)
-        return saving(delivery)
+    def noted(schedule: ScheduleService) -> Callable[[], None] | None:
+        looks.append(schedule)
+        return saving(schedule)
 
-    monkeypatch.setattr(Delivery, "saving", noted)
+    monkeypatch.setattr(ScheduleService, "saving", noted)
     async with running(tmp_path, flush_delay_offset_interval=20):
         await until(lambda: len(looks) > 20, "a look every 20 ms whether there is a new position to write")
 

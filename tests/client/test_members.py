@@ -3,7 +3,7 @@
 import pytest
 
 from rocketsim_client.routing.members import Member, candidates, find_broker_address
-from rocketsim_client.transport.bad_addresses import SILENT_FOR_S, UNREACHABLE_FOR_S, BadAddresses
+from rocketsim_client.transport.unreachable import SILENT_FOR_S, UNREACHABLE_FOR_S, UnreachableAddresses
 
 BOTH = {0: "m", 1: "s1"}
 
@@ -33,16 +33,16 @@ def test_the_others_follow_by_id_and_those_that_failed_come_last():
 
 
 def test_a_refused_connection_is_forgotten_sooner_than_a_silent_address():
-    bad = BadAddresses()
-    bad.failed("refused", 100.0, silent=False)
-    bad.failed("silent", 100.0, silent=True)
-    assert bad.now_bad(100.0) == {"refused", "silent"}
-    assert bad.now_bad(100.0 + UNREACHABLE_FOR_S) == {"silent"}
-    assert bad.now_bad(100.0 + SILENT_FOR_S) == frozenset()
+    unreachable = UnreachableAddresses()
+    unreachable.failed("refused", 100.0, silent=False)
+    unreachable.failed("silent", 100.0, silent=True)
+    assert unreachable.current(100.0) == {"refused", "silent"}
+    assert unreachable.current(100.0 + UNREACHABLE_FOR_S) == {"silent"}
+    assert unreachable.current(100.0 + SILENT_FOR_S) == frozenset()
 
 
 def test_an_answer_clears_the_address():
-    bad = BadAddresses()
-    bad.failed("m", 100.0, silent=True)
-    bad.answered("m")
-    assert bad.now_bad(100.0) == frozenset()
+    unreachable = UnreachableAddresses()
+    unreachable.failed("m", 100.0, silent=True)
+    unreachable.answered("m")
+    assert unreachable.current(100.0) == frozenset()

@@ -22,7 +22,7 @@ from rocketsim_client.errors import (
     QueueNotExist,
     TopicNotExist,
 )
-from rocketsim_client.sending import delivery, sender
+from rocketsim_client.sending import attempts, sender
 from rocketsim_client.transport.channels import Channels
 from tests.support.fake_broker import Answer, Break, FakeCluster, Hang, LoseAnswer, Refuse
 
@@ -179,7 +179,7 @@ def test_a_master_that_is_away_for_a_moment_is_waited_for(cluster, monkeypatch, 
     with Producer(cluster.address, send_msg_timeout_ms=60_000, **retries) as producer:
         producer.send(Message("T", b"x"))
         cluster.stop("broker-a")  # the route names its slave alone from now on
-        monkeypatch.setattr(delivery, "time", SimpleNamespace(sleep=sleep))
+        monkeypatch.setattr(attempts, "time", SimpleNamespace(sleep=sleep))
         if columns:
             assert len(producer.send_columns("T", pa.array([b"y"] * 3))) == 3
         else:

@@ -7,7 +7,7 @@ from rocketsim_proto import replication_pb2 as pb
 
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Mastership
-from broker_service.broker.delayed import delivery
+from broker_service.broker.delayed import schedule_service
 from broker_service.broker.leadership import leadership
 from broker_service.broker.metadata.consumer_offsets import ConsumerOffsetTable
 from broker_service.config import BrokerConfig
@@ -180,7 +180,7 @@ def delete_what_is_young(plant):
 
 def forget_what_was_delivered(plant):
     """Since the positions were last saved."""
-    plant(delivery, "replayed_positions", lambda *_: iter(()))
+    plant(schedule_service, "replayed_positions", lambda *_: iter(()))
 
 
 def deliver_early(plant):
@@ -188,7 +188,7 @@ def deliver_early(plant):
 
 
 def wait_for_a_clock_that_went_back(plant):
-    plant(delivery, "due_in_ms", lambda stored_ms, delay_ms, now_ms: max(0, stored_ms + delay_ms - now_ms))
+    plant(schedule_service, "due_in_ms", lambda stored_ms, delay_ms, now_ms: max(0, stored_ms + delay_ms - now_ms))
 
 
 def keep_what_the_master_lacks(plant):

@@ -1,8 +1,8 @@
-"""Delayed messages: where they wait, and how far each level is delivered.  Pure: the log is read through a Protocol.
+"""When a delayed message is due, and how far each level is delivered.  Pure: the log is read through a Protocol.
 
 A delayed message waits in queue level-1 of SCHEDULE_TOPIC_XXXX until its time.  Delivered, it is a new record of its
-real topic that carries its level and schedule offset: how far a level is delivered can always be told from the log
-itself, so no crash delivers a message twice or never.  A `DelayPosition` only saves reading the log from its beginning.
+real topic that carries its level and schedule offset: the log itself tells how far a level is delivered, so no crash
+delivers a message twice or never.  A `DelayPosition` only saves reading the log from its beginning.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -51,7 +51,7 @@ class Log(Protocol):
 
 
 def replayed_positions(position: DelayPosition, log: Log) -> Iterator[DelayPosition]:
-    """The position further and further on, up to the log's end: what was delivered since has left its mark there."""
+    """The position after each read of the log, up to its end: the records delivered since `position` are in it."""
     at = max(position.log_offset, log.min_offset)
     while at < log.end_offset:
         at = max(at, log.min_offset)  # files may expire meanwhile
@@ -103,7 +103,7 @@ def due_in_ms(stored_ms: int, delay_ms: int, now_ms: int) -> int:
     return 0 if stored_ms > now_ms else max(0, stored_ms + delay_ms - now_ms)
 
 
-def delivery(delayed: Record, level: int, schedule_offset: int) -> Record:
+def delivered_record(delayed: Record, level: int, schedule_offset: int) -> Record:
     """The record that a delayed message becomes, in its real topic and queue."""
     properties = dict(delayed.properties)
     topic = properties.get(PROPERTY_REAL_TOPIC, "")

@@ -8,7 +8,7 @@ from rocketsim_proto.metadata_pb2 import Metadata
 
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
-from broker_service.broker.delayed.delivery import Delivery
+from broker_service.broker.delayed.schedule_service import ScheduleService
 from broker_service.broker.leadership.exchange import MetadataExchange
 from broker_service.broker.leadership.role_file import RoleFile
 from broker_service.replication.catch_up import Cut
@@ -27,13 +27,13 @@ class ReplicationLink:
         self,
         broker: Broker,
         metadata: MetadataExchange,
-        delivery: Delivery,
+        schedule: ScheduleService,
         role_file: RoleFile,
         notify: Callable[[], None],
     ) -> None:
         self._broker = broker
         self._metadata = metadata
-        self._delivery = delivery
+        self._schedule = schedule
         self._role_file = role_file
         self._notify = notify
         self._notifying: asyncio.TimerHandle | None = None
@@ -94,7 +94,7 @@ class ReplicationLink:
 
     def log_cut(self, cut: Cut) -> None:
         self._broker.visibility.changed(cut.end_offset)
-        self._delivery.log_cut(cut.end_offset)
+        self._schedule.log_cut(cut.end_offset)
         if cut.kept_in is None:
             return  # The master has all that was here, and so the commits are true; they are to be handed back.
         self._clamp_offsets(self._broker.store.queue_end)

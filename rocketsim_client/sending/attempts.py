@@ -28,7 +28,7 @@ from rocketsim_client.retry import Budget, is_worth_sending_again
 from rocketsim_client.route import DEFAULT_TOPIC, TopicRoute
 from rocketsim_client.sending import record_frame
 from rocketsim_client.sending.batch import OutgoingBatch
-from rocketsim_client.sending.fault import LatencyFaults
+from rocketsim_client.sending.latency_fault import LatencyFaultTolerance
 from rocketsim_client.sending.selection import RoundRobin
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ NEW_TOPIC_FOR_S = 1.0  # how long the default topic's route stands in for a topi
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeliveryOptions:
+class AttemptOptions:
     group: str
     attempt_timeout_s: float  # negative: an attempt may take all that is left of the total timeout
     default_topic_queue_nums: int
@@ -57,17 +57,17 @@ class _Publish:
     until: float
 
 
-class Delivery:
+class SendAttempts:
     """Thread-safe.  Counts what it does in `stats`."""
 
     def __init__(
-        self, cluster: Cluster, options: DeliveryOptions, *, clock: Callable[[], float], chance: random.Random
+        self, cluster: Cluster, options: AttemptOptions, *, clock: Callable[[], float], chance: random.Random
     ) -> None:
         self._cluster = cluster
         self._options = options
         self._clock = clock
         self._chance = chance
-        self._faults = LatencyFaults()
+        self._faults = LatencyFaultTolerance()
         self._publish: dict[str, _Publish] = {}
         self.stats = ProducerStats()
         self.start_anew()
@@ -126,9 +126,9 @@ class Delivery:
     def _names_of(route: TopicRoute, bad: frozenset[str]) -> frozenset[str]:
         return frozenset(name for name, data in route.brokers.items() if data.addresses.get(MASTER_ID) in bad)
 
-    # --- delivery -------------------------------------------------------------------------------------------------
+    # --- attempts -------------------------------------------------------------------------------------------------
 
-    def deliver(self, batch: OutgoingBatch, deadline: float, retries: int) -> BatchPart:
+    def send(self, batch: OutgoingBatch, deadline: float, retries: int) -> BatchPart:
         """Returns when a broker has acknowledged the whole batch; raises when the budget is used up or an error cannot
         be cured by trying again; QueueNotExist for a batch that may not move and whose queue is gone.  A lost answer
         makes duplicates possible, always under the same message ids."""

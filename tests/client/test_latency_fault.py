@@ -3,7 +3,7 @@
 import pytest
 
 from rocketsim_client.model import MessageQueue
-from rocketsim_client.sending.fault import LatencyFaults, not_available_ms
+from rocketsim_client.sending.latency_fault import LatencyFaultTolerance, not_available_ms
 from rocketsim_client.sending.selection import RoundRobin, by_group
 
 QUEUES = [MessageQueue("T", name, queue_id) for queue_id in range(2) for name in ("a", "b")]
@@ -29,28 +29,28 @@ QUEUES = [MessageQueue("T", name, queue_id) for queue_id in range(2) for name in
 )
 def test_a_slow_broker_is_avoided_as_long_as_table_d8_says(latency_ms, expected):
     assert not_available_ms(latency_ms) == expected
-    faults = LatencyFaults()
+    faults = LatencyFaultTolerance()
     faults.update("a", latency_ms, 1000.0)
     assert faults.is_available("a", 1000.0 + expected / 1000)
     assert faults.is_available("a", 1000.0) == (expected == 0)
 
 
 def test_a_failed_send_counts_as_thirty_seconds_of_latency():
-    faults = LatencyFaults()
+    faults = LatencyFaultTolerance()
     faults.update("a", 1, 0.0, isolation=True)
     assert not faults.is_available("a", 599.9)
     assert faults.is_available("a", 600.0)
 
 
 def test_the_next_quick_answer_clears_a_broker():
-    faults = LatencyFaults()
+    faults = LatencyFaultTolerance()
     faults.update("a", 5000, 0.0)
     faults.update("a", 1, 1.0)
     assert faults.is_available("a", 1.0)
 
 
 def test_fault_mode_takes_the_available_broker_only():
-    faults = LatencyFaults()
+    faults = LatencyFaultTolerance()
     faults.update("a", 3000, 0.0)
     turn = RoundRobin()
     assert {turn.next_available(QUEUES, faults, 1.0).broker_name for _ in range(8)} == {"b"}
@@ -58,7 +58,7 @@ def test_fault_mode_takes_the_available_broker_only():
 
 
 def test_fault_mode_with_all_avoided_takes_the_better_half():
-    faults = LatencyFaults()
+    faults = LatencyFaultTolerance()
     faults.update("a", 3000, 0.0)
     faults.update("b", 15_000, 0.0)
     turn = RoundRobin()
@@ -66,7 +66,7 @@ def test_fault_mode_with_all_avoided_takes_the_better_half():
 
 
 def test_fault_mode_drops_an_avoided_broker_that_left_the_route():
-    faults = LatencyFaults()
+    faults = LatencyFaultTolerance()
     faults.update("a", 600, 0.0)
     faults.update("gone", 551, 0.0)
     of_a = [queue for queue in QUEUES if queue.broker_name == "a"]

@@ -26,7 +26,7 @@ class _FaultItem:
 
 
 @dataclass(slots=True)
-class LatencyFaults:
+class LatencyFaultTolerance:
     _items: dict[str, _FaultItem] = field(default_factory=dict)
     _turn: int = 0
 

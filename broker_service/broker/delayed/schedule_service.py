@@ -1,4 +1,4 @@
-"""Delivery: hands delayed messages to their topics when their time has come, on a master that takes writes.
+"""ScheduleService: hands delayed messages to their topics when their time has come, on a master that takes writes.
 
 On a slave it only keeps what the master says, for the day that this broker is promoted.
 """
@@ -14,7 +14,7 @@ from rocketsim_proto.reserved import SCHEDULE_TOPIC
 from broker_service import cold_reads
 from broker_service.broker.core.broker import Broker, Queue
 from broker_service.broker.core.mastership import Standing
-from broker_service.broker.delayed.schedule import DelayPosition, delivery, due_in_ms, replayed_positions
+from broker_service.broker.delayed.schedule import DelayPosition, delivered_record, due_in_ms, replayed_positions
 from broker_service.broker.metadata.config_table import DataVersion, JsonStore
 from broker_service.errors import ReadFailed, RocketSimError, ServiceNotAvailable, StoreCorrupt
 from broker_service.model import GetMessageStatus
@@ -24,48 +24,48 @@ logger = logging.getLogger(__name__)
 
 BATCH = 32
 LONGEST_SLEEP_S = 1.0
-AFTER_TROUBLE_S = 10.0  # RocketMQ's delay after an exception
+RETRY_AFTER_S = 10.0  # RocketMQ's delay after an exception
 
 
-class Delivery:
+class ScheduleService:
     """`delay_file` is RocketMQ's `delayOffset.json`; `position_file`, ours, also says for which log that was true."""
 
     def __init__(self, broker: Broker, delay_file: JsonStore, position_file: JsonStore) -> None:
         self._broker = broker
         self._delay_file = delay_file
         self._position_file = position_file
-        self._heard: DelayPosition | None = None  # the master's word, for a log that we may not have yet
+        self._masters_position: DelayPosition | None = None  # for a log that we may not have yet
         self._position = self._load()
         self._version = DataVersion()
         self._saved: DelayPosition | None = None
         self._offsets: dict[int, int] = {}
-        self._troubled: dict[int, float] = {}  # level: when it is read again, by the loop's clock
+        self._retry_at: dict[int, float] = {}  # level: when it is read again, by the loop's clock
         self._running = False
         self._arrival = asyncio.Event()
         broker.visibility.arrived.append(self._arrived)
 
     def position(self) -> DelayPosition:
-        """True for this broker's log as it is now, or as it was then."""
+        """How far each level is delivered, and the end of the log that this is true for."""
         if self._running:
             return DelayPosition(self._broker.store.end_offset, dict(self._offsets))
         self._adopt()
         return self._position
 
-    def hear(self, position: DelayPosition) -> None:
+    def take_masters_position(self, position: DelayPosition) -> None:
         """What the master has delivered, in a log that ends there."""
         self._adopt()
-        self._heard = position
+        self._masters_position = position
 
     def log_cut(self, end_offset: int) -> None:
-        """What was known of the bytes behind is not true any more: the log will be asked, from its beginning."""
-        self._heard = None
+        """A position that was true for bytes that are gone is dropped: the log is read again from its beginning."""
+        self._masters_position = None
         if self._position.log_offset > end_offset:
             self._position = DelayPosition()
 
     def _adopt(self) -> None:
-        heard = self._heard
-        if heard is not None and heard.log_offset <= self._broker.store.end_offset:
-            self._position, self._heard = heard, None
+        position = self._masters_position
+        if position is not None and position.log_offset <= self._broker.store.end_offset:
+            self._position, self._masters_position = position, None
 
     # --- delivering -------------------------------------------------------------------------------------------------
 
@@ -82,7 +82,7 @@ class Delivery:
                     sleep_s = await self._deliver_due()
                 except RocketSimError as error:
                     logger.warning("delayed messages wait: %s", error)
-                    await asyncio.sleep(AFTER_TROUBLE_S)
+                    await asyncio.sleep(RETRY_AFTER_S)
                     continue
                 try:
                     async with asyncio.timeout(sleep_s):
@@ -102,7 +102,7 @@ class Delivery:
                 further = await cold_reads.read(store, lambda: next(replayed_positions(self._position, store), None))
             except ReadFailed as error:
                 logger.warning("delayed messages wait: what was delivered is not known: %s", error)
-                await asyncio.sleep(AFTER_TROUBLE_S)
+                await asyncio.sleep(RETRY_AFTER_S)
                 continue
             if further is None:
                 return
@@ -114,13 +114,13 @@ class Delivery:
         sleep_s = LONGEST_SLEEP_S
         now = asyncio.get_running_loop().time()
         for level, delay_ms in enumerate(self._broker.config.delay_levels_ms, start=1):
-            if self._troubled.get(level, now) > now:
+            if self._retry_at.get(level, now) > now:
                 continue
             try:
                 sleep_s = min(sleep_s, await self._deliver_level(level, delay_ms))
             except (ReadFailed, StoreCorrupt) as error:
                 logger.warning("delay level %d waits: %s", level, error)
-                self._troubled[level] = now + AFTER_TROUBLE_S
+                self._retry_at[level] = now + RETRY_AFTER_S
         return max(0.001, sleep_s)
 
     async def _deliver_level(self, level: int, delay_ms: int) -> float:
@@ -166,7 +166,7 @@ class Delivery:
         if reason := broker.store.why_not_writable():
             raise ServiceNotAvailable(reason)
         try:
-            message = delivery(delayed, level, schedule_offset)
+            message = delivered_record(delayed, level, schedule_offset)
             topic = broker.topics.get(message.topic)
             if topic is None:
                 raise ValueError(f"topic {message.topic} does not exist any more")

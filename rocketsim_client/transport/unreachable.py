@@ -1,4 +1,7 @@
-"""The short memory of addresses that did not answer.  Pure: `now` is an argument."""
+"""Addresses that did not answer a moment ago: they are asked last.  Pure: `now` is an argument.
+
+Brokers that a producer avoids because they are slow are another matter: `sending/latency_fault.py`.
+"""
 
 from dataclasses import dataclass, field
 
@@ -7,9 +10,8 @@ SILENT_FOR_S = 10.0
 
 
 @dataclass(slots=True)
-class BadAddresses:
-    """Addresses that failed a moment ago.  A refused connection is tried again soon, a silent one costs a whole timeout
-    each time."""
+class UnreachableAddresses:
+    """A refused connection is tried again soon; a silent one costs a whole timeout each time."""
 
     _until: dict[str, float] = field(default_factory=dict)
 
@@ -26,7 +28,7 @@ class BadAddresses:
         """Whether that is news."""
         return self._until.pop(address, None) is not None
 
-    def now_bad(self, now: float) -> frozenset[str]:
+    def current(self, now: float) -> frozenset[str]:
         if not self._until:
             return frozenset()
         for address, until in self._until.copy().items():
