@@ -26,6 +26,7 @@ from rocketsim_client.sending.attempts import AttemptOptions, SendAttempts
 from rocketsim_client.sending.columns import ColumnPlan, plan_columns
 from rocketsim_client.sending.outbox import Outbox
 from rocketsim_client.sending.pending import Pending
+from rocketsim_client.sending.publish_info import PublishTable
 from rocketsim_client.sending.sender import Sender, SenderOptions
 from rocketsim_client.validation import seconds
 
@@ -97,20 +98,29 @@ class Producer:
         self._max_message_size = max_message_size
         self._batch_bytes = batch_bytes
         self._clock = clock
+        chance = chance or random.Random()
+        self._publish = PublishTable(
+            self._cluster,
+            default_topic_queue_nums=default_topic_queue_nums,
+            send_latency_fault_enable=send_latency_fault_enable,
+            clock=clock,
+            chance=chance,
+        )
         self._attempts = SendAttempts(
             self._cluster,
+            self._publish,
             AttemptOptions(
                 group=group,
                 attempt_timeout_s=seconds(attempt_timeout_s, send_msg_max_timeout_per_request_ms),
                 default_topic_queue_nums=default_topic_queue_nums,
                 retry_another_broker_when_not_store_ok=retry_another_broker_when_not_store_ok,
-                send_latency_fault_enable=send_latency_fault_enable,
             ),
             clock=clock,
-            chance=chance or random.Random(),
+            chance=chance,
         )
         self._sender = Sender(
             self._attempts,
+            self._publish,
             SenderOptions(
                 compress_over=compress_msg_body_over_howmuch,
                 compression=compress_type,
@@ -158,7 +168,7 @@ class Producer:
 
     def publish_queues(self, topic: str) -> list[MessageQueue]:
         """The queues the topic can be sent to now."""
-        return list(self._attempts.queues(topic))
+        return list(self._publish.queues(topic))
 
     # --- one message ----------------------------------------------------------------------------------------------
 
@@ -224,7 +234,7 @@ class Producer:
         allows.  All frames are acknowledged, or it raises; SendFailed says how many were."""
         frames = self._split(messages)
         topic = messages[0].topic
-        target = self._attempts.choose(topic) if queue is None else self._own_queue(queue, topic)
+        target = self._publish.choose(topic) if queue is None else self._own_queue(queue, topic)
         deadline = self._clock() + (self._timeout_s if timeout_s is None else timeout_s)
         return self._sender.send_frames(frames, target, deadline, may_move=queue is None)
 
@@ -286,8 +296,8 @@ class Producer:
             max_message_size=self._max_message_size,
             compress_over=self._compress_over,
             compress_type=self._compress_type,
-            queues=[self._own_queue(queue, topic)] if queue else self._attempts.queues(topic),
-            first=0 if queue else self._attempts.choose(topic).queue_id,
+            queues=[self._own_queue(queue, topic)] if queue else self._publish.queues(topic),
+            first=0 if queue else self._publish.choose(topic).queue_id,
             may_move=queue is None,
         )
         now_ms = time.time_ns() // 1_000_000
@@ -343,7 +353,7 @@ class Producer:
             self._check_topic(topic)
         size = validation.check(message, self._max_message_size)
         if queue is None and message_group is None:
-            entry = Pending(message, self._attempts.choose(topic))
+            entry = Pending(message, self._publish.choose(topic))
         elif queue is not None:
             kind, entry = Kind.ORDERED, Pending(message, self._own_queue(queue, topic), message_group, pinned=True)
         else:
@@ -352,7 +362,7 @@ class Producer:
                 raise MessageIllegal(
                     f"message group {message_group!r} contains \\x01 or \\x02, which separate properties"
                 )
-            target = selection.by_group(self._attempts.queues(topic), message_group)
+            target = selection.by_group(self._publish.queues(topic), message_group)
             kind, entry = Kind.ORDERED, Pending(message, target, message_group, pinned=True, by_group=True)
         if message.delay_level:
             if message.delay_level < 0:

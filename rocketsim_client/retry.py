@@ -1,5 +1,5 @@
-"""What to try again after an error: one table for the client, the sink, and the source's tasks and driver.  Pure: `now`
-is an argument.  docs/spark.md and docs/client.md show the same table to users.
+"""What to try again after an error, and after which pause: one table for the client, the sink, and the source's tasks
+and driver.  Pure: `now` is an argument.  docs/spark.md and docs/client.md show the same table to users.
 
 `another`  whether another member of the broker name is asked at once
 `read`     whether what was asked for is asked for again a moment later: pulls by a task (pullRetries), bounds, searches
@@ -9,6 +9,7 @@ is an argument.  docs/spark.md and docs/client.md show the same table to users.
            and 5.x's SYSTEM_BUSY: the broker has not stored anything, and another one may be idle
 """
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -103,6 +104,11 @@ def _rank(error: RocketSimError) -> int:
     if cure_of(error).another is Another.OF_A_SLAVE:
         return 0
     return 1 if isinstance(error, Unreachable) else 2
+
+
+def backoff_s(failures: int, first_s: float, longest_s: float = math.inf) -> float:
+    """The pause after so many failures in a row: it doubles from `first_s` to `longest_s`."""
+    return min(first_s * 2.0 ** min(failures - 1, 64), longest_s)
 
 
 @dataclass(slots=True)

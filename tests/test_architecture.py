@@ -62,6 +62,7 @@ STAYS_OUT_OF = {
     # A message passes each of these once: producer -> outbox -> sender -> attempts.
     "rocketsim_client/sending/sender.py": {f"{SENDING}.outbox", "threading"},
     "rocketsim_client/sending/attempts.py": {f"{SENDING}.{name}" for name in ("outbox", "sender", "pending")},
+    "rocketsim_client/sending/publish_info.py": {f"{SENDING}.{name}" for name in ("outbox", "sender", "attempts")},
     "rocketsim_client/sending/pending.py": {f"{SENDING}.{name}" for name in ("outbox", "sender", "attempts")},
     "rocketsim_client/cluster.py": {*CALLERS, "rocketsim_client.sending"},
     "rocketsim_client/routing": {*CALLERS, "rocketsim_client.sending", "rocketsim_client.cluster"},

@@ -1,5 +1,5 @@
-"""Gets one batch acknowledged: attempts, other brokers, one total timeout.  Blocks its caller; knows nothing of threads
-or futures."""
+"""Gets one batch acknowledged: attempts, back-off, other brokers, one total timeout.  Blocks its caller; knows
+nothing of threads or futures."""
 
 import logging
 import random
@@ -20,24 +20,20 @@ from rocketsim_client.errors import (
     QueueNotExist,
     RocketSimError,
     SendFailed,
-    TopicNotExist,
     Unreachable,
 )
 from rocketsim_client.model import MASTER_ID, BatchPart, MessageQueue, ProducerStats, SendStatus
-from rocketsim_client.retry import Budget, is_worth_sending_again
-from rocketsim_client.route import DEFAULT_TOPIC, TopicRoute
+from rocketsim_client.retry import Budget, backoff_s, is_worth_sending_again
 from rocketsim_client.sending import record_frame
 from rocketsim_client.sending.batch import OutgoingBatch
-from rocketsim_client.sending.latency_fault import LatencyFaultTolerance
-from rocketsim_client.sending.selection import RoundRobin
+from rocketsim_client.sending.publish_info import PublishTable
 
 logger = logging.getLogger(__name__)
 
-PAUSE_S = 0.05  # before the second attempt at one and the same broker; doubles
+FIRST_PAUSE_S = 0.05  # before the second attempt at the same broker
 # What brokers say of a missing queue that have no code of its own for it.
 OLDER_BROKERS_WORDS = re.compile(r"queue -?\d+ of topic .*, which has \d+ write queues")
 OLD_ROUTE_PAUSE_S = 0.2  # a route is not asked again sooner
-NEW_TOPIC_FOR_S = 1.0  # how long the default topic's route stands in for a topic that is being made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,87 +42,31 @@ class AttemptOptions:
     attempt_timeout_s: float  # negative: an attempt may take all that is left of the total timeout
     default_topic_queue_nums: int
     retry_another_broker_when_not_store_ok: bool
-    send_latency_fault_enable: bool
-
-
-@dataclass(slots=True)
-class _Publish:
-    route: TopicRoute
-    queues: list[MessageQueue]
-    turn: RoundRobin
-    until: float
 
 
 class SendAttempts:
     """Thread-safe.  Counts what it does in `stats`."""
 
     def __init__(
-        self, cluster: Cluster, options: AttemptOptions, *, clock: Callable[[], float], chance: random.Random
+        self,
+        cluster: Cluster,
+        publish: PublishTable,
+        options: AttemptOptions,
+        *,
+        clock: Callable[[], float],
+        chance: random.Random,
     ) -> None:
         self._cluster = cluster
+        self._publish = publish
         self._options = options
         self._clock = clock
         self._chance = chance
-        self._faults = LatencyFaultTolerance()
-        self._publish: dict[str, _Publish] = {}
         self.stats = ProducerStats()
         self.start_anew()
 
     def start_anew(self) -> None:
         """Make the lock: at the beginning, and in a forked child, where a thread of the parent may have held it."""
         self._lock = threading.Lock()
-
-    # --- which queue ----------------------------------------------------------------------------------------------
-
-    def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues the topic can be sent to now."""
-        return self._publish_info(topic).queues
-
-    def choose(self, topic: str) -> MessageQueue:
-        """The next queue in turn, past brokers that failed a moment ago (or are slow, with
-        `send_latency_fault_enable`)."""
-        publish = self._publish.get(topic)
-        if publish is None or self._clock() >= publish.until:
-            publish = self._publish_info(topic)
-        if self._options.send_latency_fault_enable:
-            return publish.turn.next_available(publish.queues, self._faults, self._clock())
-        if not self._cluster.has_bad_addresses:
-            return publish.turn.next(publish.queues)
-        bad = self._cluster.bad_addresses()
-        return publish.turn.next(publish.queues, self._names_of(publish.route, bad))
-
-    def _publish_info(self, topic: str) -> _Publish:
-        publish = self._publish.get(topic)
-        now = self._clock()
-        if publish is None or now >= publish.until:
-            publish = self._look_up(topic, publish, now)
-        return publish
-
-    def _look_up(self, topic: str, old: _Publish | None, now: float) -> _Publish:
-        until = now + NEW_TOPIC_FOR_S
-        try:
-            route = self._cluster.route(topic)
-        except TopicNotExist as missing:
-            try:
-                route = self._cluster.route(DEFAULT_TOPIC)
-            except TopicNotExist:
-                raise missing from None
-            route = route.for_new_topic(topic, self._options.default_topic_queue_nums)
-        queues = route.writable_queues()
-        if not queues:
-            refreshed = self._cluster.refresh_after_failure(topic)
-            queues = refreshed.writable_queues() if refreshed else []
-            if not queues:
-                raise BrokerNotExist(f"topic {topic!r} has no queue to write to: no live master with write permission")
-        turn = old.turn if old else RoundRobin(self._chance.randrange(1 << 16))
-        publish = self._publish[topic] = _Publish(route, queues, turn, until)
-        return publish
-
-    @staticmethod
-    def _names_of(route: TopicRoute, bad: frozenset[str]) -> frozenset[str]:
-        return frozenset(name for name, data in route.brokers.items() if data.addresses.get(MASTER_ID) in bad)
-
-    # --- attempts -------------------------------------------------------------------------------------------------
 
     def send(self, batch: OutgoingBatch, deadline: float, retries: int) -> BatchPart:
         """Returns when a broker has acknowledged the whole batch; raises when the budget is used up or an error cannot
@@ -157,13 +97,13 @@ class SendAttempts:
             except RocketSimError as error:
                 failure = error
                 maybe_stored = maybe_stored or isinstance(error, Unreachable)
-                self._note(batch.broker_name, began, isolation=True)
+                self._publish.note_send(batch.broker_name, began, failed=True)
                 of_old_route = self._is_of_old_route(error)
                 if of_old_route:
                     self._cluster.refresh_old_route(batch.topic)
                 else:
                     self._cluster.refresh_after_failure(batch.topic)
-                self._publish.pop(batch.topic, None)
+                self._publish.forget(batch.topic)
                 if of_old_route:
                     if budget.may_try(self._clock()) and self._route_anew(batch, budget):
                         continue
@@ -173,7 +113,7 @@ class SendAttempts:
                 if not is_worth_sending_again(error):
                     raise
             else:
-                self._note(batch.broker_name, began, isolation=False)
+                self._publish.note_send(batch.broker_name, began, failed=False)
                 again = self._options.retry_another_broker_when_not_store_ok and batch.may_move
                 if part.send_status == SendStatus.SEND_OK or not again:
                     return part
@@ -193,7 +133,7 @@ class SendAttempts:
 
     def _attempt(self, batch: OutgoingBatch, timeout_s: float) -> BatchPart:
         cluster = self._cluster
-        route = self._publish_info(batch.topic).route
+        route = self._publish.info(batch.topic).route
         address = route.addresses(batch.broker_name).get(MASTER_ID)
         if 0 <= self._options.attempt_timeout_s < timeout_s:
             timeout_s = self._options.attempt_timeout_s
@@ -246,7 +186,7 @@ class SendAttempts:
 
     def _queues_or_none(self, topic: str) -> list[MessageQueue]:
         try:
-            return self.queues(topic)
+            return self._publish.queues(topic)
         except RocketSimError:
             return []
 
@@ -280,7 +220,7 @@ class SendAttempts:
         """Move the batch to a broker that has not failed it yet, or wait before the same broker is tried again."""
         if batch.may_move:
             try:
-                queues = self.queues(batch.topic)
+                queues = self._publish.queues(batch.topic)
             except RocketSimError as error:
                 if not is_worth_sending_again(error):
                     return False
@@ -292,12 +232,7 @@ class SendAttempts:
                 batch.move([queue for queue in other if queue.broker_name == name])
                 if fresh:
                     return True
-        return self._wait(PAUSE_S * 2 ** (budget.attempts - 1), budget)
-
-    def _note(self, broker_name: str, began: float, *, isolation: bool) -> None:
-        if self._options.send_latency_fault_enable:
-            now = self._clock()
-            self._faults.update(broker_name, (now - began) * 1000, now, isolation=isolation)
+        return self._wait(backoff_s(budget.attempts, FIRST_PAUSE_S), budget)
 
     def count(self, *, sent: int = 0, acknowledged: int = 0, failed: int = 0) -> None:
         with self._lock:

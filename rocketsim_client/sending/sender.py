@@ -20,6 +20,7 @@ from rocketsim_client.sending.attempts import SendAttempts
 from rocketsim_client.sending.batch import OutgoingBatch, of_messages
 from rocketsim_client.sending.columns import cut_by_group
 from rocketsim_client.sending.pending import Pending, succeed_all
+from rocketsim_client.sending.publish_info import PublishTable
 from rocketsim_client.transport.channels import local_ipv4
 
 NEW_ROUTES = 2  # how often an ordered send is routed anew when the topic's queues change under it
@@ -37,8 +38,9 @@ class SenderOptions:
 class Sender:
     """Thread-safe.  `peer`: a server that this client talks to, for the address in the message ids."""
 
-    def __init__(self, attempts: SendAttempts, options: SenderOptions, peer: str) -> None:
+    def __init__(self, attempts: SendAttempts, publish: PublishTable, options: SenderOptions, peer: str) -> None:
         self._attempts = attempts
+        self._publish = publish
         self._options = options
         self._peer = peer
         self._ids: UniqIds | None = None
@@ -108,7 +110,7 @@ class Sender:
             queue = cast(MessageQueue, entry.queue)
             if entry.by_group:
                 queue = entry.queue = selection.by_group(
-                    self._attempts.queues(queue.topic), cast(str, entry.message_group)
+                    self._publish.queues(queue.topic), cast(str, entry.message_group)
                 )
             groups.setdefault(queue.broker_name, []).append(entry)
         return list(groups.values())
@@ -126,7 +128,7 @@ class Sender:
         except QueueNotExist:
             if apart is None:
                 raise
-        cuts = cut_by_group(outgoing, self._attempts.queues(outgoing.topic))
+        cuts = cut_by_group(outgoing, self._publish.queues(outgoing.topic))
         return BatchPart.joined(
             [(self._send_column_batch(some, kind, deadline, routes - 1), rows.tolist()) for some, rows in cuts]
         )

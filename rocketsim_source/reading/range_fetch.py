@@ -26,7 +26,7 @@ from rocketsim_client.errors import (
 )
 from rocketsim_client.model import MASTER_ID, GetMessageStatus, MessageQueue, OffsetRange
 from rocketsim_client.range_pull import check_rows
-from rocketsim_client.retry import is_worth_asking_again
+from rocketsim_client.retry import backoff_s, is_worth_asking_again
 from rocketsim_source.options.data_loss import DELETED, TRIMMED, TRUNCATED
 from rocketsim_source.options.source_options import SourceOptions
 from rocketsim_source.reading.prefetch import FrameLate, prefetched
@@ -282,7 +282,7 @@ class RangeFetch:
         self._failures += 1
         if self._failures > self._options.pull_retries:
             raise error
-        pause = min(self._options.pull_retry_backoff_ms / 1000 * 2 ** (self._failures - 1), RETRY_MAX_S)
+        pause = backoff_s(self._failures, self._options.pull_retry_backoff_ms / 1000, RETRY_MAX_S)
         logger.warning("pull failed (%d of %d retries): %s", self._failures, self._options.pull_retries, error)
         self._sleep(pause)
 
@@ -401,7 +401,7 @@ class RangeFetch:
         since = self._waiting_since.setdefault(index, self._clock())
         if self._clock() - since >= at_most_s:
             return False
-        self._sleep(min(self._options.pull_retry_backoff_ms / 1000, RETRY_MAX_S))
+        self._sleep(backoff_s(1, self._options.pull_retry_backoff_ms / 1000, RETRY_MAX_S))
         return True
 
     def _lost(self, queue: MessageQueue, start: int, end: int) -> None:

@@ -1,0 +1,97 @@
+"""Where a topic can be sent to now, and the queue that is next: RocketMQ's table of TopicPublishInfo."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rocketsim_client.cluster import Cluster
+from rocketsim_client.errors import BrokerNotExist, TopicNotExist
+from rocketsim_client.model import MASTER_ID, MessageQueue
+from rocketsim_client.route import DEFAULT_TOPIC, TopicRoute
+from rocketsim_client.sending.latency_fault import LatencyFaultTolerance
+from rocketsim_client.sending.selection import RoundRobin
+
+NEW_TOPIC_FOR_S = 1.0  # how long the default topic's route stands in for a topic that is being made
+
+
+@dataclass(slots=True)
+class TopicPublishInfo:
+    route: TopicRoute
+    queues: list[MessageQueue]  # that can be written to; never empty
+    turn: RoundRobin
+    until: float  # by the table's clock
+
+
+class PublishTable:
+    """Thread-safe.  Brokers that did not answer a moment ago are passed over; with `send_latency_fault_enable` those
+    that were slow, instead."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        default_topic_queue_nums: int,
+        send_latency_fault_enable: bool,
+        clock: Callable[[], float],
+        chance: random.Random,
+    ) -> None:
+        self._cluster = cluster
+        self._default_topic_queue_nums = default_topic_queue_nums
+        self._faults = LatencyFaultTolerance() if send_latency_fault_enable else None
+        self._clock = clock
+        self._chance = chance
+        self._infos: dict[str, TopicPublishInfo] = {}
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues the topic can be sent to now."""
+        return self.info(topic).queues
+
+    def choose(self, topic: str) -> MessageQueue:
+        """The next queue in turn whose broker is not passed over."""
+        info = self._infos.get(topic)
+        if info is None or self._clock() >= info.until:
+            info = self.info(topic)
+        if self._faults is not None:
+            return info.turn.next_available(info.queues, self._faults, self._clock())
+        if not self._cluster.has_bad_addresses:
+            return info.turn.next(info.queues)
+        unreachable = self._cluster.bad_addresses()
+        names = (name for name, data in info.route.brokers.items() if data.addresses.get(MASTER_ID) in unreachable)
+        return info.turn.next(info.queues, frozenset(names))
+
+    def info(self, topic: str) -> TopicPublishInfo:
+        info = self._infos.get(topic)
+        now = self._clock()
+        if info is None or now >= info.until:
+            info = self._look_up(topic, info, now)
+        return info
+
+    def forget(self, topic: str) -> None:
+        """The route is looked up again for the next message."""
+        self._infos.pop(topic, None)
+
+    def note_send(self, broker_name: str, began: float, *, failed: bool) -> None:
+        """A send to the broker, begun at `began`, has just ended."""
+        if self._faults is not None:
+            now = self._clock()
+            self._faults.update(broker_name, (now - began) * 1000, now, isolation=failed)
+
+    def _look_up(self, topic: str, old: TopicPublishInfo | None, now: float) -> TopicPublishInfo:
+        until = now + NEW_TOPIC_FOR_S
+        try:
+            route = self._cluster.route(topic)
+        except TopicNotExist as missing:
+            try:
+                route = self._cluster.route(DEFAULT_TOPIC)
+            except TopicNotExist:
+                raise missing from None
+            route = route.for_new_topic(topic, self._default_topic_queue_nums)
+        queues = route.writable_queues()
+        if not queues:
+            refreshed = self._cluster.refresh_after_failure(topic)
+            queues = refreshed.writable_queues() if refreshed else []
+            if not queues:
+                raise BrokerNotExist(f"topic {topic!r} has no queue to write to: no live master with write permission")
+        turn = old.turn if old else RoundRobin(self._chance.randrange(1 << 16))
+        info = self._infos[topic] = TopicPublishInfo(route, queues, turn, until)
+        return info
