@@ -1,19 +1,21 @@
 """The broker's tables on a full disk: a change is made completely or refused."""
 
 import contextlib
+import errno
+import random
 from pathlib import Path
 
 import pytest
 
 from broker_service.admin.operations import Operations
-from broker_service.broker.metadata.config_table import Tombstone
-from broker_service.errors import DiskFull
+from broker_service.broker.metadata.messages import floors_to_proto
+from broker_service.errors import DiskFull, ServiceNotAvailable
 from broker_service.machine import Machine
 from broker_service.node import BrokerNode
 from broker_service.store.message_store import MessageStore
 from tests.support import stores
 from tests.support.brokers import small_config
-from tests.support.memory_files import PAGE, MemoryFiles
+from tests.support.memory_files import PAGE, MemoryFiles, PowerCut
 
 ROOT = Path("/store")
 
@@ -53,11 +55,65 @@ def test_a_topic_is_deleted_on_a_full_disk_or_not_at_all(room: int) -> None:
     disk.make_room()
     node = opened(disk)
     assert ("t" in node.topics.entries) == there
+    assert ("t" in node.topics.tombstones) != there
     assert node.store.queue_bounds("t", 0) == ((0, 3) if there else (0, 0))
     if not there:
         node.topics.auto_create("t", 4, 4, 3)
         appended = stores.put(node.store, "t", 0, [b"new"])
         assert appended.queues[0].first_queue_offset == 3
+
+
+def floors_for_slaves(node: BrokerNode) -> dict[tuple[str, int], int]:
+    """What this broker has its slaves delete: the queue entries of these queues that lie before."""
+    tombstones = node.topics.tombstones
+    return {(floor.topic, floor.queue_id): floor.next_offset for floor in floors_to_proto(tombstones, tombstones)}
+
+
+@pytest.mark.parametrize("made_again", [False, True])
+@pytest.mark.parametrize("call", range(1, 24))
+def test_a_deletion_that_is_cut_off_leaves_no_tombstone_of_a_topic_that_is_there(call: int, made_again: bool) -> None:
+    """Nor takes the one away that an earlier deletion has left."""
+    disk = MemoryFiles()
+    node = with_a_topic(disk)
+    before: dict[tuple[str, int], int] = {}
+    if made_again:
+        delete_topic(node)
+        node.topics.auto_create("t", 4, 4, 3)
+        stores.put(node.store, "t", [0, 1], [b"x", b"y"])
+        node.store._flush_thoroughly()
+        before = {("t", 0): 3, ("t", 1): 3}
+        assert floors_for_slaves(node) == before
+    disk.stop_at = disk.calls + call
+    with contextlib.suppress(PowerCut):
+        delete_topic(node)
+    for seed in range(3):
+        left = disk.as_powerless(random.Random(seed)) if seed else disk.as_killed()
+        for _ in range(2):
+            node = opened(left)
+            there = "t" in node.topics.entries
+            end = 4 if made_again else 3
+            assert floors_for_slaves(node) == (before if there else {("t", 0): end, ("t", 1): end})
+            left = left.kill()
+        if there:
+            continue
+        node = opened(left)
+        node.topics.auto_create("t", 4, 4, 4)
+        node = opened(left.kill())
+        assert floors_for_slaves(node) == {("t", 0): end, ("t", 1): end}, "it was made again"
+
+
+def test_a_deletion_that_failed_does_not_come_true_with_a_later_change() -> None:
+    disk = MemoryFiles()
+    node = with_a_topic(disk)
+    disk.fail("rename", errno.EIO, matching="config/topics.json")
+    with pytest.raises(ServiceNotAvailable):
+        delete_topic(node)
+    assert not floors_for_slaves(node)
+    node.topics.auto_create("u", 4, 4, 5)
+    node.topics.remove("u", 6, {0: 7})
+    node = opened(disk.kill())
+    assert set(node.topics.of_users()) == {"t"}
+    assert floors_for_slaves(node) == {("u", 0): 7}
 
 
 def test_queues_that_a_crash_left_of_a_deleted_topic_go_at_a_start_on_a_full_disk() -> None:
@@ -94,7 +150,7 @@ def test_a_tombstone_of_an_older_version_deletes_no_queues_at_a_start() -> None:
     """It was buried with no queues, because a master did not name the topic."""
     node = with_a_topic(disk := MemoryFiles())
     node.topics.adopt(node.topics.version.next(2), [], {}, complete=True)
-    node.topics._bury({"t": Tombstone(2, {})})
+    node.topics._tombstones_file.save({"deleted": {"t": {"timestamp": 2, "queueOffsets": {}}}})
     node = opened(disk.kill())
     assert "t" in node.topics.deleted()
     assert node.store.queue_bounds("t", 0) == (0, 3)

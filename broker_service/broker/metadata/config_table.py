@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from broker_service.errors import ServiceNotAvailable, StoreCorrupt
+from broker_service.errors import StoreCorrupt
 from broker_service.store.files import refusal
 
 MAX_TOMBSTONES = 10_000
@@ -53,6 +53,13 @@ class Tombstone:
     at_ms: int
     queue_offsets: Mapping[int, int]
 
+    def to_json(self) -> dict[str, Any]:
+        return {"timestamp": self.at_ms, "queueOffsets": {str(key): at for key, at in self.queue_offsets.items()}}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Tombstone":
+        return cls(int(value["timestamp"]), {int(queue): int(at) for queue, at in value["queueOffsets"].items()})
+
 
 class Named(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Any]]
@@ -65,7 +72,11 @@ Entry = TypeVar("Entry", bound=Named)
 
 
 class ConfigTable(Generic[Entry]):
-    """Subclasses say what an entry is and under which key of the file the entries are."""
+    """Subclasses say what an entry is and under which key of the file the entries are.
+
+    A deletion writes two files, its tombstone first, and may end between them.  So that nothing has to be undone, the
+    tombstone's file also says which one it `replaces`: that one counts as long as the entry is in the other file.
+    """
 
     entry_class: ClassVar[type[Any]]
     table_key: ClassVar[str]
@@ -78,6 +89,7 @@ class ConfigTable(Generic[Entry]):
         self.entries: dict[str, Entry] = {}
         self.version = DataVersion()
         self.tombstones: dict[str, Tombstone] = {}  # by name, so that a slave that was away hears of it
+        self._conditional: set[str] = set()  # names whose tombstone has `replaces` beside it on disk
         self.changed: list[Callable[[str], None]] = []  # called with the name after each change of the local table
         self._load()
 
@@ -96,22 +108,10 @@ class ConfigTable(Generic[Entry]):
             return False
         before = self.tombstones.get(name)  # a queue that was not used again since still goes on from there
         offsets = {**(before.queue_offsets if before else {}), **(queue_offsets or {})}
-        tombstones = self.tombstones
-        self._bury({name: Tombstone(now_ms, offsets)})
-        try:
-            table = {key: entry for key, entry in self.entries.items() if key != name}
-            self._store(table, self.version.next(now_ms), name)
-        except ServiceNotAvailable:
-            self._take_back(tombstones)
-            raise
+        tombstones = self._save_tombstones({name: Tombstone(now_ms, offsets)}, deleting=(name,))
+        table = {key: entry for key, entry in self.entries.items() if key != name}
+        self._store(table, self.version.next(now_ms), name, tombstones=tombstones)
         return True
-
-    def _take_back(self, tombstones: dict[str, Tombstone]) -> None:
-        """What is there must have no new tombstone: slaves would take it for deleted and made again."""
-        try:
-            self._bury({}, tombstones)
-        except ServiceNotAvailable:
-            self.tombstones = tombstones
 
     def adopt(
         self,
@@ -130,26 +130,35 @@ class ConfigTable(Generic[Entry]):
         buried = {
             name: Tombstone(version.timestamp, offsets)
             for name, offsets in deleted.items()
-            if name in mastered and ((grave := self.tombstones.get(name)) is None or grave.queue_offsets != offsets)
+            if name in mastered and ((known := self.tombstones.get(name)) is None or known.queue_offsets != offsets)
         }
         gone = {name for name in deleted if name in self.entries and name not in mastered}
         if complete:
             gone |= self.entries.keys() - mastered.keys()
         changed = {name for name, entry in mastered.items() if self.entries.get(name) != entry} | gone
         buried |= {name: Tombstone(version.timestamp, deleted[name]) for name in gone if name in deleted}
-        if buried:
-            self._bury(buried)
+        tombstones = self._save_tombstones(buried, deleting=gone) if buried else self.tombstones
         if not changed and version == self.version:
+            self.tombstones = tombstones
             return set()
         table = {name: entry for name, entry in self.entries.items() if name not in gone} | mastered
-        self._store(table, version, *changed)
+        self._store(table, version, *changed, tombstones=tombstones)
         return changed
 
-    def _store(self, entries: dict[str, Entry], version: DataVersion, *names: str) -> None:
+    def _store(
+        self,
+        entries: dict[str, Entry],
+        version: DataVersion,
+        *names: str,
+        tombstones: dict[str, Tombstone] | None = None,
+    ) -> None:
+        if self._conditional & (entries.keys() - self.entries.keys()):
+            self._save_tombstones({})  # made again: its tombstone counts beside it
         # The file first: a change that could not be written has not happened.
         table = {name: {**self._unknown.get(name, {}), **to_json(entry)} for name, entry in sorted(entries.items())}
         self._save(self._file, {**self._other, "dataVersion": version.to_json(), self.table_key: table})
         self.entries, self.version = entries, version
+        self.tombstones = self.tombstones if tombstones is None else tombstones
         for name in names:
             if name not in entries:
                 self._unknown.pop(name, None)
@@ -157,16 +166,17 @@ class ConfigTable(Generic[Entry]):
             for name in names:
                 listener(name)
 
-    def _bury(self, graves: Mapping[str, Tombstone], among: Mapping[str, Tombstone] | None = None) -> None:
-        newest = sorted(
-            {**(self.tombstones if among is None else among), **graves}.items(), key=lambda item: item[1].at_ms
-        )[-MAX_TOMBSTONES:]
-        content = {
-            name: {"timestamp": grave.at_ms, "queueOffsets": {str(key): at for key, at in grave.queue_offsets.items()}}
-            for name, grave in newest
-        }
+    def _save_tombstones(self, added: Mapping[str, Tombstone], *, deleting: Iterable[str] = ()) -> dict[str, Tombstone]:
+        """Returns all of them, with those of entries that will only be gone with the next `_store`."""
+        newest = dict(sorted({**self.tombstones, **added}.items(), key=lambda item: item[1].at_ms)[-MAX_TOMBSTONES:])
+        content = {name: tombstone.to_json() for name, tombstone in newest.items()}
+        conditional = added.keys() & set(deleting) & newest.keys()
+        for name in conditional:
+            replaced = self.tombstones.get(name)
+            content[name]["replaces"] = replaced and replaced.to_json()
         self._save(self._tombstones_file, {"deleted": content})
-        self.tombstones = dict(newest)
+        self._conditional = set(conditional)
+        return newest
 
     @staticmethod
     def _save(file: JsonStore, content: dict[str, Any]) -> None:
@@ -180,12 +190,9 @@ class ConfigTable(Generic[Entry]):
         return [name for name in self.tombstones if name not in self.entries]
 
     def _load(self) -> None:
-        graves = (self._tombstones_file.load() or {}).get("deleted", {})
+        tombstones = (self._tombstones_file.load() or {}).get("deleted", {})
         content = dict(self._file.load() or {})
         try:
-            for name, grave in graves.items():
-                offsets = {int(queue): int(offset) for queue, offset in grave["queueOffsets"].items()}
-                self.tombstones[name] = Tombstone(int(grave["timestamp"]), offsets)
             self.version = DataVersion.from_json(content.pop("dataVersion", None) or {})
             for name, value in (content.pop(self.table_key, None) or {}).items():
                 entry = from_json(self.entry_class, value)
@@ -194,6 +201,11 @@ class ConfigTable(Generic[Entry]):
                 self.entries[name] = entry
                 known = to_json(entry)
                 self._unknown[name] = {key: field for key, field in value.items() if key not in known}
+            self._conditional = {name for name, value in tombstones.items() if "replaces" in value}
+            for name, value in tombstones.items():
+                counts = value["replaces"] if name in self._conditional and name in self.entries else value
+                if counts is not None:
+                    self.tombstones[name] = Tombstone.from_json(counts)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StoreCorrupt(f"{self._file}: {error}; correct it or put its .bak in its place") from error
         self._other = content
