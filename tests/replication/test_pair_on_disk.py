@@ -44,6 +44,13 @@ def put(node, count=1, topic="T", size=1000):
     return end
 
 
+def trim(store, offset):
+    """As retention does it: what is not flushed stays, since the flush thread may be using its files."""
+    store.flush()
+    store._log.delete_before(offset)
+    store._queues.trim(store.min_offset)
+
+
 def files(directory, *folders):
     """The content of every file of the folders, without the zeros at their ends."""
     paths = [path for folder in folders for path in sorted((directory / folder).rglob("*")) if path.is_file()]
@@ -74,8 +81,7 @@ async def test_a_new_slave_of_a_trimmed_master_has_what_the_master_has(tmp_path)
         master, slave = Node(ours, tmp_path / "m", 0), Node(theirs, tmp_path / "s", 1)
         async with master.serving():
             put(master, 300)
-            ours._log.delete_before(2 * FILE_SIZE)
-            ours._queues.trim(ours.min_offset)
+            trim(ours, 2 * FILE_SIZE)
             async with slave.following(master):
                 await until(confirmed(master))
                 assert theirs.min_offset == ours.min_offset == 2 * FILE_SIZE
@@ -94,8 +100,7 @@ async def test_a_slave_older_than_its_masters_first_record_starts_over(tmp_path)
             async with slave.following(master):
                 await until(confirmed(master))
             put(master, 300)
-            ours._log.delete_before(2 * FILE_SIZE)
-            ours._queues.trim(ours.min_offset)
+            trim(ours, 2 * FILE_SIZE)
             async with slave.following(master):
                 await until(confirmed(master))
                 assert theirs.min_offset == 2 * FILE_SIZE
@@ -176,8 +181,7 @@ async def test_a_slave_of_a_trimmed_master_knows_where_a_queue_goes_on_whose_rec
         async with master.serving():
             put(master, 20, topic="old")
             put(master, 300, topic="T")
-            ours._log.delete_before(2 * FILE_SIZE)
-            ours._queues.trim(ours.min_offset)
+            trim(ours, 2 * FILE_SIZE)
             with store(tmp_path / "s") as theirs:
                 slave = Node(theirs, tmp_path / "s", 1)
                 async with slave.following(master):
