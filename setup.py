@@ -28,6 +28,7 @@ setup(
     install_requires=[
         "grpcio>=1.85",
         "isal>=1.8",
+        "lark>=1.2",
         "lz4>=4.4",
         "numpy>=2.0",
         "protobuf>=7.36",

@@ -60,6 +60,9 @@ if TYPE_CHECKING:
         TopicNotExist as TopicNotExist,
         Unreachable as Unreachable,
     )
+    from rocketsim_client.expression import (
+        SqlExpression as SqlExpression,
+    )
     from rocketsim_client.message_view import (
         FoundMessages as FoundMessages,
         Messages as Messages,
@@ -152,6 +155,7 @@ _MODULES = {  # where each name is
     "SendResults": "model",
     "SendStatus": "model",
     "ServiceNotAvailable": "errors",
+    "SqlExpression": "expression",
     "StoreDamaged": "errors",
     "SubscriptionGroupConfig": "admin_model",
     "SystemBusy": "errors",

@@ -7,17 +7,17 @@ schema is made from them.  `rocketsim_source` makes Spark's batches with the sam
 
 import json
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.record import PROPERTY_KEYS, PROPERTY_SHARDING_KEY, PROPERTY_TAGS, RecordError
 
 from rocketsim_client.errors import InvalidParameter
+from rocketsim_client.expression import Expression
 from rocketsim_client.model import MessageQueue
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -133,8 +133,8 @@ def schema_of(columns: Sequence[str] | None) -> pa.Schema:
 
 
 class RecordDecoder:
-    """Makes batches of one schema out of frames.  `columns`: how to make each column, by its name in lower case; tags
-    that are none of `tags` (empty: no filter) are left out; `most_bytes` bounds the bodies of a batch.
+    """Makes batches of one schema out of frames.  `columns`: how to make each column, by its name in lower case; what
+    `expression` does not select is left out; `most_bytes` bounds the bodies of a batch.
     """
 
     def __init__(
@@ -143,14 +143,14 @@ class RecordDecoder:
         columns: Mapping[str, Column] = COLUMNS,
         *,
         most_bytes: int = MOST_BYTES,
-        tags: Collection[str] = (),
+        expression: Expression | None = None,
         check_crcs: bool = True,
     ) -> None:
         self.arrow_schema = schema
         self._columns = [(columns[field.name.lower()], pa.types.is_string(field.type)) for field in schema]
         self._has_bodies = any(make is bodies for make, _ in self._columns)
         self._most_bytes = most_bytes
-        self._tags = pa.array(sorted(set(tags)), pa.string()) if tags else None
+        self._expression = None if expression is None or expression.selects_all else expression
         self._check_crcs = check_crcs
         self._kept: np.ndarray | None = None  # of the last frame: the rows that its filter let through; None: all
         self._frame_rows = 0
@@ -164,8 +164,8 @@ class RecordDecoder:
         if self._check_crcs:
             records.check()
         queues = [one for one in queues if one.size]
-        if self._tags is not None:
-            records, queues = self._filtered(records, queues, self._tags)
+        if self._expression is not None:
+            records, queues = self._filtered(records, queues, self._expression)
         if not len(records):
             return
         if not self._has_bodies:
@@ -199,9 +199,10 @@ class RecordDecoder:
         columns = [as_text(make(rows)) if is_text else make(rows) for make, is_text in self._columns]
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow_schema)
 
-    def _filtered(self, records: Records, queues: Sequence[OfQueue], tags: pa.Array) -> tuple[Records, list[OfQueue]]:
-        """The second check, by string: the broker compared hash codes only, and different tags may share one."""
-        keep = pc.is_in(records.property(PROPERTY_TAGS), value_set=tags).to_numpy(zero_copy_only=False)
+    def _filtered(
+        self, records: Records, queues: Sequence[OfQueue], expression: Expression
+    ) -> tuple[Records, list[OfQueue]]:
+        keep = expression.selects(records)
         if keep.all():
             return records, list(queues)
         self._kept = np.flatnonzero(keep)

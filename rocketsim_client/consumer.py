@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.record import RecordError
@@ -13,7 +12,7 @@ from rocketsim_proto.records.record import RecordError
 from rocketsim_client import validation
 from rocketsim_client.cluster import Cluster
 from rocketsim_client.errors import BadAnswer, BrokerRefused, InvalidParameter, MasterNotExist, OffsetIllegal
-from rocketsim_client.expression import TagExpression
+from rocketsim_client.expression import Expression, SqlExpression, expression_of
 from rocketsim_client.message_view import Messages, no_messages
 from rocketsim_client.model import (
     NO_EPOCH,
@@ -122,7 +121,7 @@ class PullConsumer:
         queue: MessageQueue,
         offset: int,
         max_msg_nums: int = 32,
-        expression: str | None = "*",
+        expression: str | SqlExpression | None = "*",
         *,
         suspend: bool | float = False,
         timeout_s: float | None = None,
@@ -130,7 +129,8 @@ class PullConsumer:
         commit_offset: int | None = None,
     ) -> PullResult:
         """One pull from the broker that was suggested last.  `suspend`: let the broker hold the call while there is
-        nothing to read, for 15 seconds or as many as given.  A broker that cannot be reached is left at once for
+        nothing to read, for 15 seconds or as many as given.  `expression`: tags, as in "TagA || TagB", or an
+        `SqlExpression`.  A broker that cannot be reached is left at once for
         another of its name.
 
         OFFSET_ILLEGAL with OFFSET_TRUNCATED: a slave was promoted that did not have all that this consumer has read;
@@ -138,7 +138,7 @@ class PullConsumer:
         """
         if offset < 0 or max_msg_nums < 1:
             raise InvalidParameter(f"pull from offset {offset}, {max_msg_nums} messages: at least 0 and 1")
-        tags = TagExpression.parse(expression)
+        selection = expression_of(expression)
         suspend_s = SUSPEND_S if suspend is True else float(suspend)
         timeout = timeout_s if timeout_s is not None else (suspend_s + CALL_MARGIN_S if suspend_s else self._timeout_s)
         call = PullCall(
@@ -148,7 +148,7 @@ class PullConsumer:
             queue_offset=offset,
             max_msg_nums=max_msg_nums,
             max_msg_bytes=max_msg_bytes,
-            expression=tags.text,
+            expression=selection.asked,
             suspend_timeout_ms=int(min(suspend_s, max(timeout - 0.5, 0)) * 1000),
             commit_offset=commit_offset,
             read_in=self._read_in.get((queue, offset), NO_EPOCH),
@@ -170,22 +170,22 @@ class PullConsumer:
                 break
         if answer.read_in.epoch:
             self._remember(queue, answer.next_begin_offset, answer.read_in)
-        return self._result(queue, answer, tags)
+        return self._result(queue, answer, selection)
 
     def _remember(self, queue: MessageQueue, offset: int, epoch: LogEpoch) -> None:
         self._read_in[queue, offset] = epoch
         while len(self._read_in) > MAX_REMEMBERED:
             self._read_in.pop(next(iter(self._read_in)), None)
 
-    def _result(self, queue: MessageQueue, answer: PullAnswer, tags: TagExpression) -> PullResult:
+    def _result(self, queue: MessageQueue, answer: PullAnswer, selection: Expression) -> PullResult:
         status = _STATUS_BY_CODE.get(answer.code)
         if status is None:
             raise BrokerRefused(f"pull of {queue}: the broker answered with code {answer.code}", code=answer.code)
         messages = no_messages(queue.broker_name)
         if answer.count or answer.records:
-            messages = Messages(self._checked(queue, answer, tags), answer.records, queue.broker_name)
+            messages = Messages(self._checked(queue, answer, selection), answer.records, queue.broker_name)
             if status is PullStatus.FOUND and not messages:
-                status = PullStatus.NO_MATCHED_MSG  # Only tags with the same hash code, not the same tag.
+                status = PullStatus.NO_MATCHED_MSG  # only tags with the same hash code, or others' properties
         return PullResult(
             status,
             answer.next_begin_offset,
@@ -198,7 +198,7 @@ class PullConsumer:
         )
 
     @staticmethod
-    def _checked(queue: MessageQueue, answer: PullAnswer, tags: TagExpression) -> Records:
+    def _checked(queue: MessageQueue, answer: PullAnswer, selection: Expression) -> Records:
         """The records of the answer, or BadAnswer: nothing of an answer that does not add up is given to the caller."""
         try:
             records = Records.walk(answer.records, answer.count, answer.sizes or None)
@@ -211,10 +211,10 @@ class PullConsumer:
             ) from error
         if (records.queue_id != queue.queue_id).any():
             raise BadAnswer(f"pull of {queue}: broker id {answer.broker_id} sent records of another queue")
-        if tags.tags:
-            kept = [index for index, value in enumerate(records.property("TAGS").to_pylist()) if value in tags.tags]
-            if len(kept) < len(records):
-                return records[np.array(kept, np.int64)]
+        if not selection.selects_all:
+            selected = selection.selects(records)
+            if not selected.all():
+                return records[selected]
         return records
 
     def pull_range(
@@ -244,22 +244,22 @@ class PullConsumer:
         queues: Collection[MessageQueue] | None = None,
         start: str | int | Mapping[MessageQueue, int] = "earliest",
         end: Mapping[MessageQueue, int] | None = None,
-        expression: str | None = "*",
+        expression: str | SqlExpression | None = "*",
         columns: Sequence[str] | None = None,
     ) -> pa.RecordBatchReader:
         """The topic's messages as Arrow batches, up to where its queues end at this call; each queue's in order.
 
         `queues`: only these.  `start`: `"earliest"`; `"committed"`, the group's offsets (the first message where it has
         none); a time of storing in ms since 1970; or the offset for each queue (others are not read).  `end`: the
-        offset to stop before for each queue.  `expression`: tags as in `pull`.  `columns`: only these of topic,
-        brokerName, queueId, queueOffset, msgId, keys, tags, body, flag, bornTimestamp, storeTimestamp, reconsumeTimes,
+        offset to stop before for each queue.  `expression`: as in `pull`.  `columns`: only these of topic, brokerName,
+        queueId, queueOffset, msgId, keys, tags, body, flag, bornTimestamp, storeTimestamp, reconsumeTimes,
         messageGroup, properties, bornHost, storeHost (without it, all but the hosts).  Commits nothing.
 
         OffsetIllegal, here or while batches are read: the queue does not have these offsets (any more).
         """
         from rocketsim_client import arrow, topic_read
 
-        tags, schema = TagExpression.parse(expression), arrow.schema_of(columns)
+        selection, schema = expression_of(expression), arrow.schema_of(columns)
         wanted = list(queues) if queues is not None else None
         bounds = self._cluster.bounds(topic, wanted)
         ends = end or {}
@@ -275,7 +275,7 @@ class PullConsumer:
                     f"{has.max_offset}"
                 )
         return pa.RecordBatchReader.from_batches(
-            schema, topic_read.batches(self._cluster, self.group, ranges, tags, schema)
+            schema, topic_read.batches(self._cluster, self.group, ranges, selection, schema)
         )
 
     def _starts(

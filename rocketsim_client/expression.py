@@ -1,10 +1,21 @@
-"""Tag expressions: "*", "TagA || TagB".  Pure."""
+"""What a consumer selects: tags ("*", "TagA || TagB"), or a condition over properties (SQL92).  Pure.
 
-from dataclasses import dataclass
+Both say what the broker is asked for (`asked`), and which of its records are selected (`selects`): a broker compares
+hash codes of tags only, and different tags may share one; conditions it does not look at.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from rocketsim_proto.records.columnar import Records
+from rocketsim_proto.records.record import PROPERTY_TAGS
 
 from rocketsim_client.errors import ExpressionInvalid
 
 ALL = "*"
+Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +36,57 @@ class TagExpression:
             )
         return cls(" || ".join(tags), frozenset(tags))
 
-    def matches(self, tags: str | None) -> bool:
-        """The second check, by string: the broker compared hash codes only."""
-        return not self.tags or tags in self.tags
+    @property
+    def asked(self) -> str:
+        return self.text
+
+    @property
+    def selects_all(self) -> bool:
+        return not self.tags
+
+    def selects(self, records: Records) -> Mask:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        wanted = pa.array(sorted(self.tags), pa.string())
+        mask: Mask = pc.is_in(records.property(PROPERTY_TAGS), value_set=wanted).to_numpy(zero_copy_only=False)
+        return mask
+
+
+@dataclass(frozen=True, slots=True)
+class SqlExpression:
+    """A condition in RocketMQ's SQL92 over the properties of messages, as in `region = 'eu' AND price > 20`; the tag is
+    the property TAGS.  ExpressionInvalid if the text is none.  The client evaluates it: all messages travel to it.
+    """
+
+    text: str
+    parsed: Any = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        from rocketsim_proto.records import sql_filter
+
+        try:
+            object.__setattr__(self, "parsed", sql_filter.parse(self.text))
+        except sql_filter.SqlFilterInvalid as error:
+            raise ExpressionInvalid(str(error)) from None
+
+    @property
+    def asked(self) -> str:
+        return ALL
+
+    @property
+    def selects_all(self) -> bool:
+        return False
+
+    def selects(self, records: Records) -> Mask:
+        from rocketsim_proto.records import sql_filter
+
+        return sql_filter.matches(self.parsed, records)
+
+
+Expression = TagExpression | SqlExpression
+
+
+def expression_of(given: "str | Expression | None") -> Expression:
+    """Text means tags."""
+    return given if isinstance(given, (TagExpression, SqlExpression)) else TagExpression.parse(given)

@@ -13,26 +13,26 @@ from rocketsim_proto.records.record import RecordError
 from rocketsim_client.arrow import OfQueue, RecordDecoder
 from rocketsim_client.cluster import Cluster
 from rocketsim_client.errors import BadAnswer, OffsetIllegal
-from rocketsim_client.expression import TagExpression
+from rocketsim_client.expression import ALL, Expression
 from rocketsim_client.model import GetMessageStatus, MessageQueue, OffsetRange, PullFrame, Segment, by_broker
 from rocketsim_client.range_pull import check_rows
 
 
 def batches(
-    cluster: Cluster, group: str, ranges: Collection[OffsetRange], tags: TagExpression, schema: pa.Schema
+    cluster: Cluster, group: str, ranges: Collection[OffsetRange], expression: Expression, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """All messages of the ranges, those of a queue in their order; with `tags`, those that have one of them."""
-    decoder = RecordDecoder(schema, tags=tags.tags)
+    """All messages of the ranges, those of a queue in their order, that `expression` selects."""
+    decoder = RecordDecoder(schema, expression=expression)
     of_queue = {one.queue: one for one in ranges}
     for topic, broker_name, queues in by_broker(of_queue):
         open_ranges = [of_queue[queue] for queue in queues]
-        frames = cluster.pull_range(broker_name, open_ranges, group=group, expression=tags.text)
+        frames = cluster.pull_range(broker_name, open_ranges, group=group, expression=expression.asked)
         at = [one.from_offset for one in open_ranges]
         for frame in frames:
             try:
                 records = Records.walk(frame.records, frame.count, frame.sizes or None)
                 records.check_topic(topic)
-                found = _advance(frame, records, open_ranges, at, is_filtered=bool(tags.tags))
+                found = _advance(frame, records, open_ranges, at, is_filtered=expression.asked != ALL)
                 yield from decoder.batches(records, found, frame.broker_id)
             except RecordError as error:
                 raise BadAnswer(

@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rocketsim_client.errors import ExpressionInvalid
+from rocketsim_client.expression import ALL, Expression, SqlExpression, TagExpression
 from rocketsim_client.model import MessageQueue
 from rocketsim_client.range_pull import FRAME_BYTES
 from rocketsim_source.connection import Connection
@@ -95,6 +97,7 @@ class SourceOptions:
     parallelism: int | None = option("parallelism", integer(1, 1_000_000))  # cores of the cluster; None: the driver's
 
     sub_expression: str = option("subExpression", text, "*")
+    filter_type: str = option("filterType", choice("TAG", "SQL92"), "TAG")
     pull_batch_size: int | None = option(
         "pullBatchSize", integer(1, 1 << 30)
     )  # rows of one Arrow batch; None: a frame's
@@ -139,7 +142,6 @@ class SourceOptions:
 
     channel: dict[str, int | str] = field(default_factory=dict)  # grpc.*
 
-    filter_type: str | None = unsupported("filterType", "TAG")
     view: str | None = unsupported("view", "messages")
     max_time_range_per_trigger: str | None = unsupported("maxTimeRangePerTrigger")
     align_queues_by_timestamp: str | None = unsupported("alignQueuesByTimestamp", "false")
@@ -216,13 +218,16 @@ class SourceOptions:
         return DataLossPolicy.of(self.fail_on_data_loss, self.data_loss_action)
 
     @property
-    def filters(self) -> bool:
-        return self.sub_expression.strip() not in ("*", "")
+    def expression(self) -> Expression:
+        """ExpressionInvalid if `subExpression` is none of its `filterType`."""
+        if self.filter_type == "SQL92" and self.sub_expression.strip() not in ("", ALL):
+            return SqlExpression(self.sub_expression)
+        return TagExpression.parse(self.sub_expression)
 
     @property
-    def tags(self) -> tuple[str, ...]:
-        """The tags of the expression; empty: all messages."""
-        return tuple(tag.strip() for tag in self.sub_expression.split("||")) if self.filters else ()
+    def broker_filters(self) -> bool:
+        """Offsets that a broker leaves out are not lost then."""
+        return self.expression.asked != ALL
 
 
 def one_of(given: Mapping[str, object], what: str) -> None:
@@ -238,8 +243,10 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
     from rocketsim_source.options.sink_options import SinkOptions  # which lets pass those of the source
 
     options = read_options(SourceOptions, given, also=(*FROM_SPARK, *option_names(SinkOptions)))
-    if not all(options.tags) and options.filters:
-        raise OptionError(f"option subExpression = {options.sub_expression!r}: must be * or tags separated by ||")
+    try:
+        options.expression  # noqa: B018
+    except ExpressionInvalid as error:
+        raise OptionError(f"option subExpression with filterType={options.filter_type}: {error}") from None
     if not streaming:
         for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger", "maxOffsetsPerQueue"):
             if name.lower() in {key.lower() for key in given}:

@@ -36,6 +36,6 @@ class Decoder(RecordDecoder):
             to_arrow_schema(schema, timezone="UTC"),
             SPARK_COLUMNS,
             most_bytes=options.pull_max_bytes,
-            tags=options.tags if options.filters else (),
+            expression=options.expression,
             check_crcs=options.check_crcs,
         )

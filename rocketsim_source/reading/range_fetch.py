@@ -189,7 +189,7 @@ class RangeFetch:
             broker_id=target,
             only_this=self._options.read_from == "masterOnly",
             group=self._options.pull_group,
-            expression=self._options.sub_expression,
+            expression=self._options.expression.asked,
             frame_bytes=self._options.pull_max_bytes,
             read_in=self._read_in,
         )
@@ -239,9 +239,9 @@ class RangeFetch:
             row += segment.count
             check_rows(queue, queue_ids[rows], offsets[rows], at[index], min(until, segment.next_offset))
             gap = segment.next_offset - at[index] - segment.count
-            if gap > 0 and not self._options.filters and segment.status == GetMessageStatus.MESSAGE_WAS_REMOVING:
+            if gap > 0 and not self._options.broker_filters and segment.status == GetMessageStatus.MESSAGE_WAS_REMOVING:
                 self._lost(queue, at[index], segment.next_offset)
-            elif gap != 0 and not self._options.filters and segment.next_offset <= until:
+            elif gap != 0 and not self._options.broker_filters and segment.next_offset <= until:
                 if segment.status in (GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE):
                     raise BadAnswer(f"{queue}: {segment.count} records from {at[index]} to {segment.next_offset}")
             before = at[index]

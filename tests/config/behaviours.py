@@ -89,7 +89,7 @@ OPTIONS = {
     "maxMessageSize": "source/test_each_option::test_max_message_size",
     "unsyncedSendPolicy": "source/test_writer::test_unsynced_sends_fail_the_task_if_the_options_say_so",
     # not there yet
-    "filterType": "source/test_options::test_a_refusal_says_what_is_wrong",
+    "filterType": "source/test_stream::test_a_condition_over_properties_selects_rows",
     "view": "source/test_options::test_a_refusal_says_what_is_wrong",
     "maxTimeRangePerTrigger": "source/test_options::test_a_refusal_says_what_is_wrong",
     "alignQueuesByTimestamp": "source/test_options::test_a_refusal_says_what_is_wrong",

@@ -90,11 +90,19 @@ class Bench:
             return False
 
     def send(
-        self, topic: str, bodies: Iterable[object], *, tags: str | None = None, queue_id: int | None = None
+        self,
+        topic: str,
+        bodies: Iterable[object],
+        *,
+        tags: str | None = None,
+        queue_id: int | None = None,
+        properties: dict[str, str] | None = None,
     ) -> None:
         queue = None if queue_id is None else MessageQueue(topic, "broker-a", queue_id)
         futures = [
-            self.producer.send_async(Message(topic, str(body).encode(), tags=tags, keys=f"key-{body}"), queue=queue)
+            self.producer.send_async(
+                Message(topic, str(body).encode(), tags=tags, keys=f"key-{body}", properties=properties), queue=queue
+            )
             for body in bodies
         ]
         for future in futures:

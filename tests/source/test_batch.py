@@ -111,7 +111,7 @@ def test_read_from_the_slave(pair: Bench, topic: str) -> None:
         ({"startingTimestamp": "2100-01-01"}, "no message at or after"),
         ({"topic": "no-such-topic"}, "topic no-such-topic does not exist"),
         ({"nameServer": "127.0.0.1:1"}, "no name server answered"),
-        ({"filterType": "SQL92"}, "not supported yet"),
+        ({"filterType": "SQL92", "subExpression": "price >"}, "ends where more is expected"),
         ({"maxOffsetsPerTrigger": "5"}, "for streams only"),
         ({"assign": '{"nope":{"broker-a":[9]}}'}, "exclude each other"),
     ],

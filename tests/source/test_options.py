@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocketsim_client.expression import SqlExpression, TagExpression
 from rocketsim_client.model import MessageQueue
 from rocketsim_source.options.data_loss import KINDS
 from rocketsim_source.options.option_values import OptionError, option_names
@@ -47,8 +48,10 @@ def test_option_names_do_not_depend_on_case() -> None:
         ({"consumerGroup": "g"}, "group", "g"),
         ({"kafka__group__id": "g"}, "group", "g"),
         ({"filterType": "tag", "view": "Messages", "alignQueuesByTimestamp": "false"}, "group", None),
-        ({"subExpression": "A || B"}, "tags", ("A", "B")),
-        ({"subExpression": "*"}, "tags", ()),
+        ({"subExpression": "A || B"}, "expression", TagExpression.parse("A||B")),
+        ({"subExpression": "*"}, "expression", TagExpression.parse("*")),
+        ({"subExpression": "A > 5", "filterType": "sql92"}, "expression", SqlExpression("A > 5")),
+        ({"subExpression": "*", "filterType": "SQL92"}, "expression", TagExpression.parse("*")),
         ({"grpc__keepalive_time_ms": "5000"}, "channel", {"grpc.keepalive_time_ms": 5000}),
     ],
 )
@@ -110,12 +113,13 @@ def test_static_brokers_name_every_member_of_a_pair() -> None:
         ({"startingOffsetsByTimestamp": "5"}, "must be JSON"),
         ({"dataLossAction": "lost=skip"}, "must be one of trimmed, truncated, deleted"),
         ({"dataLossAction": "trimmed=skip,trimmed=fail"}, "names trimmed twice"),
-        ({"subExpression": "A ||"}, "tags separated by ||"),
+        ({"subExpression": "A ||"}, "tags joined by \\|\\|"),
         ({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, "above maxOffsetsPerTrigger"),
         ({"includeHeaders": "true"}, "schemaProfile=kafka"),
         ({"subscribePattern": "T.*"}, "topic and subscribePattern exclude"),
+        ({"filterType": "SQL92", "subExpression": "a >"}, "ends where more is expected"),
+        ({"filterType": "regex"}, "TAG, SQL92"),
         # for later
-        ({"filterType": "SQL92"}, "not supported yet"),
         ({"alignQueuesByTimestamp": "true"}, "not supported yet"),
         ({"maxTimeRangePerTrigger": "1h"}, "not supported yet"),
         ({"slowQueueAdjustment": "true"}, "not supported yet"),

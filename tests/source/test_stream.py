@@ -205,6 +205,21 @@ def test_tag_filter_gaps_are_not_losses(pair: Bench, checkpoint: str) -> None:
     assert pair.committed(group, topic) == pair.end(topic)
 
 
+def test_a_condition_over_properties_selects_rows(pair: Bench, checkpoint: str) -> None:
+    topic, group = pair.topic(), pair.name("group")
+    for price in (19, 20, 21):
+        pair.send(topic, [f"eu {price}"], properties={"region": "eu", "price": str(price)})
+    pair.send(topic, ["us 21"], properties={"region": "us", "price": "21"}, tags="TagA")
+    pair.send(topic, ["nothing"])
+    options = {"filterType": "SQL92", "startingOffsets": "earliest"}
+    stream = pair.stream(topic, group=group, subExpression="region = 'eu' AND price BETWEEN 20 AND 30", **options)
+    pair.run(stream, checkpoint)
+    assert pair.bodies(checkpoint) == ["eu 20", "eu 21"]
+    assert pair.committed(group, topic) == pair.end(topic)  # what was not selected is consumed, too
+    rows = pair.batch(topic, subExpression="TAGS = 'TagA' OR region IS NULL", filterType="SQL92").collect()
+    assert sorted(bytes(row.body) for row in rows) == [b"nothing", b"us 21"]
+
+
 def test_tags_with_the_same_hash_are_told_apart(pair: Bench) -> None:
     topic = pair.topic()
     pair.send(topic, ["right"], tags="Aa")  # Java's hash of Aa and BB is the same
