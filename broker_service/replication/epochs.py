@@ -135,6 +135,11 @@ class EpochList:
         kept = (*first, *(entry for entry in others if entry.start_offset < start_offset))
         return EpochList((*kept, Epoch(epoch, start_offset, epoch_id)))
 
+    def of_last_byte(self, end_offset: int) -> Epoch:
+        """The epoch of the last byte of a log that ends there; of an empty log, the first one."""
+        written = (entry for entry in reversed(self.epochs) if entry.start_offset < end_offset)
+        return next(written, self.epochs[0] if self.epochs else Epoch(NO_EPOCH, 0))
+
     def stop_of(self, index: int, end_offset: int) -> int:
         """Where the bytes of one entry end, in a log that ends at `end_offset`."""
         following = self.epochs[index + 1 : index + 2]

@@ -73,6 +73,18 @@ def other(end: int, *epochs: tuple[int, int, int], first: int = 0, is_master: bo
             [None],
             id="one that does not answer",
         ),
+        pytest.param(
+            [other(1001, ONE, TWO, (3, 1001, 0xC))],
+            ["slave 2 at b:1 has more: up to 1001 in epoch 2, and here it is 1000 in epoch 2 (1 bytes"],
+            [1],
+            id="one that has more, and knows of an epoch without a byte of it",
+        ),
+        pytest.param(
+            [other(900, ONE, TWO, (3, 900, 0xC))],
+            [],
+            [],
+            id="one that has less, and knows of an epoch without a byte of it",
+        ),
         pytest.param([Other(0, "a:1", None)], [], [None], id="the master is dead"),
         pytest.param(
             [other(1500, ONE, TWO, is_master=True)],
@@ -97,6 +109,12 @@ def test_what_stands_against_a_promotion_and_what_it_costs(
     for part, whole in zip(says, found, strict=True):
         assert part in whole
     assert [lost.bytes for lost in forfeits(OURS, others)] == costs
+
+
+def test_a_slave_that_knows_of_an_epoch_without_a_byte_of_it_has_no_more_for_that() -> None:
+    ours = LogState(EpochList.of(ONE, TWO, (3, 1600, 0xC)), 0, 1000)  # its master died before it had sent the rest
+    (reason,) = objections(ours, [other(1600, ONE, TWO)])
+    assert "has more: up to 1600 in epoch 2, and here it is 1000 in epoch 2 (600 bytes" in reason
 
 
 async def promote(node: Any, *, force: bool = False) -> Any:

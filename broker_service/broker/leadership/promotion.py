@@ -1,7 +1,7 @@
 """Objections to a promotion, and the bytes that it cuts elsewhere.  Pure: the answers of the other brokers come in.
 
-A slave may be promoted when nobody who can be reached has more than it, by epoch, then end, and everybody who is known
-can be reached.  What another one has beyond the common history is cut there when it follows the promoted one.
+A slave may be promoted when nobody who can be reached has more than it, by the epoch of the last byte, then the end
+(Raft's rule), and everybody who is known can be reached.  What another one has beyond the common history is cut there when it follows the promoted one.
 """
 
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from broker_service.model import MASTER_ID
 from broker_service.replication.catch_up import LogState
-from broker_service.replication.epochs import EpochList, common_prefix
+from broker_service.replication.epochs import Epoch, EpochList, common_prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +79,12 @@ def _objection(ours: LogState, other: Other) -> str | None:
     what = "how much is not known" if cost is None else f"{cost} bytes"
     if _is_fork(ours, answer):
         return f"{other} has another history of epoch {answer.epoch} ({what} would be cut there): decide which is right"
-    if (answer.epoch, answer.end_offset) <= (ours.epochs.last, ours.end_offset):
+    if not _has_more(ours, answer):
         return None
     return (
-        f"{other} has more: up to {answer.end_offset} in epoch {answer.epoch}, and here it is {ours.end_offset} in "
-        f"epoch {ours.epochs.last} ({what}, perhaps acknowledged, would be cut there): promote that one"
+        f"{other} has more: up to {answer.end_offset} in epoch {_written_in(answer).epoch}, and here it is "
+        f"{ours.end_offset} in epoch {_epoch_here(ours).epoch} ({what}, perhaps acknowledged, would be cut there): "
+        "promote that one"
     )
 
 
@@ -91,18 +92,29 @@ def _forfeited(ours: LogState, other: Other) -> int | None:
     answer = other.answer
     if answer is None:
         return None
-    if (answer.epoch, answer.end_offset) <= (ours.epochs.last, ours.end_offset) and not _is_fork(ours, answer):
+    if not _has_more(ours, answer) and not _is_fork(ours, answer):
         return 0  # what parts from ours there, an epoch of before now has cut already
     if answer.epochs is None:
-        return answer.end_offset - ours.end_offset if answer.epoch == ours.epochs.last else None
+        return answer.end_offset - ours.end_offset if answer.epoch == _epoch_here(ours).epoch else None
     joint = common_prefix(ours.epochs, ours.end_offset, answer.epochs, answer.end_offset)
     return answer.end_offset - max(joint or 0, answer.min_offset)
 
 
+def _has_more(ours: LogState, answer: Answer) -> bool:
+    """A slave knows of an epoch before it has a byte of it, and has no more for that: the last byte's epoch counts."""
+    return (_written_in(answer).epoch, answer.end_offset) > (_epoch_here(ours).epoch, ours.end_offset)
+
+
 def _is_fork(ours: LogState, answer: Answer) -> bool:
-    """Whether somebody else began an epoch of the same number there."""
-    return (
-        answer.epochs is not None
-        and answer.epoch == ours.epochs.last
-        and not answer.epochs.knows(ours.epochs.last, ours.epochs.last_id)
-    )
+    """Whether somebody else wrote the last byte there, in an epoch of the same number."""
+    our, their = _epoch_here(ours), _written_in(answer)
+    return answer.epochs is not None and our.epoch == their.epoch and not our.is_same_as(their)
+
+
+def _epoch_here(ours: LogState) -> Epoch:
+    return ours.epochs.of_last_byte(ours.end_offset)
+
+
+def _written_in(answer: Answer) -> Epoch:
+    """The epoch of its last byte; of an older version the newest that it knows."""
+    return answer.epochs.of_last_byte(answer.end_offset) if answer.epochs is not None else Epoch(answer.epoch, 0)
