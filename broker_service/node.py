@@ -21,7 +21,7 @@ from broker_service.broker.core.visibility import Visibility
 from broker_service.broker.delayed.schedule_service import ScheduleService
 from broker_service.broker.leadership.exchange import MetadataExchange, delete_queues
 from broker_service.broker.leadership.leadership import Leadership
-from broker_service.broker.leadership.membership import Membership, answer_of
+from broker_service.broker.leadership.membership import Membership, answer_of, with_promise
 from broker_service.broker.leadership.promotion import Other
 from broker_service.broker.leadership.registration import Registration
 from broker_service.broker.leadership.replication_link import ReplicationLink
@@ -51,6 +51,7 @@ from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.flusher import Flusher
 from broker_service.replication.handshake import Identity
 from broker_service.replication.master import ReplicationMaster
+from broker_service.replication.promise import Promise, is_over
 from broker_service.replication.slave import ReplicationSlave, SlaveSettings
 from broker_service.replication.slave_streams import SlaveStreams
 from broker_service.replication.tracker import Tracker
@@ -206,7 +207,9 @@ class BrokerNode:
     def _make_replication(self) -> None:
         config, store = self.config, self.store
         facts = asyncio.Event()
-        link = ReplicationLink(self.broker, self.metadata, self.schedule, self._role_file, facts.set)
+        link = ReplicationLink(
+            self.broker, self.metadata, self.schedule, self._role_file, facts.set, lambda: self.leadership
+        )
         identity = Identity(
             cluster_name=config.broker_cluster_name,
             broker_name=config.broker_name,
@@ -262,11 +265,13 @@ class BrokerNode:
         self.leadership = Leadership(
             self.broker,
             follower=self.replication_slave,
-            begin_epoch=lambda promotion: self.replication_master.begin_epoch(promotion=promotion),
+            epochs=self.epochs,
+            begin_epoch=lambda promotion, above: self.replication_master.begin_epoch(promotion=promotion, above=above),
             take_back_epoch=self.replication_master.take_back_epoch,
             continue_epoch=self.acknowledgements.begin,
-            is_copied=lambda: not self.epochs.begun_here,
             ask_others=self._ask_others,
+            ask_promises=self._ask_promises,
+            is_over=self._is_over,
             tell_others=lambda addresses: self.tasks.own("tell", self.roll_call.ask_each(addresses)),
             log_state=lambda: LogState(self.epochs.epochs, store.min_offset, store.end_offset),
             opened=self._opened,
@@ -366,6 +371,16 @@ class BrokerNode:
             for address, reply in replies.items()
             if address in candidates
         ]
+
+    async def _ask_promises(self, epoch: int, others: list[Other]) -> list[Other]:
+        """What the slaves among them have, each of which has promised to follow no lower epoch before it says so."""
+        asked = [other.address for other in others if other.answer is not None and not other.answer.is_master]
+        replies = await self.roll_call.ask_promises(asked, self.membership.request_for_promise(epoch))
+        return [with_promise(other, replies.get(other.address)) for other in others]
+
+    async def _is_over(self, promise: Promise) -> bool:
+        reply = (await self.roll_call.ask_each([promise.address]))[promise.address]
+        return reply is not None and is_over(promise, reply.broker_id, reply.candidate_epoch)
 
     # --- what happens -----------------------------------------------------------------------------------------------
 

@@ -287,6 +287,7 @@ class Operations:
         broker.known_slaves.remove(broker_id)
         broker.mastership.forget_slave(broker_id)
         broker.peers.forget(address)
+        self._leadership.forget(address)
         logger.warning("slave %d at %s is forgotten: an operator says that it is gone for good", broker_id, address)
 
     async def promote(self, broker_name: str, expected_epoch: int, role_name: str, *, force: bool) -> Promoted:

@@ -9,6 +9,7 @@ from typing import Any
 
 from broker_service.errors import StoreCorrupt
 from broker_service.replication.epochs import Epoch, EpochList
+from broker_service.replication.promise import Promise
 from broker_service.store.files import Files
 
 
@@ -18,6 +19,7 @@ class EpochFile:
     `begun_here`: this broker began the last epoch itself; it is not part of a log copied from another broker.
     `may_resume`: also, no byte of that epoch was lost since, so this broker may continue it.
     `is_noted`: the file has the same content as this object.
+    `promised`: what this slave has promised a candidate, until its log has that epoch.
 
     An epoch that a promotion began is valid only if the role on disk (`role_file.py`) is master, or if the epoch has
     bytes; otherwise a slave ignores it.  So undoing a failed promotion needs no disk space.
@@ -29,7 +31,12 @@ class EpochFile:
         self.may_resume, self.begun_here = False, True
         self.is_noted = True
         self._before: tuple[EpochList, bool] | None = None  # the last epoch's promotion, and `begun_here`
+        self._promise: Promise | None = None  # stays, for a promotion that raised the epochs above it may be undone
         self.epochs = self._load(log_end_offset)
+
+    @property
+    def promised(self) -> Promise | None:
+        return self._promise if self._promise is not None and self._promise.epoch > self.epochs.last else None
 
     def _load(self, log_end_offset: int) -> EpochList:
         try:
@@ -44,6 +51,8 @@ class EpochFile:
             epochs = tuple(_epoch(entry) for entry in entries)
             if (promotion := content.get("promotion")) is not None:
                 self._before = EpochList(epochs[:-1]), promotion["begunHereBefore"] is True
+            if (promise := content.get("promise")) is not None:
+                self._promise = Promise(int(promise["epoch"]), int(promise["brokerId"]), str(promise["address"]))
             return EpochList(epochs)
         except (ValueError, KeyError, TypeError) as error:
             raise StoreCorrupt(
@@ -63,10 +72,27 @@ class EpochFile:
         content: dict[str, Any] = {"epochs": entries, "begunHere": begun_here, "goesOn": may_resume}
         if promotion:
             content["promotion"] = {"begunHereBefore": self.begun_here}
+        if self._promise is not None:
+            to = self._promise
+            content["promise"] = {"epoch": to.epoch, "brokerId": to.broker_id, "address": to.address}
         self._files.make_directory(self._path.parent)
         self._files.write_atomically(self._path, json.dumps(content, indent=1).encode())
         self._before = (self.epochs, self.begun_here) if promotion else None
         self.epochs, self.begun_here, self.may_resume, self.is_noted = epochs, begun_here, may_resume, True
+
+    def promise(self, promise: Promise) -> None:
+        """On return it is on disk.  OSError: it may be there, and counts only after a restart."""
+        before, self._promise = self._promise, promise
+        try:
+            self.save(self.epochs, begun_here=self.begun_here, may_resume=self.may_resume)
+        except OSError:
+            self._promise = before
+            raise
+
+    def end_promise(self) -> None:
+        """OSError: the file still has it, and after a restart it has to be ended again."""
+        self._promise = None
+        self.save(self.epochs, begun_here=self.begun_here, may_resume=self.may_resume)
 
     def forget_promotion(self, log_end_offset: int) -> None:
         """This broker is a slave: an epoch that a promotion began and that has no bytes is ignored."""

@@ -120,9 +120,9 @@ class EpochList:
             )
         )
 
-    def next(self, *, promotion: bool) -> int:
-        """The number of an epoch that begins now, by a promotion or by a start."""
-        return (self.last // PROMOTION + 1) * PROMOTION if promotion else self.last + 1
+    def next(self, *, promotion: bool, above: int = NO_EPOCH) -> int:
+        """The number of an epoch that begins now, by a promotion or by a start; a promotion's is above `above`, too."""
+        return (max(self.last, above) // PROMOTION + 1) * PROMOTION if promotion else self.last + 1
 
     def begin(self, epoch: int, start_offset: int, epoch_id: int = NO_ID) -> "EpochList":
         """With an epoch begun at the log's end.  Entries without bytes before it are dropped.

@@ -104,6 +104,7 @@ class Follower:
         expected = self._expected_offset
         if expected is None or frame.commit_log_offset != expected:
             raise ProtocolViolation(f"log bytes from {frame.commit_log_offset}, {expected} expected")
+        self._check_promise(frame.epoch)
         if frame.epoch < self._epochs.epochs.last:
             raise StaleEpoch(f"log bytes of epoch {frame.epoch}; this broker is in epoch {self._epochs.epochs.last}")
         if frame.epoch > self._epochs.epochs.last:
@@ -136,6 +137,7 @@ class Follower:
 
     def ack(self, flushed_offset: int) -> pb.Ack:
         """The end of what may be acknowledged: whole checked records, and only flushed ones if the master syncs."""
+        self._check_promise(self._epochs.epochs.last)
         end = self._log.end_offset
         return pb.Ack(
             ack_offset=min(end, flushed_offset) if self.sync_flush else end,
@@ -153,7 +155,15 @@ class Follower:
                 f"the master is in epoch {epochs.last}, this broker knows of epoch {self._epochs.epochs.last}: "
                 "it was replaced, and must follow the newer master"
             )
+        self._check_promise(epochs.last)
         return epochs
+
+    def _check_promise(self, masters_epoch: int) -> None:
+        promised = self._epochs.promised
+        if promised is not None and masters_epoch < promised.epoch:
+            raise StaleEpoch(
+                f"the master is in epoch {masters_epoch}, this broker has promised {promised} to follow no lower one"
+            )
 
     def _check_resume(self, reply: pb.HandshakeReply, prefix: int | None) -> None:
         end = self._log.end_offset

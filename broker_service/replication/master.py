@@ -14,11 +14,13 @@ from rocketsim_proto.replication_pb2_grpc import ReplicationServicer
 
 from broker_service import cold_reads
 from broker_service.errors import RocketSimError, ServiceNotAvailable, StaleEpoch
+from broker_service.model import MASTER_ID
 from broker_service.replication.acknowledgement import Acknowledgements
 from broker_service.replication.epoch_file import EpochFile
-from broker_service.replication.epochs import ID_BITS
+from broker_service.replication.epochs import ID_BITS, NO_EPOCH
 from broker_service.replication.flusher import Flusher
 from broker_service.replication.handshake import Identity, epoch_messages
+from broker_service.replication.promise import Promise
 from broker_service.replication.protocols import MasterBroker, ReplicatedLog
 from broker_service.replication.refusals import FellSilent, ProtocolViolation, Replaced, status_of
 from broker_service.replication.slave_streams import SlaveStreams
@@ -61,14 +63,15 @@ class ReplicationMaster(ReplicationServicer):
 
     # --- for the broker -------------------------------------------------------------------------------------------
 
-    async def begin_epoch(self, *, promotion: bool = False) -> int:
-        """To be awaited before the first write after a start or a promotion; returns the new epoch, which is on disk.
+    async def begin_epoch(self, *, promotion: bool = False, above: int = NO_EPOCH) -> int:
+        """To be awaited before the first write after a start or a promotion; returns the new epoch, which is on disk;
+        a promotion's is above `above`, too.
 
         Bytes that are being fetched from a slave belong to the epoch before: it waits for them.
         """
         async with self.greeting:
             await self.flusher.wait(self.log.end_offset)  # an epoch must not start beyond the flushed end
-            epoch = self.epochs.epochs.next(promotion=promotion)
+            epoch = self.epochs.epochs.next(promotion=promotion, above=above)
             begun = self.epochs.epochs.begin(epoch, self.log.end_offset, self._chance.getrandbits(ID_BITS) or 1)
             self.epochs.save(begun, begun_here=True, may_resume=True, promotion=promotion)
             self.acks.begin()
@@ -117,12 +120,28 @@ class ReplicationMaster(ReplicationServicer):
 
     async def GetMember(self, request: pb.GetMemberRequest, context: Context[Any, Any]) -> pb.GetMemberResponse:
         await self._check_caller(request, context)
+        if request.broker_id == MASTER_ID and request.address:
+            self.broker.hears_of_master(Promise(request.epoch, request.broker_id, request.address))
+        return self._member()
+
+    async def PromiseEpoch(
+        self, request: pb.PromiseEpochRequest, context: Context[Any, Any]
+    ) -> pb.PromiseEpochResponse:
+        await self._check_name(request.broker_name, context)
+        refusal = self.broker.promise(Promise(request.epoch, request.broker_id, request.address))
+        return pb.PromiseEpochResponse(refusal=refusal, member=self._member())
+
+    def _member(self) -> pb.GetMemberResponse:
+        promised = self.epochs.promised
         return pb.GetMemberResponse(
             broker_id=self.identity.broker_id,
             epoch=self.epochs.epochs.last,
             end_offset=self.log.end_offset,
             epochs=epoch_messages(self.epochs.epochs),
             min_offset=self.log.min_offset,
+            follows=self.broker.follows(),
+            promised_epoch=promised.epoch if promised is not None else NO_EPOCH,
+            candidate_epoch=self.broker.candidate_epoch(),
         )
 
     async def GetMetadata(self, request: pb.GetMetadataRequest, context: Context[Any, Any]) -> Metadata:
@@ -134,13 +153,16 @@ class ReplicationMaster(ReplicationServicer):
     async def _check_caller(
         self, request: pb.GetMemberRequest | pb.GetMetadataRequest, context: Context[Any, Any]
     ) -> None:
-        if request.broker_name != self.identity.broker_name:
-            await context.abort(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                f"brokerName is {self.identity.broker_name} here, not {request.broker_name}",
-            )
+        await self._check_name(request.broker_name, context)
         if request.epoch > self.epochs.epochs.last:
             self.broker.fenced(request.epoch, f"broker {request.broker_id}")
+
+    async def _check_name(self, broker_name: str, context: Context[Any, Any]) -> None:
+        if broker_name != self.identity.broker_name:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"brokerName is {self.identity.broker_name} here, not {broker_name}",
+            )
 
 
 class _SlaveStream:

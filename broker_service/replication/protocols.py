@@ -11,6 +11,7 @@ from typing import Protocol
 from rocketsim_proto.metadata_pb2 import Metadata
 
 from broker_service.replication.catch_up import Cut
+from broker_service.replication.promise import Promise
 from broker_service.replication.tracker import SlaveProgress
 from broker_service.store.residency import Place
 
@@ -84,6 +85,18 @@ class MasterBroker(Protocol):
 
     def offsets_handed_back(self, slave: SlaveProgress) -> None:
         """The offsets of this slave that were ahead of this broker's have been merged."""
+
+    def follows(self) -> str:
+        """The address of the master whose stream this slave has; empty: none."""
+
+    def candidate_epoch(self) -> int:
+        """With which this slave is being promoted; 0: it is not."""
+
+    def promise(self, candidate: Promise) -> str:
+        """Promise it, on disk, or say why not."""
+
+    def hears_of_master(self, master: Promise) -> None:
+        """That broker says that it is the master of a newer epoch."""
 
     def visible_changed(self, visible_offset: int | None) -> None:
         """Consumers see the log up to here (None: to its end): set the store's confirm offset, notify waiting pulls."""

@@ -132,25 +132,53 @@ class GetMetadataRequest(_message.Message):
     def __init__(self, broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class GetMemberRequest(_message.Message):
-    __slots__ = ("broker_name", "broker_id", "epoch")
+    __slots__ = ("broker_name", "broker_id", "epoch", "address")
     BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
     broker_name: str
     broker_id: int
     epoch: int
-    def __init__(self, broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    address: str
+    def __init__(self, broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., epoch: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
 
 class GetMemberResponse(_message.Message):
-    __slots__ = ("broker_id", "epoch", "end_offset", "epochs", "min_offset")
+    __slots__ = ("broker_id", "epoch", "end_offset", "epochs", "min_offset", "follows", "promised_epoch", "candidate_epoch")
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
     MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWS_FIELD_NUMBER: _ClassVar[int]
+    PROMISED_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATE_EPOCH_FIELD_NUMBER: _ClassVar[int]
     broker_id: int
     epoch: int
     end_offset: int
     epochs: _containers.RepeatedCompositeFieldContainer[Epoch]
     min_offset: int
-    def __init__(self, broker_id: _Optional[int] = ..., epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., min_offset: _Optional[int] = ...) -> None: ...
+    follows: str
+    promised_epoch: int
+    candidate_epoch: int
+    def __init__(self, broker_id: _Optional[int] = ..., epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., min_offset: _Optional[int] = ..., follows: _Optional[str] = ..., promised_epoch: _Optional[int] = ..., candidate_epoch: _Optional[int] = ...) -> None: ...
+
+class PromiseEpochRequest(_message.Message):
+    __slots__ = ("broker_name", "broker_id", "epoch", "address")
+    BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    broker_name: str
+    broker_id: int
+    epoch: int
+    address: str
+    def __init__(self, broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., epoch: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
+
+class PromiseEpochResponse(_message.Message):
+    __slots__ = ("refusal", "member")
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    refusal: str
+    member: GetMemberResponse
+    def __init__(self, refusal: _Optional[str] = ..., member: _Optional[_Union[GetMemberResponse, _Mapping]] = ...) -> None: ...

@@ -51,6 +51,11 @@ class ReplicationStub:
                 request_serializer=rocketsim__proto_dot_replication__pb2.GetMemberRequest.SerializeToString,
                 response_deserializer=rocketsim__proto_dot_replication__pb2.GetMemberResponse.FromString,
                 _registered_method=True)
+        self.PromiseEpoch = channel.unary_unary(
+                '/rocketsim.Replication/PromiseEpoch',
+                request_serializer=rocketsim__proto_dot_replication__pb2.PromiseEpochRequest.SerializeToString,
+                response_deserializer=rocketsim__proto_dot_replication__pb2.PromiseEpochResponse.FromString,
+                _registered_method=True)
 
 
 class ReplicationServicer:
@@ -79,6 +84,13 @@ class ReplicationServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PromiseEpoch(self, request, context):
+        """A slave that is about to be promoted asks the other slaves to follow no master of a lower epoch.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ReplicationServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -96,6 +108,11 @@ def add_ReplicationServicer_to_server(servicer, server):
                     servicer.GetMember,
                     request_deserializer=rocketsim__proto_dot_replication__pb2.GetMemberRequest.FromString,
                     response_serializer=rocketsim__proto_dot_replication__pb2.GetMemberResponse.SerializeToString,
+            ),
+            'PromiseEpoch': grpc.unary_unary_rpc_method_handler(
+                    servicer.PromiseEpoch,
+                    request_deserializer=rocketsim__proto_dot_replication__pb2.PromiseEpochRequest.FromString,
+                    response_serializer=rocketsim__proto_dot_replication__pb2.PromiseEpochResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -180,6 +197,33 @@ class Replication:
             '/rocketsim.Replication/GetMember',
             rocketsim__proto_dot_replication__pb2.GetMemberRequest.SerializeToString,
             rocketsim__proto_dot_replication__pb2.GetMemberResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PromiseEpoch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rocketsim.Replication/PromiseEpoch',
+            rocketsim__proto_dot_replication__pb2.PromiseEpochRequest.SerializeToString,
+            rocketsim__proto_dot_replication__pb2.PromiseEpochResponse.FromString,
             options,
             channel_credentials,
             insecure,

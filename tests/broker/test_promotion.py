@@ -1,18 +1,27 @@
 """Which slave may be promoted: the decision, and the questions that it asks the brokers of the name."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broker_service.admin.operations import Operations
 from broker_service.broker.core.mastership import Standing
+from broker_service.broker.leadership.membership import Membership
 from broker_service.broker.leadership.promotion import Answer, Forfeit, Other, forfeits, objections
+from broker_service.broker.leadership.role_file import RoleFile
 from broker_service.errors import InvalidParameter
-from broker_service.model import BrokerRole
+from broker_service.model import BrokerRole, PutStatus
 from broker_service.replication.catch_up import LogState
-from broker_service.replication.epochs import EpochList
+from broker_service.replication.epoch_file import EpochFile
+from broker_service.replication.epochs import PROMOTION, EpochList
+from broker_service.replication.promise import Promise
 from tests.support.brokers import name_server, put, running
 from tests.support.polling import until
+from tests.support.tcp_proxy import TcpProxy
 
 SLAVE: dict[str, Any] = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
 OTHER: dict[str, Any] = {"broker_role": BrokerRole.SLAVE, "broker_id": 2}
@@ -199,3 +208,135 @@ async def test_a_master_that_lives_when_a_slave_is_promoted_by_force_hears_of_it
             promoted = await promote(slave, force=True)
             assert promoted.forfeits == ()
             await until(lambda: master.mastership.standing is Standing.FENCED, "it was told")
+
+
+QUICK: dict[str, Any] = {"ha_housekeeping_interval": 1500, "ha_send_heartbeat_interval": 300}
+
+
+@asynccontextmanager
+async def two_slaves(tmp_path: Path, **keys: Any) -> AsyncIterator[tuple[Any, Any, Any, TcpProxy, TcpProxy]]:
+    """Without a name server, each slave with a connection to the master of its own, which alone can be cut."""
+    async with running(tmp_path / "m", broker_role=BrokerRole.SYNC_MASTER, **QUICK, **keys) as master:
+        with TcpProxy(lambda: master.address) as to_one, TcpProxy(lambda: master.address) as to_two:
+            async with (
+                running(tmp_path / "1", **SLAVE, **QUICK, ha_master_address=to_one.address) as one,
+                running(tmp_path / "2", **OTHER, **QUICK, ha_master_address=to_two.address) as two,
+            ):
+                await until(lambda: two.replication_slave.is_following() and one.replication_slave.is_following(), "")
+                await put(master, "t", b"before")
+                await until(lambda: two.store.end_offset == one.store.end_offset == master.store.end_offset, "copied")
+                await until(lambda: 2 in one.known_slaves.addresses, "they know each other")
+                await until(lambda: 1 in two.known_slaves.addresses, "they know each other")
+                yield master, one, two, to_one, to_two
+
+
+async def cut(wire: TcpProxy, slave: Any) -> None:
+    await asyncio.to_thread(wire.cut)
+    await until(lambda: not slave.replication_slave.is_following(), "it has lost its master")
+
+
+async def heal(wire: TcpProxy) -> None:
+    await asyncio.to_thread(wire.heal)
+
+
+@pytest.fixture
+def no_word_to_slaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A master asks its slaves nothing: they are cut off from it."""
+    monkeypatch.setattr(Membership, "slaves", lambda _: set())
+
+
+@pytest.mark.usefixtures("no_word_to_slaves")
+async def test_a_slave_is_not_promoted_while_another_one_follows_the_master(tmp_path: Path) -> None:
+    async with two_slaves(tmp_path) as (master, one, two, to_one, to_two):
+        await cut(to_one, one)
+        assert f"slave 2 at {two.address} follows the master at {to_two.address}: stop it first" in await refused(one)
+        assert await put(master, "t", b"acknowledged by the other one") == PutStatus.PUT_OK
+        await heal(to_one)
+        await until(lambda: one.store.end_offset == master.store.end_offset, "it follows again")
+
+
+@pytest.mark.usefixtures("no_word_to_slaves")
+async def test_a_slave_that_comes_back_to_the_old_master_after_a_promotion_acknowledges_nothing_there(
+    tmp_path: Path,
+) -> None:
+    async with two_slaves(tmp_path, slave_timeout=500) as (master, one, two, to_one, to_two):
+        await cut(to_two, two)
+        await cut(to_one, one)
+        before = two.store.end_offset
+        await promote(one)
+        await heal(to_two)
+        streams = master.replication_master.streams
+        await until(lambda: any(stream.slave_id == 2 for stream in streams), "the other slave is at the old master")
+        for _ in range(3):
+            assert await put(master, "t", b"only here") != PutStatus.PUT_OK
+        assert master.mastership.standing is Standing.WRITABLE  # nobody could tell it
+        assert two.epochs.promised == Promise(PROMOTION, 1, one.address) and two.store.end_offset == before
+
+
+async def test_a_promotion_that_fails_lets_the_others_follow_their_master_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    async with two_slaves(tmp_path) as (master, one, two, to_one, to_two):
+        await cut(to_one, one)
+        await cut(to_two, two)
+        monkeypatch.setattr(RoleFile, "save", full)
+        with pytest.raises(OSError, match="No space left"):
+            await promote(one)
+        await until(lambda: two.epochs.promised is None, "the candidate says that it has given up")
+        await heal(to_two)
+        await until(two.replication_slave.is_following, "it follows again")
+        await until(lambda: two.store.end_offset == master.store.end_offset, "it has acknowledged")
+        assert await put(master, "t", b"after") == PutStatus.PUT_OK
+
+
+@pytest.mark.parametrize("is_back", [True, False])
+async def test_a_promise_to_a_candidate_that_died_holds_until_it_is_back_or_gone_for_good(
+    tmp_path: Path, is_back: bool
+) -> None:
+    async with running(tmp_path / "m", broker_role=BrokerRole.SYNC_MASTER, slave_timeout=500) as master:
+        follow: dict[str, Any] = {"ha_master_address": master.address}
+        async with running(tmp_path / "1", **SLAVE, **follow) as one:
+            await until(one.replication_slave.is_following, "it follows")
+            promise = Promise(PROMOTION, 1, one.address)
+            async with running(tmp_path / "2", **OTHER, **follow) as two:
+                await until(lambda: 1 in two.known_slaves.addresses, "they know each other")
+        EpochFile(tmp_path / "2" / "rocketsim" / "epochs.json", two.store.end_offset).promise(promise)
+        async with running(tmp_path / "2", **OTHER, **follow) as two:
+            streams = master.replication_master.streams
+            await until(lambda: any(stream.slave_id == 2 for stream in streams), "it tries")
+            assert await put(master, "t", b"only here") != PutStatus.PUT_OK
+            assert two.epochs.promised == promise and not two.replication_slave.is_following()
+            if is_back:
+                port = int(promise.address.rpartition(":")[2])
+                async with running(tmp_path / "1", **SLAVE, **follow, listen_port=port):
+                    await until(two.replication_slave.is_following, "it follows again")
+            else:
+                Operations(two.broker, two.leadership).remove_slave(1)
+                await until(two.replication_slave.is_following, "it follows again")
+            assert two.epochs.promised is None
+            await until(lambda: two.store.end_offset == master.store.end_offset, "copied")
+
+
+@pytest.mark.usefixtures("no_word_to_slaves")
+async def test_a_slave_that_hears_of_a_forced_promotion_leaves_its_master(tmp_path: Path) -> None:
+    async with two_slaves(tmp_path, slave_timeout=500) as (master, one, two, to_one, _):
+        await cut(to_one, one)
+        await promote(one, force=True)
+        await until(lambda: two.epochs.promised is not None, "it is told")
+        await until(lambda: not two.replication_slave.is_following(), "it leaves the old master")
+        assert await put(master, "t", b"only here") != PutStatus.PUT_OK
+
+
+async def test_two_candidates_do_not_promise_each_other(tmp_path: Path) -> None:
+    async with two_slaves(tmp_path) as (_, one, two, to_one, to_two):
+        await cut(to_one, one)
+        await cut(to_two, two)
+        two.mastership.candidate_epoch = PROMOTION
+        assert f"slave 2 at {two.address} is being promoted itself" in await refused(one)
+        two.mastership.candidate_epoch = 0
+        assert two.epochs.promised is None
+        await promote(one)
+        assert "this broker has promised" in await refused(two)

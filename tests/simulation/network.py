@@ -50,6 +50,13 @@ class Wire:
         for connection in list(self.calls.values()):
             connection.watch(source, target)
 
+    def mend(self, one: str, other: str) -> None:
+        """Both ways between these two."""
+        self.cuts -= {(one, other), (other, one)}
+        for connection in list(self.calls.values()):
+            if {one, other} == {connection.client_host, connection.server_host}:
+                connection.healed()
+
     def heal(self) -> None:
         self.cuts.clear()
         self.delay_s = 0.002

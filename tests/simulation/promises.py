@@ -242,6 +242,12 @@ class Promises:
         sure = [broker for broker in self._world.brokers if broker.serves or broker.was_killed]
         message.holders = {broker.broker_id for broker in sure if self._has(broker, message)}
         if self._is_of_the_past(message):
+            newest, by = list(self._world.promoted)[-1]
+            if message.by_ok and self._world.levels.sync_master and not self._world.promoted[newest, by]:
+                raise PromiseBroken(
+                    f"{message.what} of epoch {message.epoch} is OK, although broker-{by}, which does not have it, was "
+                    f"promoted with epoch {newest}, and nobody forced that"
+                )
             message.excused = "of a master that was replaced already"
         self.messages.append(message)
 

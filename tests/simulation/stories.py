@@ -97,6 +97,38 @@ def a_slave_comes_to_a_master_of_the_past(world: World) -> None:
     world.pass_time(5.0)
 
 
+def a_slave_is_promoted_while_the_other_one_comes_back_to_the_old_master(world: World) -> None:
+    """Nobody forces it: both slaves have lost the master, which lives, and then the other one reaches it again."""
+    master, promoted, other = world.brokers
+    follow(world, promoted, other)
+    send(world, master, 3)
+    for host in (promoted.host, other.host, *(server.host for server in world.names)):
+        cut(world, master.host, host)
+    world.pass_time(25.0)
+    world.clients.promote(promoted, force=False)
+    assert world.loop.run_until(lambda: promoted.is_writable, 20.0)
+    world.wire.mend(master.host, other.host)
+    world.pass_time(6.0)
+    send(world, master, 3)
+    world.pass_time(3.0)
+    world.heal()
+
+
+def a_slave_is_to_be_promoted_while_the_other_one_follows_the_master(world: World) -> None:
+    """Nobody forces it, and the one that is to be promoted cannot reach the master."""
+    master, candidate, other = world.brokers
+    follow(world, candidate, other)
+    send(world, master, 3)
+    for host in (candidate.host, *(server.host for server in world.names)):
+        cut(world, master.host, host)
+    world.pass_time(25.0)
+    world.clients.promote(candidate, force=False)
+    world.pass_time(5.0)
+    send(world, master, 3)
+    world.pass_time(3.0)
+    world.heal()
+
+
 def a_commit_reaches_no_slave(world: World) -> None:
     """One slave is down, and the other is cut off when the commit comes; then the master goes, and it takes over."""
     master, slave, *others = world.brokers

@@ -9,6 +9,7 @@ from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Mastership
 from broker_service.broker.delayed import schedule_service
 from broker_service.broker.leadership import leadership
+from broker_service.broker.leadership.leadership import Leadership
 from broker_service.broker.metadata.consumer_offsets import ConsumerOffsetTable
 from broker_service.config import BrokerConfig
 from broker_service.errors import DiskFull, StoreCorrupt
@@ -16,6 +17,7 @@ from broker_service.model import PutStatus
 from broker_service.replication import catch_up
 from broker_service.replication.acknowledgement import Acknowledgements
 from broker_service.replication.catch_up import LogState
+from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.epochs import EpochList
 from broker_service.replication.follower import Follower
 from broker_service.replication.handshake import epoch_list
@@ -36,6 +38,7 @@ idle_queue_goes_on = (
 )
 SEEDS = 20  # from the first one on, which is near one that shows the bug
 SYNC_MASTER_WITH_TWO_SLAVES = 161
+SYNC_MASTER_WITH_TWO_SLAVES_AND_NO_NAME_SERVER = 13
 SYNC_MASTER_SYNC_FLUSH = 4
 ASYNC_MASTER_SYNC_FLUSH = 2
 SYNC_MASTER_ASYNC_FLUSH = 5  # one with which a power loss takes the commits
@@ -106,7 +109,7 @@ def answer_commits_early(plant):
 
 
 def count_promotions_as_starts(plant):
-    plant(EpochList, "next", lambda self, *, promotion: self.last + 1)
+    plant(EpochList, "next", lambda self, *, promotion, above=0: self.last + 1)
 
 
 def believe_the_first_answer(plant):
@@ -200,6 +203,12 @@ def answer_before_the_slave_has(plant):
     plant(Broker, "check_answers_for_offsets", lambda self: None)
 
 
+def promise_and_forget(plant):
+    """A slave answers a candidate whatever it does, and goes on to acknowledge the old master."""
+    plant(Leadership, "follows", property(lambda self: ""))
+    plant(EpochFile, "promise", lambda self, promise: None)
+
+
 def refuse_to_start_without_room(plant):
     honest = MessageStore.open
 
@@ -276,6 +285,18 @@ def test_a_planted_bug_fails_the_test_that_is_named_for_it(monkeypatch, tmp_path
             SYNC_MASTER_WITH_TWO_SLAVES,
             stories.a_commit_reaches_no_slave,
             "is OK, and on no slave",
+        ),
+        (
+            promise_and_forget,
+            SYNC_MASTER_WITH_TWO_SLAVES_AND_NO_NAME_SERVER,
+            stories.a_slave_is_promoted_while_the_other_one_comes_back_to_the_old_master,
+            "is OK, although broker-1, which does not have it, was promoted .* nobody forced that",
+        ),
+        (
+            promise_and_forget,
+            SYNC_MASTER_WITH_TWO_SLAVES_AND_NO_NAME_SERVER,
+            stories.a_slave_is_to_be_promoted_while_the_other_one_follows_the_master,
+            "is OK, although broker-1, which does not have it, was promoted .* nobody forced that",
         ),
         (
             count_promotions_as_starts,

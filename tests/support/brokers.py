@@ -19,6 +19,7 @@ from broker_service.app import broker
 from broker_service.broker.core.mastership import Standing
 from broker_service.broker.put import Send
 from broker_service.config import BrokerConfig
+from broker_service.model import PutStatus
 from broker_service.namesrv.route_table import RouteTable
 from broker_service.namesrv.servicer import NamesrvServicer
 from broker_service.node import BrokerNode
@@ -78,9 +79,10 @@ def send_of(topic: str, *records: bytes, **fields: Any) -> Send:
     )
 
 
-async def put(node: BrokerNode, topic: str, *bodies: bytes, queue_id: int = 0, **properties: Any) -> None:
+async def put(node: BrokerNode, topic: str, *bodies: bytes, queue_id: int = 0, **properties: Any) -> PutStatus:
     """Each body as a message of one frame."""
-    await node.puts.put(send_of(topic, *(message(topic, body, queue_id, **properties) for body in bodies)))
+    records = (message(topic, body, queue_id, **properties) for body in bodies)
+    return (await node.puts.put(send_of(topic, *records)))[1]
 
 
 def while_reading(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], *, call: int = 1) -> None:

@@ -19,6 +19,7 @@ from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.flusher import Flusher
 from broker_service.replication.handshake import Identity
 from broker_service.replication.master import ReplicationMaster
+from broker_service.replication.promise import Promise
 from broker_service.replication.slave import ReplicationSlave, SlaveSettings
 from broker_service.replication.tracker import SlaveProgress, Tracker
 from broker_service.replication.transfer import TransferSettings
@@ -74,6 +75,18 @@ class FakeBroker:
 
     def offsets_handed_back(self, slave: SlaveProgress) -> None:
         self.all_handed_back.append(slave.slave_id)
+
+    def follows(self) -> str:
+        return ""
+
+    def candidate_epoch(self) -> int:
+        return 0
+
+    def promise(self, candidate: Promise) -> str:
+        return "is a fake"
+
+    def hears_of_master(self, master: Promise) -> None:
+        pass
 
     def visible_changed(self, visible_offset: int | None) -> None:
         self.visible.append(visible_offset)

@@ -50,6 +50,7 @@ class Mastership:
         self.epoch = epoch
         self.standing = Standing.SLAVE if role is BrokerRole.SLAVE else Standing.WAITING
         self.fenced_by = ""
+        self.candidate_epoch = 0  # with which this slave is being promoted
         self._clean_start = clean_start
         # Its acknowledgements said that a slave has it, too; an asynchronous master's did not.
         self._awaited_slaves = max(1, slave_count) if role is BrokerRole.SYNC_MASTER else 0

@@ -16,10 +16,14 @@ from broker_service.broker.leadership.role_file import RoleFile
 from broker_service.errors import InvalidParameter, RocketSimError, ServiceNotAvailable, StaleEpoch
 from broker_service.model import MASTER_ID, BrokerRole
 from broker_service.replication.catch_up import LogState
+from broker_service.replication.epoch_file import EpochFile
+from broker_service.replication.epochs import NO_EPOCH, PROMOTION
+from broker_service.replication.promise import Promise, refusal
 
 logger = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 0.1
+ASK_AGAIN_S = 0.5  # whether a promise is over
 
 
 class Follows(Protocol):
@@ -46,9 +50,10 @@ class Promoted:
 
 
 class Leadership:
-    """`begin_epoch` hears whether it is a promotion; `take_back_epoch` undoes it, before anybody has heard of it.
-    `is_copied` says whether the log's last epoch is another broker's.  `ask_others` asks everybody of the name, and the
-    masters it is given, what they have; `tell_others` asks once more, for the question names the epoch of now.
+    """`begin_epoch` hears whether it is a promotion, and which epochs it has to be above; `take_back_epoch` undoes it,
+    before anybody has heard of it.  `ask_others` asks everybody of the name, and the masters it is given, what they
+    have; `tell_others` asks once more, for the question names the epoch of now.  `ask_promises` asks the slaves among
+    them to follow no master below an epoch, `is_over` a candidate whether it has given up what was promised to it.
     `notified` is set by whoever learns a fact: a name server or slave has answered, the master has another address.
     """
 
@@ -57,12 +62,14 @@ class Leadership:
         broker: Broker,
         *,
         follower: Follows,
-        begin_epoch: Callable[[bool], Awaitable[int]],
+        epochs: EpochFile,
+        begin_epoch: Callable[[bool, int], Awaitable[int]],
         take_back_epoch: Callable[[], None],
         continue_epoch: Callable[[], None],
-        is_copied: Callable[[], bool],
         ask_others: Callable[[str, str], Awaitable[list[Other]]],
+        ask_promises: Callable[[int, list[Other]], Awaitable[list[Other]]],
         tell_others: Callable[[list[str]], None],
+        is_over: Callable[[Promise], Awaitable[bool]],
         log_state: Callable[[], LogState],
         opened: Callable[[], None],
         role_file: RoleFile,
@@ -70,12 +77,14 @@ class Leadership:
     ) -> None:
         self._broker = broker
         self._follower = follower
+        self._epochs = epochs
         self._begin_epoch = begin_epoch
         self._take_back_epoch = take_back_epoch
         self._continue_epoch = continue_epoch
-        self._is_copied = is_copied
         self._ask_others = ask_others
+        self._ask_promises = ask_promises
         self._tell_others = tell_others
+        self._is_over = is_over
         self._log_state = log_state
         self._opened = opened
         self._role_file = role_file
@@ -94,6 +103,11 @@ class Leadership:
         master = self._broker.peers.master()
         return master.address if master else self._followed
 
+    @property
+    def follows(self) -> str:
+        """The address of the master whose stream this slave has; empty: none."""
+        return self._followed if self._broker.is_slave and self._follower.is_following() else ""
+
     async def settled(self, within_s: float) -> None:
         """Return when this broker is past its start (it takes writes, or never will by itself), or the time is over."""
         try:
@@ -109,6 +123,7 @@ class Leadership:
             while True:
                 async with self._lock:
                     if self._broker.mastership.standing is Standing.SLAVE:
+                        await self._settle_promise()
                         await self._follow(self.master_address)
                     elif self._broker.mastership.standing is Standing.WAITING:
                         waits_for = self._broker.waits_for()
@@ -125,13 +140,15 @@ class Leadership:
             await self._stop_following()
 
     async def _pause(self) -> None:
-        waiting = self._broker.mastership.standing is Standing.WAITING
+        pause_s = ASK_AGAIN_S if self._epochs.promised else None
+        if self._broker.mastership.standing is Standing.WAITING:
+            pause_s = LOOK_AGAIN_S
         watched = {asyncio.ensure_future(self._notified.wait())}
         try:
             following = {self._following} if self._following is not None else set()
             await asyncio.wait(
                 watched | following,
-                timeout=LOOK_AGAIN_S if waiting else None,
+                timeout=pause_s,
                 return_when=asyncio.FIRST_COMPLETED,
             )
             if self._following is not None and self._following.done():
@@ -155,7 +172,7 @@ class Leadership:
         misses = broker.mastership.misses(broker.peers.slaves())
         if broker.mastership.begins_epoch:
             # A slave that a configuration makes a master was promoted by that.
-            epoch = await self._begin_epoch(self._is_copied())
+            epoch = await self._begin_epoch(not self._epochs.begun_here, self._promised_epoch)
             self._clamp_offsets()
         else:
             self._continue_epoch()
@@ -190,13 +207,71 @@ class Leadership:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
 
+    # --- promises to those who are promoted -------------------------------------------------------------------------
+
+    def promise(self, candidate: Promise) -> str:
+        """From now on this slave follows no master of a lower epoch; else why not, a clause."""
+        mastership = self._broker.mastership
+        reason = refusal(
+            candidate,
+            self._epochs.promised,
+            self._epochs.epochs.last,
+            is_slave=self._broker.is_slave,
+            follows=self.follows,
+            candidate_epoch=mastership.candidate_epoch,
+        )
+        return reason or self._note(candidate)
+
+    def hears_of_master(self, master: Promise) -> None:
+        """Of a newer promotion, from the promoted one: the master that it replaced is not followed any more."""
+        newest = max(self._epochs.epochs.last, self._promised_epoch)
+        if self._broker.is_slave and master.epoch // PROMOTION > newest // PROMOTION:
+            if problem := self._note(master):
+                logger.error("this slave %s", problem)
+
+    @property
+    def _promised_epoch(self) -> int:
+        return self._epochs.promised.epoch if self._epochs.promised else NO_EPOCH
+
+    def forget(self, address: str) -> None:
+        """An operator says that this broker is gone for good: what was promised to it is over."""
+        promised = self._epochs.promised
+        if promised is not None and promised.address == address:
+            self._end_promise(promised, "that broker is gone for good")
+
+    def _note(self, promise: Promise) -> str:
+        try:
+            self._epochs.promise(promise)
+        except OSError as error:
+            return f"cannot write its promise: {error}"
+        logger.warning("promised %s: no master of a lower epoch is followed", promise)
+        self._notified.set()
+        return ""
+
+    async def _settle_promise(self) -> None:
+        promise = self._epochs.promised
+        if promise is None or not await self._is_over(promise) or self._epochs.promised is not promise:
+            return
+        self._end_promise(promise, "it was not promoted")
+
+    def _end_promise(self, promise: Promise, why: str) -> None:
+        logger.warning("the promise of %s is over: %s", promise, why)
+        try:
+            self._epochs.end_promise()
+        except OSError as error:
+            logger.warning("%s: after a restart it has to end once more", error)
+        self._follower.notify()
+
     # --- promotion --------------------------------------------------------------------------------------------------
 
     async def promote(self, broker_name: str, expected_epoch: int, role: BrokerRole, *, force: bool) -> Promoted:
         """Make this slave the master of its name.  An operator's act, and fenced.
 
+        Unless it is forced, every other slave first promises to follow no master of a lower epoch: only then its log
+        cannot grow any more, and is compared with this one's.
+
         The epoch is on disk first and the role last, then writes are taken: a crash in between leaves the slave that it
-        was, and so does a promotion that fails; it follows again.
+        was, and so does a promotion that fails; it follows again, and so do those who have promised.
         """
         broker = self._broker
         if broker_name != broker.config.broker_name:
@@ -205,13 +280,23 @@ class Leadership:
             raise InvalidParameter("promote to ASYNC_MASTER or SYNC_MASTER")
         others = await self._ask_others(self.master_address, self._followed)
         async with self._lock:
-            self._check_promotion(expected_epoch, others, force)
+            self._check_promotion(expected_epoch)
+            self._check_objections(self._objections(others), force=force)
             await self._stop_following()  # which ends the pause of `run`: it follows again if what comes now fails
-            before = self._log_state()
-            epoch = await self._take_over(role)
-            broker.mastership.promoted(role, epoch, broker.known_slaves.addresses, broker.clock())
-            broker.change_role(role, MASTER_ID)
-            broker.visibility.changed(None)  # what the former master had not confirmed is ours now
+            above = self._newest_epoch(others)
+            broker.mastership.candidate_epoch = self._epochs.epochs.next(promotion=True, above=above)
+            try:
+                if not force:
+                    others = await self._ask_promises(broker.mastership.candidate_epoch, others)
+                    self._check_objections(self._objections(others), force=False)
+                before = self._log_state()
+                epoch = await self._take_over(role, above)
+                broker.mastership.promoted(role, epoch, broker.known_slaves.addresses, broker.clock())
+                broker.change_role(role, MASTER_ID)
+                broker.visibility.changed(None)  # what the former master had not confirmed is ours now
+            finally:
+                if broker.store.disk.fatal is None:  # else only the next start knows whether the role was written
+                    broker.mastership.candidate_epoch = NO_EPOCH
         promoted = Promoted(epoch, before.end_offset, tuple(forfeits(before, others)))
         logger.warning("promoted: %s of %s with %s", role.name, broker_name, promoted)
         self._opened()
@@ -219,10 +304,16 @@ class Leadership:
         self._notified.set()
         return promoted
 
-    async def _take_over(self, role: BrokerRole) -> int:
+    def _newest_epoch(self, others: list[Other]) -> int:
+        """That anybody knows, or has promised to anybody."""
+        answers = [other.answer for other in others if other.answer is not None]
+        known = [number for answer in answers for number in (answer.epoch, answer.promised_epoch)]
+        return max(self._broker.peers.newest_epoch, self._promised_epoch, *known)
+
+    async def _take_over(self, role: BrokerRole, above: int) -> int:
         """The new epoch; it, the offsets and the role are on disk, in this order: with the role all of it counts, and
         without it, after a restart too, the epoch has not been."""
-        epoch = await self._begin_epoch(True)
+        epoch = await self._begin_epoch(True, above)
         try:
             self._clamp_offsets()
             self._role_file.save(role, epoch)
@@ -231,7 +322,7 @@ class Leadership:
             raise
         return epoch
 
-    def _check_promotion(self, expected_epoch: int, others: list[Other], force: bool) -> None:
+    def _check_promotion(self, expected_epoch: int) -> None:
         broker = self._broker
         if not broker.is_slave:
             raise InvalidParameter(f"this broker is a master already: {broker}")
@@ -242,11 +333,19 @@ class Leadership:
             raise StaleEpoch(
                 f"the epoch is {known} now, not {expected_epoch}: somebody else may have promoted a broker"
             )
+
+    def _objections(self, others: list[Other]) -> list[str]:
+        broker = self._broker
         against = objections(self._log_state(), others)
         if self._follower.is_following():
             against.insert(0, f"the master at {self._followed} still answers: stop it first")
         if master := broker.peers.master():
             against.insert(0, f"a name server still knows a live master at {master.address}: stop it first")
+        if promised := self._epochs.promised:
+            against.append(f"this broker has promised {promised}, and asks it whether that is over: try again")
+        return against
+
+    def _check_objections(self, against: list[str], *, force: bool) -> None:
         if not against:
             return
         if not force:

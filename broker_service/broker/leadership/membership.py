@@ -5,6 +5,7 @@ A name server answers with all live brokers of the name, a slave that the config
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from rocketsim_proto import namesrv_pb2, replication_pb2
 from rocketsim_proto.versions import WIRE
@@ -12,9 +13,10 @@ from rocketsim_proto.versions import WIRE
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
 from broker_service.broker.core.peers import Member
-from broker_service.broker.leadership.promotion import Answer
+from broker_service.broker.leadership.promotion import Answer, Other
 from broker_service.broker.metadata.messages import topic_to_proto, version_to_proto
 from broker_service.model import MASTER_ID
+from broker_service.peer_call import PeerLost
 from broker_service.replication.handshake import epoch_list
 
 logger = logging.getLogger(__name__)
@@ -74,7 +76,16 @@ class Membership:
     def question(self) -> replication_pb2.GetMemberRequest:
         broker = self._broker
         return replication_pb2.GetMemberRequest(
-            broker_name=broker.config.broker_name, broker_id=broker.broker_id, epoch=broker.epoch
+            broker_name=broker.config.broker_name,
+            broker_id=broker.broker_id,
+            epoch=broker.epoch,
+            address=self._address,
+        )
+
+    def request_for_promise(self, epoch: int) -> replication_pb2.PromiseEpochRequest:
+        broker = self._broker
+        return replication_pb2.PromiseEpochRequest(
+            broker_name=broker.config.broker_name, broker_id=broker.broker_id, epoch=epoch, address=self._address
         )
 
     def candidates(self, *masters: str) -> dict[str, int]:
@@ -107,6 +118,15 @@ class Membership:
         self._notify()
 
 
+def with_promise(other: Other, reply: replication_pb2.PromiseEpochResponse | PeerLost | None) -> Other:
+    """What a broker has answered that was asked for a promise; nothing: it was not asked."""
+    if reply is None:
+        return other
+    if isinstance(reply, PeerLost):
+        return replace(other, refusal=f"does not promise to follow no older master: {reply}")
+    return replace(other, answer=answer_of(reply.member), refusal=reply.refusal)
+
+
 def answer_of(reply: replication_pb2.GetMemberResponse | None) -> Answer | None:
     """What a broker says of itself; nothing if it does not, or if that cannot be."""
     if reply is None:
@@ -116,4 +136,12 @@ def answer_of(reply: replication_pb2.GetMemberResponse | None) -> Answer | None:
     except ValueError as error:
         logger.warning("broker %d answers with epochs that cannot be: %s", reply.broker_id, error)
         return None
-    return Answer(reply.epoch, reply.end_offset, epochs, reply.min_offset, is_master=reply.broker_id == MASTER_ID)
+    return Answer(
+        reply.epoch,
+        reply.end_offset,
+        epochs,
+        reply.min_offset,
+        is_master=reply.broker_id == MASTER_ID,
+        follows=reply.follows,
+        promised_epoch=reply.promised_epoch,
+    )

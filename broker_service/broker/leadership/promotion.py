@@ -1,7 +1,8 @@
 """Objections to a promotion, and the bytes that it cuts elsewhere.  Pure: the answers of the other brokers come in.
 
 A slave may be promoted when nobody who can be reached has more than it, by the epoch of the last byte, then the end
-(Raft's rule), and everybody who is known can be reached.  What another one has beyond the common history is cut there when it follows the promoted one.
+(Raft's rule), and everybody who is known can be reached.  What another one has beyond the common history is cut there
+when it follows the promoted one.
 """
 
 from collections.abc import Iterable
@@ -21,15 +22,19 @@ class Answer:
     epochs: EpochList | None = None
     min_offset: int = 0
     is_master: bool = False
+    follows: str = ""  # the address of the master whose stream it has
+    promised_epoch: int = 0  # to another one that was to be promoted, or to this one
 
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """Another broker of the name; `answer` is None if it does not answer now."""
+    """Another broker of the name; `answer` is None if it does not answer now.  `refusal`: why it does not promise to
+    follow no master of a lower epoch than ours is to be, once it was asked to."""
 
     broker_id: int
     address: str
     answer: Answer | None
+    refusal: str = ""
 
     def __str__(self) -> str:
         role = "the master" if self.broker_id == MASTER_ID else f"slave {self.broker_id}"
@@ -75,6 +80,10 @@ def _objection(ours: LogState, other: Other) -> str | None:
         )
     if answer.is_master:
         return None if answer.epoch < ours.epochs.last else f"{other} answers, in epoch {answer.epoch}: stop it first"
+    if other.refusal:
+        return f"{other} {other.refusal}"
+    if answer.follows:
+        return f"{other} follows the master at {answer.follows}: stop it first"
     cost = _forfeited(ours, other)
     what = "how much is not known" if cost is None else f"{cost} bytes"
     if _is_fork(ours, answer):

@@ -10,8 +10,10 @@ from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
 from broker_service.broker.delayed.schedule_service import ScheduleService
 from broker_service.broker.leadership.exchange import MetadataExchange
+from broker_service.broker.leadership.leadership import Leadership
 from broker_service.broker.leadership.role_file import RoleFile
 from broker_service.replication.catch_up import Cut
+from broker_service.replication.promise import Promise
 from broker_service.replication.tracker import SlaveProgress
 
 logger = logging.getLogger(__name__)
@@ -21,7 +23,7 @@ NOTIFY_EVERY_S = 0.002
 
 
 class ReplicationLink:
-    """`notify` tells Leadership that a fact has changed."""
+    """`notify` tells Leadership that a fact has changed; `leadership` answers for a slave."""
 
     def __init__(
         self,
@@ -30,12 +32,14 @@ class ReplicationLink:
         schedule: ScheduleService,
         role_file: RoleFile,
         notify: Callable[[], None],
+        leadership: Callable[[], Leadership],
     ) -> None:
         self._broker = broker
         self._metadata = metadata
         self._schedule = schedule
         self._role_file = role_file
         self._notify = notify
+        self._leadership = leadership
         self._notifying: asyncio.TimerHandle | None = None
 
     # --- a master's -------------------------------------------------------------------------------------------------
@@ -63,6 +67,18 @@ class ReplicationLink:
                 self._role_file.to_be_removed_first(),
             )
             self._notify()
+
+    def follows(self) -> str:
+        return self._leadership().follows
+
+    def candidate_epoch(self) -> int:
+        return self._broker.mastership.candidate_epoch
+
+    def promise(self, candidate: Promise) -> str:
+        return self._leadership().promise(candidate)
+
+    def hears_of_master(self, master: Promise) -> None:
+        self._leadership().hears_of_master(master)
 
     def slave_joined(self, slave: SlaveProgress) -> None:
         self._broker.mastership.slave_joined(slave.slave_id, self._broker.clock(), slave.address)

@@ -8,7 +8,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from rocketsim_proto.replication_pb2 import GetMemberRequest, GetMemberResponse
+import grpc
+from rocketsim_proto.replication_pb2 import (
+    GetMemberRequest,
+    GetMemberResponse,
+    PromiseEpochRequest,
+    PromiseEpochResponse,
+)
 from rocketsim_proto.replication_pb2_grpc import ReplicationStub
 
 from broker_service.peer_call import PeerLost, ask
@@ -57,6 +63,14 @@ class RollCall:
             for address, reply in zip(asked, replies, strict=True)
         }
 
+    async def ask_promises(
+        self, addresses: Iterable[str], request: PromiseEpochRequest
+    ) -> dict[str, PromiseEpochResponse | PeerLost]:
+        """What each of them answers; PeerLost: whether it has promised is not known."""
+        asked = sorted(set(addresses))
+        replies = await asyncio.gather(*(self._ask_promise(address, request) for address in asked))
+        return dict(zip(asked, replies, strict=True))
+
     async def _ask(self, address: str) -> None:
         reply = await self._ask_once(address)
         if isinstance(reply, GetMemberResponse):
@@ -69,9 +83,19 @@ class RollCall:
         self._answered(address, None)
 
     async def _ask_once(self, address: str) -> GetMemberResponse | PeerLost:
-        # A channel of its own for every question: one that is kept tries again ever more rarely.
-        async with self._open_channel(address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
+        async with self._channel(address) as channel:
             try:
                 return await ask(ReplicationStub(channel).GetMember(self._request(), timeout=ANSWER_WITHIN_S))
             except PeerLost as lost:
                 return lost
+
+    async def _ask_promise(self, address: str, request: PromiseEpochRequest) -> PromiseEpochResponse | PeerLost:
+        async with self._channel(address) as channel:
+            try:
+                return await ask(ReplicationStub(channel).PromiseEpoch(request, timeout=ANSWER_WITHIN_S))
+            except PeerLost as lost:
+                return lost
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        """One of its own for every question: one that is kept tries again ever more rarely."""
+        return self._open_channel(address, [("grpc.use_local_subchannel_pool", 1)])
