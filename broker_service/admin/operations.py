@@ -39,6 +39,7 @@ class Progress:
     broker_offset: int
     consumer_offset: int
     last_timestamp: int
+    generation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +122,12 @@ class Operations:
 
     def _progress(self, group: str, topic: str, queue_id: int) -> Progress:
         store = self._broker.store
-        consumed = max(0, self._broker.offsets.get(group, topic, queue_id).offset)
+        committed = self._broker.offsets.get(group, topic, queue_id)
+        consumed = max(0, committed.offset)
         last = store.store_timestamp_of(topic, queue_id, consumed - 1) if consumed else 0
-        return Progress(group, topic, queue_id, store.queue_bounds(topic, queue_id)[1], consumed, last)
+        return Progress(
+            group, topic, queue_id, store.queue_bounds(topic, queue_id)[1], consumed, last, committed.generation
+        )
 
     @staticmethod
     async def _taking_turns(items: Iterable[tuple[str, str, int]]) -> AsyncIterator[tuple[str, str, int]]:
@@ -284,10 +288,11 @@ class Operations:
         if broker_id in broker.acknowledgements.tracker.slaves:
             raise InvalidParameter(f"slave {broker_id} follows this master now: stop it first, and for good")
         address = broker.known_slaves.addresses.get(broker_id, "")
-        broker.known_slaves.remove(broker_id)
+        had_promise = self._leadership.forget(broker_id, address)
+        if address or not had_promise:
+            broker.known_slaves.remove(broker_id)
         broker.mastership.forget_slave(broker_id)
         broker.peers.forget(address)
-        self._leadership.forget(address)
         logger.warning("slave %d at %s is forgotten: an operator says that it is gone for good", broker_id, address)
 
     async def promote(self, broker_name: str, expected_epoch: int, role_name: str, *, force: bool) -> Promoted:

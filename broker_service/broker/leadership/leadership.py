@@ -233,11 +233,13 @@ class Leadership:
     def _promised_epoch(self) -> int:
         return self._epochs.promised.epoch if self._epochs.promised else NO_EPOCH
 
-    def forget(self, address: str) -> None:
-        """An operator says that this broker is gone for good: what was promised to it is over."""
+    def forget(self, broker_id: int, address: str) -> bool:
+        """An operator says that this broker is gone for good; whether something was promised to it, which is over."""
         promised = self._epochs.promised
-        if promised is not None and promised.address == address:
-            self._end_promise(promised, "that broker is gone for good")
+        if promised is None or (broker_id != promised.broker_id and address != promised.address):
+            return False
+        self._end_promise(promised, "that broker is gone for good")
+        return True
 
     def _note(self, promise: Promise) -> str:
         try:
