@@ -7,6 +7,7 @@ slave while a master is gone.
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import TypeVar
 
 from rocketsim_client.admin_model import (
@@ -179,13 +180,20 @@ class Admin:
         return self._brokers.list_sub_groups(broker_addr, self._timeout_s)
 
     def consumer_progress(self, group: str | None = None, topic: str | None = None) -> list[ConsumeProgress]:
-        """Where groups are, queue by queue; a slave's figures (`broker_id`) for a name whose master is gone."""
+        """Where groups are, queue by queue; of a name whose master is gone, for each queue the figures of the slave
+        (`broker_id`) with the newest offset."""
         found: list[ConsumeProgress] = []
         for name in self._broker_names(None):
-            found += self._ask(
-                name,
-                lambda at, name: self._brokers.consumer_progress(at, name, group or "", topic or "", self._timeout_s),
-            )
+
+            def call(at: str, name: str = name) -> list[ConsumeProgress]:
+                return self._brokers.consumer_progress(at, name, group or "", topic or "", self._timeout_s)
+
+            newest: dict[tuple[str, MessageQueue], ConsumeProgress] = {}
+            for entry in chain.from_iterable(self._cluster.ask_master_or_slaves(name, call)):
+                other = newest.get((entry.group, entry.queue), entry)
+                place = max(entry, other, key=lambda one: (one.generation, one.consumer_offset))
+                newest[entry.group, entry.queue] = place
+            found += newest.values()
         return found
 
     def reset_offset_by_time(

@@ -55,7 +55,8 @@ class TopicStatus:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeProgress:
-    """A group's place in one queue.  `broker_id` says whose figures these are: 0 is the master."""
+    """A group's place in one queue.  `broker_id` says whose figures these are: 0 is the master.  A reset raises the
+    offset's `generation`: of two brokers' offsets that of the higher one counts."""
 
     group: str
     queue: MessageQueue
@@ -63,6 +64,7 @@ class ConsumeProgress:
     consumer_offset: int
     last_timestamp: int
     broker_id: int
+    generation: int = 0
 
     @property
     def diff(self) -> int:

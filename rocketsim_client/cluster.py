@@ -37,6 +37,19 @@ STREAM_DEADLINE_S = 10.0
 COMMIT_TARGETS = ("masterFirst", "masterOnly", "both")
 
 
+def newest_offsets(answers: Sequence[OffsetsAnswer]) -> dict[tuple[str, int], int]:
+    """By (topic, queue id), of one broker name; of a master, which answers last, what it says; else the newest of all,
+    by generation, then offset.  Pure."""
+    newest: dict[tuple[str, int], tuple[int, int]] = {}
+    for answer in answers:
+        if answer.broker_id == MASTER_ID:
+            newest.clear()
+        for number, (topic, queue_id, offset) in enumerate(answer.offsets):
+            entry = answer.generations[number] if answer.generations else 0, offset
+            newest[topic, queue_id] = max(entry, newest.get((topic, queue_id), entry))
+    return {queue: offset for queue, (_, offset) in newest.items()}
+
+
 class Cluster(Router):
     """Thread-safe; opens nothing before its first call, and starts anew in a forked child."""
 
@@ -121,8 +134,11 @@ class Cluster(Router):
         *,
         zero_for_new_group: bool = False,
     ) -> dict[MessageQueue, int]:
-        """Next offset to read per queue; -1 where the group has none, as its master says.  Any broker of the name is
-        asked when the master is gone: a queue of which a slave has no offset is absent, since its master may have one.
+        """Next offset to read per queue; -1 where the group has none, as its master says.
+
+        While no master answers, all slaves of the name are asked, and the newest of their answers counts: a SYNC_MASTER
+        has COMMIT_OK from one slave only.  (If one of them does not answer, it is the newest of the others'.)  A queue
+        of which no slave has an offset is absent, since its master may have one.
         """
         found: dict[MessageQueue, int] = {}
         for broker_name, topic, members in self._by_name(queues):
@@ -130,9 +146,9 @@ class Cluster(Router):
             def call(member: Member, members: list[MessageQueue] = members) -> OffsetsAnswer:
                 return self.transport.query_offsets(member.address, group, members, zero_for_new_group, self.timeout_s)
 
-            answer = self.ask(topic, broker_name, call)
-            for of_topic, queue_id, offset in answer.offsets:
-                if offset >= 0 or answer.broker_id == MASTER_ID:
+            answers = self.ask_until(topic, broker_name, call, lambda answer: answer.broker_id == MASTER_ID)
+            for (of_topic, queue_id), offset in newest_offsets(answers).items():
+                if offset >= 0 or answers[-1].broker_id == MASTER_ID:
                     found[MessageQueue(of_topic, broker_name, queue_id)] = offset
         return found
 

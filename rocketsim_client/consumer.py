@@ -311,8 +311,8 @@ class PullConsumer:
     # --- the group's offsets --------------------------------------------------------------------------------------
 
     def committed(self, queue: MessageQueue) -> int:
-        """The next offset to read; -1: the group has none, as the queue's master says.  While the master is away its
-        slave answers; MasterNotExist if the slave has no offset, because it may not have heard of it yet."""
+        """The next offset to read; -1: the group has none, as the queue's master says.  While the master is away, it
+        is the newest that its slaves have; MasterNotExist if none has an offset: they may not have heard of it yet."""
         return self.committed_all([queue])[queue]
 
     def committed_all(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
@@ -328,7 +328,7 @@ class PullConsumer:
     def commit(self, queue: MessageQueue, offset: int) -> int:
         """Commit the next offset to read: to the master, to any broker of the name while it is gone, to the master
         again when it is back.  Returns the offset as it is now: a lower one changes nothing.  `commit_all` says who
-        has it: with SYNC_MASTER, what is COMMIT_OK never goes back."""
+        has it: with SYNC_MASTER, what is COMMIT_OK does not go back with the loss of one broker."""
         return self.commit_all({queue: offset}).offsets[queue]
 
     def commit_all(self, offsets: Mapping[MessageQueue, int]) -> CommitResult:

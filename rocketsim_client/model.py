@@ -25,11 +25,12 @@ class SendStatus(IntEnum):
 class CommitStatus(IntEnum):
     """Who has an offset that was committed or reset; numbers as in message.proto.
 
-    `COMMIT_OK` of a SYNC_MASTER does not go back with the loss of one broker; an ASYNC_MASTER's may.
+    `COMMIT_OK` of a SYNC_MASTER does not go back with the loss of one broker, as long as the slaves of the name answer
+    (one of them has it); an ASYNC_MASTER's may.
     """
 
     UNSAID = 0  # a broker that is too old to say
-    COMMIT_OK = 1  # a SYNC_MASTER and its slave; an ASYNC_MASTER
+    COMMIT_OK = 1  # a SYNC_MASTER and one of its slaves; an ASYNC_MASTER
     FLUSH_SLAVE_TIMEOUT = 2  # the master; its slave did not acknowledge in time
     SLAVE_NOT_AVAILABLE = 3  # the master; no slave was there
     MASTER_NOT_AVAILABLE = 4  # the slave that answered, which will hand it to its master

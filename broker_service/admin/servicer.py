@@ -100,6 +100,7 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
                     broker_offset=item.broker_offset,
                     consumer_offset=item.consumer_offset,
                     last_timestamp=item.last_timestamp,
+                    generation=item.generation,
                 )
                 for item in await self._operations.consumer_progress(request.group, request.topic)
             ],

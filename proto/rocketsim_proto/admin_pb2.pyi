@@ -112,20 +112,22 @@ class ConsumerProgressRequest(_message.Message):
 class ConsumerProgressResponse(_message.Message):
     __slots__ = ("entries", "broker_id")
     class Entry(_message.Message):
-        __slots__ = ("group", "topic", "queue_id", "broker_offset", "consumer_offset", "last_timestamp")
+        __slots__ = ("group", "topic", "queue_id", "broker_offset", "consumer_offset", "last_timestamp", "generation")
         GROUP_FIELD_NUMBER: _ClassVar[int]
         TOPIC_FIELD_NUMBER: _ClassVar[int]
         QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
         BROKER_OFFSET_FIELD_NUMBER: _ClassVar[int]
         CONSUMER_OFFSET_FIELD_NUMBER: _ClassVar[int]
         LAST_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+        GENERATION_FIELD_NUMBER: _ClassVar[int]
         group: str
         topic: str
         queue_id: int
         broker_offset: int
         consumer_offset: int
         last_timestamp: int
-        def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., broker_offset: _Optional[int] = ..., consumer_offset: _Optional[int] = ..., last_timestamp: _Optional[int] = ...) -> None: ...
+        generation: int
+        def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., broker_offset: _Optional[int] = ..., consumer_offset: _Optional[int] = ..., last_timestamp: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     entries: _containers.RepeatedCompositeFieldContainer[ConsumerProgressResponse.Entry]

@@ -256,31 +256,70 @@ class Router:
         only_this: bool = False,
     ) -> T:
         """`call`'s answer from the first member that gives one, in the order of `next_member`."""
+        return self.ask_until(topic, broker_name, call, lambda _: True, broker_id=broker_id, only_this=only_this)[-1]
+
+    def ask_until(
+        self,
+        topic: str,
+        broker_name: str,
+        call: Callable[[Member], T],
+        is_enough: Callable[[T], bool],
+        *,
+        broker_id: int = MASTER_ID,
+        only_this: bool = False,
+    ) -> list[T]:
+        """What the members of the name answer, in the order of `next_member`, up to the first answer that is enough, if
+        there is one.  Who does not answer is left out; raises if nobody does.
+
+        Once a slave has answered, a master that did not a moment ago is not waited for.
+        """
         tried: list[str] = []
+        answers: list[T] = []
         failure: RocketSimError | None = None
         while member := self.next_member(topic, broker_name, broker_id, tried, only_this=only_this):
             tried.append(member.address)
+            if answers and not member.is_slave and member.address in self.bad_addresses():
+                continue
             try:
                 answer = call(member)
             except RocketSimError as error:
-                if not another_may_do_better(error, member.broker_id):
+                if not answers and not another_may_do_better(error, member.broker_id):
                     raise
                 failure = error if tells_more(error, failure) else failure
                 if isinstance(error, Unreachable):
                     self.failed(member.address, error)
             else:
                 self.answered(member.address)
-                return answer
+                answers.append(answer)
+                if is_enough(answer):
+                    break
+        if answers:
+            return answers
         raise no_answer(topic, broker_name, broker_id if only_this else None, failure)
 
     def ask_name(self, broker_name: str, call: Callable[[str], T]) -> T:
         """`call(address)`'s answer from the master of a name, from another member when it does not answer.  For
         operators: the members are asked of the name server each time."""
+        return self._ask_name(broker_name, call, all_slaves=False)[0]
+
+    def ask_master_or_slaves(self, broker_name: str, call: Callable[[str], T]) -> list[T]:
+        """As `ask_name`, but of all slaves when the master does not answer; who does not answer is left out."""
+        return self._ask_name(broker_name, call, all_slaves=True)
+
+    def _ask_name(self, broker_name: str, call: Callable[[str], T], *, all_slaves: bool) -> list[T]:
         members = {data.broker_name: data.addresses for data in self.members()}
+        answers: list[T] = []
         failure: RocketSimError | None = None
         for member in candidates(members.get(broker_name, {}), MASTER_ID):
             try:
-                return call(member.address)
-            except Unreachable as error:
+                answers.append(call(member.address))
+            except RocketSimError as error:
+                if not isinstance(error, Unreachable) and not (all_slaves and member.is_slave):
+                    raise
                 failure = error
+            else:
+                if not (all_slaves and member.is_slave):
+                    break
+        if answers:
+            return answers
         raise failure or BrokerNotExist(f"the name server knows no broker {broker_name!r}")

@@ -93,6 +93,7 @@ class GrpcAdmin:
                 entry.consumer_offset,
                 entry.last_timestamp,
                 answer.broker_id,
+                entry.generation,
             )
             for entry in answer.entries
         ]

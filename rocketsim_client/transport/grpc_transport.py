@@ -162,7 +162,11 @@ class GrpcTransport(GrpcNameServers):
         for queue in queues:
             request.queues.add(topic=queue.topic, queue_id=queue.queue_id)
         answer = self.channels.call(address, BrokerStub, "QueryOffsets", request, timeout_s)
-        return OffsetsAnswer([(e.topic, e.queue_id, e.offset) for e in answer.entries], answer.broker_id)
+        return OffsetsAnswer(
+            [(e.topic, e.queue_id, e.offset) for e in answer.entries],
+            answer.broker_id,
+            generations=[e.generation for e in answer.entries],
+        )
 
     def queue_bounds(
         self,

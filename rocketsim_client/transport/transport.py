@@ -94,6 +94,7 @@ class OffsetsAnswer:
     offsets: list[tuple[str, int, int]] = field(default_factory=list)  # topic, queue id, offset
     broker_id: int = 0
     status: CommitStatus = CommitStatus.UNSAID  # of a commit
+    generations: list[int] = field(default_factory=list)  # of what was asked for
 
 
 class Transport(Protocol):

@@ -9,6 +9,7 @@ from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto.records.columnar import Records
 
 from rocketsim_client import Cluster, Message, MessageQueue, Producer, QueueRange
+from rocketsim_client.cluster import newest_offsets
 from rocketsim_client.errors import (
     BadAnswer,
     BrokerNotExist,
@@ -22,6 +23,7 @@ from rocketsim_client.errors import (
 )
 from rocketsim_client.model import GetMessageStatus
 from rocketsim_client.transport.channels import Channels
+from rocketsim_client.transport.transport import OffsetsAnswer
 from tests.support.fake_broker import Answer, Hang, Refuse
 from tests.support.polling import wait_until
 
@@ -288,3 +290,19 @@ def test_a_suggested_slave_that_is_not_there_is_not_asked_about_each_time(cluste
     for _ in range(5):
         assert reader.ask("T", "broker-a", lambda member: member.broker_id, broker_id=1) == 0
     assert len(cluster.route_calls) == before
+
+
+def offsets(broker_id, *entries):
+    """Of a broker: (topic, queue id, offset, generation) each."""
+    return OffsetsAnswer(
+        [entry[:3] for entry in entries], broker_id, generations=[generation for *_, generation in entries]
+    )
+
+
+def test_of_several_slaves_the_newest_offset_counts_and_of_a_master_its_own():
+    behind = offsets(1, ("T", 0, 5, 0), ("T", 1, 9, 0), ("T", 2, -1, 0), ("T", 3, 4, 0))
+    ahead = offsets(2, ("T", 0, 7, 0), ("T", 1, 2, 1), ("T", 2, 3, 0), ("T", 3, -1, 1))
+    newest = {("T", 0): 7, ("T", 1): 2, ("T", 2): 3, ("T", 3): -1}  # a reset, and a deletion, made two of them lower
+    assert newest_offsets([behind, ahead]) == newest_offsets([ahead, behind]) == newest
+    assert newest_offsets([behind, offsets(0, ("T", 0, 6, 0))]) == {("T", 0): 6}
+    assert newest_offsets([OffsetsAnswer([("T", 0, 5)], 1), OffsetsAnswer([("T", 0, 6)], 2)]) == {("T", 0): 6}

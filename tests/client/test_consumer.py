@@ -3,6 +3,7 @@
 import threading
 import time
 
+import grpc
 import numpy as np
 import pytest
 from rocketsim_proto import broker_pb2 as pb
@@ -240,6 +241,21 @@ def test_an_offset_that_only_a_slave_was_asked_for_and_lacks_is_not_said_to_be_n
     wait_until(lambda: len(consumer.cluster.route("T", fresh=True).addresses("broker-a")) == 2, "the master")
     wait_until(lambda: not consumer.cluster.bad_addresses(), "the master is asked again")
     assert consumer.committed_all(asked) == {asked[0]: 1, asked[1]: -1, other: -1}
+
+
+def test_while_the_master_is_gone_all_slaves_are_asked_for_an_offset_and_the_newest_counts(cluster, consumer):
+    slaves = [slave(cluster), cluster.start("broker-a", 2)]
+    cluster.stop("broker-a")
+    for offsets in ((5, 7), (7, 5)):
+        for broker, offset in zip(slaves, offsets, strict=True):
+            answer = pb.QueryOffsetsResponse(broker_id=broker.broker_id)
+            answer.entries.add(topic="T", queue_id=QUEUE.queue_id, offset=offset)
+            broker.script["QueryOffsets"].append(Answer(answer))
+        assert consumer.committed(QUEUE) == 7
+    answer.entries[0].offset = 5
+    slaves[0].script["QueryOffsets"].append(Refuse("1", grpc.StatusCode.UNAVAILABLE, "not now"))
+    slaves[1].script["QueryOffsets"].append(Answer(answer))
+    assert consumer.committed(QUEUE) == 5  # of those that answer
 
 
 def test_a_master_that_refuses_for_now_has_its_slave_take_the_commit(filled, consumer):

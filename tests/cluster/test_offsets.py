@@ -2,8 +2,11 @@
 
 import pytest
 
-from rocketsim_client import CommitStatus
+from rocketsim_client import Admin, Cluster, CommitStatus, MessageQueue, PullConsumer
+from rocketsim_source.options.source_options import source_options
+from rocketsim_source.source_cluster import ClientCluster
 from tests.support.polling import wait_until
+from tests.support.tcp_proxy import TcpProxy
 
 pytestmark = pytest.mark.cluster
 
@@ -83,3 +86,43 @@ def test_offsets_of_both_sides_merge_forward(processes, namesrv, alone):
             lambda broker=broker: [broker.committed("g", "T", queue) for queue in (0, 1)] == [40, 30],
             f"{broker.process.name} has the higher of each",
         )
+
+
+def test_the_slave_that_has_a_commit_is_heard_when_the_master_is_lost_and_another_slave_is_behind(
+    processes, namesrv, alone
+):
+    """COMMIT_OK of a SYNC_MASTER is on one of its slaves; the one that was cut off is the first to be asked."""
+    keys = {"brokerRole": "SYNC_MASTER", "haHousekeepingInterval": 2000, "haSendHeartbeatInterval": 500}
+    master = processes.start_broker("broker-a", 0, namesrv, **keys)
+    with TcpProxy(master.address) as wire:
+        slave_keys = keys | {"brokerRole": "SLAVE"}
+        behind = processes.start_broker("broker-a", 1, namesrv, **slave_keys, haMasterAddress=wire.address)
+        ahead = processes.start_broker("broker-a", 2, namesrv, **slave_keys)
+        alone(master).update_topic("T")
+        alone(master).wait_for_slaves(2)
+        for slave in (behind, ahead):
+            alone(slave).wait_for_topic("T")
+        alone(master).put("T", *(b"%d" % number for number in range(10)))
+        assert alone(master).commit("g", "T", {0: 5}) is CommitStatus.COMMIT_OK
+        for slave in (behind, ahead):
+            wait_until(lambda slave=slave: alone(slave).committed("g", "T") == 5, "both slaves have it")
+        wire.cut()
+        wait_until(lambda: [slave.broker_id for slave in alone(master).ha_status().slaves] == [2], "slave 1 is lost")
+        assert alone(master).commit("g", "T", {0: 7}) is CommitStatus.COMMIT_OK
+        assert (alone(behind).committed("g", "T"), alone(ahead).committed("g", "T")) == (5, 7)
+        queue = MessageQueue("T", "broker-a", 0)
+        static = {"topic": "T", "brokers": f"broker-a=0@{master.address},1@{behind.address},2@{ahead.address}"}
+        master.kill()
+
+        with Cluster(namesrv.address) as cluster, PullConsumer(namesrv.address, "g") as consumer:
+            assert cluster.committed("g", [queue]) == {queue: 7}
+            assert consumer.committed(queue) == 7
+        source = ClientCluster.open(source_options(static, streaming=True).connection)
+        assert source.committed("g", [queue]).offsets == {queue: 7}
+        source.close()
+        with Admin(namesrv.address) as admin:
+            places = {entry.queue: (entry.consumer_offset, entry.broker_id) for entry in admin.consumer_progress("g")}
+            assert places[queue] == (7, 2)
+        ahead.kill()
+        with Cluster(namesrv.address) as cluster:
+            assert cluster.committed("g", [queue]) == {queue: 5}  # as the documents say: the best of those that answer

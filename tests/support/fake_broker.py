@@ -241,7 +241,9 @@ class FakeBroker(BrokerServicer):
         return answer
 
     def QueryOffsets(self, request, context):
-        self._told("QueryOffsets", request, context)
+        order = self._told("QueryOffsets", request, context)
+        if isinstance(order, Answer):
+            return order.response
         answer = pb.QueryOffsetsResponse(broker_id=self.broker_id)
         for queue in request.queues:
             offset = self.store.offsets.get((request.consumer_group, queue.topic, queue.queue_id), -1)
