@@ -68,7 +68,16 @@ class BrokerConfig:
 
     # --- where it is -----------------------------------------------------------------------------------------------
     namesrv_addr: str = key("", "name servers, `host:port;host:port`; empty: none, clients cannot find this broker")
-    listen_port: int = key(10911, "the one port, for clients, slaves and operators; 0: any free one", low=0, high=65535)
+    listen_port: int = key(
+        10911, "the port for our own clients, slaves and operators; 0: any free one", low=0, high=65535
+    )
+    grpc_server_port: int = key(
+        8081,
+        "the port for RocketMQ 5's clients, open while this broker is a master that takes writes; 0: any free one, "
+        "-1: none",
+        low=-1,
+        high=65535,
+    )
     # Loopback, because nothing is authenticated: opening it to a network must be somebody's decision.
     bind_address: str = key("127.0.0.1", "the address listened on; loopback unless said otherwise")
     broker_ip1: str = key("", "the address told to others, `bindAddress` by default", name="brokerIP1")
@@ -252,6 +261,11 @@ class BrokerConfig:
     @property
     def address_path(self) -> Path:
         return self.address_file or self.store_path_root_dir / "rocketsim" / "address"
+
+    @property
+    def grpc_address_path(self) -> Path:
+        """Written with `host:port` whenever the port for RocketMQ 5's clients is opened."""
+        return self.address_path.with_name(self.address_path.name + ".grpc")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,6 +62,11 @@ from broker_service.store.json_file import JsonFile
 from broker_service.store.message_store import MessageStore
 from broker_service.store.offset_journal import LogPoint, OffsetJournal
 from broker_service.tasks import OwnedTasks
+from broker_service.v2.client_streams import ClientStreams
+from broker_service.v2.port import Port as V2Port
+from broker_service.v2.routing import Routing
+from broker_service.v2.sends import SendPath
+from broker_service.v2.servicer import V2Servicer
 
 logger = logging.getLogger(__name__)
 
@@ -136,6 +141,7 @@ class BrokerNode:
         self._make_broker(store_host)
         self._make_replication()
         self.health = await add_services(server, self._services())
+        self._make_v2()
         if self.config.metrics_port:
             self._serve_metrics()
         self.flusher.start()
@@ -144,6 +150,7 @@ class BrokerNode:
         self.tasks.own("leadership", self.leadership.run())
         self.tasks.own("registration", self.registration.run())
         self.tasks.own("roll-call", self.roll_call.run())
+        self.tasks.own("v2-port", self.v2_port.run())
         for name, work in self.periodic.loops():
             self.tasks.own(name, work)
 
@@ -207,8 +214,13 @@ class BrokerNode:
     def _make_replication(self) -> None:
         config, store = self.config, self.store
         facts = asyncio.Event()
+
+        def notify() -> None:
+            facts.set()
+            self.v2_port.notify()
+
         link = ReplicationLink(
-            self.broker, self.metadata, self.schedule, self._role_file, facts.set, lambda: self.leadership
+            self.broker, self.metadata, self.schedule, self._role_file, notify, lambda: self.leadership
         )
         identity = Identity(
             cluster_name=config.broker_cluster_name,
@@ -247,7 +259,9 @@ class BrokerNode:
             open_channel=self.machine.network.open_channel,
             chance=self.machine.chance,
         )
-        membership = self.membership = Membership(self.broker, self.address, fence=link.fenced, notify=facts.set)
+        membership = self.membership = Membership(
+            self.broker, self.address, v2_address=lambda: self.v2_port.address, fence=link.fenced, notify=notify
+        )
         self.registration = Registration(
             config.name_servers,
             period_s=config.register_name_server_period / 1000,
@@ -285,7 +299,7 @@ class BrokerNode:
 
     def _services(self) -> list[Service]:
         taken, given = Traffic(), Traffic()
-        commits, lookup = Commits(self.broker), QueueLookup(self.broker)
+        commits, lookup = self.commits, self.lookup = Commits(self.broker), QueueLookup(self.broker)
         access = ReadAccess(self.broker, commits)
         self.puts = PutPath(self.broker, taken)
         self.pulls = PullPath(self.broker, access, commits, given)
@@ -315,6 +329,26 @@ class BrokerNode:
             AdminServicer(self.broker, operations, self.status, lookup),
         )
 
+    def _make_v2(self) -> None:
+        streams = ClientStreams()
+        self.v2_routing = Routing(self.broker, self.machine.network.open_channel)
+        servicer = V2Servicer(
+            self.broker,
+            sends=SendPath(self.broker, self.puts),
+            routing=self.v2_routing,
+            commits=self.commits,
+            queues=self.lookup,
+            streams=streams,
+        )
+        self.v2_port = V2Port(
+            self.broker,
+            servicer,
+            streams,
+            self.machine,
+            self.config.grpc_address_path,
+            changed=self.registration.notify,
+        )
+
     def _serve_metrics(self) -> None:
         self.metrics.picture()
         try:
@@ -331,7 +365,7 @@ class BrokerNode:
         await self.health.enter_graceful_shutdown()
         await self.registration.unregister()
         self.broker.long_polling.close()
-        stopping = asyncio.ensure_future(self.server.stop(GRACE_S))
+        stopping = asyncio.gather(self.server.stop(GRACE_S), self.v2_port.close(GRACE_S))
         try:
             async with asyncio.timeout(DRAIN_S):
                 await self.puts.drained()
@@ -344,6 +378,8 @@ class BrokerNode:
         self.replication_master.disconnect("this broker is stopping")
         await stopping
         await self.tasks.cancel()
+        await self.v2_port.close(0)  # if it was about to open
+        await self.v2_routing.close()
         await self.periodic.finish()
         self.metrics.close()
         await self.flusher.close()
@@ -385,6 +421,7 @@ class BrokerNode:
     # --- what happens -----------------------------------------------------------------------------------------------
 
     def _opened(self) -> None:
+        self.v2_port.notify()
         self.tasks.own("schedule", self.schedule.run())
         self.registration.notify()
 
@@ -397,6 +434,7 @@ class BrokerNode:
         self.broker.failure = str(failure)
         logger.critical("%s: takes no more writes", failure)
         self.acknowledgements.abandon()
+        self.v2_port.notify()
         self.registration.notify()
 
 

@@ -29,10 +29,12 @@ class Network:
         """A channel that its opener closes; it connects with the first call."""
         return grpc.aio.insecure_channel(address, options=options)
 
-    def listen(self, bind_address: str, port: int, max_message_bytes: int) -> tuple[grpc.aio.Server, int]:
-        """A server that is bound and not started, and its port: `port` itself unless that is 0."""
+    def listen(
+        self, bind_address: str, port: int, max_message_bytes: int, key: str = "listenPort"
+    ) -> tuple[grpc.aio.Server, int]:
+        """A server that is bound and not started, and its port: `port`, the value of `key`, itself unless that is 0."""
         server = build_server(max_message_bytes)
-        return server, bind(server, bind_address, port)
+        return server, bind(server, bind_address, port, key)
 
 
 class Service(NamedTuple):
@@ -80,7 +82,7 @@ def build_server(max_message_bytes: int) -> grpc.aio.Server:
     )
 
 
-def bind(server: grpc.aio.Server, bind_address: str, port: int) -> int:
+def bind(server: grpc.aio.Server, bind_address: str, port: int, key: str) -> int:
     """The port that was got; `port` itself unless that is 0."""
     try:
         bound_port = server.add_insecure_port(host_port(bind_address, port))
@@ -88,7 +90,7 @@ def bind(server: grpc.aio.Server, bind_address: str, port: int) -> int:
         bound_port = 0
     if bound_port == 0:
         raise ConfigError(
-            f"listenPort={port}: cannot listen on {host_port(bind_address, port)}; "
+            f"{key}={port}: cannot listen on {host_port(bind_address, port)}; "
             "is another process using the port, and is bindAddress an address of this machine?"
         )
     return bound_port

@@ -6,6 +6,7 @@ beside it in the same process.
 
 import contextlib
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -38,19 +39,33 @@ def end_in_order() -> None:
         signal.signal(number, signal.default_int_handler)
 
 
-def pair_properties(pair: int, *, sync: bool) -> list[dict[str, str]]:
-    """Master and slave of the pair with this number (0: broker-a), in RocketMQ's keys."""
+def pair_properties(pair: int, *, sync: bool, grpc_port: int = -1) -> list[dict[str, str]]:
+    """Master and slave of the pair with this number (0: broker-a), in RocketMQ's keys.
+
+    `grpc_port`: the port for RocketMQ 5's clients, the same for both: only the master opens it.  -1: none.
+    """
     name = f"broker-{chr(ord('a') + pair)}" if pair < 26 else f"broker-{pair}"
     shared = {
         "brokerClusterName": "DefaultCluster",
         "brokerName": name,
         "flushDiskType": "ASYNC_FLUSH",
         "slaveReadEnable": "true",
+        "grpcServerPort": str(grpc_port),
         **LAPTOP,
     }
     master = {**shared, "brokerId": "0", "brokerRole": "SYNC_MASTER" if sync else "ASYNC_MASTER"}
     slave = {**shared, "brokerId": "1", "brokerRole": "SLAVE"}
     return [master, slave]
+
+
+def free_port(preferred: int) -> int:
+    """`preferred` if nobody listens there, else any."""
+    for port in (preferred, 0):
+        with contextlib.suppress(OSError), socket.socket() as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind(("127.0.0.1", port))
+            return int(trial.getsockname()[1])
+    raise Trouble("there is no free port on 127.0.0.1")
 
 
 class ServerProcess:

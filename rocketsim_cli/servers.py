@@ -9,12 +9,14 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from rocketsim_cli.local_cluster import LocalCluster, end_in_order, pair_properties
+from rocketsim_cli.local_cluster import LocalCluster, end_in_order, free_port, pair_properties
 from rocketsim_cli.tables import console
 
 ConfigFile = Annotated[
     Path, typer.Option("-c", "--config", help="A .properties file in RocketMQ's keys.", exists=True, dir_okay=False)
 ]
+
+GRPC_PORT = 8081  # of RocketMQ's proxy
 
 
 def namesrv(config: ConfigFile) -> None:
@@ -47,12 +49,17 @@ def up(
     with ExitStack() as parts:
         if folder is None:
             folder = Path(parts.enter_context(tempfile.TemporaryDirectory(prefix="rocketsim-")))
-        brokers = [properties for pair in range(pairs) for properties in pair_properties(pair, sync=sync)]
+        grpc_ports = [free_port(GRPC_PORT + pair) for pair in range(pairs)]
+        brokers = [
+            properties
+            for pair, grpc_port in enumerate(grpc_ports)
+            for properties in pair_properties(pair, sync=sync, grpc_port=grpc_port)
+        ]
         cluster = parts.enter_context(LocalCluster(folder.absolute(), brokers))
         try:
             cluster.start(say)
             _make_topic(cluster, topic)
-            say(_welcome(cluster, topic), markup=False)
+            say(_welcome(cluster, topic, grpc_ports[0]), markup=False)
             _watch(cluster, say)
         except KeyboardInterrupt:
             say("stopping …")
@@ -81,7 +88,7 @@ def _make_topic(cluster: LocalCluster, topic: str) -> None:
             admin.update_topic(topic, read_queue_nums=4, write_queue_nums=4, broker_addr=server.address)
 
 
-def _welcome(cluster: LocalCluster, topic: str) -> str:
+def _welcome(cluster: LocalCluster, topic: str, grpc_port: int) -> str:
     name_server = cluster.name_server
     return f"""
 The cluster is up: name server {name_server}, logs and stores in {cluster.folder}. Ctrl-C ends it.
@@ -90,6 +97,7 @@ The cluster is up: name server {name_server}, logs and stores in {cluster.folder
   rocketsim consume -n {name_server} -t {topic} -g people
   rocketsim admin clusterList -n {name_server}
 
+RocketMQ 5's clients: endpoints 127.0.0.1:{grpc_port} (docs/clients.md).
 Paste into pyspark, or a script:
 
 {snippet(name_server, topic)}"""

@@ -10,7 +10,7 @@ A member goes when its connection does, when it unregisters, or when it has been
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from broker_service.model import MASTER_ID
 
@@ -24,6 +24,7 @@ class TopicQueues:
     read_queue_nums: int
     write_queue_nums: int
     perm: int
+    message_type: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,7 @@ class Registration:
     topics: Mapping[str, TopicQueues] = field(default_factory=dict)
     broker_permission: int = PERM_READ | PERM_WRITE
     writable: bool = True
+    v2_address: str = ""
     wire_version: int = 0
 
 
@@ -73,9 +75,13 @@ class BrokerSet:
         if queues is None or not self.members:
             return None
         perm = queues.perm & (self.permission | 1)  # bit 0 is TBW102's "may be inherited"
-        return TopicQueues(
-            queues.read_queue_nums, queues.write_queue_nums, perm if self.is_writable else perm & ~PERM_WRITE
-        )
+        return replace(queues, perm=perm if self.is_writable else perm & ~PERM_WRITE)
+
+    @property
+    def v2_address(self) -> str:
+        """Where the master takes the calls of RocketMQ 5's clients; empty: nowhere."""
+        master = self.members.get(MASTER_ID)
+        return master.registration.v2_address if master is not None else ""
 
 
 class RouteTable:

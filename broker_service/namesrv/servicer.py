@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 from rocketsim_proto import namesrv_pb2, namesrv_pb2_grpc
+from rocketsim_proto.reserved import MESSAGE_TYPE
 from rocketsim_proto.versions import WIRE, too_new
 
 from broker_service import rpc_errors
@@ -111,6 +112,7 @@ class NamesrvServicer(namesrv_pb2_grpc.NameServerServicer):
                     read_queue_nums=queues.read_queue_nums,
                     write_queue_nums=queues.write_queue_nums,
                     perm=queues.perm,
+                    message_type=queues.message_type,
                 )
                 for name, queues in route.items()
             ],
@@ -172,7 +174,9 @@ class RegistrationStream:
         topics_version = (version.timestamp, version.counter, version.state_version)
         if topics_version != self._topics_version:  # else the topics are those of the last message
             self._topics = {
-                topic.topic_name: TopicQueues(topic.read_queue_nums, topic.write_queue_nums, topic.perm)
+                topic.topic_name: TopicQueues(
+                    topic.read_queue_nums, topic.write_queue_nums, topic.perm, topic.attributes.get(MESSAGE_TYPE, "")
+                )
                 for topic in request.topics
             }
             self._topics_version = topics_version
@@ -186,12 +190,14 @@ class RegistrationStream:
             topics=self._topics,
             broker_permission=request.broker_permission,
             writable=request.writable,
+            v2_address=request.v2_address,
             wire_version=request.wire_version,
         )
 
     def is_news(self, told: Registration, refused: str) -> bool:
         """Whether to log: one line when something other than the end offset changes, not one every 30 s."""
-        facts = (told.broker_name, told.broker_id, told.address, told.epoch, told.writable, len(told.topics), refused)
+        address = told.address, told.v2_address
+        facts = (told.broker_name, told.broker_id, address, told.epoch, told.writable, len(told.topics), refused)
         changed, self._last_logged = facts != self._last_logged, facts
         return changed
 
@@ -230,5 +236,6 @@ def broker_data(name: str, brokers: BrokerSet) -> namesrv_pb2.BrokerData:
         broker_name=name,
         broker_addrs={broker_id: member.registration.address for broker_id, member in brokers.members.items()},
         epoch=brokers.newest_epoch,
+        v2_address=brokers.v2_address,
         wire_version=max((member.registration.wire_version for member in brokers.members.values()), default=0),
     )

@@ -19,3 +19,7 @@ SYSTEM_TOPICS = frozenset(
     }
 )
 SYSTEM_PREFIXES = ("rmq_sys_", "%RETRY%", "%DLQ%")
+
+MESSAGE_TYPE = "message.type"  # the attribute of a topic that says which messages it takes; absent: NORMAL
+# MIXED takes all of them.  RocketMQ has LITE and PRIORITY besides, which are not supported here.
+MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")

@@ -8,6 +8,7 @@ import typer
 from rocketsim_cli.admin.session import facts, open_admin
 from rocketsim_cli.options import AsJson, BrokerAddr, ClusterName, NameServer, OptionalNameServer, Topic, Truth
 from rocketsim_cli.tables import show_json, show_rows, when
+from rocketsim_cli.trouble import Trouble
 
 if TYPE_CHECKING:
     from rocketsim_client import Admin, TopicConfig
@@ -36,10 +37,20 @@ def update_topic(
     ] = None,
     perm: Annotated[int | None, typer.Option("-p", "--perm", help="2: write, 4: read, 6: both.", min=1)] = None,
     order: Annotated[Truth | None, typer.Option("-o", "--order", help="An ordered topic.")] = None,
+    attributes: Annotated[
+        str | None,
+        typer.Option(
+            "-a",
+            "--attributes",
+            help="Attributes to set and to delete, as in +message.type=FIFO,-other. "
+            "message.type, for RocketMQ 5's clients: NORMAL, FIFO, DELAY, TRANSACTION or MIXED.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a topic, or change it; what is not given stays as it is."""
     rows = []
+    changes = attribute_changes(attributes or "")
     with open_admin(name_server, broker_addr) as admin:
         for address in admin.masters(broker_addr, cluster):
             config = _present(admin, address, topic)
@@ -56,12 +67,25 @@ def update_topic(
                 write_queue_nums=config.write_queue_nums,
                 perm=config.perm,
                 order=config.order,
-                attributes=config.attributes,
+                attributes={
+                    name: value for name, value in {**config.attributes, **changes}.items() if value is not None
+                },
                 broker_addr=address,
             )
             rows += [{"brokerAddr": at, **facts(one)} for at, one in done.items()]
-    columns = ("brokerAddr", "topicName", "readQueueNums", "writeQueueNums", "perm", "order")
+    columns = ("brokerAddr", "topicName", "readQueueNums", "writeQueueNums", "perm", "order", "attributes")
     show_rows(columns, rows, as_json=as_json)
+
+
+def attribute_changes(text: str) -> dict[str, str | None]:
+    """`+a=1,-b` as mqadmin takes it: name -> value, or None to delete it."""
+    changes: dict[str, str | None] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = part[1:].partition("=")
+        if not name or part[0] not in "+-" or (part[0] == "+") != bool(equals and value):
+            raise Trouble(f"attributes {text!r}: {part!r} is neither +name=value nor -name")
+        changes[name] = value or None
+    return changes
 
 
 def _present(admin: "Admin", address: str, topic: str) -> "TopicConfig":

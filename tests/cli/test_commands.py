@@ -145,6 +145,13 @@ def test_topics_are_made_changed_listed_and_deleted(pair):
     assert [(one["readQueueNums"], one["writeQueueNums"], one["perm"]) for one in made] == [(3, 2, 6)]
     changed = pair.admin("updateTopic", "-t", "Made", "-p", "4", "-c", "DefaultCluster")
     assert [(one["readQueueNums"], one["writeQueueNums"], one["perm"]) for one in changed] == [(3, 2, 4)]
+    typed = pair.admin("updateTopic", "-t", "Made", "-a", "+message.type=FIFO", "-b", pair.master.address)
+    assert typed[0]["attributes"] == {"message.type": "FIFO"}
+    assert "message.type=SWIFT" in trouble("admin", "updateTopic", *pair.n, "-t", "Made", "-a", "+message.type=SWIFT")
+    for wrong in ("message.type=FIFO", "+message.type", "-message.type=FIFO", "+=x"):
+        assert "+name=value" in trouble("admin", "updateTopic", *pair.n, "-t", "Made", "-a", wrong)
+    untyped = pair.admin("updateTopic", "-t", "Made", "-a", "-message.type", "-b", pair.master.address)
+    assert untyped[0]["attributes"] == {}
     wait_until(lambda: {"topic": "Made"} in pair.admin("topicList"), "the name server knows the topic")
     queues = [{"brokerName": "broker-a", "readQueueNums": 3, "writeQueueNums": 2, "perm": 4}]
     wait_until(lambda: pair.admin("topicRoute", "-t", "Made")[0]["queueDatas"] == queues, "and its change")

@@ -107,6 +107,7 @@ BROKER_KEYS = {
     "flushDiskType": "cluster/test_acknowledgement::test_an_ok_means_what_the_mode_says",
     "namesrvAddr": "broker/test_each_key::test_name_servers_hear_its_names",
     "listenPort": "broker/test_process::test_a_port_that_is_taken_is_named_and_the_store_let_go",
+    "grpcServerPort": "v2/test_port::test_a_port_that_is_taken_is_said_once_and_tried_again",
     "bindAddress": "broker/test_each_key::test_bind_address",
     "brokerIP1": "broker/test_process::test_its_addresses_ip_is_what_records_keep",
     "haMasterAddress": "broker/test_leadership::test_a_slave_with_a_configured_master_follows_it_without_a_name_server",

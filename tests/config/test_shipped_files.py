@@ -25,6 +25,12 @@ def test_two_pairs_and_their_name_server_fit_on_one_machine(folder, master_role,
         "broker-b": 10931,
         "broker-b-s": 10941,
     }
+    assert {name: config.grpc_server_port for name, config in brokers.items()} == {
+        "broker-a": 8081,
+        "broker-a-s": 8081,
+        "broker-b": 8082,
+        "broker-b-s": 8082,
+    }
     assert len({config.store_path_root_dir for config in brokers.values()}) == 4
     assert len({config.mapped_file_size_commit_log for config in brokers.values()}) == 1
     for name, config in brokers.items():

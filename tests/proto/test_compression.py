@@ -1,3 +1,4 @@
+import gzip
 import zlib
 from typing import Any
 
@@ -29,6 +30,10 @@ def test_a_body_is_unpacked_by_the_type_in_its_flag(kind: int) -> None:
 
 def test_a_body_without_a_type_is_zlib_as_older_clients_wrote_it() -> None:
     assert decompress(PACKED[ZLIB], 1, len(BODY)) == BODY
+
+
+def test_a_body_without_a_type_may_be_gzip_as_rocketmqs_proxy_wrote_it() -> None:
+    assert decompress(gzip.compress(b"hello"), 1) == b"hello"
 
 
 @pytest.mark.parametrize("kind", PACKED)

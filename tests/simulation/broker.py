@@ -94,6 +94,7 @@ class Broker:
             "broker_name": "broker-a",
             "broker_id": 0 if self.is_master else max(1, self.broker_id) if self.broker_id else 9,
             "listen_port": PORT,
+            "grpc_server_port": -1,
             "bind_address": self.host,
             "store_path_root_dir": self.root,
             "mapped_file_size_commit_log": LOG_FILE,

@@ -32,6 +32,7 @@ def small_config(root: Path, **keys: Any) -> BrokerConfig:
     small: dict[str, Any] = {
         "broker_name": "broker-a",
         "listen_port": 0,
+        "grpc_server_port": -1,
         "store_path_root_dir": root,
         "mapped_file_size_commit_log": 1 << 20,
         "mapped_file_size_consume_queue": 20 * 1000,

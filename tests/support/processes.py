@@ -16,7 +16,7 @@ import os
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 
@@ -45,6 +45,14 @@ class ServerProcess(local_cluster.ServerProcess):
         super().__init__(name, kind, keys, folder)
         self.root = ROOT  # the checkout whose code runs: this one, or an older version
         self.environment: dict[str, str] = {}  # in addition to this process's own
+
+    def launch(self, **keys: object) -> Self:
+        """An older version does not know the port for RocketMQ 5's clients."""
+        if self._kind == "broker" and self.root == ROOT:
+            self.keys.setdefault("grpcServerPort", -1)
+        elif self.root != ROOT:
+            self.keys.pop("grpcServerPort", None)
+        return super().launch(**keys)
 
     def options(self) -> dict[str, Any]:
         code = f"{self.root}{os.pathsep}{self.root / 'proto'}"

@@ -25,13 +25,22 @@ ASK_AGAIN_S = 0.5
 
 
 class Membership:
-    """`fence` hears of every epoch that others name, `notify` that a fact has changed."""
+    """`fence` hears of every epoch that others name, `notify` that a fact has changed.  `v2_address` is that of the
+    port for RocketMQ 5's clients now; empty: closed.
+    """
 
     def __init__(
-        self, broker: Broker, address: str, *, fence: Callable[[int, str], None], notify: Callable[[], None]
+        self,
+        broker: Broker,
+        address: str,
+        *,
+        v2_address: Callable[[], str],
+        fence: Callable[[int, str], None],
+        notify: Callable[[], None],
     ) -> None:
         self._broker = broker
         self._address = address
+        self._v2_address = v2_address
         self._fence = fence
         self._notify = notify
         self._refusals: dict[str, str] = {}
@@ -50,6 +59,7 @@ class Membership:
             topics=[topic_to_proto(topic) for topic in topics],
             broker_permission=broker.config.broker_permission,
             writable=broker.takes_clients_writes,
+            v2_address=self._v2_address(),
             wire_version=WIRE,
         )
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rocketsim_proto.reserved import DEFAULT_TOPIC, SCHEDULE_TOPIC
+from rocketsim_proto.reserved import DEFAULT_TOPIC, MESSAGE_TYPE, MESSAGE_TYPES, SCHEDULE_TOPIC
 
 from broker_service.broker.metadata.config_table import ConfigTable, JsonStore
 from broker_service.broker.metadata.names import check_topic_name, is_system_topic, refuse_system_topic
@@ -29,6 +29,11 @@ class TopicConfig:
     @property
     def name(self) -> str:
         return self.topic_name
+
+    @property
+    def message_type(self) -> str:
+        """What RocketMQ 5's clients may send to it: one of MESSAGE_TYPES."""
+        return self.attributes.get(MESSAGE_TYPE, "") or MESSAGE_TYPES[0]
 
 
 class TopicTable(ConfigTable[TopicConfig]):
@@ -86,6 +91,10 @@ class TopicTable(ConfigTable[TopicConfig]):
                 raise InvalidParameter(f"topic {topic.name}: {what}={nums}; 1 to {MAX_QUEUE_NUMS}")
         if topic.perm not in (PERM_WRITE, PERM_READ, PERM_READ | PERM_WRITE):
             raise InvalidParameter(f"topic {topic.name}: perm={topic.perm}; 2 write, 4 read, 6 both")
+        if topic.message_type not in MESSAGE_TYPES:
+            raise InvalidParameter(
+                f"topic {topic.name}: {MESSAGE_TYPE}={topic.message_type}; one of {', '.join(MESSAGE_TYPES)}"
+            )
         self.put(topic, now_ms)
         return topic
 

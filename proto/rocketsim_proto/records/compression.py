@@ -1,9 +1,10 @@
 """Unpacks bodies that a producer compressed, never to more than the reader allows.  Pure.
 
 The type is in bits 8 to 10 of the system flag (`record.SYS_FLAG_COMPRESSION_TYPE`); 0 is ZLIB, as older clients wrote
-it.  Arrow's codecs read what RocketMQ writes (LZ4 frames and ZSTD), and read them as streams: a bounded read is all the
-memory that a hostile body gets.  A few KB can claim to be gigabytes, and honest bodies that repeat themselves shrink a
-thousandfold: no ratio tells them apart, only what comes out is capped, at `limits.MAX_BODY_BYTES`.
+it, or GZIP, as RocketMQ's proxy writes it: the first bytes tell which.  Arrow's codecs read what RocketMQ writes (LZ4
+frames and ZSTD), and read them as streams: a bounded read is all the memory that a hostile body gets.  A few KB can
+claim to be gigabytes, and honest bodies that repeat themselves shrink a thousandfold: no ratio tells them apart, only
+what comes out is capped, at `limits.MAX_BODY_BYTES`.
 """
 
 import zlib
@@ -40,7 +41,7 @@ def decompress(body: bytes, sys_flag: int, max_size: int = MAX_BODY_BYTES) -> by
 
 
 def _inflate(body: bytes, limit: int) -> bytes:
-    stream = zlib.decompressobj()
+    stream = zlib.decompressobj(zlib.MAX_WBITS | 32)  # of either form
     unpacked = stream.decompress(body, limit)
     if len(unpacked) < limit and not stream.eof:
         raise zlib.error("cut short")

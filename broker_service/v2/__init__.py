@@ -1,0 +1,9 @@
+"""The calls of RocketMQ 5's official clients, gRPC `apache.rocketmq.v2`, on a port of their own over the same broker.
+
+    port ─► servicer ─► routing (asks name servers) ─► route
+                     ─► sends ─► sent_message ─► message_rules
+                     ─► client_streams, settings, offsets
+    status, names: known to all of them
+
+A call is answered with gRPC's OK and a status inside, whatever becomes of it: the clients want it so.
+"""

@@ -1,0 +1,150 @@
+"""What a client may send, as RocketMQ's proxy checks it: what is refused, with which code and text.  Pure."""
+
+import re
+
+from google.protobuf.timestamp_pb2 import Timestamp
+from rocketmq_v2 import definition_pb2 as pb
+
+from broker_service.v2.status import Refused
+
+MAX_USER_PROPERTIES = 128
+MAX_PROPERTIES_BYTES = 16_384  # keys, tag and user properties together
+MAX_MESSAGE_GROUP_BYTES = 63
+MAX_MESSAGE_ID_BYTES = 1024
+MAX_DELAY_MS = 24 * 3_600_000
+MAX_RECOVERY_S = 3_600
+_END_OF_TIME_S = 253_402_300_800  # the year 10000, where protobuf's times end
+
+# RocketMQ's MessageConst: not for users to set, and not shown to them as properties of theirs.
+RESERVED_PROPERTIES = frozenset(
+    "KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET BUYER_ID "
+    "ORIGIN_MESSAGE_ID TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG RECONSUME_TIME MSG_REGION UNIQ_KEY EXTEND_UNIQ_INFO "
+    "MAX_RECONSUME_TIMES CONSUME_START_TIME POP_CK POP_CK_OFFSET 1ST_POP_TIME TRAN_PREPARED_QUEUE_OFFSET DUP_INFO "
+    "TRACE_ON INSTANCE_ID CORRELATION_ID REPLY_TO_CLIENT TTL ARRIVE_TIME PUSH_REPLY_TIME CLUSTER MSG_TYPE "
+    "INNER_MULTI_QUEUE_OFFSET _SYS_MSG_PRIORITY_ __CRC32# __LITE_TOPIC __BORNHOST BORN_TIMESTAMP ORIGIN_GROUP "
+    "DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_OUT_MS "
+    "TIMER_DEL_UNIQKEY TIMER_DELAY_LEVEL TIMER_DELAY_MS TIMER_DELAY_SEC TIMER_DELIVER_MS".split()
+)
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def check(message: pb.Message, max_body_size: int, now_ms: int) -> None:
+    """Raises Refused with what is wrong; the topic's name and type are checked elsewhere."""
+    system = message.system_properties
+    if not message.body:
+        raise Refused(pb.MESSAGE_BODY_EMPTY, "message body cannot be empty")
+    if len(message.body) > max_body_size:
+        raise Refused(pb.MESSAGE_BODY_TOO_LARGE, f"message body cannot exceed the max {max_body_size}")
+    _check_id(system.message_id)
+    _check_tag(system.tag)
+    for key in system.keys:
+        _check_text(key, pb.ILLEGAL_MESSAGE_KEY, "key")
+    _check_group(system.message_group)
+    _check_properties(message)
+    if _CONTROL.search(system.trace_context) or _CONTROL.search(system.born_host):
+        raise Refused(pb.BAD_REQUEST, "trace context and born host cannot contain control character")
+    if system.HasField("delivery_timestamp"):
+        _check_delivery_time(system.delivery_timestamp, now_ms)
+    if system.orphaned_transaction_recovery_duration.seconds > MAX_RECOVERY_S:
+        raise Refused(pb.BAD_REQUEST, f"orphaned transaction recovery duration is above the max {MAX_RECOVERY_S} s")
+    if system.HasField("priority") and system.priority < 0:
+        raise Refused(pb.BAD_REQUEST, f"priority {system.priority} is negative")
+
+
+def type_of(message: pb.Message) -> pb.MessageType:
+    """What a message is, by what it carries and in RocketMQ's order; only a transaction has to say so."""
+    system = message.system_properties
+    if system.message_type == pb.TRANSACTION:
+        return pb.TRANSACTION
+    if system.HasField("delivery_timestamp"):
+        return pb.DELAY
+    if system.message_group:
+        return pb.FIFO
+    if system.HasField("priority"):
+        return pb.PRIORITY
+    return pb.LITE if system.lite_topic else pb.NORMAL
+
+
+def check_type(message_type: pb.MessageType, of_topic: str) -> None:
+    name = pb.MessageType.Name(message_type)
+    if of_topic not in ("MIXED", name):
+        raise Refused(
+            pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+            f"TopicMessageType validate failed, the expected type is {of_topic}, but actual type is {name}",
+        )
+
+
+def is_time(timestamp: Timestamp) -> bool:
+    """A client may send seconds that are none."""
+    return 0 <= timestamp.seconds < _END_OF_TIME_S and 0 <= timestamp.nanos < 1_000_000_000
+
+
+def in_ms(timestamp: Timestamp) -> int:
+    return timestamp.seconds * 1000 + timestamp.nanos // 1_000_000
+
+
+def _check_id(message_id: str) -> None:
+    if not message_id.strip():
+        raise Refused(pb.ILLEGAL_MESSAGE_ID, "message id cannot be null or empty")
+    if len(message_id.encode()) > MAX_MESSAGE_ID_BYTES or _CONTROL.search(message_id):
+        raise Refused(
+            pb.ILLEGAL_MESSAGE_ID,
+            f"message id cannot contain control character or exceed {MAX_MESSAGE_ID_BYTES} bytes",
+        )
+
+
+def _check_tag(tag: str) -> None:
+    """An empty one is none."""
+    if not tag:
+        return
+    _check_text(tag, pb.ILLEGAL_MESSAGE_TAG, "tag")
+    if "|" in tag:
+        raise Refused(pb.ILLEGAL_MESSAGE_TAG, "tag cannot contain '|'")
+
+
+def _check_group(group: str) -> None:
+    if not group:
+        return
+    _check_text(group, pb.ILLEGAL_MESSAGE_GROUP, "message group")
+    if len(group.encode()) > MAX_MESSAGE_GROUP_BYTES:
+        raise Refused(pb.ILLEGAL_MESSAGE_GROUP, f"message group exceeds the max {MAX_MESSAGE_GROUP_BYTES} bytes")
+
+
+def _check_text(text: str, code: pb.Code, what: str) -> None:
+    if not text.strip():
+        raise Refused(code, f"{what} cannot be the char sequence of whitespace")
+    if _CONTROL.search(text):
+        raise Refused(code, f"{what} cannot contain control character")
+
+
+def _check_properties(message: pb.Message) -> None:
+    properties = message.user_properties
+    if len(properties) > MAX_USER_PROPERTIES:
+        raise Refused(
+            pb.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"too many user properties: {len(properties)}, max is {MAX_USER_PROPERTIES}",
+        )
+    system = message.system_properties
+    size = len(system.tag.encode()) + sum(len(key.encode()) for key in system.keys)
+    for name, value in properties.items():
+        if name in RESERVED_PROPERTIES:
+            raise Refused(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property is used by system: {name}")
+        if not name or _CONTROL.search(name) or _CONTROL.search(value):
+            raise Refused(
+                pb.ILLEGAL_MESSAGE_PROPERTY_KEY,
+                f"property {name!r}: neither key nor value can contain control character, nor the key be empty",
+            )
+        size += len(name.encode()) + len(value.encode())
+    if size > MAX_PROPERTIES_BYTES:
+        raise Refused(
+            pb.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"keys, tag and user properties have {size} bytes together, max is {MAX_PROPERTIES_BYTES}",
+        )
+
+
+def _check_delivery_time(timestamp: Timestamp, now_ms: int) -> None:
+    if not is_time(timestamp) or in_ms(timestamp) > now_ms + MAX_DELAY_MS:
+        raise Refused(
+            pb.ILLEGAL_DELIVERY_TIME, f"the delivery time is too far in the future, max is {MAX_DELAY_MS} ms from now"
+        )

@@ -1,0 +1,116 @@
+"""Port: the port for RocketMQ 5's clients, open only while this broker is a master that takes writes.
+
+Those that are given both addresses of a pair connect to whoever listens, so the other one must not.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+from rocketsim_proto.limits import MAX_RPC_BYTES
+
+from broker_service.broker.core.broker import Broker
+from broker_service.broker.core.mastership import Standing
+from broker_service.errors import ConfigError
+from broker_service.machine import Machine
+from broker_service.server import host_port, write_address_file
+from broker_service.v2.client_streams import ClientStreams
+from broker_service.v2.servicer import V2Servicer, add_to_server
+
+logger = logging.getLogger(__name__)
+
+OFF = -1
+TRY_AGAIN_S = 2.0
+CLOSE_GRACE_S = 2.0  # for calls under way when this broker stops being the master
+
+
+class Port:
+    """`changed` hears when `address` has changed."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        servicer: V2Servicer,
+        streams: ClientStreams,
+        machine: Machine,
+        address_file: Path,
+        changed: Callable[[], None],
+    ) -> None:
+        self._broker = broker
+        self._servicer = servicer
+        self._streams = streams
+        self._machine = machine
+        self._address_file = address_file
+        self._changed = changed
+        self._server: grpc.aio.Server | None = None
+        self._port = broker.config.grpc_server_port
+        self._notified = asyncio.Event()
+        self._complained = False
+
+    @property
+    def address(self) -> str:
+        """host:port; empty while it is closed."""
+        return self._servicer.own_address if self._server is not None else ""
+
+    def notify(self) -> None:
+        """Who is master may have changed."""
+        self._notified.set()
+
+    async def run(self) -> None:
+        """Until cancelled; `close` comes after that."""
+        while self._port != OFF:
+            self._notified.clear()
+            failed = False
+            if self._may_be_open and self._server is None:
+                failed = not await self._open()
+            elif not self._may_be_open and self._server is not None:
+                await self.close(CLOSE_GRACE_S)
+                logger.info("the port for RocketMQ 5's clients is closed: %s", self._broker)
+                self._changed()
+            try:
+                async with asyncio.timeout(TRY_AGAIN_S if failed else None):
+                    await self._notified.wait()
+            except TimeoutError:
+                pass
+
+    @property
+    def _may_be_open(self) -> bool:
+        broker = self._broker
+        return broker.mastership.standing is Standing.WRITABLE and not broker.stopping and broker.failure is None
+
+    async def _open(self) -> bool:
+        """False if another process has the port: to be tried again, for it may be the former master on its way out."""
+        config = self._broker.config
+        try:
+            server, port = self._machine.network.listen(
+                config.bind_address, self._port, MAX_RPC_BYTES, key="grpcServerPort"
+            )
+        except ConfigError as error:
+            if not self._complained:
+                logger.error("RocketMQ 5's clients cannot connect, tried again every %g s: %s", TRY_AGAIN_S, error)
+            self._complained = True
+            return False
+        self._complained = False
+        self._port = port  # the same when it opens again
+        add_to_server(self._servicer, server)
+        self._servicer.own_address = host_port(config.advertised_host, port)
+        await server.start()
+        self._server = server
+        try:
+            write_address_file(self._address_file, config.advertised_host, port, self._machine.files)
+        except OSError as error:
+            logger.error("%s is not written: %s", self._address_file, error)
+        logger.info("RocketMQ 5's clients may connect to %s", host_port(config.bind_address, port))
+        self._changed()
+        return True
+
+    async def close(self, grace_s: float) -> None:
+        """No new calls; those under way have `grace_s` to end."""
+        server, self._server = self._server, None
+        if server is not None:
+            stopping = asyncio.ensure_future(server.stop(grace_s))
+            await asyncio.sleep(0)  # it takes no new stream from here on
+            self._streams.close()
+            await stopping

@@ -1,0 +1,122 @@
+"""SendPath: messages of RocketMQ 5's clients into the put path that all messages take."""
+
+from collections.abc import Sequence
+
+from isal import isal_zlib
+from rocketmq_v2 import definition_pb2, service_pb2
+from rocketsim_proto.records import record
+
+from broker_service.broker.core.broker import Broker
+from broker_service.broker.metadata.topics import TopicConfig
+from broker_service.broker.put import PutPath, Send
+from broker_service.model import Appended, PutStatus
+from broker_service.v2 import message_rules, names, sent_message
+from broker_service.v2.queue_choice import Turns, queue_of_group
+from broker_service.v2.status import OK, Refused, status
+
+pb = definition_pb2
+
+# The message is stored, and not as safe as the mode promises: the clients send it again under the same id.
+_STORED_BUT = {
+    PutStatus.FLUSH_DISK_TIMEOUT: pb.MASTER_PERSISTENCE_TIMEOUT,
+    PutStatus.FLUSH_SLAVE_TIMEOUT: pb.SLAVE_PERSISTENCE_TIMEOUT,
+    PutStatus.SLAVE_NOT_AVAILABLE: pb.HA_NOT_AVAILABLE,
+}
+_NOT_YET = {
+    pb.TRANSACTION: "transactional messages",
+    pb.PRIORITY: "messages with a priority",
+    pb.LITE: "lite topics",
+}
+
+
+class SendPath:
+    def __init__(self, broker: Broker, puts: PutPath) -> None:
+        self._broker = broker
+        self._puts = puts
+        self._turns = Turns()
+
+    async def send(
+        self, messages: Sequence[pb.Message], peer: tuple[str, bytes], timeout_s: float
+    ) -> service_pb2.SendMessageResponse:
+        """All of one topic, and stored together or refused together; an entry for each."""
+        topic = self._checked(messages)
+        queue_ids = self._queues(messages, topic)
+        now_ms = self._broker.now_ms()
+        store_host_size = len(self._broker.store_host)
+        records = b"".join(
+            record.encode(
+                sent_message.record_of(
+                    message, topic.name, queue_id, peer=peer, store_host_size=store_host_size, now_ms=now_ms
+                )
+            )
+            for message, queue_id in zip(messages, queue_ids, strict=True)
+        )
+        appended, put_status = await self._puts.put(
+            Send(
+                topic=topic.name,
+                records=records,
+                count=len(messages),
+                crc32=isal_zlib.crc32(records),
+                timeout_s=timeout_s,
+            )
+        )
+        if put_status is not PutStatus.PUT_OK:
+            failed = status(_STORED_BUT[put_status], f"send message failed, sendStatus={put_status.name}")
+            entries = [service_pb2.SendResultEntry(status=failed) for _ in messages]
+            return service_pb2.SendMessageResponse(status=failed, entries=entries)
+        return service_pb2.SendMessageResponse(
+            status=OK,
+            entries=[
+                service_pb2.SendResultEntry(
+                    status=OK,
+                    message_id=message.system_properties.message_id,
+                    transaction_id=message.system_properties.message_id,
+                    offset=offset,
+                )
+                for message, offset in zip(messages, _offsets(queue_ids, appended), strict=True)
+            ],
+        )
+
+    def _checked(self, messages: Sequence[pb.Message]) -> TopicConfig:
+        if not messages:
+            raise Refused(pb.MESSAGE_CORRUPTED, "no message to send")
+        name = names.topic_of(messages[0].topic)
+        if any(message.topic != messages[0].topic for message in messages):
+            raise Refused(pb.MESSAGE_CORRUPTED, "topic in message is not same")
+        topic = self._broker.topics.get(name)
+        if topic is None:
+            raise names.topic_not_found(name)
+        now_ms = self._broker.now_ms()
+        for message in messages:
+            message_rules.check(message, self._broker.config.max_message_size, now_ms)
+            message_type = message_rules.type_of(message)
+            message_rules.check_type(message_type, topic.message_type)
+            if what := self._not_yet(message, message_type, now_ms):
+                raise Refused(pb.UNSUPPORTED, f"{what} are not supported yet")
+        return topic
+
+    @staticmethod
+    def _not_yet(message: pb.Message, message_type: pb.MessageType, now_ms: int) -> str:
+        """A delivery time that has passed is no delay: such a message is delivered at once."""
+        due = message.system_properties.delivery_timestamp
+        if message_type == pb.DELAY and message_rules.in_ms(due) > now_ms:
+            return "messages with a delivery time"
+        return _NOT_YET.get(message_type, "")
+
+    def _queues(self, messages: Sequence[pb.Message], topic: TopicConfig) -> list[int]:
+        """By the message group, whatever the client has chosen: clients of different languages choose differently.
+        Those without one by turns, what is sent together into one queue."""
+        queue_nums = topic.write_queue_nums
+        groups = [message.system_properties.message_group for message in messages]
+        turn = -1 if all(groups) else self._turns.queue_of(topic.name, queue_nums)
+        return [queue_of_group(group, queue_nums) if group else turn for group in groups]
+
+
+def _offsets(queue_ids: Sequence[int], appended: Appended) -> list[int]:
+    """The queue offset of each record of the frame: those of one queue are consecutive, in the frame's order."""
+    following = {queue.queue_id: queue.first_queue_offset for queue in appended.queues}
+    offsets = []
+    for queue_id in queue_ids:
+        offsets.append(following[queue_id])
+        following[queue_id] += 1
+    return offsets

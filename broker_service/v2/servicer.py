@@ -1,0 +1,271 @@
+"""apache.rocketmq.v2 <-> Broker: who calls, what is refused, and what is answered."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from functools import lru_cache
+from typing import Any
+from urllib.parse import unquote
+
+import grpc
+from rocketmq_v2 import definition_pb2, service_pb2_grpc
+from rocketmq_v2 import service_pb2 as pb
+from rocketsim_proto.records.record import encode_host
+
+from broker_service.broker.core.broker import Broker
+from broker_service.broker.metadata.groups import SubscriptionGroup
+from broker_service.broker.reads.commits import NOT_FOUND, Commits
+from broker_service.broker.reads.queue_lookup import QueueLookup
+from broker_service.errors import RocketSimError
+from broker_service.v2 import names, route
+from broker_service.v2.client_streams import ClientStream, ClientStreams
+from broker_service.v2.message_rules import in_ms
+from broker_service.v2.routing import Routing
+from broker_service.v2.sends import SendPath
+from broker_service.v2.settings import reply_to, topics_in
+from broker_service.v2.status import OK, Context, Refused, answers_with, status_of
+
+logger = logging.getLogger(__name__)
+
+CLIENT_ID = "x-mq-client-id"
+NO_DEADLINE_S = 60.0  # for a caller that set none: longer than any wait of ours
+# What is left of the caller's time for the way back: a wait ends by our answer, never by his deadline.
+ANSWER_S = 0.5
+ANSWER_SHARE = 0.1
+
+
+class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
+    """`own_address` is set by the port once it has one."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        sends: SendPath,
+        routing: Routing,
+        commits: Commits,
+        queues: QueueLookup,
+        streams: ClientStreams,
+    ) -> None:
+        self._broker = broker
+        self._sends = sends
+        self._routing = routing
+        self._commits = commits
+        self._lookup = queues
+        self._streams = streams
+        self.own_address = ""
+
+    # --- where the queues are ---------------------------------------------------------------------------------------
+
+    @answers_with(pb.QueryRouteResponse)
+    async def QueryRoute(self, request: pb.QueryRouteRequest, context: Context) -> pb.QueryRouteResponse:
+        client_id_of(context)
+        queues = await self._queues_of(request.topic)
+        own = self._broker.config.broker_name
+        return pb.QueryRouteResponse(
+            status=OK, message_queues=route.message_queues(request.topic, queues, own, request.endpoints)
+        )
+
+    @answers_with(pb.QueryAssignmentResponse)
+    async def QueryAssignment(self, request: pb.QueryAssignmentRequest, context: Context) -> pb.QueryAssignmentResponse:
+        """The group need not exist."""
+        client_id_of(context)
+        group = self._group(request.group)
+        queues = await self._queues_of(request.topic)
+        found = route.assignments(
+            request.topic,
+            queues,
+            self._broker.config.broker_name,
+            request.endpoints,
+            fifo=group.consume_message_orderly,
+        )
+        if not found:
+            raise Refused(definition_pb2.FORBIDDEN, f"no readable queue of topic {request.topic.name}")
+        return pb.QueryAssignmentResponse(status=OK, assignments=found)
+
+    async def _queues_of(self, topic: definition_pb2.Resource) -> list[route.Queues]:
+        name = names.topic_of(topic)
+        queues = await self._routing.queues_of(name, self.own_address)
+        if not queues:
+            raise names.topic_not_found(name)
+        return queues
+
+    # --- clients ----------------------------------------------------------------------------------------------------
+
+    async def Telemetry(self, request_iterator: AsyncIterator[pb.TelemetryCommand], context: Context) -> None:
+        """Open as long as the client wants: no rule about idle streams ends it."""
+        try:
+            client_id = client_id_of(context)
+        except Refused as error:
+            await context.write(pb.TelemetryCommand(status=status_of(error)))
+            return
+        stream = ClientStream(client_id, context)
+        self._streams.opened(stream)
+        try:
+            async for command in request_iterator:
+                if command.WhichOneof("command") == "settings":
+                    await self._answer_settings(stream, command.settings, context)
+        except asyncio.CancelledError:
+            if not stream.is_closing:
+                raise
+        finally:
+            self._streams.ended(stream)
+
+    async def _answer_settings(self, stream: ClientStream, settings: definition_pb2.Settings, context: Context) -> None:
+        """The call ends with INVALID_ARGUMENT for settings that cannot be; a topic or group need not exist."""
+        try:
+            if settings.WhichOneof("pub_sub") is None:
+                raise Refused(definition_pb2.BAD_REQUEST, "settings are neither of a producer nor of a consumer")
+            for topic in topics_in(settings):
+                names.topic_of(topic)
+            group = SubscriptionGroup()
+            if settings.HasField("subscription"):
+                group = self._group(settings.subscription.group)
+        except RocketSimError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        stream.settings = settings
+        reply = reply_to(settings, group, self._broker.config.max_message_size)
+        await stream.say(pb.TelemetryCommand(status=OK, settings=reply))
+
+    async def Heartbeat(self, request: pb.HeartbeatRequest, context: Context) -> pb.HeartbeatResponse:
+        """OK to everybody, also without a client id: Go's sends such ones, and gives up its stream if they fail."""
+        return pb.HeartbeatResponse(status=OK)
+
+    @answers_with(pb.NotifyClientTerminationResponse)
+    async def NotifyClientTermination(
+        self, request: pb.NotifyClientTerminationRequest, context: Context
+    ) -> pb.NotifyClientTerminationResponse:
+        """A producer names no group, or an empty one."""
+        client_id_of(context)
+        return pb.NotifyClientTerminationResponse(status=OK)
+
+    def _group(self, resource: definition_pb2.Resource) -> SubscriptionGroup:
+        name = names.group_of(resource)
+        return self._broker.groups.get(name) or SubscriptionGroup(name)
+
+    # --- sending ----------------------------------------------------------------------------------------------------
+
+    @answers_with(pb.SendMessageResponse)
+    async def SendMessage(self, request: pb.SendMessageRequest, context: Context) -> pb.SendMessageResponse:
+        client_id_of(context)
+        return await self._sends.send(request.messages, peer_of(context.peer()), wait_s(context))
+
+    @answers_with(pb.EndTransactionResponse)
+    async def EndTransaction(self, request: pb.EndTransactionRequest, context: Context) -> pb.EndTransactionResponse:
+        raise unsupported("EndTransaction")
+
+    @answers_with(pb.RecallMessageResponse)
+    async def RecallMessage(self, request: pb.RecallMessageRequest, context: Context) -> pb.RecallMessageResponse:
+        raise unsupported("RecallMessage")
+
+    # --- receiving --------------------------------------------------------------------------------------------------
+
+    async def ReceiveMessage(
+        self, request: pb.ReceiveMessageRequest, context: Context
+    ) -> AsyncIterator[pb.ReceiveMessageResponse]:
+        yield pb.ReceiveMessageResponse(status=status_of(unsupported("ReceiveMessage")))
+
+    @answers_with(pb.AckMessageResponse)
+    async def AckMessage(self, request: pb.AckMessageRequest, context: Context) -> pb.AckMessageResponse:
+        raise unsupported("AckMessage")
+
+    @answers_with(pb.ChangeInvisibleDurationResponse)
+    async def ChangeInvisibleDuration(
+        self, request: pb.ChangeInvisibleDurationRequest, context: Context
+    ) -> pb.ChangeInvisibleDurationResponse:
+        raise unsupported("ChangeInvisibleDuration")
+
+    @answers_with(pb.ForwardMessageToDeadLetterQueueResponse)
+    async def ForwardMessageToDeadLetterQueue(
+        self, request: pb.ForwardMessageToDeadLetterQueueRequest, context: Context
+    ) -> pb.ForwardMessageToDeadLetterQueueResponse:
+        raise unsupported("ForwardMessageToDeadLetterQueue")
+
+    @answers_with(pb.SyncLiteSubscriptionResponse)
+    async def SyncLiteSubscription(
+        self, request: pb.SyncLiteSubscriptionRequest, context: Context
+    ) -> pb.SyncLiteSubscriptionResponse:
+        raise unsupported("SyncLiteSubscription")
+
+    async def PullMessage(
+        self, request: pb.PullMessageRequest, context: Context
+    ) -> AsyncIterator[pb.PullMessageResponse]:
+        yield pb.PullMessageResponse(status=status_of(unsupported("PullMessage")))
+
+    # --- offsets ----------------------------------------------------------------------------------------------------
+
+    @answers_with(pb.UpdateOffsetResponse)
+    async def UpdateOffset(self, request: pb.UpdateOffsetRequest, context: Context) -> pb.UpdateOffsetResponse:
+        raise unsupported("UpdateOffset")
+
+    @answers_with(pb.GetOffsetResponse)
+    async def GetOffset(self, request: pb.GetOffsetRequest, context: Context) -> pb.GetOffsetResponse:
+        """The group's committed offset of one queue, the next to be consumed."""
+        client_id_of(context)
+        group = names.group_of(request.group)
+        topic, queue_id = self._queue(request.message_queue)
+        await self._lookup.bounds(topic, [queue_id])  # which refuses a queue that is not there
+        (found,) = await self._commits.query(group, [(topic, queue_id)], zero_for_new_group=False)
+        if found.offset == NOT_FOUND:
+            raise Refused(
+                definition_pb2.OFFSET_NOT_FOUND, f"group {group} has no offset in queue {queue_id} of topic {topic}"
+            )
+        return pb.GetOffsetResponse(status=OK, offset=found.offset)
+
+    @answers_with(pb.QueryOffsetResponse)
+    async def QueryOffset(self, request: pb.QueryOffsetRequest, context: Context) -> pb.QueryOffsetResponse:
+        """A queue's first offset, its end, or the first stored at or after a time."""
+        client_id_of(context)
+        topic, queue_id = self._queue(request.message_queue)
+        if request.query_offset_policy == definition_pb2.TIMESTAMP:
+            if not request.HasField("timestamp"):
+                raise Refused(definition_pb2.BAD_REQUEST, "the policy is TIMESTAMP, and there is none")
+            (offset,) = await self._lookup.search(topic, [(queue_id, in_ms(request.timestamp))])
+        else:
+            (bounds,) = await self._lookup.bounds(topic, [queue_id])
+            at_end = request.query_offset_policy == definition_pb2.END
+            offset = bounds.max_offset if at_end else bounds.min_offset
+        return pb.QueryOffsetResponse(status=OK, offset=offset)
+
+    def _queue(self, queue: definition_pb2.MessageQueue) -> tuple[str, int]:
+        topic, own = names.topic_of(queue.topic), self._broker.config.broker_name
+        if queue.broker.name not in ("", own):
+            raise Refused(
+                definition_pb2.BAD_REQUEST, f"this is broker {own}, not {queue.broker.name}; ask for the route"
+            )
+        if self._broker.topics.get(topic) is None:
+            raise names.topic_not_found(topic)
+        return topic, queue.id
+
+
+def client_id_of(context: Context) -> str:
+    for key, value in context.invocation_metadata() or ():
+        if key == CLIENT_ID and value:
+            return str(value)
+    raise Refused(definition_pb2.CLIENT_ID_REQUIRED, "client id cannot be empty")
+
+
+def unsupported(call: str) -> Refused:
+    return Refused(definition_pb2.UNSUPPORTED, f"{call} is not supported")
+
+
+def wait_s(context: Context) -> float:
+    """How long a put of this call may wait."""
+    left_s = context.time_remaining()
+    left_s = NO_DEADLINE_S if left_s is None else min(max(0.0, left_s), NO_DEADLINE_S)
+    return left_s - min(ANSWER_S, left_s * ANSWER_SHARE)
+
+
+@lru_cache(maxsize=4096)
+def peer_of(peer: str) -> tuple[str, bytes]:
+    """A caller's address, as text and as records keep it; loopback for callers without one, as on a socket file."""
+    kind, _, rest = unquote(peer).partition(":")
+    host, _, port = rest.rpartition(":")
+    if kind not in ("ipv4", "ipv6") or not port.isdigit():
+        return "127.0.0.1", encode_host("127.0.0.1", 0)
+    host = host.strip("[]").partition("%")[0]
+    return host, encode_host(host, int(port))
+
+
+def add_to_server(servicer: V2Servicer, server: Any) -> None:
+    service_pb2_grpc.add_MessagingServiceServicer_to_server(servicer, server)

@@ -1,0 +1,67 @@
+"""The settings that a client gets for its own, on its Telemetry stream.  Pure.
+
+The clients want all of it: Java fails without a back-off, Python without `metric`, Go and Node wait for ever.
+"""
+
+from collections.abc import Iterable
+
+from google.protobuf.duration_pb2 import Duration
+from rocketmq_v2 import definition_pb2 as pb
+
+from broker_service.broker.metadata.groups import SubscriptionGroup
+
+PRODUCER_ATTEMPTS = 3
+RECEIVE_BATCH_SIZE = 32
+LONG_POLLING = Duration(seconds=20)
+LITE_SUBSCRIPTION_QUOTA = 2000
+MAX_LITE_TOPIC_SIZE = 64
+RETRY_DELAYS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+DEFAULT_RETRIES = 16
+
+# Small and growing quickly: a producer that sends again.  Java's takes no other kind.
+_SEND_AGAIN = pb.ExponentialBackoff(initial=Duration(nanos=10_000_000), max=Duration(seconds=1), multiplier=2)
+_CUSTOMIZED = pb.CustomizedBackoff(next=[Duration(seconds=delay) for delay in RETRY_DELAYS_S])
+# Node knows only this kind, and puts a failed message back at once where it gets the other.
+_EXPONENTIAL = pb.ExponentialBackoff(initial=Duration(seconds=5), max=Duration(seconds=7200), multiplier=2)
+
+
+def reply_to(asked: pb.Settings, group: SubscriptionGroup, max_body_size: int) -> pb.Settings:
+    """`group` is that of `asked.subscription`, or any for a producer.  One of the two parts must be there."""
+    reply = pb.Settings(
+        client_type=asked.client_type,
+        access_point=asked.access_point,
+        request_timeout=asked.request_timeout,
+        user_agent=asked.user_agent,
+        metric=pb.Metric(on=False),
+    )
+    if asked.WhichOneof("pub_sub") == "publishing":
+        reply.backoff_policy.max_attempts = asked.backoff_policy.max_attempts or PRODUCER_ATTEMPTS
+        reply.backoff_policy.exponential_backoff.CopyFrom(_SEND_AGAIN)
+        reply.publishing.topics.extend(asked.publishing.topics)
+        reply.publishing.max_body_size = max_body_size
+        reply.publishing.validate_message_type = True
+        return reply
+    retries = group.retry_max_times if group.retry_max_times >= 0 else DEFAULT_RETRIES
+    reply.backoff_policy.max_attempts = retries + 1
+    if asked.user_agent.language == pb.NODE_JS:
+        reply.backoff_policy.exponential_backoff.CopyFrom(_EXPONENTIAL)
+    else:
+        reply.backoff_policy.customized_backoff.CopyFrom(_CUSTOMIZED)
+    subscription = asked.subscription
+    reply.subscription.CopyFrom(
+        pb.Subscription(
+            group=subscription.group,
+            subscriptions=subscription.subscriptions,
+            fifo=group.consume_message_orderly,
+            receive_batch_size=RECEIVE_BATCH_SIZE,
+            long_polling_timeout=LONG_POLLING,
+            lite_subscription_quota=LITE_SUBSCRIPTION_QUOTA,
+            max_lite_topic_size=MAX_LITE_TOPIC_SIZE,
+        )
+    )
+    return reply
+
+
+def topics_in(asked: pb.Settings) -> Iterable[pb.Resource]:
+    yield from asked.publishing.topics
+    yield from (entry.topic for entry in asked.subscription.subscriptions)

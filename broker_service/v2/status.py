@@ -1,0 +1,83 @@
+"""The status inside an answer, and how a refusal becomes one.  Codes and texts are those of RocketMQ's proxy."""
+
+import functools
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import grpc
+from rocketmq_v2 import definition_pb2 as pb
+
+from broker_service import errors
+from broker_service.peer_call import PeerLost
+from broker_service.rpc_errors import refusal_of
+
+logger = logging.getLogger(__name__)
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+
+class Refused(errors.RocketSimError):
+    """Answered with this code of `apache.rocketmq.v2.Code`."""
+
+    def __init__(self, code: pb.Code, text: str) -> None:
+        super().__init__(text)
+        self.status_code = code
+
+
+# The most particular class first: the first that fits counts.
+_CODE_OF: list[tuple[type[errors.RocketSimError], pb.Code]] = [
+    (PeerLost, pb.PROXY_TIMEOUT),
+    (errors.TopicNotExist, pb.TOPIC_NOT_FOUND),
+    (errors.SubscriptionGroupNotExist, pb.CONSUMER_GROUP_NOT_FOUND),
+    (errors.SubscriptionParseFailed, pb.ILLEGAL_FILTER_EXPRESSION),
+    (errors.NoPermission, pb.FORBIDDEN),
+    (errors.SystemBusy, pb.TOO_MANY_REQUESTS),
+    (errors.NotFound, pb.NOT_FOUND),
+    (errors.MessageIllegal, pb.BAD_REQUEST),
+    (errors.InvalidParameter, pb.BAD_REQUEST),
+]
+
+
+def status(code: pb.Code, text: str = "") -> pb.Status:
+    """The clients show the text to their users: it always has the code's name, by which tests look for it."""
+    name = pb.Code.Name(code)
+    return pb.Status(code=code, message=name if not text else text if name in text else f"{name}: {text}")
+
+
+OK = status(pb.OK)
+
+
+def status_of(error: Exception) -> pb.Status:
+    if isinstance(error, Refused):
+        return status(error.status_code, str(error))
+    refusal = refusal_of(error)
+    code = next((code for kind, code in _CODE_OF if isinstance(refusal, kind)), pb.INTERNAL_SERVER_ERROR)
+    if code == pb.INTERNAL_SERVER_ERROR and not isinstance(refusal, errors.ServiceNotAvailable):
+        logger.error("a call failed: %s", refusal)
+    return status(code, str(refusal))
+
+
+def answers_with(
+    response_class: Callable[..., Response],
+) -> Callable[
+    [Callable[[Any, Request, Context], Awaitable[Response]]],
+    Callable[[Any, Request, Context], Awaitable[Response]],
+]:
+    """For a unary method of a servicer: what it refuses is a response with only a status."""
+
+    def decorated(
+        method: Callable[[Any, Request, Context], Awaitable[Response]],
+    ) -> Callable[[Any, Request, Context], Awaitable[Response]]:
+        @functools.wraps(method)
+        async def answering(self: Any, request: Request, context: Context) -> Response:
+            try:
+                return await method(self, request, context)
+            except (errors.RocketSimError, OSError) as error:
+                return response_class(status=status_of(error))
+
+        return answering
+
+    return decorated

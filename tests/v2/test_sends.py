@@ -1,0 +1,242 @@
+"""SendMessage: what is stored, what is refused and with which code, and who reads it."""
+
+import asyncio
+import gzip
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+from rocketmq_v2 import definition_pb2 as d
+from rocketmq_v2 import service_pb2 as s
+from rocketsim_proto import broker_pb2
+from rocketsim_proto.records import record
+
+from broker_service.broker.metadata.topics import TopicConfig
+from broker_service.model import BrokerRole
+from broker_service.v2.message_rules import MAX_DELAY_MS, MAX_PROPERTIES_BYTES, RESERVED_PROPERTIES
+from rocketsim_client import PullConsumer
+from tests.support.brokers import stub_of
+from tests.support.v2 import message, v2_broker
+
+
+async def stored(node: Any, topic: str) -> list[record.Record]:
+    """All records of a topic, queue by queue."""
+    found = []
+    async with stub_of(node) as stub:
+        for queue_id in range(node.topics.entries[topic].read_queue_nums):
+            request = broker_pb2.PullRequest(consumer_group="g", topic=topic, queue_id=queue_id, max_msg_nums=32)
+            data, at = (await stub.Pull(request, timeout=10)).records, 0
+            while at < len(data):
+                found.append(record.decode(data, at))
+                at += record.locate(data, at).size
+    return found
+
+
+async def test_a_message_is_stored_with_the_properties_that_rocketmqs_proxy_writes(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (node, client):
+        sent = await client.send(
+            message(
+                user={"a": "1", "b": "zwei"},
+                tag="TagA",
+                keys=["k1", "k2"],
+                born_timestamp=Timestamp(seconds=1_700_000_000, nanos=5_000_000),
+                born_host="host-7",
+                trace_context="00-4bf9-01",
+                queue_id=99,
+            )
+        )
+        (entry,) = sent.entries
+        assert (sent.status.code, sent.status.message, entry.status.code) == (d.OK, "OK", d.OK)
+        assert (entry.message_id, entry.transaction_id, entry.offset) == ("01ABCDEF", "01ABCDEF", 0)
+        (found,) = await stored(node, "T")
+    assert found.properties == {
+        "a": "1",
+        "b": "zwei",
+        "TAGS": "TagA",
+        "KEYS": "k1 k2",
+        "UNIQ_KEY": "01ABCDEF",
+        "RECONSUME_TIME": "0",
+        "PGROUP": "T",
+        "TRACE_CONTEXT": "00-4bf9-01",
+        "__BORNHOST": "host-7",
+        "BORN_TIMESTAMP": "1700000000005",
+    }
+    assert (found.topic, found.body, found.born_timestamp) == ("T", b"hello", 1_700_000_000_005)
+    assert record.decode_host(found.born_host)[0] == "127.0.0.1"
+    assert (found.message_id, found.reconsume_times) == ("01ABCDEF", 0)
+
+
+async def test_our_own_client_reads_it_by_tag(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (node, client):
+        await client.send(message(tag="A", keys=["k"], user={"colour": "red"}))
+        await client.send(message(tag="B", message_id="2"))
+
+        def read() -> list[Any]:
+            with PullConsumer(group="g", brokers={"broker-a": {0: node.address}}) as consumer:
+                queues = consumer.message_queues("T")
+                return [found for queue in queues for found in consumer.pull(queue, 0, expression="A").messages]
+
+        (found,) = await asyncio.to_thread(read)
+    assert (found.body, found.tags, found.keys, found.properties["colour"]) == (b"hello", "A", "k", "red")
+
+
+async def test_what_is_left_out_is_the_callers_address_and_the_time_of_now(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (node, client):
+        before = node.machine.now_ms()
+        await client.send(message(born_timestamp=Timestamp(seconds=-5)))
+        (found,) = await stored(node, "T")
+        assert found.properties["__BORNHOST"] == "127.0.0.1"
+        assert before <= found.born_timestamp <= node.machine.now_ms()
+
+
+async def test_messages_sent_together_get_an_entry_each_and_consecutive_offsets(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (_, client):
+        for first in (0, 0, 0, 0, 2):  # by turns through four queues
+            sent = await client.send(message(body=b"a", message_id="1"), message(body=b"b", message_id="2"))
+            assert [(entry.message_id, entry.offset) for entry in sent.entries] == [("1", first), ("2", first + 1)]
+
+
+async def test_a_message_group_stays_in_its_queue_whatever_queue_the_client_names(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (node, client):
+        for number in range(12):
+            await client.send(
+                message("F", str(number).encode(), message_group=f"g{number % 3}", message_type=d.FIFO, queue_id=number)
+            )
+        queues: dict[str, set[int]] = {}
+        for found in await stored(node, "F"):
+            queues.setdefault(found.properties["__SHARDINGKEY"], set()).add(found.queue_id)
+    assert sorted(queues) == ["g0", "g1", "g2"]
+    assert {len(used) for used in queues.values()} == {1}
+
+
+async def test_a_gzip_body_is_kept_and_unpacked_by_our_readers(tmp_path: Path) -> None:
+    packed = gzip.compress(b"hello")
+    async with v2_broker(tmp_path) as (node, client):
+        await client.send(message(body=packed, body_encoding=d.GZIP))
+        (found,) = await stored(node, "T")
+        assert (found.body, found.sys_flag & record.SYS_FLAG_COMPRESSED) == (packed, record.SYS_FLAG_COMPRESSED)
+
+        def read() -> list[bytes]:
+            with PullConsumer(group="g", brokers={"broker-a": {0: node.address}}) as consumer:
+                return [
+                    found.body for queue in consumer.message_queues("T") for found in consumer.pull(queue, 0).messages
+                ]
+
+        assert await asyncio.to_thread(read) == [b"hello"]
+
+
+NOW = Timestamp(seconds=1)
+REFUSED = [
+    (message(""), d.ILLEGAL_TOPIC, "topic is missing"),
+    (message("a b"), d.ILLEGAL_TOPIC, "a b"),
+    (message("t" * 128), d.ILLEGAL_TOPIC, "128 characters"),
+    (message("TBW102"), d.ILLEGAL_TOPIC, "cannot access system topic"),
+    (message("rmq_sys_x"), d.ILLEGAL_TOPIC, "cannot access system topic"),
+    (message("none"), d.TOPIC_NOT_FOUND, "CODE: 17  DESC: No topic route info in name server for the topic: none"),
+    (message(body=b""), d.MESSAGE_BODY_EMPTY, "empty"),
+    (message(body=bytes((4 << 20) + 1)), d.MESSAGE_BODY_TOO_LARGE, "message body cannot exceed the max 4194304"),
+    (message(message_id=""), d.ILLEGAL_MESSAGE_ID, "message id"),
+    (message(message_id="a\x01b"), d.ILLEGAL_MESSAGE_ID, "control character"),
+    (message(tag=" "), d.ILLEGAL_MESSAGE_TAG, "whitespace"),
+    (message(tag="a|b"), d.ILLEGAL_MESSAGE_TAG, "|"),
+    (message(tag="a\x02"), d.ILLEGAL_MESSAGE_TAG, "control character"),
+    (message(keys=["ok", ""]), d.ILLEGAL_MESSAGE_KEY, "whitespace"),
+    (message(keys=["a\x7f"]), d.ILLEGAL_MESSAGE_KEY, "control character"),
+    (message(user={str(n): "" for n in range(129)}), d.MESSAGE_PROPERTIES_TOO_LARGE, "max is 128"),
+    (message(user={"a": "x" * MAX_PROPERTIES_BYTES}), d.MESSAGE_PROPERTIES_TOO_LARGE, "max is 16384"),
+    (message(tag="x" * MAX_PROPERTIES_BYTES, keys=["k"]), d.MESSAGE_PROPERTIES_TOO_LARGE, "max is 16384"),
+    (message(user={"a\n": "1"}), d.ILLEGAL_MESSAGE_PROPERTY_KEY, "control character"),
+    (message(user={"a": "1\x00"}), d.ILLEGAL_MESSAGE_PROPERTY_KEY, "control character"),
+    (message(user={"": "1"}), d.ILLEGAL_MESSAGE_PROPERTY_KEY, "empty"),
+    (message(user={"KEYS": "1"}), d.ILLEGAL_MESSAGE_PROPERTY_KEY, "property is used by system: KEYS"),
+    (message(user={"__DELAY_LEVEL": "1"}), d.BAD_REQUEST, "belongs to the broker"),
+    (message("F", message_group=" "), d.ILLEGAL_MESSAGE_GROUP, "whitespace"),
+    (message("F", message_group="g" * 64), d.ILLEGAL_MESSAGE_GROUP, "63"),
+    (message("F", message_group="g\t"), d.ILLEGAL_MESSAGE_GROUP, "control character"),
+    (message("D", delivery_timestamp=Timestamp(seconds=1 << 60)), d.ILLEGAL_DELIVERY_TIME, str(MAX_DELAY_MS)),
+    (message("X", orphaned_transaction_recovery_duration=Duration(seconds=3601)), d.BAD_REQUEST, "3600"),
+    (message("M", priority=-1), d.BAD_REQUEST, "priority -1"),
+    (message(message_group="g"), d.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "is NORMAL, but actual type is FIFO"),
+    (message("F"), d.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "the expected type is FIFO, but actual type is NORMAL"),
+    (message("D"), d.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "the expected type is DELAY, but actual type is NORMAL"),
+    (
+        message("D", delivery_timestamp=NOW, message_type=d.TRANSACTION),
+        d.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+        "TRANSACTION",
+    ),
+    (message("F", delivery_timestamp=NOW, message_group="g"), d.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "type is DELAY"),
+    (message(priority=1), d.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "actual type is PRIORITY"),
+    (message(lite_topic="l"), d.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "actual type is LITE"),
+    (message("X", message_type=d.TRANSACTION), d.UNSUPPORTED, "transactional messages"),
+    (message("M", priority=1), d.UNSUPPORTED, "priority"),
+    (message("M", lite_topic="l"), d.UNSUPPORTED, "lite topics"),
+]
+
+
+async def test_what_is_refused_with_which_code(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (node, client):
+        for refused, code, text in REFUSED:
+            sent = await client.send(refused)
+            assert (d.Code.Name(sent.status.code), list(sent.entries)) == (d.Code.Name(code), []), text
+            assert text in sent.status.message and d.Code.Name(code) in sent.status.message
+        assert node.store.end_offset == 0
+        assert "none" not in node.topics.entries  # autoCreateTopicEnable is for our own clients
+
+
+async def test_no_message_and_two_topics_are_refused(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (_, client):
+        assert (await client.send()).status.code == d.MESSAGE_CORRUPTED
+        assert (await client.send(message("T"), message("M"))).status.code == d.MESSAGE_CORRUPTED
+
+
+async def test_a_delivery_time_that_has_passed_is_no_delay_and_a_day_is_the_most(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (node, client):
+        assert (await client.send(message("D", delivery_timestamp=NOW))).status.code == d.OK
+        now_s = node.machine.now_ms() // 1000
+        too_late = Timestamp(seconds=now_s + MAX_DELAY_MS // 1000 + 60)
+        assert (await client.send(message("D", delivery_timestamp=too_late))).status.code == d.ILLEGAL_DELIVERY_TIME
+        soon = Timestamp(seconds=now_s + 60)
+        assert (await client.send(message("D", delivery_timestamp=soon))).status.code == d.UNSUPPORTED
+
+
+async def test_the_largest_that_is_allowed_is_stored(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path, mapped_file_size_commit_log=8 << 20) as (_, client):
+        largest = message(body=bytes(4 << 20), user={"a": "x" * (MAX_PROPERTIES_BYTES - 1)})
+        assert (await client.send(largest)).status.code == d.OK
+
+
+async def test_a_mixed_topic_takes_normal_and_ordered_messages(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (_, client):
+        assert (await client.send(message("M"))).status.code == d.OK
+        assert (await client.send(message("M", message_group="g", message_type=d.FIFO))).status.code == d.OK
+
+
+async def test_a_message_that_no_slave_has_is_stored_and_says_so(tmp_path: Path) -> None:
+    """Without ids, as the real one: the clients send it again under the same id."""
+    keys = {"broker_role": BrokerRole.SYNC_MASTER, "slave_wait_time_ms": 0}
+    async with v2_broker(tmp_path, **keys) as (node, client):
+        sent = await client.send(message())
+        assert (sent.status.code, sent.status.message) == (
+            d.HA_NOT_AVAILABLE,
+            "HA_NOT_AVAILABLE: send message failed, sendStatus=SLAVE_NOT_AVAILABLE",
+        )
+        assert [(entry.status.code, entry.message_id) for entry in sent.entries] == [(d.HA_NOT_AVAILABLE, "")]
+        assert len(await stored(node, "T")) == 1
+
+
+async def test_a_topic_that_may_only_be_read_is_forbidden(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (node, client):
+        node.topics.update(TopicConfig("R", 4, 4, perm=4), 0)
+        assert (await client.send(message("R"))).status.code == d.FORBIDDEN
+
+
+async def test_a_caller_without_a_client_id_is_refused(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (_, client):
+        sent = await client.calls.SendMessage(s.SendMessageRequest(messages=[message()]), timeout=10)
+        assert sent.status.code == d.CLIENT_ID_REQUIRED and "client id cannot be empty" in sent.status.message
+
+
+def test_the_reserved_names_are_those_of_rocketmq() -> None:
+    assert len(RESERVED_PROPERTIES) == 54
+    assert not RESERVED_PROPERTIES & {"__SHARDINGKEY", "__transactionId__", "TRACE_CONTEXT"}

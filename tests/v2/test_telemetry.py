@@ -1,0 +1,197 @@
+"""Telemetry: settings both ways, and never a precondition of anything."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from rocketmq_v2 import definition_pb2 as d
+from rocketmq_v2 import service_pb2 as s
+
+from broker_service.broker.metadata.groups import SubscriptionGroup
+from broker_service.v2.settings import RETRY_DELAYS_S, reply_to
+from tests.support.polling import until
+from tests.support.v2 import CLIENT, DIALLED, client_of, message, resource, v2_broker
+
+TIMEOUT = Duration(seconds=3)
+
+
+def producer(**fields: Any) -> d.Settings:
+    return d.Settings(
+        client_type=d.PRODUCER,
+        access_point=DIALLED,
+        request_timeout=TIMEOUT,
+        publishing=d.Publishing(topics=[resource("T")], max_body_size=1 << 27),
+        user_agent=d.UA(language=d.PYTHON, version="5.1.2"),
+        **fields,
+    )
+
+
+def consumer(
+    group: str = "g", client_type: d.ClientType = d.PUSH_CONSUMER, language: d.Language = d.JAVA
+) -> d.Settings:
+    return d.Settings(
+        client_type=client_type,
+        access_point=DIALLED,
+        user_agent=d.UA(language=language),
+        subscription=d.Subscription(group=resource(group), subscriptions=[d.SubscriptionEntry(topic=resource("T"))]),
+    )
+
+
+def test_a_producers_settings() -> None:
+    reply = reply_to(producer(), SubscriptionGroup(), 4 << 20)
+    assert reply == d.Settings(
+        client_type=d.PRODUCER,
+        access_point=DIALLED,
+        request_timeout=TIMEOUT,
+        backoff_policy=d.RetryPolicy(
+            max_attempts=3,
+            exponential_backoff=d.ExponentialBackoff(
+                initial=Duration(nanos=10_000_000), max=Duration(seconds=1), multiplier=2.0
+            ),
+        ),
+        publishing=d.Publishing(topics=[resource("T")], max_body_size=4 << 20, validate_message_type=True),
+        user_agent=d.UA(language=d.PYTHON, version="5.1.2"),
+        metric=d.Metric(on=False),
+    )
+    assert reply.HasField("metric")  # Python takes no settings without
+    asked = producer(backoff_policy=d.RetryPolicy(max_attempts=7))
+    assert reply_to(asked, SubscriptionGroup(), 1).backoff_policy.max_attempts == 7
+
+
+def test_a_consumers_settings() -> None:
+    reply = reply_to(consumer(), SubscriptionGroup("g", retry_max_times=2, consume_message_orderly=True), 1)
+    assert reply.backoff_policy.max_attempts == 3
+    assert [delay.seconds for delay in reply.backoff_policy.customized_backoff.next] == list(RETRY_DELAYS_S)
+    assert reply.subscription.group == resource("g")
+    assert [entry.topic.name for entry in reply.subscription.subscriptions] == ["T"]
+    assert (reply.subscription.fifo, reply.subscription.receive_batch_size) == (True, 32)
+    assert reply.subscription.long_polling_timeout == Duration(seconds=20)
+    assert reply.HasField("metric") and not reply.metric.on
+    assert reply_to(consumer(), SubscriptionGroup(retry_max_times=-1), 1).backoff_policy.max_attempts == 17
+
+
+def test_node_gets_the_only_back_off_that_it_knows() -> None:
+    reply = reply_to(consumer(language=d.NODE_JS), SubscriptionGroup(), 1)
+    assert reply.backoff_policy.WhichOneof("strategy") == "exponential_backoff"
+    assert reply.backoff_policy.exponential_backoff.initial == Duration(seconds=5)
+
+
+async def test_every_settings_are_answered_and_the_stream_ends_with_the_clients_half(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (node, client):
+        stream = client.calls.Telemetry(metadata=CLIENT)
+        for _ in range(2):
+            await stream.write(s.TelemetryCommand(settings=producer()))
+            answer = await asyncio.wait_for(stream.read(), 10)
+            assert answer.status == d.Status(code=d.OK, message="OK")
+            assert answer.settings.publishing.max_body_size == node.config.max_message_size
+        await stream.done_writing()
+        assert await asyncio.wait_for(stream.read(), 10) is grpc.aio.EOF
+        assert await stream.code() is grpc.StatusCode.OK
+
+
+async def test_a_group_that_is_ordered_says_so(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (node, client):
+        node.groups.update(SubscriptionGroup("o", consume_message_orderly=True, retry_max_times=4), 0)
+        stream = client.calls.Telemetry(metadata=CLIENT)
+        await stream.write(s.TelemetryCommand(settings=consumer("o")))
+        reply = (await asyncio.wait_for(stream.read(), 10)).settings
+        assert (reply.subscription.fifo, reply.backoff_policy.max_attempts) == (True, 5)
+        stream.cancel()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [d.Settings(client_type=d.PRODUCER), producer(), consumer("a b"), consumer()],
+    ids=["neither", "topic", "group", "subscribed topic"],
+)
+async def test_settings_that_cannot_be_end_the_stream(tmp_path: Path, settings: d.Settings) -> None:
+    for topics in (settings.publishing.topics, [entry.topic for entry in settings.subscription.subscriptions]):
+        for topic in topics:
+            topic.name = "rmq_sys_x"
+    async with v2_broker(tmp_path) as (_, client):
+        stream = client.calls.Telemetry(metadata=CLIENT)
+        await stream.write(s.TelemetryCommand(settings=settings))
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await asyncio.wait_for(stream.read(), 10)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_topic_or_group_that_is_not_there_and_a_producer_without_topics_are_fine(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (_, client):
+        stream = client.calls.Telemetry(metadata=CLIENT)
+        unknown = producer()
+        unknown.publishing.topics[0].name = "nope"
+        none = producer()
+        del none.publishing.topics[:]
+        for settings in (unknown, none, consumer("nope")):
+            await stream.write(s.TelemetryCommand(settings=settings))
+            assert (await asyncio.wait_for(stream.read(), 10)).status.code == d.OK
+        stream.cancel()
+
+
+async def test_a_stream_counts_from_its_start_and_the_newest_of_a_client(tmp_path: Path) -> None:
+    """A client that comes back after a restart opens the stream, and sends its settings only minutes later."""
+    async with v2_broker(tmp_path) as (node, client):
+        streams = node.v2_port._streams
+        first = client.calls.Telemetry(metadata=CLIENT)
+        await first.write(s.TelemetryCommand())  # opens the call
+        old = await until(lambda: streams.get("client-1"), "the first stream")
+        second = client.calls.Telemetry(metadata=CLIENT)
+        await second.write(s.TelemetryCommand())
+        await until(lambda: streams.get("client-1") is not old, "the second stream")
+        first.cancel()
+        await until(lambda: len(streams._open) == 1, "the end of the first")
+        told = s.TelemetryCommand(print_thread_stack_trace_command=s.PrintThreadStackTraceCommand(nonce="n"))
+        stream = streams.get("client-1")
+        assert stream is not None and stream.tell(told)
+        assert await asyncio.wait_for(second.read(), 10) == told
+        second.cancel()
+        await until(lambda: len(streams) == 0 and not streams._open, "the end of both")
+
+
+async def test_nothing_needs_settings(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (_, client):
+        assert (await client.send(message())).status.code == d.OK
+        assert (await client.Heartbeat(s.HeartbeatRequest(client_type=d.PUSH_CONSUMER))).status.code == d.OK
+        ended = await client.NotifyClientTermination(s.NotifyClientTerminationRequest(group=resource("")))
+        assert ended.status.code == d.OK
+
+
+async def test_a_heartbeat_needs_no_client_id_and_everything_else_does(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (_, client):
+        assert (await client.calls.Heartbeat(s.HeartbeatRequest(), timeout=10)).status.code == d.OK
+        route = await client.calls.QueryRoute(s.QueryRouteRequest(topic=resource("T")), timeout=10)
+        assert route.status.code == d.CLIENT_ID_REQUIRED
+        stream = client.calls.Telemetry()
+        await stream.write(s.TelemetryCommand(settings=producer()))
+        assert (await asyncio.wait_for(stream.read(), 10)).status.code == d.CLIENT_ID_REQUIRED
+        assert await asyncio.wait_for(stream.read(), 10) is grpc.aio.EOF
+        assert await stream.code() is grpc.StatusCode.OK
+
+
+async def test_deadlines_from_none_to_sixty_years_and_an_unknown_language(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (_, client):
+        request = s.SendMessageRequest(messages=[message()])
+        for timeout in (None, 1_892_160_000.0, 3.0):
+            assert (await client.SendMessage(request, timeout=timeout)).status.code == d.OK
+        stream = client.calls.Telemetry(metadata=(*CLIENT, ("x-mq-language", "COBOL")), timeout=1_892_160_000.0)
+        await stream.write(s.TelemetryCommand(settings=producer()))
+        assert (await asyncio.wait_for(stream.read(), 10)).status.code == d.OK
+        stream.cancel()
+
+
+async def test_who_does_not_read_gets_a_bounded_number_of_commands_and_disturbs_nobody(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (node, client), client_of(node, "client-2") as other:
+        silent = client.calls.Telemetry(metadata=CLIENT)
+        await silent.write(s.TelemetryCommand())
+        stream = await until(lambda: node.v2_port._streams.get("client-1"), "the stream")
+        large = s.TelemetryCommand(verify_message_command=s.VerifyMessageCommand(message=message(body=bytes(1 << 20))))
+        taken = 0
+        while stream.tell(large):
+            taken += 1
+            assert taken < 1000
+        assert (await other.send(message())).status.code == d.OK
+        silent.cancel()
