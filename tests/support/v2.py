@@ -27,7 +27,7 @@ class Client:
         self.metadata = (("x-mq-client-id", client_id),)
 
     def __getattr__(self, name: str) -> Any:
-        def call(request: Any, timeout: float | None = 10.0) -> Any:
+        def call(request: Any, timeout: float | None = 60.0) -> Any:
             return getattr(self.calls, name)(request, metadata=self.metadata, timeout=timeout)
 
         return call

@@ -26,7 +26,7 @@ async def stored(node: Any, topic: str) -> list[record.Record]:
     async with stub_of(node) as stub:
         for queue_id in range(node.topics.entries[topic].read_queue_nums):
             request = broker_pb2.PullRequest(consumer_group="g", topic=topic, queue_id=queue_id, max_msg_nums=32)
-            data, at = (await stub.Pull(request, timeout=10)).records, 0
+            data, at = (await stub.Pull(request, timeout=60)).records, 0
             while at < len(data):
                 found.append(record.decode(data, at))
                 at += record.locate(data, at).size
@@ -233,7 +233,7 @@ async def test_a_topic_that_may_only_be_read_is_forbidden(tmp_path: Path) -> Non
 
 async def test_a_caller_without_a_client_id_is_refused(tmp_path: Path) -> None:
     async with v2_broker(tmp_path) as (_, client):
-        sent = await client.calls.SendMessage(s.SendMessageRequest(messages=[message()]), timeout=10)
+        sent = await client.calls.SendMessage(s.SendMessageRequest(messages=[message()]), timeout=60)
         assert sent.status.code == d.CLIENT_ID_REQUIRED and "client id cannot be empty" in sent.status.message
 
 

@@ -84,11 +84,11 @@ async def test_every_settings_are_answered_and_the_stream_ends_with_the_clients_
         stream = client.calls.Telemetry(metadata=CLIENT)
         for _ in range(2):
             await stream.write(s.TelemetryCommand(settings=producer()))
-            answer = await asyncio.wait_for(stream.read(), 10)
+            answer = await asyncio.wait_for(stream.read(), 60)
             assert answer.status == d.Status(code=d.OK, message="OK")
             assert answer.settings.publishing.max_body_size == node.config.max_message_size
         await stream.done_writing()
-        assert await asyncio.wait_for(stream.read(), 10) is grpc.aio.EOF
+        assert await asyncio.wait_for(stream.read(), 60) is grpc.aio.EOF
         assert await stream.code() is grpc.StatusCode.OK
 
 
@@ -97,7 +97,7 @@ async def test_a_group_that_is_ordered_says_so(tmp_path: Path) -> None:
         node.groups.update(SubscriptionGroup("o", consume_message_orderly=True, retry_max_times=4), 0)
         stream = client.calls.Telemetry(metadata=CLIENT)
         await stream.write(s.TelemetryCommand(settings=consumer("o")))
-        reply = (await asyncio.wait_for(stream.read(), 10)).settings
+        reply = (await asyncio.wait_for(stream.read(), 60)).settings
         assert (reply.subscription.fifo, reply.backoff_policy.max_attempts) == (True, 5)
         stream.cancel()
 
@@ -115,7 +115,7 @@ async def test_settings_that_cannot_be_end_the_stream(tmp_path: Path, settings: 
         stream = client.calls.Telemetry(metadata=CLIENT)
         await stream.write(s.TelemetryCommand(settings=settings))
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await asyncio.wait_for(stream.read(), 10)
+            await asyncio.wait_for(stream.read(), 60)
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
@@ -128,7 +128,7 @@ async def test_a_topic_or_group_that_is_not_there_and_a_producer_without_topics_
         del none.publishing.topics[:]
         for settings in (unknown, none, consumer("nope")):
             await stream.write(s.TelemetryCommand(settings=settings))
-            assert (await asyncio.wait_for(stream.read(), 10)).status.code == d.OK
+            assert (await asyncio.wait_for(stream.read(), 60)).status.code == d.OK
         stream.cancel()
 
 
@@ -147,7 +147,7 @@ async def test_a_stream_counts_from_its_start_and_the_newest_of_a_client(tmp_pat
         told = s.TelemetryCommand(print_thread_stack_trace_command=s.PrintThreadStackTraceCommand(nonce="n"))
         stream = streams.get("client-1")
         assert stream is not None and stream.tell(told)
-        assert await asyncio.wait_for(second.read(), 10) == told
+        assert await asyncio.wait_for(second.read(), 60) == told
         second.cancel()
         await until(lambda: len(streams) == 0 and not streams._open, "the end of both")
 
@@ -162,13 +162,13 @@ async def test_nothing_needs_settings(tmp_path: Path) -> None:
 
 async def test_a_heartbeat_needs_no_client_id_and_everything_else_does(tmp_path: Path) -> None:
     async with v2_broker(tmp_path) as (_, client):
-        assert (await client.calls.Heartbeat(s.HeartbeatRequest(), timeout=10)).status.code == d.OK
-        route = await client.calls.QueryRoute(s.QueryRouteRequest(topic=resource("T")), timeout=10)
+        assert (await client.calls.Heartbeat(s.HeartbeatRequest(), timeout=60)).status.code == d.OK
+        route = await client.calls.QueryRoute(s.QueryRouteRequest(topic=resource("T")), timeout=60)
         assert route.status.code == d.CLIENT_ID_REQUIRED
         stream = client.calls.Telemetry()
         await stream.write(s.TelemetryCommand(settings=producer()))
-        assert (await asyncio.wait_for(stream.read(), 10)).status.code == d.CLIENT_ID_REQUIRED
-        assert await asyncio.wait_for(stream.read(), 10) is grpc.aio.EOF
+        assert (await asyncio.wait_for(stream.read(), 60)).status.code == d.CLIENT_ID_REQUIRED
+        assert await asyncio.wait_for(stream.read(), 60) is grpc.aio.EOF
         assert await stream.code() is grpc.StatusCode.OK
 
 
@@ -179,7 +179,7 @@ async def test_deadlines_from_none_to_sixty_years_and_an_unknown_language(tmp_pa
             assert (await client.SendMessage(request, timeout=timeout)).status.code == d.OK
         stream = client.calls.Telemetry(metadata=(*CLIENT, ("x-mq-language", "COBOL")), timeout=1_892_160_000.0)
         await stream.write(s.TelemetryCommand(settings=producer()))
-        assert (await asyncio.wait_for(stream.read(), 10)).status.code == d.OK
+        assert (await asyncio.wait_for(stream.read(), 60)).status.code == d.OK
         stream.cancel()
 
 
