@@ -172,9 +172,9 @@ class Load:
             until = found.max_offset
             if limit:
                 until = min(until, found.min_offset + -(-limit // len(bounds)))
-            piece = QueueRange(topic, queue.queue_id, found.min_offset, until)
-            by_broker.setdefault(queue.broker_name, []).append(piece)
-            total += piece.until_offset - piece.from_offset
+            queue_range = QueueRange(topic, queue.queue_id, found.min_offset, until)
+            by_broker.setdefault(queue.broker_name, []).append(queue_range)
+            total += queue_range.until_offset - queue_range.from_offset
         for broker_name, ranges in by_broker.items():
             for frame in consumer.pull_range(broker_name, ranges):
                 records = Records.walk(frame.records, frame.count, frame.sizes or None)

@@ -133,8 +133,8 @@ def ceiling(ours: OurCluster, topic: str, path: Path, rows: int) -> Source:
     options = source_options({"nameServer": ours.name_server.address, "topic": topic}, streaming=True)
     schema = source_schema(options)
     end = ours.admin.cluster.bounds(topic)[MessageQueue(topic, cluster.BROKER, 0)].max_offset
-    pieces = [QueueRange(topic, 0, 0, end)]
-    frame = next(iter(ours.admin.cluster.pull_range(cluster.BROKER, pieces, max_frame_bytes=options.pull_max_bytes)))
+    ranges = [QueueRange(topic, 0, 0, end)]
+    frame = next(iter(ours.admin.cluster.pull_range(cluster.BROKER, ranges, max_frame_bytes=options.pull_max_bytes)))
     records = Records.walk(frame.records, frame.count, frame.sizes or None)
     runs = [OfQueue(MessageQueue(topic, cluster.BROKER, 0), len(records))]
     (batch,) = Decoder(schema, options).batches(records, runs, 0)

@@ -19,8 +19,8 @@ class Waiting(Protocol):
     def warm(self, places: Iterable[Place]) -> None: ...
 
 
-async def read(store: Waiting, look: Callable[[], T]) -> T:
-    """What `look` finds in the store.  It is called again, from the beginning, when a thread has read what was not in
+async def read(store: Waiting, read_store: Callable[[], T]) -> T:
+    """What `read_store` returns.  It is called again, from the beginning, when a thread has read what was not in
     memory; nothing else happens between its last call and the answer.  Every round has to read something new: where all
     that is cold was read before, the last call waits for the disk.
     """
@@ -28,10 +28,10 @@ async def read(store: Waiting, look: Callable[[], T]) -> T:
     while True:
         try:
             with store.without_waiting():
-                return look()
+                return read_store()
         except Cold as cold:
             places = cold.places
         if all((path, at) in read_already for path, at, _ in places):
-            return look()  # Memory is so short that what was read is gone again.
+            return read_store()  # Memory is so short that what was read is gone again.
         read_already.update((path, at) for path, at, _ in places)
         await asyncio.to_thread(store.warm, places)

@@ -27,8 +27,8 @@ async def ask(call: Awaitable[T]) -> T:
         raise _lost(error) from error
 
 
-async def hear(stream: Any) -> AsyncIterator[Any]:
-    """What the other side says, until it ends the stream without an error.  Raises PeerLost."""
+async def read_stream(stream: Any) -> AsyncIterator[Any]:
+    """The messages of the other side, until it ends the stream without an error.  Raises PeerLost."""
     try:
         async for message in stream:
             yield _decoded(message)
@@ -36,10 +36,9 @@ async def hear(stream: Any) -> AsyncIterator[Any]:
         raise _lost(error) from error
 
 
-async def say(stream: Any, message: Any) -> None:
-    """To a stream that has ended already nothing is said, and nothing raised: whoever hears it is told why it ended.
-
-    Raises PeerLost if it ends meanwhile.
+async def write_stream(stream: Any, message: Any) -> None:
+    """Does nothing if the stream has ended already: its reader raises the reason.  Raises PeerLost if it ends
+    meanwhile.
     """
     try:
         await stream.write(message)

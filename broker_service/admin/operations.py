@@ -108,8 +108,8 @@ class Operations:
             self._check_group(group)
         progress = []
         async for name, topic_name, queue_id in self._taking_turns(self._read_queues(group, topic)):
-            look = partial(self._progress, name, topic_name, queue_id)
-            progress.append(await cold_reads.read(self._broker.store, look))
+            read_progress = partial(self._progress, name, topic_name, queue_id)
+            progress.append(await cold_reads.read(self._broker.store, read_progress))
         return progress
 
     def _read_queues(self, group: str, topic: str) -> Iterable[tuple[str, str, int]]:

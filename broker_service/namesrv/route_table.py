@@ -49,8 +49,11 @@ class Member:
     last_seen_ms: int
 
     def __str__(self) -> str:
-        told = self.registration
-        return f"{told.broker_name} id {told.broker_id} at {told.address}, epoch {told.epoch}, end {told.end_offset}"
+        broker = self.registration
+        return (
+            f"{broker.broker_name} id {broker.broker_id} at {broker.address}, "
+            f"epoch {broker.epoch}, end {broker.end_offset}"
+        )
 
 
 @dataclass(slots=True)
@@ -89,44 +92,44 @@ class RouteTable:
         self._expire_ms = expire_ms
         self._brokers: dict[str, BrokerSet] = {}
 
-    def register(self, told: Registration, connection: object, now_ms: int) -> str:
+    def register(self, new: Registration, connection: object, now_ms: int) -> str:
         """Take a registration, the first of a connection or a later one.  Returns why not, or nothing.
 
         Of several masters with one name the one with the higher epoch wins.  Two of one epoch, or two slaves with one
         id, are two processes with one configuration: the first stays while it is alive.
         """
-        brokers = self._brokers.setdefault(told.broker_name, BrokerSet())
-        if told.broker_id == MASTER_ID and told.epoch < brokers.newest_epoch:
+        brokers = self._brokers.setdefault(new.broker_name, BrokerSet())
+        if new.broker_id == MASTER_ID and new.epoch < brokers.newest_epoch:
             # It may have been registered until a newer epoch was seen.
-            self._remove(told.broker_name, lambda member: member.connection is connection)
+            self._remove(new.broker_name, lambda member: member.connection is connection)
             master = brokers.members.get(MASTER_ID)
             where = f"its master is {master.registration.address}" if master else "its master is away"
             return (
-                f"{told.broker_name} is at epoch {brokers.newest_epoch}, this master at {told.address} still at "
-                f"{told.epoch}; {where}"
+                f"{new.broker_name} is at epoch {brokers.newest_epoch}, this master at {new.address} still at "
+                f"{new.epoch}; {where}"
             )
-        present = brokers.members.get(told.broker_id)
-        if present is not None and present.registration.address != told.address:
-            newer_master = told.broker_id == MASTER_ID and told.epoch > present.registration.epoch
+        present = brokers.members.get(new.broker_id)
+        if present is not None and present.registration.address != new.address:
+            newer_master = new.broker_id == MASTER_ID and new.epoch > present.registration.epoch
             if not newer_master:
                 return (
-                    f"{told.broker_name} id {told.broker_id} is already registered at {present.registration.address}, "
-                    f"epoch {present.registration.epoch}; {told.address} must not have the same brokerName and brokerId"
+                    f"{new.broker_name} id {new.broker_id} is already registered at {present.registration.address}, "
+                    f"epoch {present.registration.epoch}; {new.address} must not have the same brokerName and brokerId"
                 )
         # A promoted slave, or one that was given another id, loses its former entry.
         self._remove(
-            told.broker_name,
+            new.broker_name,
             lambda member: (
-                (member.connection is connection or member.registration.address == told.address)
-                and member.registration.broker_id != told.broker_id
+                (member.connection is connection or member.registration.address == new.address)
+                and member.registration.broker_id != new.broker_id
             ),
         )
-        brokers.members[told.broker_id] = Member(told, connection, now_ms)
-        brokers.newest_epoch = max(brokers.newest_epoch, told.epoch)
-        if told.broker_id == MASTER_ID:
-            brokers.topics, brokers.permission = told.topics, told.broker_permission
-        if told.broker_id == MASTER_ID or not brokers.cluster_name:
-            brokers.cluster_name = told.cluster_name
+        brokers.members[new.broker_id] = Member(new, connection, now_ms)
+        brokers.newest_epoch = max(brokers.newest_epoch, new.epoch)
+        if new.broker_id == MASTER_ID:
+            brokers.topics, brokers.permission = new.topics, new.broker_permission
+        if new.broker_id == MASTER_ID or not brokers.cluster_name:
+            brokers.cluster_name = new.cluster_name
         return ""
 
     def unregister(self, broker_name: str, connection: object) -> list[Member]:

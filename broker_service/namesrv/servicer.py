@@ -71,10 +71,10 @@ class NamesrvServicer(namesrv_pb2_grpc.NameServerServicer):
             for member in self._table.unregister(request.broker_name, stream):
                 logger.info("%s unregistered", member)
         else:
-            told = stream.registration_from(request)
-            refused = self._table.register(told, stream, self._clock())
-            if stream.is_news(told, refused):
-                log_registration(told, refused)
+            new = stream.registration_from(request)
+            refused = self._table.register(new, stream, self._clock())
+            if stream.is_news(new, refused):
+                log_registration(new, refused)
         if self._table.newest_epoch(request.broker_name) > newest_epoch:
             for other in self._streams:
                 if other is not stream and other.broker_name == request.broker_name:
@@ -194,26 +194,26 @@ class RegistrationStream:
             wire_version=request.wire_version,
         )
 
-    def is_news(self, told: Registration, refused: str) -> bool:
+    def is_news(self, new: Registration, refused: str) -> bool:
         """Whether to log: one line when something other than the end offset changes, not one every 30 s."""
-        address = told.address, told.v2_address
-        facts = (told.broker_name, told.broker_id, address, told.epoch, told.writable, len(told.topics), refused)
+        address = new.address, new.v2_address
+        facts = (new.broker_name, new.broker_id, address, new.epoch, new.writable, len(new.topics), refused)
         changed, self._last_logged = facts != self._last_logged, facts
         return changed
 
 
-def log_registration(told: Registration, refused: str) -> None:
+def log_registration(new: Registration, refused: str) -> None:
     if refused:
         logger.warning("registration refused: %s", refused)
         return
     logger.info(
         "%s id %d at %s registered: epoch %d, %d topics%s",
-        told.broker_name,
-        told.broker_id,
-        told.address,
-        told.epoch,
-        len(told.topics),
-        "" if told.writable or told.broker_id else ", takes no writes yet",
+        new.broker_name,
+        new.broker_id,
+        new.address,
+        new.epoch,
+        len(new.topics),
+        "" if new.writable or new.broker_id else ", takes no writes yet",
     )
 
 

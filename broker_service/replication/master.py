@@ -182,7 +182,7 @@ class _SlaveStream:
             now=_now(),
         )
         self._notified = asyncio.Event()
-        self._looks_at = -inf  # when the sleeping sender will check without being notified
+        self._next_check_at = -inf  # when the sleeping sender will check without being notified
         self.newer_epoch = 0
         self.slave_id: int | None = None
         self._master = master
@@ -202,7 +202,7 @@ class _SlaveStream:
 
     def notify(self) -> None:
         """Notifies the sender if it has something to send before its next scheduled check."""
-        if self.transfer.next_call() < self._looks_at:
+        if self.transfer.next_call() < self._next_check_at:
             self._notified.set()
 
     async def run(self) -> None:
@@ -305,13 +305,13 @@ class _SlaveStream:
 
     async def _sleep(self, until: float) -> None:
         self._notified.clear()
-        self._looks_at = until
+        self._next_check_at = until
         timer = asyncio.get_running_loop().call_at(until, self._notified.set)
         try:
             await self._notified.wait()
         finally:
             timer.cancel()
-            self._looks_at = -inf
+            self._next_check_at = -inf
 
     async def _watch(self) -> None:
         housekeeping_s = self._master.settings.housekeeping_s

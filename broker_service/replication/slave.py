@@ -13,7 +13,7 @@ from rocketsim_proto.metadata_pb2 import Metadata
 from rocketsim_proto.replication_pb2_grpc import ReplicationStub
 
 from broker_service.errors import DiskFull, RocketSimError, ServiceNotAvailable
-from broker_service.peer_call import PeerLost, ask, hear, say
+from broker_service.peer_call import PeerLost, ask, read_stream, write_stream
 from broker_service.replication import master_frame
 from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.flusher import Flusher
@@ -143,7 +143,7 @@ class _MasterStream:
         self._flusher = flusher
         self._broker = broker
         self._settings = settings
-        self._wake = asyncio.Event()
+        self._notified = asyncio.Event()
         self._ack_due = False
         self._hand_back_due = False
         self._in_snapshot = False  # its first part was received, its last was not
@@ -155,7 +155,7 @@ class _MasterStream:
 
     def hand_back(self) -> None:
         self._hand_back_due = True
-        self._wake.set()
+        self._notified.set()
 
     async def run(self, metadata_request: Any) -> None:
         """Raises the error of the first task that fails; the receiver's, with the master's reason, is preferred."""
@@ -184,7 +184,7 @@ class _MasterStream:
         self._broker.replicated(end_offset)
 
     async def _receive(self, call: Any) -> NoReturn:
-        async for message, data in hear(call):
+        async for message, data in read_stream(call):
             self._heard_at = _now()
             match message.WhichOneof("kind"):
                 case "handshake":
@@ -196,7 +196,7 @@ class _MasterStream:
                     self._on_metadata(message.metadata)
                 case kind:
                     raise ProtocolViolation(f"a message of kind {kind}")
-            self._wake.set()
+            self._notified.set()
         raise PeerLost("it ended the stream")
 
     def _on_metadata(self, metadata: Metadata) -> None:
@@ -243,10 +243,10 @@ class _MasterStream:
 
     async def _send(self, call: Any) -> NoReturn:
         """The only writer of the stream."""
-        await say(call, pb.SlaveMessage(handshake=self._follower.handshake()))
+        await write_stream(call, pb.SlaveMessage(handshake=self._follower.handshake()))
         await self._welcomed.wait()
         while (refill := self._follower.next_refill(self._settings.refill_frame_bytes)) is not None:
-            await say(call, pb.SlaveMessage(refill=refill))
+            await write_stream(call, pb.SlaveMessage(refill=refill))
         while True:
             # Offsets to hand back because of these changes are sent before the ack that confirms the changes.
             self._follower.metadata_sequence = self._sequence
@@ -254,20 +254,20 @@ class _MasterStream:
                 self._hand_back_due = False
                 offsets = self._broker.offsets_to_hand_back()
                 for part in parts(offsets) if offsets is not None else ():
-                    await say(call, pb.SlaveMessage(offsets=part))
+                    await write_stream(call, pb.SlaveMessage(offsets=part))
             if self._ack_due:
                 self._ack_due = False
                 await self._send_ack(call)
             elif not self._hand_back_due:
-                self._wake.clear()
-                await self._wake.wait()
+                self._notified.clear()
+                await self._notified.wait()
 
     async def _send_ack(self, call: Any) -> None:
         """One flush serves all frames that came while the one before ran."""
         if self._follower.sync_flush:
             await self._flusher.wait(self._follower.end_offset)
         ack = self._follower.ack(self._flusher.flushed_offset)
-        await say(call, pb.SlaveMessage(ack=ack))
+        await write_stream(call, pb.SlaveMessage(ack=ack))
         self._broker.replicated(ack.ack_offset)
 
     async def _poll_metadata(self, metadata_request: Any) -> NoReturn:

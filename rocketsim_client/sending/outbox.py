@@ -77,7 +77,7 @@ class Outbox:
                     self._wait_for_room(topic, size)
                     lane = accumulator.lane(queue.broker_name, topic, kind, wait_store_msg_ok)
                 if accumulator.add(lane, entry, size, self._clock()):
-                    self._wake_a_sender()
+                    self._notify_a_sender()
         if own is not None and waits_s is not None:
             self._run(own, self._clock() + waits_s)
 
@@ -98,7 +98,7 @@ class Outbox:
         if self._closed:
             raise ClientClosed("this producer has been closed")
 
-    def _wake_a_sender(self) -> None:
+    def _notify_a_sender(self) -> None:
         if self._idle:
             self._work.notify()
         elif len(self._senders) < MAX_SENDERS:

@@ -29,24 +29,23 @@ class Parallelism:
         """Every record of `ranges` in exactly one partition, the largest partition first, a queue's ranges in order of
         their offsets.
         """
-        pieces = [queue_range for queue_range in ranges if count(queue_range) > 0]
-        records = sum(map(count, pieces))
-        if not pieces:
+        filled = [queue_range for queue_range in ranges if count(queue_range) > 0]
+        records = sum(map(count, filled))
+        most = self.max_records_per_partition
+        if not filled:
             return []
-        if self.max_records_per_partition is not None:
-            pieces = [
-                piece for whole in pieces for piece in cut(whole, -(-count(whole) // self.max_records_per_partition))
-            ]
-        if self.min_partitions is not None and self.min_partitions > len(pieces):
-            pieces = split_up(pieces, self.min_partitions)
-        return pack(pieces, self._how_many(pieces, records), self.max_records_per_partition)
+        if most is not None:
+            filled = [part for whole in filled for part in cut(whole, -(-count(whole) // most))]
+        if self.min_partitions is not None and self.min_partitions > len(filled):
+            filled = split_up(filled, self.min_partitions)
+        return pack(filled, self._how_many(filled, records), most)
 
-    def _how_many(self, pieces: Sequence[OffsetRange], records: int) -> int:
-        # Twice the cores evens out pieces of unequal size; more tasks would only cost more starts.
+    def _how_many(self, ranges: Sequence[OffsetRange], records: int) -> int:
+        # Twice the cores evens out ranges of unequal size; more tasks would only cost more starts.
         worthwhile = min(-(-records // RECORDS_WORTH_A_TASK), 2 * self.cores)
         if self.max_records_per_partition is not None:
             worthwhile = max(worthwhile, -(-records // self.max_records_per_partition))
-        return max(1, min(len(pieces), max(worthwhile, self.min_partitions or 0)))
+        return max(1, min(len(ranges), max(worthwhile, self.min_partitions or 0)))
 
 
 def count(queue_range: OffsetRange) -> int:
@@ -60,28 +59,28 @@ def cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
     return [OffsetRange(whole.queue, start, end) for start, end in pairwise(edges)]
 
 
-def split_up(pieces: Sequence[OffsetRange], at_least: int) -> list[OffsetRange]:
-    """At least that many pieces if there are as many records: always the piece whose parts are largest gets one more
+def split_up(ranges: Sequence[OffsetRange], at_least: int) -> list[OffsetRange]:
+    """At least that many ranges if there are as many records: always the range whose parts are largest gets one more
     part.
     """
-    parts = [1] * len(pieces)
-    largest: list[tuple[float, int]] = [(-count(piece), index) for index, piece in enumerate(pieces)]
+    parts = [1] * len(ranges)
+    largest: list[tuple[float, int]] = [(-count(queue_range), index) for index, queue_range in enumerate(ranges)]
     heapq.heapify(largest)
-    for _ in range(min(at_least, sum(map(count, pieces))) - len(pieces)):
+    for _ in range(min(at_least, sum(map(count, ranges))) - len(ranges)):
         _, index = heapq.heappop(largest)
         parts[index] += 1
-        heapq.heappush(largest, (-count(pieces[index]) / parts[index], index))
-    return [piece for whole, number in zip(pieces, parts, strict=True) for piece in cut(whole, number)]
+        heapq.heappush(largest, (-count(ranges[index]) / parts[index], index))
+    return [part for whole, number in zip(ranges, parts, strict=True) for part in cut(whole, number)]
 
 
-def pack(pieces: Sequence[OffsetRange], partitions: int, max_records: int | None) -> list[list[OffsetRange]]:
+def pack(ranges: Sequence[OffsetRange], partitions: int, max_records: int | None) -> list[list[OffsetRange]]:
     """Largest first into the emptiest partition; one more partition where `max_records` would be exceeded."""
     bins: list[tuple[int, int, list[OffsetRange]]] = [(0, index, []) for index in range(partitions)]
-    for piece in sorted(pieces, key=lambda piece: (-count(piece), piece)):
+    for queue_range in sorted(ranges, key=lambda queue_range: (-count(queue_range), queue_range)):
         filled, index, held = bins[0]
-        if max_records is not None and held and filled + count(piece) > max_records:
-            heapq.heappush(bins, (count(piece), len(bins), [piece]))
+        if max_records is not None and held and filled + count(queue_range) > max_records:
+            heapq.heappush(bins, (count(queue_range), len(bins), [queue_range]))
             continue
-        held.append(piece)
-        heapq.heapreplace(bins, (filled + count(piece), index, held))
+        held.append(queue_range)
+        heapq.heapreplace(bins, (filled + count(queue_range), index, held))
     return [sorted(held) for filled, _, held in sorted(bins, key=lambda one: (-one[0], one[1])) if held]

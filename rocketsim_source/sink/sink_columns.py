@@ -176,10 +176,10 @@ def outgoing(
         ids = queue_ids if queue_ids is None or rows is None else queue_ids.take(rows)
         of_topic = taken(whole, rows)
         for queue_id, of_queue in parts(ids):
-            piece = taken(of_topic, of_queue)
-            piece.topic = whole.topic if name is None else name
-            piece.queue_id = queue_id
-            yield piece
+            part = taken(of_topic, of_queue)
+            part.topic = whole.topic if name is None else name
+            part.queue_id = queue_id
+            yield part
 
 
 def with_keys_as_groups(keys: pa.Array, message_groups: pa.Array | None, queue_ids: pa.Array | None) -> pa.Array:

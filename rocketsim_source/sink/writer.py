@@ -169,14 +169,14 @@ class Sender:
         self._statuses: Counter[str] = Counter()
 
     def send(self, batch: "pa.RecordBatch") -> None:
-        for piece in outgoing(batch, self._plan.columns, self._plan.options.topic, self._row_ids):
-            self._waiting.extend(self._accepted(piece))
+        for rows in outgoing(batch, self._plan.columns, self._plan.options.topic, self._row_ids):
+            self._waiting.extend(self._accepted(rows))
         # Each broker has its own limit in flight; this one only bounds what waits in memory.
         while len(self._waiting) > 4 * self._plan.options.max_inflight:
             self._settle()
 
-    def _accepted(self, piece: Outgoing) -> Sequence[Any]:
-        """The futures of a piece.  A temporary error (no master, no name server) is retried until
+    def _accepted(self, rows: Outgoing) -> Sequence[Any]:
+        """The futures of a rows.  A temporary error (no master, no name server) is retried until
         sendTimeoutMs.
         """
         from rocketsim_client.errors import RocketSimError
@@ -186,14 +186,14 @@ class Sender:
         while True:
             try:
                 return self._producer.send_columns_async(
-                    piece.topic,
-                    piece.bodies,
-                    tags=piece.tags,
-                    keys=piece.keys,
-                    properties=piece.properties,
-                    message_groups=piece.message_groups,
-                    msg_ids=piece.msg_ids,
-                    queue=self._queue(piece),
+                    rows.topic,
+                    rows.bodies,
+                    tags=rows.tags,
+                    keys=rows.keys,
+                    properties=rows.properties,
+                    message_groups=rows.message_groups,
+                    msg_ids=rows.msg_ids,
+                    queue=self._queue(rows),
                 )
             except RocketSimError as error:
                 if not is_worth_sending_again(error) or time.monotonic() >= deadline:
@@ -231,20 +231,20 @@ class Sender:
         if status != "SEND_OK" and self._plan.options.unsynced_send_policy == "fail":
             raise RuntimeError(f"{len(part.msg_ids)} messages were stored with {status} (unsyncedSendPolicy=fail)")
 
-    def _queue(self, piece: Outgoing) -> Any:
+    def _queue(self, rows: Outgoing) -> Any:
         """The queue with the wanted id, of the broker names in turn where column queueId says nothing about the broker;
         a number of column partition that was read names the broker, too.
         """
-        if piece.queue_id is None:
+        if rows.queue_id is None:
             return None
-        there = self._producer.publish_queues(piece.topic)
-        queues = queues_with(piece.queue_id, there)
+        there = self._producer.publish_queues(rows.topic)
+        queues = queues_with(rows.queue_id, there)
         if not queues:
-            number = piece.queue_id
+            number = rows.queue_id
             of_broker = "" if number < QUEUES else f" ({number % QUEUES} of a broker of another name)"
             names = ", ".join(sorted({queue.broker_name for queue in there}))
             raise ValueError(
-                f"topic {piece.topic} has no writable queue {number}{of_broker} at {names}; without column queueId "
+                f"topic {rows.topic} has no writable queue {number}{of_broker} at {names}; without column queueId "
                 "(partition) the rows are spread"
             )
         self._turn += 1

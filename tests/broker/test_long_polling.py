@@ -15,7 +15,7 @@ async def held(polls: LongPolling, count: int) -> None:
         await asyncio.sleep(0)
 
 
-async def test_an_arrival_wakes_everybody_who_waits_for_the_queue_and_nobody_else() -> None:
+async def test_an_arrival_notifies_everybody_who_waits_for_the_queue_and_nobody_else() -> None:
     polls = LongPolling(10)
     async with asyncio.TaskGroup() as tasks:
         first, second = (tasks.create_task(polls.wait("t", 0, 5, LONG_S)) for _ in range(2))
@@ -53,7 +53,7 @@ async def test_a_caller_that_goes_away_leaves_nothing_behind() -> None:
     assert (polls.held, polls.queues()) == (0, [])
 
 
-async def test_a_slave_wakes_those_whose_queue_has_grown_past_them() -> None:
+async def test_a_slave_notifies_those_whose_queue_has_grown_past_them() -> None:
     polls = LongPolling(10)
     async with asyncio.TaskGroup() as tasks:
         grown = tasks.create_task(polls.wait("t", 0, 5, LONG_S))
@@ -63,7 +63,7 @@ async def test_a_slave_wakes_those_whose_queue_has_grown_past_them() -> None:
     assert (grown.result(), not_grown.result()) == (True, False)
 
 
-async def test_closing_wakes_everybody_and_nobody_waits_any_more() -> None:
+async def test_closing_notifies_everybody_and_nobody_waits_any_more() -> None:
     polls = LongPolling(10)
     async with asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(polls.wait("t", 0, 5, LONG_S))

@@ -134,7 +134,7 @@ async def test_a_topic_whose_file_the_master_lost_has_the_same_records_on_both(t
             assert bodies_in(found.records) == [b"new", b"newer", b"newest"]
 
 
-async def test_a_pull_held_on_a_slave_is_woken_by_replication(tmp_path: Path) -> None:
+async def test_a_pull_held_on_a_slave_is_answered_when_the_slave_receives_a_message(tmp_path: Path) -> None:
     async with pair(tmp_path) as (_, master, slave):
         await put(master, "t", b"first")
         await until(lambda: "t" in slave.topics.entries and slave.store.queue_bounds("t", 0) == (0, 1), "shown")

@@ -427,7 +427,7 @@ async def test_stopping_ends_held_pulls_at_once(tmp_path: Path) -> None:
     assert (await waiting).code is PullCode.PULL_NOT_FOUND
 
 
-async def test_what_is_not_confirmed_is_neither_seen_nor_wakes_anybody(tmp_path: Path) -> None:
+async def test_what_is_not_confirmed_is_not_visible_and_notifies_nobody(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         node.topics.put(TopicConfig("t"), 1)
         node.broker.visibility.changed(0)

@@ -129,7 +129,7 @@ def test_large_bodies_are_compressed_on_the_way(topic, producer, consumer):
     assert len(message.record.body) < 10_000
 
 
-def test_a_held_pull_is_woken_by_the_message(topic, producer, consumer):
+def test_a_held_pull_is_answered_when_a_message_arrives(topic, producer, consumer):
     queue = consumer.message_queues(topic)[0]
     consumer.pull(queue, 0)
     timer = threading.Timer(0.3, lambda: producer.send(Message(topic, b"x"), queue=queue))

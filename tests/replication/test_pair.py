@@ -104,7 +104,7 @@ NEVER_BY_ITSELF = TransferSettings(gather_s=3600.0, gather_bytes=4096, heartbeat
 ASYNC_MASTER = AckLevels(sync_master=False, sync_flush=False)
 
 
-async def test_an_append_that_is_gathered_anyway_does_not_wake_the_sender_and_a_full_gather_does(tmp_path):
+async def test_an_append_notifies_the_sender_only_when_a_frame_is_full(tmp_path):
     master = Node(MemoryLog(), tmp_path / "m", 0, levels=ASYNC_MASTER, transfer=NEVER_BY_ITSELF)
     slave = Node(MemoryLog(), tmp_path / "s", 1)
     async with master.serving(), slave.following(master):
@@ -130,7 +130,7 @@ async def test_what_was_gathered_leaves_though_nothing_more_comes(tmp_path):
         await until(in_step(master, slave))
 
 
-async def test_an_ack_that_makes_room_for_more_wakes_the_sender(tmp_path):
+async def test_an_ack_that_makes_room_for_more_notifies_the_sender(tmp_path):
     settings = TransferSettings(frame_bytes=1000, in_flight_bytes=1000, heartbeat_s=7200.0)
     master, slave = Node(MemoryLog(), tmp_path / "m", 0, transfer=settings), Node(MemoryLog(), tmp_path / "s", 1)
     async with master.serving(), slave.following(master):

@@ -97,7 +97,7 @@ class Disk(MemoryFiles):
         was_damaged = any(item.path == path and item.begin < end and begin < item.end for item in self.damages)
         if were == became or was_damaged:
             return None
-        self.poke(path, begin, became)
+        self.overwrite(path, begin, became)
         self.damages.append(Damage(path, begin, were, became))
         return self.damages[-1]
 
@@ -119,7 +119,7 @@ class Disk(MemoryFiles):
         """An operator brings back the files, and a disk that can be read."""
         for damage in self.still_damaged():
             if damage.is_in(self.content(damage.path, durable=False)):
-                self.poke(damage.path, damage.begin, damage.were)
+                self.overwrite(damage.path, damage.begin, damage.were)
         for inode in self._inodes():
             inode.bad.clear()
 

@@ -115,7 +115,7 @@ def test_putting_what_is_there_writes_nothing(disk):
 )
 def test_loading_keeps_the_sound_beginning_and_zeroes_the_rest(disk, at, data, kept):
     queue_on(disk).put(0, entries(0, 12))
-    disk.poke(DIRECTORY / f"{0:020d}", at, data)
+    disk.overwrite(DIRECTORY / f"{0:020d}", at, data)
     queue = queue_on(disk)
     assert queue.load(0, END, sure_until=None)
     assert queue.max_offset == kept and queue.read(0, 99).tolist() == entries(0, kept).tolist()

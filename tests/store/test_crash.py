@@ -327,7 +327,7 @@ def test_a_store_of_rocketmqs_counts_as_flushed_up_to_the_file_that_its_checkpoi
     written = sorted({line.split()[1] for line in disk.log if line.startswith("pwrite /store/commitlog")})
     first = _records(store)[27].commit_log_offset // LOG_FILE * LOG_FILE
     assert Path(written[0]).name == f"{first:020d}"
-    disk.poke(ROOT / "commitlog" / f"{0:020d}", 4, b"oops")
+    disk.overwrite(ROOT / "commitlog" / f"{0:020d}", 4, b"oops")
     for name in [path for path in disk._names if "rocketsim" in path.parts]:
         disk.remove(name)
     with pytest.raises(StoreCorrupt, match="damaged at log offset 0"):

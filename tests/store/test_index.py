@@ -67,7 +67,7 @@ def test_batches_make_the_bytes_that_one_by_one_makes(batches):
             row[1] for row in reversed(plain) if row[0] == code
         ]
     # Made again from its entries, as after a crash.
-    files.poke(file.path, 40, b"\xff" * SLOTS * 4)
+    files.overwrite(file.path, 40, b"\xff" * SLOTS * 4)
     again = IndexFile(files, OpenFiles(files), file.path, SLOTS, ENTRIES)
     assert again.load() is None and again.repair(0) is None
     assert files.read(file.path) == one_by_one(plain)

@@ -34,13 +34,13 @@ def test_the_previous_content_stays_in_the_backup_and_serves_when_the_file_is_da
     file.save({"a": 1})
     file.save({"a": 2})
     assert loads(disk.read(file.backup).decode()) == {"a": 1} and file.load() == {"a": 2} and not caplog.text
-    disk.poke(PATH, 0, b"?")
+    disk.overwrite(PATH, 0, b"?")
     assert file.load() == {"a": 1}
     assert f"{PATH} is not JSON" in caplog.text and f"before the last change is taken, from {PATH}.bak" in caplog.text
     file.save({"a": 3})
     assert loads(disk.read(file.backup).decode()) == {"a": 1}, "a damaged file does not replace a good backup"
-    disk.poke(PATH, 0, b"?")
-    disk.poke(file.backup, 0, b"?")
+    disk.overwrite(PATH, 0, b"?")
+    disk.overwrite(file.backup, 0, b"?")
     with pytest.raises(StoreCorrupt, match=r"topics\.json is not JSON"):
         file.load()
 

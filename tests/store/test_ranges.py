@@ -131,12 +131,12 @@ def test_a_damaged_queue_is_named_among_others():
     put(store, "topic", [0, 0, 1, 1, 2, 2], [b"x"] * 6)
     path = ROOT / "consumequeue/topic/1/00000000000000000000"
     data = disk.read(path)
-    disk.poke(path, 20, data[:20])  # its second entry points to its first record
+    disk.overwrite(path, 20, data[:20])  # its second entry points to its first record
     spans = [("topic", queue_id, 0, 2) for queue_id in range(3)]
     with pytest.raises(StoreCorrupt, match="topic/1 is damaged at or behind offset 1"):
         store.read_ranges(spans, MIB)
     for wrong in (b"\0" * 8, (1 << 40).to_bytes(8, "big"), (1).to_bytes(8, "big")):
-        disk.poke(path, 20, wrong)
+        disk.overwrite(path, 20, wrong)
         with pytest.raises(StoreCorrupt, match="topic/1"):
             store.read_ranges(spans, MIB)
     assert columns(store, spans[:1], MIB, None)[0] == [(0, Status.FOUND, 2, 2)]

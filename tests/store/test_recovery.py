@@ -68,7 +68,7 @@ def position(root: Path, number: int) -> tuple[Path, int]:
     return root / "commitlog" / f"{offset - offset % LOG_FILE:020d}", offset % LOG_FILE
 
 
-def poke(path: Path, at: int, data: bytes) -> None:
+def overwrite(path: Path, at: int, data: bytes) -> None:
     with path.open("r+b") as file:
         file.seek(at)
         file.write(data)
@@ -77,12 +77,12 @@ def poke(path: Path, at: int, data: bytes) -> None:
 def flip(root: Path, number: int, at: int) -> None:
     path, start = position(root, number)
     byte = path.read_bytes()[start + at]
-    poke(path, start + at, bytes([byte ^ 1]))
+    overwrite(path, start + at, bytes([byte ^ 1]))
 
 
 def zero(root: Path, number: int, begin: int, size: int) -> None:
     path, start = position(root, number)
-    poke(path, start + begin, bytes(size))
+    overwrite(path, start + begin, bytes(size))
 
 
 def queue_files(root: Path, queue_id: int = 0) -> list[Path]:
@@ -98,7 +98,7 @@ def remove_blank(root: Path) -> None:
     path = sorted((root / "commitlog").iterdir())[-2]
     data = path.read_bytes()
     at = data.rindex(bytes.fromhex("cbd43194")) - 4
-    poke(path, at, bytes(8))
+    overwrite(path, at, bytes(8))
 
 
 def stale_records_behind_the_end(root: Path) -> None:
@@ -108,7 +108,7 @@ def stale_records_behind_the_end(root: Path) -> None:
     path, start = position(root, ALL - 1)
     data = path.read_bytes()
     size = int.from_bytes(data[start : start + 4], "big")
-    poke(path, start + size + 100, data[start : start + size][: LOG_FILE - start - size - 100])
+    overwrite(path, start + size + 100, data[start : start + size][: LOG_FILE - start - size - 100])
 
 
 def queue_ahead(root: Path) -> None:
@@ -116,7 +116,7 @@ def queue_ahead(root: Path) -> None:
     data = last.read_bytes().rstrip(b"\0")
     data += bytes(-len(data) % 20)
     entry = (1 << 20).to_bytes(8, "big") + (400).to_bytes(4, "big") + bytes(8)
-    poke(last, len(data), entry)
+    overwrite(last, len(data), entry)
 
 
 # id, damage, records that are left

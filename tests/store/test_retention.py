@@ -135,7 +135,7 @@ def lose_the_queue(disk: MemoryFiles) -> None:
 def damage_the_queue(disk: MemoryFiles) -> None:
     forget_the_summary(disk)
     *_, name = disk.names(ROOT / "consumequeue/idle/0")
-    disk.poke(ROOT / "consumequeue/idle/0" / name, 0, b"\xff" * 160)
+    disk.overwrite(ROOT / "consumequeue/idle/0" / name, 0, b"\xff" * 160)
 
 
 @pytest.mark.parametrize(

@@ -201,18 +201,18 @@ class FakeBroker(BrokerServicer):
         if isinstance(order, Answer):
             yield order.response
             return
-        self._check(context, [(piece.topic, piece.queue_id) for piece in request.ranges], "1", self.read_queue_nums)
+        self._check(context, [(item.topic, item.queue_id) for item in request.ranges], "1", self.read_queue_nums)
         sent = 0
-        for index, piece in enumerate(request.ranges):
-            queue = self.store.queues.get((piece.topic, piece.queue_id), [])
-            low = self.store.min_offsets[piece.topic, piece.queue_id]
-            at = piece.from_offset
-            while at < piece.until_offset:
+        for index, item in enumerate(request.ranges):
+            queue = self.store.queues.get((item.topic, item.queue_id), [])
+            low = self.store.min_offsets[item.topic, item.queue_id]
+            at = item.from_offset
+            while at < item.until_offset:
                 if self.frames_before_break is not None and sent >= self.frames_before_break:
                     self.frames_before_break = None
                     context.abort(grpc.StatusCode.UNAVAILABLE, "broken in the middle by the test")
                 frame = pb.PullFrame(suggest_which_broker_id=self.suggest, broker_id=self.broker_id)
-                found = queue[at : min(at + 10, piece.until_offset)]
+                found = queue[at : min(at + 10, item.until_offset)]
                 status = STATUS.FOUND if found else STATUS.OFFSET_OVERFLOW_ONE
                 frame.records = b"".join(found)
                 frame.sizes = np.array([len(data) for data in found], "<u4").tobytes()

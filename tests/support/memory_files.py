@@ -73,7 +73,7 @@ class Inode:
             data[offset : offset + len(written)] = written
         self.data[:] = data
 
-    def poke(self, offset: int, data: bytes) -> None:
+    def overwrite(self, offset: int, data: bytes) -> None:
         """Changes bytes wherever they are: in memory, on the disk, and on their way there."""
         end = offset + len(data)
         for there in (self.data, self.durable):
@@ -467,9 +467,9 @@ class MemoryFiles(Files):
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
-    def poke(self, path: Path, offset: int, data: bytes) -> None:
+    def overwrite(self, path: Path, offset: int, data: bytes) -> None:
         """Changes bytes without a write, as a failing disk does."""
-        self._inode(path).poke(offset, data)
+        self._inode(path).overwrite(offset, data)
 
     def lose_sector(self, path: Path, sector: int) -> None:
         """It cannot be read until it is written again."""

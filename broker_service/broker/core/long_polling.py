@@ -1,6 +1,6 @@
 """LongPolling: pulls that wait until their queue has a message, or until their time is over.
 
-A waiter is registered before anything is awaited, on the loop that also appends, so no arrival falls between the look
+A waiter is registered before anything is awaited, on the loop that also appends, so no arrival falls between the read
 and the wait.  Nothing scans the waiters: an arrival notifies those of its queue, on a slave as on a master.
 """
 
@@ -60,6 +60,6 @@ class LongPolling:
         )
 
     def close(self) -> None:
-        """Wake everybody for good; who asks from now on is answered at once."""
+        """Notify everybody who waits; whoever asks from now on is answered at once."""
         self.closed = True
         self.arrived(list(self._waiting))

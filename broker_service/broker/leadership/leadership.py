@@ -118,7 +118,7 @@ class Leadership:
 
     async def run(self) -> None:
         """Until cancelled."""
-        told = ""
+        logged = ""
         try:
             while True:
                 async with self._lock:
@@ -129,8 +129,8 @@ class Leadership:
                         waits_for = self._broker.waits_for()
                         if waits_for is None:
                             waits_for = await self._opening()
-                        if waits_for is not None and waits_for != told:
-                            told = waits_for
+                        if waits_for is not None and waits_for != logged:
+                            logged = waits_for
                             logger.info("no writes yet: %s", waits_for)
                     self._broker.offsets_wait_for()  # a slave that is made after this one's start has nothing to tell
                     if self._broker.mastership.standing is not Standing.WAITING:

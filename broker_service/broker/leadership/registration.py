@@ -12,7 +12,7 @@ import grpc
 from rocketsim_proto import namesrv_pb2, namesrv_pb2_grpc
 from rocketsim_proto.versions import WIRE, too_new
 
-from broker_service.peer_call import PeerLost, hear, say
+from broker_service.peer_call import PeerLost, read_stream, write_stream
 from broker_service.server import OpenChannel
 
 logger = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class _Link:
 
     async def _register(self, stream: Stream, registration: namesrv_pb2.BrokerRegistration) -> None:
         answers = self.answers
-        await say(stream, registration)
+        await write_stream(stream, registration)
         async with self._news:
             await self._news.wait_for(lambda: self.answers > answers)
 
@@ -140,7 +140,7 @@ class _Link:
                 await asyncio.gather(reading, return_exceptions=True)
 
     async def _read(self, stream: Stream) -> None:
-        async for reply in hear(stream):
+        async for reply in read_stream(stream):
             if problem := too_new("it", "the wire", reply.wire_version, WIRE):
                 raise PeerLost(problem)
             if self._failures:

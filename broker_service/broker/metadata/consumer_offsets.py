@@ -42,7 +42,7 @@ class ConsumerOffsetTable:
         self._table: OffsetTable = {}
         self._other: dict[str, Any] = {}  # RocketMQ's other fields: groupTopicMap, pullOffsetTable
         self._version = DataVersion()
-        self._told: set[Place] = set()  # whose lower commits have been logged
+        self._logged: set[Place] = set()  # whose lower commits have been logged
         self.unshared: set[Place] = set()  # here, and not yet seen at the master
         self._foreign: set[Place] = set()  # of generations raised in another history than the master's
         self._news = False  # committed here since `take_news`
@@ -95,9 +95,9 @@ class ConsumerOffsetTable:
             current = queues.get(queue_id, NEVER)
             if offset > current.offset:
                 risen[queue_id] = current.at(offset)
-                self._told.discard((group, topic, queue_id))
-            elif offset < current.offset and (group, topic, queue_id) not in self._told:
-                self._told.add((group, topic, queue_id))
+                self._logged.discard((group, topic, queue_id))
+            elif offset < current.offset and (group, topic, queue_id) not in self._logged:
+                self._logged.add((group, topic, queue_id))
                 logger.warning(
                     "group %s commits %d for queue %d of %s, which stands at %d: ignored (said once)",
                     group,

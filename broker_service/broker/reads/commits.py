@@ -93,8 +93,8 @@ class Commits:
         at_zero = set()
         for topic, queue_id in queues:
             if zero_for_new_group and offsets.get(group, topic, queue_id).offset < 0:
-                look = partial(self._starts_at_zero, topic, queue_id)
-                if await cold_reads.read(self._broker.store, look):
+                starts_at_zero = partial(self._starts_at_zero, topic, queue_id)
+                if await cold_reads.read(self._broker.store, starts_at_zero):
                     at_zero.add((topic, queue_id))
         self._broker.check_answers_for_offsets()  # may have changed while the disk was read
         answers = []

@@ -13,11 +13,10 @@ from broker_service.broker.reads.access import ReadAccess
 from broker_service.broker.reads.commits import Commits
 from broker_service.broker.reads.subscription import tags_codes_of
 from broker_service.broker.reads.suggestion import PullCode
-from broker_service.model import MASTER_ID, GetMessageStatus, LogEpoch
+from broker_service.model import MASTER_ID, NO_EPOCH, GetMessageStatus, LogEpoch
 
 DEFAULT_MAX_MSG_NUMS = 32
 UNLIMITED_BYTES = (1 << 31) - 1
-NO_EPOCH = LogEpoch()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +63,7 @@ class PullPath:
         if truncated := self._truncated(pull, group):
             return truncated
         deadline = self._broker.clock() + self._hold_s(pull.suspend_s)
-        pulled = await self._look(pull, pull.queue_offset, group, tags)
+        pulled = await self._read(pull, pull.queue_offset, group, tags)
         if pull.commit_offset is not None and not self._broker.is_slave:
             self._commits.commit_on_pull(pull.group, pull.topic, pull.queue_id, pull.commit_offset)
         if pulled.code is PullCode.PULL_NOT_FOUND:
@@ -79,14 +78,14 @@ class PullPath:
         offset = pull.queue_offset
         while await self._broker.long_polling.wait(pull.topic, pull.queue_id, offset, deadline - self._broker.clock()):
             group = self._readable(pull)  # it may have been deleted
-            pulled = await self._look(pull, offset, group, tags)
+            pulled = await self._read(pull, offset, group, tags)
             if pulled.status is GetMessageStatus.NO_MATCHED_MESSAGE and pulled.next_begin_offset == pulled.max_offset:
-                offset = pulled.next_begin_offset  # Only what is filtered out has arrived: it is not looked at again.
+                offset = pulled.next_begin_offset  # Only what is filtered out has arrived: it is not read again.
             elif pulled.code is not PullCode.PULL_NOT_FOUND:
                 break
         return pulled
 
-    async def _look(self, pull: Pull, offset: int, group: SubscriptionGroup, tags: frozenset[int] | None) -> Pulled:
+    async def _read(self, pull: Pull, offset: int, group: SubscriptionGroup, tags: frozenset[int] | None) -> Pulled:
         return await cold_reads.read(self._broker.store, lambda: self._found(pull, offset, group, tags))
 
     def _found(self, pull: Pull, offset: int, group: SubscriptionGroup, tags: frozenset[int] | None) -> Pulled:
