@@ -6,8 +6,10 @@ position in the log, a `queue_offset` counts the messages of one queue.  Every e
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import NamedTuple
 
+from rocketsim_proto.model import NO_EPOCH as NO_EPOCH
+from rocketsim_proto.model import GetMessageStatus as GetMessageStatus
+from rocketsim_proto.model import LogEpoch as LogEpoch
 from rocketsim_proto.reserved import MASTER_ID as MASTER_ID
 
 
@@ -40,31 +42,6 @@ class CommitStatus(IntEnum):
     COMMIT_FLUSH_SLAVE_TIMEOUT = 2
     COMMIT_SLAVE_NOT_AVAILABLE = 3
     COMMIT_MASTER_NOT_AVAILABLE = 4
-
-
-class GetMessageStatus(IntEnum):
-    """RocketMQ's GetMessageStatus (table D3); numbers as in broker.proto."""
-
-    FOUND = 0
-    NO_MATCHED_MESSAGE = 1
-    MESSAGE_WAS_REMOVING = 2
-    OFFSET_FOUND_NULL = 3
-    OFFSET_OVERFLOW_BADLY = 4
-    OFFSET_OVERFLOW_ONE = 5
-    OFFSET_TOO_SMALL = 6
-    NO_MATCHED_LOGIC_QUEUE = 7
-    NO_MESSAGE_IN_QUEUE = 8
-    OFFSET_TRUNCATED = 9  # own: what was read up to there is not this log's any more
-
-
-class LogEpoch(NamedTuple):
-    """Whose time as master the end of a log is of; (0, 0): nobody says."""
-
-    epoch: int = 0
-    epoch_id: int = 0
-
-
-NO_EPOCH = LogEpoch()
 
 
 @dataclass(frozen=True, slots=True)

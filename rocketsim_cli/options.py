@@ -16,6 +16,7 @@ OptionalTopic = Annotated[str | None, typer.Option("-t", "--topic", help="The to
 Group = Annotated[str, typer.Option("-g", "--group", help="The consumer group.")]
 OptionalGroup = Annotated[str | None, typer.Option("-g", "--group", help="The consumer group.")]
 BrokerAddr = Annotated[str | None, typer.Option("-b", "--broker-addr", help="One broker, host:port.")]
+BrokerName = Annotated[str, typer.Option("-b", "--broker-name", help="The name that a master and its slaves share.")]
 ClusterName = Annotated[str | None, typer.Option("-c", "--cluster", help="All brokers of this cluster.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON lines, errors too (on standard error).")]
 

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import NamedTuple, overload
 
+from rocketsim_proto.model import NO_EPOCH as NO_EPOCH
+from rocketsim_proto.model import GetMessageStatus as GetMessageStatus
+from rocketsim_proto.model import LogEpoch as LogEpoch
 from rocketsim_proto.records import record
 from rocketsim_proto.reserved import MASTER_ID as MASTER_ID
 
@@ -43,32 +46,6 @@ class PullStatus(Enum):
     NO_NEW_MSG = "NO_NEW_MSG"
     NO_MATCHED_MSG = "NO_MATCHED_MSG"
     OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
-
-
-class GetMessageStatus(IntEnum):
-    """RocketMQ's GetMessageStatus (table D3), the broker's own reason; numbers as in broker.proto."""
-
-    FOUND = 0
-    NO_MATCHED_MESSAGE = 1
-    MESSAGE_WAS_REMOVING = 2
-    OFFSET_FOUND_NULL = 3
-    OFFSET_OVERFLOW_BADLY = 4
-    OFFSET_OVERFLOW_ONE = 5
-    OFFSET_TOO_SMALL = 6
-    NO_MATCHED_LOGIC_QUEUE = 7
-    NO_MESSAGE_IN_QUEUE = 8
-    OFFSET_TRUNCATED = 9  # ours: other records were read up to there than the broker has now (an unclean promotion)
-
-
-class LogEpoch(NamedTuple):
-    """The term of the master that wrote the end of a log, like Kafka's leader epoch; (0, 0): not known.  A newer one
-    has the higher number."""
-
-    epoch: int = 0
-    epoch_id: int = 0
-
-
-NO_EPOCH = LogEpoch()
 
 
 class MessageQueue(NamedTuple):

@@ -186,14 +186,18 @@ public final class RocketMqLoad {
             });
             workers[t].start();
         }
+        join(workers, failure);
+        double took = (System.nanoTime() - from) / 1e9;
+        return "{" + rate(done.sum(), took) + String.format(", \"p50_ms\": %.3f, \"p99_ms\": %.3f}", quantile(histogram, 0.5), quantile(histogram, 0.99));
+    }
+
+    private static void join(Thread[] workers, AtomicReference<Throwable> failure) throws InterruptedException {
         for (Thread worker : workers) {
             worker.join();
         }
-        double took = (System.nanoTime() - from) / 1e9;
         if (failure.get() != null) {
             throw new IllegalStateException(failure.get().toString());
         }
-        return "{" + rate(done.sum(), took) + String.format(", \"p50_ms\": %.3f, \"p99_ms\": %.3f}", quantile(histogram, 0.5), quantile(histogram, 0.99));
     }
 
     private static double quantile(java.util.concurrent.atomic.AtomicIntegerArray histogram, double share) {
@@ -257,12 +261,7 @@ public final class RocketMqLoad {
             });
             workers[t].start();
         }
-        for (Thread worker : workers) {
-            worker.join();
-        }
-        if (failure.get() != null) {
-            throw new IllegalStateException(failure.get().toString());
-        }
+        join(workers, failure);
         return "{" + rate(count, (System.nanoTime() - from) / 1e9) + "}";
     }
 
@@ -340,12 +339,7 @@ public final class RocketMqLoad {
                 });
                 workers[t].start();
             }
-            for (Thread worker : workers) {
-                worker.join();
-            }
-            if (failure.get() != null) {
-                throw new IllegalStateException(failure.get().toString());
-            }
+            join(workers, failure);
             double seconds = (System.nanoTime() - from) / 1e9;
             return "{" + rate(messages.sum(), seconds) + String.format(", \"bytes\": %d, \"a_pull\": %.1f}", bytes.sum(), (double) messages.sum() / pulls.sum());
         } finally {

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rocketsim_cli.admin.session import facts, open_admin
-from rocketsim_cli.options import AsJson, BrokerAddr, ClusterName, NameServer, OptionalNameServer
+from rocketsim_cli.options import AsJson, BrokerAddr, BrokerName, ClusterName, NameServer, OptionalNameServer
 from rocketsim_cli.tables import cell, console, show_json, show_rows, show_values, table
 from rocketsim_cli.trouble import Trouble
 
@@ -162,41 +162,22 @@ def remove_slave(
     show_rows(("brokerId", "address"), rows, as_json=as_json)
 
 
-def wipe_write_perm(
-    broker_name: Annotated[
-        str, typer.Option("-b", "--broker-name", help="The name that a master and its slaves share.")
-    ],
-    name_server: NameServer,
-    as_json: AsJson = False,
-) -> None:
+def wipe_write_perm(broker_name: BrokerName, name_server: NameServer, as_json: AsJson = False) -> None:
     """Take a broker's topics out of the producers' routes, at every name server."""
     with open_admin(name_server) as admin:
-        changed = admin.wipe_write_perm(broker_name)
-        _check_known(admin, broker_name, changed)
-    _show_changed(changed, as_json)
+        _show_changed(admin, broker_name, admin.wipe_write_perm(broker_name), as_json)
 
 
-def add_write_perm(
-    broker_name: Annotated[
-        str, typer.Option("-b", "--broker-name", help="The name that a master and its slaves share.")
-    ],
-    name_server: NameServer,
-    as_json: AsJson = False,
-) -> None:
+def add_write_perm(broker_name: BrokerName, name_server: NameServer, as_json: AsJson = False) -> None:
     """Give the write permission back."""
     with open_admin(name_server) as admin:
-        changed = admin.add_write_perm(broker_name)
-        _check_known(admin, broker_name, changed)
-    _show_changed(changed, as_json)
+        _show_changed(admin, broker_name, admin.add_write_perm(broker_name), as_json)
 
 
-def _check_known(admin: "Admin", broker_name: str, changed: dict[str, int]) -> None:
-    """Nothing changed: it was so already, or the name is misspelt."""
+def _show_changed(admin: "Admin", broker_name: str, changed: dict[str, int], as_json: bool) -> None:
+    # Nothing changed: it was so already, or the name is misspelt.
     known = {member.broker_name for member in admin.cluster_list()}
     if not any(changed.values()) and broker_name not in known:
         raise Trouble(f"there is no broker {broker_name!r}; there are: {', '.join(sorted(known)) or 'none'}")
-
-
-def _show_changed(changed: dict[str, int], as_json: bool) -> None:
     rows = [{"nameServer": address, "topics": count} for address, count in changed.items()]
     show_rows(("nameServer", "topics"), rows, as_json=as_json, formats={"topics": lambda count: f"OK, {cell(count)}"})

@@ -1,13 +1,14 @@
 """Consumer groups: settings, progress, resets."""
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rocketsim_cli.admin.session import facts, open_admin
+from rocketsim_cli.admin.session import change_at_masters, facts, open_admin
 from rocketsim_cli.options import (
     AsJson,
     BrokerAddr,
@@ -69,12 +70,12 @@ def update_sub_group(
     changes = {
         name: bool(value) if isinstance(value, Truth) else value for name, value in given.items() if value is not None
     }
-    rows = []
-    with open_admin(name_server, broker_addr) as admin:
-        for address in admin.masters(broker_addr, cluster):
-            config = replace(_present(admin, address, group), **changes)  # type: ignore[arg-type]
-            done = admin.update_sub_group(config, broker_addr=address)
-            rows += [{"brokerAddr": at, **facts(one)} for at, one in done.items()]
+
+    def change(admin: "Admin", address: str) -> "Mapping[str, SubscriptionGroupConfig]":
+        config = replace(_present(admin, address, group), **changes)  # type: ignore[arg-type]
+        return admin.update_sub_group(config, broker_addr=address)
+
+    rows = change_at_masters(name_server, broker_addr, cluster, change)
     columns = ("brokerAddr", "groupName", "consumeEnable", "brokerId", "whichBrokerWhenConsumeSlowly", "retryMaxTimes")
     show_rows(columns, rows, as_json=as_json)
 

@@ -1,6 +1,6 @@
 """An admin client for one command, and the names of its answers in JSON."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING
@@ -20,6 +20,18 @@ def open_admin(name_server: str | None, broker_addr: str | None = None) -> "Iter
         raise Trouble("no name server given: -n host:port, or NAMESRV_ADDR in the environment; or one broker with -b")
     with Admin(name_server or broker_addr or "") as admin:
         yield admin
+
+
+def change_at_masters(
+    name_server: str | None,
+    broker_addr: str | None,
+    cluster: str | None,
+    change: "Callable[[Admin, str], Mapping[str, object]]",
+) -> list[dict[str, object]]:
+    """A row for each broker and what it has after the change: `change` gets an admin client and a master's address."""
+    with open_admin(name_server, broker_addr) as admin:
+        done = [change(admin, address) for address in admin.masters(broker_addr, cluster)]
+    return [{"brokerAddr": at, **facts(value)} for found in done for at, value in found.items()]
 
 
 def facts(value: object) -> dict[str, object]:

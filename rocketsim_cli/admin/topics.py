@@ -1,11 +1,11 @@
 """Topics: list, make, change, delete, and where they are."""
 
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rocketsim_cli.admin.session import facts, open_admin
+from rocketsim_cli.admin.session import change_at_masters, facts, open_admin
 from rocketsim_cli.options import AsJson, BrokerAddr, ClusterName, NameServer, OptionalNameServer, Topic, Truth
 from rocketsim_cli.tables import show_json, show_rows, when
 from rocketsim_cli.trouble import Trouble
@@ -49,30 +49,22 @@ def update_topic(
     as_json: AsJson = False,
 ) -> None:
     """Make a topic, or change it; what is not given stays as it is."""
-    rows = []
     changes = attribute_changes(attributes or "")
-    with open_admin(name_server, broker_addr) as admin:
-        for address in admin.masters(broker_addr, cluster):
-            config = _present(admin, address, topic)
-            config = replace(
-                config,
-                read_queue_nums=config.read_queue_nums if read_queue_nums is None else read_queue_nums,
-                write_queue_nums=config.write_queue_nums if write_queue_nums is None else write_queue_nums,
-                perm=config.perm if perm is None else perm,
-                order=config.order if order is None else bool(order),
-            )
-            done = admin.update_topic(
-                topic,
-                read_queue_nums=config.read_queue_nums,
-                write_queue_nums=config.write_queue_nums,
-                perm=config.perm,
-                order=config.order,
-                attributes={
-                    name: value for name, value in {**config.attributes, **changes}.items() if value is not None
-                },
-                broker_addr=address,
-            )
-            rows += [{"brokerAddr": at, **facts(one)} for at, one in done.items()]
+
+    def change(admin: "Admin", address: str) -> "Mapping[str, TopicConfig]":
+        config = _present(admin, address, topic)
+        changed = {**config.attributes, **changes}
+        return admin.update_topic(
+            topic,
+            read_queue_nums=config.read_queue_nums if read_queue_nums is None else read_queue_nums,
+            write_queue_nums=config.write_queue_nums if write_queue_nums is None else write_queue_nums,
+            perm=config.perm if perm is None else perm,
+            order=config.order if order is None else bool(order),
+            attributes={name: value for name, value in changed.items() if value is not None},
+            broker_addr=address,
+        )
+
+    rows = change_at_masters(name_server, broker_addr, cluster, change)
     columns = ("brokerAddr", "topicName", "readQueueNums", "writeQueueNums", "perm", "order", "attributes")
     show_rows(columns, rows, as_json=as_json)
 
