@@ -3,7 +3,6 @@
 import shutil
 import signal
 import subprocess
-import threading
 import time
 from collections import deque
 
@@ -13,6 +12,7 @@ from benchmarks.cluster import BROKER, SIZES, OurCluster, verify_store
 from benchmarks.contest import Contestant, Sample
 from benchmarks.figures import Missing, percentile
 from benchmarks.peers import rocketmq
+from benchmarks.sampler import Sampler
 from benchmarks.sends import java_rate
 from tests.support.processes import Processes
 
@@ -136,7 +136,7 @@ def our_lag(bench: Bench) -> Contestant:
     bench.note(f"half load, ours: {full / 2:,.0f} msgs/s")
 
     def half() -> Sample:
-        with Watch(one) as watch:
+        with Lag(one) as watch:
             answer = one.load.ask("paced", topic=topic, size=BODY, rate=round(full / 2), seconds=duration)
         return {**answer, "p99_ms": percentile(watch.lags_ms, 0.99)}
 
@@ -159,34 +159,24 @@ def lag_seconds(bench: Bench) -> int:
     return bench.plan.pick(6, 2, 1)
 
 
-class Watch:
-    """Asks the master all the time: since when has the slave not had what the log held then?
+class Lag(Sampler):
+    """Asks the master: since when has the slave not had what the log held then?
 
-    A look that finds it behind counts from the last one whose end it has by now: never too little.
+    A sample that finds it behind counts from the last one whose end it has by now: never too little.
     """
 
     def __init__(self, one: OurCluster) -> None:
+        super().__init__(LOOK_S)
         self._one = one
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._look)
+        self._behind: deque[tuple[float, int]] = deque()  # samples whose end the slave does not have
+        self._covered = time.perf_counter()
         self.lags_ms: list[float] = []
 
-    def __enter__(self) -> "Watch":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _look(self) -> None:
-        seen: deque[tuple[float, int]] = deque()
-        covered = time.perf_counter()
-        while not self._done.wait(LOOK_S):
-            (status,) = self._one.admin.ha_status(broker_addr=self._one.master.address)
-            now = time.perf_counter()
-            acked = max((slave.ack_offset for slave in status.slaves), default=0)
-            seen.append((now, status.commit_log_max_offset))
-            while seen and seen[0][1] <= acked:
-                covered = seen.popleft()[0]
-            self.lags_ms.append((now - covered) * 1000 if seen else 0.0)
+    def sample(self) -> None:
+        (status,) = self._one.admin.ha_status(broker_addr=self._one.master.address)
+        now = time.perf_counter()
+        acked = max((slave.ack_offset for slave in status.slaves), default=0)
+        self._behind.append((now, status.commit_log_max_offset))
+        while self._behind and self._behind[0][1] <= acked:
+            self._covered = self._behind.popleft()[0]
+        self.lags_ms.append((now - self._covered) * 1000 if self._behind else 0.0)

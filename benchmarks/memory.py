@@ -1,6 +1,5 @@
 """P13: memory without the page cache, of a master and its slave after millions of messages, and of Spark's workers."""
 
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from benchmarks import cluster, spark, targets
 from benchmarks.bench import Bench
 from benchmarks.contest import Sample
 from benchmarks.figures import Series
+from benchmarks.sampler import Sampler
 
 SIZE = 100
 STEPS = 10
@@ -91,27 +91,17 @@ def anonymous_mib(pid: int) -> float:
     raise ValueError(f"/proc/{pid}/status has no RssAnon")
 
 
-class Workers:
+class Workers(Sampler):
     """The largest that any of Spark's Python workers gets."""
 
     def __init__(self) -> None:
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._look)
+        super().__init__(LOOK_S)
         self.peak_mib = 0.0
 
-    def __enter__(self) -> "Workers":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _look(self) -> None:
-        while not self._done.wait(LOOK_S):
-            for process in psutil.Process().children(recursive=True):
-                try:
-                    if any("pyspark" in word for word in process.cmdline()) and "python" in process.name():
-                        self.peak_mib = max(self.peak_mib, anonymous_mib(process.pid))
-                except (psutil.Error, OSError, ValueError):
-                    continue  # it has just ended
+    def sample(self) -> None:
+        for process in psutil.Process().children(recursive=True):
+            try:
+                if any("pyspark" in word for word in process.cmdline()) and "python" in process.name():
+                    self.peak_mib = max(self.peak_mib, anonymous_mib(process.pid))
+            except (psutil.Error, OSError, ValueError):
+                continue  # it has just ended

@@ -1,7 +1,6 @@
 """One Apache Kafka broker (KRaft, combined mode) from Maven's jars, and the jars of Spark's connector."""
 
 import base64
-import socket
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from pathlib import Path
 from benchmarks import leash
 from benchmarks.bench import Unavailable
 from benchmarks.peers import maven
-from tests.interop.real_rocketmq import free_port
+from tests.interop.real_rocketmq import accepts_connections, free_port
 
 BROKER_VERSION = "4.2.1"
 CONNECTOR_VERSION = "4.2.0"
@@ -79,7 +78,9 @@ auto.create.topics.enable=false
             [*_java(jars, HEAP, "kafka.Kafka"), str(config)], stdout=log, stderr=log, stdin=subprocess.DEVNULL
         )
     try:
-        _await_port(process, port, folder / "log")
+        if not accepts_connections(process, port, START_TIMEOUT_S):
+            output = (folder / "log").read_text(errors="replace")
+            raise Unavailable(f"Kafka does not answer: {output[-500:]}")
         yield Kafka(f"127.0.0.1:{port}", jars, folder)
     finally:
         leash.kill(process)  # nobody needs its store any more
@@ -107,16 +108,3 @@ def _java(jars: Path, heap: str, main: str) -> list[str]:
         f"-Dlog4j2.configurationFile={maven.HERE}/log4j2.properties",
     ]
     return ["java", *settings, "-cp", f"{jars}/*", main]
-
-
-def _await_port(process: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
-    for _ in range(int(START_TIMEOUT_S / 0.1)):
-        with socket.socket() as one:
-            if one.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        try:
-            process.wait(0.1)
-        except subprocess.TimeoutExpired:
-            continue
-        break
-    raise Unavailable(f"Kafka does not answer: {log.read_text(errors='replace')[-500:]}")

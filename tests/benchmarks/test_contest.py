@@ -160,19 +160,25 @@ def test_a_quick_run_judges_only_what_the_full_run_would_judge_alike(tmp_path, p
     assert [figure.verdict for figure in bench.figures] == [verdict]
 
 
+class Part:
+    """A part of a benchmark, which enters itself in `ended` when it ends."""
+
+    def __init__(self, ended):
+        self._ended = ended
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._ended.append(self)
+
+
 def test_parts_end_with_the_benchmark(tmp_path):
     ended = []
     with ExitStack() as stack:
         bench = Bench("test", FULL, tmp_path, stack, lambda *_: None)
 
-        class Part:
-            def __enter__(self):
-                return self
-
-            def __exit__(self, *_):
-                ended.append(self)
-
-        part = bench.enter(Part())
+        part = bench.enter(Part(ended))
         assert not ended
     assert ended == [part]
 
@@ -180,16 +186,9 @@ def test_parts_end_with_the_benchmark(tmp_path):
 def test_parts_of_a_section_end_with_it(bench):
     ended = []
 
-    class Part:
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            ended.append(self)
-
-    outer = bench.enter(Part())
+    outer = bench.enter(Part(ended))
     with bench.section():
-        inner = bench.enter(Part())
+        inner = bench.enter(Part(ended))
         assert ended == []
     assert ended == [inner]
     assert bench.enter(outer) is outer, "what comes after lives as long as the benchmark again"

@@ -22,8 +22,8 @@ from broker_service.broker.reads.pull import Pull
 from broker_service.model import BrokerRole
 from broker_service.node import BrokerNode
 from broker_service.replication.follower import Follower
-from tests.broker.test_pair import QUICK, SLAVE, pair
-from tests.support.brokers import name_server, put, running, stub_of
+from tests.broker.test_pair import QUICK, SLAVE, pair, slave_and_names
+from tests.support.brokers import put, running, stub_of
 from tests.support.polling import until
 
 SYNC = {"broker_role": BrokerRole.SYNC_MASTER}
@@ -160,50 +160,46 @@ async def test_a_commit_on_pull_waits_for_nobody(tmp_path: Path, monkeypatch: py
 
 async def test_what_a_replaced_master_reset_does_not_win_over_the_promoted_slaves(tmp_path: Path) -> None:
     keys = QUICK | {"slave_wait_time_ms": 0}
-    async with name_server() as names:
-        keys |= {"namesrv_addr": names.address}
-        async with running(tmp_path / "s", **(keys | SLAVE)) as slave:
-            async with running(tmp_path / "m", **keys) as master:
-                await until(slave.replication_slave.is_following, "the slave follows")
-                await put(master, "t", *[b"x"] * 50)
-                await commit(master, 40)
-                await until(lambda: slave.offsets.get("g", "t", 0).offset == 40, "the offset")
-                await until(lambda: slave.store.end_offset == master.store.end_offset, "copied")
-                await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
-                await until(lambda: master.mastership.standing is Standing.FENCED, "fenced")
-                # What it did before it heard of that: records, and a reset behind them.
-                master.store.append_one(Record(topic="t", body=b"y", queue_id=0), 1, b"\x7f\0\0\1\0\0\0\0")
-                master.offsets.reset("g", "t", {0: 3})
-                master.offsets.reset("g", "t", {0: 2})
-                master.offsets.reset("g", "u", {0: 2})
-            await commit(slave, 45)
-            async with running(tmp_path / "m", **(keys | SLAVE)) as former:
-                await until(lambda: former.offsets.get("g", "t", 0).offset == 45, "the promoted one's")
-                assert former.offsets.get("g", "u", 0).offset == -1
-                assert slave.offsets.get("g", "t", 0) == former.offsets.get("g", "t", 0) == (0, 45)
-                assert slave.offsets.get("g", "u", 0).offset == -1
+    async with slave_and_names(tmp_path, keys) as (slave, _):
+        async with running(tmp_path / "m", **keys) as master:
+            await until(slave.replication_slave.is_following, "the slave follows")
+            await put(master, "t", *[b"x"] * 50)
+            await commit(master, 40)
+            await until(lambda: slave.offsets.get("g", "t", 0).offset == 40, "the offset")
+            await until(lambda: slave.store.end_offset == master.store.end_offset, "copied")
+            await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
+            await until(lambda: master.mastership.standing is Standing.FENCED, "fenced")
+            # What it did before it heard of that: records, and a reset behind them.
+            master.store.append_one(Record(topic="t", body=b"y", queue_id=0), 1, b"\x7f\0\0\1\0\0\0\0")
+            master.offsets.reset("g", "t", {0: 3})
+            master.offsets.reset("g", "t", {0: 2})
+            master.offsets.reset("g", "u", {0: 2})
+        await commit(slave, 45)
+        async with running(tmp_path / "m", **(keys | SLAVE)) as former:
+            await until(lambda: former.offsets.get("g", "t", 0).offset == 45, "the promoted one's")
+            assert former.offsets.get("g", "u", 0).offset == -1
+            assert slave.offsets.get("g", "t", 0) == former.offsets.get("g", "t", 0) == (0, 45)
+            assert slave.offsets.get("g", "u", 0).offset == -1
 
 
 async def test_an_acknowledged_reset_that_its_master_lost_comes_back_from_its_slave(tmp_path: Path) -> None:
     keys = QUICK | SYNC | {"slave_wait_time_ms": 600_000}
-    async with name_server() as names:
-        keys |= {"namesrv_addr": names.address}
-        async with running(tmp_path / "s", **(keys | SLAVE)) as slave:
-            async with running(tmp_path / "m", **keys) as master:
-                await put(master, "t", *[b"x"] * 50)
-                await until(lambda: "t" in slave.topics.entries, "the topic")
-                assert await commit(master, 40) == "COMMIT_OK"
-                kept = {path: path.read_bytes() for path in offset_files(tmp_path / "m")}
-                async with stub_of(master, AdminStub) as admin:
-                    asked = admin_pb2.ResetOffsetByTimeRequest(group="g", topic="t", timestamp=0, queue_ids=[0])
-                    assert (await admin.ResetOffsetByTime(asked, timeout=10)).status == 1
-            for path in offset_files(tmp_path / "m"):
-                path.unlink()
-            for path, content in kept.items():
-                path.write_bytes(content)
-            async with running(tmp_path / "m", **keys) as master:
-                assert await first_answer(master) == 0
-                assert master.offsets.get("g", "t", 0) == (1, 0)
+    async with slave_and_names(tmp_path, keys) as (slave, _):
+        async with running(tmp_path / "m", **keys) as master:
+            await put(master, "t", *[b"x"] * 50)
+            await until(lambda: "t" in slave.topics.entries, "the topic")
+            assert await commit(master, 40) == "COMMIT_OK"
+            kept = {path: path.read_bytes() for path in offset_files(tmp_path / "m")}
+            async with stub_of(master, AdminStub) as admin:
+                asked = admin_pb2.ResetOffsetByTimeRequest(group="g", topic="t", timestamp=0, queue_ids=[0])
+                assert (await admin.ResetOffsetByTime(asked, timeout=10)).status == 1
+        for path in offset_files(tmp_path / "m"):
+            path.unlink()
+        for path, content in kept.items():
+            path.write_bytes(content)
+        async with running(tmp_path / "m", **keys) as master:
+            assert await first_answer(master) == 0
+            assert master.offsets.get("g", "t", 0) == (1, 0)
 
 
 # --- a master that returns --------------------------------------------------------------------------------------------
@@ -222,34 +218,30 @@ async def first_answer(node: BrokerNode) -> int:
 @pytest.mark.parametrize("role", [BrokerRole.SYNC_MASTER, BrokerRole.ASYNC_MASTER])
 async def test_a_returning_master_answers_with_what_its_slave_took(tmp_path: Path, role: BrokerRole) -> None:
     keys = QUICK | {"broker_role": role, "slave_wait_time_ms": 600_000}
-    async with name_server() as names:
-        keys |= {"namesrv_addr": names.address}
-        async with running(tmp_path / "s", **(keys | SLAVE)) as slave:
-            async with running(tmp_path / "m", **keys) as master:
-                await put(master, "t", *[b"x"] * 100)
-                await until(lambda: slave.store.end_offset == master.store.end_offset, "copied")
-                await until(lambda: "t" in slave.topics.entries, "the topic")
-                await commit(master, 10)
-            assert await commit(slave, 60) == "COMMIT_MASTER_NOT_AVAILABLE"
-            async with running(tmp_path / "m", **keys) as master:
-                assert await first_answer(master) == 60
-                assert await commit(master, 60) == "COMMIT_OK"
+    async with slave_and_names(tmp_path, keys) as (slave, _):
+        async with running(tmp_path / "m", **keys) as master:
+            await put(master, "t", *[b"x"] * 100)
+            await until(lambda: slave.store.end_offset == master.store.end_offset, "copied")
+            await until(lambda: "t" in slave.topics.entries, "the topic")
+            await commit(master, 10)
+        assert await commit(slave, 60) == "COMMIT_MASTER_NOT_AVAILABLE"
+        async with running(tmp_path / "m", **keys) as master:
+            assert await first_answer(master) == 60
+            assert await commit(master, 60) == "COMMIT_OK"
 
 
 async def test_what_a_master_lost_of_what_it_had_acknowledged_comes_back_from_its_slave(tmp_path: Path) -> None:
     keys = QUICK | SYNC | {"slave_wait_time_ms": 600_000}
-    async with name_server() as names:
-        keys |= {"namesrv_addr": names.address}
-        async with running(tmp_path / "s", **(keys | SLAVE)) as slave:
-            async with running(tmp_path / "m", **keys) as master:
-                await put(master, "t", *[b"x"] * 100)
-                await until(lambda: "t" in slave.topics.entries, "the topic")
-                assert await commit(master, 80) == "COMMIT_OK"
-                await until(lambda: not slave.offsets.unshared, "the slave has nothing of its own")
-            for path in offset_files(tmp_path / "m"):
-                path.unlink()  # as a power loss may leave it
-            async with running(tmp_path / "m", **keys) as master:
-                assert await first_answer(master) == 80
+    async with slave_and_names(tmp_path, keys) as (slave, _):
+        async with running(tmp_path / "m", **keys) as master:
+            await put(master, "t", *[b"x"] * 100)
+            await until(lambda: "t" in slave.topics.entries, "the topic")
+            assert await commit(master, 80) == "COMMIT_OK"
+            await until(lambda: not slave.offsets.unshared, "the slave has nothing of its own")
+        for path in offset_files(tmp_path / "m"):
+            path.unlink()  # as a power loss may leave it
+        async with running(tmp_path / "m", **keys) as master:
+            assert await first_answer(master) == 80
 
 
 async def test_while_it_waits_a_master_refuses_commits_and_queries_and_not_pulls(tmp_path: Path) -> None:

@@ -23,6 +23,16 @@ def crash(root: Path) -> None:
     (root / "abort").touch()
 
 
+async def run_pair_without_name_server(folder: Path) -> None:
+    """Until the slave has a message of its master."""
+    async with (
+        running(folder / "m") as master,
+        running(folder / "s", **SLAVE, ha_master_address=master.address) as slave,
+    ):
+        await put(master, "t", b"x")
+        await until(lambda: slave.store.end_offset == master.store.end_offset, "copied")
+
+
 async def test_a_clean_restart_goes_on_in_its_epoch_and_an_unclean_one_begins_another(tmp_path: Path) -> None:
     epochs = []
     for _ in range(2):
@@ -47,12 +57,7 @@ async def test_a_clean_stop_before_the_new_epoch_does_not_hide_an_unclean_one(tm
 
 
 async def test_a_slave_that_its_configuration_makes_a_master_begins_an_epoch_of_its_own(tmp_path: Path) -> None:
-    async with (
-        running(tmp_path / "m") as master,
-        running(tmp_path / "s", **SLAVE, ha_master_address=master.address) as slave,
-    ):
-        await put(master, "t", b"x")
-        await until(lambda: slave.store.end_offset == master.store.end_offset, "copied")
+    await run_pair_without_name_server(tmp_path)
     async with running(tmp_path / "s") as node:
         assert node.broker.epoch == PROMOTION  # else the old master, back too, might write in the same one
 
@@ -181,12 +186,7 @@ async def test_an_epoch_that_cannot_be_written_is_tried_again_and_nothing_is_tak
 
 
 async def test_a_slave_with_a_configured_master_follows_it_without_a_name_server(tmp_path: Path) -> None:
-    async with (
-        running(tmp_path / "m") as master,
-        running(tmp_path / "s", **SLAVE, ha_master_address=master.address) as slave,
-    ):
-        await put(master, "t", b"x")
-        await until(lambda: slave.store.end_offset == master.store.end_offset, "copied")
+    await run_pair_without_name_server(tmp_path)
 
 
 async def test_a_slave_follows_as_soon_as_a_name_server_knows_its_master_again(

@@ -41,6 +41,15 @@ async def pair(folder: Path, **keys: Any) -> AsyncIterator[tuple[NameServer, Bro
         yield names, master, slave
 
 
+@asynccontextmanager
+async def slave_and_names(folder: Path, keys: dict[str, Any]) -> AsyncIterator[tuple[BrokerNode, NameServer]]:
+    """A slave whose masters the test starts itself, and a name server, which is entered in `keys`."""
+    async with name_server() as names:
+        keys["namesrv_addr"] = names.address
+        async with running(folder / "s", **(QUICK | keys | SLAVE)) as slave:
+            yield slave, names
+
+
 async def bodies(node: BrokerNode, topic: str = "t") -> list[bytes]:
     return bodies_in((await node.pulls.pull(Pull(group="g", topic=topic, queue_id=0, queue_offset=0))).records)
 
@@ -302,35 +311,33 @@ async def test_a_disk_that_is_too_full_is_told_to_the_name_server(tmp_path: Path
 
 async def test_an_old_master_that_returns_behind_a_promoted_slave_cannot_write(tmp_path: Path) -> None:
     keys = QUICK | {"slave_wait_time_ms": 0}
-    async with name_server() as names:
-        keys |= {"namesrv_addr": names.address}
-        async with running(tmp_path / "s", **(keys | SLAVE)) as slave:
-            async with running(tmp_path / "m", **keys) as master:
-                await until(slave.replication_slave.is_following, "the slave follows")
-                await put(master, "t", b"before")
-                await until(lambda: slave.store.end_offset == master.store.end_offset, "copied")
-                old_epoch = master.mastership.epoch
-            await until(lambda: not slave.broker.peers.master(), "the master is gone")
-            promoted = await slave.leadership.promote("broker-a", old_epoch, BrokerRole.ASYNC_MASTER, force=False)
-            epoch, start = promoted.epoch, promoted.start_offset
-            assert epoch > old_epoch
-            assert start == slave.store.end_offset
-            await put(slave, "t", b"after")
-            assert await bodies(slave) == [b"before", b"after"]
+    async with slave_and_names(tmp_path, keys) as (slave, names):
+        async with running(tmp_path / "m", **keys) as master:
+            await until(slave.replication_slave.is_following, "the slave follows")
+            await put(master, "t", b"before")
+            await until(lambda: slave.store.end_offset == master.store.end_offset, "copied")
+            old_epoch = master.mastership.epoch
+        await until(lambda: not slave.broker.peers.master(), "the master is gone")
+        promoted = await slave.leadership.promote("broker-a", old_epoch, BrokerRole.ASYNC_MASTER, force=False)
+        epoch, start = promoted.epoch, promoted.start_offset
+        assert epoch > old_epoch
+        assert start == slave.store.end_offset
+        await put(slave, "t", b"after")
+        assert await bodies(slave) == [b"before", b"after"]
 
-            async with running(tmp_path / "m", writable=False, **keys) as returned:
-                await until(lambda: returned.mastership.standing is Standing.FENCED, "fenced")
-                with pytest.raises(StaleEpoch, match=str(epoch)):
-                    await put(returned, "t", b"from the past")
-                with pytest.raises(StaleEpoch):
-                    Commits(returned.broker).commit("g", [CommitEntry("t", 0, 1)])
-                assert names.table.live()["broker-a"].members[0].registration.address == slave.address
+        async with running(tmp_path / "m", writable=False, **keys) as returned:
+            await until(lambda: returned.mastership.standing is Standing.FENCED, "fenced")
+            with pytest.raises(StaleEpoch, match=str(epoch)):
+                await put(returned, "t", b"from the past")
+            with pytest.raises(StaleEpoch):
+                Commits(returned.broker).commit("g", [CommitEntry("t", 0, 1)])
+            assert names.table.live()["broker-a"].members[0].registration.address == slave.address
 
-            # As a slave with the id that the promotion left free it follows.
-            async with running(tmp_path / "m", **(keys | SLAVE)) as follower:
-                await until(lambda: "t" in follower.topics.entries, "the topic")
-                await until(lambda: follower.store.queue_bounds("t", 0) == (0, 2), "in step and shown")
-                assert await bodies(follower) == [b"before", b"after"]
+        # As a slave with the id that the promotion left free it follows.
+        async with running(tmp_path / "m", **(keys | SLAVE)) as follower:
+            await until(lambda: "t" in follower.topics.entries, "the topic")
+            await until(lambda: follower.store.queue_bounds("t", 0) == (0, 2), "in step and shown")
+            assert await bodies(follower) == [b"before", b"after"]
 
 
 async def test_a_promotion_outlives_a_restart_although_the_file_says_slave(tmp_path: Path) -> None:

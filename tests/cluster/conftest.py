@@ -27,3 +27,19 @@ def alone() -> Iterator[Callable[[ServerProcess], OneBroker]]:
     transport = GrpcTransport(["127.0.0.1:1"])
     yield lambda process: OneBroker(process, transport)
     transport.close()
+
+
+@pytest.fixture
+def pair_with_topic(
+    processes: Processes, namesrv: ServerProcess, alone: Callable[[ServerProcess], OneBroker]
+) -> Callable[..., tuple[ServerProcess, ServerProcess]]:
+    """`pair_with_topic(**keys)`: a master and its slave, in sync, both with topic T."""
+
+    def start(**keys: object) -> tuple[ServerProcess, ServerProcess]:
+        master, slave = processes.start_pair("broker-a", namesrv, **keys)
+        alone(master).update_topic("T")
+        alone(master).wait_for_slaves()
+        alone(slave).wait_for_topic("T")
+        return master, slave
+
+    return start

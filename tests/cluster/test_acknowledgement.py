@@ -17,11 +17,8 @@ SLAVE_TIMEOUT_S = 2.0
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 @pytest.mark.parametrize("role", ["ASYNC_MASTER", "SYNC_MASTER"])
-def test_an_ok_means_what_the_mode_says(processes, namesrv, alone, role, flush):
-    master, slave = processes.start_pair("broker-a", namesrv, brokerRole=role, flushDiskType=flush)
-    alone(master).update_topic("T")
-    alone(master).wait_for_slaves()
-    alone(slave).wait_for_topic("T")
+def test_an_ok_means_what_the_mode_says(pair_with_topic, alone, role, flush):
+    master, slave = pair_with_topic(brokerRole=role, flushDiskType=flush)
     for number in range(20):
         assert alone(master).put("T", b"%d" % number).status == SendStatus.SEND_OK
         if role == "SYNC_MASTER":
@@ -32,11 +29,8 @@ def test_an_ok_means_what_the_mode_says(processes, namesrv, alone, role, flush):
     wait_until(lambda: len(alone(slave).bodies("T")) == 20, "the slave has everything")
 
 
-def test_an_asynchronous_master_does_not_wait_for_a_frozen_slave(processes, namesrv, alone):
-    master, slave = processes.start_pair("broker-a", namesrv, brokerRole="ASYNC_MASTER")
-    alone(master).update_topic("T")
-    alone(master).wait_for_slaves()
-    alone(slave).wait_for_topic("T")
+def test_an_asynchronous_master_does_not_wait_for_a_frozen_slave(pair_with_topic, alone):
+    master, slave = pair_with_topic(brokerRole="ASYNC_MASTER")
     slave.freeze()
     assert alone(master).put("T", b"now").status == SendStatus.SEND_OK  # who waits in vain says so
 

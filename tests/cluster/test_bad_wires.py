@@ -89,11 +89,8 @@ def test_a_wire_that_breaks_again_and_again_loses_and_doubles_nothing(line, name
 
 
 @pytest.mark.parametrize("victim", ["the master", "the slave", "the name server"])
-def test_a_process_that_hangs_for_a_while_takes_nothing_with_it(processes, namesrv, alone, victim):
-    master, slave = processes.start_pair("broker-a", namesrv, brokerRole="SYNC_MASTER", **QUICK)
-    alone(master).update_topic("T")
-    alone(master).wait_for_slaves()
-    alone(slave).wait_for_topic("T")
+def test_a_process_that_hangs_for_a_while_takes_nothing_with_it(pair_with_topic, namesrv, alone, victim):
+    master, slave = pair_with_topic(brokerRole="SYNC_MASTER", **QUICK)
     process = {"the master": master, "the slave": slave, "the name server": namesrv}[victim]
     with SendStorm(namesrv.address, "T", 300, seed=13) as sending, Reader(namesrv.address, "readers") as reader:
         history = sending.history

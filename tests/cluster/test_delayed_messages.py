@@ -31,11 +31,8 @@ def test_delayed_messages_arrive_once_each_over_a_restart(processes, namesrv, al
     assert sorted(alone(master).bodies("T")) == sorted([*sent, b"last"]), "and nothing again"
 
 
-def test_the_slave_has_deliveries_too_but_makes_none(processes, namesrv, alone):
-    master, slave = processes.start_pair("broker-a", namesrv, messageDelayLevel=LEVELS)
-    alone(master).update_topic("T")
-    alone(master).wait_for_slaves()
-    alone(slave).wait_for_topic("T")
+def test_the_slave_has_deliveries_too_but_makes_none(pair_with_topic, alone):
+    master, slave = pair_with_topic(messageDelayLevel=LEVELS)
     alone(master).put("T", b"early", DELAY="1")
     alone(master).put("T", b"late", DELAY="3")
     wait_until(lambda: alone(slave).bodies("T") == [b"early"], "the first delivery reaches the slave")

@@ -29,14 +29,13 @@ LARGE_PULLS = {
 }
 
 
-def history(processes, namesrv, alone, role: str, flush: str, *, rounds: int, rate: float, acknowledged: int) -> None:
+def history(
+    pair_with_topic, namesrv, alone, role: str, flush: str, *, rounds: int, rate: float, acknowledged: int
+) -> None:
     print(f"seed {SEED} (ROCKETSIM_SEED)")
     chance = random.Random(SEED)
     keys = {"mappedFileSizeCommitLog": 4 << 20, "slaveWaitTimeMs": 5_000, "flushDiskType": flush} | LARGE_PULLS
-    master, slave = processes.start_pair("broker-a", namesrv, brokerRole=role, **keys)
-    alone(master).update_topic("T")
-    alone(master).wait_for_slaves()
-    alone(slave).wait_for_topic("T")
+    master, slave = pair_with_topic(brokerRole=role, **keys)
     excused: set[bytes] = set()
     with SendStorm(namesrv.address, "T", rate, SEED) as sending, Reader(namesrv.address, "readers") as reader:
         told = sending.history
@@ -88,11 +87,13 @@ def behind(told, reader, bounds) -> set[bytes]:
 
 
 @pytest.mark.parametrize(("role", "flush"), MODES)
-def test_what_was_acknowledged_read_or_committed_stays_so_through_a_promotion(processes, namesrv, alone, role, flush):
-    history(processes, namesrv, alone, role, flush, rounds=1, rate=500, acknowledged=1_000)
+def test_what_was_acknowledged_read_or_committed_stays_so_through_a_promotion(
+    pair_with_topic, namesrv, alone, role, flush
+):
+    history(pair_with_topic, namesrv, alone, role, flush, rounds=1, rate=500, acknowledged=1_000)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("role", "flush"), MODES)
-def test_the_same_with_six_promotions_and_a_hundred_thousand_acknowledged(processes, namesrv, alone, role, flush):
-    history(processes, namesrv, alone, role, flush, rounds=6, rate=1_200, acknowledged=100_000)
+def test_the_same_with_six_promotions_and_a_hundred_thousand_acknowledged(pair_with_topic, namesrv, alone, role, flush):
+    history(pair_with_topic, namesrv, alone, role, flush, rounds=6, rate=1_200, acknowledged=100_000)

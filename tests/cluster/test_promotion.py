@@ -36,11 +36,8 @@ def promote_after_the_masters_death(alone, slave):
     return wait_until(promoted, "the master's death is noticed")
 
 
-def test_a_promoted_slave_takes_writes_and_the_old_master_is_fenced(processes, namesrv, alone):
-    master, slave = processes.start_pair("broker-a", namesrv, brokerRole="SYNC_MASTER")
-    alone(master).update_topic("T")
-    alone(master).wait_for_slaves()
-    alone(slave).wait_for_topic("T")
+def test_a_promoted_slave_takes_writes_and_the_old_master_is_fenced(pair_with_topic, alone):
+    master, slave = pair_with_topic(brokerRole="SYNC_MASTER")
     alone(master).put("T", b"before")
     old_epoch = alone(master).ha_status().epoch
     master.kill()
@@ -58,11 +55,8 @@ def test_a_promoted_slave_takes_writes_and_the_old_master_is_fenced(processes, n
     assert alone(slave).bodies("T") == [b"before", b"after"]
 
 
-def test_an_old_master_with_a_tail_of_its_own_cannot_mix_it_in(processes, namesrv, alone):
-    master, slave = processes.start_pair("broker-a", namesrv, brokerRole="ASYNC_MASTER")
-    alone(master).update_topic("T")
-    alone(master).wait_for_slaves()
-    alone(slave).wait_for_topic("T")
+def test_an_old_master_with_a_tail_of_its_own_cannot_mix_it_in(pair_with_topic, alone):
+    master, slave = pair_with_topic(brokerRole="ASYNC_MASTER")
     alone(master).put("T", b"shared")
     alone(master).wait_for_slaves()
     slave.kill()
@@ -131,11 +125,8 @@ def driver(namesrv):
     return StreamQuery(options, ClientCluster.open(options.connection))
 
 
-def test_the_role_after_a_promotion_outlives_a_restart(processes, namesrv, alone):
-    master, slave = processes.start_pair("broker-a", namesrv)
-    alone(master).update_topic("T")
-    alone(master).wait_for_slaves()
-    alone(slave).wait_for_topic("T")
+def test_the_role_after_a_promotion_outlives_a_restart(pair_with_topic, alone):
+    master, slave = pair_with_topic()
     master.kill()
     epoch = promote_after_the_masters_death(alone, slave).epoch
     slave.kill()

@@ -16,14 +16,11 @@ pytestmark = pytest.mark.cluster
 SEED = int(os.environ.get("ROCKETSIM_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
 
 
-def storm(processes, namesrv, alone, *, kills: int, rate: float, acknowledged: int, flush: str) -> None:
+def storm(pair_with_topic, namesrv, alone, *, kills: int, rate: float, acknowledged: int, flush: str) -> None:
     print(f"seed {SEED} (ROCKETSIM_SEED)")
     chance = random.Random(SEED)
     keys = {"slaveWaitTimeMs": 5_000, "mappedFileSizeCommitLog": 4 << 20}
-    master, slave = processes.start_pair("broker-a", namesrv, brokerRole="SYNC_MASTER", flushDiskType=flush, **keys)
-    alone(master).update_topic("T")
-    alone(master).wait_for_slaves()
-    alone(slave).wait_for_topic("T")
+    master, slave = pair_with_topic(brokerRole="SYNC_MASTER", flushDiskType=flush, **keys)
     before: dict = {}
     with SendStorm(namesrv.address, "T", rate, SEED) as sending:
         history = sending.history
@@ -50,10 +47,10 @@ def storm(processes, namesrv, alone, *, kills: int, rate: float, acknowledged: i
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-def test_everything_acknowledged_before_a_sigkill_is_on_the_slave_alone(processes, namesrv, alone, flush):
-    storm(processes, namesrv, alone, kills=2, rate=500, acknowledged=1_500, flush=flush)
+def test_everything_acknowledged_before_a_sigkill_is_on_the_slave_alone(pair_with_topic, namesrv, alone, flush):
+    storm(pair_with_topic, namesrv, alone, kills=2, rate=500, acknowledged=1_500, flush=flush)
 
 
 @pytest.mark.long
-def test_the_same_with_twelve_kills_and_a_hundred_thousand_acknowledged(processes, namesrv, alone):
-    storm(processes, namesrv, alone, kills=12, rate=1_200, acknowledged=100_000, flush="ASYNC_FLUSH")
+def test_the_same_with_twelve_kills_and_a_hundred_thousand_acknowledged(pair_with_topic, namesrv, alone):
+    storm(pair_with_topic, namesrv, alone, kills=12, rate=1_200, acknowledged=100_000, flush="ASYNC_FLUSH")

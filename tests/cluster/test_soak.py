@@ -22,14 +22,11 @@ GROUP = "soak"
 MAX_RSS_BYTES = 800 << 20
 
 
-def test_nothing_is_lost_changed_or_taken_back_whatever_dies(processes, namesrv, alone):
+def test_nothing_is_lost_changed_or_taken_back_whatever_dies(pair_with_topic, namesrv, alone):
     print(f"seed {SEED} (ROCKETSIM_SEED), {SOAK_S:.0f} s (ROCKETSIM_SOAK_S)")
     chance = random.Random(SEED)
     keys = {"haHousekeepingInterval": 3_000, "haSendHeartbeatInterval": 500, "mappedFileSizeCommitLog": 2 << 20}
-    master, slave = processes.start_pair("broker-a", namesrv, brokerRole="SYNC_MASTER", **keys)
-    alone(master).update_topic("T")
-    alone(master).wait_for_slaves()
-    alone(slave).wait_for_topic("T")
+    master, slave = pair_with_topic(brokerRole="SYNC_MASTER", **keys)
 
     def kill(server) -> None:
         server.kill()

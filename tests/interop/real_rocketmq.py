@@ -163,7 +163,8 @@ def _process(jars: Path, work: Path, name: str, port: int, main: str, config: st
         command = _java(jars, work, "512m", main, "-c", config)
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment, cwd=work)
     try:
-        _await_port(process, port, output)
+        if not accepts_connections(process, port, START_TIMEOUT_S):
+            raise RocketMQError(f"nothing accepts on port {port}\n{output.read_text(errors='replace')[-4000:]}")
         yield
     finally:
         process.terminate()
@@ -174,19 +175,18 @@ def _process(jars: Path, work: Path, name: str, port: int, main: str, config: st
             process.wait()
 
 
-def _await_port(process: "subprocess.Popen[bytes]", port: int, output: Path) -> None:
-    tries = int(START_TIMEOUT_S / 0.1)
-    for _ in range(tries):
-        if process.poll() is not None:
-            break
+def accepts_connections(process: "subprocess.Popen[bytes]", port: int, timeout_s: float) -> bool:
+    """Whether the process does in time; False as soon as it has ended."""
+    for _ in range(int(timeout_s / 0.1)):
         with socket.socket() as one:
             if one.connect_ex(("127.0.0.1", port)) == 0:
-                return
+                return True
         try:
             process.wait(0.1)
         except subprocess.TimeoutExpired:
             continue
-    raise RocketMQError(f"nothing accepts on port {port}\n{output.read_text(errors='replace')[-4000:]}")
+        break
+    return False
 
 
 def copy_store(store: Path, target: Path) -> Path:

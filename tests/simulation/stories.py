@@ -5,6 +5,7 @@ Each is played with `World.play`, which looks at the promises meanwhile and in t
 
 import errno
 import random
+from pathlib import Path
 
 from tests.simulation.broker import LOG_FILE, Broker
 from tests.simulation.clients import TOPICS
@@ -31,21 +32,50 @@ def cut(world: World, one: str, other: str) -> None:
     world.wire.cut(other, one)
 
 
+def pair(world: World, messages: int) -> tuple[Broker, Broker]:
+    """The master and the first of its slaves, which follows it; so many messages are sent to the master."""
+    master, slave = world.brokers[:2]
+    follow(world, slave)
+    send(world, master, messages)
+    return master, slave
+
+
+def until_writable(world: World, broker: Broker) -> None:
+    assert world.loop.run_until(lambda: broker.is_writable, 20.0)
+
+
+def promote(world: World, broker: Broker) -> None:
+    world.promote_by_force(broker)
+    until_writable(world, broker)
+
+
 def replace(world: World, old: Broker, new: Broker) -> None:
-    """The old master dies, and an operator promotes another broker, whatever stands against it."""
+    """The old master dies, and an operator promotes another broker by force."""
     if old.is_up:
         old.kill()
     world.pass_time(1.0)
-    world.promote_by_force(new)
-    assert world.loop.run_until(lambda: new.is_writable, 20.0)
+    promote(world, new)
     world.pass_time(1.0)
+
+
+def cut_off(world: World, broker: Broker, *others: Broker) -> None:
+    """From the others and from all name servers."""
+    for host in (*(other.host for other in others), *(server.host for server in world.names)):
+        cut(world, broker.host, host)
+
+
+def start_with_damaged_log(world: World, master: Broker) -> Path:
+    """A bit of the first log file is flipped while the master is down.  Returns the file."""
+    path = master.root / "commitlog" / f"{0:020d}"
+    world.flip(master, path, 700, 5)
+    master.start()
+    world.pass_time(5.0)
+    return path
 
 
 def a_tail_is_cut_off_and_the_slave_dies(world: World) -> None:
     """The master has records that its slave has not; it comes back as a slave of that one, cuts them, and dies."""
-    old, new = world.brokers[:2]
-    follow(world, new)
-    send(world, old, 3)
+    old, new = pair(world, 3)
     new.kill()
     send(world, old, 8)
     old.kill()
@@ -64,9 +94,7 @@ def a_tail_is_cut_off_and_the_slave_dies(world: World) -> None:
 
 def offsets_are_committed_on_both_sides_of_a_cut(world: World) -> None:
     """The consumer has gone on at the master when the slave hands back what it took."""
-    master, slave = world.brokers[:2]
-    follow(world, slave)
-    send(world, master, 20)
+    master, slave = pair(world, 20)
     cut(world, master.host, slave.host)
     world.pass_time(5.0)
     for broker, offset in ((slave, 1), (master, 2)):
@@ -89,9 +117,8 @@ def a_slave_comes_to_a_master_of_the_past(world: World) -> None:
         server.kill()
         server.start()
     past.start()
-    assert world.loop.run_until(lambda: past.is_writable, 20.0)
-    for server in world.names:
-        cut(world, slave.host, server.host)
+    until_writable(world, past)
+    cut_off(world, slave)
     slave.settings["ha_master_address"] = past.address
     slave.start()
     world.pass_time(5.0)
@@ -146,17 +173,14 @@ def a_commit_reaches_no_slave(world: World) -> None:
 
 def a_master_of_the_past_starts_twice(world: World) -> None:
     """Alone, where no name server and no slave tells it that it was replaced."""
-    past, successor = world.brokers[:2]
-    follow(world, successor)
-    send(world, past, 3)
+    past, successor = pair(world, 3)
     replace(world, past, successor)
     send(world, successor, 3)
-    for host in (successor.host, *(server.host for server in world.names)):
-        cut(world, past.host, host)
+    cut_off(world, past, successor)
     servers, past.settings["namesrv_addr"] = past.settings["namesrv_addr"], ""
     for _ in range(2):
         past.start()
-        assert world.loop.run_until(lambda: past.is_writable, 20.0)
+        until_writable(world, past)
         world.pass_time(1.0)
         past.kill()
     past.settings["namesrv_addr"] = servers
@@ -165,9 +189,7 @@ def a_master_of_the_past_starts_twice(world: World) -> None:
 
 def name_servers_forget_who_was_replaced(world: World) -> None:
     """They start again together with a master that was replaced, and hear of its successor a little later."""
-    past, successor = world.brokers[:2]
-    follow(world, successor)
-    send(world, past, 3)
+    past, successor = pair(world, 3)
     replace(world, past, successor)
     world.pass_time(8.0)
     cut(world, past.host, successor.host)
@@ -180,9 +202,7 @@ def name_servers_forget_who_was_replaced(world: World) -> None:
 
 
 def a_disk_fills_up_while_messages_with_keys_come(world: World) -> None:
-    master, slave = world.brokers[:2]
-    follow(world, slave)
-    send(world, master, 3)
+    master, slave = pair(world, 3)
     for broker in (master, slave):
         broker.fill()
     for _ in range(4):
@@ -201,9 +221,7 @@ def query_for(world: World, broker: Broker, seconds: float) -> None:
 
 
 def the_log_grows_over_several_files(world: World) -> None:
-    master, slave = world.brokers[:2]
-    follow(world, slave)
-    send(world, master, 30)
+    pair(world, 30)
     world.pass_time(12.0)
 
 
@@ -251,16 +269,12 @@ def a_master_loses_what_its_slave_has_acknowledged(world: World) -> None:
 
 def a_replaced_master_resets_offsets(world: World) -> None:
     """It has not heard that it was replaced, and has records that nobody else has."""
-    past, successor = world.brokers[:2]
-    follow(world, successor)
-    send(world, past, 20)
+    past, successor = pair(world, 20)
     commit(world, past, 2)
     world.pass_time(3.0)
-    for host in (successor.host, *(server.host for server in world.names)):
-        cut(world, past.host, host)
+    cut_off(world, past, successor)
     world.pass_time(1.0)
-    world.promote_by_force(successor)
-    assert world.loop.run_until(lambda: successor.is_writable, 20.0)
+    promote(world, successor)
     send(world, past, 3)
     for topic in TOPICS:
         world.clients.reset_offset(past, "g", topic, 0)
@@ -269,9 +283,7 @@ def a_replaced_master_resets_offsets(world: World) -> None:
 
 
 def a_broker_is_killed_on_a_full_disk(world: World) -> None:
-    master, slave = world.brokers[:2]
-    follow(world, slave)
-    send(world, master, 3)
+    _, slave = pair(world, 3)
     slave.fill()
     slave.kill()
     slave.start()
@@ -281,40 +293,28 @@ def a_broker_is_killed_on_a_full_disk(world: World) -> None:
 
 def a_broker_loses_its_note_of_what_is_flushed_and_a_bit_of_that(world: World) -> None:
     """It refuses to start, names the file, and goes on when both are brought back."""
-    master, slave = world.brokers[:2]
-    follow(world, slave)
-    send(world, master, 10)
+    master, _ = pair(world, 10)
     world.pass_time(1.0)
     master.kill()
     world.damage_flushed(master, 3)
-    path = master.root / "commitlog" / f"{0:020d}"
-    world.flip(master, path, 700, 5)
-    master.start()
-    world.pass_time(5.0)
+    start_with_damaged_log(world, master)
     assert "rocketsim/flushed is damaged" in master.ended
     world.heal()
 
 
 def a_broker_loses_a_bit_of_what_is_flushed(world: World) -> None:
     """It refuses to start, names file and offset, and goes on when the file is brought back."""
-    master, slave = world.brokers[:2]
-    follow(world, slave)
-    send(world, master, 10)
+    master, _ = pair(world, 10)
     world.pass_time(1.0)
     master.kill()
-    path = master.root / "commitlog" / f"{0:020d}"
-    world.flip(master, path, 700, 5)
-    master.start()
-    world.pass_time(5.0)
+    path = start_with_damaged_log(world, master)
     assert f"{path} is damaged at log offset" in master.ended
     world.heal()
 
 
 def a_master_loses_a_bit_of_what_its_slave_does_not_have(world: World) -> None:
     """The slave takes nothing of the damaged record, and acknowledges nothing behind it."""
-    master, slave = world.brokers[:2]
-    follow(world, slave)
-    send(world, master, 3)
+    master, slave = pair(world, 3)
     slave.kill()
     end = master.live.store.end_offset
     send(world, master, 5)
@@ -345,15 +345,13 @@ def a_slave_receives_more_while_it_syncs(world: World) -> None:
 
 def a_sync_fails_the_broker_is_restarted_and_loses_its_power(world: World) -> None:
     """What was in the page cache only when it started counts as flushed by then."""
-    master, slave = world.brokers[:2]
-    follow(world, slave)
-    send(world, master, 3)
+    master, _ = pair(world, 3)
     master.disk.fail("fdatasync", errno.EIO, matching="commitlog")
     send(world, master, 3)
     master.kill()
     master.disk.heal()
     master.start()
-    assert world.loop.run_until(lambda: master.is_writable, 20.0)
+    until_writable(world, master)
     send(world, master, 3)
     master.lose_power()
     master.start()

@@ -287,29 +287,24 @@ class World:
         return None if broker is None else self.clients.send(broker, chance, topic="V")
 
     def pull(self, chance: random.Random) -> str | None:
-        broker = self._pick(chance, lambda broker: broker.is_up)
-        return None if broker is None else self.clients.pull(broker, chance)
+        return self._at(chance, _is_up, lambda broker: self.clients.pull(broker, chance))
 
     def pull_range(self, chance: random.Random) -> str | None:
-        broker = self._pick(chance, lambda broker: broker.is_up)
-        return None if broker is None else self.clients.pull_range(broker, chance)
+        return self._at(chance, _is_up, lambda broker: self.clients.pull_range(broker, chance))
 
     def commit(self, chance: random.Random) -> str | None:
         """To the master; to a slave while there is none."""
-        broker = self._pick(chance, lambda broker: broker.is_writable) or self._pick(chance, lambda b: b.is_up)
+        broker = self._pick(chance, _is_writable) or self._pick(chance, _is_up)
         return None if broker is None else self.clients.commit(broker, chance)
 
     def query(self, chance: random.Random) -> str | None:
-        broker = self._pick(chance, lambda broker: broker.is_up)
-        return None if broker is None else self.clients.query(broker, chance.choice(GROUPS))
+        return self._at(chance, _is_up, lambda broker: self.clients.query(broker, chance.choice(GROUPS)))
 
     def reset(self, chance: random.Random) -> str | None:
-        broker = self._pick(chance, lambda broker: broker.is_writable)
-        return None if broker is None else self.clients.reset(broker, chance)
+        return self._at(chance, _is_writable, lambda broker: self.clients.reset(broker, chance))
 
     def delete_topic(self, chance: random.Random) -> str | None:
-        broker = self._pick(chance, lambda broker: broker.is_writable)
-        return None if broker is None else self.clients.delete_topic(broker, chance)
+        return self._at(chance, _is_writable, lambda broker: self.clients.delete_topic(broker, chance))
 
     def wait(self, chance: random.Random) -> str:
         seconds = chance.choice((0.5, 2.0, 8.0))
@@ -320,7 +315,7 @@ class World:
 
     def die_in_a_call(self, chance: random.Random) -> str | None:
         """At one of the next things that the broker does to its disk."""
-        broker = self._pick(chance, lambda broker: broker.is_up)
+        broker = self._pick(chance, _is_up)
         if broker is None or broker.disk.stop_at is not None:
             return None
         calls = chance.choice((1, 2, 3, 5, 8, 13, 21))
@@ -329,7 +324,7 @@ class World:
 
     def start_and_die(self, chance: random.Random) -> str | None:
         """In the middle of its recovery."""
-        broker = self._pick(chance, lambda broker: not broker.is_up)
+        broker = self._pick(chance, _is_down)
         if broker is None:
             return None
         broker.doom(chance.randint(1, 40), powerless=chance.random() < 0.5)
@@ -337,18 +332,10 @@ class World:
         return f"start {broker.name}, which dies in it"
 
     def kill(self, chance: random.Random) -> str | None:
-        broker = self._pick(chance, lambda broker: broker.is_up)
-        if broker is None:
-            return None
-        broker.kill()
-        return f"kill {broker.name}"
+        return self._do(chance, _is_up, Broker.kill, "kill")
 
     def lose_power(self, chance: random.Random) -> str | None:
-        broker = self._pick(chance, lambda broker: broker.is_up)
-        if broker is None:
-            return None
-        broker.lose_power()
-        return f"power loss of {broker.name}"
+        return self._do(chance, _is_up, Broker.lose_power, "power loss of")
 
     def lose_all_power(self, chance: random.Random) -> str | None:
         victims = [broker for broker in self.brokers if broker.is_up]
@@ -357,18 +344,10 @@ class World:
         return f"power loss of {len(victims)} brokers" if victims else None
 
     def stop(self, chance: random.Random) -> str | None:
-        broker = self._pick(chance, lambda broker: broker.is_up)
-        if broker is None:
-            return None
-        broker.ask_to_stop()
-        return f"stop {broker.name}"
+        return self._do(chance, _is_up, Broker.ask_to_stop, "stop")
 
     def start(self, chance: random.Random) -> str | None:
-        broker = self._pick(chance, lambda broker: not broker.is_up)
-        if broker is None:
-            return None
-        broker.start()
-        return f"start {broker.name}"
+        return self._do(chance, _is_down, Broker.start, "start")
 
     def restart_name_server(self, chance: random.Random) -> str | None:
         if not self.names:
@@ -591,7 +570,7 @@ class World:
 
     def fail_over(self, chance: random.Random) -> str | None:
         """The master goes while producers send, and a slave takes its place at once."""
-        master = self._pick(chance, lambda broker: broker.is_writable)
+        master = self._pick(chance, _is_writable)
         slave = self._pick(chance, _may_be_promoted)
         if master is None or slave is None:
             return None
@@ -767,12 +746,40 @@ class World:
     def _target(self, chance: random.Random) -> Broker | None:
         """Where a producer sends: the master it knows; now and then one of the past."""
         if chance.random() < 0.9:
-            return self._pick(chance, lambda broker: broker.is_writable)
-        return self._pick(chance, lambda broker: broker.is_up)
+            return self._pick(chance, _is_writable)
+        return self._pick(chance, _is_up)
+
+    def _at(
+        self, chance: random.Random, wanted: Callable[[Broker], bool], act: Callable[[Broker], str | None]
+    ) -> str | None:
+        """`act` at one of the brokers that are `wanted`; None if there is none."""
+        broker = self._pick(chance, wanted)
+        return None if broker is None else act(broker)
+
+    def _do(
+        self, chance: random.Random, wanted: Callable[[Broker], bool], act: Callable[[Broker], None], name: str
+    ) -> str | None:
+        def do(broker: Broker) -> str:
+            act(broker)
+            return f"{name} {broker.name}"
+
+        return self._at(chance, wanted, do)
 
     def _pick(self, chance: random.Random, wanted: Callable[[Broker], bool]) -> Broker | None:
         found = [broker for broker in self.brokers if wanted(broker)]
         return chance.choice(found) if found else None
+
+
+def _is_up(broker: Broker) -> bool:
+    return broker.is_up
+
+
+def _is_down(broker: Broker) -> bool:
+    return not broker.is_up
+
+
+def _is_writable(broker: Broker) -> bool:
+    return broker.is_writable
 
 
 def _may_be_promoted(broker: Broker) -> bool:

@@ -54,6 +54,17 @@ class Answer:
     response: object
 
 
+def started_server(add_to_server, servicer, threads: int) -> tuple[grpc.Server, int]:
+    server = grpc.server(
+        futures.ThreadPoolExecutor(threads),
+        options=[("grpc.max_receive_message_length", 16 << 20), ("grpc.so_reuseport", 0)],
+    )
+    add_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    return server, port
+
+
 @dataclass
 class PairStore:
     queues: dict = field(default_factory=lambda: defaultdict(list))  # (topic, queue id) -> record bytes
@@ -83,13 +94,7 @@ class FakeBroker(BrokerServicer):
         self.missing: set[str] = set()  # topics that do not exist here
         self.before_send = lambda: None
         self._stopped = threading.Event()
-        self._server = grpc.server(
-            futures.ThreadPoolExecutor(16),
-            options=[("grpc.max_receive_message_length", 16 << 20), ("grpc.so_reuseport", 0)],
-        )
-        add_BrokerServicer_to_server(self, self._server)
-        self.port = self._server.add_insecure_port("127.0.0.1:0")
-        self._server.start()
+        self._server, self.port = started_server(add_BrokerServicer_to_server, self, threads=16)
 
     @property
     def address(self) -> str:
@@ -283,10 +288,7 @@ class FakeCluster(NameServerServicer):
         self.wire_versions = {"name server": 0, "broker": 0}  # as versions that do not set it
         self.write_queues = 4  # of every topic at every broker, as the route says it
         self._stores: dict[str, PairStore] = defaultdict(PairStore)
-        self._server = grpc.server(futures.ThreadPoolExecutor(4))
-        add_NameServerServicer_to_server(self, self._server)
-        self.port = self._server.add_insecure_port("127.0.0.1:0")
-        self._server.start()
+        self._server, self.port = started_server(add_NameServerServicer_to_server, self, threads=4)
 
     @property
     def address(self) -> str:

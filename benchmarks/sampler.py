@@ -1,0 +1,29 @@
+"""What is measured again and again while a benchmark does its work."""
+
+import threading
+from abc import ABC, abstractmethod
+from typing import Self
+
+
+class Sampler(ABC):
+    """Calls `sample` every `every_s` on a thread of its own, from entering it to leaving it."""
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._done.wait(self._every_s):
+            self.sample()
+
+    @abstractmethod
+    def sample(self) -> None: ...
