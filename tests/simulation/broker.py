@@ -1,4 +1,4 @@
-"""A broker of the simulation: the real one, `app.broker`, on a machine of the simulation.  And a name server alike."""
+"""A broker of the simulation: the real one, `app.broker`, on a simulated machine; and a name server in the same way."""
 
 import asyncio
 import errno
@@ -55,24 +55,24 @@ class Broker:
         self.run = 0
         self.started_at = 0.0
         self.is_full = False
-        self.has_lost_files = False  # to a power loss, on a full disk, and has not made them again
+        self.has_lost_files = False  # in a power loss on a full disk, and has not made them again
         self.node: BrokerNode | None = None
         self.process: Process | None = None
-        self.was_killed = False  # and has not been started since: what it had it has
+        self.was_killed = False  # and has not been started since: it has lost nothing
         self.ended = ""
         self.served_until_its_end = False
         self.stopped_cleanly = False
-        self.wrong_start = ""  # what it should not have started over
-        self.is_master = broker_id == 0  # as its configuration file has it
+        self.wrong_start = ""  # why its last start should have been refused
+        self.is_master = broker_id == 0  # by its configuration file
         self.on_start: list[Callable[[Broker], None]] = []
         self.on_death: list[Callable[[Broker, bool], None]] = []
-        self.master_known = ""  # where its operator has written the master's address into its configuration
+        self.master_known = ""  # the master's address in its configuration, if an operator has entered it
         self._powerless = False
         self._loop = loop
         self._wire = wire
         self._chance = chance
 
-    # --- its life -------------------------------------------------------------------------------------------------
+    # --- start and end --------------------------------------------------------------------------------------------
 
     @property
     def is_up(self) -> bool:
@@ -80,12 +80,12 @@ class Broker:
 
     @property
     def serves(self) -> bool:
-        """It is past its start."""
+        """Whether its start is over."""
         return self.is_up and self.node is not None
 
     @property
     def live(self) -> BrokerNode:
-        """Of a broker that serves."""
+        """The node; only while it serves."""
         assert self.node is not None
         return self.node
 
@@ -174,12 +174,12 @@ class Broker:
         self.process.die()
 
     def lose_power(self) -> None:
-        """The machine goes dark: what was not synced may be lost, and nobody is told."""
+        """The machine loses its power: what was not synced may be lost, and no peer is notified."""
         self._powerless = True
         self.kill()
 
     def doom(self, calls: int, *, powerless: bool) -> None:
-        """To die in the middle of so many calls of its disk from now."""
+        """It will die in the middle of its disk's call number `calls` from now."""
         self.disk.stop_at = self.disk.calls + calls
         self._powerless = powerless
 
@@ -188,19 +188,19 @@ class Broker:
         self._powerless = False
 
     def fail(self, call: str, chance: random.Random, error: int = errno.EIO) -> int:
-        """One of the next such calls of its disk fails."""
+        """One of the next calls of this kind on its disk fails; returns which."""
         nth = chance.choice((1, 2, 4, 8))
         self.disk.fail(call, error, nth=nth, part=chance.random())
         return nth
 
     @property
     def has_failed_disk(self) -> bool:
-        """A write or sync of its disk has failed since an operator looked after it."""
+        """Whether a write or sync of its disk has failed since an operator looked after the disk."""
         return any(fault.nth <= 0 and fault.call not in READS for fault in self.disk.faults)
 
     def may_refuse_to_start(self, error: str, unread: list[Path], *, is_powerless_and_full: bool) -> bool:
-        """For want of room only to make again what a power loss took from a full disk (docs/operations.md), and with an
-        error that names what cannot be read, and where the log is damaged."""
+        """Whether the error of a start is allowed: it names what cannot be read or where the log is damaged, or, after
+        a power loss on a full disk only, says that there is no room to make lost files again (docs/operations.md)."""
         is_for_room = is_powerless_and_full and f"opening {self.root}: no room on the disk" in error
         if is_for_room or any(str(path) in error for path in unread):
             return True
@@ -214,14 +214,14 @@ class Broker:
         return begin == end or any(offset < end and offset > begin - LOG_FILE for offset in offsets)
 
     def in_log(self, damage: Damage) -> tuple[int, int]:
-        """The log offsets of what is damaged; (0, 0) for another file."""
+        """The range of log offsets that is damaged; (0, 0) for another file."""
         if damage.path.parent != self.root / "commitlog":
             return 0, 0
         start = int(damage.path.name)
         return start + damage.begin, start + damage.end
 
     def fill(self, pages_left: int = 0) -> None:
-        """Another program takes all the room but for some pages."""
+        """Another program takes all the room except for a few pages."""
         self.disk.make_room(pages_left * PAGE)
         self.is_full = True
 
@@ -232,21 +232,21 @@ class Broker:
         self.is_full = self.has_lost_files = False
 
     def make_slave(self) -> None:
-        """An operator has changed its configuration."""
+        """An operator changes its configuration."""
         self.is_master = False
         for name in ("role.json", "role.json.bak"):
             self.disk.remove(self.root / "rocketsim" / name)
         self.disk.sync_directory(self.root / "rocketsim")
 
     def empty(self) -> None:
-        """An operator has taken everything away, to have it copied from the master; it is down."""
+        """An operator deletes its files while it is down, to have everything copied from the master."""
         watch, self.disk = self.disk.watch, Disk()
         self.disk.make_directory(self.root)
         self.disk.watch = watch
         self.is_master = False
 
     def _died(self, process: Process) -> None:
-        """Whatever ended it: the disk is as its next process will find it."""
+        """After a kill, a power loss or an error: the disk becomes what the next process finds."""
         powerless, self._powerless = self._powerless, False
         for callback in self.on_death:
             callback(self, powerless)
@@ -260,7 +260,7 @@ class Broker:
             self.disk = self.disk.after_kill()
         self.node = None
 
-    # --- where it stands ------------------------------------------------------------------------------------------
+    # --- state ----------------------------------------------------------------------------------------------------
 
     @property
     def standing(self) -> Standing | None:
@@ -268,11 +268,11 @@ class Broker:
 
     @property
     def leads(self) -> bool:
-        """Whether it is a master by its configuration, or since a promotion; up or not."""
+        """Whether it is a master by its configuration or a promotion, running or not."""
         return self.is_master or self.role_epoch() > 0
 
     def role_epoch(self) -> int:
-        """The epoch with which an operator made it the master; 0 if none did."""
+        """The epoch with which an operator promoted it; 0 without a promotion."""
         content = self.disk.content(self.root / "rocketsim" / "role.json", durable=False)
         return int(json.loads(content)["epoch"]) if content else 0
 
@@ -281,8 +281,8 @@ class Broker:
         return self.standing is Standing.WRITABLE
 
     def log(self, begin: int, end: int, *, durable: bool = False, as_written: bool = False) -> bytes:
-        """Log bytes as the next process finds them after a kill, or what no power loss takes; `as_written` without what
-        the disk has damaged."""
+        """Log bytes as the next process finds them after a kill; `durable`: what no power loss can take; `as_written`:
+        without the damage that the disk has done."""
         content_of = self.disk.as_written if as_written else self.disk.content
         pieces = []
         while begin < end:
@@ -304,7 +304,7 @@ class Broker:
 
 
 def what_is_wrong(end: int, flushed: int | None, readable: int | None) -> str:
-    """What a start must not do, by the note that its disk has of how far the log was flushed."""
+    """Why a start should have been refused, by what the disk has noted as flushed; empty if it is right."""
     if flushed is None:
         return ""
     if readable is None and flushed:
@@ -315,7 +315,7 @@ def what_is_wrong(end: int, flushed: int | None, readable: int | None) -> str:
 
 
 class _Shutdown:
-    """An Event that its own loop's future stands for."""
+    """An Event that a future of the process's own loop represents."""
 
     def __init__(self, future: Any) -> None:
         self._future = future

@@ -1,6 +1,6 @@
-"""What producers, consumers and operators do in the simulation: calls over the generated stubs, each on its own.
+"""What producers, consumers and operators do in the simulation: calls over the generated stubs, each by itself.
 
-Nobody waits for them; what brokers answer is written down where they answer it (`promises.py`).
+No client waits for an answer; `promises.py` records what brokers answer.
 """
 
 import random
@@ -97,7 +97,7 @@ class Clients:
     # --- consumers ------------------------------------------------------------------------------------------------
 
     def pull(self, broker: "Broker", chance: random.Random) -> str:
-        """From the beginning, from the middle, or from the end, holding the call."""
+        """Pulls from the beginning, the middle or the end; some calls are held."""
         topic, queue = chance.choice(TOPICS), chance.randrange(QUEUES)
         offset = chance.choice((0, 0, chance.randint(0, 60)))
         known = self._next_to_read.get((topic, queue), 0)
@@ -137,7 +137,7 @@ class Clients:
         return f"pull ranges at {broker.name}"
 
     def commit(self, broker: "Broker", chance: random.Random) -> str:
-        """Up to what was read."""
+        """Commits an offset up to what was read."""
         topic, queue = chance.choice(TOPICS), chance.randrange(QUEUES)
         offset = chance.randint(0, self._next_to_read.get((topic, queue), 0))
         return self.commit_offset(broker, chance.choice(GROUPS), topic, queue, offset)

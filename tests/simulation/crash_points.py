@@ -1,8 +1,8 @@
-"""Crash points of whole brokers: before every call that changes a broker's disk, what a kill and what a power loss
-would leave there is copied, and a broker is opened on it.
+"""Crash points of whole brokers: before every call that changes a broker's disk, what a kill and a power loss would
+leave is copied, and a broker is opened on the copy.
 
-The broker itself goes on, so that one run has thousands of them.  What it has promised so far must be there: the
-messages that it holds, committed offsets, its epoch; and the queues must be what the log says.
+The broker itself continues, so that one run has thousands of crash points.  What it has promised so far must be in the
+copy: the messages that it holds, committed offsets, its epoch; and the queues must equal a replay of the log.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A broker's disk in the simulation: `MemoryFiles` that survives its broker, and loses its power as the seed has it.
+"""A broker's disk in the simulation: `MemoryFiles` that outlive their broker and lose their power as the seed decides.
 
-Calls of a broker's own threads take time, in which its event loop goes on.
+Calls of a broker's own threads take time, in which its event loop continues.
 """
 
 import random
@@ -36,7 +36,7 @@ class Damage:
         return self.begin + len(self.were)
 
     def is_in(self, content: bytes) -> bool:
-        """Whether it is there still: nothing has been written over it, and nobody has brought the file back."""
+        """Whether the damage is still there: not overwritten, and the file not restored."""
         return content[self.begin : self.end] == self.became
 
     def taken_out_of(self, content: bytes) -> bytes:
@@ -44,14 +44,15 @@ class Damage:
 
 
 class Disk(MemoryFiles):
-    """`died_in`: the call and the kind of file in the middle of which it went.  `damages`: all there ever were."""
+    """`died_in`: the call and the kind of file in the middle of which its broker died.  `damages`: all that it has
+    ever done."""
 
     def __init__(self, capacity: int = 1 << 40) -> None:
         super().__init__(capacity)
         self.before = self._before
         self.died_in: tuple[str, str] | None = None
         self.damages: list[Damage] = []
-        self.watch: Callable[[str, Path], None] | None = None  # hears of every call before it is done
+        self.watch: Callable[[str, Path], None] | None = None  # called before every call
 
     @property
     def is_off(self) -> bool:
@@ -84,13 +85,13 @@ class Disk(MemoryFiles):
         mine = {"before": disk.before, "died_in": None, "watch": self.watch}
         disk.__dict__.update(reborn.__dict__, **mine)
         disk.faults, disk.damages, disk.failed, disk.unread = self.faults, self.damages, self.failed, self.unread
-        self._names, self._durable_names, self._pending, self._handles = {}, {}, [], {}  # nobody asks this one again
+        self._names, self._durable_names, self._pending, self._handles = {}, {}, [], {}  # this object is not used again
         return disk
 
-    # --- what it does by itself -----------------------------------------------------------------------------------
+    # --- damage ---------------------------------------------------------------------------------------------------
 
     def damage(self, path: Path, begin: int, became: bytes) -> Damage | None:
-        """Those bytes are others now; None if they are the same as before, or were damaged once already."""
+        """Overwrites the bytes; None if they were the same before, or were damaged once already."""
         were = self.content(path, durable=False)[begin : begin + len(became)]
         became = became[: len(were)]
         end = begin + len(became)
@@ -112,11 +113,11 @@ class Disk(MemoryFiles):
         return sorted(path for path in self._names if directory in path.parents)
 
     def still_damaged(self) -> list[Damage]:
-        """The newest first, which is how they are to be taken out."""
+        """Newest first: the order in which damage has to be undone."""
         return [item for item in reversed(self.damages) if item.is_in(self.content(item.path, durable=False))]
 
     def repair(self) -> None:
-        """An operator brings back the files, and a disk that can be read."""
+        """An operator restores the damaged files, and all sectors can be read."""
         for damage in self.still_damaged():
             if damage.is_in(self.content(damage.path, durable=False)):
                 self.overwrite(damage.path, damage.begin, damage.were)
@@ -127,7 +128,7 @@ class Disk(MemoryFiles):
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
-        """What is asked meanwhile is asked by a test, and meets no fault that waits for the broker."""
+        """Within it a test reads the disk, without the faults that wait for the broker."""
         faults, self.faults = self.faults, []
         try:
             yield
@@ -135,7 +136,8 @@ class Disk(MemoryFiles):
             self.faults = faults
 
     def content(self, path: Path, *, durable: bool) -> bytes:
-        """What the next process finds after a kill, or what no power loss takes; empty for a file that is not there."""
+        """What the next process finds after a kill; `durable`: what no power loss can take.  Empty for a
+        file that is not there."""
         inode = (self._durable_names if durable else self._names).get(path)
         if inode is None:
             return b""
@@ -150,13 +152,13 @@ class Disk(MemoryFiles):
         return content
 
     def flushed_offset(self, root: Path, *, as_written: bool = False) -> int | None:
-        """How far the broker has noted that its log is on disk; None if it has not, or if that cannot be read."""
+        """The flushed offset that the broker has written; None if there is none, or it cannot be read."""
         path = root / "rocketsim" / "flushed"
         return flushed_in(self.as_written(path, durable=False) if as_written else self.content(path, durable=False))
 
 
 def flushed_in(note: bytes) -> int | None:
-    """What `rocketsim/flushed` says; None if neither slot is whole."""
+    """The offset in `rocketsim/flushed`; None if neither slot is whole."""
     slots = [note[at : at + 36] for at in _FLUSHED_SLOTS if len(note) >= at + 36]
     whole = [struct.unpack(">qq", slot[:16]) for slot in slots if zlib.crc32(slot[:32]) == _number(slot[32:])]
     return max(whole)[1] if whole else None

@@ -1,8 +1,8 @@
-"""A network in memory under gRPC's own stubs and servicers: channels, servers and calls at the level of messages.
+"""A network in memory below gRPC's own stubs and servicers: channels, servers and calls, message by message.
 
-What is sent is bytes, arrives after a seeded delay, in order within a stream, and not while the way is cut: a cut of
-one direction leaves streams half open, which are given up after the keepalive's time by the side that has one.  A
-process that is killed resets its connections; a machine that loses its power says nothing.
+Messages are bytes.  They arrive after a seeded delay, in order within a stream, and not while their direction is cut.
+A cut of one direction leaves streams half open, until a side with keepalive gives them up.  The connections of a
+killed process are reset; a machine that loses its power sends nothing.
 """
 
 import asyncio
@@ -30,20 +30,20 @@ Corrupt = Callable[[str, bytes], bytes]
 
 
 class Wire:
-    """All processes' connections; what is cut and how slow it is."""
+    """The connections of all processes; which directions are cut, and how slow they are."""
 
     def __init__(self, loop: VirtualLoop, chance: random.Random) -> None:
         self.loop = loop
         self.chance = chance
         self.delay_s = 0.002
         self.servers: dict[str, Server] = {}
-        self.dark: set[str] = set()  # hosts without power: nothing there answers, not even "connection refused"
+        self.dark: set[str] = set()  # hosts without power: they send nothing, not even a reset
         self.cuts: set[tuple[str, str]] = set()  # (from host, to host)
-        self.corruptions = 0  # so many of the next large messages lose a bit
+        self.corruptions = 0  # in how many of the next large messages a bit flips
         self.calls: dict[int, _Connection] = {}
         self.numbers = count(1)
         self.answered: Callable[[str, str, Any, Any], None] = lambda *_: None  # (host, path, request, response)
-        self.surprises: list[str] = []  # what a servicer raised that is no refusal
+        self.surprises: list[str] = []  # errors of servicers that are no refusals
 
     def cut(self, source: str, target: str) -> None:
         self.cuts.add((source, target))
@@ -68,7 +68,7 @@ class Wire:
         return self.chance.uniform(0.2, 1.0) * self.delay_s
 
     def may_corrupt(self, data: bytes) -> bytes:
-        """A flipped bit in the middle of a large message, where log bytes and records are: they have checksums."""
+        """Flips a bit in the middle of some large messages: there are log bytes and records, which have checksums."""
         if not self.corruptions or len(data) < 300:
             return data
         self.corruptions -= 1
@@ -77,7 +77,7 @@ class Wire:
         return bytes(flipped)
 
     def died(self, host: str, *, silently: bool) -> None:
-        """The host's process is gone.  Its peers hear of it, unless the machine went with it."""
+        """The host's process has ended.  Its peers are notified, unless the machine has lost its power as well."""
         for address in [address for address in self.servers if host_of(address) == host]:
             del self.servers[address]
         if silently:
@@ -86,7 +86,7 @@ class Wire:
             connection.end_died(host, silently=silently)
 
     def is_back(self, host: str) -> None:
-        """The machine has its power again, and knows nothing of the connections it had."""
+        """The machine has power again and does not know its former connections."""
         self.dark.discard(host)
         for connection in list(self.calls.values()):
             connection.reset_of_the_dead(host)
@@ -96,7 +96,7 @@ class Wire:
 
 
 class Network(RealNetwork):
-    """One host's."""
+    """The network of one host."""
 
     def __init__(self, wire: Wire, host: str) -> None:
         self._wire = wire
@@ -125,7 +125,7 @@ class _Way:
         self._connection = connection
         self._wire = connection.wire
         self.source, self.target = source, target
-        self._held: deque[Callable[[], None]] = deque()  # by a cut
+        self._held: deque[Callable[[], None]] = deque()  # what a cut holds back
         self._last = 0.0
         self.arrived: deque[Any] = deque()
         self._reader: asyncio.Future[None] | None = None
@@ -133,7 +133,7 @@ class _Way:
         self._under_way = 0
 
     def send(self, deliver: Callable[[], None]) -> None:
-        """Behind everything that was sent before."""
+        """Delivers after everything that was sent before."""
         if self._held or self._wire.is_cut(self.source, self.target):
             self._held.append(deliver)
             return
@@ -170,7 +170,7 @@ class _Way:
             self._reader.set_result(None)
 
     async def read(self, over: Callable[[], bool]) -> Any:
-        """The next item; END once `over` and nothing is left."""
+        """The next item; END when the call is `over` and nothing is left."""
         while not self.arrived:
             if over():
                 return END
@@ -201,7 +201,7 @@ class _Way:
 
 
 def base_call_at(loop: VirtualLoop, when: float, callback: Callable[..., None], *args: Any) -> Any:
-    """The wire's own: it belongs to no process, and goes on when one dies."""
+    """A timer of the wire: it belongs to no process, and runs although one dies."""
     return base_events.BaseEventLoop.call_at(loop, when, callback, *args, context=_NOBODY)
 
 
@@ -212,7 +212,7 @@ _NOBODY = contextvars.Context()
 
 
 class _Connection:
-    """One call between two hosts.  Each side has its own opinion of whether it still stands."""
+    """One call between two hosts.  Each side decides by itself whether it is still open."""
 
     def __init__(self, wire: Wire, client_host: str, address: str, path: str, keepalive_s: float | None) -> None:
         self.wire = wire
@@ -228,7 +228,7 @@ class _Connection:
         wire.calls[self.number] = self
 
     def watch(self, source: str, target: str) -> None:
-        """A way was cut: who sends pings gives up after a while, if it still is."""
+        """After a cut: the side that sends pings gives up after a while, unless the cut has healed."""
         if {source, target} != {self.client_host, self.server_host}:
             return
         loop, chance = self.wire.loop, self.wire.chance
@@ -237,7 +237,7 @@ class _Connection:
         base_call_at(loop, loop.now + SERVER_KEEPALIVE_S * chance.uniform(1.0, 1.5), self._give_up_server)
 
     def is_silent(self) -> bool:
-        """Nothing that one side says now can be answered by the other."""
+        """Whether a direction is cut or the server has no power: no side can get an answer."""
         return (
             self.wire.is_cut(self.client_host, self.server_host)
             or self.wire.is_cut(self.server_host, self.client_host)
@@ -277,7 +277,7 @@ class _Connection:
             self.server.lost()
 
     def reset_of_the_dead(self, host: str) -> None:
-        """The machine is up again and knows nothing of this connection."""
+        """The machine is up again and resets a connection that it does not know."""
         if host in self.dead_hosts:
             self.end_died(host, silently=False)
 
@@ -287,7 +287,7 @@ class _Connection:
 
 
 class ClientCall:
-    """grpc.aio's call object, as far as it is used here."""
+    """grpc.aio's call object, as far as brokers and clients use it."""
 
     def __init__(self, channel: "Channel", method: "_Method", timeout: float | None) -> None:
         self._method = method
@@ -313,7 +313,7 @@ class ClientCall:
     def cancelled(self) -> bool:
         return self._cancelled
 
-    # --- what happens ---------------------------------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------------------------
 
     def _connect(self) -> None:
         connection = self.connection
@@ -322,7 +322,7 @@ class ClientCall:
         connection.to_server.send(self._accept)
 
     def _accept(self) -> None:
-        """At the server's host: a server takes the call, or nobody is there."""
+        """At the server's host: a server takes the call, or the connection is refused."""
         if self.is_over or self.connection.server_host in self._wire.dark:
             return
         server = self._wire.servers.get(self.connection.address)
@@ -413,7 +413,7 @@ class ClientCall:
     async def _messages(self) -> AsyncIterator[Any]:
         while (message := await self.read()) is not END:
             yield message
-        if not self.is_over:  # the status comes behind the last message
+        if not self.is_over:  # the status follows the last message
             await self._until_over()
         await self.raise_for_status()
 
@@ -579,7 +579,7 @@ class Server(grpc.aio.Server):
 
 
 class ServerCall:
-    """What a servicer gets as its context, and the task that serves."""
+    """The context of a servicer, and the task that serves the call."""
 
     def __init__(
         self, wire: Wire, connection: _Connection, handler: Any, deadline: float | None, process: Process
@@ -607,7 +607,7 @@ class ServerCall:
         self.connection.forget()
 
     def lost(self) -> None:
-        """The client has hung up, or its connection is gone: gRPC cancels the servicer's task."""
+        """The client has hung up, or the connection is lost: the servicer's task is cancelled, as by gRPC."""
         self._lost = True
         self.connection.to_server.break_off()
         self.connection.to_client.break_off()

@@ -1,8 +1,9 @@
-"""Committed offsets: what was answered is not read lower by any query afterwards (I7).
+"""Committed offsets: no query answers less than what was answered before (I7).
 
-Who has an offset is read off the brokers' disks, with a reader of its own (docs/storage_format.md).  What a query has
-to answer follows from docs/replication.md: who has it says it, a master that could have been told says it, and in the
-end everybody does.  Only a reset or the deletion of a topic makes it lower, or the loss of the records before it.
+Which brokers have an offset is read from their disks, by a reader of this package (docs/storage_format.md).  What a
+query has to answer follows from docs/replication.md: a broker that has the offset answers it, a master that could have
+received it answers it, and in the end every broker does.  Only a reset, the deletion of a topic or the loss of the
+records before it makes it lower.
 """
 
 from __future__ import annotations
@@ -39,18 +40,18 @@ Table = dict[Key, tuple[Entry, Point]]
 
 @dataclass(eq=False)
 class Standing:
-    """What a group has been told of a queue, and who has that."""
+    """The highest offset of a group and queue that was answered, and which brokers have it."""
 
     key: Key
     entry: Entry
     raised_at: Point
     since: float
     holders: set[int] = field(default_factory=set)
-    lost_records: bool = False  # a master went on without what it stands behind
+    lost_records: bool = False  # a master continued without the records before it
 
 
 class OffsetPromises:
-    """`broken` makes the exception that says which promise is broken."""
+    """`broken` makes the exception that names the broken promise."""
 
     def __init__(self, world: World, promises: Promises, broken: type[AssertionError]) -> None:
         self._world = world
@@ -59,7 +60,7 @@ class OffsetPromises:
         self.standing: list[Standing] = []
         self._ends: dict[int, int] = {}  # broker: the furthest that its log ended, since it was cut
         self._epochs: dict[int, dict[tuple[int, int], int]] = {}  # number and id: where it begins
-        self._trouble_at: dict[int, float] = {}  # when a disk was full or failed last
+        self._trouble_at: dict[int, float] = {}  # when its disk was full or failed last
         self._before_power_loss: dict[int, tuple[float, Table]] = {}
         self._following: dict[tuple[int, int, int, int], float] = {}  # slave, its run, master, its run: since when
         self.committed = self.queried = 0
@@ -104,16 +105,16 @@ class OffsetPromises:
             self.standing.append(standing)
 
     def _was_on(self, key: Key, entry: Entry) -> bool:
-        """One that lost its power since: its acknowledgement was on its way."""
+        """Whether a broker that has lost its power since had it: its acknowledgement was on its way."""
         return any(
             self._world.loop.now - died_at < ON_ITS_WAY_S and table.get(key, NOTHING)[0] >= entry
             for died_at, table in self._before_power_loss.values()
         )
 
-    # --- what takes them back -------------------------------------------------------------------------------------
+    # --- what ends a promise --------------------------------------------------------------------------------------
 
     def power_goes(self, broker: Broker) -> None:
-        """What is not synced may be gone; what is older than some seconds is synced, unless the disk refused."""
+        """What is not synced may be lost; what is older than a few seconds is synced, unless the disk refused."""
         self._before_power_loss[broker.broker_id] = self._world.loop.now, on_disk(broker)
         kept = on_disk(broker, durable=True)
         for standing in self.standing:
@@ -138,7 +139,7 @@ class OffsetPromises:
         self._epochs.pop(broker.broker_id, None)
 
     def watch(self) -> None:
-        """Who follows whom, and whose log was cut: with its end go offsets behind it."""
+        """Records which slave follows which master, and whose log was cut: offsets beyond the cut are lowered."""
         now = self._world.loop.now
         for broker in self._world.brokers:
             if broker.is_full or any(fault.nth <= 0 for fault in broker.disk.faults):
@@ -175,7 +176,7 @@ class OffsetPromises:
                 standing.lost_records = True
 
     def becomes_master(self, broker: Broker, start: int) -> None:
-        """Offsets beyond the end of its queues get a new generation, and are lower."""
+        """Offsets beyond the end of their queues get a new generation and are lowered."""
         self.watch()
         ends = self._queue_ends(broker, start)
         for standing in self.standing:
@@ -183,7 +184,7 @@ class OffsetPromises:
                 standing.lost_records = True
 
     def _queue_ends(self, broker: Broker, until: int) -> dict[tuple[str, int], int]:
-        """As the log below that offset has them; of a queue whose records have expired it says nothing."""
+        """The ends of the queues in the log below that offset; without the queues whose records have all expired."""
         records = self._promises.records(broker)
         return {(one.topic, one.queue_id): one.queue_offset + 1 for one in records if one.commit_log_offset < until}
 
@@ -204,7 +205,7 @@ class OffsetPromises:
                 raise self._broken(f"{broker.name} says {answer} of {standing.key}, at {standing.entry} before: {why}")
 
     def _is_kept(self, broker: Broker, standing: Standing, found: Entry) -> bool:
-        """Or it is lower as it may be."""
+        """Whether the answer is high enough, or may be lower."""
         if not _knows(broker, standing.raised_at):
             return True
         if found.generation == standing.entry.generation:
@@ -219,7 +220,7 @@ class OffsetPromises:
         return (group, topic) in self._world.clients.resets or topic in self._world.deleted_topics
 
     def _why(self, broker: Broker, standing: Standing) -> str:
-        """Why the broker has to say it; empty if it need not."""
+        """Why the broker has to know the offset; empty if it need not."""
         world = self._world
         if broker.broker_id in standing.holders:
             return "it had it"
@@ -236,7 +237,8 @@ class OffsetPromises:
         return ""
 
     def check_all(self, broker: Broker, records: Iterable[Record]) -> None:
-        """A master takes no generation that was raised in what its log does not have, nor an offset beyond its end."""
+        """No master has a generation that was raised in a log position that its log does not have, or an offset beyond
+        its end."""
         if not broker.is_writable:
             return
         ends = {(one.topic, one.queue_id): one.queue_offset + 1 for one in records}
@@ -247,7 +249,7 @@ class OffsetPromises:
                 raise self._broken(f"{broker}: {key} {entry} is beyond the queue's end, {ends[key[1:]]}")
 
     def everybody_has_all(self) -> None:
-        """Once every broker follows the master."""
+        """Called when every broker follows the master."""
         self.watch()
         for broker in self._world.serving():
             table = on_disk(broker)
@@ -261,13 +263,13 @@ NOTHING = Entry(), (0, 0, 0)
 
 
 def _is_less(one: Standing, other: Standing) -> bool:
-    """The other says as much, and at least the same brokers have it."""
+    """Whether the other says as much, and at least the same brokers have it."""
     return one.key == other.key and one.entry <= other.entry and one.holders <= other.holders
 
 
 def _knows(broker: Broker, raised_at: Point) -> bool:
-    """Whether the moment is in the broker's history: the epoch is there, and went on as far.  One that ended without a
-    byte may have been replaced by the next one, of the same start."""
+    """Whether the position is in the broker's history: it has the epoch, up to that offset at least.  An epoch that
+    ended without a byte may have been replaced by the next one, which has the same start."""
     number, number_id, log_offset = raised_at
     if not number or not broker.serves:
         return True
@@ -279,7 +281,7 @@ def _knows(broker: Broker, raised_at: Point) -> bool:
 
 
 def on_disk(broker: Broker, *, durable: bool = False) -> Table:
-    """Entries, deleted ones with offset -1, too, and when their generations were raised."""
+    """The entries, deleted ones as offset -1, and where their generations were raised."""
 
     def read(path: str) -> bytes:
         return broker.disk.content(broker.root / path, durable=durable)

@@ -48,12 +48,12 @@ Queues = dict[tuple[str, int], list[tuple[int, int, int]]]  # (queue offset, log
 
 
 class PromiseBroken(AssertionError):
-    """Says which promise, and how to see it broken again."""
+    """Names the promise, and the command that runs it again."""
 
 
 @dataclass(eq=False)
 class Message:
-    """Log bytes that somebody was told of."""
+    """Log bytes that a producer or consumer was told of."""
 
     what: str
     epoch: int
@@ -64,7 +64,7 @@ class Message:
     by_ok: bool
     holders: set[int] = field(default_factory=set)
     excused: str = ""
-    has_expired: bool = False  # somewhere, and it may go everywhere
+    has_expired: bool = False  # at one broker: any broker may delete it
 
 
 class Promises:
@@ -87,7 +87,7 @@ class Promises:
     # --- promises, as they are made -------------------------------------------------------------------------------
 
     def answered(self, broker: Broker, path: str, request: Any, response: Any) -> None:
-        """A broker sends an answer, now."""
+        """Called when a broker sends an answer."""
         try:
             self._look_for_masters()
             match path.rpartition("/")[2]:
@@ -157,20 +157,21 @@ class Promises:
                 by_ok=False,
             )
             if self._is_of_the_past(message):
-                continue  # whoever reads from a master that was replaced, and does not know yet, reads what goes
+                continue  # a replaced master that does not know it yet gives records that will be cut
             self._oblige(message)
             self.queues.told(message, one)
         self.queues.answer_is_in_order(broker, request.queue_offset, given)
 
     def _read_by_consumer(self, broker: Broker, data: bytes) -> record.Record | None:
-        """As a consumer reads it; None where its checksum says that it is damaged, or the damage is where none looks.
+        """The record as a consumer reads it; None if its checksum shows damage, or if it is damaged where there is no
+        checksum.
 
-        A damage of topic and properties shows nowhere: RocketMQ's format has a checksum of the body only.
+        Damage of topic and properties cannot be detected: RocketMQ's format has a checksum of the body only.
         """
         try:
             one = record.decode(data)
         except (record.RecordError, UnicodeDecodeError) as error:
-            begin = int.from_bytes(data[28:36], "big")  # the log offset that it says
+            begin = int.from_bytes(data[28:36], "big")  # the log offset in the record
             if broker.log(begin, begin + len(data), as_written=True) == broker.log(begin, begin + len(data)):
                 raise PromiseBroken(f"{broker.name} gives a record that nothing has damaged: {error}") from error
             self.damaged_reads += 1
@@ -182,19 +183,19 @@ class Promises:
         return one
 
     def is_tainted(self, begin: int, end: int) -> bool:
-        """Whether the disk of any broker has ever damaged a byte there; whoever follows it may have it, too, where no
-        checksum looks."""
+        """Whether the disk of any broker has ever damaged a byte there.  A broker that follows it may have the damage
+        too, where there is no checksum."""
         return any(first < end and begin < last for first, last, _ in self.tainted)
 
     def may_have_read_damage(self, broker: Broker) -> bool:
-        """Of its own disk, or taken over from another broker, where no checksum looks: RocketMQ's format has one of the
-        body, and none of the rest.  Its queues may have been made from that."""
+        """Whether the broker may have read damage of its own disk, or of a broker that it followed, outside of a body:
+        RocketMQ's format has a checksum of the body only.  Its queues may have been built from that."""
         return bool(broker.disk.damages) or any(
             broker.log(first, last) == became for first, last, became in self.tainted
         )
 
     def damaged(self, broker: Broker, damage: Damage) -> None:
-        """What it has of those bytes it no more holds, unless they are brought back."""
+        """The broker no longer holds these bytes, until the file is restored."""
         first, last = broker.in_log(damage)
         if first == last:
             return
@@ -207,8 +208,8 @@ class Promises:
             self.starts(broker)
 
     def starts(self, broker: Broker) -> None:
-        """A damaged record above the offset that its disk has noted as flushed looks like the last one of a crash, and
-        a start cuts the log there.  After a power loss the note may be an old one."""
+        """A damaged record above the flushed offset that the disk has noted looks like the last record before a crash,
+        and a start cuts the log there.  After a power loss the note may be an older one."""
         flushed = broker.disk.flushed_offset(broker.root)
         damaged = [broker.in_log(damage) for damage in broker.disk.still_damaged()]
         cut_at = min((first for first, last in damaged if flushed is not None and last > flushed), default=None)
@@ -231,13 +232,13 @@ class Promises:
         self._held_before_damage = [pair for pair in self._held_before_damage if pair[0] is not broker]
 
     def _was_given(self, broker: Broker, message: Message, *, durable: bool = False) -> bool:
-        """Whether it had it, whatever its disk has made of that since."""
+        """Whether the broker had the record, whatever its disk has done to it since."""
         return self._has(broker, message, durable=durable) or (
             broker.log(message.begin, message.end, durable=durable, as_written=True) == message.data
         )
 
     def _oblige(self, message: Message) -> None:
-        """From now on whoever has it keeps it."""
+        """From now on every broker that has it has to keep it."""
         # NB: of a broker without power nobody knows yet what its recovery will keep.
         sure = [broker for broker in self._world.brokers if broker.serves or broker.was_killed]
         message.holders = {broker.broker_id for broker in sure if self._has(broker, message)}
@@ -252,17 +253,17 @@ class Promises:
         self.messages.append(message)
 
     def _is_of_the_past(self, message: Message) -> bool:
-        """It is of an epoch that an operator has ended, and the new one's master does not have it."""
+        """Whether it is of an epoch that an operator has ended, and the master of the new epoch does not have it."""
         if not self._world.promoted:
             return False
         newest, by = list(self._world.promoted)[-1]
         is_other = (message.epoch, message.epoch_id) != (newest.epoch, newest.id)
         return message.epoch <= newest.epoch and is_other and not self._has(self._world.brokers[by], message)
 
-    # --- what takes them back -------------------------------------------------------------------------------------
+    # --- what ends a promise --------------------------------------------------------------------------------------
 
     def power_goes(self, broker: Broker) -> None:
-        """What was not synced there may be gone."""
+        """What was not synced there may be lost."""
         end = max((message.end for message in self.messages), default=0) + UNANSWERED
         self._before_power_loss[broker.broker_id] = self._world.loop.now, broker.log(0, end)
         for message in self.messages:
@@ -304,14 +305,14 @@ class Promises:
         return broker.log(message.begin, message.end, durable=durable) == message.data
 
     def _had(self, broker: Broker, message: Message) -> bool:
-        """Until its power went, which was after it had acknowledged, and before its master answered."""
+        """Whether the broker had it when its power went, after its acknowledgement and before the master's answer."""
         lost_at, log = self._before_power_loss.get(broker.broker_id, (0.0, b""))
         in_time = not self._world.levels.sync_flush and self._world.loop.now - lost_at < ANSWERED_WITHIN_S
         return in_time and log[message.begin : message.end] == message.data
 
     def _first(self, broker: Broker) -> int:
         """Where the log begins.  A slave that starts over has no file for a moment, because its log ended before its
-        master's began: what lies before that has expired."""
+        master's begins: what lies before that has expired."""
         firsts = [
             min((int(path.name) for path in one.disk.files_below(one.root / "commitlog")), default=-1)
             for one in (broker, *self._world.brokers)
@@ -342,7 +343,7 @@ class Promises:
                 self._becomes_master(broker)
 
     def _becomes_master(self, broker: Broker) -> None:
-        """A time as master begins; what this log does not have is history, if that may be."""
+        """A broker begins to take writes.  What its log does not have is excused, if that is allowed."""
         epoch = broker.live.epochs.epochs.epochs[-1]
         if (broker.broker_id, epoch) in self._openings:
             return
@@ -364,7 +365,8 @@ class Promises:
             self.lost += 1
 
     def _knows_its_successor(self, broker: Broker, epoch: Epoch) -> None:
-        """Who was replaced stays below who replaced it, and takes no writes where it could have heard of that one."""
+        """The epochs of a replaced master stay below its successor's, and it takes no writes where it could have
+        learned of the successor."""
         if (epoch, broker.broker_id) in self._world.promoted:
             return
         for promotion, promoted in self._world.promoted:
@@ -377,7 +379,7 @@ class Promises:
                 raise PromiseBroken(f"{broker.name} becomes master with epoch {epoch}, and {other} was there")
 
     def _why_not(self, broker: Broker, message: Message, epoch: Epoch) -> str:
-        """Why nobody may become master without that message; empty if it may be."""
+        """Why no broker without that message may become master; empty if one may."""
         world = self._world
         if broker.broker_id in message.holders:
             return "it had it"
@@ -385,7 +387,7 @@ class Promises:
         slaves = [other for other in others if not other.leads]
         if (epoch, broker.broker_id) in world.promoted:
             if world.promoted[epoch, broker.broker_id] or message.epoch == epoch.epoch:
-                return ""  # by force, or of two that were promoted behind each other's back
+                return ""  # promoted by force, or two were promoted without knowing of each other
             if world.levels.sync_master and slaves:
                 return f"{slaves[0].name} has it, and nobody forced the promotion"
             reachable = [other for other in slaves if world.could_ask(broker, other)]
@@ -405,7 +407,7 @@ class Promises:
             raise PromiseBroken(f"{one} and {other} differ below {until}")
 
     def check_what_is_left(self, broker: Broker, node: BrokerNode, *, powerless: bool) -> None:
-        """On a copy of the broker's disk, which `node` has opened."""
+        """Checks a copy of the broker's disk, which `node` has opened."""
         store, epochs = node.store, node.epochs.epochs
         if epochs.last < self._promised_epoch.get(broker.broker_id, 0):
             raise PromiseBroken(f"it is back in epoch {epochs.last}")
@@ -433,7 +435,8 @@ class Promises:
         return bytes(data)
 
     def records(self, broker: Broker) -> list[Record]:
-        """Of its log as it was written; none where damage that it took over does not let one read them."""
+        """The records of its log as it was written; none if damage that it copied from another broker makes them
+        unreadable."""
         begin, end = broker.live.store.min_offset, broker.live.store.end_offset
         try:
             return stores.replay(broker.log(begin, end, as_written=True), begin, LOG_FILE)
@@ -443,7 +446,8 @@ class Promises:
             raise PromiseBroken(f"{broker}: the log cannot be replayed: {error}") from error
 
     def _queues_are_a_replay(self, broker: Broker) -> None:
-        """And every record is what its checksum says, unless its own disk has damaged it: nobody takes over damage."""
+        """The queues equal a replay of the log, and every record matches its checksum, except where the broker's own
+        disk has damaged it: no broker copies damage that a checksum shows."""
         if broker.disk.still_damaged() or broker.disk.bad_sectors:
             return
         store = broker.live.store
@@ -458,7 +462,8 @@ class Promises:
             self.compare_queues(broker, expected, actual)
 
     def are_trimmed(self, broker: Broker) -> bool:
-        """What has expired is gone from its queues, too: at once, or with the next round where it could not be read."""
+        """Whether expired records are gone from its queues: at once, or with the next round if a queue could not be
+        read."""
         store = broker.live.store
         with broker.disk.undisturbed():
             found = stores.actual_queues(store).values() if broker.disk.unread else []
@@ -483,7 +488,8 @@ class Promises:
                 raise PromiseBroken(f"epoch {epoch} of {broker.name} began at {start} on broker-{first}")
 
     def _was_undone(self, broker: Broker, epoch: int) -> bool:
-        """By a promotion that failed or died: its own epoch, or one without a byte here that it had replaced."""
+        """Whether a promotion that failed or died took the epoch back: its own one, or an epoch without a byte here
+        that it had replaced."""
         starts = [start for (number, _), (start, _) in self._epochs.items() if number == epoch]
         is_empty = all(start >= broker.live.store.end_offset for start in starts)
         return broker.broker_id in self._world.clients.asked_to_promote and not broker.leads and is_empty
@@ -524,7 +530,7 @@ def _epoch_of(broker: Broker, offset: int) -> tuple[int, int]:
 
 
 def _comparable(topic: str, entries: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """A delayed message's entry has the time of its delivery where others have the code of their tags."""
+    """Entries without the tags code of delayed messages, which is their delivery time."""
     return [(number, offset, 0) for number, offset, _ in entries] if topic == SCHEDULE_TOPIC else entries
 
 

@@ -1,6 +1,6 @@
-"""What is promised of queues: one record for each offset, order, retention, and delayed messages.
+"""What is promised of queues: one record for each offset, order, retention, delayed messages.
 
-Answers are held against each other and against the log's bytes, record by record.
+Answers are compared with each other and with the log's bytes, record by record.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DELAYS_MS = {1: 1000, 2: 3000}  # as the brokers are configured
 
 
 class _Told(NamedTuple):
-    """When somebody heard of the message, and which one of which call it is."""
+    """When a client was told of the message, and which message of which call it is."""
 
     at: float
     message: Message
@@ -33,7 +33,7 @@ class _Told(NamedTuple):
 
 
 class QueuePromises:
-    """`broken` makes the exception that says which promise is broken."""
+    """`broken` makes the exception that names the broken promise."""
 
     def __init__(self, world: World, broken: type[AssertionError]) -> None:
         self._world = world
@@ -47,13 +47,13 @@ class QueuePromises:
     # --- order ----------------------------------------------------------------------------------------------------
 
     def known(self, one: Record) -> Message | None:
-        """What somebody was told is at that offset of its queue."""
+        """The record that a client was told of is at that offset of its queue."""
         told = self._told[one.topic, one.queue_id].get(one.queue_offset)
         return told.message if told else None
 
     def told(self, message: Message, one: Record) -> None:
-        """A producer or a consumer hears where the record is: there is no other, and it is behind everything that
-        somebody had heard of when it was sent, and behind what was sent before it in the same call."""
+        """A producer or consumer is told where a record is: no other record is there, and it lies behind everything
+        that any client had been told of when it was sent, and behind what was sent before it in the same call."""
         queue = one.topic, one.queue_id
         known = self.known(one)
         if known is not None and not known.excused and known.data != message.data:
@@ -76,7 +76,8 @@ class QueuePromises:
         self._told[queue][one.queue_offset] = _Told(self._world.loop.now, message, number, place)
 
     def answer_is_in_order(self, broker: Broker, wanted: int, records: Sequence[Record | None]) -> None:
-        """What a pull gives is one record behind the other, and none from before what it asked for; None: damaged."""
+        """The records of a pull are consecutive, and none is before the offset that was asked for.  None stands for a
+        damaged record."""
         offsets = [-1 if one is None else one.queue_offset for one in records]
         first = max(offsets[0], wanted)
         if any(offset not in (-1, at) for at, offset in enumerate(offsets, start=first)) and -1 != offsets[0]:
@@ -94,7 +95,7 @@ class QueuePromises:
     # --- retention ------------------------------------------------------------------------------------------------
 
     def nothing_young_goes(self, broker: Broker, first: int, messages: Iterable[Message]) -> None:
-        """Of a log that begins at `first` now.  Only a full disk loses what is younger than the retention time."""
+        """The log begins at `first` now.  Only a full disk deletes records before their retention time."""
         was_full = broker.is_full or broker.broker_id in self._was_full
         self._was_full.discard(broker.broker_id)
         if broker.is_full:
@@ -114,7 +115,7 @@ class QueuePromises:
             message.has_expired = True
 
     def _store_time_at(self, broker: Broker, offset: int) -> int:
-        """Of the record that begins there; no limit where there is none."""
+        """The store time of the record that begins there; no limit if there is none."""
         size = int.from_bytes(broker.log(offset, offset + 4, as_written=True), "big")
         try:
             return record.decode(broker.log(offset, offset + size, as_written=True)).store_timestamp
@@ -145,11 +146,12 @@ class QueuePromises:
         self.delivered |= delivered
 
     def _clocks_differed(self, stored: Record, delivered: Record) -> bool:
-        """Whether the clock was put back between the two, or was another broker's: it is delivered at once."""
+        """Whether the clock was put back between the two times, or they are of two brokers: such a message is
+        delivered at once."""
         return stored.store_timestamp > delivered.store_timestamp and self._world.clocks_have_jumped
 
     def overdue(self, broker: Broker, records: Sequence[Record]) -> list[bytes]:
-        """Delayed messages in the log whose time has come by the broker's clock, and that are not delivered.
+        """The delayed messages in the log that are due by the broker's clock and not delivered.
 
         A level delivers in order.  A message that was stored later than it is now is due at once.
         """
@@ -167,6 +169,6 @@ class QueuePromises:
 
 
 def _sent_as(body: bytes) -> tuple[int, int]:
-    """The number of the call that sent it, and its place there."""
+    """The number of the call that sent it, and its place in the call."""
     number, _, place = body.partition(b" ")[0].partition(b".")
     return int(number), int(place)

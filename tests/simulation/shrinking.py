@@ -1,4 +1,4 @@
-"""Shrinking: of the decisions of a run that broke a promise, the fewest that still break it (delta debugging)."""
+"""Shrinking: the fewest decisions of a run that still break its promise (delta debugging)."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ MOST_RUNS = 300
 
 
 def what_breaks(seed: int, decisions: Sequence[Decision]) -> str:
-    """The message of the promise that the run breaks; empty if it keeps them all."""
+    """The message of the promise that the run breaks; empty if it breaks none."""
     try:
         World(seed).run(list(decisions))
     except PromiseBroken as broken:
@@ -21,7 +21,8 @@ def what_breaks(seed: int, decisions: Sequence[Decision]) -> str:
 def shrunk(
     decisions: Sequence[Decision], message: str, run: Callable[[Sequence[Decision]], str]
 ) -> tuple[list[Decision], str]:
-    """The decisions that are left, none of which can be left out alone, and what they break; of the same kind."""
+    """The decisions that are left, none of which can be left out alone, and the promise that they break, which is of
+    the same kind."""
     kept, kind = list(decisions), kind_of(message)
     size, runs = len(kept) // 2, 0
     while size and runs < MOST_RUNS:
@@ -39,6 +40,6 @@ def shrunk(
 
 
 def kind_of(message: str) -> str:
-    """What is broken, without where and when: names and numbers differ from run to run."""
+    """The kind of a broken promise: its message without names and numbers, which differ from run to run."""
     said = message.partition("\n")[0].partition(": ")[2]
     return re.sub(r"[^a-z ]+[^ ]*", "#", said)[:80]

@@ -1,6 +1,6 @@
-"""Stories: what an operator, a crash and a cut do one after the other, where a seed would take long to come to it.
+"""Stories: fixed sequences of crashes, cuts and operators' actions that a seed would rarely produce.
 
-Each is played with `World.play`, which looks at the promises meanwhile and in the end.
+`World.play` plays one, and checks the promises during it and at its end.
 """
 
 import errno
@@ -59,7 +59,7 @@ def replace(world: World, old: Broker, new: Broker) -> None:
 
 
 def cut_off(world: World, broker: Broker, *others: Broker) -> None:
-    """From the others and from all name servers."""
+    """Cuts the broker off from the others and from all name servers."""
     for host in (*(other.host for other in others), *(server.host for server in world.names)):
         cut(world, broker.host, host)
 
@@ -74,7 +74,8 @@ def start_with_damaged_log(world: World, master: Broker) -> Path:
 
 
 def a_tail_is_cut_off_and_the_slave_dies(world: World) -> None:
-    """The master has records that its slave has not; it comes back as a slave of that one, cuts them, and dies."""
+    """The master has records that its slave does not have.  It returns as a slave of the promoted one, cuts them, and
+    dies."""
     old, new = pair(world, 3)
     new.kill()
     send(world, old, 8)
@@ -93,7 +94,7 @@ def a_tail_is_cut_off_and_the_slave_dies(world: World) -> None:
 
 
 def offsets_are_committed_on_both_sides_of_a_cut(world: World) -> None:
-    """The consumer has gone on at the master when the slave hands back what it took."""
+    """The master has a higher offset when the slave hands back its own."""
     master, slave = pair(world, 20)
     cut(world, master.host, slave.host)
     world.pass_time(5.0)
@@ -104,7 +105,7 @@ def offsets_are_committed_on_both_sides_of_a_cut(world: World) -> None:
 
 
 def a_slave_comes_to_a_master_of_the_past(world: World) -> None:
-    """A master is replaced, and comes back to name servers that know nothing; a slave of its successor finds it."""
+    """A replaced master returns to name servers that have restarted; a slave of its successor connects to it."""
     past, successor, slave = world.brokers[:3]
     follow(world, successor, slave)
     send(world, past, 3)
@@ -157,7 +158,8 @@ def a_slave_is_to_be_promoted_while_the_other_one_follows_the_master(world: Worl
 
 
 def a_commit_reaches_no_slave(world: World) -> None:
-    """One slave is down, and the other is cut off when the commit comes; then the master goes, and it takes over."""
+    """One slave is down and the other is cut off when the commit comes; then the master dies, and the second slave is
+    promoted."""
     master, slave, *others = world.brokers
     follow(world, slave, *others)
     send(world, master, 20)
@@ -172,7 +174,7 @@ def a_commit_reaches_no_slave(world: World) -> None:
 
 
 def a_master_of_the_past_starts_twice(world: World) -> None:
-    """Alone, where no name server and no slave tells it that it was replaced."""
+    """It starts alone: no name server and no slave tells it that it was replaced."""
     past, successor = pair(world, 3)
     replace(world, past, successor)
     send(world, successor, 3)
@@ -188,7 +190,7 @@ def a_master_of_the_past_starts_twice(world: World) -> None:
 
 
 def name_servers_forget_who_was_replaced(world: World) -> None:
-    """They start again together with a master that was replaced, and hear of its successor a little later."""
+    """They restart together with a replaced master, and its successor registers a little later."""
     past, successor = pair(world, 3)
     replace(world, past, successor)
     world.pass_time(8.0)
@@ -212,7 +214,7 @@ def a_disk_fills_up_while_messages_with_keys_come(world: World) -> None:
 
 
 def query_for(world: World, broker: Broker, seconds: float) -> None:
-    """Again and again, also while it starts."""
+    """Queries offsets repeatedly, also while the broker starts."""
     until = world.loop.now + seconds
     while world.loop.now < until:
         if broker.is_up:
@@ -252,7 +254,7 @@ def a_clock_is_put_back_behind_a_delayed_message(world: World) -> None:
 
 
 def a_master_loses_what_its_slave_has_acknowledged(world: World) -> None:
-    """With its power go the commits of the last moment; it is asked again as soon as it answers."""
+    """A power loss takes its commits of the last moment; it is queried as soon as it answers."""
     master, *slaves = world.brokers
     follow(world, *slaves)
     send(world, master, 20)
@@ -268,7 +270,7 @@ def a_master_loses_what_its_slave_has_acknowledged(world: World) -> None:
 
 
 def a_replaced_master_resets_offsets(world: World) -> None:
-    """It has not heard that it was replaced, and has records that nobody else has."""
+    """It does not know that it was replaced, and has records that no other broker has."""
     past, successor = pair(world, 20)
     commit(world, past, 2)
     world.pass_time(3.0)
@@ -292,7 +294,7 @@ def a_broker_is_killed_on_a_full_disk(world: World) -> None:
 
 
 def a_broker_loses_its_note_of_what_is_flushed_and_a_bit_of_that(world: World) -> None:
-    """It refuses to start, names the file, and goes on when both are brought back."""
+    """It refuses to start, names the file, and starts when both are restored."""
     master, _ = pair(world, 10)
     world.pass_time(1.0)
     master.kill()
@@ -303,7 +305,7 @@ def a_broker_loses_its_note_of_what_is_flushed_and_a_bit_of_that(world: World) -
 
 
 def a_broker_loses_a_bit_of_what_is_flushed(world: World) -> None:
-    """It refuses to start, names file and offset, and goes on when the file is brought back."""
+    """It refuses to start, names file and offset, and starts when the file is restored."""
     master, _ = pair(world, 10)
     world.pass_time(1.0)
     master.kill()
@@ -313,7 +315,7 @@ def a_broker_loses_a_bit_of_what_is_flushed(world: World) -> None:
 
 
 def a_master_loses_a_bit_of_what_its_slave_does_not_have(world: World) -> None:
-    """The slave takes nothing of the damaged record, and acknowledges nothing behind it."""
+    """The slave stores nothing of the damaged record, and acknowledges nothing behind it."""
     master, slave = pair(world, 3)
     slave.kill()
     end = master.live.store.end_offset
@@ -330,7 +332,7 @@ def a_master_loses_a_bit_of_what_its_slave_does_not_have(world: World) -> None:
 
 
 def a_slave_receives_more_while_it_syncs(world: World) -> None:
-    """In a mode in which an OK means that it has synced."""
+    """The mode is one in which an OK means that the slave has synced."""
     master, slave = world.brokers[:2]
     for other in world.brokers[2:]:
         other.kill()
@@ -344,7 +346,7 @@ def a_slave_receives_more_while_it_syncs(world: World) -> None:
 
 
 def a_sync_fails_the_broker_is_restarted_and_loses_its_power(world: World) -> None:
-    """What was in the page cache only when it started counts as flushed by then."""
+    """The start syncs what was in the page cache only before it counts as flushed."""
     master, _ = pair(world, 3)
     master.disk.fail("fdatasync", errno.EIO, matching="commitlog")
     send(world, master, 3)

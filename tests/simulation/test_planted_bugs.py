@@ -1,4 +1,4 @@
-"""The simulation is worth what it catches: each bug that is planted here breaks a promise within a few seeds."""
+"""The simulation finds bugs: each bug that is planted here breaks a promise within a few seeds."""
 
 import random
 
@@ -36,12 +36,12 @@ from tests.store import test_flush, test_full_disk, test_retention
 idle_queue_goes_on = (
     test_retention.test_the_offsets_of_an_idle_queue_go_on_after_its_messages_have_expired_and_the_broker_was_killed
 )
-SEEDS = 20  # from the first one on, which is near one that shows the bug
+SEEDS = 20  # the first one is near a seed that shows the bug
 SYNC_MASTER_WITH_TWO_SLAVES = 161
 SYNC_MASTER_WITH_TWO_SLAVES_AND_NO_NAME_SERVER = 13
 SYNC_MASTER_SYNC_FLUSH = 4
 ASYNC_MASTER_SYNC_FLUSH = 2
-SYNC_MASTER_ASYNC_FLUSH = 5  # one with which a power loss takes the commits
+SYNC_MASTER_ASYNC_FLUSH = 5  # a seed in which a power loss takes the commits
 ASYNC_MASTER_ASYNC_FLUSH = 3
 STEPS = 150
 
@@ -57,12 +57,12 @@ def skip_the_sync(plant):
 
 
 def believe_the_page_cache(plant):
-    """A start takes what it finds above the flushed offset for flushed, as it is."""
+    """A start takes what it finds above the flushed offset for flushed, without a sync."""
     plant(recovery, "_written_again", lambda log, scan, begin: iter(scan))
 
 
 def merge_offsets_backwards(plant):
-    """What the other broker has replaces what is here, as in RocketMQ."""
+    """The other broker's offsets replace the broker's own, as in RocketMQ."""
 
     def merge(self, changes):
         for group, topic, entries in changes:
@@ -73,7 +73,7 @@ def merge_offsets_backwards(plant):
 
 
 def cut_without_zero_fill(plant):
-    """Records behind the new end stay in the preallocated file, and come alive at the next recovery."""
+    """Records behind the new end stay in the preallocated file, and the next recovery finds them."""
     whole_cut = CommitLog.cut
 
     def cut(self, offset, **more):
@@ -87,7 +87,7 @@ def cut_without_zero_fill(plant):
 
 
 def accept_a_stale_epoch(plant):
-    """Neither side minds that the slave knows of a newer epoch than its master."""
+    """Neither side refuses when the slave knows a newer epoch than its master."""
     honest_plan = catch_up.plan
 
     def plan(master, slave, *, takes_writes):
@@ -100,7 +100,7 @@ def accept_a_stale_epoch(plant):
 
 
 def answer_commits_early(plant):
-    """The master has it, and the slave will have it soon."""
+    """A commit is answered before the slave has it."""
 
     async def wait_for_commit(*_):
         return PutStatus.PUT_OK
@@ -113,7 +113,7 @@ def count_promotions_as_starts(plant):
 
 
 def believe_the_first_answer(plant):
-    """Of a name server, which may have forgotten that this master was replaced."""
+    """One name server's answer is enough, although it may have restarted and not know that this master was replaced."""
     honest = Mastership.__init__
     plant(Mastership, "__init__", lambda self, *args, **more: honest(self, *args, **more | {"others": ()}))
 
@@ -128,7 +128,7 @@ def end_where_the_index_has_no_room(plant):
 
 
 def a_cut_marks_nothing(plant):
-    """Where a sync in it fails, the next flush is done as if nothing had been."""
+    """When a sync of a cut fails, the next flush does not know of it."""
 
     def marks_nothing(honest):
         def cut(self, *args):
@@ -145,7 +145,7 @@ def a_cut_marks_nothing(plant):
 
 
 def offsets_begin_anew(plant):
-    """What files and summary remember of a queue that has no record any more is forgotten."""
+    """The offsets of a queue without any record are forgotten by files and summary."""
     plant(QueueTable, "go_on", lambda self: self._remembered.clear())
 
 
@@ -154,7 +154,7 @@ def believe_every_generation(plant):
 
 
 def take_an_unreadable_flushed_offset_for_none(plant):
-    """As before the first flush: what the checkpoint says counts, and damage behind that is cut off."""
+    """As before the first flush: the checkpoint decides, and damage behind it is cut off."""
     honest = FlushedOffset.load
 
     def load(self, *, log_is_empty):
@@ -167,12 +167,12 @@ def take_an_unreadable_flushed_offset_for_none(plant):
 
 
 def cut_at_any_damage(plant):
-    """Also below the flushed offset."""
+    """A start also cuts below the flushed offset."""
     plant(recovery, "_expect", lambda log, scan, flushed: None)
 
 
 def take_what_comes_unchecked(plant):
-    """A slave looks at the sizes of what its master sends, and at nothing else."""
+    """A slave checks only the sizes of what its master sends."""
     plant(batch, "FEW", 0)
     plant(batch, "sound", lambda records, *_, **__: (len(records), ""))
 
@@ -182,7 +182,7 @@ def delete_what_is_young(plant):
 
 
 def forget_what_was_delivered(plant):
-    """Since the positions were last saved."""
+    """The log is not read for deliveries since the positions were last saved."""
     plant(schedule_service, "replayed_positions", lambda *_: iter(()))
 
 
@@ -406,7 +406,7 @@ def test_a_planted_bug_is_caught(monkeypatch, bug, first, broken_promises):
 
 
 def promote_the_slave_that_lags(world):
-    """The first slave has what was acknowledged, the second was away; the master dies, and the second is promoted."""
+    """The first slave has what was acknowledged, the second was away.  The master dies, and the second is promoted."""
     master, slave, lagging = world.brokers
     world.loop.run_until(lambda: all(broker.live.replication_slave.is_following() for broker in (slave, lagging)), 20.0)
     lagging.kill()

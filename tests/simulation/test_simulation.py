@@ -1,4 +1,4 @@
-"""The real brokers under random trouble; a failing seed is in the message, and runs the same again."""
+"""The real brokers under random faults; a failure names its seed, which runs the same again."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def test_no_promise_is_broken_whatever_happens(first):
 
 @pytest.mark.parametrize("seed", range(CRASH_SEEDS))
 def test_a_broker_may_die_before_any_call_of_its_disk(seed):
-    """By a kill and by a power loss; together these are 10^4 points."""
+    """By a kill and by a power loss: 10^4 points in all."""
     world = World(seed)
     crash_points = CrashPoints(world)
     world.run(plan(seed, CRASH_STEPS))

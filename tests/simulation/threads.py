@@ -1,8 +1,8 @@
-"""Threads of simulated processes: real ones of which only one runs at a time, at a virtual time of the seed's choice.
+"""Threads of simulated processes: real threads of which one runs at a time, at a virtual time that the seed chooses.
 
-`Threading` stands in for the module `threading` where a broker uses it.  A simulated thread runs until it waits (for a
-lock, a condition, its disk) and hands back to the event loop, which goes on with it later.  So a flush takes time, and
-the loop appends while it runs.
+Brokers use `Threading` in place of the module `threading`.  A simulated thread runs until it waits (for a lock, a
+condition, its disk) and gives control back to the event loop, which resumes it later.  So a flush takes time, in which
+the loop appends.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ LONGEST_STEP_S = 0.004
 
 
 class Threading:
-    """What `import threading` gives a broker.  Outside of a simulated process it is the real thing."""
+    """What `import threading` gives a broker.  Outside of a simulated process it is the real module."""
 
     def __init__(self, loop: VirtualLoop, chance: random.Random) -> None:
         self.loop = loop
@@ -74,7 +74,7 @@ class Threading:
 
     @contextlib.contextmanager
     def installed(self, *modules: Any) -> Iterator[None]:
-        """The modules have this one under the name `threading`."""
+        """Within it the brokers' modules have this object under the name `threading`."""
         before = [module.threading for module in modules]
         for module in modules:
             module.threading = self
@@ -131,7 +131,7 @@ class Thread:
         self._timer = self.process.call_at(self._loop.now + seconds, self.resume)
 
     def resume(self) -> None:
-        """On the loop: let the thread go on until it waits again, or is over."""
+        """Called on the loop: the thread runs until it waits again or ends."""
         if self._over:
             return
         if self._timer is not None:
@@ -141,7 +141,8 @@ class Thread:
         self._back.acquire()
 
     def sleep(self, seconds: float | None) -> None:
-        """On this thread: hand back, and go on in so many seconds, or when somebody wakes it."""
+        """Called on the thread: control returns to the loop until that many seconds have passed, or until the thread
+        is notified."""
         if seconds is not None:
             self.wake_in(seconds)
         self._back.release()
@@ -150,7 +151,7 @@ class Thread:
             raise PowerCut
 
     def pause(self) -> None:
-        """What is done now takes its time."""
+        """Virtual time passes for what the thread does now."""
         if not self._doomed:
             self.sleep(self._threading.chance.uniform(0, LONGEST_STEP_S))
 
@@ -172,7 +173,7 @@ class Thread:
             self._back.release()
 
     def _end(self) -> None:
-        """The process is dead: what the thread was about ends here."""
+        """The process has died: its thread ends here."""
         self._doomed = True
         if self.ident is not None and _running.get() is not self:
             while not self._over:

@@ -1,8 +1,7 @@
-"""VirtualLoop: an asyncio event loop whose time jumps to the next timer, and Process: whose code runs on it.
+"""VirtualLoop: an asyncio event loop whose time jumps to the next timer; and Process: code that runs on it.
 
 One thread, no sockets, no waiting: the same seed runs the same way.  Whatever a process has begun (tasks, callbacks,
-timers, threads) carries the process in its context, and stops the moment that the process dies, in the middle of
-whatever it was about.
+timers, threads) carries the process in its context, and stops at the moment that the process dies.
 """
 
 import asyncio
@@ -21,14 +20,14 @@ SHORTEST_S = 1e-6
 
 
 class Process:
-    """Code that lives and dies together.  `on_death` callbacks hear of its end, once."""
+    """Code that dies together.  `on_death` callbacks are called once, when it does."""
 
     def __init__(self, loop: "VirtualLoop", name: str) -> None:
         self.loop = loop
         self.name = name
         self.died = False
         self.on_death: list[Callable[[], None]] = []
-        self.has_failed: Callable[[], bool] = lambda: False  # its machine has stopped under it, in this very call
+        self.has_failed: Callable[[], bool] = lambda: False  # whether its machine has stopped during this call
         self._context = contextvars.copy_context()
         self._context.run(_current.set, self)
 
@@ -62,7 +61,7 @@ def current_process() -> Process | None:
 
 
 class _Numbered:
-    """Sets of tasks and futures are walked in the order they were made in, not in that of their addresses."""
+    """Sets of tasks and futures are iterated in the order of their creation, not of their addresses."""
 
     def __hash__(self) -> int:
         return self.number  # type: ignore[attr-defined,no-any-return]
@@ -84,7 +83,7 @@ class _Future(_Numbered, asyncio.Future):  # type: ignore[type-arg]
 
 
 class _Selector:
-    """Waits by moving the clock."""
+    """Waits by advancing the clock."""
 
     def __init__(self, loop: "VirtualLoop") -> None:
         self._loop = loop
@@ -98,7 +97,7 @@ class _Selector:
 
 
 class VirtualLoop(_Base):  # type: ignore[misc]
-    """`faults` has what callbacks and tasks failed with that nobody awaits."""
+    """`faults`: the errors of callbacks and tasks that no code awaits."""
 
     def __init__(self) -> None:
         self.now = BEGIN_S
@@ -106,13 +105,13 @@ class VirtualLoop(_Base):  # type: ignore[misc]
         self._clock_resolution = 1e-9
         self._selector = _Selector(self)
         self._numbers = count()
-        self.kept: list[Any] = []  # what dead processes were about: it must not be thrown away while others run
+        self.kept: list[Any] = []  # tasks of dead processes: they must not be collected while others run
         self.faults: list[str] = []
         self.executor: Callable[..., asyncio.Future[Any]] | None = None
         self.set_exception_handler(self._note)
         self.set_task_factory(self._make_task)
 
-    # --- what a loop is asked -------------------------------------------------------------------------------------
+    # --- an event loop's calls ------------------------------------------------------------------------------------
 
     def time(self) -> float:
         return self.now
@@ -144,7 +143,7 @@ class VirtualLoop(_Base):  # type: ignore[misc]
     def call_later(
         self, delay: float, callback: Any, *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        # A real clock goes on by itself; here one who waits for what rounding left would wait without end.
+        # Unlike a real clock this one stands still: a wait for a remainder of rounding would never end.
         return self.call_at(
             self.now + (max(delay, SHORTEST_S) if delay > 0 else delay), callback, *args, context=context
         )
@@ -159,15 +158,15 @@ class VirtualLoop(_Base):  # type: ignore[misc]
     def _write_to_self(self) -> None:
         pass
 
-    # --- what a simulation asks -----------------------------------------------------------------------------------
+    # --- the simulation's calls -----------------------------------------------------------------------------------
 
     def run_for(self, seconds: float) -> None:
-        """Let everybody work until that much time has passed."""
+        """Runs all processes until that much time has passed."""
         super().call_at(self.now + seconds, self.stop)
         self.run_forever()
 
     def run_until(self, holds: Callable[[], bool], within_s: float, look_s: float = 0.05) -> bool:
-        """Whether it held in that time."""
+        """Whether the condition became true in that time."""
         until = self.now + within_s
         while not holds():
             if self.now >= until:
@@ -176,7 +175,7 @@ class VirtualLoop(_Base):  # type: ignore[misc]
         return True
 
     def abandon(self) -> None:
-        """The end: whatever is still under way is dropped, and cleans up for nobody."""
+        """The end of a run: what is still running is dropped without cleaning up."""
         self._ready.clear()
         self._scheduled.clear()
         tasks, self.kept = self.kept, []
@@ -190,7 +189,7 @@ class VirtualLoop(_Base):  # type: ignore[misc]
         self.close()
 
     def _check_closed(self) -> None:
-        """What is cleaned up late finds a loop that does nothing any more."""
+        """Cleanup that comes late finds a loop that does nothing any more."""
 
     def __del__(self) -> None:
         pass

@@ -1,7 +1,7 @@
-"""The simulated world: brokers, name servers, clients and an operator, and what befalls them.
+"""The simulated world: brokers, name servers, clients and an operator, and the faults that they meet.
 
-A run is a list of decisions, made by the seed beforehand; each has chance of its own, so that one can be left out and
-the others stay what they were.  After each decision some time passes and `promises.py` is asked.
+A run is a list of decisions, which the seed makes beforehand.  Each has a random generator of its own, so that one can
+be left out without changing the others.  After each decision some time passes, and `promises.py` checks.
 """
 
 import errno
@@ -40,8 +40,8 @@ from tests.support.memory_files import SECTOR
 
 MODES = [AckLevels(sync_master=master, sync_flush=disk) for master in (True, False) for disk in (True, False)]
 JOURNAL_RESERVE = 1 << 16  # 4 MiB would be read and copied all the time
-DAMAGES = 3  # that a disk has in a run
-QUIET_S = 6.0  # since the network was last disturbed: everybody has found everybody again
+DAMAGES = 3  # of one disk in a run
+QUIET_S = 6.0  # since the network was last disturbed: all have connected again
 
 
 class Decision(NamedTuple):
@@ -51,7 +51,7 @@ class Decision(NamedTuple):
 
 
 def plan(seed: int, steps: int) -> list[Decision]:
-    """Each seed has its own mixture: much of some troubles, and none of others, finds more than a little of each."""
+    """Each seed has its own mixture: many faults of some kinds and none of others find more than a few of each kind."""
     chance = random.Random(seed)
     weights = [
         weight if name in ALWAYS else weight * chance.choice((0.0, 0.5, 1.0, 3.0)) for name, weight in WEIGHTS.items()
@@ -61,7 +61,7 @@ def plan(seed: int, steps: int) -> list[Decision]:
 
 
 class World:
-    """`levels` is the mode of the pair, and with how many brokers and name servers there are it follows the seed."""
+    """`levels` is the mode of the pair; the seed also decides how many brokers and name servers there are."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -85,7 +85,7 @@ class World:
             for number in range(chance.choice((2, 3, 3)))
         ]
         if not self.names:
-            for broker in self.brokers:  # a slave's counts once it is promoted
+            for broker in self.brokers:  # a slave's is used once it is promoted
                 others = (other.address for other in self.brokers if other is not broker)
                 broker.settings["ha_slave_addresses"] = ";".join(others)
                 broker.master_known = self.brokers[0].address
@@ -125,14 +125,14 @@ class World:
                 raise PromiseBroken(self._told(f"{type(fault).__name__}: {fault}")) from fault
 
     def play(self, script: "Callable[[World], None]") -> None:
-        """A story of its own instead of what the seed decides; all is looked at in the end."""
+        """Plays a story instead of the seed's decisions, and checks everything at its end."""
         with self._simulated():
             self._begin()
             script(self)
             self._check(full=True)
 
     def pass_time(self, seconds: float) -> None:
-        """A story's: all that is cheap to look at is looked at meanwhile."""
+        """For a story: lets time pass, with the cheap checks."""
         until = self.loop.now + seconds
         while self.loop.now < until:
             self.loop.run_for(min(0.2, until - self.loop.now))
@@ -151,7 +151,7 @@ class World:
             chance = random.Random(decision.seed)
             said = getattr(self, decision.name)(chance)
             if said is None:
-                continue  # There was nothing to do it to.
+                continue  # Nothing in the world fits the decision.
             self.history.append(f"{self.loop.now - 1000:.3f} {said}")
             self.loop.run_for(chance.choice((0.003, 0.03, 0.2, 1.0)))
             self._check(full=False)
@@ -159,15 +159,15 @@ class World:
 
     @contextmanager
     def _simulated(self) -> Iterator[None]:
-        """The brokers' threads are simulated ones; what only operators look at, and costs time, is not there."""
+        """Within it the brokers' threads are simulated; reflection and logging, which cost time, are off."""
         reflection = grpc_reflection.enable_server_reflection
         hook, level = sys.unraisablehook, logging.root.manager.disable
         grpc_reflection.enable_server_reflection = lambda *_: None
-        sys.unraisablehook = lambda _: None  # dead processes are cut off in the middle of what they were about
+        sys.unraisablehook = lambda _: None  # dead processes stop anywhere
         logging.disable(logging.CRITICAL)
         was_enabled = gc.isenabled()
         gc.collect()
-        gc.disable()  # when garbage goes must not depend on what ran before
+        gc.disable()  # the time of a collection must not depend on earlier runs
         try:
             journal = partial(OffsetJournal, reserve=JOURNAL_RESERVE)
             with self.threading.installed(flusher, durability), patch.object(broker_node, "OffsetJournal", journal):
@@ -210,7 +210,7 @@ class World:
         self.promises.check(full=full or self._is_due())
 
     def _is_due(self) -> bool:
-        """All is looked at after each death and each start."""
+        """Whether everything is checked now: after each death and each start."""
         runs = [(broker.run, broker.is_up, broker.serves) for broker in self.brokers]
         due = runs != getattr(self, "_runs", None)
         self._runs = runs
@@ -224,23 +224,23 @@ class World:
             digest.update(str(broker).encode())
         return digest.hexdigest()[:16]
 
-    # --- what promises ask ----------------------------------------------------------------------------------------
+    # --- for the promises -----------------------------------------------------------------------------------------
 
     def serving(self) -> list[Broker]:
         return [broker for broker in self.brokers if broker.serves]
 
     @property
     def is_quiet(self) -> bool:
-        """The network is whole, and has been for a while."""
+        """Whether the network has been whole for a while."""
         return not self.wire.cuts and self.wire.delay_s < 0.01 and self.loop.now - self.disturbed_at > QUIET_S
 
     def could_meet(self, broker: Broker, other: Broker) -> bool:
-        """Whether a master that started could hear of the other before it went on without it."""
+        """Whether a starting master could learn of the other broker before it took writes without it."""
         early = other.is_up and other.started_at <= broker.started_at + 1.0
         return early and self.disturbed_at < broker.started_at - QUIET_S
 
     def could_hear_of(self, broker: Broker, other: Broker) -> bool:
-        """The same where name servers are the ones to tell it, if there are any, which may have started just now."""
+        """The same by way of the name servers, if there are any; they may have started just now."""
         ways = [(name.host, host) for name in self.names for host in (broker.host, other.host)]
         ways = ways or [(broker.host, other.host)]
         are_open = not any(self.wire.is_cut(*way) or self.wire.is_cut(*reversed(way)) for way in ways)
@@ -293,7 +293,7 @@ class World:
         return self._at(chance, _is_up, lambda broker: self.clients.pull_range(broker, chance))
 
     def commit(self, chance: random.Random) -> str | None:
-        """To the master; to a slave while there is none."""
+        """At the master; at a slave while there is none."""
         broker = self._pick(chance, _is_writable) or self._pick(chance, _is_up)
         return None if broker is None else self.clients.commit(broker, chance)
 
@@ -314,7 +314,7 @@ class World:
     # --- crashes --------------------------------------------------------------------------------------------------
 
     def die_in_a_call(self, chance: random.Random) -> str | None:
-        """At one of the next things that the broker does to its disk."""
+        """The broker will die in one of its next disk calls."""
         broker = self._pick(chance, _is_up)
         if broker is None or broker.disk.stop_at is not None:
             return None
@@ -323,7 +323,7 @@ class World:
         return f"{broker.name} will die in its disk call {calls} from now"
 
     def start_and_die(self, chance: random.Random) -> str | None:
-        """In the middle of its recovery."""
+        """The broker starts and dies during its recovery."""
         broker = self._pick(chance, _is_down)
         if broker is None:
             return None
@@ -363,7 +363,7 @@ class World:
     # --- disks that fail and fill up ------------------------------------------------------------------------------
 
     def fail_sync(self, chance: random.Random) -> str | None:
-        """One of the next syncs fails, whatever it is for; a part of what it was to write is on the disk."""
+        """One of the next syncs fails after a part of the data is on the disk."""
         broker = self._pick(chance, lambda broker: broker.serves and not broker.disk.faults)
         if broker is None:
             return None
@@ -371,7 +371,7 @@ class World:
         return f"sync {nth} of {broker.name} will fail"
 
     def fail_write(self, chance: random.Random) -> str | None:
-        """One of the next writes does a part and fails; if for want of room, there is some again afterwards."""
+        """One of the next writes fails half-way; if there was no room, there is some again afterwards."""
         broker = self._pick(chance, lambda broker: broker.serves and not broker.disk.faults)
         if broker is None:
             return None
@@ -381,7 +381,7 @@ class World:
         return f"{call} {nth} of {broker.name} will fail with {errno.errorcode[error]}"
 
     def fail_read(self, chance: random.Random) -> str | None:
-        """One of the next reads fails, and not again."""
+        """One of the next reads fails, once."""
         broker = self._pick(chance, lambda broker: not broker.disk.faults)
         if broker is None:
             return None
@@ -390,7 +390,7 @@ class World:
         return f"{call} {nth} of {broker.name} will fail"
 
     def lose_sector(self, chance: random.Random) -> str | None:
-        """A sector cannot be read any more, until it is written again or somebody sees to it."""
+        """A sector cannot be read until it is written again or an operator replaces it."""
         broker, path = self._some_file(chance, "commitlog", "commitlog", "consumequeue", "index")
         if broker is None:
             return None
@@ -412,7 +412,7 @@ class World:
         return f"{broker.name} has a flipped bit at {at} of {path}"
 
     def misdirect(self, chance: random.Random) -> str | None:
-        """A sector that was written to another's place, where that one is lost now; sometimes its own is, too."""
+        """A sector is written over another one; sometimes its own place is zeroed."""
         broker, path = self._some_file(chance, "commitlog")
         used = 0 if broker is None else len(_used(broker.disk.content(path, durable=False))) // SECTOR
         if broker is None or not used:
@@ -425,7 +425,7 @@ class World:
         return f"{broker.name} has written sector {source} to {target} of {path}"
 
     def lose_flushed(self, chance: random.Random) -> str | None:
-        """Both sides of the note that says how far the log is flushed are damaged."""
+        """Both slots of the flushed offset are damaged."""
         broker = self._pick(chance, lambda broker: bool(broker.disk.flushed_offset(broker.root)))
         return None if broker is None or self._is_spent(broker) else self.damage_flushed(broker, chance.randrange(8))
 
@@ -436,7 +436,7 @@ class World:
         return f"{path} is damaged"
 
     def _some_file(self, chance: random.Random, *kinds: str) -> tuple[Broker, Path] | tuple[None, Path]:
-        """Of a broker whose disk has not had its share yet."""
+        """A file of a broker whose disk may have more damage in this run."""
         broker, kind = chance.choice(self.brokers), chance.choice(kinds)
         paths = broker.disk.files_below(broker.root / kind)
         return (broker, chance.choice(paths)) if paths and not self._is_spent(broker) else (None, Path())
@@ -450,7 +450,7 @@ class World:
             self.promises.damaged(broker, damage)
 
     def restore(self, chance: random.Random) -> str | None:
-        """An operator brings back what a broker could not start with."""
+        """An operator restores the files without which a broker could not start."""
         broker = self._pick(chance, lambda broker: bool(broker.ended) and not broker.is_up)
         return None if broker is None else self._restore(broker)
 
@@ -461,7 +461,7 @@ class World:
         return f"the files of {broker.name} are brought back"
 
     def look_after_disk(self, chance: random.Random) -> str | None:
-        """An operator restarts a broker whose disk has failed; the kernel has given up some pages meanwhile."""
+        """An operator restarts a broker whose disk has failed; the kernel has dropped some pages meanwhile."""
         broker = self._pick(chance, lambda broker: broker.has_failed_disk)
         return None if broker is None else self._restart_on_a_sound_disk(broker, chance)
 
@@ -475,7 +475,7 @@ class World:
         return f"{broker.name} is restarted, its disk has failed"
 
     def fill(self, chance: random.Random) -> str | None:
-        """Another program takes the room, to the last page or to the last few: a write ends in its middle then."""
+        """Another program takes the room, to the last page or the last few, so that a write ends half-way."""
         broker = self._pick(chance, lambda broker: broker.serves)
         if broker is None:
             return None
@@ -494,7 +494,7 @@ class World:
     # --- the network ----------------------------------------------------------------------------------------------
 
     def cut(self, chance: random.Random) -> str:
-        """One way, or both; between brokers, a broker and its name server, or a broker and the clients."""
+        """Cuts one direction or both: between brokers, a broker and a name server, or a broker and the clients."""
         hosts = [*self.hosts, *(name.host for name in self.names), HOST]
         one, other = chance.sample(hosts, 2)
         self._disturb()
@@ -522,7 +522,7 @@ class World:
         return "a message loses a bit"
 
     def hours_pass(self, chance: random.Random) -> str | None:
-        """Nothing happens for long, and then retention deletes."""
+        """Nothing happens for hours, and then retention deletes."""
         if self.retention_h > 1:
             return None
         minutes = chance.choice((20, 40, 70))
@@ -543,7 +543,7 @@ class World:
     # --- the operator ---------------------------------------------------------------------------------------------
 
     def promote(self, chance: random.Random) -> str | None:
-        """Only when the master is gone, as the book says; sometimes by force."""
+        """Only when the master is down, as docs/operations.md says; sometimes by force."""
         if any(broker.is_up and broker.standing is not Standing.FENCED for broker in self.brokers if broker.leads):
             return None
         broker = self._pick(chance, _may_be_promoted)
@@ -564,12 +564,12 @@ class World:
             if not (broker.serves and broker.is_writable and role[1]) or role in self._noted:
                 continue
             self._noted.add(role)
-            # Of one that dies before it takes a byte only the epoch of its next start is left.
+            # If it dies before it takes a byte, only the epoch of its next start is left.
             epoch = next(epoch for epoch in broker.live.epochs.epochs.epochs if epoch.epoch >= role[1])
             self.promoted[epoch, broker.broker_id] = self._force
 
     def fail_over(self, chance: random.Random) -> str | None:
-        """The master goes while producers send, and a slave takes its place at once."""
+        """The master dies while producers send, and a slave is promoted at once."""
         master = self._pick(chance, _is_writable)
         slave = self._pick(chance, _may_be_promoted)
         if master is None or slave is None:
@@ -590,7 +590,7 @@ class World:
         return f"{master.name} dies among sends: {said}"
 
     def return_of_the_past(self, chance: random.Random) -> str | None:
-        """The promoted master dies, the name servers forget, and the master that it replaced comes back."""
+        """The promoted master dies, the name servers restart, and the master that it replaced returns."""
         master = self._pick(chance, lambda broker: broker.is_writable and broker.role_epoch() > 0)
         past = self._pick(chance, lambda broker: not broker.is_up and broker.leads)
         if master is None or past is None:
@@ -606,7 +606,7 @@ class World:
         return f"{master.name} dies, {past.name} comes back to name servers that know nothing"
 
     def tell_who_is_master(self, chance: random.Random) -> str | None:
-        """Where no name server does: an operator restarts a slave with the address of the promoted one."""
+        """Without name servers: an operator restarts a slave with the address of the promoted master."""
         broker = self._pick(chance, self._follows_the_wrong_one)
         return None if broker is None else self._restart_as_slave_of_the_master(broker)
 
@@ -617,9 +617,11 @@ class World:
 
     @property
     def _promoted_address(self) -> str:
-        """Of the master that takes writes; of the last one that was promoted, if there is none."""
+        """The address of the master that takes writes; else of the one that was promoted last."""
         masters = [broker for broker in self.brokers if broker.is_writable]
-        if not masters:  # One that leads waits for its slaves; who was promoted last may have been made a slave since.
+        if (
+            not masters
+        ):  # A master may wait for its slaves; the one that was promoted last may have been made a slave since.
             leading = [broker for broker in self.brokers if broker.leads and broker.standing is not Standing.FENCED]
             if leading:
                 return max(leading, key=lambda broker: broker.role_epoch()).address
@@ -634,7 +636,7 @@ class World:
         return f"{broker.name} is restarted as slave of {broker.master_known}"
 
     def demote(self, chance: random.Random) -> str | None:
-        """A fenced master is started as a slave; sometimes it dies soon, which is when what was not cut well shows."""
+        """A fenced master is started as a slave.  Sometimes it dies soon, which shows what was not cut properly."""
         broker = self._pick(chance, lambda broker: broker.standing is Standing.FENCED)
         if broker is None:
             return None
@@ -653,7 +655,7 @@ class World:
     # --- the end --------------------------------------------------------------------------------------------------
 
     def heal(self) -> None:
-        """Nothing fails any more: one master takes writes, and every other broker ends with its log."""
+        """No more faults: one master takes writes, and every other broker ends with its log."""
         self.history.append("heal")
         self.wire.heal()
         self._disturb()
@@ -695,8 +697,8 @@ class World:
         self.promises.offsets.everybody_has_all()
 
     def _rebuild_who_took_over_damage(self) -> None:
-        """Where no checksum looks, a slave may have what its master's disk had damaged; then their logs differ for
-        good, both say so, and an operator has the slave begin anew."""
+        """Where there is no checksum, a slave may have copied damage of its master's disk.  Their logs then differ for
+        good, both say so, and an operator has the slave copy everything again."""
         for broker in self.brokers:
             if broker.serves and not broker.is_writable and not broker.live.replication_slave.is_following():
                 self.history.append(f"{broker.name} begins anew")
@@ -744,7 +746,7 @@ class World:
         return ""
 
     def _target(self, chance: random.Random) -> Broker | None:
-        """Where a producer sends: the master it knows; now and then one of the past."""
+        """Where a producer sends: the master that it knows; sometimes a replaced one."""
         if chance.random() < 0.9:
             return self._pick(chance, _is_writable)
         return self._pick(chance, _is_up)
@@ -783,12 +785,12 @@ def _is_writable(broker: Broker) -> bool:
 
 
 def _may_be_promoted(broker: Broker) -> bool:
-    """A slave that has followed a master: one that never did would begin a history of its own."""
+    """Whether it is a slave that has followed a master: one that never did would begin a history of its own."""
     return broker.standing is Standing.SLAVE and broker.node is not None and broker.live.epochs.epochs.last > 0
 
 
 def _used(content: bytes) -> range:
-    """Where a log file may have records: up to its last byte that is not zero."""
+    """The bytes of a log file that may have records: up to its last byte that is not zero."""
     return range(len(content.rstrip(b"\0")))
 
 
@@ -797,7 +799,7 @@ def _offsets(node: BrokerNode) -> dict[tuple[str, str, int], OffsetEntry]:
         (group, topic, queue): entry
         for group, topic, queues in node.offsets.everything()
         for queue, entry in queues.items()
-        if entry > NEVER  # which says as much as no entry
+        if entry > NEVER  # which means the same as no entry
     }
 
 
