@@ -138,7 +138,7 @@ class Reader:
         if result.status is PullStatus.OFFSET_ILLEGAL:
             self._tell(
                 f"{queue.broker_name} queue {queue.queue_id} has no offset {self._positions[queue]} "
-                f"(it holds {result.min_offset} to {result.max_offset}); going on at {result.next_begin_offset}"
+                f"(it has {result.min_offset} to {result.max_offset}); continuing at {result.next_begin_offset}"
             )
         return result.messages, result.next_begin_offset
 

@@ -39,13 +39,14 @@ def demo(
     rate: Annotated[float, typer.Option(help="Messages a second.", min=1)] = 300.0,
     seconds: Annotated[float, typer.Option(help="Length of each of the three phases.", min=5)] = PHASE_S,
     folder: Annotated[
-        Path | None, typer.Option("--dir", help="Keep stores and logs here. Default: a folder that goes at the end.")
+        Path | None,
+        typer.Option("--dir", help="Keep stores and logs here. Default: a folder that is deleted at the end."),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="The result as JSON on stdout; what happens on stderr.")
     ] = False,
 ) -> None:
-    """Two broker pairs, live telemetry, Spark, and a SIGKILL: about two minutes, then the account."""
+    """Two broker pairs, live telemetry, Spark, and a SIGKILL: about two minutes, then a report."""
     from rocketsim_cli.demo_screen import open_screen, show_report
 
     end_in_order()

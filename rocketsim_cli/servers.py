@@ -39,7 +39,8 @@ def up(
     pairs: Annotated[int, typer.Option(help="Master/slave pairs to start.", min=1, max=26)] = 1,
     sync: Annotated[bool, typer.Option("--sync/--async", help="SYNC_MASTER or ASYNC_MASTER.")] = True,
     folder: Annotated[
-        Path | None, typer.Option("--dir", help="Keep stores and logs here. Default: a folder that goes at the end.")
+        Path | None,
+        typer.Option("--dir", help="Keep stores and logs here. Default: a folder that is deleted at the end."),
     ] = None,
     topic: Annotated[str, typer.Option(help="A topic to make at the start.")] = "TopicTest",
 ) -> None:

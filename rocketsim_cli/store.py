@@ -28,7 +28,7 @@ NOTE_EVERY_S = 10.0  # elsewhere
 def dump(directory: StoreDirectory, as_json: AsJson = False) -> None:
     """Records, blanks, queues, the log's bounds and committed offsets: JSON lines, with or without --json.
 
-    How much was looked at is said on standard error.
+    Progress and the amount read go to standard error.
     """
     from broker_service.store.offline.dump import dump
     from broker_service.store.offline.survey import Survey, check_is_store
@@ -46,7 +46,7 @@ def dump(directory: StoreDirectory, as_json: AsJson = False) -> None:
 
 @commands.command()
 def verify(directory: StoreDirectory, as_json: AsJson = False) -> None:
-    """Say what is damaged and where, and how much was looked at.
+    """Report what is damaged and where, and how much was checked.
 
     The status is 0 when there is nothing, or nothing worse than a warning; 1 otherwise.
     """

@@ -4,7 +4,9 @@ import typer
 
 from rocketsim_cli.admin import brokers, groups, messages, topics
 
-commands = typer.Typer(help="Ask and change a running cluster, in mqadmin's words.", no_args_is_help=True)
+commands = typer.Typer(
+    help="Query and change a running cluster; commands and flags are mqadmin's.", no_args_is_help=True
+)
 
 for name, command in (
     ("clusterList", brokers.cluster_list),

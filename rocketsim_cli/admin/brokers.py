@@ -1,4 +1,4 @@
-"""Brokers: who is there, how they are, their settings, promotion and write permission."""
+"""Brokers: list, state, settings, promotion, write permission."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def cluster_list(name_server: NameServer, cluster: ClusterName = None, as_json: AsJson = False) -> None:
-    """Every live broker, slaves included, with what it says of itself."""
+    """All live brokers, slaves included, with role, rates and use of the disk."""
     from rocketsim_client.errors import RocketSimError
 
     rows = []
@@ -23,7 +23,7 @@ def cluster_list(name_server: NameServer, cluster: ClusterName = None, as_json: 
             try:
                 status = admin.broker_status(broker_addr=member.address)[member.address]
             except RocketSimError:
-                status = {}  # Registered, but it does not answer: the dashes say so.
+                status = {}  # It is registered and does not answer: its columns are dashes.
             rows.append({**facts(member), **_digest(status)})
     columns = ("clusterName", "brokerName", "brokerId", "address", "epoch", "role", "inTPS", "outTPS", "space")
     show_rows(columns, rows, as_json=as_json)
@@ -49,7 +49,7 @@ def ha_status(
     cluster: ClusterName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replication: who follows whom, how far, and in sync or not."""
+    """Replication: each master's slaves, their offsets, and whether they are in sync."""
     with open_admin(name_server, broker_addr) as admin:
         found = admin.ha_status(broker_addr=broker_addr, cluster_name=cluster)
     if as_json:
@@ -75,7 +75,7 @@ def broker_status(
     cluster: ClusterName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Everything a broker measures, as sorted lines."""
+    """All values that a broker reports, sorted by name."""
     with open_admin(name_server, broker_addr) as admin:
         found = admin.broker_status(broker_addr=broker_addr, cluster_name=cluster)
     _show_by_address(found, as_json, separator=": ")
@@ -124,10 +124,13 @@ def promote_slave(
     name_server: NameServer,
     sync: Annotated[bool, typer.Option("--sync/--async", help="Its role from now on.")] = False,
     expected_epoch: Annotated[
-        int, typer.Option("--epoch", help="Refuse unless this is its epoch now; 0: whatever it is.")
+        int, typer.Option("--epoch", help="Refuse unless the slave's epoch is this one; 0: any epoch.")
     ] = 0,
     force: Annotated[
-        bool, typer.Option("--force", help="Although the master still answers, or a slave has or may have more.")
+        bool,
+        typer.Option(
+            "--force", help="Promote even if the master still answers, or another slave has or may have more."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -144,13 +147,16 @@ def promote_slave(
         return
     print(f"{promotion.address} is the master now: epoch {promotion.epoch}, from offset {promotion.start_offset} on")
     for lost in promotion.forfeits:
-        what = "it does not answer, so nobody knows how many bytes" if lost.bytes is None else f"{lost.bytes} bytes"
-        print(f"broker {lost.broker_id} at {lost.address}: {what} that only it has are cut when it follows")
+        what = "it does not answer: an unknown number of bytes" if lost.bytes is None else f"{lost.bytes} bytes"
+        print(f"broker {lost.broker_id} at {lost.address}: {what} that only it has will be cut when it follows")
 
 
 def remove_slave(
     broker_addr: Annotated[
-        str, typer.Option("-b", "--broker-addr", help="The master, host:port; without one, each slave that is left.")
+        str,
+        typer.Option(
+            "-b", "--broker-addr", help="The master, host:port; while there is none, each remaining slave in turn."
+        ),
     ],
     broker_id: Annotated[int, typer.Option("-i", "--broker-id", help="The slave that is gone for good.")],
     as_json: AsJson = False,

@@ -27,7 +27,7 @@ from rocketsim_cli.trouble import Trouble
 if TYPE_CHECKING:
     from rocketsim_client import Admin, SubscriptionGroupConfig
 
-KEPT = "RocketMQ's; kept with the group, nothing here asks for it."
+KEPT = "RocketMQ's setting; stored with the group and not used."
 
 
 def update_sub_group(
@@ -45,18 +45,24 @@ def update_sub_group(
     retry_queue_nums: Annotated[int | None, typer.Option("-q", "--retry-queue-nums", min=0, help=KEPT)] = None,
     retry_max_times: Annotated[int | None, typer.Option("-r", "--retry-max-times", min=-1, help=KEPT)] = None,
     broker_id: Annotated[
-        int | None, typer.Option("-i", "--broker-id", min=0, help="Whom its consumers are sent to normally.")
+        int | None,
+        typer.Option("-i", "--broker-id", min=0, help="The broker id that its consumers normally read from."),
     ] = None,
     which_broker_when_consume_slowly: Annotated[
         int | None,
-        typer.Option("-w", "--which-broker-when-consume-slowly", min=0, help="And when they have fallen behind."),
+        typer.Option(
+            "-w",
+            "--which-broker-when-consume-slowly",
+            min=0,
+            help="The broker id for consumers that have fallen behind.",
+        ),
     ] = None,
     notify_consumer_ids_changed_enable: Annotated[
         Truth | None, typer.Option("-a", "--notify-consumer-ids-changed-enable", help=KEPT)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a group, or change it; what is not given stays as it is."""
+    """Create or change a group; settings that are not given stay as they are."""
     given: dict[str, object] = {
         "consume_enable": consume_enable,
         "consume_from_min_enable": consume_from_min_enable,
@@ -109,7 +115,7 @@ def delete_sub_group(
 def consumer_progress(
     name_server: NameServer, group: OptionalGroup = None, topic: OptionalTopic = None, as_json: AsJson = False
 ) -> None:
-    """Where groups are and how far behind: queue by queue with -g, a line a group without."""
+    """Offsets and lag: of each queue of a group with -g, of all groups without."""
     with open_admin(name_server) as admin:
         progress = admin.consumer_progress(group, topic)
     if group is None:
@@ -121,7 +127,11 @@ def consumer_progress(
         show_rows(("group", "queues", "diff"), rows, as_json=as_json)
         return
     if not progress:
-        raise Trouble(f"group {group} has committed nothing" + (f" for topic {topic}" if topic else ""))
+        raise Trouble(
+            f"group {group} has no committed offset"
+            + (f" for topic {topic}" if topic else "")
+            + "; without -g the command lists the groups that have"
+        )
     rows = [{**facts(one), "diff": one.diff} for one in progress]
     columns = ("topic", "brokerName", "queueId", "brokerOffset", "consumerOffset", "diff", "lastTimestamp", "brokerId")
     show_rows(columns, rows, as_json=as_json, formats={"lastTimestamp": when})
@@ -137,11 +147,11 @@ def reset_offset_by_time(
         str, typer.Option("-s", "--timestamp", help="ms, ISO date and time, yyyy-MM-dd#HH:mm:ss:SSS, or now (-1).")
     ],
     force: Annotated[
-        Truth, typer.Option("-f", "--force", help="false: only backwards, as mqadmin has it.")
+        Truth, typer.Option("-f", "--force", help="false: no offset is moved forward, as with mqadmin.")
     ] = Truth.TRUE,
     as_json: AsJson = False,
 ) -> None:
-    """Move a group to the first message stored at or after a time, at once and for good."""
+    """Move a group to the first message stored at or after a time.  Takes effect at once."""
     at = parse_timestamp(timestamp)
     with open_admin(name_server) as admin:
         resets = admin.reset_offset_by_time(group, topic, at, force=bool(force))

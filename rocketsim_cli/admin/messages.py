@@ -1,4 +1,4 @@
-"""Single messages: by id, by key, by place."""
+"""Single messages: by id, by key, by offset."""
 
 import sys
 from collections.abc import Sequence
@@ -45,8 +45,8 @@ def query_msg_by_key(
             raise Trouble(f"topic {topic} has no message with key {key!r}")
         _show(found, as_json)
         if found.more:
-            older = f"-e {found[-1].store_timestamp}" if found else "a narrower time, with -b and -e,"
-            print(f"There may be older messages with this key: {older} looks for them.", file=sys.stderr)
+            older = f"-e {found[-1].store_timestamp}" if found else "a narrower time with -b and -e"
+            print(f"There may be older messages with this key; to find them: {older}", file=sys.stderr)
 
 
 def query_msg_by_offset(
@@ -57,7 +57,7 @@ def query_msg_by_offset(
     name_server: NameServer,
     as_json: AsJson = False,
 ) -> None:
-    """The message at one place of one queue."""
+    """The message at one offset of a queue."""
     from rocketsim_client import MessageQueue
 
     with open_admin(name_server) as admin:

@@ -28,7 +28,7 @@ def change_at_masters(
     cluster: str | None,
     change: "Callable[[Admin, str], Mapping[str, object]]",
 ) -> list[dict[str, object]]:
-    """A row for each broker and what it has after the change: `change` gets an admin client and a master's address."""
+    """A row for each broker with its setting after `change`, which gets an admin client and a master's address."""
     with open_admin(name_server, broker_addr) as admin:
         done = [change(admin, address) for address in admin.masters(broker_addr, cluster)]
     return [{"brokerAddr": at, **facts(value)} for found in done for at, value in found.items()]

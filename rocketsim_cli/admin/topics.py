@@ -1,4 +1,4 @@
-"""Topics: list, make, change, delete, and where they are."""
+"""Topics: list, create, change, delete, route and status."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
@@ -48,7 +48,7 @@ def update_topic(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a topic, or change it; what is not given stays as it is."""
+    """Create or change a topic; settings that are not given stay as they are."""
     changes = attribute_changes(attributes or "")
 
     def change(admin: "Admin", address: str) -> "Mapping[str, TopicConfig]":
@@ -94,7 +94,7 @@ def delete_topic(
     cluster: ClusterName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a topic with its queues.  Made again, its queue offsets go on where they were."""
+    """Delete a topic with its queues.  If it is created again, its queue offsets continue."""
     with open_admin(name_server, broker_addr) as admin:
         addresses = admin.delete_topic(topic, broker_addr=broker_addr, cluster_name=cluster)
     show_rows(
@@ -142,7 +142,7 @@ def topic_route(topic: Topic, name_server: NameServer, as_json: AsJson = False) 
 
 
 def topic_status(topic: Topic, name_server: NameServer, as_json: AsJson = False) -> None:
-    """Smallest and end offset of every queue, and when it last grew."""
+    """Smallest offset and end of every queue, and the time of its last message."""
     with open_admin(name_server) as admin:
         rows = [facts(status) for status in admin.topic_status(topic)]
     columns = ("brokerName", "queueId", "minOffset", "maxOffset", "lastUpdateTimestamp")

@@ -424,7 +424,7 @@ def test_a_promotion_says_what_stands_against_it_and_what_it_cuts_and_a_slave_th
     done = wait_until(lambda: (tried := rocketsim(*promote)).returncode == 0 and tried, "the promotion")
     first, second = done.stdout.splitlines()
     assert first.startswith(f"{slave.address} is the master now: epoch ")
-    assert second.startswith(f"broker 0 at {master.address}: it does not answer, so nobody knows how many bytes")
+    assert second.startswith(f"broker 0 at {master.address}: it does not answer: an unknown number of bytes")
     master.start(brokerId=2, brokerRole="SLAVE")
     wait_until(lambda: "2 at " in pair.admin("brokerStatus", "-b", slave.address)[0]["knownSlaves"], "it follows")
     master.kill()
