@@ -1,8 +1,9 @@
 """Puts and commits that wait for a disk or a slave, and what ends their wait (table D4).  Pure: `now` is an argument.
 
-A put waits on its flush and its replica side by side; a commit on the slave's log, which must reach what the commit
-says was read, and on the slave's journal of offsets.  Each is decided once: in time, or, at its own deadline, by a
-status.  A put is over when all are decided; where more went wrong the slave's status wins, as in RocketMQ.
+A put waits for its flush and for a slave side by side.  A commit waits for a slave's log, which must contain the
+records that the offset covers, and for the slave's journal of offsets.  Each wait ends once: with OK, or at its
+deadline with another status.  A put ends when all its waits have; if several failed, the slave's status is the answer,
+as in RocketMQ.
 """
 
 import heapq
@@ -11,12 +12,13 @@ from itertools import count
 
 from broker_service.model import PutStatus
 
-SLACK = 1000  # forgotten waits that a queue may keep before it is tidied up
+SLACK = 1000  # ended waits that a heap may hold before it is rebuilt
 
 
 @dataclass(slots=True, eq=False)
 class PendingPut:
-    """A side is None while it is undecided.  `metadata` waits for a sequence of changes, not for the log."""
+    """Its status is None until all three waits have ended.  `metadata` waits for a sequence number of changes, not for
+    a log offset."""
 
     end_offset: int
     flush: "Wait"
@@ -35,7 +37,7 @@ class PendingPut:
 
 @dataclass(slots=True, eq=False)
 class Wait:
-    """One side of a put or commit.  With a status from the start there is nothing to wait for."""
+    """One wait of a put or commit.  A wait that has a status from the start is over."""
 
     status: PutStatus | None
     deadline: float = 0.0
@@ -66,7 +68,7 @@ class PendingPuts:
         metadata: Wait = NO_WAIT,
         sequence: int = 0,
     ) -> PendingPut:
-        """A put that is over when all its sides are; it may be so already."""
+        """The put ends when all its waits do, which may be so already."""
         put = PendingPut(end_offset, flush, replica, metadata)
         if put.status is None:
             self._pending += 1
@@ -79,19 +81,19 @@ class PendingPuts:
         return put
 
     def on_flushed(self, offset: int) -> list[PendingPut]:
-        """Everything up to `offset` is on disk; the puts that this ends, oldest first."""
+        """Everything up to `offset` is on disk.  Returns the puts that end with this, oldest first."""
         return self._ended(self._flushes.reach(offset))
 
     def on_confirmed(self, offset: int) -> list[PendingPut]:
-        """A slave has everything up to `offset`; the puts that this ends, oldest first."""
+        """A slave has everything up to `offset`.  Returns the puts that end with this, oldest first."""
         return self._ended(self._replicas.reach(offset))
 
     def on_metadata(self, sequence: int) -> list[PendingPut]:
-        """A slave has all changes up to `sequence`; the commits that this ends, oldest first."""
+        """A slave has all changes up to `sequence`.  Returns the commits that end with this, oldest first."""
         return self._ended(self._metadata.reach(sequence))
 
     def expire(self, now: float) -> list[PendingPut]:
-        """The puts that end because a deadline has passed."""
+        """Ends the waits whose deadline has passed.  Returns the puts that end with this."""
         return [put for queue in self._queues for put in self._ended(queue.expire(now))]
 
     def next_deadline(self) -> float | None:
@@ -110,7 +112,8 @@ class PendingPuts:
 
 
 class _Queue:
-    """Undecided waits for one offset or sequence, by that and by deadline.  Each heap forgets the decided lazily."""
+    """Waits for one kind of offset or sequence, ordered by it and by deadline.  Ended waits are removed lazily from
+    each heap."""
 
     def __init__(self, late: PutStatus) -> None:
         self._late = late
