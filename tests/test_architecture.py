@@ -133,7 +133,7 @@ def test_dependencies_point_one_way(where):
 
 
 def test_every_package_named_above_is_there():
-    """So that a rename does not quietly switch a rule off; modules may come and go."""
+    """So that a rename does not disable a rule silently; modules may come and go."""
     assert [where for where in STAYS_OUT_OF if not where.endswith(".py") and not sources(where)] == []
 
 
@@ -161,7 +161,7 @@ def test_nobody_imports_what_puts_the_parts_together_but_the_program():
 
 
 def test_files_are_mapped_in_one_place():
-    """Which hands out views: a map's own methods, `find` and `rfind`, read behind its end in Python 3.11.2."""
+    """It gives out views: a map's own methods, `find` and `rfind`, read beyond its end in Python 3.11.2."""
     packages = ("broker_service", "rocketsim_client", "rocketsim_source", "rocketsim_cli", "proto", "benchmarks")
     mapping = {path for where in packages for path in sources(where) if "mmap" in imported_modules(path)}
     assert mapping == {ROOT / "broker_service/store/files.py"}
@@ -199,14 +199,14 @@ def writes_in(path: Path) -> Iterator[int]:
 
 
 def test_only_the_seam_to_the_disk_writes_files():
-    """What goes past it is in no test of full, failing and dying disks."""
+    """Other writes are not covered by the tests with full, failing and dying disks."""
     brokers = [path for path in sources("broker_service") if path not in OWN_FILES]
     assert [f"{path.relative_to(ROOT)}:{line}" for path in brokers for line in writes_in(path)] == []
     assert list(writes_in(ROOT / "broker_service/store/files.py"))
 
 
 def sleeps_in(path: Path) -> Iterator[int]:
-    """Lines that sleep for a constant time: `sleep(0)` only gives way, a computed time is somebody's decision."""
+    """Lines that sleep for a constant time: `sleep(0)` only yields, and a computed time is a decision of the code."""
     for node in ast.walk(ast.parse(path.read_text(), str(path))):
         if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
@@ -215,13 +215,13 @@ def sleeps_in(path: Path) -> Iterator[int]:
 
 
 def test_no_test_sleeps_to_be_right():
-    """Time is moved, or something is waited for; the time between two looks belongs to the helpers in tests/support."""
+    """Tests move the clock or wait for something; the time between two polls is in tests/support."""
     tests = [path for path in sources("tests") if ROOT / "tests/support" not in path.parents]
     assert [f"{path.relative_to(ROOT)}:{line}" for path in tests for line in sleeps_in(path)] == []
 
 
 def tracked_files() -> list[Path]:
-    """What the project consists of: what git tracks, or everything in an export but what .gitignore names."""
+    """The files of the project: those that git tracks; in an export all that .gitignore does not name."""
     if (ROOT / ".git").exists() and shutil.which("git"):
         listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()
         return [path for name in listed.split("\0") if name and (path := ROOT / name).is_file()]

@@ -1,4 +1,4 @@
-"""Links between the documents lead somewhere, and the words of `./run` that they name exist."""
+"""Links between the documents lead to existing targets, and the words of `./run` that they name exist."""
 
 import re
 

@@ -340,7 +340,7 @@ async def test_a_message_is_found_by_either_id_by_key_and_by_offset(tmp_path: Pa
 
 
 async def test_what_many_messages_share_is_found_in_several_answers(tmp_path: Path, monkeypatch: Any) -> None:
-    """An answer ends where it would take long, or become large, and says where the next one goes on."""
+    """An answer ends when it would take long or become large, and says where the next one continues."""
     monkeypatch.setattr(key_search, "_BUDGET", 100)
     monkeypatch.setattr(operations, "MAX_QUERY_BYTES", 400)
     async with admin_of(tmp_path) as (node, admin):
@@ -401,7 +401,7 @@ async def test_a_message_that_expires_between_search_and_read_is_not_there(
 async def test_what_an_answer_has_no_room_for_follows_where_others_expired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Newest first: two that go into the answer with an expired one between them, and one more."""
+    """Newest first: two messages that fit into the answer with an expired one between them, and one more."""
     monkeypatch.setattr(operations, "MAX_QUERY_BYTES", 2500)
     async with running(tmp_path) as node:
         for number in range(4):

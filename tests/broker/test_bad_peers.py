@@ -44,7 +44,7 @@ IDENTITY = Identity(
 
 
 class Calls:
-    """How often the bad peer was met."""
+    """How often the bad peer was called."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -182,7 +182,7 @@ STREAMS: list[Stream] = [
 
 @asynccontextmanager
 async def grpc_peer(behaves: Stream, *answers: Any) -> AsyncIterator[tuple[str, Calls]]:
-    """Serves every method of every service so.  Bytes go out as they are."""
+    """Serves every method of every service with this handler.  Bytes are sent as they are."""
     calls = Calls()
 
     class Handler(grpc.GenericRpcHandler):
@@ -205,7 +205,7 @@ async def grpc_peer(behaves: Stream, *answers: Any) -> AsyncIterator[tuple[str, 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits long for an answer, or for the next try."""
+    """The broker's time-outs and pauses are short."""
     monkeypatch.setattr("broker_service.broker.leadership.registration.ANSWER_WITHIN_S", 0.1)
     monkeypatch.setattr("broker_service.broker.leadership.registration.RETRY_S", (0.01,))
     monkeypatch.setattr("broker_service.broker.leadership.roll_call.ANSWER_WITHIN_S", 0.1)
@@ -220,7 +220,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def lives(node: BrokerNode) -> None:
-    """None of its tasks has ended."""
+    """None of the broker's tasks has ended."""
     ended = asyncio.Event()
     ended.set()
     await node.tasks.run_until(ended)  # raises what a task failed with
@@ -243,7 +243,7 @@ async def bad_peer(behaves: Any, *answers: Any) -> AsyncIterator[tuple[str, Call
 
 
 def times(behaves: Any) -> int:
-    """gRPC itself waits long for one that never says what it speaks."""
+    """gRPC itself waits long for a peer that never sends its HTTP/2 settings."""
     return 1 if behaves is never_answers else 2
 
 
@@ -288,7 +288,7 @@ async def test_no_configured_slave_ends_its_master(tmp_path: Path, behaves: Any)
 
 
 def master_says(**metadata: Any) -> tuple[Any, ...]:
-    """To a new slave: who it is, a heartbeat, metadata, bytes."""
+    """What a master sends to a new slave: handshake, heartbeat, metadata, bytes."""
     message, epochs = replication_pb2.MasterMessage, [replication_pb2.Epoch(epoch=1)]
     return (
         message(handshake=replication_pb2.HandshakeReply(epochs=epochs)),
@@ -400,7 +400,7 @@ ENDS = ("cancels", "half-closes", "garbage", "breaks the connection")
 
 
 async def end(stream: Any, how: str) -> None:
-    """One of ENDS; the connection breaks when its channel is closed."""
+    """Ends the call in one of the ways of ENDS; the connection breaks when its channel is closed."""
     if how == "cancels":
         stream.cancel()
     elif how == "half-closes":

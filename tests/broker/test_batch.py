@@ -1,4 +1,4 @@
-"""Frames of a few messages take a shorter way into the log; it must lead to the same place, or not be taken."""
+"""Frames of a few messages are checked and stored record by record; the result must be that of the columns."""
 
 import zlib
 from pathlib import Path
@@ -69,7 +69,7 @@ def test_a_few_messages_are_judged_as_many_are(sent, flip, off):
 
 
 def stored(frames: list[list[record.Record]]) -> tuple[list[Appended | str], MessageStore]:
-    """What a store says to these frames, and the store."""
+    """The store's answers to these frames, and the store."""
     store, answers = open_store(ROOT, MemoryFiles(), delay_levels_ms=(1000, 5000)), []
     for number, frame in enumerate(frames):
         data = bytearray(b"".join(map(record.encode, frame)))

@@ -30,7 +30,7 @@ SYNC = {"broker_role": BrokerRole.SYNC_MASTER}
 
 
 async def commit(node: BrokerNode, offset: int, timeout_s: float = 10.0) -> str:
-    """The status's name."""
+    """Returns the name of the status."""
     entry = pb.CommitOffsetsRequest.Entry(topic="t", queue_id=0, offset=offset)
     async with stub_of(node) as stub:
         answer = await stub.CommitOffsets(
@@ -49,7 +49,7 @@ async def committed(node: BrokerNode) -> int:
 async def pair_without_ticks(
     folder: Path, monkeypatch: pytest.MonkeyPatch, **keys: Any
 ) -> AsyncIterator[tuple[BrokerNode, BrokerNode]]:
-    """Nothing follows to the slave by a tick or a poll: what is there was sent for somebody who waits."""
+    """Nothing reaches the slave by a tick or a poll: what it has was sent because a commit waits."""
     monkeypatch.setattr(periodic, "TICK_S", 3600.0)
     async with pair(folder, sync_metadata_interval=1_000_000, **(SYNC | keys)) as (_, master, slave):
         await put(master, "t", *[b"x"] * 100)
@@ -59,7 +59,7 @@ async def pair_without_ticks(
 
 
 def acks_name_no_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the slave of an older version, or one that does not get to it."""
+    """As with a slave of an older version, whose acknowledgements name no change."""
 
     def ack(self: Follower, flushed_offset: int) -> replication_pb2.Ack:
         said = honest(self, flushed_offset)
@@ -210,7 +210,7 @@ def offset_files(store: Path) -> list[Path]:
 
 
 async def first_answer(node: BrokerNode) -> int:
-    """Of the first query that is not refused."""
+    """The offset of the first query that is not refused."""
     await until(lambda: node.broker.offsets_wait_for() is None, "it answers")
     return await committed(node)
 

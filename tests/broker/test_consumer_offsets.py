@@ -175,7 +175,7 @@ def test_a_crash_anywhere_in_a_compaction_loses_nothing(tmp_path: Path) -> None:
         pass
 
     class Crashing:
-        """A file that can be written so many times more."""
+        """A file that fails after so many writes."""
 
         def __init__(self, file: JsonFile, writes: int) -> None:
             self.file, self.writes = file, writes
@@ -377,7 +377,7 @@ def test_what_a_master_lost_of_what_it_had_is_handed_back(tmp_path: Path) -> Non
 
 
 def test_of_a_generation_of_another_history_nothing_stays_on_a_slave(tmp_path: Path) -> None:
-    """The old master, now a slave: its log was cut, and the generations that it raised there say nothing any more."""
+    """The old master is a slave now: its log was cut, and the generations that it raised there are no longer valid."""
     forked, common = LogPoint(1, 7, 900), LogPoint(1, 7, 500)
     slave = offsets_in(tmp_path, has_passed=lambda point: point.log_offset <= 600)
     slave.merge(

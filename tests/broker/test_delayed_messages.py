@@ -168,7 +168,7 @@ async def until_received(node: BrokerNode, count: int) -> list[bytes]:
 
 
 def clock_of(node: BrokerNode) -> list[int]:
-    """Makes the broker's clock a number that the test moves."""
+    """Replaces the broker's clock by a number that the test changes."""
     now = [node.broker.now_ms()]
     node.broker.now_ms = lambda: now[0]
     return now
@@ -189,7 +189,7 @@ async def test_messages_wait_for_their_level_and_arrive_in_order(tmp_path: Path)
 
 
 async def test_a_clock_that_went_back_does_not_hold_up_a_level(tmp_path: Path) -> None:
-    """RocketMQ's correctDeliverTimestamp: what was stored after the time that it is now is delivered at once."""
+    """RocketMQ's correctDeliverTimestamp: a message that was stored later than it is now is delivered at once."""
     async with running(tmp_path, **SOON) as node:
         now = clock_of(node)
         await send_delayed(node, b"before")

@@ -97,7 +97,7 @@ async def test_default_topic_queue_nums(tmp_path: Path) -> None:
 
 
 async def test_ha_slave_fallbehind_max(tmp_path: Path) -> None:
-    """A slave that is as far behind as that is not waited for: with 0 none ever is near enough."""
+    """A slave that is that far behind is not waited for: with 0 no slave is ever near enough."""
     async with (
         name_server() as names,
         running(
@@ -136,7 +136,7 @@ async def test_ha_transfer_batch_size(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 async def test_sync_metadata_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More snapshots than there are within `until`'s time by the default of ten seconds."""
+    """More snapshots than the default of ten seconds would give within `until`'s time."""
     snapshots: list[MetadataExchange] = []
     snapshot = MetadataExchange.snapshot
 
@@ -152,7 +152,7 @@ async def test_sync_metadata_interval(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 async def test_ha_send_heartbeat_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More messages on an idle stream than there are within `until`'s time by the default of five seconds."""
+    """More messages on an idle stream than the default of five seconds would give within `until`'s time."""
     heartbeats: list[float] = []
     next_message = Transfer.next_message
 
@@ -221,7 +221,7 @@ async def test_flush_consumer_offset_interval(tmp_path: Path, interval: int) -> 
 
 
 async def test_flush_delay_offset_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More often than there is time for within `until` by the default of ten seconds."""
+    """More writes than the default of ten seconds would give within `until`'s time."""
     looks: list[ScheduleService] = []
     saving = ScheduleService.saving
 
@@ -236,7 +236,7 @@ async def test_flush_delay_offset_interval(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("interval", [50, HOUR_MS])
 async def test_flush_consume_queue_thorough_interval(tmp_path: Path, interval: int) -> None:
-    """The checkpoint says up to which time queues are on disk, so that recovery looks no further back."""
+    """The checkpoint names the time up to which queues are on disk, so that recovery reads no older records."""
 
     def logics_timestamp() -> int:
         path = tmp_path / "checkpoint"
@@ -272,7 +272,7 @@ class FillingDisk(Files):
 
 @asynccontextmanager
 async def on_filling_disk(root: Path, **keys: Any) -> AsyncIterator[tuple[BrokerNode, FillingDisk]]:
-    """Five log files, all flushed; nothing is deleted by the hour."""
+    """Five log files, all flushed; the hour at which files are deleted is far away."""
     files = FillingDisk()
     not_now = f"{(time.localtime().tm_hour + 12) % 24:02}"
     config = small_config(

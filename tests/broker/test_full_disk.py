@@ -34,7 +34,7 @@ def with_a_topic(disk: MemoryFiles) -> BrokerNode:
 
 
 def delete_topic(node: BrokerNode) -> None:
-    """As Operations.delete_topic does it."""
+    """The steps of Operations.delete_topic."""
     store: MessageStore = node.store
     ends = store.queue_ends("t")
     node.topics.remove("t", 2, ends)
@@ -129,7 +129,7 @@ def test_queues_that_a_crash_left_of_a_deleted_topic_go_at_a_start_on_a_full_dis
 
 
 def test_a_topic_that_a_master_does_not_name_keeps_its_queues_over_a_restart() -> None:
-    """The master may have lost its file; also where the topic was deleted by name and made again before that."""
+    """The master may have lost its file.  The same for a topic that was deleted and created again before that."""
     node = with_a_topic(disk := MemoryFiles())
     version = node.topics.version.next(2)
     node.topics.adopt(version, [], {}, complete=True)
@@ -147,7 +147,7 @@ def test_a_topic_that_a_master_does_not_name_keeps_its_queues_over_a_restart() -
 
 
 def test_a_tombstone_of_an_older_version_deletes_no_queues_at_a_start() -> None:
-    """It was buried with no queues, because a master did not name the topic."""
+    """It names no queues: it was made because a master did not name the topic."""
     node = with_a_topic(disk := MemoryFiles())
     node.topics.adopt(node.topics.version.next(2), [], {}, complete=True)
     node.topics._tombstones_file.save({"deleted": {"t": {"timestamp": 2, "queueOffsets": {}}}})
@@ -157,7 +157,7 @@ def test_a_tombstone_of_an_older_version_deletes_no_queues_at_a_start() -> None:
 
 
 def test_operations_delete_a_topic_in_this_order() -> None:
-    """The test above stands for it."""
+    """The test above relies on this order."""
     names = Operations.delete_topic.__code__.co_names
     assert names.index("remove") < names.index("forget_before")
 

@@ -19,12 +19,12 @@ SLAVE: dict[str, Any] = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
 
 
 def crash(root: Path) -> None:
-    """As if the last stop had not been clean."""
+    """Makes the last stop an unclean one."""
     (root / "abort").touch()
 
 
 async def run_pair_without_name_server(folder: Path) -> None:
-    """Until the slave has a message of its master."""
+    """Runs a pair until the slave has a message of its master."""
     async with (
         running(folder / "m") as master,
         running(folder / "s", **SLAVE, ha_master_address=master.address) as slave,

@@ -279,7 +279,7 @@ def test_a_slave_that_may_have_taken_commits_is_waited_for_after_a_clean_stop_to
 
 
 def test_a_slave_that_this_master_knows_is_waited_for_until_it_was_asked_in_vain() -> None:
-    """A name server that has just started names nobody."""
+    """A name server that has just started knows no slaves."""
     starting = master(clean=True, known={2: "s:2"})
     starting.answered(now=5.0)
     assert "slave 2" in str(starting.offsets_wait_for({}, now=5.0))

@@ -43,7 +43,7 @@ async def pair(folder: Path, **keys: Any) -> AsyncIterator[tuple[NameServer, Bro
 
 @asynccontextmanager
 async def slave_and_names(folder: Path, keys: dict[str, Any]) -> AsyncIterator[tuple[BrokerNode, NameServer]]:
-    """A slave whose masters the test starts itself, and a name server, which is entered in `keys`."""
+    """A slave and a name server; its address is entered in `keys`, with which the test starts masters."""
     async with name_server() as names:
         keys["namesrv_addr"] = names.address
         async with running(folder / "s", **(QUICK | keys | SLAVE)) as slave:
@@ -122,7 +122,7 @@ async def test_a_topic_made_again_while_its_slave_was_away_is_a_new_one_there_to
 
 
 async def test_a_topic_whose_file_the_master_lost_has_the_same_records_on_both(tmp_path: Path) -> None:
-    """A tombstone says up to where queues were deleted, to a broker that starts and to a slave that hears of it."""
+    """A tombstone tells a starting broker and a slave up to which offset queues were deleted."""
     async with name_server() as names:
         keys = QUICK | {"namesrv_addr": names.address}
         async with running(tmp_path / "m", **keys) as master, running(tmp_path / "s", **(keys | SLAVE)) as slave:

@@ -29,7 +29,7 @@ def opened(disk: MemoryFiles) -> BrokerNode:
 
 
 def slave_on(disk: MemoryFiles) -> BrokerNode:
-    """It has three messages of its master's; a consumer stands behind the last one."""
+    """A slave with three messages of its master; a consumer's offset is behind the last one."""
     node = opened(disk)
     node.epochs.save(OF_MASTER)
     stores.put(node.store, "t", 0, [b"x", b"y", b"z"])
@@ -71,7 +71,7 @@ def refusing(nth: int, error: int, *, for_good: bool) -> tuple[Callable[[str, Pa
 
 
 def adopt(node: BrokerNode) -> None:
-    """The epochs of its master, as it does before it takes bytes."""
+    """Takes its master's epochs, as it does before it takes bytes."""
     slave = node.replication_slave
     Follower(slave._log, slave._epochs, slave._identity, slave._diverged)._adopt(OF_MASTER)
 
@@ -117,7 +117,7 @@ async def test_a_promotion_that_died_before_its_role_was_on_disk_has_not_been() 
 
 
 async def test_an_epoch_with_bytes_stays_when_the_role_is_taken_away() -> None:
-    """By an operator, who removes `rocketsim/role.json`: what was written in it was acknowledged."""
+    """An operator removes `rocketsim/role.json`: what was written in the epoch was acknowledged."""
     disk = MemoryFiles()
     node = slave_on(disk)
     assert await promote(node)

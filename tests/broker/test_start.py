@@ -30,7 +30,7 @@ LONG_WAIT = {"slave_wait_time_ms": 600_000}
 
 
 def lose_power(root: Path, end_offset: int) -> None:
-    """As if the machine had lost its power when the log was on disk up to there."""
+    """The store as a power loss leaves it when the log was on disk up to that offset."""
     store = MessageStore.open(store_config(small_config(root)), time.time_ns() // 1_000_000)
     store.truncate(end_offset, None)
     store.close()
@@ -46,7 +46,7 @@ async def bodies(node: BrokerNode) -> list[bytes]:
 
 
 async def a_pair_whose_master_lost_b(folder: Path, **keys: Any) -> int:
-    """Both are down; the slave alone has what was acknowledged last.  Returns the port that the master had."""
+    """Both are down; only the slave has what was acknowledged last.  Returns the port that the master had."""
     async with (
         running(folder / "m", **(keys | MASTER)) as master,
         running(folder / "s", **(keys | SLAVE | {"ha_master_address": master.address})) as slave,
@@ -61,7 +61,7 @@ async def a_pair_whose_master_lost_b(folder: Path, **keys: Any) -> int:
 
 
 def diverged(folder: Path) -> list[Path]:
-    """What was cut off somewhere."""
+    """The files with what was cut off."""
     return list(folder.glob("*/rocketsim/diverged"))
 
 
@@ -178,7 +178,7 @@ async def test_a_master_behind_both_its_slaves_refills_from_the_longer_one(tmp_p
 
 
 async def a_pair_whose_slave_was_promoted(folder: Path, **keys: Any) -> str:
-    """Both are down, the old master after a crash; the address of the promoted one."""
+    """Both are down, the old master after a crash.  Returns the address of the promoted one."""
     async with (
         running(folder / "m", **keys) as master,
         running(folder / "s", **(keys | SLAVE | {"ha_master_address": master.address})) as slave,

@@ -87,7 +87,7 @@ async def test_a_consumer_beyond_that_is_told_and_one_in_front_of_it_goes_on(tmp
 
 
 async def range_of(node: BrokerNode, *ranges: pb.PullRangeRequest.Range) -> list[tuple[int, int, int, str]]:
-    """What one call gives: range, records, next offset, status."""
+    """The result of one call: range, records, next offset, status."""
     given: list[tuple[int, int, int, str]] = []
     async with stub_of(node) as stub:
         async for frame in stub.PullRange(pb.PullRangeRequest(ranges=ranges, max_frame_bytes=1), timeout=10):
@@ -119,7 +119,7 @@ async def test_a_range_ends_where_the_epoch_it_was_planned_in_did(tmp_path: Path
 
 
 async def test_a_batch_planned_before_a_promotion_gives_no_row_that_came_after_it(tmp_path: Path) -> None:
-    """The source's own fetch, over real calls: what is gone is a loss, and nothing takes its place."""
+    """The source's own fetch over real calls: the lost records are a loss, and no later record takes their place."""
     async with promoted(tmp_path) as (master, before):
         await put(master, "t", *[b"other"] * 50)
         queue_range = OffsetRange(MessageQueue("t", "broker-a", 0), 8, 30)
@@ -168,7 +168,7 @@ async def test_who_cannot_say_says_nothing(tmp_path: Path) -> None:
 async def test_an_offset_of_what_is_cut_off_goes_before_it_is_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a crash in between nobody would know of the cut, and the master's queue grow over the place."""
+    """After a crash in between no broker would know of the cut, and the queue could grow past the offset."""
     async with promoted(tmp_path) as (master, _):
         await put(master, "t", *[b"other"] * 50)
         cuts = []

@@ -31,7 +31,7 @@ class Done(NamedTuple):
 
 
 def rocketsim(*arguments: str, stdin: str = "") -> Done:
-    """The command, in this process: a new one would take most of a second each time."""
+    """Runs the command in this process: a new process takes most of a second."""
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr(sys, "stdin", io.StringIO(stdin))
@@ -49,7 +49,7 @@ def answer(*arguments: str):
 
 
 def trouble(*arguments: str) -> str:
-    """What a command that failed says, which is the same for people and for scripts."""
+    """The error of a command that failed, which is the same for people and for scripts."""
     done = rocketsim(*arguments)
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
@@ -403,7 +403,7 @@ def test_the_servers_of_up_do_not_outlive_it_when_it_is_killed(tmp_path: Path):
 
 
 def pids_of(folder: Path) -> dict[str, int]:
-    """The servers that run with a configuration file of this folder."""
+    """The processes of servers whose configuration file is in this folder."""
     found = pids_by_argument(lambda argument: argument.startswith(str(folder)) and argument.endswith(".properties"))
     return {Path(argument).stem: pid for argument, pid in found.items()}
 

@@ -160,7 +160,7 @@ def test_a_hanging_master_costs_one_timeout_and_then_none(cluster):
 
 
 def test_a_queue_that_is_not_there_does_not_hide_the_others(cluster, reader):
-    """A broker refuses the whole question for it."""
+    """A broker refuses a whole call that names one such queue."""
     asked = [QUEUE, MessageQueue("T", "broker-a", 7)]
     assert set(reader.bounds("T", asked)) == {QUEUE}
     assert set(reader.bounds("T", asked[1:])) == set()
@@ -179,7 +179,7 @@ NO_TOPIC = Refuse(17, grpc.StatusCode.NOT_FOUND)
 
 
 def test_only_a_master_says_that_a_topic_is_gone(cluster, reader):
-    """Its slave may not have heard of it yet."""
+    """A slave may not know of the topic yet."""
     reader.queues("T")
     cluster.brokers["broker-a", 1].script["QueueBounds"].extend([NO_TOPIC] * 9)
     cluster.stop("broker-a")
@@ -201,7 +201,7 @@ def test_what_a_slave_does_not_know_is_not_the_answer_to_a_pull(cluster, reader)
 
 
 def test_an_empty_route_proves_nothing_the_brokers_are_asked(cluster):
-    """As of a name server that has just started, or when all brokers of the topic were away a moment ago."""
+    """A name server gives one when it has just started, or when all brokers of the topic were away a moment ago."""
     cluster.topics.clear()
     with Cluster(cluster.address) as fresh:
         with pytest.raises(NoRoute, match="none of its brokers is there"):

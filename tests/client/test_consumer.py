@@ -147,8 +147,7 @@ def test_with_nobody_left_the_error_is_quick_and_names_the_address(filled, consu
 
 
 def test_told_to_retry_without_progress_the_master_is_asked_after_a_pause(filled, consumer):
-    """A slave behind a client that was already further answers PULL_RETRY_IMMEDIATELY with the offset it was asked
-    for."""
+    """A slave that is behind the consumer answers PULL_RETRY_IMMEDIATELY with the offset that it was asked for."""
     master(filled).suggest = 1
     consumer.pull(QUEUE, 0, 5)
     behind = pb.PullResponse(

@@ -17,7 +17,7 @@ LIMIT_S = 5.0
 
 
 def in_child(work) -> None:
-    """Run `work` in a forked child; it has five seconds."""
+    """Runs `work` in a forked child, for at most five seconds."""
     child = os.fork()
     if child == 0:
         status = 1
@@ -44,7 +44,7 @@ def ended(child: int) -> tuple[int, int] | None:
 
 @pytest.fixture
 def servers(tmp_path):
-    """In a process of their own: a gRPC server does not survive a fork either."""
+    """In a process of their own: a gRPC server does not survive a fork."""
     with Processes(tmp_path) as processes:
         name_server = processes.start_namesrv()
         processes.start_broker("broker-a", 0, name_server)

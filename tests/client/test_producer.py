@@ -66,7 +66,7 @@ def test_a_large_body_is_compressed_and_marked(cluster, kind, flag):
 
 @pytest.mark.parametrize("kind", ["ZLIB", "LZ4", "ZSTD"])
 def test_a_body_that_compression_would_make_longer_stays_as_it_is(cluster, kind):
-    """Of the longest body that a broker takes, it would make one that is refused."""
+    """Compressed, a body of the greatest length would be refused by the broker."""
     body = random.Random(1).randbytes(4096)
     with Producer(cluster.address, compress_type=kind) as producer:
         producer.send(Message("T", body))
@@ -165,7 +165,7 @@ def test_the_route_is_asked_again_after_a_failure(cluster, producer):
 
 @pytest.mark.parametrize("columns", [False, True])
 def test_a_master_that_is_away_for_a_moment_is_waited_for(cluster, monkeypatch, columns):
-    """No other pair can take what is under way: nowhere to send it to now is a failed attempt, not the last one."""
+    """No other pair can take the message: an attempt without a broker is a failed attempt, not the last one."""
     pauses = []
 
     def sleep(pause_s):
@@ -332,7 +332,7 @@ def test_delayed_messages_travel_alone(cluster, producer):
 
 
 def test_a_delayed_message_stays_where_it_was_sent_to(cluster, producer):
-    """Delayed messages are no ordered ones, and have queues of their own all the same."""
+    """Delayed messages are not ordered ones, but have lanes of their own."""
     queue = MessageQueue("T", "broker-a", 2)
     cluster.brokers["broker-a", 0].script["Send"].extend([Break()] * 2)
     assert producer.send(Message("T", b"x", delay_level=3), queue=queue).message_queue == queue
@@ -474,7 +474,7 @@ def test_keys_find_their_new_queue_and_keep_their_order(cluster, producer, old_c
 
 
 class WatchedLock:
-    """`waited_for` is called by who finds it locked."""
+    """`waited_for` is called by a thread that finds it locked."""
 
     def __init__(self, waited_for):
         self._lock = threading.Lock()
@@ -496,8 +496,8 @@ class WatchedLock:
 def test_of_two_batches_by_an_old_route_the_second_waits_for_the_route_that_the_first_asks_for(
     cluster, monkeypatch, old_code
 ):
-    """The first one's question is held until the second one waits for its answer, or has gone on three times without
-    it: by then it has failed for good."""
+    """The first one's request for a route is held until the second batch waits for it, or has been tried three times
+    without it and failed."""
     with Producer(cluster.address, linger_ms=1, retry_times_when_send_failed=0) as producer:
         producer.send(Message("T", b"x"))
         for broker in masters(cluster):
@@ -574,7 +574,7 @@ def test_columns_with_message_groups_and_an_own_queue_go_there_in_their_order(cl
 
 
 def test_an_unexpected_error_reaches_its_caller_and_ends_no_sender(cluster, producer, monkeypatch):
-    """As many as there are sender threads, and as many kinds of sends."""
+    """For each sender thread, and for each kind of send."""
 
     def broken(*args, **kwargs):
         raise ZeroDivisionError("a bug")
@@ -596,7 +596,7 @@ def test_an_unexpected_error_reaches_its_caller_and_ends_no_sender(cluster, prod
 
 
 def test_an_answer_that_cannot_be_made_into_results_reaches_all_callers(cluster, monkeypatch):
-    """The error comes after the delivery, when some have their results already."""
+    """The error comes after the acknowledgement, when some callers have their results already."""
     with Producer(cluster.address, linger_ms=20) as producer:
         with monkeypatch.context() as patch:
             patch.setattr(sender, "_results", lambda part, entries: iter([object()]))

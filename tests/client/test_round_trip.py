@@ -223,7 +223,7 @@ del producer
 
 
 def test_a_lowered_queue_count_is_found_out_by_the_send_that_it_refuses(pair, topic, producer, consumer):
-    """Long before the producer would have asked for the route again."""
+    """Long before the producer asks for the route again."""
     for number in range(8):
         producer.send(Message(topic, b"before %d" % number))
     with Admin(pair[0]) as admin:

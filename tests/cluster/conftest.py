@@ -23,7 +23,7 @@ def namesrv(processes: Processes) -> ServerProcess:
 
 @pytest.fixture
 def alone() -> Iterator[Callable[[ServerProcess], OneBroker]]:
-    """`alone(process)`: that broker, asked directly."""
+    """`alone(process)`: calls to that broker without fallback."""
     transport = GrpcTransport(["127.0.0.1:1"])
     yield lambda process: OneBroker(process, transport)
     transport.close()

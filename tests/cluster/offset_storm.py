@@ -1,6 +1,5 @@
-"""Many concurrent commits and queries of offsets.  Offsets that were answered COMMIT_OK are remembered: nobody may read
-less afterwards.
-"""
+"""Many concurrent commits and queries of offsets.  Offsets that were answered COMMIT_OK are recorded: no query may
+return less afterwards."""
 
 import threading
 from dataclasses import dataclass, field
@@ -13,7 +12,8 @@ Place = tuple[str, MessageQueue]  # a group and what it reads
 
 @dataclass(slots=True)
 class OffsetHistory:
-    """`floor` is the furthest offset answered OK; `committed` what a committer tried last, and nobody reads beyond."""
+    """`floor` is the highest offset answered OK; `committed` is the last attempt of a committer, above which no query
+    may be."""
 
     floor: dict[Place, int] = field(default_factory=dict)
     committed: dict[Place, int] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class OffsetHistory:
             self.others[name] = self.others.get(name, 0) + 1
 
     def read(self, place: Place, offset: int, floor: int, who: str) -> None:
-        """`floor`: what had been answered OK when the question was asked."""
+        """`floor`: the highest offset that had been answered OK when the query was sent."""
         with self.lock:
             self.reads += 1
             self.reads_of_slaves += who != "broker id 0"
@@ -59,7 +59,8 @@ class OffsetHistory:
 
 
 class OffsetStorm:
-    """Each group has a thread that commits ever further, and one that reads: the master first, then its slave."""
+    """Each group has a thread that commits ever higher offsets, and one that queries: the master first, then its
+    slave."""
 
     def __init__(self, name_server: str, queues: list[MessageQueue], groups: int, end: int) -> None:
         self.history = OffsetHistory()
@@ -123,7 +124,7 @@ class OffsetStorm:
             self._stop.wait(0.002)
 
     def _committed(self, group: str, cluster: Cluster) -> tuple[dict[MessageQueue, int], int]:
-        """As `Cluster.committed`, and who answered."""
+        """As `Cluster.committed`, and which broker answered."""
         first = self._queues[0]
         answer = cluster.ask(
             first.topic,

@@ -1,11 +1,11 @@
-"""The stores of a pair that 9157579 has written, below tests/data/upgrade: how they are made, what is in them.
+"""The stores of a pair that version 9157579 has written, in tests/data/upgrade: how they are made, and what is in
+them.
 
-    python -m tests.cluster.old_stores     makes them again, with the code in 9157579.tar.xz
+    python -m tests.cluster.old_stores      # makes them again, with the code in 9157579.tar.xz
 
-A life with everything that leaves something behind: several log files, keys, a deleted topic, a group that was moved
-back, a message that was still to come and now is due, a crash, a promotion, a former master that follows. `clean` was
-stopped, `crashed` was killed, with commits that are only in the journal. broker-a-s is the master in both, and was not
-at first.
+They contain whatever a broker leaves on its disk: several log files, keys, a deleted topic, a group that was reset, a
+delayed message that is due by now, a crash, a promotion, a former master that follows.  `clean` was stopped; `crashed`
+was killed, with commits that are only in the journal.  broker-a-s is the master in both, after a promotion.
 """
 
 import json
@@ -42,7 +42,7 @@ TOPICS = ("Many", "Few")
 
 
 def facts(broker: OneBroker) -> dict[str, Any]:
-    """What one broker serves, as JSON has it."""
+    """What one broker serves, as in the JSON file."""
     return {
         "messages": {
             topic: {f"{queue}/{offset}": _short(one.body) for (queue, offset), one in broker.messages(topic).items()}
@@ -60,7 +60,7 @@ def _short(body: bytes) -> str:
 
 
 def promote(name_server: ServerProcess, slave: ServerProcess, role: str = "SYNC_MASTER") -> None:
-    """As soon as the master's death is noticed."""
+    """Promotes as soon as the master's death is noticed."""
 
     def promoted() -> bool:
         try:

@@ -54,7 +54,7 @@ class OneBroker:
         )
 
     def bounds(self, topic: str) -> dict[int, tuple[int, int]]:
-        """Smallest and end offset by queue id; nothing where the topic is not known."""
+        """Smallest offset and end by queue id; empty for an unknown topic."""
         try:
             answer = self._transport.queue_bounds(self.address, topic, [], 5.0)
         except TopicNotExist:
@@ -62,7 +62,7 @@ class OneBroker:
         return {queue_id: (bounds.min_offset, bounds.max_offset) for queue_id, bounds in answer.items()}
 
     def messages(self, topic: str) -> dict[tuple[int, int], record.Record]:
-        """Every message it serves, by (queue id, queue offset)."""
+        """All messages that it serves, by (queue id, queue offset)."""
         found: dict[tuple[int, int], record.Record] = {}
         for queue_id, (start, end) in self.bounds(topic).items():
             at = start
@@ -113,7 +113,7 @@ class OneBroker:
         return self._transport.channels.call(self.address, AdminStub, method, request, timeout_s)
 
     def update_topic(self, topic: str, queues: int = 4) -> None:
-        """Makes the topic as soon as this master takes writes."""
+        """Creates the topic as soon as this master takes writes."""
         config = {"topic_name": topic, "read_queue_nums": queues, "write_queue_nums": queues, "perm": 6}
         request = admin_pb2.UpdateTopicRequest(topic=config)
 
@@ -127,7 +127,7 @@ class OneBroker:
         wait_until(made, f"{self.process.name} takes writes")
 
     def wait_for_topic(self, topic: str) -> "OneBroker":
-        """Topics follow to a slave beside the log, a moment later."""
+        """Topics reach a slave beside the log, a moment later."""
         wait_until(lambda: self.bounds(topic), f"{self.process.name} knows topic {topic}")
         return self
 
@@ -135,7 +135,7 @@ class OneBroker:
         return self.admin("HaStatus", admin_pb2.HaStatusRequest())
 
     def wait_for_slaves(self, count: int = 1) -> "OneBroker":
-        """Until so many slaves have everything the master has."""
+        """Waits until so many slaves have everything that the master has."""
 
         def look() -> bool:
             status = self.ha_status()

@@ -1,4 +1,4 @@
-"""A consumer that reads every queue of topic T and commits, and remembers what it saw: that must stay so."""
+"""A consumer that reads every queue of topic T, commits, and records what it read: none of it may change later."""
 
 import threading
 
@@ -9,8 +9,8 @@ MOST = 2_000  # messages of one pull; the brokers' own limit may be lower
 
 
 class Reader:
-    """Reads from a thread of its own.  `faults` is what no consumer may meet; `taken_back` what none may meet unless
-    the mode lets a promotion lose something: a queue that ends earlier, a commit that is further back."""
+    """Reads in a thread of its own.  `faults`: what must never happen.  `taken_back`: what may only happen in a mode
+    in which a promotion may lose messages: a queue that ends earlier, a lower committed offset."""
 
     def __init__(self, name_server: str, group: str) -> None:
         self.seen: dict[tuple[int, int], bytes] = {}

@@ -1,6 +1,6 @@
-"""A storm of sends with outcomes kept as Jepsen keeps them: ok, failed, unknown.
+"""Many concurrent sends, with outcomes as in Jepsen: ok, failed, unknown.
 
-Failed is only what certainly did not happen; a lost answer is unknown, and may or may not be found later.
+A send has failed only if it certainly had no effect.  A lost answer is unknown: the message may be found later or not.
 """
 
 import random
@@ -19,7 +19,7 @@ IN_FLIGHT = 2_000
 
 @dataclass(slots=True)
 class History:
-    """What the senders know.  Bodies are unique, so a body is the message's name."""
+    """What the senders know.  Bodies are unique, so a body identifies its message."""
 
     ok: dict[bytes, tuple[int, int]] = field(default_factory=dict)  # body -> (queue id, queue offset)
     stored: dict[bytes, tuple[int, int]] = field(default_factory=dict)  # on the master, not surely on the slave

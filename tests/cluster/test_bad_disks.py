@@ -34,7 +34,7 @@ def alone_master(processes, namesrv, alone):
 
 
 def test_after_a_sync_that_failed_nothing_is_acknowledged_until_a_restart(alone_master):
-    """The next one would succeed, and say nothing about what the one before has lost."""
+    """The next sync would succeed without writing what the failed one has lost."""
     process, disk, broker = alone_master
     disk.fails("sync EIO commitlog")
     assert broker.put("T", b"in doubt").status == SendStatus.FLUSH_DISK_TIMEOUT
@@ -96,7 +96,7 @@ def test_a_slave_whose_disk_fails_acknowledges_nothing_and_has_everything_in_the
 
 @pytest.mark.parametrize("syncs", ["real", "dropped"])
 def test_what_was_synced_before_it_was_acknowledged_survives_the_loss_of_power(processes, namesrv, alone, syncs):
-    """With syncs that only say so everything is gone, or this test would see nothing."""
+    """With syncs that do nothing everything is lost: else this test would show nothing."""
     processes.folder.joinpath("disk").mkdir()
     with PowerlessDisk(processes.folder / "disk") as power:
         process = processes.broker(

@@ -19,7 +19,7 @@ STORED = {SendStatus.FLUSH_SLAVE_TIMEOUT, SendStatus.SLAVE_NOT_AVAILABLE}
 
 
 class Line(NamedTuple):
-    """A master and its slave, and the wire between them."""
+    """A master and its slave, and the proxy between them."""
 
     wire: TcpProxy
     master: ServerProcess
@@ -28,7 +28,7 @@ class Line(NamedTuple):
 
 @pytest.fixture
 def line(processes, namesrv, alone):
-    """The slave reaches its master over the wire alone."""
+    """The slave reaches its master through the proxy only."""
     master = processes.start_broker("broker-a", 0, namesrv, brokerRole="SYNC_MASTER", **QUICK)
     with TcpProxy(lambda: master.address) as wire:
         slave = processes.start_broker("broker-a", 1, namesrv, haMasterAddress=wire.address, **QUICK)
@@ -42,7 +42,7 @@ def line(processes, namesrv, alone):
     "directions", [(), (FROM_CLIENT,), (FROM_SERVER,)], ids=["both ways", "from the slave", "from the master"]
 )
 def test_a_cut_wire_is_said_in_the_status_and_after_it_both_logs_are_equal(line, alone, directions):
-    """Both are alive, and their connection stays open: only what does not come over it can tell."""
+    """Both are running and their connection stays open: only missing messages show the cut."""
     master, numbers = alone(line.master), count()
     assert master.put("T", b"%d" % next(numbers)).status == SendStatus.SEND_OK
     line.wire.cut(*directions)

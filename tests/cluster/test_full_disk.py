@@ -1,6 +1,7 @@
 """Another program fills the disk of a real broker: a small file system of its own, where the tests may mount one.
 
-Its periods are those of minutes in tenths of seconds: what has to outlive the full disk is done dozens of times.
+The broker's periods are tenths of seconds instead of minutes, so that every periodic task runs dozens of times on the
+full disk.
 """
 
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
 
 
 def put_until_refused(broker, topic: str) -> int:
-    """How many of 2 KB were taken before the disk refused one."""
+    """How many messages of 2 KB were taken before the disk refused one."""
     for number in range(20_000):
         try:
             broker.put(topic, b"%06d" % number + bytes(2000), queue_id=number % 4)

@@ -1,5 +1,5 @@
-"""What senders and readers were told, held against both brokers at the end: in all four modes, with SIGKILL for the
-master in the middle, its slave promoted, and the former master following it.
+"""What senders and readers were told is compared with both brokers at the end, in all four modes: the master is killed
+(SIGKILL), its slave is promoted, and the former master follows it.
 
 What may be missing follows from the mode alone: an ASYNC_MASTER's acknowledgement says nothing of the slave, so what
 the slave lacked when it was promoted may be lost, and nothing else.
@@ -80,7 +80,7 @@ def history(
 
 
 def behind(told, reader, bounds) -> set[bytes]:
-    """What was acknowledged or read at or behind the ends that a slave has when it is promoted."""
+    """What was acknowledged or read at or beyond the ends that the slave's queues had when it was promoted."""
     with told.lock:
         known = [*told.ok.items(), *((body, place) for place, body in list(reader.seen.items()))]
     return {body for body, (queue, offset) in known if offset >= bounds[queue][1]}

@@ -22,7 +22,7 @@ MESSAGES = 50_000
 
 
 def storm(processes, namesrv, alone, seed: int, kills: int, storm_s: float) -> OffsetHistory:
-    """At least so many kills and so long.  The first is a master's whose slave hangs."""
+    """At least so many kills, for so long.  First the master is killed while its slave hangs."""
     chance = random.Random(seed)
     keys = {"slaveWaitTimeMs": 5_000, "haHousekeepingInterval": 3_000, "haSendHeartbeatInterval": 500}
     master, slave = processes.start_pair("broker-a", namesrv, brokerRole="SYNC_MASTER", **keys)

@@ -24,7 +24,7 @@ def promote(alone, slave, **fields):
 
 
 def promote_after_the_masters_death(alone, slave):
-    """As soon as the slave and the name server have noticed it."""
+    """Promotes as soon as the slave and the name server have noticed it."""
 
     def promoted():
         try:
@@ -78,7 +78,7 @@ def test_an_old_master_with_a_tail_of_its_own_cannot_mix_it_in(pair_with_topic, 
 
 @pytest.mark.parametrize("lost", [True, False], ids=["a tail is lost", "nothing is lost"])
 def test_who_has_read_what_the_promoted_slave_does_not_have_is_told(processes, namesrv, alone, lost):
-    """A pull consumer, and the driver of a Spark query."""
+    """A pull consumer and the driver of a Spark query are told."""
     master, slave = processes.start_pair("broker-a", namesrv, brokerRole="ASYNC_MASTER")
     alone(master).update_topic("T", queues=1)
     alone(master).wait_for_slaves()

@@ -26,7 +26,7 @@ def old(tmp_path):
 
 
 class Upgrade:
-    """A pair of the old version at work, and what it has promised: to senders, to readers, to an operator."""
+    """A pair of the old version at work, and what it has promised to senders, readers and an operator."""
 
     def __init__(self, processes, alone, old):
         self.alone = alone
@@ -82,7 +82,7 @@ class Upgrade:
             assert self.alone(broker).bounds("Gone") == {}, "a deleted topic stays deleted"
 
     def past(self) -> None:
-        """What a store has seen: a topic that is gone, a group that was moved back, a message that is to come."""
+        """What the store contains from before: a deleted topic, a group that was reset, a delayed message."""
         with Admin(name_server=self.namesrv.address) as admin:
             self.alone(self.master).update_topic("Gone", 1)
             self.alone(self.master).put("Gone", b"gone")

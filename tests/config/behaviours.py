@@ -1,7 +1,8 @@
-"""The test of each option of docs/spark.md and of each key of docs/operations.md: what shows that it does what it says.
+"""The test of each option of docs/spark.md and of each key of docs/operations.md, which shows that it does what the
+document says.
 
 A test is named as `folder/test_file::test_name`; `test_every_behaviour.py` checks that it exists and sets the option.
-Where it composes the name, the beginning that it uses follows in brackets.
+If it composes the option's name, the prefix that it uses follows in brackets.
 """
 
 # ruff: noqa: E501 -- names of tests

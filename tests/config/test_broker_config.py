@@ -21,7 +21,7 @@ BROKER = BrokerConfig(broker_name="a", store_path_root_dir=Path("/x"))
 
 
 class Loader:
-    """What every file has to give is given, unless the test says it by itself."""
+    """Fills in the keys that every file must have, unless the test gives them."""
 
     def __init__(self, path):
         self.path = path

@@ -156,7 +156,7 @@ def _java(jars: Path, work: Path, heap: str, *main: str) -> list[str]:
 
 @contextmanager
 def _process(jars: Path, work: Path, name: str, port: int, main: str, config: str) -> Iterator[None]:
-    """Runs until the context is left; entered once its port accepts."""
+    """Runs until the context is left; entered once its port accepts connections."""
     environment = {**os.environ, "ROCKETMQ_HOME": str(work)}
     output = work / f"{name}.out"
     with output.open("wb") as log:
@@ -190,7 +190,7 @@ def accepts_connections(process: "subprocess.Popen[bytes]", port: int, timeout_s
 
 
 def copy_store(store: Path, target: Path) -> Path:
-    """A copy without the marks of a running broker of ours that are of no use to RocketMQ; holes stay holes."""
+    """A copy without the files of our brokers that RocketMQ does not know; holes stay holes."""
     target.mkdir(parents=True)
     subprocess.run(["cp", "-a", "--sparse=always", f"{store}/.", str(target)], check=True)
     shutil.rmtree(target / "rocketsim", ignore_errors=True)

@@ -58,7 +58,7 @@ def _master(root: Path) -> None:
 
 
 def _slave(root: Path, master: Path) -> None:
-    """All of the master's log, in frames; then killed: nothing is closed, `abort` stays."""
+    """All of the master's log, in frames; then killed: nothing is closed, and `abort` stays."""
     source = MessageStore.open(config(master), NOW)
     store = MessageStore.open(config(root), NOW)
     at = source.min_offset
@@ -71,7 +71,7 @@ def _slave(root: Path, master: Path) -> None:
 
 
 def _trimmed(root: Path, _master: Path) -> None:
-    """Filled, and rid of its oldest log files by retention."""
+    """Filled; retention has deleted its oldest log files."""
     later = NOW + 100 * 3_600_000
     store = MessageStore.open(config(root, reserved_h=72), NOW)
     _fill(store, random.Random(2), NOW)
@@ -83,7 +83,7 @@ def _trimmed(root: Path, _master: Path) -> None:
 
 
 def _golden(root: Path) -> None:
-    """RocketMQ's own store, opened and written on by ours."""
+    """RocketMQ's own store, opened and appended to by ours."""
     unpack_golden(root)
     store = MessageStore.open(config(root), NOW)
     _append(store, "golden_plain", np.arange(200) % 4, random.Random(4), NOW)
@@ -133,7 +133,7 @@ def _properties(message_id: str, number: int, chance: random.Random) -> bytes:
 
 
 def _write_config(root: Path) -> None:
-    """What a broker keeps beside its store, as far as it takes to serve it."""
+    """The configuration files that RocketMQ needs to serve a store."""
     topics = {
         name: {
             "attributes": {},

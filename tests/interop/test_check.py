@@ -18,7 +18,7 @@ def ours() -> list[dict[str, Any]]:
 
 
 def theirs() -> list[dict[str, Any]]:
-    """What RocketMQ's client would say of the same."""
+    """What RocketMQ's client would return for the same."""
     lines = deepcopy(ours())
     for line in lines:
         for key in ("magic", "propertiesLength", "bodyLength", "cqType", "unitSize", "entries", "entriesSha1"):

@@ -66,7 +66,7 @@ def test_a_bad_configuration_ends_it_with_the_file_and_line(processes):
 
 
 def test_what_a_test_run_starts_does_not_outlive_it(tmp_path):
-    """Even when it is killed and can clean up nothing."""
+    """Not even if the test run is killed and cannot clean up."""
     program = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"

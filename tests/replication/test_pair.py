@@ -341,7 +341,7 @@ async def test_equal_offsets_with_different_bytes_are_noticed(tmp_path, caplog):
 
 
 class slave_by_hand:
-    """A stream to the master with nobody but the test at its other end."""
+    """A stream to the master whose other end is the test."""
 
     def __init__(self, master):
         self.channel = grpc.aio.insecure_channel(master.address)
@@ -356,7 +356,7 @@ class slave_by_hand:
 
 
 async def ended(call):
-    """The status a stream ended with; it comes behind everything that was sent before."""
+    """The status with which a stream ended; it follows everything that was sent before."""
     async with asyncio.timeout(5):
         try:
             while await call.read() is not grpc.aio.EOF:
@@ -367,7 +367,7 @@ async def ended(call):
 
 
 def numbers(node):
-    """Its epochs without their ids, which are drawn."""
+    """The epochs without their ids, which are random."""
     return " ".join(str(Epoch(epoch.epoch, epoch.start_offset)) for epoch in node.epochs.epochs.epochs)
 
 

@@ -134,7 +134,7 @@ def test_the_waits_end_before_the_callers_deadline_does():
 
 
 def commit(levels, *, log=1000, named=None, sequence=7, timeout=60.0):
-    """(replica, metadata) of a commit of change 7 in a log that ends at 1000; the slave has so much of both."""
+    """(replica, metadata) of a commit of change 7 in a log that ends at 1000, when the slave has that much of both."""
     tracker = Tracker(fall_behind_max=500)
     if log is not None:
         slave = tracker.join(1, "host:1", 0, 1000)

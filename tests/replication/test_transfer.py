@@ -17,7 +17,7 @@ SETTINGS = TransferSettings(gather_bytes=4096, gather_s=0.005, heartbeat_s=5.0)
 
 
 def joined(tmp_path, *, sync_master: bool, now: float = 100.0) -> tuple[MemoryLog, Transfer]:
-    """A transfer whose slave has just got everything."""
+    """A transfer whose slave has just received everything."""
     master, slave = Node(MemoryLog(), tmp_path / "m", 0), Node(MemoryLog(), tmp_path / "s", 1)
     transfer = Transfer(
         master.log,
@@ -132,7 +132,7 @@ def test_a_large_snapshot_is_several_messages_of_which_the_last_has_the_sequence
 
 
 def test_one_record_may_always_be_under_way_however_large(tmp_path, monkeypatch):
-    """Nothing of it is acknowledged before its end has come; more than it does not leave beside it."""
+    """No part of it is acknowledged before its end has arrived; nothing else is sent beside it."""
     monkeypatch.setattr(f"{__name__}.SETTINGS", TransferSettings(frame_bytes=400, in_flight_bytes=1000))
     log, transfer = joined(tmp_path, sync_master=True)
     for size in (100, 5000, 90, 3000, 10):
@@ -153,7 +153,7 @@ def test_one_record_may_always_be_under_way_however_large(tmp_path, monkeypatch)
 
 
 def test_only_the_sender_reads_the_log_and_once_for_each_ack_of_a_full_window(tmp_path, monkeypatch):
-    """`next_call` is asked after every append: a slave that is slow, or a bad sector, is nothing to a put."""
+    """`next_call` is asked after every append: a slow slave or a bad sector must not delay a put."""
     monkeypatch.setattr(f"{__name__}.SETTINGS", TransferSettings(frame_bytes=400, in_flight_bytes=1000))
     log, transfer = joined(tmp_path, sync_master=True)
     reads = []

@@ -20,7 +20,7 @@ TIMEOUT_S = 60.0
 
 
 def run_program(source: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """A program of its own that uses Spark with this Python."""
+    """A Python program of its own that uses Spark."""
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(source), *arguments],
         capture_output=True,
@@ -32,7 +32,7 @@ def run_program(source: str, *arguments: str, cwd: Path) -> subprocess.Completed
 
 
 class Bench:
-    """One pair, one producer, one Spark session.  Everything a test makes has a new name."""
+    """One pair, one producer, one Spark session.  Everything that a test creates has a new name."""
 
     def __init__(
         self, spark: Any, processes: Processes, name_server: ServerProcess, master: ServerProcess, slave: ServerProcess
@@ -74,7 +74,7 @@ class Bench:
     # --- messages -----------------------------------------------------------------------------------------------------
 
     def topic(self, messages: int = 0, **kwargs: Any) -> str:
-        """A new topic with that many messages in it, or none (but its queues)."""
+        """A new topic with that many messages, or with empty queues."""
         topic = self.name("topic")
         if messages:
             self.send(topic, range(messages), **kwargs)
@@ -112,7 +112,7 @@ class Bench:
         return {queue: found.max_offset for queue, found in self.cluster.bounds(topic, fresh=True).items()}
 
     def wait_for_slave(self, topic: str) -> None:
-        """Until the slave has all of the topic that the master has."""
+        """Waits until the slave has all of the topic that the master has."""
         want = {queue.queue_id: offset for queue, offset in self.end(topic).items()}
 
         def has_all() -> bool:
@@ -136,7 +136,7 @@ class Bench:
         return self.cluster.committed(group, self.cluster.queues(topic))
 
     def wait_committed(self, group: str, topic: str, offsets: dict[MessageQueue, int] | None = None) -> None:
-        """Until the group has those offsets, or the ends of all queues."""
+        """Waits until the group has those offsets, or the ends of all queues."""
         want = self.end(topic) if offsets is None else offsets
         wait_until(lambda: self.committed(group, topic) == want, f"{group} to stand at {want}", TIMEOUT_S)
 
@@ -160,10 +160,8 @@ class Bench:
     def start(
         self, stream: Any, checkpoint: str, each_batch: Callable[[Any, int], None] | None = None, **trigger: Any
     ) -> Any:
-        """A query whose rows are kept by checkpoint and batch: a batch that is replayed replaces its first try.
-
-        `each_batch` comes before that, and may fail.
-        """
+        """Starts a query whose rows are kept by checkpoint and batch: a batch that is replayed replaces its first
+        attempt.  `each_batch` is called before that, and may fail."""
         kept = self._rows.setdefault(checkpoint, {})
 
         def keep(frame: Any, batch_id: int) -> None:
@@ -175,20 +173,20 @@ class Bench:
         return (writer.trigger(**trigger) if trigger else writer).start()
 
     def rows(self, checkpoint: str) -> list[Any]:
-        """Everything that the queries of this checkpoint processed."""
+        """Everything that the queries of this checkpoint have processed."""
         return [row for _, rows in sorted(self._rows[checkpoint].items()) for row in rows]
 
     def bodies(self, checkpoint: str) -> list[str]:
         return sorted(bytes(row.body).decode() for row in self.rows(checkpoint))
 
     def run(self, stream: Any, checkpoint: str, **trigger: Any) -> Any:
-        """Runs to its end; raises what ended it."""
+        """Runs the query to its end; raises its error."""
         query = self.start(stream, checkpoint, **(trigger or {"availableNow": True}))
         assert query.awaitTermination(TIMEOUT_S), "the query has not ended"
         return query
 
     def wait_caught_up(self, query: Any, topic: str) -> None:
-        """Until the query has processed all that is there now."""
+        """Waits until the query has processed all that is there now."""
         query_end = {str(q.queue_id): offset for q, offset in self.end(topic).items()}
 
         def caught_up() -> bool:
@@ -215,11 +213,11 @@ def batches(checkpoint: str) -> int:
 
 
 def wait_idle(query: Any) -> None:
-    """Until the query has asked for more and heard that there is none.  Needs idlePollMs=0 to be seen."""
+    """Waits until the query has asked for more and there was none.  Needs idlePollMs=0."""
     wait_until(lambda: query.status["message"].startswith("Waiting for data"), "the query to be idle", TIMEOUT_S)
 
 
 def failure_of(query: Any) -> str:
-    """What ended the query, once it has."""
+    """The error that ended the query."""
     wait_until(lambda: not query.isActive, "the query to end", TIMEOUT_S)
     return str(query.exception())

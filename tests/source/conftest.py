@@ -14,7 +14,7 @@ from tests.support.processes import Processes
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    """Before any gRPC channel of this process: starting the JVM forks."""
+    """Made before any gRPC channel of this process: starting the JVM forks."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 
@@ -35,7 +35,7 @@ def spark() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def pair(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """A master and its slave, and what tests do with them."""
+    """A master and its slave, with the steps of `Bench`."""
     with Processes(tmp_path_factory.mktemp("pair")) as processes:
         name_server = processes.start_namesrv()
         master, slave = processes.start_pair("broker-a", name_server, autoCreateTopicEnable=True)

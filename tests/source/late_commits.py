@@ -1,6 +1,5 @@
-"""`format("rocketsim-late")`: the source, but what its query commits reaches a broker only after Spark has told the
-reader's process to end.  A commit that is not waited for then is lost for certain, not only now and then.
-"""
+"""`format("rocketsim-late")`: the source, but its commits reach a broker only after Spark has told the reader's
+process to end.  A commit that is not waited for is then always lost, not only sometimes."""
 
 import fcntl
 import threading

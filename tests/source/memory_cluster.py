@@ -1,6 +1,5 @@
-"""The source's seam to the brokers, in memory: it answers truly, or as told.  What Spark's driver and executors are
-tested against.
-"""
+"""The source's interface to the brokers, in memory: correct answers by default, other ones on request.  Tests of
+the code that runs on Spark's driver and executors use it."""
 
 import itertools
 from collections import defaultdict
@@ -36,7 +35,7 @@ def message(
 
 
 class MemoryBroker:
-    """One broker: what it has of each queue, and whom it suggests."""
+    """One broker: what it has of each queue, and which broker it suggests."""
 
     def __init__(self, broker_id: int) -> None:
         self.broker_id = broker_id
@@ -88,7 +87,7 @@ class MemoryBroker:
         return bytes(data)
 
     def check(self, ranges: Sequence[OffsetRange]) -> None:
-        """A real broker's ReadAccess: one topic or queue that is not there, and the whole call is refused."""
+        """As a real broker's ReadAccess: if one topic or queue does not exist, the whole call is refused."""
         for queue, _, _ in ranges:
             if queue in self.end:
                 continue
@@ -146,7 +145,7 @@ class MemoryCluster:
     # --- the seam -----------------------------------------------------------------------------------------------------
 
     def drop(self, queue: MessageQueue, *broker_ids: int) -> None:
-        """The topic is deleted, or has fewer queues now."""
+        """The topic is deleted, or has fewer queues."""
         for broker_id in broker_ids or self.brokers:
             del self.brokers[broker_id].end[queue]
         if not any(queue in broker.end for broker in self.brokers.values()):
@@ -224,7 +223,8 @@ class MemoryCluster:
         frame_bytes: int,
         read_in: ReadIn | None = None,
     ) -> Iterator[PullFrame]:
-        """As the client does it: the broker asked for, else another; a broken one is left at once, where it stood."""
+        """As the client does: the broker that was asked for, else another one; a stream that breaks continues there
+        at the same offset."""
         order = [broker_id, *(other for other in sorted(self.brokers) if other != broker_id)]
         order = [other for other in order if other in self.brokers and (not only_this or other == broker_id)]
         broker = next((self.brokers[other] for other in order if self.brokers[other].up), None)
@@ -247,7 +247,7 @@ class MemoryCluster:
 
 
 def packed(frames: Iterator[PullFrame]) -> Iterator[PullFrame]:
-    """Eight frames as one."""
+    """The records in frames of eight."""
     while together := list(itertools.islice(frames, 8)):
         last = together[-1]
         yield PullFrame(

@@ -40,7 +40,7 @@ def fake() -> Iterator[FakeCluster]:
 
 
 def opened(fake: FakeCluster) -> ClientCluster:
-    """As a fresh worker or a driver that starts anew has it: nothing known yet."""
+    """As in a new worker or a driver that starts: nothing is known yet."""
     return ClientCluster(Cluster(fake.address, timeout_s=1, poll_interval_s=1))
 
 
@@ -50,7 +50,7 @@ def test_a_queue_beyond_the_count_is_gone_and_hides_nobody(fake: FakeCluster) ->
 
 
 def test_a_queue_beyond_the_read_queues_is_gone_too(fake: FakeCluster) -> None:
-    """Its topic has it to write to, and no broker lets anybody read it."""
+    """Its topic has it for writing, and no broker lets a consumer read it."""
     for broker_id in (0, 1):
         fake.brokers["broker-a", broker_id].read_queue_nums = 1
     seen = opened(fake).bounds([Q0, Q1, B])
@@ -62,13 +62,13 @@ def test_a_queue_beyond_the_read_queues_is_gone_too(fake: FakeCluster) -> None:
 
 
 def static(fake: FakeCluster) -> Cluster:
-    """By option `brokers`, without a name server."""
+    """With option `brokers`, without a name server."""
     brokers = {name: dict(members) for name, members in fake.addresses().items()}
     return Connection.of((), brokers, 1000, 1000, {}).open()
 
 
 def test_without_a_name_server_a_lowered_number_of_write_queues_is_heard_of(fake: FakeCluster) -> None:
-    """The others stay to be read."""
+    """The other queues can still be read."""
     with static(fake) as cluster, Producer(cluster=cluster) as producer:
         assert len(producer.publish_queues("T")) == 8
         for broker in fake.brokers.values():
@@ -97,7 +97,7 @@ def test_a_topic_that_the_master_does_not_have_is_gone_and_hides_nobody(fake: Fa
 
 
 def test_it_is_gone_too_when_no_name_server_names_the_topic_any_more(fake: FakeCluster) -> None:
-    """A driver that starts anew after the deletion learns it from the master."""
+    """A driver that starts after the deletion learns it from the master."""
     fake.topics.discard("T")
     fake.brokers["broker-a", 0].missing = {"T"}
     seen = opened(fake).bounds([Q0, OTHER, B])
@@ -180,7 +180,7 @@ def test_one_lost_queue_does_not_end_the_reading_of_others(fake: FakeCluster) ->
 
 @pytest.mark.parametrize("streaming", [True, False])
 def test_that_a_slave_has_no_offset_of_the_group_is_no_start(fake: FakeCluster, streaming: bool) -> None:
-    """Its master may have one, behind which the query must not begin."""
+    """Its master may have one, and the query must not begin behind it."""
     given = {"nameServer": "h:1", "topic": "T", "group": "g", "startingOffsets": "committed,latest"}
     given |= {"commitOffsets": "none"} if streaming else {"startingOffsets": "committed,earliest"}
     options = source_options(given, streaming=streaming)

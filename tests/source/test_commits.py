@@ -170,7 +170,8 @@ def test_a_flush_does_not_wait_for_the_throttle() -> None:
 
 
 def test_an_operators_reset_under_a_running_query(caplog: pytest.LogCaptureFixture) -> None:
-    """docs/spark.md: back, the next commit moves the group forward again; ahead, it stays there and is a conflict."""
+    """docs/spark.md: after a reset to an earlier offset the next commit moves the group forward again; after a
+    reset to a later one it stays there, which is a conflict."""
     cluster = MemoryCluster()
     found = committer(cluster, commitAsync="false")
     found.processed({Q0: 10})
@@ -235,7 +236,7 @@ def test_the_policy_decides_about_unexpected_errors_too(monkeypatch: pytest.Monk
 
 
 def test_closing_waits_for_a_commit_that_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Spark does it when AvailableNow ends: the last offset, and SIGTERM at once."""
+    """When AvailableNow ends, Spark sends the last offset and SIGTERM at once."""
     cluster = MemoryCluster()
     found = committer(cluster)
     commit, entered, waited_for = cluster.commit, threading.Event(), threading.Event()
@@ -256,7 +257,7 @@ def test_closing_waits_for_a_commit_that_is_under_way(monkeypatch: pytest.Monkey
 
 
 def test_closing_in_a_signals_handler_makes_the_interrupted_commit_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With commitAsync=false the main thread commits, and its round does not go on after SIGTERM."""
+    """With commitAsync=false the main thread commits, and does not return to it after SIGTERM."""
     cluster = MemoryCluster()
     found = committer(cluster, commitAsync="false")
     commit, at_the_end = cluster.commit, []
@@ -275,7 +276,7 @@ def test_closing_in_a_signals_handler_makes_the_interrupted_commit_again(monkeyp
 def test_closing_in_a_signals_handler_does_not_wait_for_what_the_interrupted_thread_holds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A lock of the client's (Router) is let go by nobody before the handler has returned."""
+    """A lock of the client's Router is not released before the handler has returned."""
     cluster = MemoryCluster()
     found = committer(cluster, commitAsync="false")
     commit, asking, holders, waits_for_itself, closed = cluster.commit, threading.Lock(), [], [], []

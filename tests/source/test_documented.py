@@ -1,4 +1,4 @@
-"""What docs/spark.md shows runs as it stands there, and the errors and options that it names are the code's."""
+"""The examples in docs/spark.md run unchanged, and the errors and options that it names are the code's."""
 
 import ast
 import re
@@ -37,8 +37,8 @@ def quoted(cell: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def snippets(pair: Bench, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], dict[str, Any]]:
-    """Runs the blocks of a section; each knows what those before it have made, as in a notebook.  Queries that a block
-    starts read all there is before the next one."""
+    """Runs the blocks of a section; each knows the names that those before it have defined, as in a notebook.
+    Queries that a block starts read everything before the next block runs."""
     names: dict[str, Any] = {"spark": pair.spark}
     for number in range(20):
         tags = "alarm" if number % 4 == 0 else "red"
@@ -135,7 +135,7 @@ def test_kafkas_options_are_compared_with_options_that_are_there() -> None:
 
 @pytest.mark.parametrize("name", sorted({name for row in table("From Kafka") for name in quoted(row[0])}))
 def test_an_option_of_kafkas_is_taken_under_its_name_or_refused_by_it(name: str) -> None:
-    """Nothing that a query brings along from Kafka is ignored."""
+    """No option of Kafka's is ignored."""
     value = {"assign": '{"T":{"b":[0]}}', "startingOffsets": "earliest", "endingOffsets": "latest"}.get(name, "1")
     by_timestamp = "ByTimestamp" in name
     if by_timestamp:

@@ -74,7 +74,7 @@ def test_ending_offsets_by_timestamp() -> None:
 
 
 def test_suggest_scope_driver() -> None:
-    """A probe of the master when the batch is planned says whom each queue's task asks first."""
+    """A call to the master when the batch is planned decides which broker each queue's task asks first."""
     cluster = filled(10, 10, broker_ids=(0, 1))
     cluster.brokers[0].suggest = 1
     start, end = StreamOffset({Q0: 0, Q1: 0}), StreamOffset({Q0: 10, Q1: 10})

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 @pytest.fixture(autouse=True)
 def both_up(pair: Bench) -> Any:
-    """Each test may leave brokers dead."""
+    """A test may leave brokers dead."""
     yield
     pair.stop_queries()
     for broker in (pair.master, pair.slave):
@@ -27,7 +27,7 @@ def both_up(pair: Bench) -> Any:
 
 
 def offsets_at(pair: Bench, broker: Any, group: str, topic: str) -> dict[MessageQueue, int]:
-    """What one broker itself has of a group; nothing while a master that is back has not heard of its slave's."""
+    """The group's offsets at one broker; empty while a returning master has not received its slave's."""
     queues = [MessageQueue(topic, "broker-a", queue_id) for queue_id in range(4)]
     try:
         answer = pair.cluster.transport.query_offsets(broker.address, group, queues, False, 3.0)

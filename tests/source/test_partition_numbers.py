@@ -16,7 +16,7 @@ TWINS = "broker-112", "broker-149"
 
 
 def test_a_number_never_changes() -> None:
-    """They are in tables that people keep."""
+    """Users store the numbers in tables."""
     assert partition_number(MessageQueue("T", "broker-a", 0)) == 65_536 * name_number("broker-a")
     assert [name_number(name) for name in ("broker-a", "broker-b")] == [9960, 10861]
     assert partition_number(MessageQueue("T", "broker-a", 7)) - partition_number(MessageQueue("U", "broker-a", 0)) == 7

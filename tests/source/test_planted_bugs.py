@@ -19,7 +19,7 @@ Named = Callable[[FakeCluster, pytest.MonkeyPatch], None]
 
 
 def an_empty_route_is_a_deletion(plant: Plant) -> None:
-    """What no name server has a route for does not exist."""
+    """A topic for which no name server has a route counts as deleted."""
 
     def by_route(self: Router, topic: str, broker_name: str) -> object:
         try:
@@ -31,7 +31,7 @@ def an_empty_route_is_a_deletion(plant: Plant) -> None:
 
 
 def a_slave_s_word_is_believed(plant: Plant) -> None:
-    """That a slave has not heard of a topic is an answer."""
+    """A topic that a slave does not know counts as deleted."""
     cures = dict(retry.CURES)
     cures[TopicNotExist] = retry.Cure(retry.Another.NO, read=False, send=True)
     plant(retry, "CURES", cures)

@@ -84,7 +84,7 @@ def test_min_partitions_splits_the_largest() -> None:
 
 
 def test_rule_1_cuts_as_it_always_did() -> None:
-    """A batch that is repeated after an upgrade is cut by the rule it was planned by: see RULE."""
+    """A batch that is repeated after an upgrade is cut by the rule with which it was planned: see RULE."""
     sizes = [700_000, 130_000, 90_000, 90_000, 10, 0]
     whole = [OffsetRange(MessageQueue("T", f"b{q % 2}", q), 5, 5 + size) for q, size in enumerate(sizes)]
 

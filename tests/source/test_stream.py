@@ -15,9 +15,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 
 def test_an_idle_query_reaches_lag_zero_and_runs_no_empty_batches(pair: Bench, checkpoint: str) -> None:
-    """Spark calls commit(end) one batch late, so that an idle topic never gets there; latestOffset(start) is told
-    every time.  And offsets are compared as text: one unstable key order would run batch after batch.
-    """
+    """Spark calls commit(end) one batch late, so that an idle topic would keep a lag; latestOffset(start) gets
+    every offset.  Offsets are compared as text: with an unstable order of keys batch after batch would run."""
     topic, group = pair.topic(20), pair.name("group")
     query = pair.start(pair.stream(topic, group=group, startingOffsets="earliest"), checkpoint)
     pair.wait_committed(group, topic)
@@ -54,7 +53,7 @@ def test_progress_shows_lag_group_and_route(pair: Bench, checkpoint: str) -> Non
 def test_available_now_commits_its_last_batch(
     pair: Bench, checkpoint: str, commit: str, last_is_committed: bool
 ) -> None:
-    """Spark never calls commit(end) for the last one: only `onCommit` alone shows that."""
+    """Spark never calls commit(end) for the last batch, as `onCommit` alone shows."""
     topic, group = pair.topic(8), pair.name("group")
     stream = pair.stream(
         topic, group=group, startingOffsets="earliest", commitOffsets=commit, commitInitialOffset=False
@@ -93,9 +92,8 @@ def test_once_reads_everything_in_one_batch(pair: Bench, checkpoint: str) -> Non
 def test_a_start_at_latest_loses_nothing_when_the_first_batch_fails(
     pair: Bench, checkpoint: str, trigger: dict[str, Any], failing: int
 ) -> None:
-    """Spark asks a replayed batch 0 for its initial offset again, when `latest` is somewhere else.  The anchor batch
-    has it in the checkpoint before anything is read.
-    """
+    """Spark asks a replayed batch 0 for its initial offset again, when `latest` has moved.  The anchor batch has
+    written it into the checkpoint before anything is read."""
     topic = pair.topic(4)
     stream = pair.stream(topic)
 
@@ -167,7 +165,7 @@ def test_a_query_starts_where_its_group_is_committed(pair: Bench, checkpoint: st
 
 
 def test_a_checkpoint_of_an_older_version_goes_on_without_loss_or_repetition(pair: Bench, tmp_path: Path) -> None:
-    """Its batch 3, from 6 to 9, was planned and not done; one record of each queue was never planned."""
+    """Its batch 3, from 6 to 9, was planned and not finished; one record of each queue was never planned."""
     for queue_id in range(4):
         pair.send("old", [f"{queue_id}-{number}" for number in range(10)], queue_id=queue_id)
     wait_until(lambda: pair.is_known("old"), "the name server to know it", TIMEOUT_S)

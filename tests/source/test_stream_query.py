@@ -91,7 +91,7 @@ def test_once_takes_everything_at_once_and_without_an_anchor() -> None:
 
 
 def test_an_anchored_end_replayed_with_another_start_reads_nothing() -> None:
-    """What Spark does when it replays batch 0 and `latest` has moved on."""
+    """Spark does this when it replays batch 0 and `latest` has moved."""
     found = driver(cluster_with())
     assert found.partitions(StreamOffset({Q0: 7, Q1: 7}), StreamOffset({Q0: 3, Q1: 3}, anchor=True)) == []
 
@@ -107,7 +107,7 @@ def test_a_start_behind_its_end_is_refused_instead_of_planned_as_nothing() -> No
 
 
 def test_a_first_batch_that_is_run_again_reads_no_queue_as_new_whose_start_nobody_says() -> None:
-    """Without an anchor its start is looked up again, when the route may be short of a broker."""
+    """Without an anchor the start is looked up again, when a broker may be missing in the route."""
     end = StreamOffset({Q0: 10, Q1: 10})
     for policy, loss in (({}, DataLossError), ({"dataLossAction": "deleted=skip"}, None)):
         cluster = cluster_with()
@@ -205,7 +205,7 @@ FIRST, SECOND, PROMOTED = LogEpoch(1, 11), LogEpoch(2, 22), LogEpoch(10**12, 33)
 
 
 def read_all(cluster: MemoryCluster, epoch: LogEpoch = FIRST) -> StreamOffset:
-    """Where a query is that has read all there is, as its checkpoint gives it back."""
+    """A query that has read everything, and its offset as the checkpoint returns it."""
     cluster.brokers[0].epoch = epoch
     found = driver(cluster)
     end = next_end(found, next_end(found, found.initial_offset()))
@@ -213,7 +213,7 @@ def read_all(cluster: MemoryCluster, epoch: LogEpoch = FIRST) -> StreamOffset:
 
 
 def with_a_promoted_slave_that_lacked_records() -> tuple[MemoryCluster, StreamOffset]:
-    """Q0 was read up to 10; the slave that was promoted had 6 records of it, and has 50 other ones behind them."""
+    """Q0 was read up to 10; the promoted slave had 6 of these records, and has 50 other ones after them."""
     cluster = cluster_with()
     at = read_all(cluster)
     master = cluster.brokers[0]
@@ -323,8 +323,8 @@ RESTARTED = StreamOffset({Q0: 3, Q1: 4})
 
 
 def test_an_empty_route_is_no_deletion_whatever_the_options_allow() -> None:
-    """The only broker is down and the name server has forgotten it: a driver that starts anew knows the queues from its
-    checkpoint, keeps where they stand, and goes on without a gap or a double."""
+    """The only broker is down and the name server has forgotten it: a driver that starts takes the queues and their
+    offsets from its checkpoint, and continues without a gap or a repetition."""
     cluster = cluster_with()
     cluster.brokers[0].up = False
     cluster.unrouted = {"T"}
@@ -615,7 +615,7 @@ def test_progress_has_lag_group_and_route_from_the_cache() -> None:
 
 
 def cut(found: StreamQuery, start: StreamOffset, end: StreamOffset) -> list[list[OffsetRange]]:
-    """The ranges of each partition, as Spark hands them to tasks."""
+    """The ranges of each partition, as Spark passes them to tasks."""
     return [one.ranges for one in found.partitions(start, end)]  # type: ignore[attr-defined]
 
 

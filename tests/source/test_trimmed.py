@@ -17,7 +17,7 @@ COUNT = 200
 
 @pytest.fixture
 def alone(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """A master with small log files and no slave, which would still have what the master deletes."""
+    """A master with small log files.  A slave would still have what the master deletes."""
     with Processes(tmp_path_factory.mktemp("alone")) as processes:
         name_server = processes.start_namesrv()
         master = processes.start_broker("broker-a", 0, name_server, mappedFileSizeCommitLog=64 << 10)
@@ -26,7 +26,7 @@ def alone(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Benc
 
 
 def trim(bench: Bench, topic: str) -> int:
-    """Let the master's retention delete all it may; the smallest offset that is left of queue 0."""
+    """The master's retention deletes all that it may; returns the smallest offset that is left in queue 0."""
     bench.master.stop()
     bench.master.start(fileReservedTime=0, deleteWhen=EVERY_HOUR)
     wait_until(bench.is_writable, "the master to take writes", TIMEOUT_S)

@@ -43,7 +43,7 @@ def damage(
 
 
 def read(ranges: Sequence[OffsetRange] = (OffsetRange(Q0, 0, 50),), **given: str) -> list[Row]:
-    """(queue, offset, who served it) of every row."""
+    """(queue, offset, broker id that served it) of every row."""
     given = {"nameServer": "h:1", "topic": "T", "checkCrcs": "true", "pullRetryBackoffMs": "1"} | given
     options = source_options(given, streaming=True)
     rows: list[Row] = []
@@ -94,7 +94,7 @@ def test_what_no_broker_has_can_be_left_out_and_is_counted(
 
 
 def test_a_run_of_them_costs_a_few_calls(cluster: MemoryCluster) -> None:
-    """A producer that said compressed and was not, say."""
+    """For example from a producer that marks uncompressed bodies as compressed."""
     damage(cluster, "body", range(50), 0, 1)
     assert read(corrupt="skip") == []
     calls = sum(len(broker.pulls) for broker in cluster.brokers.values())
@@ -142,7 +142,7 @@ def test_master_only_asks_nobody_else(cluster: MemoryCluster) -> None:
 
 @pytest.mark.parametrize("given", [{}, {"subExpression": "A"}, {"columns": "queueOffset,topic,brokerName,queueId"}])
 def test_rows_of_a_frame_that_were_given_on_come_once(cluster: MemoryCluster, given: dict[str, str]) -> None:
-    """Bodies are unpacked a few at a time, so that a frame can end in its middle."""
+    """Bodies are unpacked a few at a time, so that a frame can fail in its middle."""
     cluster.rows = 30
     for broker in cluster.brokers.values():
         for offset in range(50):

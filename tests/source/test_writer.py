@@ -1,4 +1,4 @@
-"""The rows of one task on their way through a producer of the test."""
+"""The rows of one task, written through a producer of the test."""
 
 from concurrent.futures import Future
 from typing import Any
@@ -17,7 +17,7 @@ from rocketsim_source.sink.writer import Sender, SendStuck, SinkPlan
 
 
 class MemoryProducer:
-    """Keeps what it is given; the test says what becomes of it."""
+    """Keeps what it is given; the test decides how each send ends."""
 
     def __init__(self) -> None:
         self.stats = ProducerStats()
@@ -92,7 +92,7 @@ def test_a_frame_that_is_never_answered_fails_the_task_and_says_what_was_waited_
 
 
 def test_as_long_as_others_are_answered_a_frame_is_waited_for() -> None:
-    """A lane of ordered frames may take long for all of them together."""
+    """A lane of ordered frames may take long."""
 
     class Slow(Pending):
         waits = 0

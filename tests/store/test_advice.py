@@ -18,7 +18,7 @@ KEYED = [("KEYS", "k"), ("UNIQ_KEY", "u")]
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A store that was closed cleanly, and a copy of it: the other broker's."""
+    """A store that was closed cleanly, and a copy of it, which stands for the other broker's."""
     store = open_store(tmp_path / "store")
     put(store, "topic", [n % 3 for n in range(COUNT)], [b"x" * 300] * COUNT, properties=KEYED)
     store.tick(NOW)
@@ -148,7 +148,7 @@ def test_a_damaged_queue_is_made_anew_when_its_folder_is_deleted(root: Path, *, 
 
 
 def test_a_queue_that_is_whole_over_a_damaged_log_is_not_to_be_deleted(root: Path) -> None:
-    """Without the queue all of the log has to be read, and the damage in it refuses the start."""
+    """Without the queue a start reads the whole log, and refuses because of the damage in it."""
     store = open_store(root)
     offset = next(one.commit_log_offset for one in records_of(store) if (one.queue_id, one.queue_offset) == (1, 3))
     path, at = log_file(root, offset // LOG_FILE), offset % LOG_FILE

@@ -33,14 +33,14 @@ ROOT = Path("/store")
 
 @pytest.fixture(params=[0, batch.FEW], ids=["columns", "few"], autouse=True, scope="module")
 def most_one_by_one(request):
-    """Everything here twice: with up to so many records one by one."""
+    """Every test runs twice: also with up to so many records one by one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batch, "FEW", request.param)
         yield
 
 
 def place_one_by_one(end: int, file_size: int, sizes: list[int]) -> tuple[list[int], list[tuple[int, int]], int]:
-    """RocketMQ's rule, plainly: a record that leaves no room for a blank behind it goes into the next file."""
+    """RocketMQ's rule: a record that leaves no room for a blank record behind it goes into the next file."""
     offsets, blanks = [], []
     for size in sizes:
         left = file_size - end % file_size

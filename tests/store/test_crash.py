@@ -35,7 +35,7 @@ steps = st.one_of(
 
 
 class Run:
-    """A store on a disk that will lose power, and what is known of it from outside."""
+    """A store on a disk that will lose power, and what its callers know of it."""
 
     def __init__(self, files: MemoryFiles) -> None:
         self.files = files
@@ -75,7 +75,7 @@ class Run:
         self.flushed = len(found)  # it says so: the flushed offset is the end
 
     def fail_sync(self, nth: int, part: float) -> None:
-        """One of the next syncs fails, whatever it is for; some of what it was to write is on disk."""
+        """One of the next syncs fails; a part of the data is on disk."""
         self.files.fail("fdatasync", errno.EIO, nth=nth, part=part)
 
     def put(self, queue_id: int, count: int, size: int) -> None:
@@ -181,7 +181,7 @@ def test_the_log_of_a_killed_process_is_complete():
 
 
 def test_a_disk_that_never_syncs_loses_what_was_not_flushed():
-    """Shows that the test above can fail: without a sync the power takes it."""
+    """Shows that the test above can fail: without a sync a power loss takes the data."""
     disk = MemoryFiles()
     store = open_store(ROOT, disk)
     put(store, "topic", 0, [b"x" * 300] * 8)
@@ -191,9 +191,8 @@ def test_a_disk_that_never_syncs_loses_what_was_not_flushed():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_record_of_a_refused_put_never_comes_alive(seed):
-    """A failed write leaves stale records exactly where the next, shorter append ends; the zeroes must be there
-    first.
-    """
+    """A failed write leaves stale records where the next, shorter append ends; they must be overwritten with zeros
+    first."""
     disk = MemoryFiles()
     store = open_store(ROOT, disk)
     fault = disk.fail("pwrite", errno.EIO, part=1.0, matching="commitlog")
@@ -221,7 +220,8 @@ def test_what_a_recovery_found_is_on_disk_before_it_counts_as_flushed(seed):
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("matching", ["commitlog/", "consumequeue", "index", "queues.json", "flushed"])
 def test_what_a_failed_sync_left_off_the_disk_is_written_again_before_it_counts_as_flushed(matching, seed):
-    """S1: recovery finds it in the page cache, on pages that the kernel calls clean: syncing them writes nothing."""
+    """S1: recovery finds the data in the page cache, on pages that the kernel calls clean: a sync does not write
+    them."""
     disk = MemoryFiles()
     store = open_store(ROOT, disk)
     keyed = [("KEYS", "k"), ("UNIQ_KEY", "u")]
@@ -310,7 +310,7 @@ def test_a_disk_that_fails_again_refuses_the_start_and_names_file_and_offset(cal
 
 
 def test_a_store_of_rocketmqs_counts_as_flushed_up_to_the_file_that_its_checkpoint_names():
-    """It keeps no flushed offset: what it had flushed 3 s before its checkpoint's time is believed, as it does."""
+    """It has no flushed offset: what it had flushed 3 s before its checkpoint's time is trusted, as RocketMQ does."""
     disk = MemoryFiles()
     store = open_store(ROOT, disk)
     for number in range(40):

@@ -1,4 +1,4 @@
-"""What follows from a failed operation of the disk: one table, in the code and in docs/replication.md."""
+"""The consequences of a failed disk operation: one table, in the code and in docs/replication.md."""
 
 import errno
 from collections.abc import Callable

@@ -1,8 +1,8 @@
-"""A store dies in every single call of its disk, by a kill and by power losses, and each of the disks that are left is
-recovered and looked at.
+"""A store dies in every single call of its disk, by a kill and by power losses, and each resulting disk is
+recovered and checked.
 
-The scripts come from seeds.  Nothing is run twice: before each call that changes the disk, the disk as a crash would
-leave it now is copied, and the copies are opened.
+The scripts come from seeds.  Each script runs once: before each call that changes the disk, the disk as a crash
+would leave it is copied, and the copies are opened.
 """
 
 import random
@@ -23,7 +23,7 @@ WEIGHTS = {"append": 9, "flush": 3, "flush_all": 3, "tick": 2, "cut": 2, "restar
 
 
 class Script:
-    """`part` says in which of its calls the store dies: every `PARTS`-th from there on."""
+    """`part`: the first call in which the store dies; then every `PARTS`-th one."""
 
     def __init__(self, seed: int, part: int) -> None:
         self.disk = MemoryFiles()

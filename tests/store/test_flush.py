@@ -74,7 +74,7 @@ def test_a_failed_sync_of_anything_stops_the_store(call, matching, error, caplog
 
 @pytest.mark.parametrize("cut", ["truncate", "start_over"])
 def test_a_failed_sync_in_a_cut_stops_the_store(cut):
-    """Whichever of them fails: what a cut syncs is no safer than what a flush does."""
+    """Any of its syncs: a failed sync of a cut is no safer than one of a flush."""
     failed = 0
     for nth in range(1, 30):
         disk = MemoryFiles()
@@ -105,7 +105,7 @@ def test_a_failed_sync_in_a_cut_stops_the_store(cut):
 
 @pytest.mark.parametrize("matching", ["consumequeue", "commitlog"])
 def test_a_sync_that_found_no_handle_is_tried_again(matching):
-    """Nothing was tried, so nothing is in doubt; and nothing counts as flushed that is not."""
+    """The sync was not tried, so nothing is in doubt, and nothing counts as flushed that is not."""
     disk = MemoryFiles()
     store = open_store(ROOT, disk)
     put(store, "topic", 0, [b"a"])

@@ -30,7 +30,7 @@ def keys(store: MessageStore) -> int:
 
 @pytest.mark.parametrize("room", range(0, 12))
 def test_a_store_reads_ticks_and_flushes_on_a_full_disk(room: int) -> None:
-    """Whatever little room is left, whatever needs some."""
+    """However little room is left."""
     disk = MemoryFiles()
     store = filled(disk)
     disk.make_room(room * PAGE)
@@ -145,7 +145,7 @@ def test_a_cut_on_a_full_disk_happens_or_leaves_what_can_be_cut_again(cut: str, 
 
 @pytest.mark.parametrize("powerless", [False, True])
 def test_a_queue_goes_on_behind_what_a_full_disk_has_deleted(powerless: bool) -> None:
-    """There is no room to note how far the queues are on disk, and their records are gone from the log."""
+    """There is no room to write how far the queues are on disk, and their records are deleted from the log."""
     disk = MemoryFiles()
     store = open_store(ROOT, disk, file_reserved_time_h=1, disk_max_used_space_ratio=1)
     put(store, "old", 0, [b"x"])

@@ -171,8 +171,8 @@ class CountingFiles(MemoryFiles):
 
 
 def file_of_one_key(count: int, *, other_code: int = 5) -> tuple[CountingFiles, IndexFile]:
-    """`count` entries of the hash 4, a second and 100 bytes of log after the other; behind each 10,000th one of
-    another hash."""
+    """`count` entries of hash 4, each a second and 100 bytes of log after the one before; every 10,000th is
+    followed by one of another hash."""
     files = CountingFiles()
     files.make_directory(ROOT)
     file = IndexFile(files, OpenFiles(files), ROOT / "20261120", SLOTS, 2 * count)
@@ -203,8 +203,8 @@ def test_a_time_long_ago_is_found_without_walking_to_it():
 
 
 def test_a_search_goes_on_where_it_stopped_whatever_lies_between():
-    """The chain of a key that many newer messages have, and a hash that is not there for long: what is looked at is
-    bounded each time, and all is found in the end."""
+    """A key with many newer messages in its chain, and a hash that is rare: each search reads a bounded number of
+    entries, and all are found in the end."""
     files, file = file_of_one_key(10**6)
     found, before, questions = [], 2**63 - 1, 0
     while True:

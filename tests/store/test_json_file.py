@@ -46,7 +46,7 @@ def test_the_previous_content_stays_in_the_backup_and_serves_when_the_file_is_da
 
 
 def with_its_directory() -> MemoryFiles:
-    """As a store makes it when it opens."""
+    """As a store creates it when it opens."""
     disk = MemoryFiles()
     disk.make_directory(PATH.parent)
     disk.sync_directory(PATH.parent.parent)
@@ -72,7 +72,7 @@ def test_a_crash_while_saving_leaves_the_old_or_the_new_content(call):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_was_read_after_a_kill_is_not_taken_back_by_a_power_loss(seed):
-    """A killed process renames without syncing the directory; the next one acts on what it reads."""
+    """A killed process may have renamed without syncing the directory; the next one acts on what it reads."""
     disk = with_its_directory()
     JsonFile(PATH, disk).save({"role": "SLAVE"})
 

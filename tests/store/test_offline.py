@@ -238,7 +238,7 @@ def test_what_lies_behind_damage_is_still_dumped(store: Path) -> None:
 
 
 def test_a_magic_in_a_body_is_not_taken_for_a_record(store: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Behind damage, the next record is looked for; a body may well hold a whole record of another log."""
+    """After damage the next record is searched for; a body may contain a whole record of another log."""
     inner = record.encode(Record("t", b"copied from elsewhere", commit_log_offset=77, properties={"TAGS": "a"}))
     first = record.encode(Record("t", inner, queue_offset=0, commit_log_offset=0))
     second = record.encode(Record("t", b"second", queue_offset=1, commit_log_offset=len(first)))

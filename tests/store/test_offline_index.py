@@ -32,7 +32,7 @@ def fill(root: Path, **changes) -> None:
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory) -> Path:
-    """Several index files of 19 entries; four entries a message, so that files part the entries of one record."""
+    """Several index files of 19 entries; four entries a message, so that some records have entries in two files."""
     root = tmp_path_factory.mktemp("filled")
     fill(root)
     return root

@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def store():
-    """Queue 0 has offsets 0 to 9; the log's memory threshold is far away."""
+    """Queue 0 has offsets 0 to 9; all of the log counts as being in memory."""
     store = open_store(ROOT, MemoryFiles(), mapped_file_size_consume_queue=6000)
     put(store, "topic", 0, [b"%d" % number for number in range(10)])
     return store

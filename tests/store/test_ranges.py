@@ -27,7 +27,7 @@ PlainAnswer = tuple[int, Status, int, int]
 def plainly(
     store: MessageStore, wanted: Iterable[Range], max_bytes: int, codes: frozenset[int] | None
 ) -> tuple[list[PlainAnswer], list[Record]]:
-    """A frame, record by record."""
+    """A frame built record by record."""
     answers: list[PlainAnswer] = []
     found: list[Record] = []
     size = 0
@@ -72,7 +72,7 @@ def columns(
 
 @pytest.fixture(params=[1, ranges._FIRST_ENTRIES], ids=["an entry at first", "all entries at once"])
 def first_entries(request, monkeypatch):
-    """With one entry to begin with there are several parts to a frame."""
+    """Starting with one entry, a frame is filled in several parts."""
     monkeypatch.setattr(ranges, "_FIRST_ENTRIES", request.param)
 
 
@@ -93,7 +93,7 @@ def test_a_frame_is_what_one_record_after_the_other_gives(first_entries, message
 
 @pytest.mark.parametrize("queues", [1, 3, 100])
 def test_records_of_neighbours_and_of_many_places_are_the_same_bytes(queues):
-    """Few answers are slices of the log, many are gathered."""
+    """A few slices of the log are returned as they are; many are copied together."""
     store = open_store(ROOT, MemoryFiles(), mapped_file_size_commit_log=1 << 16, mapped_file_size_consume_queue=6000)
     for number in range(300):
         put(store, "topic", number % queues, [b"%d" % number * (number % 50)])

@@ -1,6 +1,7 @@
-"""A table of disasters: what was damaged while the store was closed, and what opening it makes of that.
+"""A table of damage: what was damaged while the store was closed, and the result of opening it.
 
-The store has flushed its first 30 records and not the last 6; its log has several files, its queues and its index, too.
+The store has flushed its first 30 records and not the last 6; its log has several files, and so have its queues and
+its index.
 """
 
 import json
@@ -50,7 +51,7 @@ def put_three(store: MessageStore, number: int) -> None:
 
 
 def abandon(store: MessageStore) -> None:
-    """As SIGKILL: nothing is written any more, the kernel drops lock and handles."""
+    """As SIGKILL: nothing more is written, the kernel releases lock and handles."""
     store._release()
 
 
@@ -59,7 +60,7 @@ def close(root: Path) -> None:
 
 
 def position(root: Path, number: int) -> tuple[Path, int]:
-    """The log file and the place in it of the record with this number."""
+    """The log file of the record with this number, and the position in the file."""
     shutil.copytree(root, root.parent / "copy")
     store = open_store(root.parent / "copy")
     offset = records_of(store)[number].commit_log_offset
@@ -102,9 +103,8 @@ def remove_blank(root: Path) -> None:
 
 
 def stale_records_behind_the_end(root: Path) -> None:
-    """What a smaller append over a failed one would leave if nobody zeroed it: garbage between end and older
-    records.
-    """
+    """What a smaller append after a failed one would leave without zeroing: garbage between the end and older
+    records."""
     path, start = position(root, ALL - 1)
     data = path.read_bytes()
     size = int.from_bytes(data[start : start + 4], "big")
@@ -159,7 +159,7 @@ DISASTERS: list[tuple[str, Callable[[Path], None], int]] = [
 
 
 def summary_of_another_time(root: Path) -> None:
-    """Says that the queue had only its first file, and so it is."""
+    """The summary says that the queue has only its first file, which is true."""
     for path in queue_files(root)[1:]:
         path.unlink()
     summary = root / "rocketsim/queues.json"
@@ -187,7 +187,7 @@ def root(filled, tmp_path):
 
 
 def derived(store: MessageStore) -> dict[str, bytes]:
-    """Queues and index as they are on disk, index files by number: their names are dates."""
+    """Queues and index as they are on disk; index files by number, because their names are dates."""
     store._work_on_index(1 << 30)
     store._index.take_unsynced()
     files = Files()
@@ -197,7 +197,7 @@ def derived(store: MessageStore) -> dict[str, bytes]:
 
 
 def rebuilt(store: MessageStore, directory: Path) -> dict[str, bytes]:
-    """The same of a store that is given this one's log and nothing else."""
+    """Queues and index of a store that is given this store's log and nothing else."""
     other = open_store(directory)
     for part in range(store.min_offset, store.end_offset, 1000):
         other.append_replicated(part, log_bytes(store, part, min(part + 1000, store.end_offset)))
@@ -347,7 +347,7 @@ def test_zeros_in_place_of_the_flushed_offset_of_an_empty_store_mean_that_it_was
 @pytest.mark.parametrize("sizes", [(0, 0), (1500, 0), (0, 700), (1500, 700), (LOG_FILE - 1, 1)], ids=str)
 @pytest.mark.parametrize("zeros", [False, True])
 def test_log_files_that_a_power_loss_left_short_above_the_flushed_offset_are_cut_not_refused(tmp_path, sizes, zeros):
-    """Their names are on disk, their sizes and bytes are not, whichever of them."""
+    """Their names are on disk; sizes and bytes of any of them are not."""
     store = open_store(tmp_path)
     while store.end_offset < LOG_FILE:
         put_three(store, len(bodies(store)))

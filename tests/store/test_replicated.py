@@ -17,7 +17,7 @@ MASTER, SLAVE = Path("/master"), Path("/slave")
 
 @pytest.fixture(params=[0, batch.FEW], ids=["columns", "few"], autouse=True, scope="module")
 def most_one_by_one(request):
-    """Everything here twice: with up to so many records one by one."""
+    """Every test runs twice: also with up to so many records one by one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batch, "FEW", request.param)
         yield

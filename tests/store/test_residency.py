@@ -25,7 +25,7 @@ ROOT = Path("/store")
 
 
 class ColdDisk(MemoryFiles):
-    """Nothing is in memory but the pages that were read, or written, since the last `chill`."""
+    """Only pages that were read or written since the last `chill` are in memory."""
 
     bad: tuple[str, int] | None = None  # what the disk cannot read
 
@@ -66,7 +66,7 @@ class ColdDisk(MemoryFiles):
 
 
 def filled(disk: ColdDisk | None = None) -> tuple[ColdDisk, MessageStore]:
-    """Four queues, some MiB of log in several files; all of it cold, and nothing known of it."""
+    """Four queues and some MiB of log in several files, none of it in memory or known to be."""
     disk = disk or ColdDisk()
     store = open_store(ROOT, disk, mapped_file_size_commit_log=3 << 19)
     for number in range(40):
@@ -78,7 +78,7 @@ def filled(disk: ColdDisk | None = None) -> tuple[ColdDisk, MessageStore]:
 
 
 def looks(store: MessageStore) -> list[object]:
-    """Every kind of read that the loop makes."""
+    """Every kind of read of the event loop."""
 
     def messages() -> object:
         return store.get_message("topic", 1, 3, 20, 1 << 20, None)
@@ -164,7 +164,7 @@ class CountingDisk(ColdDisk):
 
 
 def test_a_search_by_key_continues_after_each_cold_record() -> None:
-    """It does not begin again: twice the records are about twice the reads."""
+    """It does not start over: twice the records are about twice the reads."""
 
     def reads_for(wanted: int) -> int:
         disk = CountingDisk()
@@ -188,7 +188,7 @@ def test_a_search_by_key_continues_after_each_cold_record() -> None:
 def test_a_search_by_key_that_starts_over_pays_once_for_what_it_has_looked_at(
     newest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each entry of the key is on a page of its own, so that the walk starts over at each of them."""
+    """Each entry of the key is on a page of its own, so that the search starts over at each of them."""
     monkeypatch.setattr(key_search, "_BUDGET", 64 * 12)  # each record costs 8, its entry 1, and 1 when it starts over
     disk = ColdDisk()
     store = open_store(ROOT, disk, max_hash_slot_num=10_000, max_index_num=100_000, mapped_file_size_commit_log=1 << 23)
@@ -279,7 +279,7 @@ def test_the_kernel_is_asked_without_waiting(tmp_path: Path) -> None:
 def test_where_the_kernel_cannot_tell_it_is_read_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unsupported: int
 ) -> None:
-    """As on tmpfs: no thread is asked to read what no look will ever find."""
+    """As on tmpfs: no thread reads what the loop would not find in memory afterwards."""
     real = os.preadv
 
     def preadv(handle: int, buffers: Sequence[bytearray | memoryview], offset: int, flags: int = 0) -> int:

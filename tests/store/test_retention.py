@@ -146,7 +146,7 @@ def damage_the_queue(disk: MemoryFiles) -> None:
 def test_the_offsets_of_an_idle_queue_go_on_after_its_messages_have_expired_and_the_broker_was_killed(
     damage: Callable[[MemoryFiles], None], goes_on_at: int, end: str
 ) -> None:
-    """As long as its files or the summary remember them: by its last file's name where nothing else does."""
+    """The summary or the name of its last file keeps them."""
     for seed in range(3):
         disk = MemoryFiles()
         idle_queue(disk)

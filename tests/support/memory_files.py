@@ -253,7 +253,7 @@ class MemoryFiles(Files):
         return reborn
 
     def _look(self, call: str, path: Path) -> None:
-        """A call that changes nothing.  It has no number; a fault can hit it; a test may look when all is over."""
+        """A call that changes nothing.  It has no number; a fault can hit it; tests may call it at the end."""
         for fault in self.faults:
             if fault.hits(call, str(path)):
                 self.unread.append(path)
@@ -520,7 +520,7 @@ class MemoryFiles(Files):
 
 
 def _above(path: Path) -> list[Path]:
-    """The directories that it is in, but for the root of all."""
+    """The directories that it is in, without the root."""
     return list(path.parents)[:-1]
 
 

@@ -477,7 +477,7 @@ def golden(part: str) -> list[str]:
 
 
 def difference(before: Iterable[str], now: Iterable[str]) -> str:
-    """What to tell whoever changed the surface; nothing if it is as it was."""
+    """What to tell the author of a change; empty if the surface is as it was."""
     gone, new = sorted(set(before) - set(now)), sorted(set(now) - set(before))
     told = [f"- {line}" for line in gone] + [f"+ {line}" for line in new]
     if gone:
@@ -491,7 +491,7 @@ def difference(before: Iterable[str], now: Iterable[str]) -> str:
 
 
 def main() -> int:
-    """Adds what is new; takes nothing away."""
+    """Adds what is new; removes nothing."""
     status = 0
     for part in PARTS:
         now = lines_of(part)
