@@ -1,0 +1,111 @@
+"""What becomes of a delivery that was not acknowledged in time: renewed, delivered again, or a dead letter.  Pure.
+
+Names, attempts and back-off are RocketMQ 5's.  A copy says which delivery it settles in a property: the copy and the
+settlement are one record.
+"""
+
+from enum import Enum, auto
+
+from rocketsim_proto.records.record import Record
+
+from broker_service.consumption.state import Due, UnderWay
+from broker_service.consumption.transitions import DeliveryId, Move, Place
+
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+
+RENEWED_FOR_MS = 60_000  # an invisible time that the broker renews
+MAX_RENEWED_MS = 3 * 3600 * 1000  # from the pop on
+# Of the attempt that failed; the last one for all further ones.
+BACKOFF_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+
+PROPERTY_SOURCE = "__SOURCE"  # of a moved message: the delivery it settles
+PROPERTY_FIRST_POP_TIME = "1ST_POP_TIME"
+PROPERTY_ORIGIN_GROUP = "ORIGIN_GROUP"
+PROPERTY_RETRY_TOPIC = "RETRY_TOPIC"
+PROPERTY_DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
+PROPERTY_DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
+
+
+class Fate(Enum):
+    RENEW = auto()
+    RETRY = auto()
+    DEAD_LETTER = auto()
+
+
+def retry_topic(group: str, topic: str) -> str:
+    return f"{RETRY_PREFIX}{group}_{topic}"
+
+
+def dlq_topic(group: str) -> str:
+    return f"{DLQ_PREFIX}{group}"
+
+
+def original_topic(place: Place) -> str:
+    """The topic that the group subscribes to, of a place in it or in its retry topic."""
+    return place.topic.removeprefix(retry_topic(place.group, ""))
+
+
+def max_attempts(retry_max_times: int) -> int:
+    """`retryMaxTimes` N allows N + 1 deliveries."""
+    return max(0, retry_max_times) + 1
+
+
+def backoff_ms(attempt: int) -> int:
+    return 1000 * BACKOFF_S[min(max(attempt, 1), len(BACKOFF_S)) - 1]
+
+
+def fate(delivery: UnderWay, now_ms: int, retry_max_times: int, *, is_connected: bool) -> Fate:
+    """Of a delivery whose deadline has come."""
+    if is_connected and now_ms < delivery.renewed_until_ms:
+        return Fate.RENEW
+    if delivery.counted and delivery.attempt >= max_attempts(retry_max_times):
+        return Fate.DEAD_LETTER
+    return Fate.RETRY
+
+
+def retry_copy(message: Record, due: Due) -> Record:
+    """The message as it is delivered next, from the retry topic."""
+    place, _, delivery = due
+    topic = retry_topic(place.group, original_topic(place))
+    copy = _copy(message, due, topic, delivery.attempt if delivery.counted else delivery.attempt - 1)
+    copy.properties.setdefault(PROPERTY_FIRST_POP_TIME, str(delivery.popped_ms))
+    copy.properties[PROPERTY_ORIGIN_GROUP] = place.group
+    return copy
+
+
+def dead_letter(message: Record, due: Due) -> Record:
+    """The message as it lies in the group's dead letter topic, for nobody unless it is read there."""
+    copy = _copy(message, due, dlq_topic(due.place.group), due.delivery.attempt)
+    copy.properties[PROPERTY_RETRY_TOPIC] = due.place.topic
+    copy.properties[PROPERTY_DLQ_ORIGIN_TOPIC] = original_topic(due.place)
+    copy.properties[PROPERTY_DLQ_ORIGIN_MESSAGE_ID] = message.message_id
+    return copy
+
+
+def _copy(message: Record, due: Due, topic: str, reconsume_times: int) -> Record:
+    place, queue_offset, delivery = due
+    source = f"{delivery.pop:x} {queue_offset} {place.queue_id} {place.group} {place.topic}"
+    return Record(
+        topic=topic,
+        body=message.body,
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        born_timestamp=message.born_timestamp,
+        born_host=message.born_host,
+        reconsume_times=reconsume_times,
+        properties={**message.properties, PROPERTY_SOURCE: source},
+    )
+
+
+def move_of(message: Record) -> Move | None:
+    """Which delivery this record of a retry or dead letter topic settles; None: it is no copy of ours."""
+    parts = message.properties.get(PROPERTY_SOURCE, "").split(" ")
+    if len(parts) != 5:
+        return None
+    try:
+        pop, queue_offset, queue_id = int(parts[0], 16), int(parts[1]), int(parts[2])
+    except ValueError:
+        return None
+    place = Place(parts[3], parts[4], queue_id)
+    return Move(place, DeliveryId(pop, queue_offset), message.topic.startswith(DLQ_PREFIX))

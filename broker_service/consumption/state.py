@@ -1,0 +1,221 @@
+"""State: what each group has taken, settled and has under way.  Pure: a function of the transitions in log order.
+
+Of a queue, everything from `committed` to `next` is either under way or settled, so only what is under way is kept:
+
+    committed = the lowest under way, or next        next = the first that was not taken yet
+        |  under way  . settled .  under way  . . . |
+"""
+
+import heapq
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from broker_service.consumption.transitions import (
+    Deadline,
+    DeliveryId,
+    Drop,
+    Move,
+    Place,
+    Reset,
+    Settle,
+    Take,
+    Transition,
+)
+
+MAX_RECENT = 20_000  # settled deliveries that are remembered, for an ack that is sent again
+_HEAP_SLACK = 1000
+
+
+class UnderWay(NamedTuple):
+    """A delivery that is neither settled nor moved."""
+
+    pop: int
+    attempt: int
+    popped_ms: int
+    deadline_ms: int
+    renewed_until_ms: int
+    counted: bool
+    client_id: str
+
+
+class Due(NamedTuple):
+    place: Place
+    queue_offset: int
+    delivery: UnderWay
+
+
+@dataclass(slots=True)
+class QueueState:
+    next: int
+    under_way: dict[int, UnderWay] = field(default_factory=dict)  # by queue offset
+    _taken: deque[int] = field(default_factory=deque)  # offsets in order; those that are settled go lazily
+
+    @property
+    def committed(self) -> int:
+        while self._taken and self._taken[0] not in self.under_way:
+            self._taken.popleft()
+        return self._taken[0] if self._taken else self.next
+
+    def take(self, queue_offset: int, delivery: UnderWay) -> None:
+        self.under_way[queue_offset] = delivery
+        self._taken.append(queue_offset)
+
+
+class State:
+    """`apply` is total: what does not fit, such as a settlement of what is settled, changes nothing."""
+
+    def __init__(self) -> None:
+        self.queues: dict[Place, QueueState] = {}
+        self.under_way_count = 0
+        self._recent: OrderedDict[DeliveryId, bool] = OrderedDict()  # settled -> whether it became a dead letter
+        self._renewed: dict[str, dict[tuple[Place, int], None]] = {}  # client id -> deliveries renewed for it
+        self._deadlines: list[tuple[int, Place, int, int]] = []  # a heap; what does not hold any more goes lazily
+        self._changed: set[Place] = set()
+
+    # --- asking -----------------------------------------------------------------------------------------------------
+
+    def get(self, place: Place, delivery: DeliveryId) -> UnderWay | None:
+        queue = self.queues.get(place)
+        found = queue.under_way.get(delivery.queue_offset) if queue else None
+        return found if found is not None and found.pop == delivery.pop else None
+
+    def was_settled(self, delivery: DeliveryId) -> bool:
+        """By an ack, not long ago."""
+        return self._recent.get(delivery) is False
+
+    def is_dead_letter(self, delivery: DeliveryId) -> bool:
+        """It was moved to the dead letters, not long ago."""
+        return self._recent.get(delivery) is True
+
+    def keeps(self, group: str, topic: str) -> bool:
+        return any(place.group == group and place.topic == topic for place in self.queues)
+
+    def renewed_for(self, client_id: str) -> list[tuple[Place, DeliveryId]]:
+        return [
+            (place, DeliveryId(self.queues[place].under_way[offset].pop, offset))
+            for place, offset in self._renewed.get(client_id, ())
+        ]
+
+    def next_deadline_ms(self) -> int | None:
+        self._clean_deadlines()
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def due(self, now_ms: int, limit: int) -> list[Due]:
+        """Deliveries whose deadline has come, the oldest first.  They stay due until a transition says otherwise."""
+        found: list[Due] = []
+        entries: list[tuple[int, Place, int, int]] = []
+        while len(found) < limit:
+            self._clean_deadlines()
+            if not self._deadlines or self._deadlines[0][0] > now_ms:
+                break
+            entries.append(heapq.heappop(self._deadlines))
+            _, place, offset, _ = entries[-1]
+            found.append(Due(place, offset, self.queues[place].under_way[offset]))
+        for entry in entries:
+            heapq.heappush(self._deadlines, entry)
+        return found
+
+    def take_changed(self) -> Iterator[tuple[Place, int | None]]:
+        """The places that changed since the last call, each with its committed offset; None: it was forgotten."""
+        changed, self._changed = self._changed, set()
+        for place in changed:
+            queue = self.queues.get(place)
+            yield place, queue.committed if queue is not None else None
+
+    # --- changing ---------------------------------------------------------------------------------------------------
+
+    def apply(self, transition: Transition | Move) -> None:
+        match transition:
+            case Take():
+                self._take(transition)
+            case Settle(place, deliveries):
+                for delivery in deliveries:
+                    self._settle(place, delivery, is_dead_letter=False, is_final=True)
+            case Move(place, delivery, is_dead_letter):
+                self._settle(place, delivery, is_dead_letter=is_dead_letter, is_final=is_dead_letter)
+            case Deadline():
+                self._change(transition)
+            case Reset(place, queue_offset):
+                if place in self.queues:
+                    self._forget([place])
+                    self.queues[place] = QueueState(queue_offset)
+            case Drop(group, topic):
+                self._forget(
+                    [place for place in self.queues if group in ("", place.group) and topic in ("", place.topic)]
+                )
+
+    def _take(self, take: Take) -> None:
+        queue = self.queues.setdefault(take.place, QueueState(take.start))
+        for offset, attempt in zip(take.offsets, take.attempts, strict=True):
+            if offset < queue.next:
+                continue  # taken before
+            times = take.popped_ms, take.deadline_ms, take.renewed_until_ms
+            queue.take(offset, UnderWay(take.pop, attempt, *times, True, take.client_id))
+            self.under_way_count += 1
+            self._watch(take.place, offset)
+        queue.next = max(queue.next, take.next)
+        self._changed.add(take.place)
+
+    def _settle(self, place: Place, delivery: DeliveryId, *, is_dead_letter: bool, is_final: bool) -> None:
+        if (found := self.get(place, delivery)) is None:
+            return
+        self._unwatch(place, delivery.queue_offset, found)
+        del self.queues[place].under_way[delivery.queue_offset]
+        self.under_way_count -= 1
+        self._changed.add(place)
+        if is_final:
+            self._recent[delivery] = is_dead_letter
+            if len(self._recent) > MAX_RECENT:
+                self._recent.popitem(last=False)
+
+    def _change(self, change: Deadline) -> None:
+        for delivery in change.deliveries:
+            if (found := self.get(change.place, delivery)) is None:
+                continue
+            self._unwatch(change.place, delivery.queue_offset, found)
+            self.queues[change.place].under_way[delivery.queue_offset] = found._replace(
+                deadline_ms=change.deadline_ms,
+                counted=change.counted,
+                renewed_until_ms=found.renewed_until_ms if change.renewed else 0,
+            )
+            self._watch(change.place, delivery.queue_offset)
+
+    def _forget(self, places: Iterable[Place]) -> None:
+        for place in places:
+            queue = self.queues.pop(place)
+            for offset, delivery in queue.under_way.items():
+                self._unwatch(place, offset, delivery)
+            self.under_way_count -= len(queue.under_way)
+            self._changed.add(place)
+
+    # --- deadlines --------------------------------------------------------------------------------------------------
+
+    def _watch(self, place: Place, offset: int) -> None:
+        delivery = self.queues[place].under_way[offset]
+        if len(self._deadlines) > 2 * self.under_way_count + _HEAP_SLACK:
+            self._deadlines = [
+                (one.deadline_ms, at, number, one.pop)
+                for at, queue in self.queues.items()
+                for number, one in queue.under_way.items()
+            ]
+            heapq.heapify(self._deadlines)
+        else:
+            heapq.heappush(self._deadlines, (delivery.deadline_ms, place, offset, delivery.pop))
+        if delivery.renewed_until_ms:
+            self._renewed.setdefault(delivery.client_id, {})[place, offset] = None
+
+    def _unwatch(self, place: Place, offset: int, delivery: UnderWay) -> None:
+        """Its deadline stays in the heap, and goes when it comes up."""
+        renewed = self._renewed.get(delivery.client_id)
+        if renewed is not None and renewed.pop((place, offset), True) is None and not renewed:
+            del self._renewed[delivery.client_id]
+
+    def _clean_deadlines(self) -> None:
+        while self._deadlines:
+            deadline_ms, place, offset, pop = self._deadlines[0]
+            found = self.get(place, DeliveryId(pop, offset))
+            if found is not None and found.deadline_ms == deadline_ms:
+                return
+            heapq.heappop(self._deadlines)

@@ -1,0 +1,235 @@
+"""What changes the state of consumption, and its bytes in the log.  Pure.
+
+The body of a record of the topic `rmq_sys_rocketsim_state` is the transitions of one turn of the event loop:
+
+    | version 1 = 1 | kind 1 | fields … | kind 1 | fields … | …
+
+All integers are big-endian; a text is | size 1 | UTF-8 |; a place is | group | topic | queue id 4 |.
+
+| kind       | fields                                                                                              |
+|------------|-----------------------------------------------------------------------------------------------------|
+| 1 POP      | place, delivery id 8, start 8, next 8, popped 8, deadline 8, renewed until 8, client text, count 2, |
+|            | for each message: queue offset 8, attempt 2                                                         |
+| 2 SETTLE   | place, count 2, for each: delivery id 8, queue offset 8                                             |
+| 3 DEADLINE | place, deadline 8, flags 1 (1 counted, 2 still renewed), count 2, for each: delivery id, queue offset |
+| 4 RESET    | place, queue offset 8                                                                               |
+| 5 DROP     | group text, topic text; an empty one stands for all                                                 |
+
+The record's own CRC covers the body.  A `Move` is no transition record: it is in a property of the record that was
+moved, so that copy and settlement are one append.
+"""
+
+from dataclasses import dataclass
+from struct import Struct
+from struct import error as StructError
+from typing import NamedTuple
+
+from broker_service.errors import StoreTooNew
+
+STATE_TOPIC = "rmq_sys_rocketsim_state"
+VERSION = 1
+
+POP, SETTLE, DEADLINE, RESET, DROP = range(1, 6)
+COUNTED, RENEWED = 1, 2
+
+_QUEUE_ID = Struct(">I")
+_POP = Struct(">QQQQQQ")
+_COUNT = Struct(">H")
+_MESSAGE = Struct(">QH")
+_DELIVERY = Struct(">QQ")
+_DEADLINE = Struct(">QB")
+_OFFSET = Struct(">Q")
+_MAX_ATTEMPT = 0xFFFF
+
+
+class Place(NamedTuple):
+    """A queue, as a group reads it."""
+
+    group: str
+    topic: str
+    queue_id: int
+
+
+class DeliveryId(NamedTuple):
+    """One delivery of one message: `pop` is the random number of the pop that took it."""
+
+    pop: int
+    queue_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Take:
+    """The group's next messages of a queue are delivered: `offsets`, each with its attempt.  What else lies between
+    `start` and `next` is passed over.  `renewed_until_ms` is 0 for deliveries that are not renewed."""
+
+    place: Place
+    pop: int
+    start: int
+    next: int
+    offsets: tuple[int, ...] = ()
+    attempts: tuple[int, ...] = ()
+    client_id: str = ""
+    popped_ms: int = 0
+    deadline_ms: int = 0
+    renewed_until_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Done with these deliveries."""
+
+    place: Place
+    deliveries: tuple[DeliveryId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadline:
+    """These deliveries end then.  `renewed`: they are still renewed; a client's own word ends that."""
+
+    place: Place
+    deliveries: tuple[DeliveryId, ...]
+    deadline_ms: int
+    counted: bool = True
+    renewed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """The group goes on at that offset; what it had under way there is forgotten."""
+
+    place: Place
+    queue_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """All of a group, of a topic, or of both together is forgotten; "" stands for all."""
+
+    group: str = ""
+    topic: str = ""
+
+
+Transition = Take | Settle | Deadline | Reset | Drop
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """The message of this delivery was appended again elsewhere, which settles the delivery."""
+
+    place: Place
+    delivery: DeliveryId
+    is_dead_letter: bool
+
+
+def encode(transitions: list[Transition]) -> bytes:
+    return bytes((VERSION,)) + b"".join(map(encoded, transitions))
+
+
+def encoded(transition: Transition) -> bytes:
+    match transition:
+        case Take():
+            head = bytes((POP,)) + _place(transition.place)
+            times = transition.popped_ms, transition.deadline_ms, transition.renewed_until_ms
+            head += _POP.pack(transition.pop, transition.start, transition.next, *times)
+            head += _text(transition.client_id) + _COUNT.pack(len(transition.offsets))
+            pairs = zip(transition.offsets, transition.attempts, strict=True)
+            return head + b"".join(_MESSAGE.pack(offset, min(attempt, _MAX_ATTEMPT)) for offset, attempt in pairs)
+        case Settle(place, deliveries):
+            return bytes((SETTLE,)) + _place(place) + _deliveries(deliveries)
+        case Deadline():
+            flags = COUNTED * transition.counted | RENEWED * transition.renewed
+            head = bytes((DEADLINE,)) + _place(transition.place) + _DEADLINE.pack(transition.deadline_ms, flags)
+            return head + _deliveries(transition.deliveries)
+        case Reset(place, queue_offset):
+            return bytes((RESET,)) + _place(place) + _OFFSET.pack(queue_offset)
+        case Drop(group, topic):
+            return bytes((DROP,)) + _text(group) + _text(topic)
+
+
+def decode(body: bytes) -> list[Transition]:
+    """StoreTooNew for what a newer version has written; ValueError for bytes that nobody has written."""
+    if not body or body[0] != VERSION:
+        raise StoreTooNew(f"transitions of version {body[0] if body else 'none'}; this version knows {VERSION}")
+    reader = _Reader(body)
+    transitions: list[Transition] = []
+    try:
+        while reader.at < len(body):
+            transitions.append(reader.transition())
+    except (StructError, IndexError, UnicodeDecodeError) as error:
+        raise ValueError(f"transitions of {len(body)} bytes are damaged at {reader.at}: {error}") from error
+    return transitions
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.at = 1
+
+    def transition(self) -> Transition:
+        (kind,) = self._take(_BYTE)
+        if kind == DROP:
+            return Drop(self._text(), self._text())
+        if not POP <= kind <= DROP:
+            raise StoreTooNew(f"a transition of kind {kind}; this version knows {POP} to {DROP}")
+        place = Place(self._text(), self._text(), *self._take(_QUEUE_ID))
+        if kind == RESET:
+            return Reset(place, *self._take(_OFFSET))
+        if kind == SETTLE:
+            return Settle(place, self._deliveries())
+        if kind == DEADLINE:
+            deadline_ms, flags = self._take(_DEADLINE)
+            counted, renewed = bool(flags & COUNTED), bool(flags & RENEWED)
+            deliveries = self._deliveries()
+            return Deadline(
+                place=place, deliveries=deliveries, deadline_ms=deadline_ms, counted=counted, renewed=renewed
+            )
+        pop, start, following, popped_ms, deadline_ms, renewed_until_ms = self._take(_POP)
+        client_id = self._text()
+        (count,) = self._take(_COUNT)
+        messages = [self._take(_MESSAGE) for _ in range(count)]
+        return Take(
+            place=place,
+            pop=pop,
+            start=start,
+            next=following,
+            offsets=tuple(offset for offset, _ in messages),
+            attempts=tuple(attempt for _, attempt in messages),
+            client_id=client_id,
+            popped_ms=popped_ms,
+            deadline_ms=deadline_ms,
+            renewed_until_ms=renewed_until_ms,
+        )
+
+    def _take(self, what: Struct) -> tuple[int, ...]:
+        found = what.unpack_from(self._data, self.at)
+        self.at += what.size
+        return found
+
+    def _text(self) -> str:
+        size = self._data[self.at]
+        end = self.at + 1 + size
+        if end > len(self._data):
+            raise IndexError(f"a text of {size} bytes")
+        text = self._data[self.at + 1 : end].decode()
+        self.at = end
+        return text
+
+    def _deliveries(self) -> tuple[DeliveryId, ...]:
+        (count,) = self._take(_COUNT)
+        return tuple(DeliveryId(*self._take(_DELIVERY)) for _ in range(count))
+
+
+_BYTE = Struct(">B")
+
+
+def _place(place: Place) -> bytes:
+    return _text(place.group) + _text(place.topic) + _QUEUE_ID.pack(place.queue_id)
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return bytes((len(data),)) + data
+
+
+def _deliveries(deliveries: tuple[DeliveryId, ...]) -> bytes:
+    return _COUNT.pack(len(deliveries)) + b"".join(_DELIVERY.pack(*delivery) for delivery in deliveries)

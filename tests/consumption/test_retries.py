@@ -1,0 +1,101 @@
+"""What becomes of a delivery that nobody acknowledged, and receipt handles."""
+
+import base64
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rocketsim_proto.records.record import Record
+
+from broker_service.consumption import receipt_handle, retries
+from broker_service.consumption.receipt_handle import ReceiptHandle
+from broker_service.consumption.retries import Fate
+from broker_service.consumption.state import Due, UnderWay
+from broker_service.consumption.transitions import DeliveryId, Move, Place
+
+PLACE = Place("g", "my_t", 3)
+RETRIED = Place("g", "%RETRY%g_my_t", 0)
+DELIVERY = UnderWay(0xABC, 1, 5_000, 10_000, 0, True, "client")
+MESSAGE = Record("my_t", b"body", properties={"UNIQ_KEY": "id", "TAGS": "a"}, reconsume_times=0, born_timestamp=7)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "counted", "renewed_until_ms", "is_connected", "expected"),
+    [
+        (1, True, 0, False, Fate.RETRY),
+        (2, True, 0, False, Fate.RETRY),
+        (3, True, 0, False, Fate.DEAD_LETTER),  # retryMaxTimes 2: three deliveries
+        (3, False, 0, False, Fate.RETRY),
+        (3, True, 10_001, True, Fate.RENEW),
+        (1, True, 10_001, False, Fate.RETRY),
+        (1, True, 10_000, True, Fate.RETRY),  # renewed for long enough
+        (1, True, 0, True, Fate.RETRY),
+    ],
+)
+def test_fate(attempt: int, counted: bool, renewed_until_ms: int, is_connected: bool, expected: Fate) -> None:
+    delivery = DELIVERY._replace(attempt=attempt, counted=counted, renewed_until_ms=renewed_until_ms)
+    assert retries.fate(delivery, 10_000, 2, is_connected=is_connected) is expected
+
+
+def test_no_retries_are_one_delivery() -> None:
+    assert [retries.max_attempts(times) for times in (-1, 0, 1, 16)] == [1, 1, 2, 17]
+
+
+def test_back_off_is_rocketmqs_schedule() -> None:
+    assert [retries.backoff_ms(attempt) for attempt in (0, 1, 2, 18, 19, 60_000)] == [
+        *(1000, 1000, 5000, 7_200_000, 7_200_000, 7_200_000)
+    ]
+
+
+def test_a_retried_message_says_which_delivery_it_settles_and_counts_the_attempt() -> None:
+    copy = retries.retry_copy(MESSAGE, Due(PLACE, 42, DELIVERY))
+    assert (copy.topic, copy.queue_id, copy.reconsume_times) == ("%RETRY%g_my_t", 0, 1)
+    assert (copy.body, copy.born_timestamp, copy.properties["UNIQ_KEY"], copy.properties["TAGS"]) == (
+        *(b"body", 7, "id", "a"),
+    )
+    assert (copy.properties["ORIGIN_GROUP"], copy.properties["1ST_POP_TIME"]) == ("g", "5000")
+    assert retries.move_of(copy) == Move(PLACE, DeliveryId(0xABC, 42), is_dead_letter=False)
+    again = retries.retry_copy(copy, Due(RETRIED, 7, DELIVERY._replace(attempt=2, popped_ms=9_000)))
+    assert (again.topic, again.reconsume_times, again.properties["1ST_POP_TIME"]) == ("%RETRY%g_my_t", 2, "5000")
+    assert retries.move_of(again) == Move(RETRIED, DeliveryId(0xABC, 7), is_dead_letter=False)
+
+
+def test_what_is_given_back_counts_no_attempt() -> None:
+    due = Due(RETRIED, 7, DELIVERY._replace(attempt=2, counted=False))
+    assert retries.retry_copy(MESSAGE, due).reconsume_times == 1
+
+
+def test_a_dead_letter_names_where_it_comes_from() -> None:
+    copy = retries.dead_letter(replace(MESSAGE, reconsume_times=2), Due(RETRIED, 7, DELIVERY._replace(attempt=3)))
+    assert (copy.topic, copy.queue_id, copy.reconsume_times) == ("%DLQ%g", 0, 3)
+    assert copy.properties["RETRY_TOPIC"] == "%RETRY%g_my_t"
+    assert (copy.properties["DLQ_ORIGIN_TOPIC"], copy.properties["DLQ_ORIGIN_MESSAGE_ID"]) == ("my_t", "id")
+    assert retries.move_of(copy) == Move(RETRIED, DeliveryId(0xABC, 7), is_dead_letter=True)
+
+
+@pytest.mark.parametrize("source", [None, "", "1 2 3", "x 1 2 g t", "1 2 3 g t u"])
+def test_other_records_of_such_topics_settle_nothing(source: str | None) -> None:
+    properties = {} if source is None else {"__SOURCE": source}
+    assert retries.move_of(Record("%RETRY%g_t", b"", properties=properties)) is None
+
+
+numbers = st.integers(0, 2**64 - 1)
+
+
+@given(st.booleans(), st.integers(0, 2**32 - 1), numbers, numbers)
+def test_a_handle_is_read_as_it_was_given(is_retry: bool, queue_id: int, pop: int, queue_offset: int) -> None:
+    handle = ReceiptHandle(is_retry, queue_id, DeliveryId(pop, queue_offset))
+    text = receipt_handle.encode(handle)
+    assert receipt_handle.decode(text) == handle
+    assert receipt_handle.decode(text[:-4]) is None
+
+
+@given(st.text())
+def test_what_is_no_handle_is_none(text: str) -> None:
+    assert receipt_handle.decode(text) is None
+
+
+@pytest.mark.parametrize("data", [b"\2" + bytes(21), b"\1\2" + bytes(20), bytes(22)])
+def test_handles_of_other_versions_are_none(data: bytes) -> None:
+    assert receipt_handle.decode(base64.urlsafe_b64encode(data).decode()) is None
