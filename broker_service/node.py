@@ -40,6 +40,7 @@ from broker_service.broker.reads.queue_lookup import QueueLookup
 from broker_service.broker.servicer import BrokerServicer, add_to_server
 from broker_service.broker.store_settings import store_config
 from broker_service.config import BrokerConfig
+from broker_service.consumption.consumption import Consumption
 from broker_service.errors import ConfigError
 from broker_service.machine import Machine
 from broker_service.model import BrokerRole
@@ -207,6 +208,9 @@ class BrokerNode:
             now_ms=self.machine.now_ms,
         )
         self.schedule = ScheduleService(self.broker, self._delay_file, self._position_file)
+        access = ReadAccess(self.broker, Commits(self.broker))
+        self.consumption = Consumption(self.broker, access, self.machine.chance)
+        self.consumption.reload()
         self.metadata = MetadataExchange(
             self.broker, delays=self.schedule.position, take_delays=self.schedule.take_masters_position
         )
@@ -220,7 +224,14 @@ class BrokerNode:
             self.v2_port.notify()
 
         link = ReplicationLink(
-            self.broker, self.metadata, self.schedule, self._role_file, notify, lambda: self.leadership
+            self.broker,
+            self.metadata,
+            self.schedule,
+            self._role_file,
+            notify,
+            lambda: self.leadership,
+            catch_up=self.consumption.catch_up,
+            reload=self.consumption.reload,
         )
         identity = Identity(
             cluster_name=config.broker_cluster_name,
@@ -365,6 +376,7 @@ class BrokerNode:
         await self.health.enter_graceful_shutdown()
         await self.registration.unregister()
         self.broker.long_polling.close()
+        self.consumption.close()
         stopping = asyncio.gather(self.server.stop(GRACE_S), self.v2_port.close(GRACE_S))
         try:
             async with asyncio.timeout(DRAIN_S):
@@ -423,6 +435,7 @@ class BrokerNode:
     def _opened(self) -> None:
         self.v2_port.notify()
         self.tasks.own("schedule", self.schedule.run())
+        self.tasks.own("consumption", self.consumption.run())
         self.registration.notify()
 
     def _identify(self, config: BrokerConfig) -> None:

@@ -157,6 +157,8 @@ class Operations:
             keeps = previous != NO_OFFSET and wanted > previous and not force
             resets.append(Reset(queue_id, previous if keeps else wanted, previous))
         moved = {reset.queue_id: reset.offset for reset in resets if reset.offset != reset.previous}
+        for listener in broker.offsets_reset:
+            listener(group, topic_name, {reset.queue_id: reset.offset for reset in resets})
         broker.offsets.reset(group, topic_name, moved)
         logger.info("offsets of group %s on topic %s reset to time %d: %s", group, topic_name, timestamp, moved)
         return resets

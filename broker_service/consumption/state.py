@@ -89,9 +89,6 @@ class State:
         """It was moved to the dead letters, not long ago."""
         return self._recent.get(delivery) is True
 
-    def keeps(self, group: str, topic: str) -> bool:
-        return any(place.group == group and place.topic == topic for place in self.queues)
-
     def renewed_for(self, client_id: str) -> list[tuple[Place, DeliveryId]]:
         return [
             (place, DeliveryId(self.queues[place].under_way[offset].pop, offset))

@@ -5,7 +5,7 @@ clock in the store: `now_ms` is an argument, milliseconds since 1970.  `writer.p
 `pull.py` and `ranges.py` read, `recovery.py` starts, `key_search.py` searches.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from broker_service.store.commit_log import CommitLog, file_name
 from broker_service.store.config import StoreConfig
 from broker_service.store.directory_lock import DirectoryLock
 from broker_service.store.disk import Disk
+from broker_service.store.dispatch import QueueExtent
 from broker_service.store.durability import Durability, ThoroughFlush
 from broker_service.store.files import NO_ROOM, Files, open_file_limit, refusal
 from broker_service.store.flushed_offset import Flushed
@@ -159,6 +160,12 @@ class MessageStore:
         self._lock.release()
 
     # --- where it stands ------------------------------------------------------------------------------------------
+
+    @property
+    def dispatched(self) -> list[Callable[[Sequence[QueueExtent]], None]]:
+        """Called with the queue entries of everything that is appended, here or by replication; not of what recovery
+        finds."""
+        return self._writer.dispatched
 
     @property
     def min_offset(self) -> int:

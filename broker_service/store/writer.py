@@ -19,6 +19,7 @@ from broker_service.store.commit_log import CommitLog
 from broker_service.store.config import StoreConfig
 from broker_service.store.consume_queue import ConsumeQueue
 from broker_service.store.disk import Disk
+from broker_service.store.dispatch import QueueExtent
 from broker_service.store.durability import Durability
 from broker_service.store.files import Buffer, refusal
 from broker_service.store.log_scanner import Stop, walk
@@ -50,6 +51,7 @@ class Writer:
         self._queues = queues
         self._durability = durability
         self._on_appended = on_appended
+        self.dispatched: list[Callable[[Sequence[QueueExtent]], None]] = []  # hear of queue entries once they count
         self._room_needed = 0
 
     def append(self, batch: Batch, topic: str, now_ms: int, store_host: bytes) -> Appended:
@@ -157,6 +159,8 @@ class Writer:
         self._log.end_offset = end
         for offset, batch in batches:
             self._on_appended(offset, batch)
+        for listener in self.dispatched:
+            listener(extents)
 
     def probe(self) -> None:
         """Checks whether writes are possible again after a failed one."""

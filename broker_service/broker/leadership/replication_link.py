@@ -23,7 +23,8 @@ NOTIFY_EVERY_S = 0.002
 
 
 class ReplicationLink:
-    """`notify` tells Leadership that a fact has changed; `leadership` answers for a slave."""
+    """`notify` tells Leadership that a fact has changed; `leadership` answers for a slave; `catch_up` and `reload`
+    bring what is derived from the log up to its end, from where it was and from the beginning."""
 
     def __init__(
         self,
@@ -33,6 +34,9 @@ class ReplicationLink:
         role_file: RoleFile,
         notify: Callable[[], None],
         leadership: Callable[[], Leadership],
+        *,
+        catch_up: Callable[[], None],
+        reload: Callable[[], None],
     ) -> None:
         self._broker = broker
         self._metadata = metadata
@@ -40,6 +44,8 @@ class ReplicationLink:
         self._role_file = role_file
         self._notify = notify
         self._leadership = leadership
+        self._catch_up = catch_up
+        self._reload = reload
         self._notifying: asyncio.TimerHandle | None = None
 
     # --- a master's -------------------------------------------------------------------------------------------------
@@ -101,6 +107,7 @@ class ReplicationLink:
 
     def replicated(self, visible_offset: int) -> None:
         """Records up to here are stored as safely as the master asks."""
+        self._catch_up()
         self._broker.visibility.changed(visible_offset)
         if self._notifying is None:
             self._notifying = asyncio.get_running_loop().call_later(NOTIFY_EVERY_S, self._notify_readers)
@@ -111,6 +118,7 @@ class ReplicationLink:
     def log_cut(self, cut: Cut) -> None:
         self._broker.visibility.changed(cut.end_offset)
         self._schedule.log_cut(cut.end_offset)
+        self._reload()
         if cut.kept_in is None:
             return  # The master has all that was here, and so the commits are true; they are to be handed back.
         self._clamp_offsets(self._broker.store.queue_end)

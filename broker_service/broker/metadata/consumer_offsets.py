@@ -46,6 +46,8 @@ class ConsumerOffsetTable:
         self.unshared: set[Place] = set()  # here, and not yet seen at the master
         self._foreign: set[Place] = set()  # of generations raised in another history than the master's
         self._news = False  # committed here since `take_news`
+        self.kept: set[tuple[str, str]] = set()  # group, topic: what the broker keeps itself; clients do not commit it
+        self._kept_moved = False  # since the last compaction
         self.changed: list[Callable[[Change], None]] = []
         self._load()
 
@@ -111,6 +113,19 @@ class ConsumerOffsetTable:
         self.unshared.update((group, topic, queue_id) for queue_id in risen)
         self._news |= bool(risen)
         return standing
+
+    def keep(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Show how far the broker's own consumption is settled.  Neither journaled nor told to slaves: the log has it,
+        here and there."""
+        self.kept.add((group, topic))
+        current = self.get(group, topic, queue_id)
+        if offset > current.offset:
+            self._table.setdefault((group, topic), {})[queue_id] = current.at(offset)
+            self._kept_moved = True
+
+    def release(self, group: str, topic: str) -> None:
+        """The broker keeps nothing of it any more; what stands, stands."""
+        self.kept.discard((group, topic))
 
     def reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
         """Move the offsets there, back or forth: a new generation of each, which belongs to the log as it is now."""
@@ -198,9 +213,10 @@ class ConsumerOffsetTable:
 
     def compaction(self, now_ms: int) -> "Compaction | None":
         """The writing of both files, to be run on any thread; None when nothing has changed since the last one."""
-        if self._journal.is_empty:
+        if self._journal.is_empty and not self._kept_moved:
             return None
         number = self._journal.rotate()
+        self._kept_moved = False
         self._version = self._version.next(now_ms)
         offsets: dict[str, dict[str, int]] = {}
         generations: dict[str, dict[str, list[int]]] = {}

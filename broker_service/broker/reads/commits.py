@@ -65,6 +65,11 @@ class Commits:
         self.group(group)
         for entry in entries:
             self._check(entry)
+            if (group, entry.topic) in self._broker.offsets.kept:
+                raise InvalidParameter(
+                    f"the broker keeps the offsets of group {group} for topic {entry.topic}, which pops and "
+                    "acknowledges its messages; move them with `rocketsim admin resetOffsetByTime`"
+                )
         by_topic: dict[str, dict[int, int]] = {}
         for entry in entries:
             queues = by_topic.setdefault(entry.topic, {})

@@ -16,6 +16,15 @@ def tags_codes_of(sub_expression: str, expression_type: str = "TAG") -> frozense
 
     The consumer compares the tags themselves once more: different tags may have one hash.
     """
+    return codes_of(tags_of(sub_expression, expression_type))
+
+
+def codes_of(tags: frozenset[str] | None) -> frozenset[int] | None:
+    return None if tags is None else frozenset(map(tags_code, tags))
+
+
+def tags_of(sub_expression: str, expression_type: str = "TAG") -> frozenset[str] | None:
+    """The tags that are wanted; None for all messages."""
     if expression_type not in ("", "TAG"):
         raise FilterNotSupported(f"this broker does not filter by {expression_type}; use expression type TAG")
     if sub_expression.strip() in ("", "*"):
@@ -25,4 +34,4 @@ def tags_codes_of(sub_expression: str, expression_type: str = "TAG") -> frozense
         raise SubscriptionParseFailed(f"subscription {sub_expression!r} names no tag; write TagA || TagB, or *")
     if "*" in tags:
         raise SubscriptionParseFailed(f"subscription {sub_expression!r}: * stands alone")
-    return frozenset(map(tags_code, tags))
+    return frozenset(tags)

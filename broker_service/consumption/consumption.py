@@ -1,0 +1,623 @@
+"""Consumption: pop, ack and their relatives on a master; on a slave, the state for the day that it is promoted.
+
+What changes the state is a transition.  Those of one turn of the event loop are appended as one record at its end,
+and applied from the log, as a slave does.  So the state is never ahead of the log; what a pop of this turn has taken
+already is in `_taken`.  A message that moves (to the retry topic, to the dead letters) settles its delivery by its own
+record; what is pending is appended before it, so that an ack that was accepted comes first.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from rocketsim_proto.records import record
+from rocketsim_proto.records.record import PROPERTY_TAGS, Record, RecordError
+
+from broker_service import cold_reads
+from broker_service.broker.core.broker import Broker
+from broker_service.broker.core.mastership import Standing
+from broker_service.broker.metadata.groups import SubscriptionGroup
+from broker_service.broker.metadata.names import MAX_TOPIC_LENGTH
+from broker_service.broker.metadata.topics import TopicConfig
+from broker_service.broker.reads.access import ReadAccess
+from broker_service.broker.reads.subscription import codes_of, tags_of
+from broker_service.consumption import receipt_handle, retries, transitions
+from broker_service.consumption.model import (
+    MAX_MESSAGES,
+    Changed,
+    ChangeInvisible,
+    Delivery,
+    HandleStatus,
+    Pop,
+    Popped,
+    PopStatus,
+    Settled,
+)
+from broker_service.consumption.polls import Polls
+from broker_service.consumption.receipt_handle import ReceiptHandle
+from broker_service.consumption.retries import Fate, retry_topic
+from broker_service.consumption.state import Due, State
+from broker_service.consumption.state_log import StateLog
+from broker_service.consumption.transitions import (
+    STATE_TOPIC,
+    Deadline,
+    DeliveryId,
+    Drop,
+    Place,
+    Reset,
+    Settle,
+    Take,
+    Transition,
+)
+from broker_service.errors import (
+    InvalidParameter,
+    MessageIllegal,
+    ReadFailed,
+    RocketSimError,
+    ServiceNotAvailable,
+    StoreCorrupt,
+    SystemBusy,
+)
+from broker_service.model import PutStatus
+from broker_service.store.pull import GetMessageResult
+
+logger = logging.getLogger(__name__)
+
+MAX_UNDER_WAY = 500_000  # deliveries: some 400 bytes each
+MAX_POP_BYTES = 4 << 20
+MAX_INVISIBLE_MS = 12 * 3600 * 1000
+MAX_CLIENT_ID = 255  # bytes
+RETRY_FIRST = 0.2  # of the pops look at the retry topic first, as RocketMQ's do
+
+_LOOKED_AT = 8_000  # entries of a queue that one look passes over when the filter excludes them
+_BODY = 16 << 10  # of a record of transitions; more of them are several records
+_DELIVERIES_A_TRANSITION = 10_000
+_EXPIRED_AT_A_TIME = 64
+_LONGEST_SLEEP_S = 1.0  # the clock of the day may jump
+_AFTER_TROUBLE_S = 10.0
+_DEFERRED_MS = 10_000  # a message that cannot be moved now
+_RECONNECT_S = 30.0  # in which clients find a new master, and their deliveries are renewed
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """A record in a queue, found for a pop."""
+
+    record: bytes
+    queue_offset: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a look found in a queue from `start` to `next`; there is more if `is_cut`."""
+
+    place: Place
+    is_retry: bool
+    start: int
+    next: int
+    messages: tuple[_Message, ...]
+    is_cut: bool
+
+
+class Consumption:
+    """`is_connected` says whether a client is there, by its id; deliveries with `auto_renew` are renewed meanwhile."""
+
+    def __init__(self, broker: Broker, access: ReadAccess, chance: random.Random) -> None:
+        self.is_connected: Callable[[str], bool] = lambda client_id: False
+        self._broker = broker
+        self._access = access
+        self._chance = chance
+        self._log = StateLog(broker.store)
+        self._polls = Polls(broker.config.max_long_polls)
+        self._pending: list[Transition] = []
+        self._appended: asyncio.Future[int] | None = None  # the log's end behind what is pending
+        self._taken: dict[Place, int] = {}  # next offsets that pending transitions say
+        self._sooner = asyncio.Event()  # a deadline before the one that is waited for
+        self._wakes_at_ms = 0
+        self._grace_until = 0.0
+        self._drops_due = True  # something may have been deleted without the state's knowing
+        broker.visibility.arrived.append(self._polls.arrived)
+        broker.topics.changed.append(self._topic_changed)
+        broker.groups.changed.append(self._group_changed)
+        broker.offsets_reset.append(self._reset)
+
+    @property
+    def state(self) -> State:
+        return self._log.state
+
+    # --- the log ----------------------------------------------------------------------------------------------------
+
+    def reload(self) -> None:
+        """The state from the log's beginning; at a start, and after the log was cut."""
+        for group, topic in list(self._broker.offsets.kept):
+            self._broker.offsets.release(group, topic)
+        self._log.reload()
+        self._show_offsets()
+
+    def catch_up(self) -> None:
+        """The state as of the log's end."""
+        self._log.catch_up()
+        self._show_offsets()
+
+    def _show_offsets(self) -> None:
+        offsets = self._broker.offsets
+        for place, committed in self.state.take_changed():
+            if committed is None:
+                offsets.release(place.group, place.topic)
+            else:
+                offsets.keep(*place, committed)
+
+    def _submit(self, *changes: Transition) -> asyncio.Future[int]:
+        """To be appended at the end of this turn; the log's end then, or why it was refused."""
+        loop = asyncio.get_running_loop()
+        if self._appended is None:
+            self._appended = loop.create_future()
+            self._appended.add_done_callback(lambda appended: appended.cancelled() or appended.exception())
+            loop.call_soon(self._flush)
+        self._pending += changes
+        return self._appended
+
+    def _flush(self) -> None:
+        """Append what is pending now."""
+        changes, self._pending = self._pending, []
+        appended, self._appended = self._appended, None
+        self._taken.clear()
+        if appended is None:
+            return
+        try:
+            self._broker.check_writable()
+            for body in _bodies(changes):
+                end = self._append(Record(STATE_TOPIC, body))
+        except BaseException as error:
+            appended.set_exception(error)
+            if not isinstance(error, RocketSimError):
+                raise
+        else:
+            appended.set_result(end)
+
+    def _append(self, message: Record) -> int:
+        broker = self._broker
+        end = broker.store.append_one(message, broker.now_ms(), broker.store_host).end_offset
+        broker.appended([(message.topic, message.queue_id)], end)
+        self.catch_up()
+        deadline_ms = self.state.next_deadline_ms()
+        if deadline_ms is not None and deadline_ms < self._wakes_at_ms:
+            self._sooner.set()
+        return end
+
+    async def _stored(self, appended: asyncio.Future[int], timeout_s: float) -> PutStatus:
+        """Once it is appended, and as safe as the mode promises."""
+        end = await asyncio.shield(appended)
+        return await self._broker.acknowledgements.wait(end, timeout_s)
+
+    # --- pop --------------------------------------------------------------------------------------------------------
+
+    async def pop(self, pop: Pop) -> Popped:
+        tags = tags_of(pop.sub_expression, pop.expression_type)
+        if len(pop.client_id.encode()) > MAX_CLIENT_ID:
+            raise InvalidParameter(f"client id {pop.client_id[:40]!r}… is longer than {MAX_CLIENT_ID} bytes")
+        until = self._broker.clock() + pop.poll_s
+        status = PopStatus.NO_MESSAGE
+        while True:
+            found = await cold_reads.read(self._broker.store, lambda: self._look(pop, tags))
+            # Nothing is awaited between the look and what follows of it.
+            if any(one.messages for one in found):
+                return await self._deliver(pop, found)
+            if found:
+                status = PopStatus.NO_MATCH
+                self._submit(*(self._taking(pop, one) for one in found))
+            if any(one.is_cut for one in found):
+                await asyncio.sleep(0)
+            elif not await self._polls.wait(pop.group, pop.topic, until - self._broker.clock()):
+                return Popped(status=status, popped_ms=self._broker.now_ms())
+
+    def _look(self, pop: Pop, tags: frozenset[str] | None) -> list[_Found]:
+        """What there is for this pop now, or is passed over by its filter.  Raises where it is refused."""
+        broker = self._broker
+        broker.check_writable()
+        group = self._group(pop)
+        topic = broker.topics.readable(pop.topic, broker.config.broker_permission)
+        broker.acknowledgements.check_room()
+        if self.state.under_way_count >= MAX_UNDER_WAY:
+            raise SystemBusy(f"{MAX_UNDER_WAY} messages are delivered and not acknowledged; pop again in a moment")
+        room, room_bytes = min(pop.max_messages, MAX_MESSAGES), MAX_POP_BYTES
+        found = []
+        for place, is_retry in self._places(group, topic):
+            if room <= 0 or room_bytes <= 0:
+                break
+            one = self._look_at(place, is_retry, room, room_bytes, tags)
+            if one is not None:
+                found.append(one)
+                room -= len(one.messages)
+                room_bytes -= sum(len(message.record) for message in one.messages)
+        return found
+
+    def _group(self, pop: Pop) -> SubscriptionGroup:
+        group = self._access.group(pop.group)
+        if group.consume_message_orderly:
+            raise InvalidParameter(
+                f"consumer group {pop.group} consumes in order (consumeMessageOrderly), which pop does not do yet"
+            )
+        longest = MAX_TOPIC_LENGTH
+        if len(retry_topic(pop.group, pop.topic)) > longest:
+            raise InvalidParameter(
+                f"group {pop.group} and topic {pop.topic}: the name of their retry topic, "
+                f"{retry_topic(pop.group, pop.topic)}, is longer than {longest} characters; shorten one of them"
+            )
+        return group
+
+    def _places(self, group: SubscriptionGroup, topic: TopicConfig) -> list[tuple[Place, bool]]:
+        """In which order a pop looks at the queues: from a random one on, the retry topic's last or first."""
+        count = topic.read_queue_nums
+        first = self._chance.randrange(count)
+        places = [(Place(group.name, topic.name, (first + number) % count), False) for number in range(count)]
+        retry = Place(group.name, retry_topic(group.name, topic.name), 0), True
+        return [retry, *places] if self._chance.random() < RETRY_FIRST else [*places, retry]
+
+    def _look_at(
+        self, place: Place, is_retry: bool, room: int, room_bytes: int, tags: frozenset[str] | None
+    ) -> _Found | None:
+        first, end = self._broker.store.queue_bounds(place.topic, place.queue_id)
+        start = at = max(self._next(place, first), first)
+        codes = codes_of(tags)
+        messages: tuple[_Message, ...] = ()
+        while at < end and at - start < _LOOKED_AT and not messages:
+            read = self._broker.store.get_message(
+                place.topic, place.queue_id, at, room, room_bytes, None if is_retry else codes
+            )
+            if read.next_begin_offset <= at:
+                raise StoreCorrupt(
+                    f"queue {place.queue_id} of {place.topic} cannot be read at {at}: run `rocketsim store verify`"
+                )
+            at = read.next_begin_offset
+            messages = tuple(_messages(read, is_retry, tags))
+        if at == start:
+            return None
+        return _Found(place, is_retry, start, at, messages, is_cut=at < end)
+
+    def _next(self, place: Place, first: int) -> int:
+        """The group's next message: what it has taken, else what it committed as a client, else the first there is."""
+        if (taken := self._taken.get(place)) is not None:
+            return taken
+        if (queue := self.state.queues.get(place)) is not None:
+            return queue.next
+        committed = self._broker.offsets.get(*place).offset
+        return committed if committed >= 0 else first
+
+    def _taking(self, pop: Pop, found: _Found) -> Take:
+        """The transition by which these messages are delivered; counted as taken from now on."""
+        now_ms = self._broker.now_ms()
+        invisible_ms = retries.RENEWED_FOR_MS if pop.auto_renew else min(max(pop.invisible_ms, 0), MAX_INVISIBLE_MS)
+        self._taken[found.place] = found.next
+        return Take(
+            place=found.place,
+            pop=self._chance.getrandbits(64),
+            start=found.start,
+            next=found.next,
+            offsets=tuple(message.queue_offset for message in found.messages),
+            attempts=tuple(message.attempt for message in found.messages),
+            client_id=pop.client_id,
+            popped_ms=now_ms,
+            deadline_ms=now_ms + invisible_ms,
+            renewed_until_ms=now_ms + retries.MAX_RENEWED_MS if pop.auto_renew else 0,
+        )
+
+    async def _deliver(self, pop: Pop, found: list[_Found]) -> Popped:
+        takes = [self._taking(pop, one) for one in found]
+        appended = self._submit(*takes)
+        self._polls.wake(pop.group, pop.topic)  # there may be more
+        try:
+            stored = await self._stored(appended, pop.timeout_s)
+        except asyncio.CancelledError:
+            for take in takes:
+                self._end_now(take.place, [DeliveryId(take.pop, offset) for offset in take.offsets], counted=False)
+            raise
+        deliveries = [
+            Delivery(
+                record=message.record,
+                topic=pop.topic,
+                queue_id=one.place.queue_id,
+                queue_offset=message.queue_offset,
+                attempt=message.attempt,
+                receipt_handle=receipt_handle.encode(
+                    ReceiptHandle(one.is_retry, one.place.queue_id, DeliveryId(take.pop, message.queue_offset))
+                ),
+                deadline_ms=take.deadline_ms,
+            )
+            for one, take in zip(found, takes, strict=True)
+            for message in one.messages
+        ]
+        return Popped(status=PopStatus.FOUND, deliveries=tuple(deliveries), popped_ms=takes[0].popped_ms, stored=stored)
+
+    # --- ack, change ------------------------------------------------------------------------------------------------
+
+    async def ack(self, group: str, topic: str, handles: Sequence[str], timeout_s: float = 3.0) -> list[Settled]:
+        """One result for each handle.  A second ack of the same delivery is OK, too."""
+        self._check_takes_changes()
+        answers, done = [], []
+        for handle in handles:
+            due = self._under_way(group, topic, handle)
+            named = receipt_handle.decode(handle)
+            is_ok = due is not None or (named is not None and self.state.was_settled(named.delivery))
+            answers.append(HandleStatus.OK if is_ok else HandleStatus.INVALID_RECEIPT_HANDLE)
+            if due is not None:
+                done.append(Settle(due.place, (DeliveryId(due.delivery.pop, due.queue_offset),)))
+        if HandleStatus.OK not in answers:
+            return [Settled(answer) for answer in answers]
+        stored = await self._stored(self._submit(*done), timeout_s)
+        return [Settled(one, stored if one is HandleStatus.OK else PutStatus.PUT_OK) for one in answers]
+
+    async def change_invisible(self, change: ChangeInvisible) -> Changed:
+        self._check_takes_changes()
+        due = self._under_way(change.group, change.topic, change.receipt_handle)
+        if due is None:
+            return Changed(HandleStatus.INVALID_RECEIPT_HANDLE, change.receipt_handle)
+        invisible_ms = change.invisible_ms
+        if invisible_ms is None:
+            invisible_ms = retries.backoff_ms(due.delivery.attempt)
+        deadline_ms = self._broker.now_ms() + min(max(invisible_ms, 0), MAX_INVISIBLE_MS)
+        delivery = DeliveryId(due.delivery.pop, due.queue_offset)
+        changed = Deadline(
+            place=due.place, deliveries=(delivery,), deadline_ms=deadline_ms, counted=change.counted, renewed=False
+        )
+        stored = await self._stored(self._submit(changed), change.timeout_s)
+        return Changed(HandleStatus.OK, change.receipt_handle, deadline_ms, stored)
+
+    async def forward_to_dlq(self, group: str, topic: str, handle: str, timeout_s: float = 3.0) -> Settled:
+        """Moves the message to `%DLQ%<group>` now.  A second call for the same delivery is OK and moves nothing."""
+        self._check_takes_changes()
+        due = self._under_way(group, topic, handle)
+        message = None
+        if due is not None:
+            message = await self._message(due)
+            self._flush()
+            self._check_takes_changes()
+            due = self._under_way(group, topic, handle)
+        if due is not None and message is not None:
+            end = self._move(retries.dead_letter(message, due))
+            return Settled(HandleStatus.OK, await self._broker.acknowledgements.wait(end, timeout_s))
+        named = receipt_handle.decode(handle)
+        if named is None or not self.state.is_dead_letter(named.delivery):
+            return Settled(HandleStatus.INVALID_RECEIPT_HANDLE)
+        end = self._broker.store.end_offset
+        return Settled(HandleStatus.OK, await self._broker.acknowledgements.wait(end, timeout_s))
+
+    def give_back(self, group: str, topic: str, handles: Sequence[str]) -> None:
+        """What never reached the client is delivered again at once, and counts no attempt.  Handles that are not valid
+        are passed over."""
+        for handle in handles:
+            if (due := self._under_way(group, topic, handle)) is not None:
+                self._end_now(due.place, [DeliveryId(due.delivery.pop, due.queue_offset)], counted=False)
+
+    def client_gone(self, client_id: str) -> None:
+        """Its renewed deliveries are delivered to others at once; others keep their deadlines."""
+        by_place: dict[Place, list[DeliveryId]] = {}
+        for place, delivery in self.state.renewed_for(client_id):
+            by_place.setdefault(place, []).append(delivery)
+        for place, deliveries in by_place.items():
+            self._end_now(place, deliveries, counted=True)
+
+    def _end_now(self, place: Place, deliveries: Sequence[DeliveryId], *, counted: bool) -> None:
+        now_ms = self._broker.now_ms()
+        for first in range(0, len(deliveries), _DELIVERIES_A_TRANSITION):
+            some = tuple(deliveries[first : first + _DELIVERIES_A_TRANSITION])
+            self._submit(Deadline(place=place, deliveries=some, deadline_ms=now_ms, counted=counted, renewed=False))
+
+    def _under_way(self, group: str, topic: str, handle: str) -> Due | None:
+        """The delivery that this handle names, while it may be acknowledged."""
+        named = receipt_handle.decode(handle)
+        if named is None:
+            return None
+        place = Place(group, retry_topic(group, topic) if named.is_retry else topic, named.queue_id)
+        delivery = self.state.get(place, named.delivery)
+        if delivery is None:
+            return None
+        due, now_ms = Due(place, named.delivery.queue_offset, delivery), self._broker.now_ms()
+        return due if now_ms < delivery.deadline_ms or self._fate(due, now_ms) is Fate.RENEW else None
+
+    def _check_takes_changes(self) -> None:
+        self._broker.check_writable()
+        self._broker.acknowledgements.check_room()
+
+    # --- deadlines --------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until cancelled; to be started when the broker takes writes."""
+        self.catch_up()
+        self._grace_until = self._broker.clock() + _RECONNECT_S
+        while self._broker.mastership.standing is Standing.WRITABLE:
+            try:
+                if self._drops_due:
+                    self._drop_deleted()
+                sleep_s = await self._expire()
+            except (RocketSimError, OSError) as error:
+                logger.warning("messages that were not acknowledged in time wait: %s", error)
+                await asyncio.sleep(_AFTER_TROUBLE_S)
+                continue
+            self._sooner.clear()
+            self._wakes_at_ms = self._broker.now_ms() + int(sleep_s * 1000)
+            try:
+                async with asyncio.timeout(sleep_s):
+                    await self._sooner.wait()
+            except TimeoutError:
+                pass
+
+    async def _expire(self) -> float:
+        """Deal with all deliveries whose deadline has come; for how many seconds there is nothing more to do."""
+        while True:
+            self._flush()
+            self._broker.check_writable()
+            now_ms = self._broker.now_ms()
+            expired = self.state.due(now_ms, _EXPIRED_AT_A_TIME)
+            if not expired:
+                break
+            fates = [(due, self._fate(due, now_ms)) for due in expired]
+            renewed: dict[Place, list[DeliveryId]] = {}
+            for due, fate in fates:
+                if fate is Fate.RENEW:
+                    renewed.setdefault(due.place, []).append(DeliveryId(due.delivery.pop, due.queue_offset))
+            for place, deliveries in renewed.items():
+                later = now_ms + retries.RENEWED_FOR_MS
+                self._submit(Deadline(place=place, deliveries=tuple(deliveries), deadline_ms=later, renewed=True))
+            for due, fate in fates:
+                if fate is not Fate.RENEW:
+                    await self._expire_one(due, fate)
+            await asyncio.sleep(0)
+        deadline_ms = self.state.next_deadline_ms()
+        left_s = _LONGEST_SLEEP_S if deadline_ms is None else (deadline_ms - now_ms) / 1000
+        return max(0.001, min(left_s, _LONGEST_SLEEP_S))
+
+    def _fate(self, due: Due, now_ms: int) -> Fate:
+        group = self._broker.groups.get(due.place.group) or SubscriptionGroup(due.place.group)
+        client_id = due.delivery.client_id
+        is_connected = self._broker.clock() < self._grace_until or self.is_connected(client_id)
+        return retries.fate(due.delivery, now_ms, group.retry_max_times, is_connected=is_connected)
+
+    async def _expire_one(self, due: Due, fate: Fate) -> None:
+        delivery = DeliveryId(due.delivery.pop, due.queue_offset)
+        try:
+            message = await self._message(due)
+            self._flush()
+            if self.state.get(due.place, delivery) != due.delivery:
+                return  # settled or changed while the disk was read
+            self._broker.check_writable()
+            if message is None:
+                logger.warning("message %d of %s has expired before group %s acknowledged it", *_name(due))
+                self._submit(Settle(due.place, (delivery,)))
+            else:
+                self._move((retries.dead_letter if fate is Fate.DEAD_LETTER else retries.retry_copy)(message, due))
+        except (RecordError, MessageIllegal, ReadFailed, StoreCorrupt, _NotReadable) as error:
+            logger.error("message %d of %s cannot be delivered again to group %s: %s", *_name(due), error)
+            later = self._broker.now_ms() + _DEFERRED_MS
+            self._submit(
+                Deadline(place=due.place, deliveries=(delivery,), deadline_ms=later, counted=due.delivery.counted)
+            )
+
+    async def _message(self, due: Due) -> Record | None:
+        """The message that was delivered; None if it has expired since."""
+        return await cold_reads.read(self._broker.store, partial(self._read, due))
+
+    def _read(self, due: Due) -> Record | None:
+        store, (place, queue_offset, _) = self._broker.store, due
+        first, end = store.queue_bounds(place.topic, place.queue_id)
+        if queue_offset < first:
+            return None
+        if queue_offset >= end:
+            raise _NotReadable(f"its queue ends at {end} for now")
+        found = store.read_ranges([(place.topic, place.queue_id, queue_offset, queue_offset + 1)], max_bytes=1)
+        return record.decode(b"".join(found.records)) if found.records else None
+
+    def _move(self, copy: Record) -> int:
+        """Append a copy, which settles the delivery it comes from; the log's end then."""
+        broker = self._broker
+        if reason := broker.store.why_not_writable():
+            raise ServiceNotAvailable(reason)
+        if broker.topics.get(copy.topic) is None:
+            broker.topics.put(TopicConfig(copy.topic, read_queue_nums=1, write_queue_nums=1), broker.now_ms())
+        return self._append(copy)
+
+    # --- what operators change --------------------------------------------------------------------------------------
+
+    def _topic_changed(self, name: str) -> None:
+        if not self._broker.is_slave and name not in self._broker.topics.entries:
+            self._try(lambda: self._drop_topic(name))
+
+    def _group_changed(self, name: str) -> None:
+        if not self._broker.is_slave and name not in self._broker.groups.entries:
+            self._try(lambda: self._drop(Drop(group=name)))
+
+    def _reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """The group goes on there.  Raises, before anything has changed, where the log takes no writes."""
+        places = [Place(group, topic, queue_id) for queue_id in offsets]
+        self._drop(*(Reset(place, offsets[place.queue_id]) for place in places if place in self.state.queues))
+
+    def _drop_deleted(self) -> None:
+        """What was deleted, and a crash or a full disk came before the state was told."""
+        topics, groups = self._broker.topics, self._broker.groups
+        for topic in {place.topic for place in self.state.queues if place.topic not in topics.entries}:
+            if topic in topics.tombstones:
+                self._drop_topic(topic)
+        for group in {place.group for place in self.state.queues if place.group not in groups.entries}:
+            if group in groups.tombstones:
+                self._drop(Drop(group=group))
+        self._drops_due = False
+
+    def _drop_topic(self, name: str) -> None:
+        """With the retry topics of its groups: a new topic of that name has nothing to do with their messages."""
+        broker = self._broker
+        groups = {place.group for place in self.state.queues if place.topic == name}
+        if groups:
+            self._drop(Drop(topic=name))
+        for retry in (retry_topic(group, name) for group in sorted(groups)):
+            ends = broker.store.queue_ends(retry)
+            if broker.topics.delete(retry, broker.now_ms(), ends):
+                broker.store.forget_before({retry: ends})
+                broker.offsets.delete_topic(retry)
+
+    def _drop(self, *changes: Transition) -> None:
+        if not changes:
+            return
+        self._flush()
+        self._broker.check_writable()
+        for body in _bodies(changes):
+            self._append(Record(STATE_TOPIC, body))
+
+    def _try(self, change: Callable[[], None]) -> None:
+        """The deletion itself stands; `_drop_deleted` tries again."""
+        try:
+            change()
+        except (RocketSimError, OSError) as error:
+            logger.warning("what consumers had of it under way is forgotten later: %s", error)
+            self._drops_due = True
+
+    # --- stopping ---------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Polls end; nothing is held any more."""
+        self._polls.close()
+
+    def __str__(self) -> str:
+        return f"{self.state.under_way_count} under way in {len(self.state.queues)} queues, {self._polls.held} polls"
+
+
+class _NotReadable(RocketSimError):
+    """A message that is there, but cannot be read now."""
+
+
+def _messages(read: GetMessageResult, is_retry: bool, tags: frozenset[str] | None) -> list[_Message]:
+    """Those with exactly these tags: different tags may have one hash."""
+    found, at = [], 0
+    for size in np.frombuffer(read.sizes, "<u4").tolist():
+        data = read.records[at : at + size]
+        at += size
+        parts = record.locate(data)
+        if tags is not None and not is_retry:
+            properties = record.decode_properties(data[parts.properties_start :])
+            if properties.get(PROPERTY_TAGS, "") not in tags:
+                continue
+        reconsume_times, _, _ = record.TAIL.unpack_from(data, parts.store_end)
+        found.append(_Message(data, parts.queue_offset, max(0, reconsume_times) + 1 if is_retry else 1))
+    return found
+
+
+def _bodies(changes: Sequence[Transition]) -> list[bytes]:
+    """At least one, each small enough for any log file."""
+    bodies: list[bytes] = []
+    some: list[Transition] = []
+    size = 0
+    for change in changes:
+        some.append(change)
+        size += len(transitions.encoded(change))
+        if size > _BODY:
+            bodies.append(transitions.encode(some))
+            some, size = [], 0
+    return bodies if bodies and not some else [*bodies, transitions.encode(some)]
+
+
+def _name(due: Due) -> tuple[int, str, str]:
+    return due.queue_offset, due.place.topic, due.place.group

@@ -1,0 +1,94 @@
+"""StateLog: the state of consumption as this broker's log has it, on a master, on a slave, and after a start.
+
+Three kinds of records tell it, in log order: those of the state topic, and the copies in retry and dead letter topics,
+which settle the deliveries they come from.
+"""
+
+import heapq
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
+
+import numpy as np
+from rocketsim_proto.records import record
+
+from broker_service.consumption import transitions
+from broker_service.consumption.retries import DLQ_PREFIX, RETRY_PREFIX, move_of
+from broker_service.consumption.state import State
+from broker_service.consumption.transitions import STATE_TOPIC, Move, Transition
+from broker_service.errors import NotFound, StoreCorrupt
+from broker_service.store.dispatch import QueueExtent
+from broker_service.store.message_store import MessageStore
+
+_READ_BYTES = 256 << 10  # of each queue at a time
+
+Told = tuple[int, list[Transition | Move]]  # by the record at this log offset
+
+
+class StateLog:
+    """Whatever the store dispatches is noted, and applied by the next `catch_up`."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self.state = State()
+        self._store = store
+        self._unapplied: list[int] = []  # log offsets
+        store.dispatched.append(self._dispatched)
+
+    def reload(self) -> None:
+        """The state from the log's beginning: after a start, and after the log was cut.
+
+        What the log does not have any more is not known: deliveries of before the retention time.
+        """
+        self.state, self._unapplied = State(), []
+        sources = [self._told(topic, queue_id) for topic, queue_id in self._store.queues() if _tells(topic)]
+        for _, told in heapq.merge(*sources, key=itemgetter(0)):
+            for transition in told:
+                self.state.apply(transition)
+
+    def catch_up(self) -> None:
+        """Apply what was appended since the last call.  A record that cannot be applied raises, now and again."""
+        if not self._unapplied:
+            return
+        offsets, self._unapplied = sorted(self._unapplied), []
+        for number, offset in enumerate(offsets):
+            try:
+                told = _transitions(self._store.read_record(offset), offset)
+            except NotFound:
+                continue  # it has expired
+            except BaseException:
+                self._unapplied = offsets[number:]
+                raise
+            for transition in told:
+                self.state.apply(transition)
+
+    def _dispatched(self, extents: Iterable[QueueExtent]) -> None:
+        for extent in extents:
+            if _tells(extent.topic):
+                self._unapplied += extent.entries["commit_log_offset"].tolist()
+
+    def _told(self, topic: str, queue_id: int) -> Iterator[Told]:
+        at, end = self._store.queue_bounds(topic, queue_id)
+        while at < end:
+            found = self._store.read_ranges([(topic, queue_id, at, end)], _READ_BYTES)
+            if found.answers[0].next_offset <= at:
+                raise StoreCorrupt(f"queue {queue_id} of {topic} cannot be read at {at}: run `rocketsim store verify`")
+            at = found.answers[0].next_offset
+            data = memoryview(b"".join(found.records))
+            for size in np.frombuffer(found.sizes, "<u4").tolist():
+                offset = record.locate(data).commit_log_offset
+                yield offset, _transitions(data[:size], offset)
+                data = data[size:]
+
+
+def _tells(topic: str) -> bool:
+    return topic == STATE_TOPIC or topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+
+
+def _transitions(data: bytes | memoryview, log_offset: int) -> list[Transition | Move]:
+    try:
+        message = record.decode(data)
+        if message.topic == STATE_TOPIC:
+            return [*transitions.decode(message.body)]
+    except ValueError as error:
+        raise StoreCorrupt(f"the record of {STATE_TOPIC} at log offset {log_offset} is damaged: {error}") from error
+    move = move_of(message)
+    return [] if move is None else [move]

@@ -1,0 +1,599 @@
+"""Pop, ack, change, retries and dead letters on a real broker, whose clock the tests move."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rocketsim_proto.records import record
+from rocketsim_proto.records.record import Record
+
+from broker_service.admin.operations import Operations
+from broker_service.broker.metadata.groups import SubscriptionGroup
+from broker_service.broker.metadata.topics import TopicConfig
+from broker_service.broker.reads.commits import CommitEntry, Commits
+from broker_service.consumption import consumption as consumption_module
+from broker_service.consumption import receipt_handle
+from broker_service.consumption.consumption import Consumption
+from broker_service.consumption.model import ChangeInvisible, Delivery, HandleStatus, Pop, Popped, PopStatus
+from broker_service.consumption.transitions import Place
+from broker_service.errors import (
+    DiskFull,
+    InvalidParameter,
+    RocketSimError,
+    ServiceNotAvailable,
+    SubscriptionParseFailed,
+    SystemBusy,
+    TopicNotExist,
+)
+from broker_service.model import PutStatus
+from broker_service.node import BrokerNode
+from tests.support.brokers import message, put, running, send_of
+from tests.support.polling import until
+
+OK, INVALID = HandleStatus.OK, HandleStatus.INVALID_RECEIPT_HANDLE
+INVISIBLE_MS = 30_000
+
+
+class Consumer:
+    """A group's consumer of topic t, on a broker whose clock stands still unless it is moved."""
+
+    def __init__(self, node: BrokerNode, group: str = "g", topic: str = "t") -> None:
+        self.node, self.group, self.topic = node, group, topic
+        self.consumption: Consumption = node.consumption
+
+    async def pop(self, **fields: Any) -> Popped:
+        fields = {"group": self.group, "topic": self.topic, "invisible_ms": INVISIBLE_MS, "client_id": "c"} | fields
+        return await self.consumption.pop(Pop(**fields))
+
+    async def bodies(self, **fields: Any) -> list[bytes]:
+        return sorted(body_of(one) for one in (await self.pop(**fields)).deliveries)
+
+    async def ack(self, *deliveries: Delivery) -> list[HandleStatus]:
+        handles = [one.receipt_handle for one in deliveries]
+        return [one.status for one in await self.consumption.ack(self.group, self.topic, handles)]
+
+    async def nack(self, delivery: Delivery, invisible_ms: int | None = 0, *, counted: bool = True) -> HandleStatus:
+        change = ChangeInvisible(
+            group=self.group,
+            topic=self.topic,
+            receipt_handle=delivery.receipt_handle,
+            invisible_ms=invisible_ms,
+            counted=counted,
+        )
+        changed = await self.consumption.change_invisible(change)
+        assert changed.receipt_handle == delivery.receipt_handle
+        return changed.status
+
+    async def later(self, ms: int) -> None:
+        """That much later, everything that is due has been dealt with."""
+        now_ms = self.node.broker.now_ms() + ms
+        self.node.broker.now_ms = lambda: now_ms
+        await self.consumption._expire()
+
+    def committed(self, queue_id: int = 0, topic: str = "t") -> int:
+        return self.node.broker.offsets.get(self.group, topic, queue_id).offset
+
+
+def body_of(delivery: Delivery) -> bytes:
+    return record.decode(delivery.record).body
+
+
+@asynccontextmanager
+async def consumer(folder: Path, **keys: Any) -> AsyncIterator[Consumer]:
+    async with running(folder, **keys) as node:
+        now_ms = node.broker.now_ms()
+        node.broker.now_ms = lambda: now_ms
+        node.topics.put(TopicConfig("t", 1, 1), 0)
+        yield Consumer(node)
+
+
+# --- delivering -------------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_popped_is_not_popped_again_until_its_deadline(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a", b"b", TAGS="x")
+        popped = await one.pop()
+        assert (popped.status, popped.stored) == (PopStatus.FOUND, PutStatus.PUT_OK)
+        assert [(body_of(it), it.queue_offset, it.attempt, it.topic) for it in popped.deliveries] == [
+            (b"a", 0, 1, "t"),
+            (b"b", 1, 1, "t"),
+        ]
+        assert {it.deadline_ms - popped.popped_ms for it in popped.deliveries} == {INVISIBLE_MS}
+        assert (await one.pop()).status is PopStatus.NO_MESSAGE
+        await one.later(INVISIBLE_MS - 1)
+        assert await one.bodies() == []
+        await one.later(1)
+        again = await one.pop()
+        assert sorted((body_of(it), it.attempt, it.topic) for it in again.deliveries) == [
+            (b"a", 2, "t"),
+            (b"b", 2, "t"),
+        ]
+        assert record.decode(again.deliveries[0].record).topic == "%RETRY%g_t"
+
+
+async def test_pops_of_one_turn_of_the_loop_share_the_messages_and_one_record(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", *(b"%d" % number for number in range(10)))
+        popped = await asyncio.gather(*(one.bodies(max_messages=4) for _ in range(4)))
+        assert sorted(body for bodies in popped for body in bodies) == [b"%d" % number for number in range(10)]
+        assert one.node.store.queue_end("rmq_sys_rocketsim_state", 0) == 1
+
+
+async def test_groups_get_all_messages_each(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a")
+        other = Consumer(one.node, group="h")
+        assert await one.bodies() == await other.bodies() == [b"a"]
+
+
+async def test_one_pop_takes_messages_of_several_queues(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        one.node.topics.put(TopicConfig("t", 3, 3), 0)
+        for queue_id in range(3):
+            await put(one.node, "t", b"%d" % queue_id, queue_id=queue_id)
+        popped = await one.pop()
+        assert sorted((it.queue_id, body_of(it)) for it in popped.deliveries) == [(0, b"0"), (1, b"1"), (2, b"2")]
+        assert await one.ack(*popped.deliveries) == [OK] * 3
+        assert [one.committed(queue_id) for queue_id in range(3)] == [1, 1, 1]
+
+
+async def test_a_batch_has_at_most_32_messages_and_none_if_none_is_asked_for(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", *[b"x"] * 40)
+        assert (await one.pop(max_messages=0)).status is PopStatus.NO_MESSAGE
+        assert len(await one.bodies(max_messages=100_000)) == 32
+        assert len(await one.bodies()) == 8
+
+
+async def test_a_group_that_committed_as_a_client_goes_on_there(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a", b"b", b"c")
+        Commits(one.node.broker).commit("g", [CommitEntry("t", 0, 2)])
+        assert await one.bodies() == [b"c"]
+        with pytest.raises(InvalidParameter, match="resetOffsetByTime"):
+            Commits(one.node.broker).commit("g", [CommitEntry("t", 0, 3)])
+
+
+# --- filters ----------------------------------------------------------------------------------------------------------
+
+
+async def test_tags_are_compared_as_text_and_what_is_excluded_is_passed_over(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        for number, tag in enumerate(["AaTa", "BBTa", "c", "AaTa"]):  # the first two have one hash
+            await put(one.node, "t", b"%d" % number, TAGS=tag)
+        popped = await one.pop(sub_expression="AaTa || d")
+        assert [body_of(it) for it in popped.deliveries] == [b"0", b"3"]
+        assert await one.ack(*popped.deliveries) == [OK, OK]
+        assert one.committed() == 4
+        assert (await one.pop(sub_expression="AaTa")).status is PopStatus.NO_MESSAGE
+
+
+async def test_nothing_but_excluded_messages_is_no_match_and_counts_as_consumed(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(consumption_module, "_LOOKED_AT", 3)
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", *[b"x"] * 2000, TAGS="a")
+        assert (await one.pop(sub_expression="b")).status is PopStatus.NO_MATCH
+        await until(lambda: one.committed() == 2000, "the last look is noted")
+        await put(one.node, "t", b"y", TAGS="b")
+        assert await one.bodies(sub_expression="b") == [b"y"]
+
+
+async def test_expressions_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        with pytest.raises(SubscriptionParseFailed):
+            await one.pop(sub_expression="||")
+        with pytest.raises(RocketSimError, match="SQL92"):
+            await one.pop(sub_expression="a > 1", expression_type="SQL92")
+
+
+# --- waiting ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_poll_is_woken_by_an_arrival_and_one_message_wakes_one_poll(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        polls = [asyncio.create_task(one.bodies(poll_s=60)) for _ in range(3)]
+        other = asyncio.create_task(Consumer(one.node, group="h").bodies(poll_s=60))
+        await until(lambda: one.consumption._polls.held == 4, "the polls wait")
+        await put(one.node, "t", b"a")
+        assert await other == [b"a"]
+        await until(lambda: one.consumption._polls.held == 2, "one of the three is answered")
+        assert [poll.result() for poll in polls if poll.done()] == [[b"a"]]
+        await put(one.node, "t", *[b"x"] * 33)
+        assert sorted(len(bodies) for bodies in await asyncio.gather(*polls)) == [1, 1, 32]
+
+
+async def test_a_poll_is_woken_by_a_retry(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a")
+        (delivery,) = (await one.pop()).deliveries
+        poll = asyncio.create_task(one.pop(poll_s=60))
+        await until(lambda: one.consumption._polls.held == 1, "the poll waits")
+        assert await one.nack(delivery) is OK
+        assert [(body_of(it), it.attempt) for it in (await poll).deliveries] == [(b"a", 2)]
+
+
+async def test_a_poll_that_is_given_up_passes_its_message_on(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        first = asyncio.create_task(one.bodies(poll_s=60))
+        await until(lambda: one.consumption._polls.held == 1, "the first poll waits")
+        second = asyncio.create_task(one.bodies(poll_s=60))
+        await until(lambda: one.consumption._polls.held == 2, "the second poll waits")
+        await put(one.node, "t", b"a")  # the first one is woken now
+        first.cancel()
+        assert await second == [b"a"]
+
+
+async def test_too_many_polls_are_refused_and_those_that_wait_end_when_the_broker_stops(tmp_path: Path) -> None:
+    async with consumer(tmp_path, max_long_polls=1) as one:
+        poll = asyncio.create_task(one.pop(poll_s=60))
+        await until(lambda: one.consumption._polls.held == 1, "the poll waits")
+        with pytest.raises(SystemBusy):
+            await one.pop(poll_s=60)
+        one.consumption.close()
+        assert (await poll).status is PopStatus.NO_MESSAGE
+
+
+# --- acknowledging ----------------------------------------------------------------------------------------------------
+
+
+async def test_acks_are_final_and_progress_shows_what_is_acknowledged(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a", b"b", b"c")
+        a, b, c = (await one.pop()).deliveries
+        operations = Operations(one.node.broker, one.node.leadership)
+        shown = []
+        for delivery in (b, a, c):
+            shown.append([row.consumer_offset for row in await operations.consumer_progress("g", "t")])
+            assert await one.ack(delivery) == [OK]
+        assert (shown, one.committed()) == ([[0], [0], [2]], 3)
+        await one.later(INVISIBLE_MS)
+        assert await one.bodies() == []
+        assert await one.ack(a) == [OK]  # again
+        assert await one.nack(a) is INVALID
+
+
+async def test_a_handle_dies_with_its_deadline(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a", b"b")
+        a, b = (await one.pop()).deliveries
+        assert await one.nack(b, 2 * INVISIBLE_MS) is OK
+        now_ms = one.node.broker.now_ms() + INVISIBLE_MS
+        one.node.broker.now_ms = lambda: now_ms  # nothing has looked for deadlines yet
+        assert await one.ack(a, b) == [INVALID, OK]
+        await one.later(0)
+        assert await one.ack(a) == [INVALID]
+        assert await one.bodies() == [b"a"]
+
+
+async def test_an_ack_after_a_nack_at_once_is_refused_and_the_message_comes_again(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a")
+        (delivery,) = (await one.pop()).deliveries
+        assert await one.nack(delivery) is OK
+        await one.later(0)
+        assert await one.ack(delivery) == [INVALID]
+        assert await one.bodies() == [b"a"]
+
+
+async def test_forged_cut_and_foreign_handles_are_answered_and_change_nothing(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a")
+        (delivery,) = (await one.pop()).deliveries
+        mine = receipt_handle.decode(delivery.receipt_handle)
+        assert mine is not None
+        forged = receipt_handle.encode(mine._replace(delivery=mine.delivery._replace(pop=mine.delivery.pop ^ 1)))
+        for handle in ("", "x", "ä" * 40, delivery.receipt_handle[:-1], forged, "A" * 32, delivery.receipt_handle * 2):
+            assert [one.status for one in await one.consumption.ack("g", "t", [handle])] == [INVALID]
+            assert (await one.consumption.forward_to_dlq("g", "t", handle)).status is INVALID
+            one.consumption.give_back("g", "t", [handle])
+        for group, topic in (("h", "t"), ("g", "u"), ("g", "%RETRY%g_t")):
+            assert (await one.consumption.ack(group, topic, [delivery.receipt_handle]))[0].status is INVALID
+        assert one.node.store.queue_end("rmq_sys_rocketsim_state", 0) == 1
+        assert await one.ack(delivery) == [OK]
+
+
+# --- retries and dead letters -----------------------------------------------------------------------------------------
+
+
+async def test_after_the_last_attempt_a_message_is_a_dead_letter(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        one.node.groups.put(SubscriptionGroup("g", retry_max_times=2), 0)
+        await put(one.node, "t", b"a", UNIQ_KEY="id", TAGS="x")
+        attempts = []
+        for _ in range(3):
+            popped = await one.pop(sub_expression="x")
+            attempts += [it.attempt for it in popped.deliveries]
+            await one.later(INVISIBLE_MS)
+        assert attempts == [1, 2, 3]
+        assert await one.bodies() == []
+        dead = await Consumer(one.node, topic="%DLQ%g").pop()
+        (letter,) = [record.decode(it.record) for it in dead.deliveries]
+        assert dead.deliveries[0].attempt == 1
+        assert (letter.body, letter.message_id, letter.properties["DLQ_ORIGIN_TOPIC"]) == (b"a", "id", "t")
+        assert one.committed() == one.committed(topic="%RETRY%g_t") - 1 == 1
+
+
+async def test_a_message_can_be_made_a_dead_letter_at_once_and_only_once(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a", b"b")
+        a, b = (await one.pop()).deliveries
+        assert await one.ack(b) == [OK]
+        for _ in range(2):
+            assert (await one.consumption.forward_to_dlq("g", "t", a.receipt_handle)).status is OK
+        assert (await one.consumption.forward_to_dlq("g", "t", b.receipt_handle)).status is INVALID
+        assert one.node.store.queue_end("%DLQ%g", 0) == 1
+        assert await one.ack(a) == [INVALID]
+        await one.later(INVISIBLE_MS)
+        assert (await one.bodies(), one.committed()) == ([], 2)
+
+
+async def test_without_a_time_a_nack_waits_as_the_groups_back_off_says(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a")
+        waited = []
+        for _ in range(3):
+            (delivery,) = (await one.pop()).deliveries
+            before = one.node.broker.now_ms()
+            assert await one.nack(delivery, None) is OK
+            waited.append(one.consumption.state.next_deadline_ms() - before)
+            await one.later(waited[-1])
+        assert waited == [1000, 5000, 10_000]
+
+
+async def test_what_was_not_counted_comes_with_the_same_attempt(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a", b"b")
+        a, b = (await one.pop()).deliveries
+        one.consumption.give_back("g", "t", [a.receipt_handle])
+        assert await one.nack(b, counted=False) is OK
+        await one.later(0)
+        assert [it.attempt for it in (await one.pop()).deliveries] == [1, 1]
+
+
+async def test_a_pop_that_is_cancelled_before_its_answer_gives_its_messages_back(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a")
+        pop = asyncio.create_task(one.pop())
+        await asyncio.sleep(0)
+        pop.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await pop
+        await one.later(0)
+        assert [(body_of(it), it.attempt) for it in (await one.pop()).deliveries] == [(b"a", 1)]
+
+
+async def test_renewed_deliveries_stay_while_the_client_is_there(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        there = {"c"}
+        one.consumption.is_connected = there.__contains__
+        one.consumption._grace_until = 0.0
+        await put(one.node, "t", b"a", b"b")
+        (a, b) = (await one.pop(auto_renew=True)).deliveries
+        for _ in range(5):
+            await one.later(60_000)
+        assert await one.bodies() == []
+        assert await one.ack(a) == [OK]
+        there.clear()
+        await one.later(60_000)
+        assert [(body_of(it), it.attempt) for it in (await one.pop()).deliveries] == [(b"b", 2)]
+        assert await one.ack(b) == [INVALID]
+
+
+async def test_renewal_ends_after_three_hours_and_with_the_clients_own_word(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        one.consumption.is_connected = lambda client_id: True
+        await put(one.node, "t", b"a", b"b")
+        _, b = (await one.pop(auto_renew=True)).deliveries
+        assert await one.nack(b, 10_000) is OK
+        await one.later(10_000)
+        assert await one.bodies(invisible_ms=12 * 3_600_000) == [b"b"]
+        for _ in range(179):
+            await one.later(60_000)
+        assert await one.bodies() == []
+        await one.later(60_000)
+        assert await one.bodies() == [b"a"]
+
+
+async def test_a_client_that_is_gone_gives_back_what_is_renewed_for_it(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        one.consumption.is_connected = lambda client_id: True
+        await put(one.node, "t", b"a", b"b", b"c")
+        await one.pop(max_messages=1, auto_renew=True)
+        await one.pop(max_messages=1, auto_renew=True, client_id="other")
+        await one.pop(max_messages=1)
+        one.consumption.client_gone("c")
+        one.consumption.client_gone("nobody")
+        await one.later(0)
+        assert [(body_of(it), it.attempt) for it in (await one.pop()).deliveries] == [(b"a", 2)]
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+async def test_what_pop_refuses(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        with pytest.raises(TopicNotExist):
+            await one.pop(topic="unknown")
+        one.node.groups.put(SubscriptionGroup("fifo", consume_message_orderly=True), 0)
+        with pytest.raises(InvalidParameter, match="in order"):
+            await one.pop(group="fifo")
+        with pytest.raises(InvalidParameter, match="longer than 127"):
+            await one.pop(group="g" * 120)
+        with pytest.raises(InvalidParameter, match="client id"):
+            await one.pop(client_id="ä" * 128)
+        one.node.broker.stopping = True
+        with pytest.raises(ServiceNotAvailable):
+            await one.pop()
+
+
+async def test_too_many_deliveries_under_way_are_refused(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(consumption_module, "MAX_UNDER_WAY", 2)
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a", b"b", b"c")
+        popped = await one.pop(max_messages=2)
+        with pytest.raises(SystemBusy):
+            await one.pop()
+        await one.ack(popped.deliveries[0])
+        assert await one.bodies() == [b"c"]
+
+
+async def test_a_pop_that_could_not_be_noted_takes_nothing(tmp_path: Path, monkeypatch: Any) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a")
+        (delivery,) = (await one.pop(max_messages=1)).deliveries
+        await put(one.node, "t", b"b")
+
+        def full(*_: Any) -> None:
+            raise DiskFull("full")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(one.node.store, "append_one", full)
+            with pytest.raises(DiskFull):
+                await one.pop()
+            with pytest.raises(DiskFull):
+                await one.ack(delivery)
+        assert await one.bodies() == [b"b"]
+        assert await one.ack(delivery) == [OK]
+
+
+# --- what happens to messages that are under way ----------------------------------------------------------------------
+
+
+async def test_a_message_that_expired_before_its_ack_is_settled(tmp_path: Path) -> None:
+    hours = ";".join(map(str, range(24)))
+    async with consumer(tmp_path, mapped_file_size_commit_log=1 << 16, delete_when=hours) as one:
+        await put(one.node, "t", b"a")
+        await one.pop()
+        for _ in range(3):
+            await put(one.node, "t", bytes(60_000))
+        one.node.store.flush()
+        one.node.store.delete_expired(one.node.broker.now_ms() + 365 * 86_400_000)
+        assert one.node.store.queue_bounds("t", 0)[0] > 0
+        await one.later(INVISIBLE_MS)
+        assert (one.committed(), one.consumption.state.under_way_count) == (1, 0)
+        assert len(await one.bodies()) == 1
+
+
+async def test_a_message_that_cannot_be_moved_stays_under_way(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        await one.node.puts.put(send_of("t", message("t", b"a", 0, LARGE="x" * 32_700)))
+        await one.pop()
+        await one.later(INVISIBLE_MS)
+        assert (one.committed(), one.consumption.state.under_way_count) == (0, 1)
+        assert one.consumption.state.next_deadline_ms() > one.node.broker.now_ms()
+
+
+async def test_a_full_disk_keeps_what_is_due_for_later(tmp_path: Path, monkeypatch: Any) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a")
+        await one.pop()
+
+        def full(*_: Any) -> None:
+            raise DiskFull("full")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(one.node.store, "append_one", full)
+            with pytest.raises(DiskFull):
+                await one.later(INVISIBLE_MS)
+        await one.later(0)
+        assert await one.bodies() == [b"a"]
+
+
+async def test_a_reset_begins_anew_where_it_says(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a", b"b")
+        a, _ = (await one.pop()).deliveries
+        operations = Operations(one.node.broker, one.node.leadership)
+        await operations.reset_offset_by_time("g", "t", 0, [], force=True)
+        assert (await one.ack(a), one.committed()) == ([INVALID], 0)
+        assert await one.bodies() == [b"a", b"b"]
+        await one.later(INVISIBLE_MS)
+        assert len(await one.bodies()) == 2  # once each, although each was delivered twice
+
+
+async def test_a_deleted_topic_takes_its_deliveries_and_retries_with_it(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a", b"b")
+        a, _ = (await one.pop()).deliveries
+        await one.nack(a)
+        await one.later(0)
+        operations = Operations(one.node.broker, one.node.leadership)
+        operations.delete_topic("t")
+        assert (one.consumption.state.queues, one.node.topics.get("%RETRY%g_t")) == ({}, None)
+        one.node.topics.put(TopicConfig("t", 1, 1), 0)
+        await put(one.node, "t", b"new")
+        assert await one.bodies() == [b"new"]
+
+
+async def test_a_deleted_group_takes_its_deliveries_with_it(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a")
+        await one.pop()
+        Operations(one.node.broker, one.node.leadership).delete_group("g", remove_offset=True)
+        assert one.consumption.state.queues == {}
+        await one.later(INVISIBLE_MS)
+        assert await one.bodies() == [b"a"]
+
+
+async def test_a_deletion_that_the_log_did_not_hear_of_is_made_good(tmp_path: Path, monkeypatch: Any) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a")
+        await one.pop()
+
+        def full(*_: Any) -> None:
+            raise DiskFull("full")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(one.node.store, "append_one", full)
+            Operations(one.node.broker, one.node.leadership).delete_topic("t")
+        assert one.consumption.state.queues
+        one.consumption._drop_deleted()
+        assert one.consumption.state.queues == {}
+
+
+# --- after a restart --------------------------------------------------------------------------------------------------
+
+
+async def test_a_restart_knows_what_was_taken_settled_and_moved(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a", b"b", b"c", b"d")
+        a, b, c, d = (await one.pop()).deliveries
+        assert await one.ack(b) == [OK]
+        assert await one.nack(c) is OK
+        await one.later(0)
+        (again,) = (await one.pop()).deliveries
+        await one.nack(d, 600_000)
+        before = one.consumption.state
+    async with consumer(tmp_path) as one:
+        state = one.consumption.state
+        assert {place: (queue.next, queue.committed) for place, queue in state.queues.items()} == {
+            Place("g", "t", 0): (4, 0),
+            Place("g", "%RETRY%g_t", 0): (1, 0),
+        }
+        assert [queue.under_way for queue in state.queues.values()] == [
+            before.queues[place].under_way for place in state.queues
+        ]
+        assert await one.ack(a, b, c, d, again) == [OK, OK, INVALID, OK, OK]
+        assert (one.committed(), one.committed(topic="%RETRY%g_t")) == (4, 1)
+
+
+async def test_offsets_reach_the_file_of_offsets(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a")
+        await one.ack(*(await one.pop()).deliveries)
+    assert '"t@g"' in (tmp_path / "config" / "consumerOffset.json").read_text()
+
+
+async def test_records_of_rocketmq_in_retry_topics_settle_nothing(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a")
+        await one.pop()
+        one.node.store.append_one(Record("%RETRY%g_t", b"x", properties={"TAGS": "y"}), 0, one.node.broker.store_host)
+        one.consumption.catch_up()
+        assert one.consumption.state.under_way_count == 1

@@ -1,0 +1,98 @@
+"""The state of consumption on a pair: what a slave has, what a promotion goes on with, what a cut takes away."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_service.broker.metadata.topics import TopicConfig
+from broker_service.consumption.model import ChangeInvisible, Delivery, HandleStatus, Pop, Popped
+from broker_service.errors import ServiceNotAvailable
+from broker_service.model import BrokerRole, PutStatus
+from broker_service.node import BrokerNode
+from broker_service.replication.catch_up import Cut
+from tests.support.brokers import name_server, put, running
+from tests.support.polling import until
+
+OK, INVALID = HandleStatus.OK, HandleStatus.INVALID_RECEIPT_HANDLE
+SLAVE = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
+QUICK = {"sync_metadata_interval": 100, "ha_send_heartbeat_interval": 200, "broker_role": BrokerRole.SYNC_MASTER}
+
+
+@asynccontextmanager
+async def pair(folder: Path, **keys: Any) -> AsyncIterator[tuple[BrokerNode, BrokerNode, AsyncExitStack]]:
+    """A master, whose end is the stack's, and a slave that follows it."""
+    async with AsyncExitStack() as parts:
+        names = await parts.enter_async_context(name_server())
+        keys = {"namesrv_addr": names.address} | QUICK | keys
+        slave = await parts.enter_async_context(running(folder / "s", **(keys | SLAVE)))
+        masters = await parts.enter_async_context(AsyncExitStack())
+        master = await masters.enter_async_context(running(folder / "m", **keys))
+        await until(lambda: master.status.slaves() and master.status.slaves()[0].in_sync, "the slave is in sync")
+        master.topics.put(TopicConfig("t", 1, 1), 0)
+        yield master, slave, masters
+
+
+async def pop(node: BrokerNode, **fields: Any) -> Popped:
+    return await node.consumption.pop(Pop(group="g", topic="t", **fields))
+
+
+async def ack(node: BrokerNode, *deliveries: Delivery) -> list[tuple[HandleStatus, PutStatus]]:
+    handles = [one.receipt_handle for one in deliveries]
+    return [(one.status, one.stored) for one in await node.consumption.ack("g", "t", handles)]
+
+
+def state(node: BrokerNode) -> dict[Any, Any]:
+    return {
+        place: (queue.next, queue.committed, {**queue.under_way})
+        for place, queue in node.consumption.state.queues.items()
+    }
+
+
+async def test_a_promoted_slave_goes_on_with_the_same_state(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (master, slave, masters):
+        await put(master, "t", b"a", b"b", b"c", b"d")
+        a, b, c, d = (await pop(master)).deliveries
+        assert await ack(master, b) == [(OK, PutStatus.PUT_OK)]
+        await master.consumption.change_invisible(
+            ChangeInvisible(group="g", topic="t", receipt_handle=c.receipt_handle, invisible_ms=0)
+        )
+        await until(lambda: master.store.queue_end("%RETRY%g_t", 0) == 1, "the retry is there")
+        await until(lambda: slave.store.end_offset == master.store.end_offset, "the slave has it")
+        await until(lambda: state(slave) == state(master), "the slave knows it")
+        assert slave.broker.offsets.get("g", "t", 0).offset == 0
+        with pytest.raises(ServiceNotAvailable):
+            await pop(slave)
+        await masters.aclose()
+        await until(lambda: not slave.replication_slave.is_following(), "the slave is alone")
+        await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
+        (again,) = (await pop(slave)).deliveries
+        assert (again.attempt, again.queue_offset) == (2, 0)
+        assert [status for status, _ in await ack(slave, a, b, c, d)] == [OK, OK, INVALID, OK]
+        assert slave.broker.offsets.get("g", "t", 0).offset == 4
+
+
+async def test_an_ack_says_when_no_slave_has_it(tmp_path: Path) -> None:
+    async with running(tmp_path, broker_role=BrokerRole.SYNC_MASTER) as node:
+        await put(node, "t", b"a")
+        popped = await pop(node)
+        assert popped.stored is PutStatus.SLAVE_NOT_AVAILABLE
+        assert await ack(node, *popped.deliveries) == [(OK, PutStatus.SLAVE_NOT_AVAILABLE)]
+        assert await ack(node, *popped.deliveries) == [(OK, PutStatus.SLAVE_NOT_AVAILABLE)]  # again
+
+
+async def test_what_is_cut_off_the_log_has_not_happened(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (master, slave, masters):
+        await put(master, "t", b"a", b"b")
+        (a,) = (await pop(master, max_messages=1)).deliveries
+        await until(lambda: state(slave) == state(master), "the slave knows it")
+        before, end = state(slave), slave.store.end_offset
+        await ack(master, a)
+        await until(lambda: state(slave) != before, "the slave knows of the ack")
+        await masters.aclose()
+        await until(lambda: not slave.replication_slave.is_following(), "the slave is alone")
+        slave.store.truncate(end, None)
+        slave.replication_slave._broker.log_cut(Cut(end, slave.store.end_offset, end, None))
+        assert state(slave) == before
