@@ -1,0 +1,78 @@
+"""A broker that is killed between pops and acks: what was acknowledged stays so, everything else comes again."""
+
+import asyncio
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from rocketsim_proto.records import record
+
+from broker_service.consumption.model import Pop
+from broker_service.model import BrokerRole
+from broker_service.node import BrokerNode
+from tests.consumption.popping_broker import MESSAGES
+from tests.support.brokers import name_server, running
+from tests.support.polling import until
+from tests.support.processes import ROOT
+
+ALL = {str(number) for number in range(MESSAGES)}
+
+
+async def killed(acked: int, *arguments: object) -> tuple[set[str], set[str]]:
+    """The bodies whose acks were begun, and answered OK, by a broker that was killed after so many OKs."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.consumption.popping_broker", *map(str, arguments)),
+        cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    said: dict[str, set[str]] = {"acks": set(), "acked": set()}
+    try:
+        while line := (await process.stdout.readline()).decode():
+            if not line.endswith("\n"):
+                break
+            word, body = line.split()
+            said[word].add(body)
+            if len(said["acked"]) == acked:
+                process.kill()
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+    assert len(said["acked"]) >= acked
+    return said["acks"], said["acked"]
+
+
+async def delivered_again(node: BrokerNode) -> Counter[str]:
+    """All that is delivered once every deadline of before has passed."""
+    now_ms = node.broker.now_ms() + 120_000
+    node.broker.now_ms = lambda: now_ms
+    await node.consumption._expire()
+    bodies: Counter[str] = Counter()
+    while deliveries := (await node.consumption.pop(Pop(group="g", topic="t"))).deliveries:
+        bodies.update(record.decode(one.record).body.decode() for one in deliveries)
+    return bodies
+
+
+def check(again: Counter[str], begun: set[str], acked: set[str]) -> None:
+    assert not again.keys() & acked
+    assert not ALL - again.keys() - begun  # an ack whose answer was lost may count
+    assert set(again.values()) == {1}
+
+
+@pytest.mark.parametrize("acked", [1, 40, 200])
+async def test_a_broker_that_is_killed_knows_what_was_acknowledged(tmp_path: Path, acked: int) -> None:
+    begun, done = await killed(acked, tmp_path)
+    async with running(tmp_path) as node:
+        check(await delivered_again(node), begun, done)
+
+
+async def test_a_slave_goes_on_where_a_synchronous_master_was_killed(tmp_path: Path) -> None:
+    async with name_server() as names:
+        slave_keys = {"namesrv_addr": names.address, "broker_role": BrokerRole.SLAVE, "broker_id": 1}
+        async with running(tmp_path / "s", **slave_keys) as slave:
+            begun, done = await killed(100, tmp_path / "m", names.address)
+            await until(lambda: not slave.replication_slave.is_following(), "the slave is alone")
+            await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
+            check(await delivered_again(slave), begun, done)
