@@ -343,9 +343,10 @@ class BrokerNode:
     def _make_v2(self) -> None:
         streams = ClientStreams()
         self.v2_routing = Routing(self.broker, self.machine.network.open_channel)
+        sends = SendPath(self.broker, self.puts)
         servicer = V2Servicer(
             self.broker,
-            sends=SendPath(self.broker, self.puts),
+            sends=sends,
             routing=self.v2_routing,
             commits=self.commits,
             queues=self.lookup,
@@ -357,6 +358,7 @@ class BrokerNode:
             streams,
             self.machine,
             self.config.grpc_address_path,
+            opened=sends.opened,
             changed=self.registration.notify,
         )
 

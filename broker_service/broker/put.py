@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rocketsim_proto.records import record
@@ -22,7 +23,9 @@ MAX_PENDING_BYTES = 256 << 20  # of waiting puts: gRPC keeps a request until its
 
 @dataclass(slots=True, kw_only=True)
 class Send:
-    """A client's frame.  `timeout_s` is what is left of the caller's time."""
+    """A client's frame.  `timeout_s` is what is left of the caller's time; `stored` hears where it was appended, before
+    the wait for disk and slave.
+    """
 
     topic: str
     records: bytes | memoryview
@@ -32,6 +35,7 @@ class Send:
     broker_name: str = ""
     default_queue_nums: int = 0
     timeout_s: float
+    stored: Callable[[Appended], None] = lambda appended: None
 
 
 class PutPath:
@@ -74,6 +78,7 @@ class PutPath:
             )
         appended = self._append(send.topic, frame)
         self._traffic.add(send.count, size)
+        send.stored(appended)
         return appended, frame.waits
 
     async def drained(self) -> None:

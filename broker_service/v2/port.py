@@ -27,7 +27,7 @@ CLOSE_GRACE_S = 2.0  # for calls under way when this broker stops being the mast
 
 
 class Port:
-    """`changed` hears when `address` has changed."""
+    """`opened` hears before the first call, `changed` when `address` has changed."""
 
     def __init__(
         self,
@@ -36,6 +36,7 @@ class Port:
         streams: ClientStreams,
         machine: Machine,
         address_file: Path,
+        opened: Callable[[], None],
         changed: Callable[[], None],
     ) -> None:
         self._broker = broker
@@ -43,6 +44,7 @@ class Port:
         self._streams = streams
         self._machine = machine
         self._address_file = address_file
+        self._opened = opened
         self._changed = changed
         self._server: grpc.aio.Server | None = None
         self._port = broker.config.grpc_server_port
@@ -96,6 +98,7 @@ class Port:
         self._port = port  # the same when it opens again
         add_to_server(self._servicer, server)
         self._servicer.own_address = host_port(config.advertised_host, port)
+        self._opened()
         await server.start()
         self._server = server
         try:

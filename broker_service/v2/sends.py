@@ -1,27 +1,26 @@
 """SendPath: messages of RocketMQ 5's clients into the put path that all messages take."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from isal import isal_zlib
 from rocketmq_v2 import definition_pb2, service_pb2
 from rocketsim_proto.records import record
 
+from broker_service import cold_reads
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.broker.put import PutPath, Send
 from broker_service.model import Appended, PutStatus
 from broker_service.v2 import message_rules, names, sent_message
 from broker_service.v2.queue_choice import Turns, queue_of_group
-from broker_service.v2.status import OK, Refused, status
+from broker_service.v2.recent_sends import REMEMBERED_S, RecentSends, Stored
+from broker_service.v2.status import OK, STORED_BUT, Refused, status
 
 pb = definition_pb2
 
-# The message is stored, and not as safe as the mode promises: the clients send it again under the same id.
-_STORED_BUT = {
-    PutStatus.FLUSH_DISK_TIMEOUT: pb.MASTER_PERSISTENCE_TIMEOUT,
-    PutStatus.FLUSH_SLAVE_TIMEOUT: pb.SLAVE_PERSISTENCE_TIMEOUT,
-    PutStatus.SLAVE_NOT_AVAILABLE: pb.HA_NOT_AVAILABLE,
-}
+FOR_EVER_MS = 2**62
+
 _NOT_YET = {
     pb.TRANSACTION: "transactional messages",
     pb.PRIORITY: "messages with a priority",
@@ -34,34 +33,28 @@ class SendPath:
         self._broker = broker
         self._puts = puts
         self._turns = Turns()
+        self._recent = RecentSends()
+        self._asks_index_until = 0.0
+
+    def opened(self) -> None:
+        """The port opens: what another master has stored, or this one before its restart, is in the index."""
+        self._recent.clear()
+        self._asks_index_until = self._broker.clock() + REMEMBERED_S
 
     async def send(
         self, messages: Sequence[pb.Message], peer: tuple[str, bytes], timeout_s: float
     ) -> service_pb2.SendMessageResponse:
         """All of one topic, and stored together or refused together; an entry for each."""
         topic = self._checked(messages)
-        queue_ids = self._queues(messages, topic)
-        now_ms = self._broker.now_ms()
-        store_host_size = len(self._broker.store_host)
-        records = b"".join(
-            record.encode(
-                sent_message.record_of(
-                    message, topic.name, queue_id, peer=peer, store_host_size=store_host_size, now_ms=now_ms
-                )
-            )
-            for message, queue_id in zip(messages, queue_ids, strict=True)
-        )
-        appended, put_status = await self._puts.put(
-            Send(
-                topic=topic.name,
-                records=records,
-                count=len(messages),
-                crc32=isal_zlib.crc32(records),
-                timeout_s=timeout_s,
-            )
-        )
-        if put_status is not PutStatus.PUT_OK:
-            failed = status(_STORED_BUT[put_status], f"send message failed, sendStatus={put_status.name}")
+        again = await self._stored_before(topic.name, messages)
+        if again:
+            offsets = [stored.queue_offset for stored in again]
+            end_offset = max(stored.end_offset for stored in again)
+            put_status = await self._broker.acknowledgements.wait(end_offset, timeout_s)
+        else:
+            offsets, put_status = await self._put(topic, messages, peer, timeout_s)
+        if put_status is not PutStatus.PUT_OK:  # the clients send it again under the same id
+            failed = status(STORED_BUT[put_status], f"send message failed, sendStatus={put_status.name}")
             entries = [service_pb2.SendResultEntry(status=failed) for _ in messages]
             return service_pb2.SendMessageResponse(status=failed, entries=entries)
         return service_pb2.SendMessageResponse(
@@ -73,9 +66,70 @@ class SendPath:
                     transaction_id=message.system_properties.message_id,
                     offset=offset,
                 )
-                for message, offset in zip(messages, _offsets(queue_ids, appended), strict=True)
+                for message, offset in zip(messages, offsets, strict=True)
             ],
         )
+
+    async def _put(
+        self, topic: TopicConfig, messages: Sequence[pb.Message], peer: tuple[str, bytes], timeout_s: float
+    ) -> tuple[list[int], PutStatus]:
+        """The queue offset of each."""
+        broker = self._broker
+        queue_ids = self._queues(messages, topic)
+        now_ms, store_host_size = broker.now_ms(), len(broker.store_host)
+        records = b"".join(
+            record.encode(
+                sent_message.record_of(
+                    message, topic.name, queue_id, peer=peer, store_host_size=store_host_size, now_ms=now_ms
+                )
+            )
+            for message, queue_id in zip(messages, queue_ids, strict=True)
+        )
+        offsets: list[int] = []
+
+        def stored(appended: Appended) -> None:
+            offsets.extend(_offsets(queue_ids, appended))
+            for message, offset in zip(messages, offsets, strict=True):
+                one = Stored(offset, appended.end_offset)
+                self._recent.put(topic.name, message.system_properties.message_id, one, broker.clock())
+
+        send = Send(
+            topic=topic.name,
+            records=records,
+            count=len(messages),
+            crc32=isal_zlib.crc32(records),
+            timeout_s=timeout_s,
+            stored=stored,
+        )
+        _, put_status = await self._puts.put(send)
+        return offsets, put_status
+
+    async def _stored_before(self, topic: str, messages: Sequence[pb.Message]) -> list[Stored]:
+        """Where these messages are, if they were stored within the last minute; nothing, if one of them was not."""
+        self._broker.check_writable()
+        ids = [message.system_properties.message_id for message in messages]
+        if len(set(ids)) < len(ids):
+            return []
+        if self._broker.clock() < self._asks_index_until:
+            for message_id in ids:
+                await self._look_up(topic, message_id)
+        now = self._broker.clock()
+        found = [self._recent.get(topic, message_id, now) for message_id in ids]
+        return [] if None in found else [stored for stored in found if stored is not None]
+
+    async def _look_up(self, topic: str, message_id: str) -> None:
+        """In the index, if it is not known yet."""
+        broker = self._broker
+        if self._recent.get(topic, message_id, broker.clock()) is not None:
+            return
+        since_ms = broker.now_ms() - int(REMEMBERED_S * 1000)
+        search = broker.store.key_search(topic, message_id, 1, since_ms, FOR_EVER_MS)
+        for offset in (await cold_reads.read(broker.store, search.run)).offsets:
+            data = await cold_reads.read(broker.store, partial(broker.store.read_record, offset))
+            found = record.decode(data, check_crc=False)
+            if found.properties.get(record.PROPERTY_UNIQ_KEY) == message_id:
+                stored = Stored(found.queue_offset, offset + len(data))
+                self._recent.put(topic, message_id, stored, broker.clock())
 
     def _checked(self, messages: Sequence[pb.Message]) -> TopicConfig:
         if not messages:

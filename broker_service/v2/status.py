@@ -9,6 +9,7 @@ import grpc
 from rocketmq_v2 import definition_pb2 as pb
 
 from broker_service import errors
+from broker_service.model import PutStatus
 from broker_service.peer_call import PeerLost
 from broker_service.rpc_errors import refusal_of
 
@@ -39,6 +40,14 @@ _CODE_OF: list[tuple[type[errors.RocketSimError], pb.Code]] = [
     (errors.MessageIllegal, pb.BAD_REQUEST),
     (errors.InvalidParameter, pb.BAD_REQUEST),
 ]
+
+
+# What is stored, and not as safe as the mode promises.
+STORED_BUT: dict[PutStatus, pb.Code] = {
+    PutStatus.FLUSH_DISK_TIMEOUT: pb.MASTER_PERSISTENCE_TIMEOUT,
+    PutStatus.FLUSH_SLAVE_TIMEOUT: pb.SLAVE_PERSISTENCE_TIMEOUT,
+    PutStatus.SLAVE_NOT_AVAILABLE: pb.HA_NOT_AVAILABLE,
+}
 
 
 def status(code: pb.Code, text: str = "") -> pb.Status:

@@ -1,5 +1,6 @@
 """Calls of `apache.rocketmq.v2` against a broker in the test's process, as a client of that protocol makes them."""
 
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from broker_service.node import BrokerNode
 from tests.support.brokers import running
 from tests.support.polling import until
 
+_NUMBERS = itertools.count()
 CLIENT = (("x-mq-client-id", "client-1"),)
 DIALLED = d.Endpoints(scheme=d.DOMAIN_NAME, addresses=[d.Address(host="mq.example", port=18081)])
 
@@ -66,8 +68,12 @@ def resource(name: str) -> d.Resource:
 def message(
     topic: str = "T", body: bytes = b"hello", *, user: dict[str, str] | None = None, **system: Any
 ) -> d.Message:
-    """As the official clients fill it; `system` are system properties."""
-    defaults: dict[str, Any] = {"message_id": "01ABCDEF", "message_type": d.NORMAL, "body_encoding": d.IDENTITY}
+    """As the official clients fill it, with an id of its own; `system` are system properties."""
+    defaults: dict[str, Any] = {
+        "message_id": f"01{next(_NUMBERS):032X}",
+        "message_type": d.NORMAL,
+        "body_encoding": d.IDENTITY,
+    }
     return d.Message(
         topic=resource(topic),
         body=body,

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ async def test_a_message_is_stored_with_the_properties_that_rocketmqs_proxy_writ
                 born_host="host-7",
                 trace_context="00-4bf9-01",
                 queue_id=99,
+                message_id="01ABCDEF",
             )
         )
         (entry,) = sent.entries
@@ -93,8 +95,13 @@ async def test_what_is_left_out_is_the_callers_address_and_the_time_of_now(tmp_p
 async def test_messages_sent_together_get_an_entry_each_and_consecutive_offsets(tmp_path: Path) -> None:
     async with v2_broker(tmp_path) as (_, client):
         for first in (0, 0, 0, 0, 2):  # by turns through four queues
-            sent = await client.send(message(body=b"a", message_id="1"), message(body=b"b", message_id="2"))
-            assert [(entry.message_id, entry.offset) for entry in sent.entries] == [("1", first), ("2", first + 1)]
+            messages = message(body=b"a"), message(body=b"b")
+            ids = [one.system_properties.message_id for one in messages]
+            sent = await client.send(*messages)
+            assert [(entry.message_id, entry.offset) for entry in sent.entries] == [
+                (ids[0], first),
+                (ids[1], first + 1),
+            ]
 
 
 async def test_a_message_group_stays_in_its_queue_whatever_queue_the_client_names(tmp_path: Path) -> None:
@@ -223,6 +230,39 @@ async def test_a_message_that_no_slave_has_is_stored_and_says_so(tmp_path: Path)
         )
         assert [(entry.status.code, entry.message_id) for entry in sent.entries] == [(d.HA_NOT_AVAILABLE, "")]
         assert len(await stored(node, "T")) == 1
+
+
+async def test_a_message_that_is_sent_again_is_stored_once(tmp_path: Path) -> None:
+    """Trap 8: when no slave has a message, clients hear an error and send it again."""
+    keys = {"broker_role": BrokerRole.SYNC_MASTER, "slave_wait_time_ms": 0}
+    async with v2_broker(tmp_path, **keys) as (node, client):
+        again = message(body=b"once")
+        for _ in range(3):
+            assert (await client.send(again)).status.code == d.HA_NOT_AVAILABLE
+        node.broker.become(replace(node.broker.config, broker_role=BrokerRole.ASYNC_MASTER))
+        sent = await client.send(again)
+        assert (sent.status.code, sent.entries[0].offset) == (d.OK, 0)
+        assert sent.entries[0].message_id == again.system_properties.message_id
+        both = await client.send(message(), again)  # of a batch, only the whole counts as sent before
+        assert both.status.code == d.OK
+        assert len(await stored(node, "T")) == 3
+
+
+async def test_a_message_that_was_stored_before_a_restart_is_not_stored_again(tmp_path: Path) -> None:
+    again = message()
+    async with v2_broker(tmp_path) as (_, client):
+        first = await client.send(again)
+    async with v2_broker(tmp_path) as (node, client):
+        assert (await client.send(again)).entries == first.entries
+        assert (await client.send(message(keys=[again.system_properties.message_id]))).status.code == d.OK
+        assert len(await stored(node, "T")) == 2
+
+
+async def test_the_same_id_in_another_topic_is_another_message(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (node, client):
+        for topic in ("T", "M"):
+            assert (await client.send(message(topic, message_id="same"))).status.code == d.OK
+            assert len(await stored(node, topic)) == 1
 
 
 async def test_a_topic_that_may_only_be_read_is_forbidden(tmp_path: Path) -> None:

@@ -1,0 +1,22 @@
+"""What is remembered of sends: for a minute, and not more than so many."""
+
+from broker_service.v2 import recent_sends
+from broker_service.v2.recent_sends import REMEMBERED_S, RecentSends, Stored
+
+
+def test_it_is_remembered_for_a_minute() -> None:
+    recent = RecentSends()
+    recent.put("T", "a", Stored(1, 100), 10.0)
+    assert recent.get("T", "a", 10.0 + REMEMBERED_S) == Stored(1, 100)
+    assert recent.get("T", "a", 10.1 + REMEMBERED_S) is None
+    assert recent.get("M", "a", 10.0) is None
+    recent.put("T", "b", Stored(2, 200), 10.1 + REMEMBERED_S)
+    assert len(recent) == 1
+
+
+def test_the_oldest_goes_when_there_are_too_many(monkeypatch) -> None:
+    monkeypatch.setattr(recent_sends, "MOST", 2)
+    recent = RecentSends()
+    for number, message_id in enumerate("abc"):
+        recent.put("T", message_id, Stored(number, number), 0.0)
+    assert [recent.get("T", message_id, 0.0) for message_id in "abc"] == [None, Stored(1, 1), Stored(2, 2)]
