@@ -22,7 +22,8 @@ class EpochFile:
     `promised`: what this slave has promised a candidate, until its log has that epoch.
 
     An epoch that a promotion began is valid only if the role on disk (`role_file.py`) is master, or if the epoch has
-    bytes; otherwise a slave ignores it.  So undoing a failed promotion needs no disk space.
+    bytes; otherwise a slave ignores it and has the epochs that it had before, also those of which it had no bytes yet:
+    they still fence the masters that were replaced in them.  So undoing a failed promotion needs no disk space.
     """
 
     def __init__(self, path: Path, log_end_offset: int, files: Files | None = None) -> None:
@@ -48,12 +49,12 @@ class EpochFile:
             entries = content["epochs"]
             self.may_resume = content.get("goesOn") is True
             self.begun_here = content.get("begunHere", True) is True  # older versions did not write the field
-            epochs = tuple(_epoch(entry) for entry in entries)
             if (promotion := content.get("promotion")) is not None:
-                self._before = EpochList(epochs[:-1]), promotion["begunHereBefore"] is True
+                before = promotion.get("epochsBefore", entries[:-1])  # older versions did not write the field
+                self._before = _epochs(before), promotion["begunHereBefore"] is True
             if (promise := content.get("promise")) is not None:
                 self._promise = Promise(int(promise["epoch"]), int(promise["brokerId"]), str(promise["address"]))
-            return EpochList(epochs)
+            return _epochs(entries)
         except (ValueError, KeyError, TypeError) as error:
             raise StoreCorrupt(
                 f"{self._path} is damaged ({error}): without it nobody knows which part of the log is whose. "
@@ -65,13 +66,9 @@ class EpochFile:
     ) -> None:
         """On return the list is on disk; a crash before that leaves the old one.  `promotion`: it begins the last."""
         self.is_noted = False  # the write below may reach the disk although it fails
-        entries = [
-            {"epoch": epoch.epoch, "startOffset": epoch.start_offset} | ({"id": f"{epoch.id:016x}"} if epoch.id else {})
-            for epoch in epochs.epochs
-        ]
-        content: dict[str, Any] = {"epochs": entries, "begunHere": begun_here, "goesOn": may_resume}
+        content: dict[str, Any] = {"epochs": _entries(epochs), "begunHere": begun_here, "goesOn": may_resume}
         if promotion:
-            content["promotion"] = {"begunHereBefore": self.begun_here}
+            content["promotion"] = {"begunHereBefore": self.begun_here, "epochsBefore": _entries(self.epochs)}
         if self._promise is not None:
             to = self._promise
             content["promise"] = {"epoch": to.epoch, "brokerId": to.broker_id, "address": to.address}
@@ -110,5 +107,14 @@ class EpochFile:
             self.save(self.epochs, begun_here=self.begun_here)
 
 
-def _epoch(entry: dict[str, Any]) -> Epoch:
-    return Epoch(int(entry["epoch"]), int(entry["startOffset"]), int(entry.get("id", "0"), 16))
+def _entries(epochs: EpochList) -> list[dict[str, Any]]:
+    return [
+        {"epoch": epoch.epoch, "startOffset": epoch.start_offset} | ({"id": f"{epoch.id:016x}"} if epoch.id else {})
+        for epoch in epochs.epochs
+    ]
+
+
+def _epochs(entries: list[dict[str, Any]]) -> EpochList:
+    return EpochList(
+        tuple(Epoch(int(entry["epoch"]), int(entry["startOffset"]), int(entry.get("id", "0"), 16)) for entry in entries)
+    )

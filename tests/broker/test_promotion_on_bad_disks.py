@@ -3,6 +3,7 @@ that it was.
 """
 
 import errno
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -113,6 +114,30 @@ async def test_a_promotion_that_died_before_its_role_was_on_disk_has_not_been() 
     node.flusher.start()
     assert await node.replication_master.begin_epoch(promotion=True) == PROMOTION
     await node.flusher.close()
+    assert not is_master(opened(disk.kill()))
+
+
+async def test_a_promotion_that_died_forgets_no_epoch_that_the_slave_had_heard_of() -> None:
+    """Else it would follow the master that was replaced in that epoch, and acknowledge what is cut later."""
+    disk = MemoryFiles()
+    node = slave_on(disk)
+    heard_of = EpochList.of((1, 0), (PROMOTION, node.store.end_offset, 7))  # it has no byte of it yet
+    node.epochs.save(heard_of)
+    node.flusher.start()
+    assert await node.replication_master.begin_epoch(promotion=True) == 2 * PROMOTION
+    await node.flusher.close()
+    disk = disk.kill()
+    for _ in range(2):
+        assert opened(disk).epochs.epochs == heard_of
+        disk = disk.kill()
+
+
+def test_a_promotion_that_an_older_version_began_is_forgotten_too() -> None:
+    """It noted no epochs but those with bytes."""
+    node = slave_on(disk := MemoryFiles())
+    entries = [{"epoch": 1, "startOffset": 0}, {"epoch": PROMOTION, "startOffset": node.store.end_offset, "id": "7"}]
+    content = {"epochs": entries, "begunHere": True, "goesOn": True, "promotion": {"begunHereBefore": False}}
+    node.store.disk.write_atomically(ROOT / "rocketsim" / "epochs.json", json.dumps(content).encode())
     assert not is_master(opened(disk.kill()))
 
 

@@ -488,10 +488,13 @@ class Promises:
                 raise PromiseBroken(f"epoch {epoch} of {broker.name} began at {start} on broker-{first}")
 
     def _was_undone(self, broker: Broker, epoch: int) -> bool:
-        """Whether a promotion that failed or died took the epoch back: its own one, or an epoch without a byte here
-        that it had replaced."""
-        starts = [start for (number, _), (start, _) in self._epochs.items() if number == epoch]
-        is_empty = all(start >= broker.live.store.end_offset for start in starts)
+        """Whether a promotion of this broker that failed or died took back the epoch that it began, without a byte."""
+        starts = [
+            (start, began_on)
+            for (number, _), (start, began_on) in self._epochs.items()
+            if number == epoch and began_on == broker.broker_id
+        ]
+        is_empty = bool(starts) and all(start >= broker.live.store.end_offset for start, _ in starts)
         return broker.broker_id in self._world.clients.asked_to_promote and not broker.leads and is_empty
 
     def _follows_no_master_of_the_past(self, broker: Broker) -> None:
