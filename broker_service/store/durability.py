@@ -40,6 +40,7 @@ class Durability:
         self.queues_on_disk = 0  # every queue entry of a record before this is, noted or not
         self.last_timestamp = 0  # store time of the newest record
         self.trouble: str | None = None  # why the last flush left something out; it is tried again
+        self.note_is_due = False  # set by the loop: the next flush syncs the note of the flushed offset
         self.lock = threading.Lock()
         self._is_noted = True
         self._disk = disk
@@ -60,7 +61,8 @@ class Durability:
         """Notes the flushed offset and syncs the note: after a recovery, before a cut, at a clean stop."""
         self.flushed = flushed.offset
         self.queues_on_disk = min(self.queues_on_disk, self.flushed)
-        self._flushed_file.save(flushed, sync=True)
+        self._flushed_file.save(flushed)
+        self._flushed_file.sync()
 
     def request(self, thorough: ThoroughFlush) -> None:
         """Queues the thorough flush in chunks, one per flush, so that a put does not wait for thousands of queue files.
@@ -96,9 +98,12 @@ class Durability:
             with Attempt() as flush:
                 if end > self.flushed:
                     self._log.sync(self.flushed, end)
-                    self._flushed_file.save(Flushed(end), sync=thorough is not None)
+                    self._flushed_file.save(Flushed(end))
                     self.flushed = end
                     self.checkpoint.log_timestamp = timestamp
+                if self.note_is_due or thorough is not None:
+                    self.note_is_due = False
+                    self._flushed_file.sync()
                 if thorough is not None:
                     self._sync_thoroughly(thorough)
                 self.trouble = None

@@ -35,13 +35,14 @@ class Flushed:
 
 
 class FlushedOffset:
-    """Writes go to the page cache unless `sync` is asked for: after a power loss an older value only protects less."""
+    """Writes go to the page cache until `sync`: after a power loss an older value only protects less."""
 
     def __init__(self, files: Files, path: Path) -> None:
         self._files = files
         self._path = path
         self._sequence = 0
         self._handle: int | None = None
+        self._is_synced = True
 
     def load(self, *, log_is_empty: bool) -> Flushed | None:
         """None if it was never written: a store of RocketMQ's, or one whose making was interrupted before anything was
@@ -67,7 +68,7 @@ class FlushedOffset:
             )
         return best
 
-    def save(self, flushed: Flushed, *, sync: bool = False) -> None:
+    def save(self, flushed: Flushed) -> None:
         self._sequence += 1
         values = struct.pack(">qqqq", self._sequence, flushed.offset, flushed.tail_size, flushed.tail_crc)
         slot = values + struct.pack(">I", zlib.crc32(values))
@@ -77,8 +78,13 @@ class FlushedOffset:
                 self._files.write_atomically(self._path, (bytes(at) + slot).ljust(2 * _SLOT_DISTANCE, b"\0"))
             self._handle = self._files.open(self._path)
         self._files.pwrite(self._handle, slot, at)
-        if sync:
+        self._is_synced = False
+
+    def sync(self) -> None:
+        """On return the last value is on disk; nothing is done where it was."""
+        if self._handle is not None and not self._is_synced:
             self._files.fdatasync(self._handle)
+            self._is_synced = True
 
     def _content(self) -> bytes:
         return self._files.read(self._path) if self._files.exists(self._path) else b""

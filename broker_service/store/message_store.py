@@ -41,6 +41,7 @@ _INDEX_MAX_BEHIND = 16 << 20  # from here on appends pull the index along
 _PROBE_INTERVAL_MS = 1000
 _CHUNK = 1 << 20
 _AGE_INTERVAL_MS = 5000
+_NOTE_INTERVAL_MS = 1000
 _WARM_AROUND = 64 << 10  # a disk takes no longer for it than for a page
 _MAX_HANDLES = 4096
 
@@ -68,6 +69,8 @@ class MessageStore:
         self._next_probe_ms = 0
         self._next_age_ms = 0
         self._next_thorough_ms = 0
+        self._next_note_ms = 0
+        self._ticked_ms = 0
         self._trimmed_to = 0  # queues and index have nothing of records before it
 
     def reconfigure(self, config: StoreConfig) -> None:
@@ -133,6 +136,7 @@ class MessageStore:
         if self.config.message_index_enable:
             self.recovery.index = self._index.load(clean=clean, sure_until=self.recovery.index_sure_until)
         self._next_thorough_ms = now_ms + self.config.flush_consume_queue_thorough_interval_ms
+        self._next_note_ms = now_ms + _NOTE_INTERVAL_MS
         if self.recovery.rebuilt_queues or self.recovery.shortened_queues:
             self._flush_thoroughly()  # entries that were cut must not be found behind those of new records
 
@@ -351,7 +355,9 @@ class MessageStore:
         """Small periodic work on the loop, to be called about every 100 ms.  It does nothing after a failed sync,
         its own included; the next write or flush raises FlushFailed.
         """
-        self._now_ms = now_ms
+        if now_ms < self._ticked_ms:  # the clock went back: what is due within seconds must not wait for hours
+            self._next_probe_ms = self._next_age_ms = self._next_thorough_ms = self._next_note_ms = now_ms
+        self._now_ms = self._ticked_ms = now_ms
         if self.disk.fatal is None:
             with suppress(FlushFailed):  # `disk.fatal` keeps it, and it is in the log
                 self._work(now_ms)
@@ -365,6 +371,9 @@ class MessageStore:
         if self._writer.trouble is not None and now_ms >= self._next_probe_ms:
             self._next_probe_ms = now_ms + _PROBE_INTERVAL_MS
             self._writer.probe()
+        if now_ms >= self._next_note_ms:
+            self._next_note_ms = now_ms + _NOTE_INTERVAL_MS
+            self._durability.note_is_due = True
         if now_ms >= self._next_thorough_ms and not self._durability.is_requested:
             self._next_thorough_ms = now_ms + self.config.flush_consume_queue_thorough_interval_ms
             self._queues.save_floors()

@@ -1,5 +1,6 @@
 """Flushing: what is on disk afterwards, and that a failed sync stops all writes."""
 
+import contextlib
 import errno
 import random
 import threading
@@ -11,6 +12,7 @@ from broker_service.errors import FlushFailed, ServiceNotAvailable
 from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.epochs import EpochList
 from broker_service.store.checkpoint import Checkpoint
+from broker_service.store.flushed_offset import FlushedOffset
 from broker_service.store.json_file import JsonFile
 from tests.support.memory_files import MemoryFiles
 from tests.support.stores import LOG_FILE, NOW, bodies, check_sound, delete_topic, open_store, put, queue_bodies
@@ -28,6 +30,61 @@ def test_what_was_flushed_survives_a_power_loss():
         assert store.flushed_offset < store.end_offset
         found = bodies(open_store(ROOT, disk.power_loss(random.Random(seed))))
         assert found[:9] == [b"x" * 900] * 9
+
+
+def noted(disk: MemoryFiles) -> int:
+    """The flushed offset that a power loss leaves, whatever it takes of what is not synced."""
+    notes = []
+    for seed in range(8):
+        file = FlushedOffset(disk.as_powerless(random.Random(seed)), ROOT / "rocketsim/flushed")
+        notes.append(file.load(log_is_empty=False).offset)
+    return min(notes)
+
+
+def test_the_note_of_the_flushed_offset_is_on_disk_a_second_later():
+    """Below it damage is not taken for a torn end."""
+    store = open_store(ROOT, disk := MemoryFiles())
+    for second in range(1, 5):
+        put(store, "topic", 0, [b"x" * 300])
+        store.flush()
+        before = noted(disk)
+        assert before < store.end_offset
+        store.tick(NOW + second * 1000 - 1)
+        store.flush()
+        assert noted(disk) == before
+        store.tick(NOW + second * 1000)
+        store.flush()
+        assert noted(disk) == store.end_offset, "also where nothing was appended since the last flush"
+
+
+def test_the_note_of_the_flushed_offset_is_synced_once_a_second_and_only_if_it_has_changed():
+    store = open_store(ROOT, disk := MemoryFiles())
+    syncs = f"fdatasync {ROOT / 'rocketsim/flushed'}"
+    before = disk.log.count(syncs)
+    for ms in range(10, 5000, 10):
+        if ms < 3000:
+            put(store, "topic", 0, [b"x"])
+        store.tick(NOW + ms)
+        store.flush()
+    assert 2 <= disk.log.count(syncs) - before <= 3
+
+
+def test_what_is_due_in_a_while_stays_due_when_the_clock_is_put_back():
+    store = open_store(ROOT, disk := MemoryFiles())
+    hour_ago = NOW - 3_600_000
+    for now_ms in (NOW, hour_ago, hour_ago + 1000):
+        put(store, "topic", 0, [b"x"])
+        store.flush()
+        store.tick(now_ms)
+        store.flush()
+    assert noted(disk) == store.end_offset
+    disk.fill()
+    while store.writable:
+        with contextlib.suppress(ServiceNotAvailable):
+            put(store, "topic", 0, [b"x" * 900])
+    disk.make_room()
+    store.tick(hour_ago - 3_600_000)
+    assert store.writable
 
 
 def test_a_new_file_counts_as_flushed_only_when_its_name_is_on_disk():
