@@ -3,6 +3,8 @@ offset never goes back.
 """
 
 import asyncio
+import errno
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -141,6 +143,39 @@ async def test_a_slave_that_hangs_is_said_before_the_callers_deadline(
         acks_name_no_changes(monkeypatch)
         assert await commit(master, 1, timeout_s=1.0) == "COMMIT_FLUSH_SLAVE_TIMEOUT"
         assert await committed(master) == 1
+
+
+async def test_a_slave_without_room_for_its_tables_acknowledges_no_commit_until_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The master has the offset and says who has not; the slave's log goes on."""
+    async with pair(tmp_path, slave_timeout=500, sync_metadata_interval=100, **SYNC) as (_, master, slave):
+        await put(master, "t", b"x", b"y")
+        await until(lambda: "t" in slave.topics.entries, "the topic")
+        await until(lambda: master.acknowledgements.tracker.takes_metadata(), "the slave says what it has")
+        assert await commit(master, 1) == "COMMIT_OK"
+
+        def no_room(_: dict[str, Any]) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        stream = slave.replication_slave._stream
+        with monkeypatch.context() as full:
+            full.setattr(slave.topics._file, "save", no_room)
+            master.topics.auto_create("u", 4, 4, 1)
+            assert await commit(master, 2) == "COMMIT_FLUSH_SLAVE_TIMEOUT"
+            assert await commit(master, 2) == "COMMIT_FLUSH_SLAVE_TIMEOUT", "also where nothing has changed"
+            assert await committed(master) == 2
+            await put(master, "t", b"z")
+            await until(lambda: slave.store.queue_end("t", 0) == 3, "the record")
+            assert "u" not in slave.topics.entries
+        await until(lambda: "u" in slave.topics.entries, "what it missed")
+        await until(lambda: slave.replication_slave._stream not in (None, stream), "it connects anew")
+        await until(slave.replication_slave.is_following, "it follows")
+        for _ in range(200):
+            if (status := await commit(master, 3)) == "COMMIT_OK":
+                break
+        assert status == "COMMIT_OK"
+        assert slave.offsets.get("g", "t", 0).offset == 3
 
 
 async def test_a_commit_on_pull_waits_for_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
