@@ -33,12 +33,13 @@ from rocketsim_proto.reserved import SCHEDULE_TOPIC
 from broker_service.store.consume_queue import ENTRY
 from broker_service.store.dispatch import (
     QueueExtent,
+    can_name_a_queue,
     delivery_times,
     is_queued,
     queue_extents,
     queue_offsets,
 )
-from broker_service.store.log_scanner import elsewhere, sound
+from broker_service.store.log_scanner import elsewhere, no_name, no_place, sound
 
 FEW = 24
 
@@ -178,7 +179,7 @@ class _Few(Batch):
         for _ in range(len(sizes)):
             try:
                 parts = _checked(data, at)
-                bytes(data[parts.topic_start : parts.topic_end]).decode()
+                topic = bytes(data[parts.topic_start : parts.topic_end]).decode()
             except RecordError as error:
                 reason = error.reason
                 break
@@ -187,6 +188,12 @@ class _Few(Batch):
                 break
             if parts.commit_log_offset != offset:
                 reason = elsewhere(parts.commit_log_offset)
+                break
+            if min(parts.queue_id, parts.queue_offset) < 0:
+                reason = no_place(parts.queue_id, parts.queue_offset)
+                break
+            if not can_name_a_queue(topic):
+                reason = no_name(topic)
                 break
             found.append(parts)
             at, offset = at + parts.size, offset + parts.size
@@ -307,13 +314,7 @@ class _Many(Batch):
         end = at + int(sizes.sum())
         records = Records.walk(np.frombuffer(data, np.uint8)[at:end], sizes=sizes)
         good, reason = sound(records, offset, crc=True, strict_from=_NEVER)
-        whole = _rows(records, 0, good)
-        try:
-            whole.topic_codes()
-        except RecordError as error:
-            good, reason = int(np.searchsorted(whole.starts, error.at)), error.reason
-            whole = _rows(whole, 0, good)
-        return cls(whole), reason
+        return cls(_rows(records, 0, good)), reason
 
     def __len__(self) -> int:
         return len(self._records)

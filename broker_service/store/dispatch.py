@@ -19,6 +19,8 @@ from rocketsim_proto.reserved import SCHEDULE_TOPIC
 from broker_service.store.consume_queue import ENTRY, Entries
 
 PREPARED, ROLLED_BACK = 4, 12
+_LONGEST_NAME = 255  # bytes, on Linux
+_NOT_IN_NAMES = {"/", "\0"}
 
 Times = npt.NDArray[np.int64]  # or levels of delay, one a record
 
@@ -31,6 +33,11 @@ class QueueExtent:
     queue_id: int
     queue_offset: int
     entries: Entries
+
+
+def can_name_a_queue(topic: str) -> bool:
+    """Whether the topic's queues can have a folder of its name."""
+    return 0 < len(topic.encode()) <= _LONGEST_NAME and topic not in (".", "..") and not _NOT_IN_NAMES & set(topic)
 
 
 def is_queued(sys_flag: Any) -> Any:

@@ -23,6 +23,7 @@ from rocketsim_proto.records.record import (
 )
 
 from broker_service.store.commit_log import CommitLog
+from broker_service.store.dispatch import can_name_a_queue
 
 _SIZE_AND_MAGIC = struct.Struct(">II")
 _SIZE_MAGIC_DTYPE = np.dtype([("size", ">u4"), ("magic", ">u4")])
@@ -99,7 +100,8 @@ def sound(records: Records, offset: int, *, crc: bool, strict_from: int) -> tupl
     """How many of these records, the first of which lies at log offset `offset`, are sound, and what is wrong with the
     next one ("" if nothing).
 
-    From log offset `strict_from` on, a sector of zeros in topic or properties, which have no checksum, is damage.
+    Sound is what has whole lengths, its checksum (`crc`), its log offset, and a place that a queue may have.  From log
+    offset `strict_from` on, a sector of zeros in topic or properties, which have no checksum, is damage.
     """
     if not len(records):
         return 0, ""
@@ -118,6 +120,21 @@ def sound(records: Records, offset: int, *, crc: bool, strict_from: int) -> tupl
         good = int(misplaced.argmax())
         reason = elsewhere(int(records.commit_log_offset[good]))
         records = records[:good]
+    unplaced = (records.queue_id < 0) | (records.queue_offset < 0)
+    if unplaced.any():
+        good = int(unplaced.argmax())
+        reason = no_place(int(records.queue_id[good]), int(records.queue_offset[good]))
+        records = records[:good]
+    try:
+        topics, codes = records.topic_codes()
+    except RecordError as error:
+        good, reason = int(np.searchsorted(records.starts, error.at)), error.reason
+        records = records[:good]
+        topics, codes = records.topic_codes()
+    nameless = [number for number, topic in enumerate(topics) if not can_name_a_queue(topic)]
+    if nameless:
+        good = int(np.isin(codes, nameless).argmax())
+        reason = no_name(topics[int(codes[good])])
     for row in range(int(np.searchsorted(records.starts, strict_from - shift)), good):
         if _lost_sector(records, row, shift):
             return row, "zeros in its topic or properties"
@@ -127,6 +144,15 @@ def sound(records: Records, offset: int, *, crc: bool, strict_from: int) -> tupl
 def elsewhere(commit_log_offset: int) -> str:
     """What is wrong with a record that is not where it says it is."""
     return f"a record that says it is at {commit_log_offset}"
+
+
+def no_place(queue_id: int, queue_offset: int) -> str:
+    """What is wrong with a record that says so."""
+    return f"a record at offset {queue_offset} of queue {queue_id}"
+
+
+def no_name(topic: str) -> str:
+    return f"a record of topic {topic[:40]!r}, which no folder can be named after"
 
 
 def _lost_sector(records: Records, row: int, shift: int) -> bool:
@@ -180,7 +206,7 @@ class LogScan:
                 crc = offset + walked.end > self._check_from
                 good, self.reason = sound(records, offset, crc=crc, strict_from=self._strict_from)
                 if good:
-                    records = records[:good]
+                    records = records if good == len(records) else records[:good]  # keeps the columns it has made
                     self.end_offset += int(records.sizes.sum())
                     yield offset, records
             elif walked.stop is Stop.BLANK and offset + walked.next_size == start + log.file_size:

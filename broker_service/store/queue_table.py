@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 QueueKey = tuple[str, int]
 
+_LONGEST_GAP = 300_000  # entries: a file of RocketMQ's
+
 
 @dataclass(frozen=True, slots=True)
 class QueueSummary:
@@ -90,6 +92,22 @@ class QueueTable:
         if joined:
             queue.put_if_different(offset, entries)
         return joined
+
+    def too_far(self, extents: Iterable[QueueExtent]) -> QueueExtent | None:
+        """The first of these, in log order, that leaves a long gap behind its queue's entries.  No master leaves one:
+        its queue offset is damaged, and to fill the gap could take more room than there is.
+        """
+        ends: dict[QueueKey, int] = {}
+        found: list[QueueExtent] = []
+        for extent in extents:
+            key = extent.topic, extent.queue_id
+            if (end := ends.get(key)) is None:
+                queue = self._queues.get(key)
+                end = queue.max_offset if queue is not None and queue.min_offset < queue.max_offset else None
+            if end is not None and extent.queue_offset - end > _LONGEST_GAP:
+                found.append(extent)
+            ends[key] = extent.queue_offset + len(extent.entries)
+        return min(found, key=lambda extent: int(extent.entries["commit_log_offset"][0]), default=None)
 
     def append(self, queue: ConsumeQueue, extent: QueueExtent) -> None:
         """Writes the entries of records that are being appended."""

@@ -70,7 +70,8 @@ class Writer:
         if plan.blanks:
             slices += [(at, BLANK.pack(size, BLANK_MAGIC)) for at, size in plan.blanks]
             slices.sort(key=itemgetter(0))  # a file is made when the one before it is complete
-        self._store(slices, plan.end_offset, parts, now_ms)
+        queue_extents = [extent for _, part in parts for extent in part.queue_extents(self._config.delay_levels_ms)]
+        self._store(slices, plan.end_offset, parts, queue_extents, now_ms)
         extents = [(offset, len(part)) for offset, part in parts]
         grown = [QueueAppend(queue_id, first, next_offsets[queue_id] - first) for queue_id, first in firsts.items()]
         return Appended(grown, extents, plan.end_offset, now_ms)
@@ -110,7 +111,7 @@ class Writer:
             if walked.stop is Stop.BLANK and walked.next_size == room:
                 if len(data) - at < room:
                     break
-                self._store([(log.end_offset, memoryview(data)[at : at + room])], log.end_offset + room, [], None)
+                self._store([(log.end_offset, memoryview(data)[at : at + room])], log.end_offset + room, [], [], None)
                 at += room
             elif walked.stop is Stop.END and walked.next_size <= room - BLANK_SIZE:
                 break
@@ -122,10 +123,15 @@ class Writer:
     def _append_checked(self, data: memoryview, at: int, sizes: npt.NDArray[np.int64]) -> None:
         offset = self._log.end_offset
         batch, reason = Batch.of_log(data, at, sizes, offset)
+        extents = batch.queue_extents(self._config.delay_levels_ms)
+        if (gap := self._queues.too_far(extents)) is not None:
+            places = offset + np.cumsum(batch.sizes) - batch.sizes
+            batch = batch.part(0, int(np.searchsorted(places, gap.entries["commit_log_offset"][0])))
+            extents = batch.queue_extents(self._config.delay_levels_ms)
+            reason = f"a record at offset {gap.queue_offset} of queue {gap.topic}/{gap.queue_id}, far behind its end"
         if len(batch):
-            self._store(
-                [(offset, batch.view_bytes())], offset + batch.size, [(offset, batch)], batch.last_store_timestamp
-            )
+            timestamp = batch.last_store_timestamp
+            self._store([(offset, batch.view_bytes())], offset + batch.size, [(offset, batch)], extents, timestamp)
         if reason:
             raise RecordError(at + batch.size, reason)
 
@@ -134,10 +140,10 @@ class Writer:
         slices: Sequence[tuple[int, Buffer]],
         end: int,
         batches: Sequence[tuple[int, Batch]],
+        extents: Sequence[QueueExtent],
         timestamp: int | None,
     ) -> None:
         """Log, queues, end offset, all or nothing; then the index is told."""
-        extents = [extent for _, batch in batches for extent in batch.queue_extents(self._config.delay_levels_ms)]
         touched: list[tuple[ConsumeQueue, int, int]] = []
         try:
             self._log.write(slices)

@@ -349,6 +349,31 @@ def test_a_crash_while_a_store_is_made_leaves_one_that_opens(call):
         put(found, "topic", 0, [b"y"])
 
 
+@pytest.mark.parametrize(
+    ("at", "value"), [(12, b"\x80"), (20, b"\x80"), (139, b"to/ic"), (139, b"to\0ic"), (139, b"\xff\xfe")], ids=str
+)
+@pytest.mark.parametrize("is_flushed", [False, True])
+def test_a_record_that_no_queue_can_have_is_cut_above_the_flushed_offset_and_stops_the_start_below(
+    at, value, is_flushed
+):
+    store = open_store(ROOT, disk := MemoryFiles())
+    put(store, "topic", 0, [b"x" * 50] * 2)
+    store.flush()
+    whole = store.end_offset
+    put(store, "topic", 0, [b"y" * 50] * 3)
+    if is_flushed:
+        store.flush()
+    disk = disk.kill()
+    disk.overwrite(ROOT / "commitlog" / f"{0:020d}", whole + at, value)
+    if is_flushed:
+        with pytest.raises(StoreCorrupt, match=f"is damaged at log offset {whole}"):
+            open_store(ROOT, disk)
+    else:
+        store = open_store(ROOT, disk)
+        assert store.end_offset == whole and store.recovery.truncated_to == whole
+        check_sound(store)
+
+
 def in_many_files(disk: MemoryFiles, **changes: int) -> MessageStore:
     store = open_store(ROOT, disk, **changes)
     for number in range(18):

@@ -89,6 +89,49 @@ def test_nothing_of_a_damaged_record_is_stored_and_everything_before_it_is(at):
     assert log_bytes(slave) == data
 
 
+def with_field(data: bytes, at: int, value: bytes) -> bytes:
+    return data[:at] + value + data[at + len(value) :]
+
+
+@pytest.mark.parametrize(
+    ("at", "value"),
+    [
+        pytest.param(12, b"\x80", id="a negative queue id"),
+        pytest.param(20, b"\x80", id="a negative queue offset"),
+        pytest.param(20, b"\x40", id="a queue offset far behind the queue's end"),
+        pytest.param(24, b"\x01", id="one that is nearer"),
+        pytest.param(139, b"to/ic", id="a topic with a slash"),
+        pytest.param(139, b"to\0ic", id="a topic with a zero"),
+        pytest.param(139, b"\xff\xfe", id="a topic that is not UTF-8"),
+    ],
+)
+@pytest.mark.parametrize("behind", [0, 1], ids=["the last record", "the one before"])
+def test_a_record_that_no_queue_can_have_is_refused_and_everything_before_it_is_stored(at, value, behind):
+    """Damage of a field without a checksum; it must not end the slave, nor fill its disk."""
+    master = open_store(MASTER, MemoryFiles())
+    put(master, "topic", 0, [b"b" * 50] * 4)
+    size = master.end_offset // 4
+    data, whole = log_bytes(master), (3 - behind) * size
+    slave = open_store(SLAVE, MemoryFiles())
+    with pytest.raises(RecordError):
+        slave.append_replicated(0, with_field(data, whole + at, value))
+    assert slave.end_offset == whole and slave.partial_size == 0
+    check_sound(slave)
+    slave.append_replicated(whole, data[whole:])
+    assert log_bytes(slave) == data
+
+
+def test_a_record_of_a_topic_that_no_folder_can_be_named_after_is_refused():
+    for name in (b".", b".."):
+        master = open_store(MASTER, MemoryFiles())
+        put(master, "t" * len(name), 0, [b"b" * 50] * 2)
+        data = log_bytes(master)
+        slave = open_store(SLAVE, MemoryFiles())
+        with pytest.raises(RecordError, match="folder"):
+            slave.append_replicated(0, with_field(data, len(data) // 2 + 139, name))
+        assert slave.end_offset == len(data) // 2
+
+
 def test_bytes_that_do_not_join_the_log_are_refused(master):
     slave = open_store(SLAVE, MemoryFiles())
     send(master, slave, [1000])
