@@ -36,6 +36,7 @@ from broker_service.store.dispatch import (
     can_name_a_queue,
     delivery_times,
     is_queued,
+    level_of,
     queue_extents,
     queue_offsets,
 )
@@ -293,7 +294,7 @@ class _Few(Batch):
         ]
 
     def _delivery_time(self, parts: Parts, properties: bytes, otherwise: int, delay_levels_ms: Sequence[int]) -> int:
-        level = int(decode_properties(properties).get(PROPERTY_DELAY, 0))
+        level = level_of(decode_properties(properties).get(PROPERTY_DELAY, ""))
         stored = self._store_timestamp(parts)
         return int(delivery_times(np.array([level]), np.array([stored]), np.array([otherwise]), delay_levels_ms)[0])
 

@@ -4,6 +4,7 @@ As RocketMQ: prepared and rolled-back transactional records get no entry; a reco
 time where others keep the hash of their tags.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,6 +20,7 @@ from rocketsim_proto.reserved import SCHEDULE_TOPIC
 from broker_service.store.consume_queue import ENTRY, Entries
 
 PREPARED, ROLLED_BACK = 4, 12
+_LEVEL = "[0-9]{1,9}"
 _LONGEST_NAME = 255  # bytes, on Linux
 _NOT_IN_NAMES = {"/", "\0"}
 
@@ -33,6 +35,11 @@ class QueueExtent:
     queue_id: int
     queue_offset: int
     entries: Entries
+
+
+def level_of(delay: str) -> int:
+    """The level that property DELAY says; 0 where it says none."""
+    return int(delay) if re.fullmatch(_LEVEL, delay) else 0
 
 
 def can_name_a_queue(topic: str) -> bool:
@@ -61,7 +68,9 @@ def queue_extents(records: Records, delay_levels_ms: Sequence[int]) -> list[Queu
     if SCHEDULE_TOPIC in topics:
         delayed = np.flatnonzero(codes == topics.index(SCHEDULE_TOPIC))
         some = records[delayed]
-        levels = pc.fill_null(pc.cast(some.property(PROPERTY_DELAY), "int64"), 0).to_numpy()
+        given = some.property(PROPERTY_DELAY)
+        given = pc.if_else(pc.match_substring_regex(given, f"^{_LEVEL}$"), given, None)  # no number: damaged
+        levels = pc.fill_null(pc.cast(given, "int64"), 0).to_numpy()
         entries["tags_code"][delayed] = delivery_times(
             levels, some.store_timestamp, entries["tags_code"][delayed], delay_levels_ms
         )

@@ -57,6 +57,12 @@ def test_the_log_tells_how_far_each_level_is_delivered() -> None:
     assert at_the_end(DelayPosition(), log) == DelayPosition(log.end_offset, {1: 2, 3: 8})
 
 
+def test_a_mark_that_is_damaged_is_none() -> None:
+    damaged = message("t", b"x", __DELAY_LEVEL="\x12", __DELAY_OFFSET="1"), message("t", b"x", __DELAY_LEVEL="1")
+    log = Log(delivered(1, 0) + b"".join(damaged) + delivered(1, 2))
+    assert at_the_end(DelayPosition(), log).offsets == {1: 3}
+
+
 def test_what_is_known_already_is_not_read_again_and_never_taken_back() -> None:
     log = Log(b"garbage before the position" + delivered(1, 4))
     start = DelayPosition(len(b"garbage before the position"), {1: 2, 2: 9})

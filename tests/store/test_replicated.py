@@ -6,13 +6,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rocketsim_proto.records.record import RecordError
+from rocketsim_proto.reserved import SCHEDULE_TOPIC
 
 from broker_service.errors import StoreCorrupt
 from broker_service.store import batch
 from tests.support.memory_files import MemoryFiles
 from tests.support.stores import LOG_FILE, check_sound, log_bytes, open_store, put, replay, tree
 
-MASTER, SLAVE = Path("/master"), Path("/slave")
+MASTER, SLAVE, ROOT = Path("/master"), Path("/slave"), Path("/store")
 
 
 @pytest.fixture(params=[0, batch.FEW], ids=["columns", "few"], autouse=True, scope="module")
@@ -130,6 +131,20 @@ def test_a_record_of_a_topic_that_no_folder_can_be_named_after_is_refused():
         with pytest.raises(RecordError, match="folder"):
             slave.append_replicated(0, with_field(data, len(data) // 2 + 139, name))
         assert slave.end_offset == len(data) // 2
+
+
+@pytest.mark.parametrize("level", ["", "x", "\x12", "²", "-1", "9999999999", "99999999999999999999"])
+def test_a_delayed_message_whose_level_is_damaged_has_none(level):
+    master = open_store(MASTER, MemoryFiles())
+    put(master, SCHEDULE_TOPIC, 0, [b"a"], properties=[("TAGS", "t"), ("DELAY", "1")])
+    put(master, "topic", 0, [b"b"], properties=[("TAGS", "t")])
+    tags_code = int(master._queues.get("topic", 0).read(0, 1)["tags_code"][0])
+    whole = open_store(ROOT, MemoryFiles())
+    put(whole, SCHEDULE_TOPIC, 0, [b"a"], properties=[("TAGS", "t"), ("DELAY", level)])
+    slave = open_store(SLAVE, MemoryFiles())
+    slave.append_replicated(0, log_bytes(whole))
+    for store in (whole, slave):
+        assert int(store._queues.get(SCHEDULE_TOPIC, 0).read(0, 1)["tags_code"][0]) == tags_code
 
 
 def test_bytes_that_do_not_join_the_log_are_refused(master):

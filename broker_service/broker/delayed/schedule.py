@@ -91,7 +91,8 @@ def _marks(data: bytes) -> list[tuple[int, int]]:
     records = Records.walk(data)
     levels = records.property(PROPERTY_DELIVERED_LEVEL).to_pylist()
     offsets = records.property(PROPERTY_DELIVERED_OFFSET).to_pylist()
-    return [(int(level), int(offset)) for level, offset in zip(levels, offsets, strict=True) if level and offset]
+    marks = [(level or "", offset or "") for level, offset in zip(levels, offsets, strict=True)]
+    return [(int(level), int(offset)) for level, offset in marks if level.isdecimal() and offset.isdecimal()]
 
 
 def due_in_ms(stored_ms: int, delay_ms: int, now_ms: int) -> int:
