@@ -66,6 +66,12 @@ class ReplicationSlave:
 
     async def follow(self, master_address: str) -> NoReturn:
         """Be that master's slave until cancelled.  Once cancelled and awaited, nothing is appended any more."""
+        try:
+            await self._follow_always(master_address)
+        finally:
+            self._stream = None  # whom it was stopped from following it does not follow
+
+    async def _follow_always(self, master_address: str) -> NoReturn:
         retry_s = self._settings.retry_first_s
         trouble = ""
         while True:

@@ -60,6 +60,15 @@ async def test_a_slave_between_two_tries_tries_at_once_when_it_hears_that_the_ma
             await until(slave.slave.is_following)
 
 
+async def test_a_slave_that_was_stopped_follows_nobody(tmp_path):
+    """A promotion asks it whether its master still answers."""
+    master, slave = Node(MemoryLog(), tmp_path / "m", 0), Node(MemoryLog(), tmp_path / "s", 1)
+    async with master.serving():
+        async with slave.following(master):
+            await until(slave.slave.is_following)
+        assert not slave.slave.is_following() and str(slave.slave) == "no master"
+
+
 async def test_a_slave_that_reconnects_resumes_at_its_end(tmp_path):
     master, slave = Node(MemoryLog(), tmp_path / "m", 0), Node(MemoryLog(), tmp_path / "s", 1)
     async with master.serving(), slave.running():
