@@ -38,7 +38,8 @@ class ConsumeQueue:
         self.min_offset = self.max_offset = start_at
         self.log_end = 0
         self.unsynced: set[Path] = set()  # files written since the last thorough flush
-        self.named_offset = 0  # it had got that far, by the names of the files that were found, sound or not
+        # It had got that far, and cannot have got further, by the names of the files that were found, sound or not.
+        self.named_offset = self.named_end = 0
         self._files = files
         self._open = open_files
         self._starts: list[int] = []  # byte positions of the files
@@ -53,7 +54,9 @@ class ConsumeQueue:
         and the newest three always: behind a power loss there may be holes in any that was not.
         """
         self._starts = [int(name) for name in self._files.names(self.directory) if name.isdigit()]
-        self.named_offset = self._starts[-1] // ENTRY_SIZE if self._starts else 0
+        if self._starts:
+            self.named_offset = self._starts[-1] // ENTRY_SIZE
+            self.named_end = (self._starts[-1] + self.file_size) // ENTRY_SIZE
         damage = self._check_files()
         sure = 0 if sure_until is None else sure_until * ENTRY_SIZE
         newest = self._starts[-FILES_TO_CHECK:]

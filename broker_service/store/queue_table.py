@@ -249,6 +249,8 @@ class QueueTable:
                 damaged[key] = f"it starts at {known.first_offset} instead of {first}"
         for key in damaged:
             known, (_, end) = self._queues.get(key), summary.bounds.get(key, (0, 0)) if summary else (0, 0)
+            if known and not summary and log_min:
+                end = known.named_end  # how full its last file was nobody knows, if its records have expired
             self._remembered[key] = max(end, known.named_offset if known else 0)
             self.drop(key)
         return damaged

@@ -140,13 +140,14 @@ def damage_the_queue(disk: MemoryFiles) -> None:
 
 @pytest.mark.parametrize(
     ("damage", "goes_on_at"),
-    [(lambda disk: None, 20), (forget_the_summary, 20), (lose_the_queue, 20), (damage_the_queue, 16)],
+    [(lambda disk: None, 20), (forget_the_summary, 20), (lose_the_queue, 20), (damage_the_queue, 24)],
 )
 @pytest.mark.parametrize("end", ["kill", "power"])
 def test_the_offsets_of_an_idle_queue_go_on_after_its_messages_have_expired_and_the_broker_was_killed(
     damage: Callable[[MemoryFiles], None], goes_on_at: int, end: str
 ) -> None:
-    """The summary or the name of its last file keeps them."""
+    """The summary or the name of its last file keeps them; behind all that this file can have had, if it is damaged and
+    the summary is gone."""
     for seed in range(3):
         disk = MemoryFiles()
         idle_queue(disk)
