@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from broker_service.broker.metadata import config_table
 from broker_service.broker.metadata.config_table import DataVersion
 from broker_service.broker.metadata.groups import SubscriptionGroup, SubscriptionGroupTable
 from broker_service.broker.metadata.topics import TopicConfig, TopicTable
@@ -173,6 +174,21 @@ def test_a_second_deletion_forgets_no_queue_of_the_first(tmp_path: Path) -> None
         topics.put(TopicConfig("t"), now_ms=1)
         topics.delete("t", 2, queue_offsets)
     assert topics.tombstones["t"].queue_offsets == {0: 4, 1: 5}
+
+
+def test_the_newest_tombstones_stay_and_of_an_older_one_a_slave_that_was_away_loses_the_topic_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config_table, "MAX_TOMBSTONES", 2)
+    master, slave = (topics_in(tmp_path / name) for name in ("master", "slave"))
+    for number, name in enumerate(("a", "b", "c")):
+        for topics in (master, slave):
+            topics.put(TopicConfig(name), now_ms=number)
+        master.delete(name, 10 + number, {0: 7})
+    assert master.deleted() == topics_in(tmp_path / "master").deleted() == ["b", "c"]
+    deleted = {name: grave.queue_offsets for name, grave in master.tombstones.items()}
+    assert slave.adopt(master.version, master.entries.values(), deleted, complete=True) == {"a", "b", "c"}
+    assert not slave.entries and slave.deleted() == ["b", "c"]
 
 
 def test_the_same_snapshot_again_writes_nothing(tmp_path: Path) -> None:
