@@ -3,6 +3,7 @@
 No client waits for an answer; `promises.py` records what brokers answer.
 """
 
+import itertools
 import random
 import zlib
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ HOST = "10.0.2.1"
 TOPICS = ("T", "U")
 GROUPS = ("g", "h")
 QUEUES = 2
+START = 0, None  # where a consumer begins, which has read in no epoch yet
 # A refusal: nothing of it is there, and nothing of it will ever be.  Everything else may be there.
 REFUSALS = frozenset(
     {
@@ -48,6 +50,8 @@ class Clients:
         self.promoting = False
         self.asked_to_promote: set[int] = set()
         self._next_to_read: dict[tuple[str, int], int] = {}
+        self._place: dict[tuple[str, int], tuple[int, broker_pb2.LogEpoch | None]] = {}  # where a pull goes on
+        self._planned: dict[tuple[str, int], tuple[int, broker_pb2.LogEpoch | None]] = {}  # where a range ends
 
     def _spawn(self, broker: "Broker", stub: Any, work: Any) -> None:
         async def call() -> None:
@@ -97,9 +101,10 @@ class Clients:
     # --- consumers ------------------------------------------------------------------------------------------------
 
     def pull(self, broker: "Broker", chance: random.Random) -> str:
-        """Pulls from the beginning, the middle or the end; some calls are held."""
+        """Pulls from the beginning, the middle or where the last answer said; some calls are held."""
         topic, queue = chance.choice(TOPICS), chance.randrange(QUEUES)
-        offset = chance.choice((0, 0, chance.randint(0, 60)))
+        place = self._place.get((topic, queue), START)
+        offset, read_in = chance.choice((START, place, place, (chance.randint(0, 60), None)))
         known = self._next_to_read.get((topic, queue), 0)
         commit = chance.randint(0, known) if chance.random() < 0.2 else None
         request = broker_pb2.PullRequest(
@@ -110,10 +115,13 @@ class Clients:
             max_msg_nums=32,
             suspend_timeout_ms=chance.choice((0, 2000)),
             commit_offset=commit,
+            read_in=read_in,
         )
 
         async def work(stub: Any) -> None:
             response = await stub.Pull(request, timeout=6.0)
+            if (offset, read_in) in (START, self._place.get((topic, queue))):
+                self._place[topic, queue] = response.next_begin_offset, response.read_in
             if response.count:
                 self._next_to_read[topic, queue] = max(known, response.next_begin_offset)
             self._count("read" if response.count else "nothing to read")
@@ -122,11 +130,16 @@ class Clients:
         return f"pull {topic}:{queue} from {offset} at {broker.name}"
 
     def pull_range(self, broker: "Broker", chance: random.Random) -> str:
-        ranges = [
-            broker_pb2.PullRangeRequest.Range(topic=topic, queue_id=queue, from_offset=0, until_offset=1000)
-            for topic in TOPICS
-            for queue in range(QUEUES)
-        ]
+        """Of all queues: as far as they went when somebody looked, or further than they go."""
+        ranges = []
+        for topic, queue in itertools.product(TOPICS, range(QUEUES)):
+            until, read_in = chance.choice((self._planned.get((topic, queue), (1000, None)), (1000, None)))
+            begin = chance.choice((0, chance.randint(0, until)))
+            ranges.append(
+                broker_pb2.PullRangeRequest.Range(
+                    topic=topic, queue_id=queue, from_offset=begin, until_offset=until, read_in=read_in
+                )
+            )
         request = broker_pb2.PullRangeRequest(consumer_group="g", ranges=ranges, max_frame_bytes=4096)
 
         async def work(stub: Any) -> None:
@@ -135,6 +148,24 @@ class Clients:
 
         self._spawn(broker, broker_pb2_grpc.BrokerStub, work)
         return f"pull ranges at {broker.name}"
+
+    def look(self, broker: "Broker", chance: random.Random) -> str:
+        """How far a topic's queues go, and where they were some seconds ago."""
+        topic = chance.choice(TOPICS)
+        bounds = broker_pb2.QueueBoundsRequest(topic=topic)
+        at_ms = broker.clock.now_ms() - chance.choice((100, 1000, 5000, 20_000))
+        entries = [broker_pb2.SearchOffsetsRequest.Entry(queue_id=queue, timestamp=at_ms) for queue in range(QUEUES)]
+        search = broker_pb2.SearchOffsetsRequest(topic=topic, entries=entries)
+
+        async def work(stub: Any) -> None:
+            found = await stub.QueueBounds(bounds, timeout=5.0)
+            for entry in found.entries:
+                self._planned[topic, entry.queue_id] = entry.max_offset, found.log_epoch
+            await stub.SearchOffsets(search, timeout=5.0)
+            self._count("looked")
+
+        self._spawn(broker, broker_pb2_grpc.BrokerStub, work)
+        return f"look at {topic} at {broker.name}"
 
     def commit(self, broker: "Broker", chance: random.Random) -> str:
         """Commits an offset up to what was read."""

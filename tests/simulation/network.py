@@ -43,6 +43,7 @@ class Wire:
         self.calls: dict[int, _Connection] = {}
         self.numbers = count(1)
         self.answered: Callable[[str, str, Any, Any], None] = lambda *_: None  # (host, path, request, response)
+        self.told: Callable[[str, ServerCall, Any], None] = lambda *_: None  # a server takes a message of a stream
         self.surprises: list[str] = []  # errors of servicers that are no refusals
 
     def cut(self, source: str, target: str) -> None:
@@ -594,6 +595,11 @@ class ServerCall:
         self._aborted: tuple[grpc.StatusCode, str, tuple[Any, ...]] | None = None
         self.is_over = False
 
+    @property
+    def is_ending(self) -> bool:
+        """The servicer has ended, or hears any moment that it has to."""
+        return self._lost or self._task is None or self._task.done()
+
     def begin(self, process: Process, over: Callable[[], Any]) -> None:
         if self._lost:
             self._finish(over)
@@ -653,6 +659,8 @@ class ServerCall:
             await self.write(response)
         elif inspect.isasyncgenfunction(inspect.unwrap(behaviour)) or inspect.isasyncgenfunction(behaviour):
             async for message in behaviour(given, self):
+                if self._process.is_alive:
+                    self._wire.answered(self.connection.server_host, self.connection.path, given, message)
                 await self.write(message)
         else:
             await behaviour(given, self)
@@ -668,7 +676,9 @@ class ServerCall:
 
     async def _requests(self) -> AsyncIterator[Any]:
         while (data := await self.connection.to_server.read(lambda: self._lost)) is not END:
-            yield self._parse(data)
+            message = self._parse(data)
+            self._wire.told(self.connection.server_host, self, message)
+            yield message
 
     def _close(self, code: grpc.StatusCode, details: str, trailing: tuple[Any, ...]) -> None:
         client = self.connection.client

@@ -17,6 +17,7 @@ or where no holder that could be reached had it; then the message is excused.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -27,10 +28,12 @@ from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record
 from rocketsim_proto.reserved import SCHEDULE_TOPIC
 
-from broker_service.replication.epochs import Epoch, common_prefix
+from broker_service.replication.epochs import Epoch
 from tests.simulation.broker import LOG_FILE
 from tests.simulation.offset_promises import OffsetPromises
 from tests.simulation.queue_promises import QueuePromises
+from tests.simulation.read_promises import ReadPromises
+from tests.simulation.visible_ends import VisibleEnds
 from tests.support import stores
 
 if TYPE_CHECKING:
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 ANSWERED_WITHIN_S = 10.0
+NOWHERE = 1 << 62
 UNANSWERED = 1 << 16  # bytes of log, at most, that nobody has been told of yet
 
 
@@ -73,6 +77,8 @@ class Promises:
         self.messages: list[Message] = []
         self.queues = QueuePromises(world, PromiseBroken)
         self.offsets = OffsetPromises(world, self, PromiseBroken)
+        self.visible_ends = VisibleEnds(world)
+        self.reads = ReadPromises(world, self, PromiseBroken)
         self._offsets: dict[int, dict[tuple[str, str, int], Any]] = {}
         self._epochs: dict[tuple[int, int], tuple[int, int]] = {}  # (number, id) -> (start, who was first seen with it)
         self._promised_epoch: dict[int, int] = {}
@@ -93,8 +99,17 @@ class Promises:
             match path.rpartition("/")[2]:
                 case "Send" if response.status == pb.SendResponse.PUT_OK:
                     self._send_ok(broker, request, response)
-                case "Pull" if response.count:
-                    self._given(broker, request, response)
+                case "Pull":
+                    given = self._given(broker, response.records)
+                    self.queues.answer_is_in_order(broker, request.queue_offset, given)
+                    self.reads.pulled(broker, request, response, given)
+                case "PullRange":
+                    frame = pb.PullFrame.FromString(response)
+                    self.reads.frame(broker, request, frame, self._given(broker, frame.records))
+                case "QueueBounds":
+                    self.reads.bounds(broker, request, response)
+                case "SearchOffsets":
+                    self.reads.searched(broker, request, response)
                 case "CommitOffsets":
                     self.offsets.answered_commit(broker, request, response)
                 case "ResetOffsetByTime":
@@ -106,6 +121,7 @@ class Promises:
 
     def _send_ok(self, broker: Broker, request: Any, response: Any) -> None:
         self.ok += 1
+        self._may_write(broker)
         for run in response.runs:
             begin = run.commit_log_offset
             for _ in range(run.count):
@@ -130,12 +146,13 @@ class Promises:
         ):
             raise PromiseBroken(f"{message.what} is OK, but in no slave's {_where(levels.sync_flush)}")
 
-    def _given(self, broker: Broker, request: Any, response: Any) -> None:
+    def _given(self, broker: Broker, records: bytes) -> list[Record | None]:
+        """The records that a consumer is given; None: damaged."""
         given: list[Record | None] = []
         at = 0
-        while at < len(response.records):
-            size = int.from_bytes(response.records[at : at + 4], "big")
-            data = response.records[at : at + size]
+        while at < len(records):
+            size = int.from_bytes(records[at : at + 4], "big")
+            data = records[at : at + size]
             at += size
             one = self._read_by_consumer(broker, data)
             given.append(one)
@@ -144,10 +161,14 @@ class Promises:
             self.read += 1
             if one.body in self.refused_bodies and one.body:
                 raise PromiseBroken(f"{broker.name} gives {one.body[:20]!r}, which was refused when it was sent")
+            begin = one.commit_log_offset
+            if begin + size > (visible_end := self.visible_ends.of(broker)):
+                raise PromiseBroken(
+                    f"{broker.name} gives [{begin}, {begin + size}), and slaves have acknowledged up to {visible_end}"
+                )
             known = self.queues.known(one)
             if known is not None and not known.excused and known.data == data:
                 continue
-            begin = one.commit_log_offset
             message = Message(
                 f"the message that {broker.name} gave at {begin}",
                 *_epoch_of(broker, begin),
@@ -160,7 +181,7 @@ class Promises:
                 continue  # a replaced master that does not know it yet gives records that will be cut
             self._oblige(message)
             self.queues.told(message, one)
-        self.queues.answer_is_in_order(broker, request.queue_offset, given)
+        return given
 
     def _read_by_consumer(self, broker: Broker, data: bytes) -> record.Record | None:
         """The record as a consumer reads it; None if its checksum shows damage, or if it is damaged where there is no
@@ -340,6 +361,7 @@ class Promises:
         self._world.note_promotions()
         for broker in self._world.serving():
             if broker.is_writable:
+                self.visible_ends.term_begins(broker, broker.live.epochs.epochs.epochs[-1])
                 self._becomes_master(broker)
 
     def _becomes_master(self, broker: Broker) -> None:
@@ -378,6 +400,14 @@ class Promises:
             if other.live.epochs.epochs.last > epoch.epoch and self._world.could_hear_of(broker, other):
                 raise PromiseBroken(f"{broker.name} becomes master with epoch {epoch}, and {other} was there")
 
+    def _may_write(self, broker: Broker) -> None:
+        """Who answers a send was not replaced by anybody that it could have heard of when it started."""
+        last = max((number for number, _, _ in epochs_on_disk(broker)), default=0)
+        for promotion, promoted in self._world.promoted:
+            other = self._world.brokers[promoted]
+            if promotion.epoch > last and other.serves and self._world.could_hear_of(broker, other):
+                raise PromiseBroken(f"{broker.name} takes a message in epoch {last}, and {other} was there")
+
     def _why_not(self, broker: Broker, message: Message, epoch: Epoch) -> str:
         """Why no broker without that message may become master; empty if one may."""
         world = self._world
@@ -397,13 +427,9 @@ class Promises:
 
     def _equal_as_far_as_the_epochs_say(self, one: Broker, other: Broker) -> None:
         ours, theirs = one.live.store, other.live.store
-        until = common_prefix(one.live.epochs.epochs, ours.end_offset, other.live.epochs.epochs, theirs.end_offset)
+        until = min(ours.end_offset, theirs.end_offset, _fork(epochs_on_disk(one), epochs_on_disk(other)))
         begin = max(ours.min_offset, theirs.min_offset)
-        if (
-            until is not None
-            and begin < until
-            and self._untainted(one, begin, until) != self._untainted(other, begin, until)
-        ):
+        if begin < until and self._untainted(one, begin, until) != self._untainted(other, begin, until):
             raise PromiseBroken(f"{one} and {other} differ below {until}")
 
     def check_what_is_left(self, broker: Broker, node: BrokerNode, *, powerless: bool) -> None:
@@ -524,6 +550,22 @@ def _offsets(broker: Broker) -> dict[tuple[str, str, int], Any]:
         for group, topic, queues in broker.live.offsets.everything()
         for queue, entry in queues.items()
     }
+
+
+def epochs_on_disk(broker: Broker) -> list[tuple[int, str, int]]:
+    """(number, id, start) of each, as docs/storage_format.md has them."""
+    content = broker.disk.content(broker.root / "rocketsim" / "epochs.json", durable=False)
+    entries = json.loads(content)["epochs"] if content else []
+    return [(entry["epoch"], entry.get("id", ""), entry["startOffset"]) for entry in entries]
+
+
+def _fork(one: list[tuple[int, str, int]], other: list[tuple[int, str, int]]) -> int:
+    """The log offset from which on two histories may differ: where the first epoch begins that only one of them has."""
+    common = 0
+    while one[common : common + 1] and one[common : common + 1] == other[common : common + 1]:
+        common += 1
+    following = [start for _, _, start in (*one[common : common + 1], *other[common : common + 1])]
+    return min(following, default=NOWHERE) if common else 0
 
 
 def _epoch_of(broker: Broker, offset: int) -> tuple[int, int]:

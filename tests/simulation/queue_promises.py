@@ -79,6 +79,8 @@ class QueuePromises:
         """The records of a pull are consecutive, and none is before the offset that was asked for.  None stands for a
         damaged record."""
         offsets = [-1 if one is None else one.queue_offset for one in records]
+        if not offsets:
+            return
         first = max(offsets[0], wanted)
         if any(offset not in (-1, at) for at, offset in enumerate(offsets, start=first)) and -1 != offsets[0]:
             raise self._broken(f"{broker.name} gives offsets {offsets} to a pull from {wanted}")

@@ -359,3 +359,60 @@ def a_sync_fails_the_broker_is_restarted_and_loses_its_power(world: World) -> No
     master.start()
     world.pass_time(10.0)
     world.heal()
+
+
+def readers_ask_for_what_no_slave_has(world: World) -> None:
+    """It was sent when the slave was just cut off: its master believes that it follows."""
+    master, slave, *others = world.brokers
+    for other in others:
+        other.kill()
+    follow(world, slave)
+    send(world, master, 5)
+    world.pass_time(1.0)
+    cut(world, master.host, slave.host)
+    send(world, master, 5)
+    for number in range(20):
+        world.clients.pull(master, random.Random(number))
+    world.pass_time(1.0)
+    assert world.promises.read > 0
+    world.heal()
+
+
+def a_consumer_reads_what_a_promoted_slave_has_not(world: World) -> None:
+    """It, and a range that was planned, go on at the new master, whose queues have grown as far by then."""
+    old, new = world.brokers[:2]
+    follow(world, new)
+    send(world, old, 3)
+    new.kill()
+    send(world, old, 12)
+    read(world, old)
+    old.kill()
+    new.start()
+    world.pass_time(2.0)
+    replace(world, old, new)
+    send(world, new, 30)
+    read(world, new)
+    world.heal()
+    assert world.promises.reads.judged > 4
+
+
+def read(world: World, broker: Broker) -> None:
+    """Every queue from where it was read to last, and all that was planned."""
+    for number in range(20):
+        world.clients.pull(broker, random.Random(number))
+        world.clients.pull_range(broker, random.Random(number))
+        world.clients.look(broker, random.Random(number))
+        world.pass_time(0.2)
+
+
+def a_producer_sends_to_a_master_that_was_replaced(world: World) -> None:
+    past, successor = world.brokers[:2]
+    follow(world, successor)
+    send(world, past, 3)
+    replace(world, past, successor)
+    send(world, successor, 3)
+    world.pass_time(8.0)
+    past.start()
+    world.pass_time(3.0)
+    send(world, past, 3)
+    world.heal()

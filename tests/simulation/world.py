@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from grpc_reflection.v1alpha import reflection as grpc_reflection
+from rocketsim_proto.replication_pb2 import SlaveMessage
 
 from broker_service import node as broker_node
 from broker_service.broker.core.mastership import Standing
@@ -32,7 +33,7 @@ from broker_service.store.offset_journal import NEVER, OffsetEntry, OffsetJourna
 from tests.simulation.broker import Broker, NameServer
 from tests.simulation.clients import GROUPS, HOST, Clients
 from tests.simulation.disk import Damage
-from tests.simulation.network import Wire
+from tests.simulation.network import ServerCall, Wire
 from tests.simulation.promises import PromiseBroken, Promises
 from tests.simulation.threads import Threading
 from tests.simulation.virtual_loop import VirtualLoop
@@ -102,6 +103,7 @@ class World:
         self.promises = Promises(self)
         self.clients = Clients(self)
         self.wire.answered = self._answered
+        self.wire.told = self._told_by_a_slave
         for broker in self.brokers:
             broker.on_start.append(self.promises.starts)
             broker.on_death.append(self._died)
@@ -256,6 +258,11 @@ class World:
             if broker.host == host:
                 self.promises.answered(broker, path, request, response)
 
+    def _told_by_a_slave(self, host: str, call: ServerCall, message: Any) -> None:
+        for broker in self.brokers:
+            if broker.host == host and isinstance(message, SlaveMessage):
+                self.promises.visible_ends.told(broker, call, message)
+
     def _died(self, broker: Broker, powerless: bool) -> None:
         where = broker.disk.died_in or ("outside",)
         self.deaths["power" if powerless else "kill", *where] += 1
@@ -290,7 +297,10 @@ class World:
         return self._at(chance, _is_up, lambda broker: self.clients.pull(broker, chance))
 
     def pull_range(self, chance: random.Random) -> str | None:
-        return self._at(chance, _is_up, lambda broker: self.clients.pull_range(broker, chance))
+        def ask(broker: Broker) -> str:
+            return f"{self.clients.look(broker, chance)}; {self.clients.pull_range(broker, chance)}"
+
+        return self._at(chance, _is_up, ask)
 
     def commit(self, chance: random.Random) -> str | None:
         """At the master; at a slave while there is none."""
