@@ -167,7 +167,7 @@ time.sleep(600)
     ) as started:
         child = psutil.Process(int(started.stdout.readline()))
         started.kill()
-    gone, _ = psutil.wait_procs([child], timeout=20)
+    gone, _ = psutil.wait_procs([child], timeout=60)
     assert gone
 
 

@@ -110,7 +110,7 @@ def test_a_driver_that_is_killed_takes_along_what_it_has_started(tmp_path):
     driver.ask("started")  # says the child, which does not look at its input
     (child,) = psutil.Process(driver.pid).children()
     leash.kill(driver._process)
-    gone, _ = psutil.wait_procs([child], timeout=20)
+    gone, _ = psutil.wait_procs([child], timeout=60)
     assert gone
     with driver:
         pass

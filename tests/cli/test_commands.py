@@ -127,7 +127,7 @@ def test_follow_shows_what_arrives_and_commits_at_ctrl_c(pair):
         assert following.stdout is not None
         assert json.loads(following.stdout.readline())["body"] == "late"
         following.send_signal(signal.SIGINT)
-        _, errors = following.communicate(timeout=20)
+        _, errors = following.communicate(timeout=60)
         assert following.returncode == 0, errors
     (progress,) = pair.admin("consumerProgress", "-g", "followers")
     assert (progress["brokerOffset"], progress["consumerOffset"], progress["diff"]) == (1, 1, 0)

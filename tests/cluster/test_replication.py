@@ -35,7 +35,7 @@ def fill(broker, topics: int, frames: int, seed: int) -> None:
 
 def assert_identical(master: ServerProcess, slave: ServerProcess, alone) -> None:
     end = alone(master).ha_status().commit_log_max_offset
-    wait_until(lambda: alone(slave).ha_status().commit_log_max_offset == end, f"the slave is at {end}", 30.0)
+    wait_until(lambda: alone(slave).ha_status().commit_log_max_offset == end, f"the slave is at {end}")
     assert log_bytes(slave, end) == log_bytes(master, end)
     assert queue_entries(slave) == queue_entries(master)
 

@@ -27,7 +27,7 @@ from broker_service.replication.transfer import TransferSettings
 logging.getLogger("grpc").setLevel(logging.ERROR)
 
 
-async def until(holds: Callable[[], Any], within_s: float = 10.0) -> None:
+async def until(holds: Callable[[], Any], within_s: float = 60.0) -> None:
     """Let the event loop run until `holds()`."""
     async with asyncio.timeout(within_s):
         while not holds():  # noqa: ASYNC110 - any condition will do, and no event tells of it

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
+PATIENCE_S = 60.0  # ends a wait for what does not come; ten times what a slow machine takes
 
 
-def wait_until(condition: Callable[[], T], what: str, timeout_s: float = 20.0) -> T:
+def wait_until(condition: Callable[[], T], what: str, timeout_s: float = PATIENCE_S) -> T:
     """The first true result of `condition`; an AssertionError that names `what` after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while not (answer := condition()):
@@ -20,7 +21,7 @@ def wait_until(condition: Callable[[], T], what: str, timeout_s: float = 20.0) -
     return answer
 
 
-async def until(condition: Callable[[], T], what: str, timeout_s: float = 20.0) -> T:
+async def until(condition: Callable[[], T], what: str, timeout_s: float = PATIENCE_S) -> T:
     """`wait_until` on an event loop."""
     deadline = time.monotonic() + timeout_s
     while not (answer := condition()):
