@@ -47,7 +47,15 @@ setup(
         ],
         "spark": ["pyspark>=4.2"],
         "connect": ["grpcio-status>=1.85", "googleapis-common-protos>=1.65", "pandas<3"],
-        "dev": ["grpcio-tools==1.85.1", "hypothesis", "mypy", "pytest", "pytest-xdist", "ruff"],
+        "dev": [
+            "grpcio-tools==1.85.1",
+            "hypothesis",
+            "mypy",
+            "pytest",
+            "pytest-xdist",
+            "rocketmq-python-client",
+            "ruff",
+        ],
     },
     entry_points={"console_scripts": ["rocketsim = rocketsim_cli.__main__:main"]},
 )

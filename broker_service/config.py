@@ -206,6 +206,13 @@ class BrokerConfig:
     auto_create_topic_enable: bool = key(True, "the first message makes its topic", runtime=True)
     default_topic_queue_nums: int = key(8, "queues of a topic made so", low=1, high=65_536, runtime=True)
     auto_create_subscription_group: bool = key(True, "the first pull or commit makes its group", runtime=True)
+    min_invisible_time_mills_for_recv: int = key(
+        10_000,
+        "shortest time that a simple consumer of RocketMQ 5 may have a message for itself",
+        low=0,
+        high=43_200_000,
+        runtime=True,
+    )
     broker_permission: int = key(6, "6: read and write, 4: read, 2: write", one_of=(2, 4, 6), runtime=True)
 
     def __post_init__(self) -> None:

@@ -63,8 +63,9 @@ from broker_service.store.json_file import JsonFile
 from broker_service.store.message_store import MessageStore
 from broker_service.store.offset_journal import LogPoint, OffsetJournal
 from broker_service.tasks import OwnedTasks
-from broker_service.v2.client_streams import ClientStreams
+from broker_service.v2.clients import Clients
 from broker_service.v2.port import Port as V2Port
+from broker_service.v2.receiving import Receiving
 from broker_service.v2.routing import Routing
 from broker_service.v2.sends import SendPath
 from broker_service.v2.servicer import V2Servicer
@@ -341,7 +342,8 @@ class BrokerNode:
         )
 
     def _make_v2(self) -> None:
-        streams = ClientStreams()
+        clients = Clients(self.machine.monotonic, self.consumption.client_gone)
+        self.consumption.is_connected = clients.is_connected
         self.v2_routing = Routing(self.broker, self.machine.network.open_channel)
         sends = SendPath(self.broker, self.puts)
         servicer = V2Servicer(
@@ -350,12 +352,13 @@ class BrokerNode:
             routing=self.v2_routing,
             commits=self.commits,
             queues=self.lookup,
-            streams=streams,
+            clients=clients,
+            receiving=Receiving(self.broker, self.consumption, clients),
         )
         self.v2_port = V2Port(
             self.broker,
             servicer,
-            streams,
+            clients,
             self.machine,
             self.config.grpc_address_path,
             opened=sends.opened,

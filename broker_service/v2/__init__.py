@@ -2,7 +2,8 @@
 
     port ─► servicer ─► routing (asks name servers) ─► route
                      ─► sends ─► sent_message ─► message_rules
-                     ─► client_streams, settings, offsets
+                     ─► receiving (over broker_service.consumption) ─► delivered_message
+                     ─► clients, settings
     status, names: known to all of them
 
 A call is answered with gRPC's OK and a status inside, whatever becomes of it: the clients want it so.

@@ -2,6 +2,7 @@
 
 import re
 
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 from rocketmq_v2 import definition_pb2 as pb
 
@@ -82,6 +83,10 @@ def is_time(timestamp: Timestamp) -> bool:
 
 def in_ms(timestamp: Timestamp) -> int:
     return timestamp.seconds * 1000 + timestamp.nanos // 1_000_000
+
+
+def milliseconds(duration: Duration) -> int:
+    return duration.seconds * 1000 + duration.nanos // 1_000_000
 
 
 def _check_id(message_id: str) -> None:

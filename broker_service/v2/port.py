@@ -16,7 +16,7 @@ from broker_service.broker.core.mastership import Standing
 from broker_service.errors import ConfigError
 from broker_service.machine import Machine
 from broker_service.server import host_port, write_address_file
-from broker_service.v2.client_streams import ClientStreams
+from broker_service.v2.clients import Clients
 from broker_service.v2.servicer import V2Servicer, add_to_server
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class Port:
         self,
         broker: Broker,
         servicer: V2Servicer,
-        streams: ClientStreams,
+        clients: Clients,
         machine: Machine,
         address_file: Path,
         opened: Callable[[], None],
@@ -41,7 +41,7 @@ class Port:
     ) -> None:
         self._broker = broker
         self._servicer = servicer
-        self._streams = streams
+        self._clients = clients
         self._machine = machine
         self._address_file = address_file
         self._opened = opened
@@ -115,5 +115,5 @@ class Port:
         if server is not None:
             stopping = asyncio.ensure_future(server.stop(grace_s))
             await asyncio.sleep(0)  # it takes no new stream from here on
-            self._streams.close()
+            self._clients.close()
             await stopping

@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
 import grpc
+from google.protobuf.timestamp_pb2 import Timestamp
 from rocketmq_v2 import definition_pb2, service_pb2_grpc
 from rocketmq_v2 import service_pb2 as pb
 from rocketsim_proto.records.record import encode_host
@@ -16,10 +17,12 @@ from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.reads.commits import NOT_FOUND, Commits
 from broker_service.broker.reads.queue_lookup import QueueLookup
+from broker_service.consumption.model import Delivery
 from broker_service.errors import RocketSimError
 from broker_service.v2 import names, route
-from broker_service.v2.client_streams import ClientStream, ClientStreams
+from broker_service.v2.clients import Clients, ClientStream
 from broker_service.v2.message_rules import in_ms
+from broker_service.v2.receiving import Receiving
 from broker_service.v2.routing import Routing
 from broker_service.v2.sends import SendPath
 from broker_service.v2.settings import reply_to, topics_in
@@ -45,14 +48,16 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
         routing: Routing,
         commits: Commits,
         queues: QueueLookup,
-        streams: ClientStreams,
+        clients: Clients,
+        receiving: Receiving,
     ) -> None:
         self._broker = broker
         self._sends = sends
         self._routing = routing
         self._commits = commits
         self._lookup = queues
-        self._streams = streams
+        self._clients = clients
+        self._receiving = receiving
         self.own_address = ""
 
     # --- where the queues are ---------------------------------------------------------------------------------------
@@ -69,7 +74,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
     @answers_with(pb.QueryAssignmentResponse)
     async def QueryAssignment(self, request: pb.QueryAssignmentRequest, context: Context) -> pb.QueryAssignmentResponse:
         """The group need not exist."""
-        client_id_of(context)
+        self._clients.heard(client_id_of(context))
         group = self._group(request.group)
         queues = await self._queues_of(request.topic)
         found = route.assignments(
@@ -100,7 +105,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
             await context.write(pb.TelemetryCommand(status=status_of(error)))
             return
         stream = ClientStream(client_id, context)
-        self._streams.opened(stream)
+        self._clients.opened(stream)
         try:
             async for command in request_iterator:
                 if command.WhichOneof("command") == "settings":
@@ -109,7 +114,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
             if not stream.is_closing:
                 raise
         finally:
-            self._streams.ended(stream)
+            self._clients.ended(stream)
 
     async def _answer_settings(self, stream: ClientStream, settings: definition_pb2.Settings, context: Context) -> None:
         """The call ends with INVALID_ARGUMENT for settings that cannot be; a topic or group need not exist."""
@@ -123,12 +128,14 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
                 group = self._group(settings.subscription.group)
         except RocketSimError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        stream.settings = settings
+        self._clients.settings_came(stream.client_id, settings)
         reply = reply_to(settings, group, self._broker.config.max_message_size)
         await stream.say(pb.TelemetryCommand(status=OK, settings=reply))
 
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Context) -> pb.HeartbeatResponse:
         """OK to everybody, also without a client id: Go's sends such ones, and gives up its stream if they fail."""
+        if (client_id := client_id_in(context)) and request.client_type != definition_pb2.PRODUCER:
+            self._clients.heard(client_id)
         return pb.HeartbeatResponse(status=OK)
 
     @answers_with(pb.NotifyClientTerminationResponse)
@@ -136,7 +143,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
         self, request: pb.NotifyClientTerminationRequest, context: Context
     ) -> pb.NotifyClientTerminationResponse:
         """A producer names no group, or an empty one."""
-        client_id_of(context)
+        self._clients.terminated(client_id_of(context))
         return pb.NotifyClientTerminationResponse(status=OK)
 
     def _group(self, resource: definition_pb2.Resource) -> SubscriptionGroup:
@@ -160,26 +167,56 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
 
     # --- receiving --------------------------------------------------------------------------------------------------
 
-    async def ReceiveMessage(
-        self, request: pb.ReceiveMessageRequest, context: Context
-    ) -> AsyncIterator[pb.ReceiveMessageResponse]:
-        yield pb.ReceiveMessageResponse(status=status_of(unsupported("ReceiveMessage")))
+    async def ReceiveMessage(self, request: pb.ReceiveMessageRequest, context: Context) -> None:
+        """A status, the messages, and when they left.  Who goes away before he has all gets them again."""
+        deliveries: Sequence[Delivery] = ()
+        all_written = False
+        try:
+            try:
+                client_id = client_id_of(context)
+                self._clients.heard(client_id)
+                left_s = time_left_s(context)
+                found, deliveries = await self._receiving.pop(request, client_id, left_s, answer_s(left_s))
+            except (RocketSimError, OSError) as error:
+                found = status_of(error)
+            await context.write(pb.ReceiveMessageResponse(status=found))
+            topic = request.message_queue.topic
+            for delivery in deliveries:
+                await context.write(pb.ReceiveMessageResponse(message=self._receiving.message_of(delivery, topic)))
+            now = Timestamp()
+            now.FromMilliseconds(self._broker.now_ms())
+            await context.write(pb.ReceiveMessageResponse(delivery_timestamp=now))
+            all_written = True
+        finally:
+            if deliveries and not all_written:
+                self._receiving.give_back(request, deliveries)
 
     @answers_with(pb.AckMessageResponse)
     async def AckMessage(self, request: pb.AckMessageRequest, context: Context) -> pb.AckMessageResponse:
-        raise unsupported("AckMessage")
+        self._clients.heard(client_id_of(context))
+        return await self._receiving.ack(request, wait_s(context))
 
-    @answers_with(pb.ChangeInvisibleDurationResponse)
     async def ChangeInvisibleDuration(
         self, request: pb.ChangeInvisibleDurationRequest, context: Context
     ) -> pb.ChangeInvisibleDurationResponse:
-        raise unsupported("ChangeInvisibleDuration")
+        """The handle stays the same.  It is in the answer whatever becomes of the call: clients take it before they
+        look at the status."""
+        try:
+            client_id = client_id_of(context)
+            self._clients.heard(client_id)
+            changed = await self._receiving.change_invisible(request, client_id, wait_s(context))
+        except (RocketSimError, OSError) as error:
+            changed = status_of(error)
+        return pb.ChangeInvisibleDurationResponse(status=changed, receipt_handle=request.receipt_handle)
 
     @answers_with(pb.ForwardMessageToDeadLetterQueueResponse)
     async def ForwardMessageToDeadLetterQueue(
         self, request: pb.ForwardMessageToDeadLetterQueueRequest, context: Context
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
-        raise unsupported("ForwardMessageToDeadLetterQueue")
+        """Again for the same delivery: OK, and no second copy."""
+        self._clients.heard(client_id_of(context))
+        moved = await self._receiving.forward_to_dlq(request, wait_s(context))
+        return pb.ForwardMessageToDeadLetterQueueResponse(status=moved)
 
     @answers_with(pb.SyncLiteSubscriptionResponse)
     async def SyncLiteSubscription(
@@ -239,10 +276,13 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
 
 
 def client_id_of(context: Context) -> str:
-    for key, value in context.invocation_metadata() or ():
-        if key == CLIENT_ID and value:
-            return str(value)
+    if client_id := client_id_in(context):
+        return client_id
     raise Refused(definition_pb2.CLIENT_ID_REQUIRED, "client id cannot be empty")
+
+
+def client_id_in(context: Context) -> str:
+    return next((str(value) for key, value in context.invocation_metadata() or () if key == CLIENT_ID), "")
 
 
 def unsupported(call: str) -> Refused:
@@ -251,9 +291,17 @@ def unsupported(call: str) -> Refused:
 
 def wait_s(context: Context) -> float:
     """How long a put of this call may wait."""
+    left_s = time_left_s(context)
+    return left_s - answer_s(left_s)
+
+
+def time_left_s(context: Context) -> float:
     left_s = context.time_remaining()
-    left_s = NO_DEADLINE_S if left_s is None else min(max(0.0, left_s), NO_DEADLINE_S)
-    return left_s - min(ANSWER_S, left_s * ANSWER_SHARE)
+    return NO_DEADLINE_S if left_s is None else min(max(0.0, left_s), NO_DEADLINE_S)
+
+
+def answer_s(left_s: float) -> float:
+    return min(ANSWER_S, left_s * ANSWER_SHARE)
 
 
 @lru_cache(maxsize=4096)

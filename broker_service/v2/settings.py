@@ -9,18 +9,17 @@ from google.protobuf.duration_pb2 import Duration
 from rocketmq_v2 import definition_pb2 as pb
 
 from broker_service.broker.metadata.groups import SubscriptionGroup
+from broker_service.consumption.retries import BACKOFF_S, max_attempts
 
 PRODUCER_ATTEMPTS = 3
 RECEIVE_BATCH_SIZE = 32
 LONG_POLLING = Duration(seconds=20)
 LITE_SUBSCRIPTION_QUOTA = 2000
 MAX_LITE_TOPIC_SIZE = 64
-RETRY_DELAYS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
-DEFAULT_RETRIES = 16
 
 # Small and growing quickly: a producer that sends again.  Java's takes no other kind.
 _SEND_AGAIN = pb.ExponentialBackoff(initial=Duration(nanos=10_000_000), max=Duration(seconds=1), multiplier=2)
-_CUSTOMIZED = pb.CustomizedBackoff(next=[Duration(seconds=delay) for delay in RETRY_DELAYS_S])
+_CUSTOMIZED = pb.CustomizedBackoff(next=[Duration(seconds=delay) for delay in BACKOFF_S])
 # Node knows only this kind, and puts a failed message back at once where it gets the other.
 _EXPONENTIAL = pb.ExponentialBackoff(initial=Duration(seconds=5), max=Duration(seconds=7200), multiplier=2)
 
@@ -41,8 +40,7 @@ def reply_to(asked: pb.Settings, group: SubscriptionGroup, max_body_size: int) -
         reply.publishing.max_body_size = max_body_size
         reply.publishing.validate_message_type = True
         return reply
-    retries = group.retry_max_times if group.retry_max_times >= 0 else DEFAULT_RETRIES
-    reply.backoff_policy.max_attempts = retries + 1
+    reply.backoff_policy.max_attempts = max_attempts(group.retry_max_times)
     if asked.user_agent.language == pb.NODE_JS:
         reply.backoff_policy.exponential_backoff.CopyFrom(_EXPONENTIAL)
     else:

@@ -157,6 +157,7 @@ BROKER_KEYS = {
     "autoCreateTopicEnable": "broker/test_put_and_pull::test_a_first_message_makes_its_topic_only_if_it_may",
     "defaultTopicQueueNums": "broker/test_each_key::test_default_topic_queue_nums",
     "autoCreateSubscriptionGroup": "broker/test_put_and_pull::test_the_checks_come_in_rocketmqs_order",
+    "minInvisibleTimeMillsForRecv": "v2/test_receiving::test_a_handle_dies_at_its_deadline_and_the_message_comes_again",
     "brokerPermission": "broker/test_put_and_pull::test_permissions_and_system_topics",
 }
 

@@ -11,6 +11,7 @@ from rocketmq_v2 import service_pb2 as s
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.broker.reads.commits import CommitEntry
+from broker_service.model import BrokerRole
 from broker_service.v2.route import Queues, endpoints_of, message_queues
 from tests.support.brokers import name_server, put, running
 from tests.support.polling import until
@@ -97,6 +98,7 @@ async def test_other_masters_are_listed_where_they_say_and_slaves_never(tmp_path
         v2_broker(tmp_path / "a", namesrv_addr=names.address) as (_, client),
         running(tmp_path / "b", broker_name="broker-b", namesrv_addr=names.address, grpc_server_port=0) as other,
         running(tmp_path / "c", broker_name="broker-c", namesrv_addr=names.address) as closed,
+        running(tmp_path / "s", namesrv_addr=names.address, broker_role=BrokerRole.SLAVE, broker_id=1) as slave,
     ):
         for node in (other, closed):
             make_topics(node)
@@ -109,6 +111,8 @@ async def test_other_masters_are_listed_where_they_say_and_slaves_never(tmp_path
         expected = {"broker-a": DIALLED, "broker-b": endpoints_of(other.v2_port.address)}
         for name in ("broker-b", "broker-c"):
             await until(lambda name=name: "T" in names.table.live()[name].topics, "its topics at the name server")
+        await until(lambda: len(names.table.members("broker-a")) == 2, "the slave at the name server")
+        assert slave.v2_port.address == ""
         await until(lambda: names.table.route("only-b"), "the last topic at the name server")
         await until(lambda: names.table.live()["broker-b"].v2_address, "its port at the name server")
         assert await brokers_of("T") == expected

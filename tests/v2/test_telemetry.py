@@ -11,7 +11,8 @@ from rocketmq_v2 import definition_pb2 as d
 from rocketmq_v2 import service_pb2 as s
 
 from broker_service.broker.metadata.groups import SubscriptionGroup
-from broker_service.v2.settings import RETRY_DELAYS_S, reply_to
+from broker_service.consumption.retries import BACKOFF_S
+from broker_service.v2.settings import reply_to
 from tests.support.polling import until
 from tests.support.v2 import CLIENT, DIALLED, client_of, message, resource, v2_broker
 
@@ -64,13 +65,13 @@ def test_a_producers_settings() -> None:
 def test_a_consumers_settings() -> None:
     reply = reply_to(consumer(), SubscriptionGroup("g", retry_max_times=2, consume_message_orderly=True), 1)
     assert reply.backoff_policy.max_attempts == 3
-    assert [delay.seconds for delay in reply.backoff_policy.customized_backoff.next] == list(RETRY_DELAYS_S)
+    assert [delay.seconds for delay in reply.backoff_policy.customized_backoff.next] == list(BACKOFF_S)
     assert reply.subscription.group == resource("g")
     assert [entry.topic.name for entry in reply.subscription.subscriptions] == ["T"]
     assert (reply.subscription.fifo, reply.subscription.receive_batch_size) == (True, 32)
     assert reply.subscription.long_polling_timeout == Duration(seconds=20)
     assert reply.HasField("metric") and not reply.metric.on
-    assert reply_to(consumer(), SubscriptionGroup(retry_max_times=-1), 1).backoff_policy.max_attempts == 17
+    assert reply_to(consumer(), SubscriptionGroup(retry_max_times=-1), 1).backoff_policy.max_attempts == 1
 
 
 def test_node_gets_the_only_back_off_that_it_knows() -> None:
@@ -135,21 +136,21 @@ async def test_a_topic_or_group_that_is_not_there_and_a_producer_without_topics_
 async def test_a_stream_counts_from_its_start_and_the_newest_of_a_client(tmp_path: Path) -> None:
     """A client that comes back after a restart opens the stream, and sends its settings only minutes later."""
     async with v2_broker(tmp_path) as (node, client):
-        streams = node.v2_port._streams
+        clients = node.v2_port._clients
         first = client.calls.Telemetry(metadata=CLIENT)
         await first.write(s.TelemetryCommand())  # opens the call
-        old = await until(lambda: streams.get("client-1"), "the first stream")
+        old = await until(lambda: clients.stream_of("client-1"), "the first stream")
         second = client.calls.Telemetry(metadata=CLIENT)
         await second.write(s.TelemetryCommand())
-        await until(lambda: streams.get("client-1") is not old, "the second stream")
+        await until(lambda: clients.stream_of("client-1") is not old, "the second stream")
         first.cancel()
-        await until(lambda: len(streams._open) == 1, "the end of the first")
+        await until(lambda: len(clients._clients["client-1"].streams) == 1, "the end of the first")
         told = s.TelemetryCommand(print_thread_stack_trace_command=s.PrintThreadStackTraceCommand(nonce="n"))
-        stream = streams.get("client-1")
+        stream = clients.stream_of("client-1")
         assert stream is not None and stream.tell(told)
         assert await asyncio.wait_for(second.read(), 60) == told
         second.cancel()
-        await until(lambda: len(streams) == 0 and not streams._open, "the end of both")
+        await until(lambda: clients.stream_of("client-1") is None, "the end of both")
 
 
 async def test_nothing_needs_settings(tmp_path: Path) -> None:
@@ -187,7 +188,7 @@ async def test_who_does_not_read_gets_a_bounded_number_of_commands_and_disturbs_
     async with v2_broker(tmp_path) as (node, client), client_of(node, "client-2") as other:
         silent = client.calls.Telemetry(metadata=CLIENT)
         await silent.write(s.TelemetryCommand())
-        stream = await until(lambda: node.v2_port._streams.get("client-1"), "the stream")
+        stream = await until(lambda: node.v2_port._clients.stream_of("client-1"), "the stream")
         large = s.TelemetryCommand(verify_message_command=s.VerifyMessageCommand(message=message(body=bytes(1 << 20))))
         taken = 0
         while stream.tell(large):

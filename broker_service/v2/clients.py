@@ -1,0 +1,176 @@
+"""Clients: who is there, and the Telemetry streams by which the broker can tell a client something unasked.
+
+A client is gone when it says goodbye, or some time after the last sign of it: after the end of its last stream, or,
+where it has gone on without one, after its last call.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import grpc
+from rocketmq_v2 import definition_pb2
+from rocketmq_v2 import service_pb2 as pb
+
+from broker_service.v2.message_rules import milliseconds
+from broker_service.v2.status import Context
+
+logger = logging.getLogger(__name__)
+
+STREAM_GONE_S = 5.0  # from the end of its last stream on; a client that has lost it reconnects within a second
+SILENT_S = 25.0  # from its last call on: clients send a heartbeat every ten seconds
+MAX_COMMANDS = 64  # under way to one client; who reads none of them gets no more
+
+
+class ClientStream:
+    def __init__(self, client_id: str, context: Context) -> None:
+        self.client_id = client_id
+        self.is_closing = False
+        self._context = context
+        self._task = asyncio.current_task()
+        self._writing = asyncio.Lock()
+        self._commands: set[asyncio.Task[None]] = set()
+
+    async def say(self, command: pb.TelemetryCommand) -> None:
+        """Waits while the client does not read: nobody else may wait for it."""
+        async with self._writing:
+            await self._context.write(command)
+
+    def tell(self, command: pb.TelemetryCommand) -> bool:
+        """Without waiting; False if too much is under way to this client already."""
+        if self.is_closing or len(self._commands) >= MAX_COMMANDS:
+            return False
+        task = asyncio.create_task(self._say_if_there(command))
+        self._commands.add(task)
+        task.add_done_callback(self._commands.discard)
+        return True
+
+    async def _say_if_there(self, command: pb.TelemetryCommand) -> None:
+        try:
+            await self.say(command)
+        except (grpc.RpcError, asyncio.InvalidStateError) as error:  # the stream has ended
+            logger.info("client %s did not get a command: %s", self.client_id, error)
+
+    def close(self) -> None:
+        """The broker ends it; the client connects anew."""
+        self.is_closing = True
+        self.drop_commands()
+        if self._task is not None:
+            self._task.cancel()
+
+    def drop_commands(self) -> None:
+        for task in self._commands:
+            task.cancel()
+
+
+@dataclass(frozen=True, slots=True)
+class ClientFacts:
+    """What is kept of a client's settings.  `poll_s`: how long it polls; None: its settings do not say."""
+
+    client_type: definition_pb2.ClientType
+    poll_s: float | None = None
+
+
+@dataclass(slots=True)
+class _Client:
+    """`streams`: the oldest first.  `until`: when it counts as gone unless something is heard, if it has no stream."""
+
+    streams: dict[ClientStream, None] = field(default_factory=dict)
+    until: float = 0.0
+    facts: ClientFacts | None = None
+
+
+class Clients:
+    """Consumers, and producers with a stream, by client id.
+
+    A stream counts from its start on, not from its settings: a client that comes back does not send them again.
+    `gone` hears of each client once nobody is there by its id any more.  `clock`: seconds that never go back.
+    """
+
+    def __init__(self, clock: Callable[[], float], gone: Callable[[str], None]) -> None:
+        self._clock = clock
+        self._gone = gone
+        self._clients: dict[str, _Client] = {}
+        self._sweeping: asyncio.TimerHandle | None = None
+
+    def heard(self, client_id: str) -> None:
+        """A consumer has called."""
+        client = self._of(client_id)
+        if not client.streams:
+            client.until = self._clock() + SILENT_S
+            self._sweep_at(client.until)
+
+    def opened(self, stream: ClientStream) -> None:
+        self._of(stream.client_id).streams[stream] = None
+
+    def ended(self, stream: ClientStream) -> None:
+        stream.drop_commands()
+        client = self._clients.get(stream.client_id)
+        if client is None or stream not in client.streams:
+            return  # it has said goodbye
+        del client.streams[stream]
+        if not client.streams:
+            client.until = self._clock() + STREAM_GONE_S
+            self._sweep_at(client.until)
+
+    def terminated(self, client_id: str) -> None:
+        """It has said goodbye; its streams end by themselves."""
+        if self._clients.pop(client_id, None) is not None:
+            self._gone(client_id)
+
+    def stream_of(self, client_id: str) -> ClientStream | None:
+        """The newest."""
+        client = self._clients.get(client_id)
+        return next(reversed(client.streams)) if client is not None and client.streams else None
+
+    def facts_of(self, client_id: str) -> ClientFacts | None:
+        """Nothing before its settings have come."""
+        client = self._clients.get(client_id)
+        return client.facts if client is not None else None
+
+    def settings_came(self, client_id: str, settings: definition_pb2.Settings) -> None:
+        poll_s = None
+        if settings.subscription.HasField("long_polling_timeout"):
+            poll_s = milliseconds(settings.subscription.long_polling_timeout) / 1000
+        self._of(client_id).facts = ClientFacts(settings.client_type, poll_s)
+
+    def is_connected(self, client_id: str) -> bool:
+        client = self._clients.get(client_id)
+        return client is not None and (bool(client.streams) or self._clock() < client.until)
+
+    def close(self) -> None:
+        """End all streams.  Who was there is not gone by that: it connects to the next master."""
+        for client in self._clients.values():
+            for stream in client.streams:
+                stream.close()
+        self._clients.clear()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            self._sweeping = None
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def _of(self, client_id: str) -> _Client:
+        client = self._clients.get(client_id)
+        if client is None:
+            client = self._clients[client_id] = _Client()
+        return client
+
+    def _sweep_at(self, at: float) -> None:
+        if self._sweeping is None:
+            self._sweeping = asyncio.get_running_loop().call_later(max(0.0, at - self._clock()), self.sweep)
+
+    def sweep(self) -> None:
+        """Forget those that are gone.  Looks at all of them, as often as the first may be."""
+        self._sweeping = None
+        now = self._clock()
+        silent = [client_id for client_id, client in self._clients.items() if not client.streams]
+        for client_id in silent:
+            if self._clients[client_id].until <= now:
+                logger.info("client %s is gone", client_id)
+                self.terminated(client_id)
+        waiting = [client.until for client in self._clients.values() if not client.streams]
+        if waiting:
+            self._sweep_at(max(min(waiting), now + 1.0))

@@ -1,0 +1,89 @@
+"""A record -> the message as clients receive it.  Pure.
+
+Clients want all of it: without a body encoding Python loses the whole batch, without a digest or a born time C# fails.
+MD5 is the one digest that all of them compute alike.
+"""
+
+import hashlib
+import logging
+from collections.abc import Mapping
+
+from google.protobuf.timestamp_pb2 import Timestamp
+from rocketmq_v2 import definition_pb2 as pb
+from rocketsim_proto.records import record
+from rocketsim_proto.records.compression import CompressionError, decompress
+from rocketsim_proto.records.record import Record
+
+from broker_service.v2.message_rules import RESERVED_PROPERTIES
+from broker_service.v2.sent_message import (
+    KEY_SEPARATOR,
+    PROPERTY_BORN_HOST,
+    PROPERTY_TRACE_CONTEXT,
+)
+
+logger = logging.getLogger(__name__)
+
+_GZIP = b"\x1f\x8b"
+_DELAYED = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
+_HIDDEN = RESERVED_PROPERTIES | {"__DELAY_LEVEL", "__DELAY_OFFSET", "__SOURCE"}  # RocketMQ's and our own
+
+
+def message_of(
+    stored: Record, topic: pb.Resource, *, queue_id: int, queue_offset: int, attempt: int, receipt_handle: str
+) -> pb.Message:
+    properties = stored.properties
+    body, encoding = _body(stored)
+    system = pb.SystemProperties(
+        keys=[key for key in properties.get(record.PROPERTY_KEYS, "").split(KEY_SEPARATOR) if key],
+        message_id=stored.message_id,
+        body_digest=pb.Digest(type=pb.MD5, checksum=hashlib.md5(body, usedforsecurity=False).hexdigest().upper()),
+        body_encoding=encoding,
+        message_type=_type(properties),
+        born_timestamp=_time(stored.born_timestamp),
+        born_host=properties.get(PROPERTY_BORN_HOST) or record.decode_host(stored.born_host)[0],
+        store_timestamp=_time(stored.store_timestamp),
+        store_host="{}:{}".format(*record.decode_host(stored.store_host)),
+        receipt_handle=receipt_handle,
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        delivery_attempt=attempt,
+    )
+    if tag := properties.get(record.PROPERTY_TAGS):
+        system.tag = tag
+    if group := properties.get(record.PROPERTY_SHARDING_KEY):
+        system.message_group = group
+    if trace_context := properties.get(PROPERTY_TRACE_CONTEXT):
+        system.trace_context = trace_context
+    due_ms = properties.get("TIMER_DELIVER_MS", "")
+    if due_ms.isascii() and due_ms.isdigit():
+        system.delivery_timestamp.CopyFrom(_time(int(due_ms[:18])))
+    if dead := properties.get("DLQ_ORIGIN_MESSAGE_ID"):
+        system.dead_letter_queue.topic = properties.get("DLQ_ORIGIN_TOPIC", "")
+        system.dead_letter_queue.message_id = dead
+    users = {name: value for name, value in properties.items() if name not in _HIDDEN}
+    return pb.Message(topic=topic, user_properties=users, system_properties=system, body=body)
+
+
+def _body(stored: Record) -> tuple[bytes, pb.Encoding]:
+    """Clients unpack GZIP only: what our own client has packed otherwise is unpacked for them."""
+    if not stored.sys_flag & record.SYS_FLAG_COMPRESSED:
+        return stored.body, pb.IDENTITY
+    if stored.body.startswith(_GZIP) and not stored.sys_flag & record.SYS_FLAG_COMPRESSION_TYPE:
+        return stored.body, pb.GZIP
+    try:
+        return decompress(stored.body, stored.sys_flag), pb.IDENTITY
+    except CompressionError as error:
+        logger.warning("message %s of %s is delivered as it is stored: %s", stored.message_id, stored.topic, error)
+        return stored.body, pb.IDENTITY
+
+
+def _type(properties: Mapping[str, str]) -> pb.MessageType:
+    if properties.get("TRAN_MSG") == "true":
+        return pb.TRANSACTION
+    if any(name in properties for name in _DELAYED):
+        return pb.DELAY
+    return pb.FIFO if record.PROPERTY_SHARDING_KEY in properties else pb.NORMAL
+
+
+def _time(ms: int) -> Timestamp:
+    return Timestamp(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000)

@@ -1,0 +1,178 @@
+"""Receiving: pop, ack, change and dead letter for RocketMQ 5's clients: what they may ask and what they get."""
+
+from collections.abc import Sequence
+
+from rocketmq_v2 import definition_pb2, service_pb2
+from rocketsim_proto.records import record
+
+from broker_service.broker.core.broker import Broker
+from broker_service.consumption.calls import ConsumptionCalls
+from broker_service.consumption.model import (
+    MAX_MESSAGES,
+    ChangeInvisible,
+    Delivery,
+    HandleStatus,
+    Pop,
+    PopStatus,
+    Settled,
+)
+from broker_service.model import PutStatus
+from broker_service.v2 import delivered_message, names
+from broker_service.v2.clients import Clients
+from broker_service.v2.message_rules import milliseconds
+from broker_service.v2.status import OK, STORED_BUT, Refused, status
+
+pb = definition_pb2
+
+MAX_INVISIBLE_MS = 12 * 3_600_000
+REQUEST_TIMEOUT_S = 3.0  # what official clients add to a poll for its deadline
+MAX_POLL_S = 60.0
+
+_EMPTY = {PopStatus.NO_MESSAGE: "no new message", PopStatus.NO_MATCH: "no match message"}
+_INVALID = status(pb.INVALID_RECEIPT_HANDLE, "the receipt handle is expired, settled, or of another group or topic")
+
+
+class Receiving:
+    """Whether a client has sent settings matters to no call; what they say is used where the call itself is silent."""
+
+    def __init__(self, broker: Broker, consumption: ConsumptionCalls, clients: Clients) -> None:
+        self._broker = broker
+        self._consumption = consumption
+        self._clients = clients
+
+    async def pop(
+        self, request: service_pb2.ReceiveMessageRequest, client_id: str, left_s: float, answer_s: float
+    ) -> tuple[pb.Status, Sequence[Delivery]]:
+        """`left_s`: what is left of the caller's time, of which `answer_s` is for the way back.
+
+        Of any queue of the topic, whichever the request names: clients rotate over the queues, and expect any message.
+        """
+        topic, group = self._names(request.message_queue.topic, request.group)
+        self._check_broker_name(request.message_queue.broker.name)
+        if request.batch_size < 0:
+            raise Refused(pb.BAD_REQUEST, f"batch size {request.batch_size} is negative")
+        if request.filter_expression.type == pb.SQL:
+            raise Refused(pb.UNSUPPORTED, "filters of SQL92 are not supported yet")
+        if self._is_ordered(group):
+            raise Refused(pb.UNSUPPORTED, f"group {group} consumes in order, which is not supported yet")
+        invisible_ms = 0 if request.auto_renew else self._invisible_ms(request)
+        popped = await self._consumption.pop(
+            Pop(
+                group=group,
+                topic=topic,
+                client_id=client_id,
+                max_messages=min(request.batch_size or MAX_MESSAGES, MAX_MESSAGES),
+                invisible_ms=invisible_ms,
+                auto_renew=request.auto_renew,
+                sub_expression=request.filter_expression.expression or "*",
+                poll_s=max(0.0, min(self._poll_s(request, client_id, left_s), left_s - answer_s, MAX_POLL_S)),
+                timeout_s=answer_s,
+            )
+        )
+        if popped.status is PopStatus.FOUND:
+            return OK, popped.deliveries
+        return status(pb.MESSAGE_NOT_FOUND, _EMPTY[popped.status]), ()
+
+    def message_of(self, delivery: Delivery, topic: pb.Resource) -> pb.Message:
+        return delivered_message.message_of(
+            record.decode(delivery.record, check_crc=False),
+            topic,
+            queue_id=delivery.queue_id,
+            queue_offset=delivery.queue_offset,
+            attempt=delivery.attempt,
+            receipt_handle=delivery.receipt_handle,
+        )
+
+    def give_back(self, request: service_pb2.ReceiveMessageRequest, deliveries: Sequence[Delivery]) -> None:
+        """The caller went away before it had them all: clients use none of them then."""
+        handles = [delivery.receipt_handle for delivery in deliveries]
+        self._consumption.give_back(request.group.name, request.message_queue.topic.name, handles)
+
+    async def ack(self, request: service_pb2.AckMessageRequest, timeout_s: float) -> service_pb2.AckMessageResponse:
+        """The outer status is the one that all entries have, or MULTIPLE_RESULTS."""
+        topic, group = self._names(request.topic, request.group)
+        handles = [entry.receipt_handle for entry in request.entries]
+        settled = await self._consumption.ack(group, topic, handles, timeout_s)
+        statuses = [_status_of(one) for one in settled]
+        codes = {one.code for one in statuses}
+        return service_pb2.AckMessageResponse(
+            status=status(codes.pop() if len(codes) == 1 else pb.MULTIPLE_RESULTS if codes else pb.BAD_REQUEST),
+            entries=[
+                service_pb2.AckMessageResultEntry(
+                    message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=one
+                )
+                for entry, one in zip(request.entries, statuses, strict=True)
+            ],
+        )
+
+    async def change_invisible(
+        self, request: service_pb2.ChangeInvisibleDurationRequest, client_id: str, timeout_s: float
+    ) -> pb.Status:
+        topic, group = self._names(request.topic, request.group)
+        asked_ms = milliseconds(request.invisible_duration)
+        if asked_ms < 0:
+            raise Refused(pb.ILLEGAL_INVISIBLE_TIME, "the invisibleTime is too small. min is 0")
+        _check_not_too_long(asked_ms)
+        facts = self._clients.facts_of(client_id)
+        by_back_off = not asked_ms and facts is not None and facts.client_type == pb.PUSH_CONSUMER
+        changed = await self._consumption.change_invisible(
+            ChangeInvisible(
+                group=group,
+                topic=topic,
+                receipt_handle=request.receipt_handle,
+                invisible_ms=None if by_back_off else asked_ms,  # Node's push consumer knows no other back-off than 0
+                counted=not request.suspend,
+                timeout_s=timeout_s,
+            )
+        )
+        return _status_of(Settled(changed.status, changed.stored))
+
+    async def forward_to_dlq(
+        self, request: service_pb2.ForwardMessageToDeadLetterQueueRequest, timeout_s: float
+    ) -> pb.Status:
+        topic, group = self._names(request.topic, request.group)
+        return _status_of(await self._consumption.forward_to_dlq(group, topic, request.receipt_handle, timeout_s))
+
+    def _names(self, topic: pb.Resource, group: pb.Resource) -> tuple[str, str]:
+        name, group_name = names.topic_of(topic), names.group_of(group)
+        if self._broker.topics.get(name) is None:
+            raise names.topic_not_found(name)
+        return name, group_name
+
+    def _check_broker_name(self, asked: str) -> None:
+        own = self._broker.config.broker_name
+        if asked not in ("", own):
+            raise Refused(pb.BAD_REQUEST, f"this is broker {own}, not {asked}; ask for the route")
+
+    def _is_ordered(self, name: str) -> bool:
+        group = self._broker.groups.get(name)
+        return group is not None and group.consume_message_orderly
+
+    def _invisible_ms(self, request: service_pb2.ReceiveMessageRequest) -> int:
+        asked_ms = milliseconds(request.invisible_duration)
+        least_ms = self._broker.config.min_invisible_time_mills_for_recv
+        if asked_ms < least_ms:
+            raise Refused(pb.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too small. min is {least_ms}")
+        _check_not_too_long(asked_ms)
+        return asked_ms
+
+    def _poll_s(self, request: service_pb2.ReceiveMessageRequest, client_id: str, left_s: float) -> float:
+        """Go's simple consumer says it in its settings only, and before those by the call's deadline."""
+        if request.HasField("long_polling_timeout"):
+            return milliseconds(request.long_polling_timeout) / 1000
+        facts = self._clients.facts_of(client_id)
+        return left_s - REQUEST_TIMEOUT_S if facts is None or facts.poll_s is None else facts.poll_s
+
+
+def _check_not_too_long(invisible_ms: int) -> None:
+    if invisible_ms > MAX_INVISIBLE_MS:
+        raise Refused(pb.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too large. max is {MAX_INVISIBLE_MS}")
+
+
+def _status_of(settled: Settled) -> pb.Status:
+    """OK also without a slave: to have it acknowledged again and again would bring none back."""
+    if settled.status is HandleStatus.INVALID_RECEIPT_HANDLE:
+        return _INVALID
+    if settled.stored in (PutStatus.PUT_OK, PutStatus.SLAVE_NOT_AVAILABLE):
+        return OK
+    return status(STORED_BUT[settled.stored], f"it is stored, but {settled.stored.name}; acknowledge it again")

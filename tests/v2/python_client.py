@@ -1,0 +1,123 @@
+"""What the official Python client does, as a program of its own: it and our broker cannot be one process.
+
+python_client.py all ENDPOINTS TOPIC FIFO_TOPIC     one JSON object
+python_client.py produce ENDPOINTS TOPIC            a line for each body that was stored, until its input ends
+python_client.py consume ENDPOINTS TOPIC            a line for each body, until there are no more
+"""
+
+import itertools
+import json
+import sys
+import threading
+
+from rocketmq import (
+    ClientConfiguration,
+    ConsumeResult,
+    Credentials,
+    FilterExpression,
+    Message,
+    MessageListener,
+    Producer,
+    PushConsumer,
+    SimpleConsumer,
+)
+
+
+def message(topic: str, body: str, **more: str) -> Message:
+    made = Message()
+    made.topic, made.body = topic, body.encode()
+    made.add_property("colour", "red")
+    for name, value in more.items():
+        setattr(made, name, value)
+    return made
+
+
+class Listener(MessageListener):
+    """Fails the first time that it gets a message."""
+
+    def __init__(self, wanted: int) -> None:
+        self.got: list[tuple[str, int]] = []
+        self.done = threading.Event()
+        self._wanted = wanted
+        self._lock = threading.Lock()
+
+    def consume(self, message: Message) -> ConsumeResult:
+        with self._lock:
+            self.got.append((message.body.decode(), message.delivery_attempt))
+            if message.delivery_attempt == 1:
+                return ConsumeResult.FAILURE
+            if sum(attempt > 1 for _, attempt in self.got) == self._wanted:
+                self.done.set()
+            return ConsumeResult.SUCCESS
+
+
+def do_all(endpoints: str, topic: str, fifo_topic: str) -> None:
+    configuration = ClientConfiguration(endpoints, Credentials())
+    producer = Producer(configuration, (topic, fifo_topic))
+    producer.startup()
+    sent = [producer.send(message(topic, f"m{number}", tag="A", keys="k")) for number in range(3)]
+    sent.append(producer.send_async(message(topic, "m3", tag="A", keys="k")).result())
+    for number in range(3):
+        producer.send(message(fifo_topic, f"f{number}", message_group="g"))
+
+    simple = SimpleConsumer(configuration, "simple", {topic: FilterExpression("A")}, await_duration=5)
+    simple.startup()
+    received: list[Message] = []
+    while len(received) < len(sent):
+        received += simple.receive(32, 15)
+    for one in received:
+        simple.ack(one)
+    left = simple.receive(32, 15)
+    simple.shutdown()
+
+    listener = Listener(len(sent))
+    push = PushConsumer(configuration, "push", listener, {topic: FilterExpression()})
+    push.startup()
+    came_again = listener.done.wait(60)
+    push.shutdown()
+    producer.shutdown()
+    found = {
+        "sent": sorted(one.message_id for one in sent),
+        "received": sorted(
+            (one.body.decode(), one.tag, one.message_id, sorted(one.keys), one.properties) for one in received
+        ),
+        "left": len(left),
+        "pushed": sorted(listener.got),
+        "came_again": came_again,
+    }
+    print(json.dumps(found), flush=True)
+
+
+def produce(endpoints: str, topic: str) -> None:
+    """Goes on, whatever fails."""
+    producer = Producer(ClientConfiguration(endpoints, Credentials()), (topic,))
+    producer.startup()
+    ended = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+    for number in itertools.count():
+        if ended.is_set():
+            break
+        try:
+            producer.send(message(topic, f"m{number}"))
+        except Exception as error:
+            print(f"m{number}: {error}", file=sys.stderr, flush=True)
+            ended.wait(0.05)
+        else:
+            print(f"m{number}", flush=True)
+    producer.shutdown()
+
+
+def consume(endpoints: str, topic: str) -> None:
+    consumer = SimpleConsumer(
+        ClientConfiguration(endpoints, Credentials()), "simple", {topic: FilterExpression()}, await_duration=2
+    )
+    consumer.startup()
+    while received := consumer.receive(32, 15):
+        for one in received:
+            print(one.body.decode(), flush=True)
+            consumer.ack(one)
+    consumer.shutdown()
+
+
+if __name__ == "__main__":
+    {"all": do_all, "produce": produce, "consume": consume}[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,96 @@
+"""Who counts as connected: by streams, by calls, and for how long after the last of them."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from broker_service.v2.clients import SILENT_S, STREAM_GONE_S, Clients, ClientStream
+
+
+class Setup:
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.gone: list[str] = []
+        self.clients = Clients(lambda: self.now, self.gone.append)
+
+    def stream(self, client_id: str = "c") -> ClientStream:
+        stream = ClientStream(client_id, context=None)
+        self.clients.opened(stream)
+        return stream
+
+    def after(self, seconds: float) -> None:
+        self.now += seconds
+        self.clients.sweep()
+
+
+@pytest.fixture
+def setup() -> Iterator[Any]:
+    return Setup()
+
+
+async def test_a_client_is_there_while_it_has_a_stream(setup: Setup) -> None:
+    setup.stream()
+    setup.after(1e6)
+    assert setup.clients.is_connected("c") and setup.gone == []
+    assert not setup.clients.is_connected("other")
+
+
+async def test_it_is_gone_some_seconds_after_its_last_stream(setup: Setup) -> None:
+    first, second = setup.stream(), setup.stream()
+    setup.clients.ended(first)
+    setup.after(1000)
+    assert setup.clients.is_connected("c")
+    setup.clients.ended(second)
+    setup.after(STREAM_GONE_S - 0.1)
+    assert setup.clients.is_connected("c") and setup.gone == []
+    setup.after(0.2)
+    assert not setup.clients.is_connected("c") and setup.gone == ["c"]
+    assert len(setup.clients) == 0
+
+
+async def test_who_reconnects_in_time_was_never_gone(setup: Setup) -> None:
+    setup.clients.ended(setup.stream())
+    setup.after(STREAM_GONE_S / 2)
+    setup.stream()
+    setup.after(STREAM_GONE_S)
+    assert setup.clients.is_connected("c") and setup.gone == []
+
+
+async def test_who_goes_on_without_a_stream_is_there_until_it_is_silent(setup: Setup) -> None:
+    """Python's push consumer loses its stream and goes on, with a heartbeat every ten seconds."""
+    setup.clients.ended(setup.stream())
+    for _ in range(10):
+        setup.clients.heard("c")
+        setup.after(10)
+        assert setup.clients.is_connected("c")
+    setup.after(SILENT_S)
+    assert setup.gone == ["c"]
+
+
+async def test_a_goodbye_counts_at_once_and_once(setup: Setup) -> None:
+    stream = setup.stream()
+    setup.clients.terminated("c")
+    assert setup.gone == ["c"] and not setup.clients.is_connected("c")
+    setup.clients.ended(stream)
+    setup.clients.terminated("c")
+    setup.after(1000)
+    assert setup.gone == ["c"]
+
+
+async def test_when_the_port_closes_nobody_is_gone(setup: Setup) -> None:
+    """The clients go to the next master, which knows what they have under way."""
+
+    async def serve() -> None:
+        stream = setup.stream()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            setup.clients.ended(stream)
+
+    serving = asyncio.create_task(serve())
+    await asyncio.sleep(0)
+    setup.clients.close()
+    await asyncio.gather(serving, return_exceptions=True)
+    assert serving.cancelled() and setup.gone == []

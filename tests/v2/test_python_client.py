@@ -1,0 +1,56 @@
+"""RocketMQ's official Python client against a broker: it produces, receives, acknowledges and consumes by push."""
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from rocketsim_client import PullConsumer
+from tests.support.v2 import v2_broker
+
+PROGRAM = Path(__file__).with_name("python_client.py")
+
+
+async def run(home: Path, *arguments: str) -> dict[str, Any]:
+    """It writes a log into its user's home when it is imported."""
+    program = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(PROGRAM),
+        *arguments,
+        env=os.environ | {"HOME": str(home)},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, errors = await program.communicate()
+    assert program.returncode == 0, errors.decode()
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+async def test_it_produces_receives_acknowledges_and_consumes_by_push(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path / "store", mapped_file_size_commit_log=8 << 20) as (node, _):
+        found = await run(tmp_path, "all", node.v2_port.address, "T", "F")
+        ids = found["sent"]
+        assert len(set(ids)) == 4
+        assert found["received"] == [
+            [f"m{number}", "A", message_id, ["k"], {"colour": "red"}] for number, message_id in enumerate(ids)
+        ]
+        assert found["left"] == 0
+        # Each failed once, and came again as its second attempt.
+        assert found["came_again"]
+        assert sorted(found["pushed"]) == [[f"m{number}", attempt] for number in range(4) for attempt in (1, 2)]
+
+        def read() -> dict[str, list[Any]]:
+            with PullConsumer(group="g", brokers={"broker-a": {0: node.address}}) as consumer:
+                return {
+                    topic: [one for queue in consumer.message_queues(topic) for one in consumer.pull(queue, 0).messages]
+                    for topic in ("T", "F")
+                }
+
+        messages = await asyncio.to_thread(read)
+        assert sorted(one.msg_id for one in messages["T"]) == ids
+        assert {(one.tags, one.keys, one.properties["colour"]) for one in messages["T"]} == {("A", "k", "red")}
+        assert [one.body for one in messages["F"]] == [b"f0", b"f1", b"f2"]  # of one queue, in order
+        assert {one.properties["__SHARDINGKEY"] for one in messages["F"]} == {"g"}

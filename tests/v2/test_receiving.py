@@ -1,0 +1,376 @@
+"""ReceiveMessage, AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue against a broker."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from rocketmq_v2 import definition_pb2 as d
+from rocketmq_v2 import service_pb2 as s
+
+from broker_service.broker.metadata.groups import SubscriptionGroup
+from tests.support.polling import until
+from tests.support.v2 import CLIENT, Client, client_of, message, resource, v2_broker
+
+T, G = resource("T"), resource("g")
+
+
+def receive(**fields: Any) -> s.ReceiveMessageRequest:
+    """As a simple consumer asks, from a queue by name; it does not wait."""
+    topic = fields.pop("topic", "T")
+    defaults: dict[str, Any] = {
+        "group": G,
+        "message_queue": d.MessageQueue(topic=resource(topic), id=0, broker=d.Broker(name="broker-a")),
+        "filter_expression": d.FilterExpression(type=d.TAG, expression="*"),
+        "batch_size": 32,
+        "invisible_duration": Duration(seconds=30),
+        "long_polling_timeout": Duration(),
+    }
+    request = s.ReceiveMessageRequest(**defaults | fields)
+    if request.auto_renew:
+        request.ClearField("invisible_duration")
+    return request
+
+
+async def answers(client: Client, request: s.ReceiveMessageRequest) -> list[s.ReceiveMessageResponse]:
+    return [answer async for answer in client.ReceiveMessage(request)]
+
+
+async def received(client: Client, **fields: Any) -> list[d.Message]:
+    return [answer.message for answer in await answers(client, receive(**fields)) if answer.HasField("message")]
+
+
+async def status_of(client: Client, **fields: Any) -> d.Status:
+    return (await answers(client, receive(**fields)))[0].status
+
+
+def handle_of(one: d.Message) -> str:
+    return one.system_properties.receipt_handle
+
+
+def ack_of(*messages: d.Message, group: d.Resource = G, topic: d.Resource = T) -> s.AckMessageRequest:
+    entries = [
+        s.AckMessageEntry(message_id=one.system_properties.message_id, receipt_handle=handle_of(one))
+        for one in messages
+    ]
+    return s.AckMessageRequest(group=group, topic=topic, entries=entries)
+
+
+def change_of(one: d.Message, seconds: float, **fields: Any) -> s.ChangeInvisibleDurationRequest:
+    duration = Duration(seconds=int(seconds), nanos=int(seconds % 1 * 1e9))
+    return s.ChangeInvisibleDurationRequest(
+        group=G, topic=T, receipt_handle=handle_of(one), invisible_duration=duration, **fields
+    )
+
+
+async def test_a_message_is_received_acknowledged_and_does_not_come_again(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (_, client):
+        await client.send(message(tag="A", keys=["k"], user={"a": "1"}))
+        status, found, sent_at = await answers(client, receive())
+        assert (status.status.code, status.status.message) == (d.OK, "OK")
+        assert sent_at.HasField("delivery_timestamp")
+        assert (found.message.body, found.message.user_properties["a"]) == (b"hello", "1")
+        assert found.message.system_properties.delivery_attempt == 1
+        assert found.message.topic == T
+        acked = await client.AckMessage(ack_of(found.message))
+        assert (acked.status.code, acked.status.message, acked.entries[0].status.code) == (d.OK, "OK", d.OK)
+        assert (await status_of(client)).code == d.MESSAGE_NOT_FOUND
+
+
+async def test_settings_may_come_after_the_first_receive_or_never(tmp_path: Path) -> None:
+    """Trap 1: Python's simple consumer receives first; after a restart Go's sends no settings for minutes."""
+    async with v2_broker(tmp_path) as (_, client):
+        await client.send(message())
+        assert len(await received(client)) == 1
+
+
+async def test_a_message_of_any_queue_comes_whichever_queue_is_named(tmp_path: Path) -> None:
+    """Trap 2."""
+    async with v2_broker(tmp_path) as (_, client):
+        for number in range(4):
+            await client.send(message(message_id=str(number)))
+        found = await received(client)
+        assert sorted(one.system_properties.message_id for one in found) == ["0", "1", "2", "3"]
+        assert {one.system_properties.queue_id for one in found} == {0, 1, 2, 3}
+
+
+async def test_nothing_there_is_message_not_found_with_its_reason(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (_, client):
+        status, last = await answers(client, receive())
+        assert status.status.code == d.MESSAGE_NOT_FOUND and "no new message" in status.status.message
+        assert last.HasField("delivery_timestamp")
+        await client.send(message(tag="A"))
+        filtered = await status_of(client, filter_expression=d.FilterExpression(type=d.TAG, expression="B"))
+        assert filtered.code == d.MESSAGE_NOT_FOUND and "no match message" in filtered.message
+
+
+async def test_tags_are_compared_whole(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (_, client):
+        for tag in ("Aa", "BB", "aA", ""):  # the first two have one hash
+            await client.send(message(tag=tag, body=tag.encode() or b"none"))
+        for group, expression, bodies in (
+            ("one", "Aa", [b"Aa"]),
+            ("two", "BB || aA", [b"BB", b"aA"]),
+            ("all", "", [b"Aa", b"BB", b"aA", b"none"]),
+            ("star", "*", [b"Aa", b"BB", b"aA", b"none"]),
+        ):
+            found = await received(
+                client, group=resource(group), filter_expression=d.FilterExpression(type=d.TAG, expression=expression)
+            )
+            assert sorted(one.body for one in found) == sorted(bodies), group
+
+
+async def test_a_poll_is_woken_by_a_message(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (node, client):
+        polling = asyncio.create_task(received(client, long_polling_timeout=Duration(seconds=20)))
+        await until(lambda: node.consumption._polls.held, "the poll is held")
+        await client.send(message())
+        assert [one.body for one in await polling] == [b"hello"]
+
+
+async def test_a_poll_ends_before_the_callers_deadline(tmp_path: Path) -> None:
+    """Rust's deadline is the time of its poll."""
+    async with v2_broker(tmp_path) as (_, client):
+        request = receive(long_polling_timeout=Duration(seconds=30))
+        found = [answer async for answer in client.ReceiveMessage(request, timeout=2.0)]
+        assert found[0].status.code == d.MESSAGE_NOT_FOUND
+
+
+async def test_a_poll_without_a_time_lasts_as_the_settings_say_and_without_a_deadline_works(tmp_path: Path) -> None:
+    """Go's simple consumer never sends one."""
+    async with v2_broker(tmp_path) as (_, client):
+        stream = client.calls.Telemetry(metadata=CLIENT)
+        subscription = d.Subscription(group=G, long_polling_timeout=Duration(nanos=1))
+        settings = d.Settings(client_type=d.SIMPLE_CONSUMER, subscription=subscription)
+        await stream.write(s.TelemetryCommand(settings=settings))
+        await stream.read()
+        request = receive()
+        request.ClearField("long_polling_timeout")
+        found = [answer async for answer in client.ReceiveMessage(request, timeout=None)]
+        assert found[0].status.code == d.MESSAGE_NOT_FOUND
+        stream.cancel()
+
+
+async def test_batches_of_more_than_are_allowed_are_cut(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (_, client):
+        for number in range(10):
+            await client.send(*[message(message_id=f"{number}-{part}") for part in range(5)])
+        assert len(await received(client, batch_size=100_000)) == 32
+        assert len(await received(client, batch_size=5)) == 5
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "text"),
+    [
+        ({"group": resource("")}, d.ILLEGAL_CONSUMER_GROUP, ""),
+        ({"group": resource("CID_RMQ_SYS_x")}, d.ILLEGAL_CONSUMER_GROUP, "cannot use system consumer group"),
+        ({"topic": "TBW102"}, d.ILLEGAL_TOPIC, "cannot access system topic"),
+        (
+            {"topic": "none"},
+            d.TOPIC_NOT_FOUND,
+            "CODE: 17  DESC: No topic route info in name server for the topic: none",
+        ),
+        ({"batch_size": -1}, d.BAD_REQUEST, "negative"),
+        (
+            {"invisible_duration": Duration(seconds=9)},
+            d.ILLEGAL_INVISIBLE_TIME,
+            "invisibleTime is too small. min is 10000",
+        ),
+        ({"invisible_duration": None}, d.ILLEGAL_INVISIBLE_TIME, "the invisibleTime is too small. min is 10000"),
+        (
+            {"invisible_duration": Duration(seconds=43_201)},
+            d.ILLEGAL_INVISIBLE_TIME,
+            "the invisibleTime is too large. max is 43200000",
+        ),
+        ({"filter_expression": d.FilterExpression(type=d.TAG, expression="||")}, d.ILLEGAL_FILTER_EXPRESSION, "tag"),
+        ({"filter_expression": d.FilterExpression(type=d.SQL, expression="a > 1")}, d.UNSUPPORTED, "SQL92"),
+        ({"group": resource("ordered")}, d.UNSUPPORTED, "in order"),
+        ({"message_queue": d.MessageQueue(topic=T, broker=d.Broker(name="z"))}, d.BAD_REQUEST, "not z"),
+    ],
+)
+async def test_what_is_refused(tmp_path: Path, fields: dict[str, Any], code: d.Code, text: str) -> None:
+    async with v2_broker(tmp_path) as (node, client):
+        node.groups.update(SubscriptionGroup("ordered", consume_message_orderly=True), 0)
+        status = await status_of(client, **fields)
+        assert (d.Code.Name(status.code), text in status.message) == (d.Code.Name(code), True), status
+
+
+async def test_without_a_client_id_nothing_is_received_or_settled(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (_, client):
+        first, _ = [answer async for answer in client.calls.ReceiveMessage(receive(), timeout=60)]
+        assert first.status.code == d.CLIENT_ID_REQUIRED
+        one = message()
+        for call, request in (
+            ("AckMessage", ack_of(one)),
+            ("ChangeInvisibleDuration", change_of(one, 1)),
+            ("ForwardMessageToDeadLetterQueue", s.ForwardMessageToDeadLetterQueueRequest(group=G, topic=T)),
+        ):
+            assert (await getattr(client.calls, call)(request, timeout=60)).status.code == d.CLIENT_ID_REQUIRED
+
+
+async def test_a_handle_dies_at_its_deadline_and_the_message_comes_again(tmp_path: Path) -> None:
+    """Trap 6: with the one code on which push consumers stop, outside and inside."""
+    async with v2_broker(tmp_path, min_invisible_time_mills_for_recv=0) as (_, client):
+        await client.send(message())
+        (first,) = await received(client, invisible_duration=Duration(nanos=50_000_000))
+        (second,) = await received(client, long_polling_timeout=Duration(seconds=8))
+        assert second.system_properties.delivery_attempt == 2
+        assert second.system_properties.message_id == first.system_properties.message_id
+        assert second.topic == T
+        acked = await client.AckMessage(ack_of(first))
+        assert acked.status.code == acked.entries[0].status.code == d.INVALID_RECEIPT_HANDLE
+        assert "INVALID_RECEIPT_HANDLE" in acked.entries[0].status.message
+        changed = await client.ChangeInvisibleDuration(change_of(first, 20))
+        assert (changed.status.code, changed.receipt_handle) == (d.INVALID_RECEIPT_HANDLE, handle_of(first))
+        both = await client.AckMessage(ack_of(first, second))
+        assert both.status.code == d.MULTIPLE_RESULTS
+        assert [entry.status.code for entry in both.entries] == [d.INVALID_RECEIPT_HANDLE, d.OK]
+
+
+@pytest.mark.parametrize("handle", ["", "x", "A" * 24, "0 1 2 3 0 broker-a 0 0 0", "\x00é"], ids=range(5))
+async def test_a_handle_that_is_none_is_invalid_and_nothing_worse(tmp_path: Path, handle: str) -> None:
+    async with v2_broker(tmp_path) as (_, client):
+        await client.send(message())
+        await received(client)
+        one = message(receipt_handle=handle)
+        assert (await client.AckMessage(ack_of(one))).status.code == d.INVALID_RECEIPT_HANDLE
+        changed = await client.ChangeInvisibleDuration(change_of(one, 20))
+        assert (changed.status.code, changed.receipt_handle) == (d.INVALID_RECEIPT_HANDLE, handle)
+        request = s.ForwardMessageToDeadLetterQueueRequest(group=G, topic=T, receipt_handle=handle)
+        assert (await client.ForwardMessageToDeadLetterQueue(request)).status.code == d.INVALID_RECEIPT_HANDLE
+
+
+async def test_a_handle_of_another_group_is_invalid(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (_, client):
+        await client.send(message())
+        (one,) = await received(client)
+        acked = await client.AckMessage(ack_of(one, group=resource("other")))
+        assert acked.status.code == d.INVALID_RECEIPT_HANDLE
+
+
+async def test_a_changed_time_keeps_the_handle_and_zero_gives_the_message_back(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (_, client):
+        await client.send(message())
+        (one,) = await received(client)
+        changed = await client.ChangeInvisibleDuration(change_of(one, 60))
+        assert (changed.status.code, changed.receipt_handle) == (d.OK, handle_of(one))
+        changed = await client.ChangeInvisibleDuration(change_of(one, 0))
+        assert changed.status.code == d.OK
+        (again,) = await received(client, long_polling_timeout=Duration(seconds=8))
+        assert again.system_properties.delivery_attempt == 2
+        assert (await client.AckMessage(ack_of(again))).status.code == d.OK
+
+
+async def test_a_suspended_message_counts_no_attempt(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (_, client):
+        await client.send(message())
+        (one,) = await received(client)
+        assert (await client.ChangeInvisibleDuration(change_of(one, 0, suspend=True))).status.code == d.OK
+        (again,) = await received(client, long_polling_timeout=Duration(seconds=8))
+        assert again.system_properties.delivery_attempt == 1
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(-1, "too small. min is 0"), (43_201, "too large. max is 43200000")])
+async def test_a_time_that_cannot_be_is_refused_and_the_handle_given_back(
+    tmp_path: Path, seconds: int, text: str
+) -> None:
+    async with v2_broker(tmp_path) as (_, client):
+        changed = await client.ChangeInvisibleDuration(change_of(message(receipt_handle="h"), seconds))
+        assert (changed.status.code, changed.receipt_handle) == (d.ILLEGAL_INVISIBLE_TIME, "h")
+        assert text in changed.status.message
+
+
+async def test_a_push_consumers_zero_means_the_groups_back_off(tmp_path: Path) -> None:
+    """Trap 7: Node's push consumer gives back what has failed with 0."""
+    async with v2_broker(tmp_path) as (node, client):
+        stream = client.calls.Telemetry(metadata=CLIENT)
+        settings = d.Settings(client_type=d.PUSH_CONSUMER, subscription=d.Subscription(group=G))
+        await stream.write(s.TelemetryCommand(settings=settings))
+        await stream.read()
+        await client.send(message())
+        (one,) = await received(client, auto_renew=True)
+        before = node.machine.now_ms()
+        assert (await client.ChangeInvisibleDuration(change_of(one, 0))).status.code == d.OK
+        (again,) = await received(client, auto_renew=True, long_polling_timeout=Duration(seconds=8))
+        assert again.system_properties.delivery_attempt == 2
+        assert node.machine.now_ms() - before >= 1000  # the first step
+        stream.cancel()
+
+
+async def test_the_dead_letters_get_one_copy_however_often_they_are_asked(tmp_path: Path) -> None:
+    """Trap 14: clients ask again until they hear OK."""
+    async with v2_broker(tmp_path) as (node, client):
+        await client.send(message())
+        (one,) = await received(client)
+        request = s.ForwardMessageToDeadLetterQueueRequest(group=G, topic=T, receipt_handle=handle_of(one))
+        for _ in range(2):
+            assert (await client.ForwardMessageToDeadLetterQueue(request)).status.code == d.OK
+        assert node.store.queue_end("%DLQ%g", 0) == 1
+        (dead,) = await received(client, topic="%DLQ%g", group=resource("undertaker"))
+        assert (dead.body, dead.system_properties.dead_letter_queue.topic) == (b"hello", "T")
+
+
+async def test_a_message_that_nobody_settles_becomes_a_dead_letter(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (node, client):
+        node.groups.update(SubscriptionGroup("g", retry_max_times=1), 0)
+        await client.send(message())
+        for attempt in (1, 2):
+            (one,) = await received(client, long_polling_timeout=Duration(seconds=8))
+            assert one.system_properties.delivery_attempt == attempt
+            await client.ChangeInvisibleDuration(change_of(one, 0))
+        await until(lambda: node.store.queue_end("%DLQ%g", 0) == 1, "the dead letter")
+
+
+async def test_what_a_caller_did_not_get_comes_again_and_counts_no_attempt(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (node, client):
+        call = client.calls.ReceiveMessage(receive(long_polling_timeout=Duration(seconds=20)), metadata=CLIENT)
+        await until(lambda: node.consumption._polls.held, "the poll is held")
+        call.cancel()
+        await until(lambda: not node.consumption._polls.held, "the poll has ended")
+        await client.send(message())
+        (one,) = await received(client, long_polling_timeout=Duration(seconds=8))
+        assert one.system_properties.delivery_attempt == 1
+
+
+async def test_a_push_consumer_that_says_goodbye_leaves_its_messages_to_others(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (node, client), client_of(node, "client-2") as other:
+        stream = client.calls.Telemetry(metadata=CLIENT)
+        await stream.write(s.TelemetryCommand())
+        await client.send(message())
+        assert len(await received(client, auto_renew=True)) == 1
+        assert await received(other, auto_renew=True) == []
+        ended = await client.NotifyClientTermination(s.NotifyClientTerminationRequest(group=G))
+        assert ended.status.code == d.OK
+        assert len(await received(other, auto_renew=True, long_polling_timeout=Duration(seconds=8))) == 1
+        stream.cancel()
+
+
+async def test_a_push_consumer_that_dies_does_so_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker_service.v2.clients.STREAM_GONE_S", 0.05)
+    async with v2_broker(tmp_path) as (node, client), client_of(node, "client-2") as other:
+        stream = client.calls.Telemetry(metadata=CLIENT)
+        await stream.write(s.TelemetryCommand())
+        await until(lambda: node.v2_port._clients.stream_of("client-1"), "its stream")
+        await client.send(message())
+        assert len(await received(client, auto_renew=True)) == 1
+        stream.cancel()
+        assert len(await received(other, auto_renew=True, long_polling_timeout=Duration(seconds=8))) == 1
+
+
+async def test_a_groups_progress_is_what_it_has_acknowledged(tmp_path: Path) -> None:
+    """Trap 12: what is delivered is not consumed yet."""
+    async with v2_broker(tmp_path) as (_, client):
+        for number in range(4):
+            await client.send(message(message_id=str(number)))
+        found = await received(client)
+
+        async def offsets() -> list[int]:
+            queues = [d.MessageQueue(topic=T, id=queue_id) for queue_id in range(4)]
+            return [
+                (await client.GetOffset(s.GetOffsetRequest(group=G, message_queue=queue))).offset for queue in queues
+            ]
+
+        assert await offsets() == [0, 0, 0, 0]
+        await client.AckMessage(ack_of(*found))
+        assert await offsets() == [1, 1, 1, 1]
