@@ -329,6 +329,7 @@ class BrokerNode:
         self.periodic = PeriodicTasks(
             self.broker,
             schedule=self.schedule,
+            consumption=self.consumption,
             slave=self.replication_slave,
             status=self.status,
             metrics=self.metrics,
@@ -402,6 +403,8 @@ class BrokerNode:
         await self.flusher.close()
         try:
             self.schedule.save()
+            if saving := self.consumption.saving():
+                saving()
             self.offsets.close(self.machine.now_ms())
         except OSError as error:
             logger.error("the journal and the log keep what could not be written: %s", error)

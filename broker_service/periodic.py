@@ -9,12 +9,14 @@ from broker_service.admin.metrics import Metrics
 from broker_service.admin.status import Status
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.delayed.schedule_service import ScheduleService
+from broker_service.consumption.consumption import Consumption
 from broker_service.replication.slave import ReplicationSlave
 
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.1  # a change of metadata reaches the slaves within this
 SAMPLE_EVERY_S = 1.0
+SNAPSHOT_EVERY_S = 60.0
 EXPIRE_EVERY_S = 10.0  # RocketMQ's cleanResourceInterval
 
 
@@ -26,6 +28,7 @@ class PeriodicTasks:
         broker: Broker,
         *,
         schedule: ScheduleService,
+        consumption: Consumption,
         slave: ReplicationSlave,
         status: Status,
         metrics: Metrics,
@@ -33,6 +36,7 @@ class PeriodicTasks:
     ) -> None:
         self._broker = broker
         self._schedule = schedule
+        self._consumption = consumption
         self._slave = slave
         self._status = status
         self._metrics = metrics
@@ -46,6 +50,7 @@ class PeriodicTasks:
         yield "expire", self._expire()
         yield "offsets", self._compact_offsets()
         yield "delays", self._save_delays()
+        yield "consumption snapshots", self._save_consumption()
 
     async def finish(self) -> None:
         """What a cancelled loop had begun in a thread has ended."""
@@ -110,3 +115,13 @@ class PeriodicTasks:
                     await self._in_a_thread(saving)
             except OSError as error:
                 logger.error("delay offsets could not be saved: %s", error)
+
+    async def _save_consumption(self) -> None:
+        while True:
+            await asyncio.sleep(SNAPSHOT_EVERY_S)
+            try:
+                saving = self._consumption.saving()
+                if saving is not None:
+                    await self._in_a_thread(saving)
+            except OSError as error:
+                logger.error("the snapshot of consumption could not be written: %s", error)

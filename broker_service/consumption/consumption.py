@@ -67,7 +67,7 @@ from broker_service.store.pull import GetMessageResult
 
 logger = logging.getLogger(__name__)
 
-MAX_UNDER_WAY = 500_000  # deliveries: some 400 bytes each
+MAX_UNDER_WAY = 500_000  # deliveries: some 300 bytes each
 MAX_POP_BYTES = 4 << 20
 MAX_INVISIBLE_MS = 12 * 3600 * 1000
 MAX_CLIENT_ID = 255  # bytes
@@ -112,7 +112,7 @@ class Consumption:
         self._broker = broker
         self._access = access
         self._chance = chance
-        self._log = StateLog(broker.store)
+        self._log = StateLog(broker.store, broker.config.store_path_root_dir / "rocketsim" / "consumption.snapshot")
         self._polls = Polls(broker.config.max_long_polls)
         self._pending: list[Transition] = []
         self._appended: asyncio.Future[int] | None = None  # the log's end behind what is pending
@@ -133,7 +133,7 @@ class Consumption:
     # --- the log ----------------------------------------------------------------------------------------------------
 
     def reload(self) -> None:
-        """The state from the log's beginning; at a start, and after the log was cut."""
+        """The state as the log has it; at a start, and after the log was cut."""
         for group, topic in list(self._broker.offsets.kept):
             self._broker.offsets.release(group, topic)
         self._log.reload()
@@ -143,6 +143,10 @@ class Consumption:
         """The state as of the log's end."""
         self._log.catch_up()
         self._show_offsets()
+
+    def saving(self) -> Callable[[], None] | None:
+        """The writing of a snapshot, to be run on any thread; None if nothing has happened since the last one."""
+        return self._log.saving()
 
     def _show_offsets(self) -> None:
         offsets = self._broker.offsets

@@ -18,6 +18,7 @@ from broker_service.consumption.transitions import (
     Drop,
     Move,
     Place,
+    Remember,
     Reset,
     Settle,
     Take,
@@ -89,6 +90,10 @@ class State:
         """It was moved to the dead letters, not long ago."""
         return self._recent.get(delivery) is True
 
+    def recent(self) -> list[tuple[DeliveryId, bool]]:
+        """The settled deliveries that are remembered, the oldest first, and which of them are dead letters."""
+        return list(self._recent.items())
+
     def renewed_for(self, client_id: str) -> list[tuple[Place, DeliveryId]]:
         return [
             (place, DeliveryId(self.queues[place].under_way[offset].pop, offset))
@@ -107,8 +112,11 @@ class State:
             self._clean_deadlines()
             if not self._deadlines or self._deadlines[0][0] > now_ms:
                 break
-            entries.append(heapq.heappop(self._deadlines))
-            _, place, offset, _ = entries[-1]
+            entry = heapq.heappop(self._deadlines)
+            if entries and entry == entries[-1]:
+                continue  # its deadline was set to what it was
+            entries.append(entry)
+            _, place, offset, _ = entry
             found.append(Due(place, offset, self.queues[place].under_way[offset]))
         for entry in entries:
             heapq.heappush(self._deadlines, entry)
@@ -134,6 +142,9 @@ class State:
                 self._settle(place, delivery, is_dead_letter=is_dead_letter, is_final=is_dead_letter)
             case Deadline():
                 self._change(transition)
+            case Remember(deliveries, is_dead_letter):
+                for delivery in deliveries:
+                    self._remember(delivery, is_dead_letter)
             case Reset(place, queue_offset):
                 if place in self.queues:
                     self._forget([place])
@@ -163,9 +174,12 @@ class State:
         self.under_way_count -= 1
         self._changed.add(place)
         if is_final:
-            self._recent[delivery] = is_dead_letter
-            if len(self._recent) > MAX_RECENT:
-                self._recent.popitem(last=False)
+            self._remember(delivery, is_dead_letter)
+
+    def _remember(self, delivery: DeliveryId, is_dead_letter: bool) -> None:
+        self._recent[delivery] = is_dead_letter
+        if len(self._recent) > MAX_RECENT:
+            self._recent.popitem(last=False)
 
     def _change(self, change: Deadline) -> None:
         for delivery in change.deliveries:

@@ -1,23 +1,31 @@
 """StateLog: the state of consumption as this broker's log has it, on a master, on a slave, and after a start.
 
+A start, and a cut of the log, take a snapshot if one is true of this log, and read what lies behind it.
+
 Three kinds of records tell it, in log order: those of the state topic, and the copies in retry and dead letter topics,
 which settle the deliveries they come from.
 """
 
 import heapq
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
+from pathlib import Path
 
 import numpy as np
 from rocketsim_proto.records import record
 
+from broker_service.consumption import snapshot as snapshots
 from broker_service.consumption import transitions
 from broker_service.consumption.retries import DLQ_PREFIX, RETRY_PREFIX, move_of
+from broker_service.consumption.snapshot import Snapshot
 from broker_service.consumption.state import State
 from broker_service.consumption.transitions import STATE_TOPIC, Move, Transition
-from broker_service.errors import NotFound, StoreCorrupt
+from broker_service.errors import NotFound, StoreCorrupt, StoreTooNew
 from broker_service.store.dispatch import QueueExtent
 from broker_service.store.message_store import MessageStore
+
+logger = logging.getLogger(__name__)
 
 _READ_BYTES = 256 << 10  # of each queue at a time
 
@@ -27,27 +35,72 @@ Told = tuple[int, list[Transition | Move]]  # by the record at this log offset
 class StateLog:
     """Whatever the store dispatches is noted, and applied by the next `catch_up`."""
 
-    def __init__(self, store: MessageStore) -> None:
+    def __init__(self, store: MessageStore, snapshot_path: Path) -> None:
         self.state = State()
         self._store = store
+        self._path = snapshot_path
+        self._is_saved = True  # nothing has happened since the last snapshot
         self._unapplied: list[int] = []  # log offsets
         store.dispatched.append(self._dispatched)
 
     def reload(self) -> None:
-        """The state from the log's beginning: after a start, and after the log was cut.
+        """The state from a snapshot or from nothing, and all that the log says behind: after a start, and after the log
+        was cut.
 
-        What the log does not have any more is not known: deliveries of before the retention time.
+        What neither has is not known: deliveries of before the retention time.
         """
         self.state, self._unapplied = State(), []
-        sources = [self._told(topic, queue_id) for topic, queue_id in self._store.queues() if _tells(topic)]
+        snapshot = self._snapshot()
+        begin = self._store.min_offset
+        if snapshot is not None:
+            begin = snapshot.log_offset
+            for made_again in snapshot.transitions:
+                self.state.apply(made_again)
+        sources = [self._told(topic, queue_id, begin) for topic, queue_id in self._store.queues() if _tells(topic)]
         for _, told in heapq.merge(*sources, key=itemgetter(0)):
             for transition in told:
                 self.state.apply(transition)
+
+    def saving(self) -> Callable[[], None] | None:
+        """The writing of a snapshot, to be run on any thread; None if nothing has happened since the last one.  Nothing
+        depends on how often this is called."""
+        self.catch_up()
+        if self._is_saved:
+            return None
+        self._is_saved = True
+        store = self._store
+        end, tail = store.end_offset, store.tail_crc(snapshots.TAIL_BYTES)
+        queues = [(place, one.next, dict(one.under_way)) for place, one in self.state.queues.items()]
+        recent = self.state.recent()
+
+        def save() -> None:
+            try:
+                store.disk.write_atomically(self._path, snapshots.encode(end, tail, queues, recent))
+            except OSError:
+                self._is_saved = False
+                raise
+
+        return save
+
+    def _snapshot(self) -> Snapshot | None:
+        """The snapshot, if it is true of this log."""
+        try:
+            snapshot = snapshots.decode(self._store.disk.read_synced(self._path))
+            if self._store.tail_crc_at(snapshot.log_offset, snapshots.TAIL_BYTES) == snapshot.tail:
+                return snapshot
+            why = f"the log before {snapshot.log_offset} is another one"
+        except FileNotFoundError:
+            return None
+        except (ValueError, NotFound, StoreTooNew) as error:
+            why = str(error)
+        logger.warning("%s is not used, the whole log tells the state of consumption: %s", self._path, why)
+        return None
 
     def catch_up(self) -> None:
         """Apply what was appended since the last call.  A record that cannot be applied raises, now and again."""
         if not self._unapplied:
             return
+        self._is_saved = False
         offsets, self._unapplied = sorted(self._unapplied), []
         for number, offset in enumerate(offsets):
             try:
@@ -65,8 +118,10 @@ class StateLog:
             if _tells(extent.topic):
                 self._unapplied += extent.entries["commit_log_offset"].tolist()
 
-    def _told(self, topic: str, queue_id: int) -> Iterator[Told]:
+    def _told(self, topic: str, queue_id: int, log_offset: int) -> Iterator[Told]:
+        """What the queue's records from that log offset on say."""
         at, end = self._store.queue_bounds(topic, queue_id)
+        at = max(at, self._store.queue_end_at(topic, queue_id, log_offset))
         while at < end:
             found = self._store.read_ranges([(topic, queue_id, at, end)], _READ_BYTES)
             if found.answers[0].next_offset <= at:

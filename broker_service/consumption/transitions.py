@@ -14,6 +14,7 @@ All integers are big-endian; a text is | size 1 | UTF-8 |; a place is | group | 
 | 3 DEADLINE | place, deadline 8, flags 1 (1 counted, 2 still renewed), count 2, for each: delivery id, queue offset |
 | 4 RESET    | place, queue offset 8                                                                               |
 | 5 DROP     | group text, topic text; an empty one stands for all                                                 |
+| 6 REMEMBER | dead letters 1 (0 no, 1 yes), count 2, for each: delivery id 8, queue offset 8; in snapshots only   |
 
 The record's own CRC covers the body.  A `Move` is no transition record: it is in a property of the record that was
 moved, so that copy and settlement are one append.
@@ -29,7 +30,7 @@ from broker_service.errors import StoreTooNew
 STATE_TOPIC = "rmq_sys_rocketsim_state"
 VERSION = 1
 
-POP, SETTLE, DEADLINE, RESET, DROP = range(1, 6)
+POP, SETTLE, DEADLINE, RESET, DROP, REMEMBER = range(1, 7)
 COUNTED, RENEWED = 1, 2
 
 _QUEUE_ID = Struct(">I")
@@ -109,7 +110,15 @@ class Drop:
     topic: str = ""
 
 
-Transition = Take | Settle | Deadline | Reset | Drop
+@dataclass(frozen=True, slots=True)
+class Remember:
+    """These deliveries were settled not long ago: by an ack, or as dead letters."""
+
+    deliveries: tuple[DeliveryId, ...]
+    is_dead_letter: bool
+
+
+Transition = Take | Settle | Deadline | Reset | Drop | Remember
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +153,8 @@ def encoded(transition: Transition) -> bytes:
             return bytes((RESET,)) + _place(place) + _OFFSET.pack(queue_offset)
         case Drop(group, topic):
             return bytes((DROP,)) + _text(group) + _text(topic)
+        case Remember(deliveries, is_dead_letter):
+            return bytes((REMEMBER, is_dead_letter)) + _deliveries(deliveries)
 
 
 def decode(body: bytes) -> list[Transition]:
@@ -169,8 +180,11 @@ class _Reader:
         (kind,) = self._take(_BYTE)
         if kind == DROP:
             return Drop(self._text(), self._text())
-        if not POP <= kind <= DROP:
-            raise StoreTooNew(f"a transition of kind {kind}; this version knows {POP} to {DROP}")
+        if kind == REMEMBER:
+            (is_dead_letter,) = self._take(_BYTE)
+            return Remember(self._deliveries(), bool(is_dead_letter))
+        if not POP <= kind <= REMEMBER:
+            raise StoreTooNew(f"a transition of kind {kind}; this version knows {POP} to {REMEMBER}")
         place = Place(self._text(), self._text(), *self._take(_QUEUE_ID))
         if kind == RESET:
             return Reset(place, *self._take(_OFFSET))

@@ -15,7 +15,7 @@ from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.broker.reads.commits import CommitEntry, Commits
 from broker_service.consumption import consumption as consumption_module
-from broker_service.consumption import receipt_handle
+from broker_service.consumption import receipt_handle, state_log
 from broker_service.consumption.consumption import Consumption
 from broker_service.consumption.model import ChangeInvisible, Delivery, HandleStatus, Pop, Popped, PopStatus
 from broker_service.consumption.transitions import Place
@@ -35,6 +35,10 @@ from tests.support.polling import until
 
 OK, INVALID = HandleStatus.OK, HandleStatus.INVALID_RECEIPT_HANDLE
 INVISIBLE_MS = 30_000
+
+
+def snapshot_in(folder: Path) -> Path:
+    return folder / "rocketsim" / "consumption.snapshot"
 
 
 class Consumer:
@@ -560,7 +564,8 @@ async def test_a_deletion_that_the_log_did_not_hear_of_is_made_good(tmp_path: Pa
 # --- after a restart --------------------------------------------------------------------------------------------------
 
 
-async def test_a_restart_knows_what_was_taken_settled_and_moved(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_snapshot", [True, False])
+async def test_a_restart_knows_what_was_taken_settled_and_moved(tmp_path: Path, has_snapshot: bool) -> None:
     async with consumer(tmp_path) as one:
         await put(one.node, "t", b"a", b"b", b"c", b"d")
         a, b, c, d = (await one.pop()).deliveries
@@ -570,6 +575,8 @@ async def test_a_restart_knows_what_was_taken_settled_and_moved(tmp_path: Path) 
         (again,) = (await one.pop()).deliveries
         await one.nack(d, 600_000)
         before = one.consumption.state
+    if not has_snapshot:
+        snapshot_in(tmp_path).unlink()
     async with consumer(tmp_path) as one:
         state = one.consumption.state
         assert {place: (queue.next, queue.committed) for place, queue in state.queues.items()} == {
@@ -581,6 +588,48 @@ async def test_a_restart_knows_what_was_taken_settled_and_moved(tmp_path: Path) 
         ]
         assert await one.ack(a, b, c, d, again) == [OK, OK, INVALID, OK, OK]
         assert (one.committed(), one.committed(topic="%RETRY%g_t")) == (4, 1)
+
+
+async def test_a_start_reads_only_what_lies_behind_the_snapshot(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a", b"b", b"c")
+        (a,) = (await one.pop(max_messages=1)).deliveries
+        (b,) = (await one.pop(max_messages=1)).deliveries
+        saving = one.consumption.saving()
+        assert saving is not None
+        saving()
+        assert one.consumption.saving() is None  # nothing has happened since
+        await one.ack(a)
+        (c,) = (await one.pop(max_messages=1)).deliveries
+        told: list[int] = []
+        _transitions = state_log._transitions
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(state_log, "_transitions", lambda *args: told.append(args[1]) or _transitions(*args))
+            one.consumption.reload()
+        assert len(told) == 2
+        assert [*one.consumption.state.queues[Place("g", "t", 0)].under_way] == [1, 2]
+        assert await one.ack(b, c) == [OK, OK]
+
+
+async def test_a_snapshot_that_is_damaged_or_of_another_log_is_not_used(tmp_path: Path, caplog: Any) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a", b"b")
+        end = one.node.store.end_offset
+        (a,) = (await one.pop(max_messages=1)).deliveries
+        one.consumption.saving()()
+        good = snapshot_in(tmp_path).read_bytes()
+        expected = {**one.consumption.state.queues[Place("g", "t", 0)].under_way}
+        for data in (b"", good[:-1], good[:12] + (end + 3).to_bytes(8, "big") + good[20:]):
+            snapshot_in(tmp_path).write_bytes(data)
+            one.consumption.reload()
+            assert one.consumption.state.queues[Place("g", "t", 0)].under_way == expected
+            assert "is not used" in caplog.text
+            caplog.clear()
+        snapshot_in(tmp_path).write_bytes(good)
+        one.node.store.truncate(end, None)  # the pop has not happened
+        one.consumption.reload()
+        assert one.consumption.state.queues == {}
+        assert await one.ack(a) == [INVALID]
 
 
 async def test_offsets_reach_the_file_of_offsets(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_service.consumption import transitions
+from broker_service.consumption import snapshot, transitions
 from broker_service.consumption.state import MAX_RECENT, State
 from broker_service.consumption.transitions import (
     Deadline,
@@ -15,6 +15,7 @@ from broker_service.consumption.transitions import (
     Drop,
     Move,
     Place,
+    Remember,
     Reset,
     Settle,
     Take,
@@ -120,6 +121,7 @@ all_transitions = st.one_of(
     st.builds(Settle, places, ids),
     st.builds(Deadline, place=places, deliveries=ids, deadline_ms=times, counted=st.booleans(), renewed=st.booleans()),
     st.builds(Reset, places, offsets),
+    st.builds(Remember, ids, st.booleans()),
     st.builds(Drop, st.sampled_from(["", "g", "h"]), st.sampled_from(["", "t", "u"])),
 )
 moves = st.builds(Move, places, st.builds(DeliveryId, pops, offsets), st.booleans())
@@ -173,6 +175,33 @@ def test_bytes_that_end_early_are_refused_or_fewer_transitions(written: list[Tra
 def test_what_a_newer_version_has_written_is_said(body: bytes) -> None:
     with pytest.raises(StoreTooNew):
         transitions.decode(body)
+
+
+@given(st.lists(st.one_of(all_transitions, moves), max_size=40))
+def test_a_snapshot_makes_the_state_again(history: list[Transition | Move]) -> None:
+    state, again = State(), State()
+    for transition in history:
+        state.apply(transition)
+    queues = [(place, queue.next, queue.under_way) for place, queue in state.queues.items()]
+    found = snapshot.decode(snapshot.encode(77, (5, 6), queues, state.recent()))
+    assert (found.log_offset, found.tail) == (77, (5, 6))
+    for transition in found.transitions:
+        again.apply(transition)
+    assert {place: (one.next, one.committed, one.under_way) for place, one in again.queues.items()} == {
+        place: (one.next, one.committed, one.under_way) for place, one in state.queues.items()
+    }
+    assert (again.under_way_count, again.recent()) == (state.under_way_count, state.recent())
+    assert again.due(25, 1000) == state.due(25, 1000)
+    assert [set(again.renewed_for(client)) for client in ("", "a", "ä")] == [
+        set(state.renewed_for(client)) for client in ("", "a", "ä")
+    ]
+
+
+def test_a_damaged_snapshot_is_none() -> None:
+    data = snapshot.encode(77, (5, 6), [(PLACE, 3, {})])
+    for damaged in (b"", data[:-1], data[:20], data[:-1] + bytes((data[-1] ^ 1,)), bytes(len(data))):
+        with pytest.raises(ValueError, match=r"bytes|CRC"):
+            snapshot.decode(damaged)
 
 
 def test_acks_out_of_order_commit_the_lowest_that_is_missing() -> None:

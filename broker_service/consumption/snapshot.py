@@ -1,0 +1,90 @@
+"""Snapshot: the state of consumption as of a log offset, so that a start reads only the log behind it.
+
+    | magic 8 | version 4 | log offset 8 | tail size 4 | tail CRC-32 4 | body CRC-32 4 | body: transitions |
+
+The body is transitions that make the state again (`transitions.py`).  A snapshot is true of the log whose bytes before
+that offset have this CRC: of any other log, or a damaged one, it is void, and the start reads the whole log.  Pure.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from struct import Struct
+
+from isal import isal_zlib
+
+from broker_service.consumption import transitions
+from broker_service.consumption.state import UnderWay
+from broker_service.consumption.transitions import Deadline, DeliveryId, Place, Remember, Take, Transition
+
+TAIL_BYTES = 64 << 10  # of the log before the snapshot's offset, by which it is recognised
+
+_MAGIC = b"RSIMCONS"
+_VERSION = 1
+_A_TRANSITION = 10_000
+_HEAD = Struct(">8sIQIII")
+
+Queues = Iterable[tuple[Place, int, Mapping[int, UnderWay]]]  # place, next, what is under way by queue offset
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    log_offset: int
+    tail: tuple[int, int]  # size and CRC-32
+    transitions: list[Transition]
+
+
+def encode(
+    log_offset: int, tail: tuple[int, int], queues: Queues, recent: Iterable[tuple[DeliveryId, bool]] = ()
+) -> bytes:
+    """`recent`: settled deliveries to remember, and whether each is a dead letter."""
+    body = transitions.encode([*rebuilding(queues), *remembering(recent)])
+    return _HEAD.pack(_MAGIC, _VERSION, log_offset, *tail, isal_zlib.crc32(body)) + body
+
+
+def decode(data: bytes) -> Snapshot:
+    """ValueError for what is damaged, or no snapshot; StoreTooNew for one of a newer version."""
+    if len(data) < _HEAD.size:
+        raise ValueError(f"{len(data)} bytes")
+    magic, version, log_offset, tail_size, tail_crc, body_crc = _HEAD.unpack_from(data)
+    body = data[_HEAD.size :]
+    if magic != _MAGIC or version != _VERSION or isal_zlib.crc32(body) != body_crc:
+        raise ValueError(f"magic {magic!r}, version {version}, or its CRC does not fit")
+    return Snapshot(log_offset, (tail_size, tail_crc), transitions.decode(body))
+
+
+def rebuilding(queues: Queues) -> Iterator[Transition]:
+    """Transitions that make these queues, from nothing."""
+    for place, following, under_way in queues:
+        for one, group in groupby(under_way.items(), key=lambda item: item[1]._replace(attempt=0)):
+            taken = list(group)
+            offsets = tuple(offset for offset, _ in taken)
+            yield Take(
+                place=place,
+                pop=one.pop,
+                start=offsets[0],
+                next=offsets[-1] + 1,
+                offsets=offsets,
+                attempts=tuple(delivery.attempt for _, delivery in taken),
+                client_id=one.client_id,
+                popped_ms=one.popped_ms,
+                deadline_ms=one.deadline_ms,
+                renewed_until_ms=one.renewed_until_ms,
+            )
+            if not one.counted:
+                yield Deadline(
+                    place=place,
+                    deliveries=tuple(DeliveryId(one.pop, offset) for offset in offsets),
+                    deadline_ms=one.deadline_ms,
+                    counted=False,
+                    renewed=True,
+                )
+        yield Take(place=place, pop=0, start=following, next=following)
+
+
+def remembering(recent: Iterable[tuple[DeliveryId, bool]]) -> Iterator[Transition]:
+    for is_dead_letter, group in groupby(recent, key=itemgetter(1)):
+        deliveries = [delivery for delivery, _ in group]
+        for first in range(0, len(deliveries), _A_TRANSITION):
+            yield Remember(tuple(deliveries[first : first + _A_TRANSITION]), is_dead_letter)
