@@ -190,6 +190,12 @@ class BrokerConfig:
     pull_range_max_frame_bytes: int = key(
         4 << 20, "own: most record bytes in one frame of a ranged pull", low=1024, high=FRAME_BYTES
     )
+    pull_range_stream_enable: bool = key(
+        True, "own: clients on this machine may read ranges over a Unix socket instead of gRPC"
+    )
+    pull_range_stream_port: int = key(
+        0, "own: clients on other machines may do so over this TCP port; 0: they use gRPC", low=0, high=65_535
+    )
     long_polling_enable: bool = key(True, "hold a pull until a message arrives", runtime=True)
     short_polling_time_mills: int = key(
         1_000, "how long it is held with `longPollingEnable=false`", low=0, high=60_000, runtime=True

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +33,7 @@ from broker_service.broker.metadata.groups import SubscriptionGroupTable
 from broker_service.broker.metadata.known_slaves import KnownSlaves
 from broker_service.broker.metadata.topics import TopicTable
 from broker_service.broker.put import PutPath
+from broker_service.broker.range_streams import RangeStreams
 from broker_service.broker.reads.access import ReadAccess
 from broker_service.broker.reads.commits import Commits
 from broker_service.broker.reads.pull import PullPath
@@ -146,6 +148,7 @@ class BrokerNode:
         self._make_v2()
         if self.config.metrics_port:
             self._serve_metrics()
+        stream_sockets = self._stream_sockets()
         self.flusher.start()
         await server.start()
         self.tasks = OwnedTasks()
@@ -153,6 +156,7 @@ class BrokerNode:
         self.tasks.own("registration", self.registration.run())
         self.tasks.own("roll-call", self.roll_call.run())
         self.tasks.own("v2-port", self.v2_port.run())
+        self.tasks.own("range-streams", self.range_streams.serve(stream_sockets))
         for name, work in self.periodic.loops():
             self.tasks.own(name, work)
 
@@ -316,6 +320,7 @@ class BrokerNode:
         self.puts = PutPath(self.broker, taken)
         self.pulls = PullPath(self.broker, access, commits, given)
         self.ranges = RangePath(self.broker, access, given)
+        self.range_streams = RangeStreams(self.broker, self.ranges)
         self.status = Status(
             self.broker,
             self.leadership,
@@ -325,7 +330,7 @@ class BrokerNode:
             given,
             self.schedule,
         )
-        self.metrics = Metrics(self.broker, self.status)
+        self.metrics = Metrics(self.broker, self.status, self.range_streams)
         self.periodic = PeriodicTasks(
             self.broker,
             schedule=self.schedule,
@@ -337,7 +342,7 @@ class BrokerNode:
         )
         operations = Operations(self.broker, self.leadership)
         return broker_services(
-            BrokerServicer(self.broker, self.puts, self.pulls, self.ranges, commits, lookup),
+            BrokerServicer(self.broker, self.puts, self.pulls, self.ranges, commits, lookup, self.range_streams.offer),
             self.replication_master,
             AdminServicer(self.broker, operations, self.status, lookup),
         )
@@ -366,6 +371,14 @@ class BrokerNode:
             changed=self.registration.notify,
         )
 
+    def _stream_sockets(self) -> list[socket.socket]:
+        config = self.config
+        if not config.pull_range_stream_enable:
+            return []
+        return self.machine.network.listen_for_streams(
+            self.range_streams.unix_name, config.bind_address, config.pull_range_stream_port
+        )
+
     def _serve_metrics(self) -> None:
         self.metrics.picture()
         try:
@@ -383,7 +396,7 @@ class BrokerNode:
         await self.registration.unregister()
         self.broker.long_polling.close()
         self.consumption.close()
-        stopping = asyncio.gather(self.server.stop(GRACE_S), self.v2_port.close(GRACE_S))
+        stopping = asyncio.gather(self.server.stop(GRACE_S), self.v2_port.close(GRACE_S), self.range_streams.stop())
         try:
             async with asyncio.timeout(DRAIN_S):
                 await self.puts.drained()

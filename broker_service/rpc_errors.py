@@ -50,9 +50,14 @@ def refusal_of(error: Exception) -> errors.RocketSimError:
     return errors.ServiceNotAvailable(f"the disk refuses: {error}")
 
 
-async def abort(context: grpc.aio.ServicerContext[Any, Any], error: errors.RocketSimError) -> NoReturn:
+def log_ours(what: str, error: errors.RocketSimError) -> None:
+    """A failure that is not the caller's."""
     if status_of(error) in (grpc.StatusCode.INTERNAL, grpc.StatusCode.DATA_LOSS):
-        logger.error("a call of %s failed: %s", context.peer(), error)
+        logger.error("%s failed: %s", what, error)
+
+
+async def abort(context: grpc.aio.ServicerContext[Any, Any], error: errors.RocketSimError) -> NoReturn:
+    log_ours(f"a call of {context.peer()}", error)
     await context.abort(status_of(error), str(error), ((CODE_KEY, str(error.code)),))
 
 

@@ -6,6 +6,8 @@
 """
 
 import logging
+import socket
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +20,8 @@ from broker_service.errors import ConfigError
 from broker_service.store.files import Files
 
 logger = logging.getLogger(__name__)
+
+_BACKLOG = 128
 
 OpenChannel = Callable[[str, Sequence[tuple[str, Any]]], grpc.aio.Channel]
 
@@ -35,6 +39,33 @@ class Network:
         """A server that is bound and not started, and its port: `port`, the value of `key`, itself unless that is 0."""
         server = build_server(max_message_bytes)
         return server, bind(server, bind_address, port, key)
+
+    def listen_for_streams(self, unix_name: str, bind_address: str, port: int) -> list[socket.socket]:
+        """Sockets that listen: an abstract Unix one, where the system has such, and one for TCP unless `port` is 0."""
+        sockets = []
+        if sys.platform == "linux":
+            sockets.append(_listening(socket.AF_UNIX, f"\0{unix_name}"))
+        if port:
+            family = socket.AF_INET6 if ":" in bind_address else socket.AF_INET
+            try:
+                sockets.append(_listening(family, (bind_address.strip("[]"), port)))
+            except OSError as error:
+                raise ConfigError(f"pullRangeStreamPort={port}: cannot listen on {bind_address}: {error}") from error
+        return sockets
+
+
+def _listening(family: socket.AddressFamily, address: str | tuple[str, int]) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if family != socket.AF_UNIX:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+        made.listen(_BACKLOG)
+        made.setblocking(False)
+    except BaseException:
+        made.close()
+        raise
+    return made
 
 
 class Service(NamedTuple):

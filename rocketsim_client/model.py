@@ -213,6 +213,7 @@ class QueueBounds:
     writable: bool = True
     log_epoch: LogEpoch = field(default=NO_EPOCH, compare=False)
     ends_in: Mapping[LogEpoch, int] = field(default_factory=dict, compare=False)  # of the asked epochs that are over
+    offers_streams: bool = field(default=False, compare=False)  # for pulls of ranges, beside gRPC
 
 
 class QueueRange(NamedTuple):

@@ -19,6 +19,7 @@ class Connection:
     timeout_ms: int  # of each call
     route_ms: int  # how old a route may be
     channel: tuple[tuple[str, int | str], ...] = ()  # gRPC's own arguments
+    range_streams: bool = True  # or gRPC alone
 
     @classmethod
     def of(
@@ -28,9 +29,10 @@ class Connection:
         timeout_ms: int,
         route_ms: int,
         channel: Mapping[str, int | str],
+        range_streams: bool = True,
     ) -> "Connection":
         members = tuple(sorted((name, tuple(sorted(ids.items()))) for name, ids in (brokers or {}).items()))
-        return cls(name_servers, members, timeout_ms, route_ms, tuple(sorted(channel.items())))
+        return cls(name_servers, members, timeout_ms, route_ms, tuple(sorted(channel.items())), range_streams)
 
     def open(self) -> "Cluster":
         """Opens no channel yet: that is done by the first call, which is after any fork."""
@@ -42,4 +44,5 @@ class Connection:
             timeout_s=self.timeout_ms / 1000,
             poll_interval_s=self.route_ms / 1000,
             channel_options=dict(self.channel),
+            range_streams=self.range_streams,
         )

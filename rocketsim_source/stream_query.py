@@ -226,7 +226,14 @@ class StreamQuery:
         now = now_ms()
         waits = [self._lag_clock.waiting_ms(queue, self._position.get(queue, 0), now) for queue in self._states.bounds]
         group = self._committer.status() if self._committer else None
-        return report(self._states.bounds, self._position, max(waits, default=0), group, self._states.unreachable_names)
+        return report(
+            self._states.bounds,
+            self._position,
+            max(waits, default=0),
+            group,
+            self._states.unreachable_names,
+            range_streams=self.options.connection.range_streams,
+        )
 
     def close(self) -> None:
         if self._committer is not None:

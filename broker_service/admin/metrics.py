@@ -8,6 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from broker_service.admin.status import Status
 from broker_service.broker.core.broker import Broker
+from broker_service.broker.range_streams import RangeStreams
 
 Sample = tuple[tuple[str, ...], float]
 
@@ -22,9 +23,10 @@ _COUNTERS = {
 class Metrics:
     """`serve` needs `picture` to have been called once."""
 
-    def __init__(self, broker: Broker, status: Status) -> None:
+    def __init__(self, broker: Broker, status: Status, streams: RangeStreams) -> None:
         self._broker = broker
         self._status = status
+        self._streams = streams
         self._picture: list[Metric] = []
         self._server: Any = None
 
@@ -64,6 +66,9 @@ class Metrics:
         yield _gauge("rocketsim_log_flushed_offset", "Up to where it is on disk.", store.flushed_offset)
         yield _gauge("rocketsim_log_confirm_offset", "Up to where consumers see it.", self._status.confirm_offset)
         yield _gauge("rocketsim_pulls_held", "Pulls that wait for a message.", broker.long_polling.held)
+        streams = self._streams
+        yield _gauge("rocketsim_range_streams", "Pulls of ranges that plain sockets carry.", streams.serving)
+        yield _gauge("rocketsim_range_stream_unsent_bytes", "Bytes of theirs that wait.", streams.unsent_bytes)
         yield _gauge("rocketsim_topics", "Topics of users.", len(broker.topics.of_users()))
         yield _gauge("rocketsim_consumer_groups", "Consumer groups.", len(broker.groups.entries))
         yield _by_slave("rocketsim_slave_behind_bytes", "Log bytes that a slave has not acknowledged.", behind)

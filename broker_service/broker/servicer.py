@@ -1,6 +1,6 @@
 """proto <-> Broker for producers and consumers; decides nothing itself."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
@@ -10,9 +10,10 @@ from rocketsim_proto import broker_pb2_grpc, bytes_field
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
 from broker_service.broker.put import PutPath, Send
+from broker_service.broker.range_messages import ranges_of, without_records
 from broker_service.broker.reads.commits import CommitEntry, Commits
 from broker_service.broker.reads.pull import Pull, PullPath
-from broker_service.broker.reads.pull_range import Range, RangePath
+from broker_service.broker.reads.pull_range import RangePath
 from broker_service.broker.reads.queue_lookup import QueueLookup
 from broker_service.model import LogEpoch
 from broker_service.rpc_errors import maps_errors, maps_stream_errors
@@ -35,6 +36,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         ranges: RangePath,
         commits: Commits,
         queues: QueueLookup,
+        stream_offer: Callable[[], pb.StreamOffer | None],
     ) -> None:
         self._broker = broker
         self._puts = puts
@@ -42,6 +44,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         self._ranges = ranges
         self._commits = commits
         self._queues = queues
+        self._stream_offer = stream_offer
 
     @maps_errors
     async def Send(self, received: bytes_field.Received[pb.SendRequest], context: Context[Any, Any]) -> pb.SendResponse:
@@ -108,38 +111,19 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
     @maps_stream_errors
     async def PullRange(self, request: pb.PullRangeRequest, context: Context[Any, Any]) -> AsyncIterator[bytes]:
         """Frames as they travel: see `add_to_server`."""
-        ranges = [
-            Range(
-                item.topic,
-                item.queue_id,
-                item.from_offset,
-                item.until_offset,
-                LogEpoch(item.read_in.epoch, item.read_in.epoch_id),
-            )
-            for item in request.ranges
-        ]
+        if request.accepts_stream and (offer := self._stream_offer()) is not None:
+            yield pb.PullFrame(stream=offer).SerializeToString()
+            return
         frames = self._ranges.pull_range(
-            request.consumer_group, ranges, request.sub_expression, request.expression_type, request.max_frame_bytes
+            request.consumer_group,
+            ranges_of(request),
+            request.sub_expression,
+            request.expression_type,
+            request.max_frame_bytes,
         )
         async for frame in frames:
-            others = pb.PullFrame(
-                sizes=frame.sizes,
-                segments=[
-                    pb.PullFrame.Segment(
-                        range_index=segment.range_index,
-                        count=segment.count,
-                        next_offset=segment.next_offset,
-                        min_offset=segment.min_offset,
-                        max_offset=segment.max_offset,
-                        status=segment.status.name,
-                    )
-                    for segment in frame.segments
-                ],
-                suggest_which_broker_id=frame.suggested_broker_id,
-                broker_id=self._broker.broker_id,
-                epoch=self._broker.epoch,
-            )
-            yield bytes_field.join(pb.PullFrame.RECORDS_FIELD_NUMBER, frame.records, others.SerializeToString())
+            others = without_records(frame, self._broker.broker_id, self._broker.epoch)
+            yield bytes_field.join(pb.PullFrame.RECORDS_FIELD_NUMBER, frame.records, others)
 
     @maps_errors
     async def CommitOffsets(
@@ -197,6 +181,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
             is_master=self._broker.mastership.standing is Standing.WRITABLE,
             read_queue_nums=topic.read_queue_nums,
             write_queue_nums=topic.write_queue_nums,
+            offers_streams=self._stream_offer() is not None,
             log_epoch=pb.LogEpoch(**self._broker.log_epoch._asdict()),
             epoch_ends=[
                 pb.QueueBoundsResponse.EpochEnd(epoch=pb.LogEpoch(**epoch._asdict()), offsets=offsets)

@@ -155,7 +155,7 @@ class PullResponse(_message.Message):
     def __init__(self, code: _Optional[_Union[_message_pb2.ResponseCode, str]] = ..., status: _Optional[_Union[PullResponse.GetMessageStatus, str]] = ..., next_begin_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., suggest_which_broker_id: _Optional[int] = ..., broker_id: _Optional[int] = ..., count: _Optional[int] = ..., records: _Optional[bytes] = ..., sizes: _Optional[bytes] = ..., epoch: _Optional[int] = ..., read_in: _Optional[_Union[LogEpoch, _Mapping]] = ...) -> None: ...
 
 class PullRangeRequest(_message.Message):
-    __slots__ = ("consumer_group", "ranges", "sub_expression", "expression_type", "max_frame_bytes")
+    __slots__ = ("consumer_group", "ranges", "sub_expression", "expression_type", "max_frame_bytes", "accepts_stream")
     class Range(_message.Message):
         __slots__ = ("topic", "queue_id", "from_offset", "until_offset", "read_in")
         TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -174,15 +174,17 @@ class PullRangeRequest(_message.Message):
     SUB_EXPRESSION_FIELD_NUMBER: _ClassVar[int]
     EXPRESSION_TYPE_FIELD_NUMBER: _ClassVar[int]
     MAX_FRAME_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTS_STREAM_FIELD_NUMBER: _ClassVar[int]
     consumer_group: str
     ranges: _containers.RepeatedCompositeFieldContainer[PullRangeRequest.Range]
     sub_expression: str
     expression_type: str
     max_frame_bytes: int
-    def __init__(self, consumer_group: _Optional[str] = ..., ranges: _Optional[_Iterable[_Union[PullRangeRequest.Range, _Mapping]]] = ..., sub_expression: _Optional[str] = ..., expression_type: _Optional[str] = ..., max_frame_bytes: _Optional[int] = ...) -> None: ...
+    accepts_stream: bool
+    def __init__(self, consumer_group: _Optional[str] = ..., ranges: _Optional[_Iterable[_Union[PullRangeRequest.Range, _Mapping]]] = ..., sub_expression: _Optional[str] = ..., expression_type: _Optional[str] = ..., max_frame_bytes: _Optional[int] = ..., accepts_stream: _Optional[bool] = ...) -> None: ...
 
 class PullFrame(_message.Message):
-    __slots__ = ("records", "sizes", "segments", "suggest_which_broker_id", "broker_id", "epoch")
+    __slots__ = ("records", "sizes", "segments", "suggest_which_broker_id", "broker_id", "epoch", "stream")
     class Segment(_message.Message):
         __slots__ = ("range_index", "count", "next_offset", "min_offset", "max_offset", "status")
         RANGE_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -204,13 +206,49 @@ class PullFrame(_message.Message):
     SUGGEST_WHICH_BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
     records: bytes
     sizes: bytes
     segments: _containers.RepeatedCompositeFieldContainer[PullFrame.Segment]
     suggest_which_broker_id: int
     broker_id: int
     epoch: int
-    def __init__(self, records: _Optional[bytes] = ..., sizes: _Optional[bytes] = ..., segments: _Optional[_Iterable[_Union[PullFrame.Segment, _Mapping]]] = ..., suggest_which_broker_id: _Optional[int] = ..., broker_id: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    stream: StreamOffer
+    def __init__(self, records: _Optional[bytes] = ..., sizes: _Optional[bytes] = ..., segments: _Optional[_Iterable[_Union[PullFrame.Segment, _Mapping]]] = ..., suggest_which_broker_id: _Optional[int] = ..., broker_id: _Optional[int] = ..., epoch: _Optional[int] = ..., stream: _Optional[_Union[StreamOffer, _Mapping]] = ...) -> None: ...
+
+class StreamOffer(_message.Message):
+    __slots__ = ("instance", "unix_name", "port")
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    UNIX_NAME_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    instance: bytes
+    unix_name: str
+    port: int
+    def __init__(self, instance: _Optional[bytes] = ..., unix_name: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
+
+class StreamRequest(_message.Message):
+    __slots__ = ("version", "instance", "credentials", "timeout_ms", "pull")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    CREDENTIALS_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    PULL_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    instance: bytes
+    credentials: bytes
+    timeout_ms: int
+    pull: PullRangeRequest
+    def __init__(self, version: _Optional[int] = ..., instance: _Optional[bytes] = ..., credentials: _Optional[bytes] = ..., timeout_ms: _Optional[int] = ..., pull: _Optional[_Union[PullRangeRequest, _Mapping]] = ...) -> None: ...
+
+class StreamRefusal(_message.Message):
+    __slots__ = ("status", "code", "details")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    DETAILS_FIELD_NUMBER: _ClassVar[int]
+    status: int
+    code: int
+    details: str
+    def __init__(self, status: _Optional[int] = ..., code: _Optional[int] = ..., details: _Optional[str] = ...) -> None: ...
 
 class CommitOffsetsRequest(_message.Message):
     __slots__ = ("consumer_group", "entries")
@@ -283,7 +321,7 @@ class QueueBoundsRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue_ids: _Optional[_Iterable[int]] = ..., read_in: _Optional[_Iterable[_Union[LogEpoch, _Mapping]]] = ...) -> None: ...
 
 class QueueBoundsResponse(_message.Message):
-    __slots__ = ("entries", "broker_id", "epoch", "is_master", "read_queue_nums", "log_epoch", "epoch_ends", "write_queue_nums")
+    __slots__ = ("entries", "broker_id", "epoch", "is_master", "read_queue_nums", "log_epoch", "epoch_ends", "write_queue_nums", "offers_streams")
     class Entry(_message.Message):
         __slots__ = ("queue_id", "min_offset", "max_offset", "last_store_timestamp", "size_bytes")
         QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -312,6 +350,7 @@ class QueueBoundsResponse(_message.Message):
     LOG_EPOCH_FIELD_NUMBER: _ClassVar[int]
     EPOCH_ENDS_FIELD_NUMBER: _ClassVar[int]
     WRITE_QUEUE_NUMS_FIELD_NUMBER: _ClassVar[int]
+    OFFERS_STREAMS_FIELD_NUMBER: _ClassVar[int]
     entries: _containers.RepeatedCompositeFieldContainer[QueueBoundsResponse.Entry]
     broker_id: int
     epoch: int
@@ -320,7 +359,8 @@ class QueueBoundsResponse(_message.Message):
     log_epoch: LogEpoch
     epoch_ends: _containers.RepeatedCompositeFieldContainer[QueueBoundsResponse.EpochEnd]
     write_queue_nums: int
-    def __init__(self, entries: _Optional[_Iterable[_Union[QueueBoundsResponse.Entry, _Mapping]]] = ..., broker_id: _Optional[int] = ..., epoch: _Optional[int] = ..., is_master: _Optional[bool] = ..., read_queue_nums: _Optional[int] = ..., log_epoch: _Optional[_Union[LogEpoch, _Mapping]] = ..., epoch_ends: _Optional[_Iterable[_Union[QueueBoundsResponse.EpochEnd, _Mapping]]] = ..., write_queue_nums: _Optional[int] = ...) -> None: ...
+    offers_streams: bool
+    def __init__(self, entries: _Optional[_Iterable[_Union[QueueBoundsResponse.Entry, _Mapping]]] = ..., broker_id: _Optional[int] = ..., epoch: _Optional[int] = ..., is_master: _Optional[bool] = ..., read_queue_nums: _Optional[int] = ..., log_epoch: _Optional[_Union[LogEpoch, _Mapping]] = ..., epoch_ends: _Optional[_Iterable[_Union[QueueBoundsResponse.EpochEnd, _Mapping]]] = ..., write_queue_nums: _Optional[int] = ..., offers_streams: _Optional[bool] = ...) -> None: ...
 
 class SearchOffsetsRequest(_message.Message):
     __slots__ = ("topic", "entries")

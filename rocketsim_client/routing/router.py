@@ -83,6 +83,7 @@ class Router:
 
     `timeout_s` bounds each call to one server; falling back takes a further call.  A route is asked for again after
     `poll_interval_s`, and sooner when it proves wrong.  `channel_options` are gRPC's own channel arguments.
+    `range_streams`: ranges are pulled over plain sockets from brokers that offer it, otherwise over gRPC.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Router:
         timeout_s: float = 3.0,
         poll_interval_s: float = 30.0,
         channel_options: Mapping[str, int | str] | None = None,
+        range_streams: bool = True,
         transport: Transport | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -102,9 +104,9 @@ class Router:
         self.timeout_s = timeout_s
         self.brokers = {name: _checked(name, members) for name, members in (brokers or {}).items()}
         self.transport: Transport = transport or (
-            StaticRoute(self.brokers, channel_options)
+            StaticRoute(self.brokers, channel_options, range_streams=range_streams)
             if self.brokers
-            else GrpcTransport(self.name_servers, channel_options)
+            else GrpcTransport(self.name_servers, channel_options, range_streams=range_streams)
         )
         self._clock = clock
         self._routes = RouteCache(poll_interval_s)

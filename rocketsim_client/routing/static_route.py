@@ -13,8 +13,10 @@ Brokers = Mapping[str, Mapping[int, str]]  # broker name -> broker id -> host:po
 class StaticRoute(GrpcTransport):
     """After a promotion the member that says it is the master takes the place of the one that was given as 0."""
 
-    def __init__(self, brokers: Brokers, channel_options: Mapping[str, int | str] | None = None) -> None:
-        super().__init__([], channel_options)
+    def __init__(
+        self, brokers: Brokers, channel_options: Mapping[str, int | str] | None = None, *, range_streams: bool = True
+    ) -> None:
+        super().__init__([], channel_options, range_streams=range_streams)
         self._brokers = {name: dict(members) for name, members in brokers.items()}
         self._known: dict[tuple[str, str], QueueData] = {}
 

@@ -6,7 +6,7 @@ After a fork the child therefore starts with none.
 
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from functools import cache
 from typing import Any
 
@@ -64,7 +64,9 @@ class Channels:
         except (grpc.RpcError, ValueError) as error:
             raise self._translate(error, address, method, timeout_s) from error
 
-    def stream(self, address: str, stub_type: type, method: str, request: Any, timeout_s: float) -> Iterator[Any]:
+    def stream(
+        self, address: str, stub_type: type, method: str, request: Any, timeout_s: float
+    ) -> Generator[Any, None, None]:
         """A server stream with a deadline for the whole of it.  Closing the generator cancels the call."""
         try:
             call = getattr(self._stub(address, stub_type), method)(request, timeout=max(timeout_s, 0.001))
@@ -116,8 +118,7 @@ def translate(error: grpc.RpcError, address: str, method: str, timeout_s: float)
     status = error.code()
     code = _rocketmq_code(error)
     if code is not None:
-        kind = StoreDamaged if status == grpc.StatusCode.DATA_LOSS else None
-        return kind(details, address=address, code=code) if kind else refusal(code, details, address)
+        return refused(code, status, details, address)
     where = f"{method} at {address}"
     match status:
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
@@ -132,6 +133,13 @@ def translate(error: grpc.RpcError, address: str, method: str, timeout_s: float)
             return BrokerRefused(f"{where}: not a RocketSim server, or one without this call", address=address, code=3)
         case _:
             return BrokerRefused(f"{where}: {status.name} {details}", address=address)
+
+
+def refused(code: int, status: grpc.StatusCode, details: str, address: str) -> RocketSimError:
+    """What a server of ours has refused, with RocketMQ's code."""
+    if status == grpc.StatusCode.DATA_LOSS:
+        return StoreDamaged(details, address=address, code=code)
+    return refusal(code, details, address)
 
 
 def _rocketmq_code(error: grpc.RpcError) -> int | None:

@@ -118,6 +118,7 @@ def queue_bounds(answer: pb.QueueBoundsResponse, address: str) -> dict[int, Queu
             not answer.write_queue_nums or entry.queue_id < answer.write_queue_nums,
             log_epoch,
             {epoch: offsets[at] for epoch, offsets in ends.items()},
+            answer.offers_streams,
         )
         for at, entry in enumerate(answer.entries)
     }

@@ -1,19 +1,23 @@
 """The transport over our own gRPC services: generated messages on one side, the client's values on the other, nothing
 else."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import time
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 
 import grpc
 from isal import isal_zlib
 from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto import bytes_field
 from rocketsim_proto.broker_pb2_grpc import BrokerStub
+from rocketsim_proto.bytes_field import Received
 
 from rocketsim_client.errors import BadAnswer
 from rocketsim_client.model import NO_EPOCH, GetMessageStatus, LogEpoch, MessageQueue, PullFrame, QueueBounds, Ranges
 from rocketsim_client.transport.channels import Channels, local_ipv4
 from rocketsim_client.transport.grpc_answers import acknowledged, commit_status, pull_frame, queue_bounds
 from rocketsim_client.transport.grpc_name_servers import GrpcNameServers
+from rocketsim_client.transport.range_streams import RangeStreams
 from rocketsim_client.transport.transport import Acknowledged, Encode, OffsetsAnswer, Outgoing, PullAnswer, PullCall
 
 
@@ -42,11 +46,21 @@ class RangeStub:
 class GrpcTransport(GrpcNameServers):
     """Thread-safe.  Every call tries one address once."""
 
-    def __init__(self, name_servers: Sequence[str], channel_options: Mapping[str, int | str] | None = None) -> None:
+    def __init__(
+        self,
+        name_servers: Sequence[str],
+        channel_options: Mapping[str, int | str] | None = None,
+        *,
+        range_streams: bool = True,
+    ) -> None:
+        """`range_streams`: ranges are pulled over plain sockets from brokers that offer it."""
         super().__init__(Channels(channel_options), name_servers)
+        self.range_streams = RangeStreams() if range_streams else None
 
     def close(self) -> None:
         self.channels.close()
+        if self.range_streams is not None:
+            self.range_streams.close()
 
     def send(
         self,
@@ -130,12 +144,40 @@ class GrpcTransport(GrpcNameServers):
             expression_type="TAG",
             max_frame_bytes=max_frame_bytes,
         )
-        stream = self.channels.stream(address, RangeStub, "PullRange", request, timeout_s)
-        try:
-            for answer in stream:
+        with closing(self._frames(address, request, timeout_s)) as frames:
+            for answer in frames:
                 yield pull_frame(answer, len(ranges), address)
-        finally:
-            stream.close()  # type: ignore[attr-defined]  # a generator: closing it cancels the call
+
+    def _frames(
+        self, address: str, request: pb.PullRangeRequest, timeout_s: float
+    ) -> Generator[Received[pb.PullFrame], None, None]:
+        """Over a plain socket if the broker offers one, else over gRPC."""
+        deadline = time.monotonic() + timeout_s
+        streams = self.range_streams
+        if streams is not None:
+            frames = streams.frames(address, request, deadline, timeout_s)
+            if frames is None and streams.accepts(address):
+                request.accepts_stream = True
+                with closing(self.channels.stream(address, RangeStub, "PullRange", request, timeout_s)) as asked:
+                    offer = None
+                    for answer in asked:
+                        if answer.message.HasField("stream"):
+                            offer = answer.message.stream
+                            break
+                        yield answer
+                    if offer is None:
+                        return
+                streams.offered(address, offer)
+                request.accepts_stream = False
+                frames = streams.frames(address, request, deadline, timeout_s)
+                if frames is None:
+                    streams.failed(address)
+            if frames is not None:
+                yield from frames
+                return
+        left_s = deadline - time.monotonic()
+        with closing(self.channels.stream(address, RangeStub, "PullRange", request, left_s)) as answers:
+            yield from answers
 
     def commit_offsets(
         self, address: str, group: str, offsets: Mapping[MessageQueue, int], timeout_s: float

@@ -103,6 +103,7 @@ class SourceOptions:
     )  # rows of one Arrow batch; None: a frame's
     pull_timeout_ms: int = option("pullTimeoutMs", milliseconds(1), 3000)
     pull_max_bytes: int = option("pullMaxBytes", size_bytes(1024), FRAME_BYTES)
+    pull_transport: str = option("pullTransport", choice("auto", "grpc"), "auto")
     pull_retries: int = option("pullRetries", integer(0, 1000), 5)
     pull_retry_backoff_ms: int = option("pullRetryBackoffMs", milliseconds(1), 100)
     slave_behind_wait_ms: int = option(
@@ -206,7 +207,12 @@ class SourceOptions:
     @property
     def connection(self) -> Connection:
         return Connection.of(
-            self.name_server, self.brokers, self.pull_timeout_ms, self.metadata_refresh_ms, self.channel
+            self.name_server,
+            self.brokers,
+            self.pull_timeout_ms,
+            self.metadata_refresh_ms,
+            self.channel,
+            self.pull_transport == "auto",
         )
 
     @property

@@ -40,8 +40,12 @@ def report(
     waiting_ms: int,
     group: dict[str, Any] | None,
     unreachable: Mapping[str, Exception],
+    *,
+    range_streams: bool = True,
 ) -> dict[str, Any]:
-    """`position` is the end of the newest batch: the lag is what no batch has been planned for yet."""
+    """`position` is the end of the newest batch: the lag is what no batch has been planned for yet.  `range_streams`:
+    tasks read over plain sockets where the broker offers it.
+    """
     latest = {queue: found.max_offset for queue, found in bounds.items()}
     lags = {queue: max(0, end - position.get(queue, end)) for queue, end in latest.items()}
     count = len(lags) or 1
@@ -62,6 +66,10 @@ def report(
         "q": as_json(latest),
         "route": {queue.broker_name: found.broker_id for queue, found in sorted(bounds.items())},
         "topic": ",".join(sorted({queue.topic for queue in position} | {queue.topic for queue in latest})),
+        "transport": {
+            queue.broker_name: "stream" if range_streams and found.offers_streams else "grpc"
+            for queue, found in sorted(bounds.items())
+        },
         "v": VERSION,
     }
     if group is not None:

@@ -134,6 +134,13 @@ def test_prefetch_pulls(ahead: int, taken: int) -> None:
     assert sum(len(fetched.records) for fetched in reading) == 490
 
 
+def test_pull_transport() -> None:
+    """What the client is told; whether it then keeps to it, its own tests show."""
+    for given, expected in (({}, True), ({"pullTransport": "auto"}, True), ({"pullTransport": "grpc"}, False)):
+        with options(**given).connection.open() as cluster:
+            assert (cluster.transport.range_streams is not None) is expected  # type: ignore[attr-defined]
+
+
 def test_include_properties() -> None:
     for given, names in (({}, {"properties"}), ({"includeProperties": "false"}, set())):
         found = options(**given)

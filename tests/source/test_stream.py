@@ -45,6 +45,7 @@ def test_progress_shows_lag_group_and_route(pair: Bench, checkpoint: str) -> Non
     assert latest["maxOffsetsBehindLatest"] == latest["lag"]["max"]
     assert latest["group"]["name"] == group
     assert latest["route"] == {"broker-a": 0}
+    assert latest["transport"] == {"broker-a": "stream"}
     wait_until(lambda: source_progress(query)["latestOffset"]["lag"]["total"] == 0, "the last batch", TIMEOUT_S)
     query.stop()
 

@@ -1,7 +1,7 @@
 """RangePath: ranges of many queues as a stream of large frames, each with its suggestion; what feeds Spark."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice, repeat
@@ -59,7 +59,7 @@ class RangePath:
 
     async def pull_range(
         self, group_name: str, ranges: Sequence[Range], sub_expression: str, expression_type: str, max_frame_bytes: int
-    ) -> AsyncIterator[Frame]:
+    ) -> AsyncGenerator[Frame, None]:
         """Frames of about `max_frame_bytes`, small ranges packed together, until every range has ended."""
         group = self._check_ranges(group_name, ranges)
         tags = tags_codes_of(sub_expression, expression_type)

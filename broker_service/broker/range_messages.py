@@ -1,0 +1,40 @@
+"""PullRange's messages <-> the ranges and frames of RangePath, for gRPC and for plain sockets.  Pure."""
+
+from rocketsim_proto import broker_pb2 as pb
+
+from broker_service.broker.reads.pull_range import Frame, Range
+from broker_service.model import LogEpoch
+
+
+def ranges_of(request: pb.PullRangeRequest) -> list[Range]:
+    return [
+        Range(
+            item.topic,
+            item.queue_id,
+            item.from_offset,
+            item.until_offset,
+            LogEpoch(item.read_in.epoch, item.read_in.epoch_id),
+        )
+        for item in request.ranges
+    ]
+
+
+def without_records(frame: Frame, broker_id: int, epoch: int) -> bytes:
+    """The frame's PullFrame but for its records, which travel as slices of the log."""
+    return pb.PullFrame(
+        sizes=frame.sizes,
+        segments=[
+            pb.PullFrame.Segment(
+                range_index=segment.range_index,
+                count=segment.count,
+                next_offset=segment.next_offset,
+                min_offset=segment.min_offset,
+                max_offset=segment.max_offset,
+                status=segment.status.name,
+            )
+            for segment in frame.segments
+        ],
+        suggest_which_broker_id=frame.suggested_broker_id,
+        broker_id=broker_id,
+        epoch=epoch,
+    ).SerializeToString()

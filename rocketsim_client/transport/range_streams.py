@@ -1,0 +1,275 @@
+"""PullRange over plain sockets, where a broker offers it: its frames are read to where they are used.
+
+What is written there is in range_stream.py of the contract.  A socket is made for one call and belongs to the process
+that made it: a forked child closes its copies.  Blocking sockets, because a frame is then one call of the kernel's.
+"""
+
+import errno
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import grpc
+import numpy as np
+from google.protobuf.message import DecodeError
+from rocketsim_proto import broker_pb2 as pb
+from rocketsim_proto import range_stream
+from rocketsim_proto.bytes_field import Received
+from rocketsim_proto.range_stream import Kind
+
+from rocketsim_client import forks
+from rocketsim_client.errors import BadAnswer, BrokerUnavailable, CallTimeout, ClientClosed, RocketSimError
+from rocketsim_client.transport.channels import refused
+
+NOT_AGAIN_FOR_S = 30.0  # after a stream could not be had, or broke off
+CONNECT_S = 1.0  # a port that a firewall hides
+RECEIVE_BUFFER = 4 << 20  # a frame's; Linux gives what net.core.rmem_max allows
+
+_STATUS = {int(status.value[0]): status for status in grpc.StatusCode}
+
+
+class _Broken(Exception):
+    """The connection ended, or there was none."""
+
+
+class RangeStreams:
+    """Thread-safe.  What was offered by which address, and the connections that are open."""
+
+    def __init__(self) -> None:
+        self._offers: dict[str, pb.StreamOffer] = {}
+        self._not_until: dict[str, float] = {}
+        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+        forks.watch(self)
+
+    def accepts(self, address: str) -> bool:
+        """Whether a broker is to be asked for a stream now."""
+        return self._not_until.get(address, 0.0) <= time.monotonic()
+
+    def offered(self, address: str, offer: pb.StreamOffer) -> None:
+        self._offers[address] = offer
+
+    def frames(
+        self, address: str, request: pb.PullRangeRequest, deadline: float, timeout_s: float
+    ) -> Iterator[Received[pb.PullFrame]] | None:
+        """The call's frames, if the address has offered a stream and it can be had; None: nothing was asked.
+        `deadline` of the monotonic clock is the end of the call, which may take `timeout_s` in all."""
+        offer = self._offers.get(address)
+        if offer is None or not self.accepts(address):
+            return None
+        stream = _Stream(self, address, deadline, timeout_s)
+        try:
+            if stream.is_begun(offer, request):
+                return stream.frames()
+        except BaseException:
+            stream.close()
+            raise
+        stream.close()
+        self._offers.pop(address, None)  # perhaps of a process that has ended: the next call asks for another one
+        return None
+
+    def failed(self, address: str) -> None:
+        """Use gRPC for a while."""
+        self._offers.pop(address, None)
+        self._not_until[address] = time.monotonic() + NOT_AGAIN_FOR_S
+
+    def opened(self, family: socket.AddressFamily) -> socket.socket:
+        made = socket.socket(family, socket.SOCK_STREAM)
+        with self._lock:
+            if self._closed:
+                made.close()
+                raise ClientClosed("this client has been closed")
+            self._open.add(made)
+        return made
+
+    def ended(self, one: socket.socket) -> None:
+        with self._lock:
+            self._open.discard(one)
+        _shut(one)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        """Ends the calls that are under way."""
+        with self._lock:
+            self._closed = True
+            for one in self._open:
+                try:
+                    one.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads it, which closes it
+                except OSError:
+                    pass
+
+    def forget_parent(self) -> None:
+        self._lock = threading.Lock()
+        inherited, self._open = self._open, set()
+        for one in inherited:
+            one.close()  # this process's copy; the parent goes on reading
+
+
+class _Stream:
+    """One call."""
+
+    def __init__(self, streams: RangeStreams, address: str, deadline: float, timeout_s: float) -> None:
+        self._streams = streams
+        self._address = address
+        self._deadline = deadline
+        self._timeout_s = timeout_s
+        self._socket: socket.socket | None = None
+        self._first: range_stream.Answer | None = None
+
+    def is_begun(self, offer: pb.StreamOffer, request: pb.PullRangeRequest) -> bool:
+        """False: there is no such stream, or the broker does not want to; it has done nothing then."""
+        asked = pb.StreamRequest(
+            version=range_stream.VERSION,
+            instance=offer.instance,
+            timeout_ms=max(1, int((self._deadline - time.monotonic()) * 1000)),
+            pull=request,
+        ).SerializeToString()
+        if len(asked) > range_stream.MAX_REQUEST_BYTES:
+            return False
+        try:
+            self._connect(offer)
+            self._wait_until(self._deadline)
+            self._made.sendall(range_stream.request(asked))
+            self._first = self._head()
+        except BlockingIOError:
+            raise self._late() from None
+        except (OSError, _Broken):
+            if self._streams.is_closed:
+                raise self._client_closed() from None
+            return False
+        return self._first.kind is not Kind.NOT_HERE
+
+    def frames(self) -> Iterator[Received[pb.PullFrame]]:
+        """Closing it ends the call."""
+        try:
+            answer = self._first
+            while True:
+                self._wait_until(self._deadline)
+                answer = answer or self._head()
+                if answer.kind is Kind.END:
+                    return
+                records, message = self._body(answer)
+                if answer.kind is not Kind.FRAME:
+                    raise self._refusal(message)
+                yield Received(records.toreadonly(), pb.PullFrame.FromString(message))
+                answer = None
+        except DecodeError as error:
+            raise self._illegal(error) from error
+        except BlockingIOError:
+            raise self._late() from None
+        except (OSError, _Broken) as error:
+            if self._streams.is_closed:
+                raise self._client_closed() from error
+            self._streams.failed(self._address)
+            raise BrokerUnavailable(
+                f"PullRange at {self._address}: the stream broke off ({error})", address=self._address
+            ) from error
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._streams.ended(self._socket)
+
+    def _connect(self, offer: pb.StreamOffer) -> None:
+        """Without a Unix socket of that name this is not the broker's machine."""
+        failure: OSError | None = None
+        if offer.unix_name and sys.platform == "linux":
+            self._socket = self._streams.opened(socket.AF_UNIX)
+            try:
+                self._wait_until(self._deadline)
+                self._socket.connect(f"\0{offer.unix_name}")
+                return
+            except ConnectionRefusedError as error:
+                self._streams.ended(self._socket)
+                failure = error
+        if not offer.port:
+            raise failure or OSError(errno.ENOTSUP, "no stream that this machine could use")
+        self._connect_tcp(offer.port)
+
+    def _connect_tcp(self, port: int) -> None:
+        host = self._address.rpartition(":")[0].strip("[]")
+        family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        self._socket = self._streams.opened(family)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.settimeout(CONNECT_S)
+        self._socket.connect(where)
+        self._socket.setblocking(True)
+
+    @property
+    def _made(self) -> socket.socket:
+        assert self._socket is not None
+        return self._socket
+
+    def _wait_until(self, deadline: float) -> None:
+        """The kernel's own timeout: with Python's, a call of `poll` precedes each read, which then reads less."""
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise self._late()
+        seconds = int(left)
+        value = struct.pack("@ll", seconds, max(1, int((left - seconds) * 1e6)))
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            self._made.setsockopt(socket.SOL_SOCKET, option, value)
+
+    def _head(self) -> range_stream.Answer:
+        head = bytearray(range_stream.ANSWER_HEAD.size)
+        self._fill(memoryview(head))
+        try:
+            return range_stream.answer_of(head)
+        except range_stream.Illegal as error:
+            raise self._illegal(error) from error
+
+    def _body(self, answer: range_stream.Answer) -> tuple[memoryview, bytes]:
+        """(records, message)."""
+        message = bytearray(answer.message_bytes)
+        records = np.empty(answer.records_bytes, np.uint8).data  # memory as it is, without zeros
+        parts = [part for part in (memoryview(message), records) if part]
+        if parts:
+            got = self._made.recvmsg_into(parts, 0, socket.MSG_WAITALL)[0]
+            if not got:
+                raise _Broken("the connection was closed")
+            self._fill(memoryview(message)[got:])
+            self._fill(records[max(0, got - len(message)) :])
+        return records, bytes(message)
+
+    def _refusal(self, message: bytes) -> RocketSimError:
+        told = pb.StreamRefusal.FromString(message)
+        status = _STATUS.get(told.status, grpc.StatusCode.UNKNOWN)
+        return refused(told.code, status, told.details, self._address)
+
+    def _fill(self, view: memoryview) -> None:
+        while view:
+            size = self._made.recv_into(view, 0, socket.MSG_WAITALL)
+            if not size:
+                raise _Broken("the connection was closed")
+            view = view[size:]
+
+    def _illegal(self, error: Exception) -> RocketSimError:
+        self._streams.failed(self._address)
+        return BadAnswer(f"PullRange at {self._address}: {error}", address=self._address)
+
+    def _late(self) -> RocketSimError:
+        return CallTimeout(
+            f"PullRange at {self._address}: no answer within {self._timeout_s:.3g} s", address=self._address
+        )
+
+    @staticmethod
+    def _client_closed() -> RocketSimError:
+        return ClientClosed("PullRange: this client was closed during the call")
+
+
+def _shut(one: socket.socket) -> None:
+    """Also where a forked child still has a copy: the broker is to hear of it now."""
+    try:
+        one.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
+    one.close()

@@ -1,0 +1,300 @@
+"""PullRange over plain sockets: the gRPC call's answers, and clients that stop reading, lie, vanish or are many."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from rocketsim_proto import broker_pb2 as pb
+from rocketsim_proto import range_stream
+from rocketsim_proto.range_stream import Kind
+
+from broker_service.broker import range_streams
+from broker_service.node import BrokerNode
+from tests.support.brokers import bodies_in, put, running, stub_of
+from tests.support.polling import until
+
+HANG_S = 20.0
+
+Answer = tuple[Kind, pb.PullFrame | pb.StreamRefusal | None]
+
+
+async def read(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = await asyncio.get_running_loop().sock_recv(connection, size - len(data))
+        if not piece:
+            raise EOFError
+        data += piece
+    return data
+
+
+async def next_answer(connection: socket.socket) -> Answer:
+    async with asyncio.timeout(HANG_S):
+        answer = range_stream.answer_of(await read(connection, range_stream.ANSWER_HEAD.size))
+        message = await read(connection, answer.message_bytes)
+        records = await read(connection, answer.records_bytes)
+    if answer.kind is Kind.FRAME:
+        frame = pb.PullFrame.FromString(message)
+        frame.records = records
+        return answer.kind, frame
+    return answer.kind, pb.StreamRefusal.FromString(message) if answer.kind is Kind.REFUSED else None
+
+
+async def answers(connection: socket.socket) -> list[Answer]:
+    """Up to the one that ends the stream."""
+    found = [await next_answer(connection)]
+    while found[-1][0] is Kind.FRAME:
+        found.append(await next_answer(connection))
+    return found
+
+
+@asynccontextmanager
+async def connected(node: BrokerNode) -> AsyncIterator[socket.socket]:
+    await until(lambda: node.range_streams.offer() is not None, "the streams to be offered")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connection, f"\0{node.range_streams.unix_name}")
+        yield connection
+
+
+async def ask(connection: socket.socket, node: BrokerNode, pull: pb.PullRangeRequest, **fields: Any) -> None:
+    offer = node.range_streams.offer()
+    instance = offer.instance if offer else b""
+    request = pb.StreamRequest(
+        **({"version": range_stream.VERSION, "instance": instance, "timeout_ms": 10_000, "pull": pull} | fields)
+    )
+    await asyncio.get_running_loop().sock_sendall(connection, range_stream.request(request.SerializeToString()))
+
+
+def ranges(until_offset: int, *queue_ids: int, topic: str = "t", **fields: Any) -> pb.PullRangeRequest:
+    wanted = [
+        pb.PullRangeRequest.Range(topic=topic, queue_id=queue_id, until_offset=until_offset)
+        for queue_id in queue_ids or (0,)
+    ]
+    return pb.PullRangeRequest(**({"ranges": wanted, "consumer_group": "g"} | fields))
+
+
+async def fill(node: BrokerNode, size: int = 60_000, count: int = 100) -> list[bytes]:
+    """More than a socket takes at once."""
+    bodies = [b"%04d" % number * (size // 4) for number in range(count)]
+    for body in bodies:
+        await put(node, "t", body)
+    return bodies
+
+
+async def stalled(node: BrokerNode, connection: socket.socket, **fields: Any) -> None:
+    """A stream whose client does not read."""
+    await ask(connection, node, ranges(100, max_frame_bytes=4 << 20), **fields)
+    await until(lambda: node.range_streams.unsent_bytes > 0, "the client's socket to be full")
+    assert node.range_streams.serving == 1
+
+
+async def test_it_answers_what_the_call_answers(tmp_path: Path) -> None:
+    async with running(tmp_path) as node, connected(node) as connection, stub_of(node) as stub:
+        await put(node, "t", *(b"%03d" % number * 300 for number in range(90)))
+        await put(node, "t", b"other", queue_id=1)
+        asked = ranges(95, 0, 1, max_frame_bytes=20_000)
+        by_call = [frame async for frame in stub.PullRange(asked, timeout=10)]
+        await ask(connection, node, asked)
+        by_stream = await answers(connection)
+        assert [answer for _, answer in by_stream[:-1]] == by_call
+        assert by_stream[-1] == (Kind.END, None)
+        assert len(by_call) > 2
+        assert by_call[-1].segments[-1].status == pb.PullResponse.OFFSET_OVERFLOW_ONE
+        await until(lambda: node.range_streams.serving == 0, "the stream to end")
+
+
+async def test_it_refuses_what_the_call_refuses(tmp_path: Path) -> None:
+    async with running(tmp_path) as node, connected(node) as connection, stub_of(node) as stub:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            [frame async for frame in stub.PullRange(ranges(1, topic="absent"), timeout=10)]
+        await ask(connection, node, ranges(1, topic="absent"))
+        kind, refusal = await next_answer(connection)
+        assert kind is Kind.REFUSED
+        assert isinstance(refusal, pb.StreamRefusal)
+        assert (refusal.status, refusal.details) == (refused.value.code().value[0], refused.value.details())
+        assert refusal.code == 17
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"instance": b"x" * 16}, id="another broker's"),
+        pytest.param({"version": range_stream.VERSION + 1}, id="newer"),
+        pytest.param({"version": 0}, id="no version"),
+        pytest.param({"credentials": b"token"}, id="credentials, of which nothing is known"),
+    ],
+)
+async def test_who_asks_for_something_else_is_sent_to_grpc(tmp_path: Path, fields: dict[str, Any]) -> None:
+    async with running(tmp_path) as node, connected(node) as connection:
+        await put(node, "t", b"x")
+        await ask(connection, node, ranges(1), **fields)
+        assert await next_answer(connection) == (Kind.NOT_HERE, None)
+        with pytest.raises(EOFError):
+            await next_answer(connection)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="another protocol"),
+        pytest.param(range_stream.REQUEST_HEAD.pack(range_stream.MAGIC, range_stream.MAX_REQUEST_BYTES + 1), id="long"),
+        pytest.param(range_stream.request(b"\xff\xff\xff"), id="no message"),
+    ],
+)
+async def test_what_is_no_request_or_too_long_is_not_waited_for(tmp_path: Path, said: bytes) -> None:
+    async with running(tmp_path) as node, connected(node) as connection:
+        await asyncio.get_running_loop().sock_sendall(connection, said)
+        async with asyncio.timeout(HANG_S):
+            with pytest.raises((EOFError, ConnectionResetError)):
+                await read(connection, 1)
+        assert node.range_streams.serving == 0
+
+
+async def test_a_request_that_does_not_come_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(range_streams, "REQUEST_S", 0.05)
+    async with running(tmp_path) as node, connected(node) as connection:
+        async with asyncio.timeout(HANG_S):
+            with pytest.raises(EOFError):
+                await read(connection, 1)
+
+
+async def test_a_call_that_accepts_a_stream_is_told_where_and_another_gets_frames(tmp_path: Path) -> None:
+    async with running(tmp_path) as node, connected(node), stub_of(node) as stub:
+        await put(node, "t", b"x")
+        (told,) = [frame async for frame in stub.PullRange(ranges(1, accepts_stream=True), timeout=10)]
+        assert told == pb.PullFrame(stream=node.range_streams.offer())
+        assert (told.stream.unix_name, told.stream.port) == (node.range_streams.unix_name, 0)
+        (frame,) = [frame async for frame in stub.PullRange(ranges(1), timeout=10)]
+        assert bodies_in(frame.records) == [b"x"]
+
+
+async def test_more_clients_than_there_may_be_get_their_frames_over_grpc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(range_streams, "MAX_STREAMS", 1)
+    async with running(tmp_path) as node, connected(node) as first, connected(node) as second, stub_of(node) as stub:
+        offer = node.range_streams.offer()
+        assert offer is not None
+        await fill(node)
+        await stalled(node, first)
+        await ask(second, node, ranges(1), instance=offer.instance)
+        assert await next_answer(second) == (Kind.NOT_HERE, None)
+        (frame,) = [frame async for frame in stub.PullRange(ranges(1, accepts_stream=True), timeout=10)]
+        assert len(bodies_in(frame.records)) == 1
+
+
+async def test_a_client_that_stops_reading_gets_what_was_planned_whatever_becomes_of_the_log(tmp_path: Path) -> None:
+    """Its frame was copied: neither a cut nor a deletion waits for it, and neither changes what it gets."""
+    async with running(tmp_path) as node, connected(node) as connection:
+        bodies = await fill(node)
+        await stalled(node, connection)
+        node.store.truncate(0, None)
+        _, frame = await next_answer(connection)
+        assert isinstance(frame, pb.PullFrame)
+        found = bodies_in(frame.records)
+        assert found == bodies[: len(found)]
+        assert len(found) > 50
+        later = await answers(connection)
+        assert {
+            segment.count for kind, frame in later if isinstance(frame, pb.PullFrame) for segment in frame.segments
+        } == {0}
+
+
+async def test_a_client_that_stops_reading_does_not_keep_a_broker_from_stopping(tmp_path: Path) -> None:
+    async with running(tmp_path) as node:
+        async with connected(node) as connection:
+            await fill(node)
+            await stalled(node, connection)
+            async with asyncio.timeout(HANG_S):
+                await node.range_streams.stop()
+            assert (node.range_streams.serving, node.range_streams.unsent_bytes) == (0, 0)
+            assert node.range_streams.offer() is None
+
+
+async def test_a_client_that_reads_is_told_when_the_broker_stops(tmp_path: Path) -> None:
+    async with running(tmp_path) as node, connected(node) as connection:
+        await fill(node)
+        await stalled(node, connection)
+        node.broker.stopping = True
+        *_, (kind, refusal) = await answers(connection)
+        assert kind is Kind.REFUSED
+        assert isinstance(refusal, pb.StreamRefusal)
+        assert (refusal.code, "stopping" in refusal.details) == (14, True)
+
+
+async def test_a_stream_ends_with_its_deadline_though_its_client_does_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(range_streams, "LATE_S", 0.0)
+    async with running(tmp_path) as node, connected(node) as connection:
+        await fill(node)
+        await stalled(node, connection, timeout_ms=500)
+        await until(lambda: node.range_streams.serving == 0, "the deadline")
+        assert node.range_streams.unsent_bytes == 0
+
+
+async def test_a_client_that_vanishes_is_forgotten(tmp_path: Path) -> None:
+    async with running(tmp_path) as node:
+        await fill(node)
+        async with connected(node) as connection:
+            await stalled(node, connection)
+        await until(lambda: node.range_streams.serving == 0, "the broker to notice")
+        assert node.range_streams.unsent_bytes == 0
+
+
+async def test_metrics_show_streams_and_what_waits_for_their_clients(tmp_path: Path) -> None:
+    async with running(tmp_path) as node, connected(node) as connection:
+        await fill(node)
+        await stalled(node, connection)
+        node.metrics.picture()
+        shown = {sample.name: sample.value for metric in node.metrics.collect() for sample in metric.samples}
+        assert shown["rocketsim_range_streams"] == 1
+        assert shown["rocketsim_range_stream_unsent_bytes"] == node.range_streams.unsent_bytes > 0
+
+
+async def test_traffic_counts_what_streams_carry(tmp_path: Path) -> None:
+    async with running(tmp_path) as node, connected(node) as connection:
+        await put(node, "t", b"x", b"y")
+        before = node.status.counters()["get_messages"]
+        await ask(connection, node, ranges(2))
+        await answers(connection)
+        assert node.status.counters()["get_messages"] == before + 2
+
+
+async def test_a_damaged_log_ends_its_stream_with_the_calls_error(tmp_path: Path) -> None:
+    async with running(tmp_path) as node, connected(node) as connection:
+        await put(node, "t", b"x")
+        (queue,) = (tmp_path / "consumequeue/t/0").iterdir()
+        with queue.open("r+b") as file:
+            file.write((64).to_bytes(8, "big"))
+        await ask(connection, node, ranges(1))
+        kind, refusal = await next_answer(connection)
+        assert kind is Kind.REFUSED
+        assert isinstance(refusal, pb.StreamRefusal)
+        assert refusal.status == grpc.StatusCode.DATA_LOSS.value[0]
+        async with connected(node) as another:
+            await put(node, "u", b"fine")
+            await ask(another, node, ranges(1, topic="u"))
+            assert [kind for kind, _ in await answers(another)] == [Kind.FRAME, Kind.END]
+
+
+def test_what_follows_an_interrupted_write_is_the_rest_of_it() -> None:
+    parts = [memoryview(b"head"), memoryview(b""), memoryview(b"records"), memoryview(b"more")]
+    whole = b"".join(parts)
+    assert [range_streams._behind(parts, sent) for sent in range(len(whole) + 1)] == [
+        whole[sent:] for sent in range(len(whole) + 1)
+    ]
+
+
+def test_an_answer_that_is_larger_than_allowed_is_seen_before_it_is_read() -> None:
+    for size in ((range_stream.MAX_MESSAGE_BYTES + 1, 0), (0, range_stream.MAX_RECORDS_BYTES + 1)):
+        with pytest.raises(range_stream.Illegal):
+            range_stream.answer_of(range_stream.ANSWER_HEAD.pack(0, *size))
+    with pytest.raises(range_stream.Illegal):
+        range_stream.answer_of(range_stream.ANSWER_HEAD.pack(9, 0, 0))

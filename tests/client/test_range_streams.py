@@ -1,0 +1,353 @@
+"""Ranges over plain sockets at the client: which way is taken, what ends a stream, and forks."""
+
+import os
+import signal
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from rocketsim_proto import broker_pb2 as pb
+from rocketsim_proto import range_stream
+from rocketsim_proto.range_stream import Kind
+
+from rocketsim_client import Cluster, Message, MessageQueue, Producer, QueueRange
+from rocketsim_client.errors import (
+    BadAnswer,
+    BrokerUnavailable,
+    CallTimeout,
+    ClientClosed,
+    RocketSimError,
+    TopicNotExist,
+)
+from rocketsim_client.transport import range_streams
+from rocketsim_client.transport.grpc_transport import GrpcTransport
+from rocketsim_client.transport.range_streams import RangeStreams
+from tests.client.test_fork import in_child
+from tests.support.brokers import message
+from tests.support.polling import wait_until
+from tests.support.processes import Processes
+
+QUEUE = MessageQueue("T", "broker-a", 0)
+COUNT = 400
+RANGES = [QueueRange("T", 0, 0, COUNT)]
+ADDRESS = "127.0.0.1:1"
+
+
+# --- a broker ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def processes(tmp_path):
+    with Processes(tmp_path) as made:
+        yield made
+
+
+def start(processes: Processes, **keys: object) -> tuple[Any, Any]:
+    """A broker with COUNT messages of 10,000 bytes in one queue: more than sockets hold."""
+    name_server = processes.start_namesrv()
+    broker = processes.start_broker("broker-a", 0, name_server, **keys)
+    with Cluster(name_server.address) as cluster:
+        await_writable(cluster)
+    with Producer(name_server.address) as producer:
+        producer.send_batch([Message("T", b"x") for _ in range(4)])
+        for _ in range(COUNT // 50):
+            producer.send_batch([Message("T", os.urandom(10_000)) for _ in range(50)], queue=QUEUE)
+    return name_server, broker
+
+
+def await_writable(cluster: Cluster) -> None:
+    def is_writable() -> bool:
+        try:
+            return bool(cluster.route("TBW102", fresh=True).writable_queues())
+        except RocketSimError:
+            return False
+
+    wait_until(is_writable, "a master that takes writes")
+
+
+@pytest.fixture
+def taken(monkeypatch) -> list[int]:
+    """The families of the sockets that were connected."""
+    found: list[int] = []
+    real = range_streams._Stream.frames
+
+    def frames(self: Any) -> Any:
+        found.append(self._socket.family)
+        return real(self)
+
+    monkeypatch.setattr(range_streams._Stream, "frames", frames)
+    return found
+
+
+def streams_of(cluster: Cluster) -> RangeStreams:
+    assert isinstance(cluster.transport, GrpcTransport)
+    assert cluster.transport.range_streams is not None
+    return cluster.transport.range_streams
+
+
+def count(frames: Any) -> int:
+    return sum(frame.count for frame in frames)
+
+
+@pytest.mark.cluster
+def test_the_first_call_asks_and_all_go_over_the_unix_socket(processes, taken):
+    name_server, broker = start(processes)
+    with Cluster(name_server.address) as cluster:
+        assert count(cluster.pull_range("broker-a", RANGES)) == COUNT
+        assert count(cluster.pull_range("broker-a", RANGES, max_frame_bytes=50_000)) == COUNT
+        assert taken == [socket.AF_UNIX] * 2
+        with pytest.raises(TopicNotExist):
+            list(cluster.transport.pull_range(broker.address, [QueueRange("absent", 0, 0, 1)], **CALL))
+        assert len(taken) == 3
+        # Another process has another socket: the next call notices, asks again, and has its stream.
+        broker.kill()
+        broker.start()
+        await_writable(cluster)
+        del taken[:]
+        assert count(cluster.pull_range("broker-a", RANGES)) == COUNT
+        assert taken == [socket.AF_UNIX]
+        frames = cluster.pull_range("broker-a", RANGES, max_frame_bytes=20_000)
+        next(frames)  # and no more: a client that does not read is no reason for a broker not to stop
+        assert broker.stop() == 0
+        frames.close()  # type: ignore[attr-defined]  # a generator
+
+
+@pytest.mark.cluster
+def test_grpc_is_used_where_the_client_or_the_broker_wants_it(processes, taken):
+    name_server, broker = start(processes)
+    with Cluster(name_server.address, range_streams=False) as cluster:
+        assert count(cluster.pull_range("broker-a", RANGES)) == COUNT
+    broker.stop()
+    broker.keys["pullRangeStreamEnable"] = "false"
+    broker.start()
+    with Cluster(name_server.address) as cluster:
+        await_writable(cluster)
+        assert count(cluster.pull_range("broker-a", RANGES)) == COUNT
+    assert taken == []
+
+
+@pytest.mark.cluster
+def test_a_client_on_another_machine_uses_the_port(processes, taken, monkeypatch):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    name_server, _ = start(processes, pullRangeStreamPort=port)
+    real = RangeStreams.offered
+
+    def offered(self: RangeStreams, address: str, offer: pb.StreamOffer) -> None:
+        assert offer.port == port
+        real(self, address, pb.StreamOffer(instance=offer.instance, unix_name="not on this machine", port=offer.port))
+
+    monkeypatch.setattr(RangeStreams, "offered", offered)
+    with Cluster(name_server.address) as cluster:
+        assert count(cluster.pull_range("broker-a", RANGES)) == COUNT
+    assert taken == [socket.AF_INET]
+
+
+@pytest.mark.cluster
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_a_forked_child_reads_by_streams_of_its_own_and_holds_none_of_its_parents(processes, taken):
+    name_server, _ = start(processes)
+    with Cluster(name_server.address) as cluster:
+        assert count(cluster.pull_range("broker-a", RANGES)) == COUNT
+        frames = cluster.pull_range("broker-a", RANGES, max_frame_bytes=20_000)
+        first = next(frames)
+        inherited = next(iter(streams_of(cluster)._open)).fileno()
+
+        def child() -> None:
+            with pytest.raises(OSError):
+                os.fstat(inherited)
+            assert count(cluster.pull_range("broker-a", RANGES)) == COUNT
+
+        for _ in range(3):
+            in_child(child)
+        assert first.count + count(frames) == COUNT
+        assert not streams_of(cluster)._open
+
+
+CALL: dict[str, Any] = {"group": "g", "expression": "*", "max_frame_bytes": 1 << 20, "timeout_s": 5.0}
+
+
+# --- a server that does what it is told -------------------------------------------------------------------------------
+
+
+class Scripted:
+    """Each connection gets what `said` holds, and is closed; or stays open if `holds`."""
+
+    def __init__(self) -> None:
+        self.said = b""
+        self.holds = False
+        self.asked: list[pb.StreamRequest] = []
+        self.offer = pb.StreamOffer(instance=b"i", unix_name=f"rocketsim-test-{os.getpid()}-{id(self)}")
+        self._listening = socket.socket(socket.AF_UNIX)
+        self._listening.bind(f"\0{self.offer.unix_name}")
+        self._listening.listen()
+        self._held: list[socket.socket] = []
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:
+                return
+            head = connection.recv(range_stream.REQUEST_HEAD.size, socket.MSG_WAITALL)
+            size = range_stream.request_length(head)
+            self.asked.append(pb.StreamRequest.FromString(connection.recv(size, socket.MSG_WAITALL)))
+            connection.sendall(self.said)
+            if self.holds:
+                self._held.append(connection)
+            else:
+                connection.close()
+
+    def close(self) -> None:
+        if self._listening.fileno() >= 0:
+            self._listening.shutdown(socket.SHUT_RDWR)
+            self._listening.close()
+        for one in self._held:
+            one.close()
+
+
+@pytest.fixture
+def scripted() -> Iterator[Scripted]:
+    made = Scripted()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def streams(scripted) -> RangeStreams:
+    made = RangeStreams()
+    made.offered(ADDRESS, scripted.offer)
+    return made
+
+
+def frame_bytes(*bodies: bytes) -> bytes:
+    records = [message("T", body) for body in bodies]
+    sizes = struct.pack(f"<{len(records)}I", *map(len, records))
+    told = pb.PullFrame(sizes=sizes, segments=[{"count": len(records), "next_offset": len(records)}])
+    return range_stream.answer(Kind.FRAME, told.SerializeToString(), sum(map(len, records))) + b"".join(records)
+
+
+def asked_for(streams: RangeStreams, timeout_s: float = 10.0) -> Any:
+    return streams.frames(ADDRESS, pb.PullRangeRequest(), time.monotonic() + timeout_s, timeout_s)
+
+
+def test_frames_come_as_they_were_sent_and_cannot_be_written_to(scripted, streams):
+    scripted.said = frame_bytes(b"a", b"b") + frame_bytes() + frame_bytes(b"c") + range_stream.answer(Kind.END)
+    found = list(asked_for(streams))
+    assert [one.message.segments[0].count for one in found] == [2, 0, 1]
+    assert bytes(found[0].records) == message("T", b"a") + message("T", b"b")
+    assert found[0].records.readonly
+    assert (scripted.asked[0].version, scripted.asked[0].instance) == (range_stream.VERSION, b"i")
+    assert 0 < scripted.asked[0].timeout_ms <= 10_000
+    assert streams.accepts(ADDRESS)
+
+
+@pytest.mark.parametrize("said", [b"", range_stream.answer(Kind.NOT_HERE)], ids=["closed", "not here"])
+def test_a_stream_that_cannot_be_had_is_left_to_grpc(scripted, streams, said):
+    scripted.said = said
+    assert asked_for(streams) is None
+    assert asked_for(streams) is None
+    assert len(scripted.asked) == 1, "the offer is used once more"
+
+
+def test_a_socket_that_is_not_there_is_left_to_grpc(scripted, streams):
+    scripted.close()
+    assert asked_for(streams) is None
+
+
+def test_a_request_that_is_too_long_is_left_to_grpc(scripted, streams, monkeypatch):
+    monkeypatch.setattr(range_stream, "MAX_REQUEST_BYTES", 3)
+    assert asked_for(streams) is None
+    assert scripted.asked == []
+
+
+@pytest.mark.parametrize("cut", [1, 16, 30, -1])
+def test_a_stream_that_breaks_off_is_an_error_and_grpc_is_used_for_a_while(scripted, streams, cut):
+    scripted.said = frame_bytes(b"a") + frame_bytes(b"b")[:cut]
+    frames = asked_for(streams)
+    assert next(frames).message.segments[0].count == 1
+    with pytest.raises(BrokerUnavailable):
+        next(frames)
+    assert not streams.accepts(ADDRESS)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        pytest.param(range_stream.ANSWER_HEAD.pack(0, 0, 1 << 60), id="records"),
+        pytest.param(range_stream.ANSWER_HEAD.pack(0, 1 << 31, 0), id="message"),
+        pytest.param(range_stream.ANSWER_HEAD.pack(7, 0, 0), id="kind"),
+        pytest.param(range_stream.answer(Kind.FRAME, b"\xff\xff\xff"), id="no message"),
+    ],
+)
+def test_an_answer_that_cannot_be_is_not_read(scripted, streams, head):
+    scripted.said = frame_bytes(b"a") + head
+    scripted.holds = True
+    frames = asked_for(streams)
+    next(frames)
+    with pytest.raises(BadAnswer):
+        next(frames)
+    assert not streams.accepts(ADDRESS)
+
+
+@pytest.mark.parametrize("said", [b"", frame_bytes(b"a")[:40], frame_bytes(b"a")], ids=["nothing", "a part", "a frame"])
+def test_a_silent_broker_is_a_timeout(scripted, streams, said):
+    scripted.said, scripted.holds = said, True
+    with pytest.raises(CallTimeout):
+        list(asked_for(streams, timeout_s=0.2))
+    assert not streams._open
+
+
+@pytest.mark.parametrize("said", [b"", frame_bytes(b"a")], ids=["before the first frame", "behind it"])
+def test_closing_the_client_ends_a_call_that_waits(scripted, streams, said):
+    scripted.said, scripted.holds = said, True
+    ended: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            list(asked_for(streams))
+        except BaseException as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    wait_until(lambda: scripted.asked, "the call")
+    streams.close()
+    thread.join(10)
+    assert [type(error) for error in ended] == [ClientClosed]
+    with pytest.raises(ClientClosed):
+        asked_for(streams)
+
+
+def test_a_caller_that_stops_closes_its_connection(scripted, streams):
+    scripted.said, scripted.holds = frame_bytes(b"a"), True
+    frames = asked_for(streams)
+    next(frames)
+    assert len(streams._open) == 1
+    frames.close()
+    assert not streams._open
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_the_broker_hears_of_a_call_that_ends_though_a_child_lives(scripted, streams):
+    scripted.said, scripted.holds = frame_bytes(b"a"), True
+    frames = asked_for(streams)
+    next(frames)
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+        os._exit(0)
+    try:
+        frames.close()
+        wait_until(lambda: scripted._held, "the connection")
+        scripted._held[0].settimeout(10)
+        assert scripted._held[0].recv(1) == b""
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
