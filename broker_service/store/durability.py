@@ -27,6 +27,7 @@ class ThoroughFlush:
     """A flush of queues and index, too; after it recovery starts at `log_offset`."""
 
     queues: QueueSync
+    index_directory: Path
     index_paths: list[Path]
     index_timestamp: int
     log_offset: int
@@ -121,6 +122,7 @@ class Durability:
         thorough.queues.sync()
         for path in thorough.index_paths:
             self._sync(path)
+        self._disk.sync_directory(thorough.index_directory)
 
     def _note(self, thorough: ThoroughFlush) -> None:
         """Writes summary and checkpoint.  Without room for them the old ones stay, which only makes recovery longer."""

@@ -56,7 +56,7 @@ class Index:
         self._entry_limit = entry_limit
         self._index_files: list[IndexFile] = []
         self._unsynced: set[IndexFile] = set()  # written since the last thorough flush
-        self._sure_until = 0  # entries of records before it are on disk, or will be with what was taken to be synced
+        self._sure_until = 0  # see `sure_until`
         self._names_file = JsonFile(root / "rocketsim" / "index.json", files)
         self._entries_done = 0  # of the record at `position`: its others went into a file that is full
         self._waiting: deque[_Waiting] = deque()
@@ -101,6 +101,8 @@ class Index:
         self._resume()
         if names != [file.path.name for file in self._index_files] or expected is None:
             self._can_save(self._index_files)
+        if dropped:  # what is made again is not on disk yet
+            self._sure_until = min(self._sure_until, self.position)
         behind = self._log.end_offset - self.position
         return f"{dropped}: it is made again from log offset {self.position}, {behind} bytes" if dropped else ""
 
@@ -138,6 +140,11 @@ class Index:
             return True  # Expired, nothing to compare with.
         stop = min(self._log.end_offset, self._log.start_of(offset) + self._log.file_size)
         return next(iter(self._scan(offset, stop)), None) is not None
+
+    @property
+    def sure_until(self) -> int:
+        """A log offset: entries of records before it are on disk, or will be with what was taken to be synced."""
+        return self._sure_until
 
     # --- building -------------------------------------------------------------------------------------------------
 
@@ -314,12 +321,12 @@ class Index:
             yield from file.find(code, search)
 
     def take_unsynced(self) -> tuple[list[Path], int, int]:
-        """What a thorough flush has to sync; the store time up to which full files are complete; and the log offset up
-        to which all entries are on disk then.
+        """The files that a thorough flush has to sync; the store time up to which full files are
+        complete; and the log offset up to which all entries are on disk then.
 
         Slots that the disk has no room for are kept in memory, and tried again with the next one.
         """
-        paths = [self.directory]
+        paths = []
         for file in sorted(self._unsynced, key=lambda file: file.path):
             paths.append(file.path)
             try:

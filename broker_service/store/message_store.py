@@ -139,6 +139,11 @@ class MessageStore:
         self._next_note_ms = now_ms + _NOTE_INTERVAL_MS
         if self.recovery.rebuilt_queues or self.recovery.shortened_queues:
             self._flush_thoroughly()  # entries that were cut must not be found behind those of new records
+        elif self.config.message_index_enable and (self.recovery.index_sure_until or 0) > self._index.sure_until:
+            # Of an index file that is made again the next start must not think that it is on disk.
+            self._queues.forget_summary()
+            with suppress(ServiceNotAvailable):  # no room: the next thorough flush writes the summary
+                self._flush_thoroughly()
 
     def close(self) -> None:
         """Flushes everything and marks the store as closed cleanly, unless a write or flush failed for good."""
@@ -349,7 +354,8 @@ class MessageStore:
         end = self.end_offset
         paths, timestamp, index_offset = self._index.take_unsynced()
         queues = self._queues.take_unsynced(end, index_offset)
-        self._durability.request(ThoroughFlush(queues, paths, timestamp, end, self._durability.last_timestamp))
+        last_timestamp = self._durability.last_timestamp
+        self._durability.request(ThoroughFlush(queues, self._index.directory, paths, timestamp, end, last_timestamp))
 
     def tick(self, now_ms: int) -> None:
         """Small periodic work on the loop, to be called about every 100 ms.  It does nothing after a failed sync,

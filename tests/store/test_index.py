@@ -1,6 +1,7 @@
 """The index: RocketMQ's bytes, written in batches, equal to one entry at a time."""
 
 import errno
+import random
 from pathlib import Path
 
 import numpy as np
@@ -291,3 +292,36 @@ def test_it_can_be_switched_off():
     store.tick(NOW)
     assert store.key_search("topic", "k", 10, 0, 2 * NOW).run().offsets == [] and not disk.names(ROOT / "index")
     store.close()
+
+
+def test_an_index_file_that_was_made_again_does_not_count_as_synced():
+    """A crash soon after its making leaves it as it was written, and the next start looks at it."""
+    for seed in range(20):
+        disk = MemoryFiles()
+        store = open_store(ROOT, disk)
+        for number in range(5):
+            put(store, "topic", 0, [b"body"], properties=[("KEYS", f"k{number}")])
+        store._work_on_index(1 << 30)
+        store._flush_thoroughly()
+        disk = disk.kill()
+        for name in disk.names(ROOT / "index"):
+            disk.remove(ROOT / "index" / name)
+        store = open_store(ROOT, disk)
+        store._work_on_index(1 << 30)
+        disk.sync_directory(ROOT / "index")
+        store = open_store(ROOT, disk.power_loss(random.Random(seed)))
+        store._work_on_index(1 << 30)
+        for number, one in enumerate(records_of(store)):
+            found = store.key_search("topic", f"k{number}", 10, 0, 2 * NOW).run().offsets
+            assert found == [one.commit_log_offset], f"seed {seed}"
+
+
+def test_a_new_index_file_is_there_after_a_thorough_flush():
+    disk = MemoryFiles()
+    store = open_store(ROOT, disk)
+    put(store, "topic", 0, [b"body"], properties=[("KEYS", "key")])
+    store._work_on_index(1 << 30)
+    store._flush_thoroughly()
+    (name,) = disk.names(ROOT / "index")
+    for seed in range(20):
+        assert disk.power_loss(random.Random(seed)).names(ROOT / "index") == [name], f"seed {seed}"
