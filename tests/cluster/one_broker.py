@@ -12,7 +12,7 @@ from rocketsim_client.errors import ServiceNotAvailable, TopicNotExist
 from rocketsim_client.model import CommitStatus, MessageQueue, QueueRange
 from rocketsim_client.sending import record_frame
 from rocketsim_client.transport.grpc_transport import GrpcTransport
-from rocketsim_client.transport.transport import Acknowledged, OffsetsAnswer, Outgoing
+from rocketsim_client.transport.transport import Acknowledged, OffsetsAnswer, Outgoing, PullAnswer, PullCall
 from tests.support.polling import wait_until
 from tests.support.processes import ServerProcess
 
@@ -76,6 +76,10 @@ class OneBroker:
                     at = max([at, *(segment.next_offset for segment in frame.segments)])
                     assert frame.segments, "a frame without a segment says nothing about where it got to"
         return found
+
+    def pull(self, topic: str, queue_id: int = 0, offset: int = 0) -> PullAnswer:
+        call = PullCall(group="tests", topic=topic, queue_id=queue_id, queue_offset=offset)
+        return self._transport.pull(self.address, call, 10.0)
 
     def bodies(self, topic: str) -> list[bytes]:
         return [one.body for _, one in sorted(self.messages(topic).items())]
@@ -141,7 +145,7 @@ class OneBroker:
             status = self.ha_status()
             return sum(slave.in_sync and slave.diff_bytes <= 0 for slave in status.slaves) >= count
 
-        wait_until(look, f"{count} slaves of {self.process.name} in sync", 30.0)
+        wait_until(look, f"{count} slaves of {self.process.name} in sync")
         return self
 
 

@@ -1,7 +1,7 @@
 /* A disk that fails as a file says, for one process: LD_PRELOAD this, and name the file in ROCKETSIM_DISK_FAULTS.
 
    The file has up to three words, `CALL OUTCOME [PART]`: CALL is write (pwrite, posix_fallocate, open with O_CREAT), sync
-   (fdatasync, fsync) or read (pread); OUTCOME is EIO, ENOSPC, or drop: say that it was done, and do nothing. Only files
+   (fdatasync, fsync) or read (pread; for preadv2, which does not wait, it is not in memory); OUTCOME is EIO, ENOSPC, or drop: say that it was done, and do nothing. Only files
    whose path has `/store/` in it, and PART if there is one, are concerned. No such file: nothing is wrong. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
@@ -56,6 +57,13 @@ static int ordered_for(const char *call, int fd) {
         errno = EIO;                                                               \
         return -1;                                                                 \
     }
+#define LOOKS(name)                                                                \
+    ssize_t name(int fd, const struct iovec *into, int count, off_t offset, int flags) { \
+        int order = ordered_for("read", fd);                                       \
+        if (order == NOTHING) return REAL(name)(fd, into, count, offset, flags);   \
+        errno = EAGAIN;                                                            \
+        return -1;                                                                 \
+    }
 #define ALLOCATES(name)                                                            \
     int name(int fd, off_t offset, off_t size) {                                   \
         int order = ordered_for("write", fd);                                      \
@@ -85,6 +93,8 @@ WRITES(pwrite)
 WRITES(pwrite64)
 READS(pread)
 READS(pread64)
+LOOKS(preadv2)
+LOOKS(preadv64v2)
 ALLOCATES(posix_fallocate)
 ALLOCATES(posix_fallocate64)
 SYNCS(fdatasync)
