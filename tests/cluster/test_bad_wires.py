@@ -1,20 +1,24 @@
 """Connections between real processes that delay, break or pass data one way only; processes that hang (SIGSTOP)."""
 
+import time
 from itertools import count
 from typing import NamedTuple
 
 import pytest
 
+from rocketsim_client import Cluster, Message, Producer, PullConsumer
+from rocketsim_client.errors import RocketSimError, SendFailed
 from rocketsim_client.model import SendStatus
 from tests.cluster.reader import Reader
 from tests.cluster.send_storm import SendStorm, check
 from tests.support.polling import wait_until
-from tests.support.processes import ServerProcess
+from tests.support.processes import SMALL_BROKER, ServerProcess
 from tests.support.tcp_proxy import FROM_CLIENT, FROM_SERVER, TcpProxy
 
 pytestmark = pytest.mark.cluster
 
 QUICK = {"haHousekeepingInterval": 2_000, "haSendHeartbeatInterval": 300, "slaveTimeout": 500}
+REGISTER_S = SMALL_BROKER["registerNameServerPeriod"] / 1000
 STORED = {SendStatus.FLUSH_SLAVE_TIMEOUT, SendStatus.SLAVE_NOT_AVAILABLE}
 
 
@@ -86,6 +90,82 @@ def test_a_wire_that_breaks_again_and_again_loses_and_doubles_nothing(line, name
         found = {place: one.body for place, one in broker.messages("T").items()}
         check(history, found)
         assert found == reader.seen
+
+
+def test_a_broker_whose_name_server_hears_nothing_of_it_or_is_not_heard_stays_what_it_is(processes, namesrv, alone):
+    """Its stream stays open: nothing says that it is gone, and for a while nothing is done about it."""
+    with TcpProxy(lambda: namesrv.address) as wire:
+        master, slave = processes.start_pair(
+            "broker-a", namesrv, brokerRole="SYNC_MASTER", namesrvAddr=wire.address, **QUICK
+        )
+        alone(master).update_topic("T")
+        alone(master).wait_for_slaves()
+        epoch = alone(master).ha_status().epoch
+        with Cluster(namesrv.address) as cluster, Producer(name_server=namesrv.address, group="p") as producer:
+            route = wait_until(lambda: route_of(cluster, 2), "the name server knows both")
+            for direction in (FROM_CLIENT, FROM_SERVER):
+                wire.cut(direction)
+                carried = wire.carried
+                until = time.monotonic() + 2.5 * REGISTER_S  # so that registrations are among what is held
+                while time.monotonic() < until:
+                    assert producer.send(Message("T", b"x")).send_status == SendStatus.SEND_OK
+                assert route_of(cluster, 2) == route, "both are still in the route, as they were"
+                assert direction is FROM_CLIENT or wire.carried > carried
+                wire.heal()
+        wait_until(lambda: alone(master).put("T", b"y").status == SendStatus.SEND_OK, "OK")
+        assert alone(master).ha_status().epoch == epoch and not alone(slave).ha_status().is_master
+
+
+def route_of(cluster, brokers: int):
+    """The brokers' addresses, once there are so many."""
+    found = [dict(broker.addresses) for broker in cluster.transport.cluster_list(5.0)]
+    return found if sum(map(len, found)) == brokers else None
+
+
+@pytest.mark.parametrize("direction", [FROM_CLIENT, FROM_SERVER])
+def test_a_client_that_is_not_answered_ends_in_its_timeout_and_goes_on_when_the_wire_is_whole(
+    processes, namesrv, alone, direction
+):
+    master = processes.start_broker("broker-a", 0, namesrv)
+    alone(master).update_topic("T", 1)
+    with TcpProxy(lambda: master.address) as wire:
+        at = {"broker-a": {0: wire.address}}
+        with (
+            Producer(brokers=at, group="p", timeout_s=1.0) as producer,
+            PullConsumer(brokers=at, group="c", timeout_s=1.0) as consumer,
+        ):
+            assert producer.send(Message("T", b"before")).send_status == SendStatus.SEND_OK
+            (queue,) = consumer.message_queues("T")
+            assert [one.body for one in consumer.pull(queue, 0).messages] == [b"before"]
+            wire.cut(direction)
+            with pytest.raises(SendFailed) as failed:
+                producer.send(Message("T", b"in doubt"))
+            assert failed.value.maybe_stored
+            for call in (lambda: consumer.pull(queue, 0), lambda: consumer.commit(queue, 1)):
+                with pytest.raises(RocketSimError):
+                    call()
+            assert alone(master).put("T", b"of others").status == SendStatus.SEND_OK, "others are served meanwhile"
+            wire.heal()
+            wait_until(lambda: is_sent(producer, b"after"), "sends are acknowledged again")
+            found = wait_until(lambda: pulled(consumer, queue), "it reads again")
+            assert found[0] == b"before" and b"of others" in found and b"after" in found
+            assert found.count(b"in doubt") <= 1 + producer.stats.sent_again
+            if direction is FROM_SERVER:
+                assert b"in doubt" in found, "it had arrived"
+
+
+def is_sent(producer, body: bytes) -> bool:
+    try:
+        return producer.send(Message("T", body)).send_status == SendStatus.SEND_OK
+    except RocketSimError:
+        return False
+
+
+def pulled(consumer, queue) -> list[bytes]:
+    try:
+        return [one.body for one in consumer.pull(queue, 0).messages]
+    except RocketSimError:
+        return []
 
 
 @pytest.mark.parametrize("victim", ["the master", "the slave", "the name server"])
