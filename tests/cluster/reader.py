@@ -16,6 +16,7 @@ class Reader:
         self.seen: dict[tuple[int, int], bytes] = {}
         self.faults: list[str] = []
         self.taken_back: list[str] = []
+        self.ended_earlier: list[tuple[int, int]] = []  # of those the queues, and where each went on
         self._consumer = PullConsumer(name_server=name_server, group=group)
         self._positions: dict[MessageQueue, int] = {}
         self._standing: dict[MessageQueue, int] = {}
@@ -44,6 +45,7 @@ class Reader:
         result = self._consumer.pull(queue, at, MOST)
         if result.status is PullStatus.OFFSET_ILLEGAL and result.next_begin_offset < at:
             self.taken_back.append(f"{queue}: {at} was the next, now {result.next_begin_offset} is")
+            self.ended_earlier.append((queue.queue_id, result.next_begin_offset))
             self._positions[queue] = result.next_begin_offset
             return
         for message in result.messages:

@@ -9,12 +9,14 @@ import time
 from collections import Counter
 from collections.abc import Set
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from rocketsim_client import Message, Producer
 from rocketsim_client.errors import RocketSimError, SendFailed, Unreachable
 from rocketsim_client.model import SendResult, SendStatus
 
 IN_FLIGHT = 2_000
+GROUPS = 3  # message groups; every fourth message is of one
 
 
 @dataclass(slots=True)
@@ -74,10 +76,12 @@ class SendStorm:
         while not self._stop.is_set():
             for _ in range(int((time.monotonic() - started) * self._rate) - sent):
                 sent += 1
-                self._send(b"%08d " % sent + self._chance.randbytes(self._chance.randrange(10, 300)))
+                group = "" if sent % 4 else f"g{sent // 4 % GROUPS}"
+                body = b"%08d %s " % (sent, group.encode()) + self._chance.randbytes(self._chance.randrange(10, 300))
+                self._send(body, group or None)
             self._stop.wait(0.005)
 
-    def _send(self, body: bytes) -> None:
+    def _send(self, body: bytes, group: str | None) -> None:
         self._slots.acquire()
 
         def ended(future) -> None:  # type: ignore[no-untyped-def]
@@ -89,7 +93,7 @@ class SendStorm:
                 self.history.add_failure(body, error)
 
         try:
-            self._producer.send_async(Message(self._topic, body)).add_done_callback(ended)
+            self._producer.send_async(Message(self._topic, body), message_group=group).add_done_callback(ended)
         except RocketSimError as error:
             self._slots.release()
             self.history.add_failure(body, error)
@@ -109,3 +113,11 @@ def check(history: History, found: dict[tuple[int, int], bytes], excused: Set[by
     for queue_id in {queue for queue, _ in found}:
         offsets = sorted(offset for queue, offset in found if queue == queue_id)
         assert offsets == list(range(offsets[0], offsets[0] + len(offsets))), f"queue {queue_id} has gaps"
+    # Messages of one group are in one queue, in the order in which they were sent.
+    groups: dict[bytes, list[tuple[bytes, tuple[int, int]]]] = {}
+    for body, place in sorted((history.stored | history.ok).items()):
+        if body not in excused and (group := body.split(b" ", 2)[1]):
+            groups.setdefault(group, []).append((body, place))
+    for group, messages in groups.items():
+        wrong = [(one[0][:8], other[0][:8]) for one, other in pairwise(messages) if one[1] >= other[1]]
+        assert not wrong, f"of group {group!r} {len(wrong)} messages are not in the order of their sends: {wrong[:5]}"
