@@ -1,4 +1,4 @@
-"""What RocketSim costs, beside what a user would take instead, measured in one run.  `python -m benchmarks` lists it.
+"""RocketSim's costs beside those of its alternatives, measured in one run.  `python -m benchmarks` lists the benchmarks.
 
-Outside the packages that are installed: it may see both sides, the tests' way to start processes, and the peers.
+Not installed, so it may import every package, the tests' code that starts processes, and the peers.
 """

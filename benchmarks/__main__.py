@@ -1,6 +1,6 @@
-"""`python -m benchmarks [NAME] [--quick] [--json FILE]`: the list, or one benchmark's table, or all of them.
+"""`python -m benchmarks [NAME] [--quick] [--json FILE]`: lists the benchmarks, or runs one or all and prints tables.
 
-`python -m benchmarks chart --json FILE --svg FILE` draws what such a FILE has.
+`python -m benchmarks chart --json FILE --svg FILE` draws the figures of such a FILE.
 """
 
 import argparse
@@ -29,8 +29,8 @@ from benchmarks.tables import Report
 logger = logging.getLogger(__name__)
 
 NAMES = [*BY_NAME, *GROUPS, "chart"]
-INTERRUPTED = 130  # as shells have it
-QUIET = 0.1  # of the machine; beyond it the figures are not worth much
+INTERRUPTED = 130  # the exit status that shells use for SIGINT
+QUIET = 0.1  # the share of the machine that others may use; with more the figures are unreliable
 NO_VERDICT = (
     f"no verdict: the full run may judge otherwise, because the target is less than {QUICK_MARGIN * 100:.0f} % away, "
     "the rounds disagree, or the figure depends on the amount of data"
@@ -62,13 +62,13 @@ def main(argv: list[str] | None = None) -> int:
             report, broken = run(console, one, plan, arguments.directory, keep=arguments.keep, alone=arguments.alone)
             reports.append(report)
             good = good and not broken
-        except Exception as error:  # the next one may well work
+        except Exception as error:  # the next benchmark may work
             good = False
             logger.exception("%s ended with an error", one.name)
             words = str(error) if isinstance(error, WrongResult) else reason(error)
             words = f"{one.name}: {words}; nothing that it measured counts"
             console.print(words, style="bold red", highlight=False, markup=False)
-        # After each, so that a run that is broken off has written what it has.
+        # After each benchmark, so that an interrupted run has written its figures.
         if arguments.json:
             rows = [figure.row() for each in reports for figure in each.figures]
             arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
@@ -80,12 +80,12 @@ def main(argv: list[str] | None = None) -> int:
 def reason(error: Exception) -> str:
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:  # Spark's errors ask a JVM that has ended by now for their text
+    except Exception:  # a Spark error asks the JVM for its text, and the JVM may have ended
         return type(error).__name__
 
 
 def _interrupt(*_: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # another one must not break off the cleaning up
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second signal must not interrupt the cleanup
     raise KeyboardInterrupt
 
 
@@ -109,7 +109,7 @@ def parser() -> argparse.ArgumentParser:
 def run(
     console: Console, one: Benchmark, plan: Plan, directory: Path | None, *, keep: bool, alone: bool
 ) -> tuple[Report, Sequence[str]]:
-    """What it found, and what of ours failed while the rest went on."""
+    """The report, and what failed on our side while the rest continued."""
     if directory is not None:
         directory.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f"rocketsim-bench-{one.name}-", dir=directory))
@@ -118,14 +118,14 @@ def run(
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     try:
         with ExitStack() as stack:
-            # Apart from the table: standard output can go to a file.
+            # To standard error: standard output, which has the table, may be a file.
             shown = stack.enter_context(Progress(*columns, console=Console(stderr=True), transient=True))
             task = shown.add_task(one.name, total=None)
 
             def progress(done: int, total: int, what: str) -> None:
                 shown.update(task, completed=done, total=total, description=f"{one.name}: {what}")
 
-            # The parts end (and the stores are verified) before anything is believed.
+            # The parts end and the stores are verified before any figure counts.
             with ExitStack() as parts:
                 bench = Bench(one.name, plan, folder, parts, progress, keep=keep, alone=alone)
                 one.run(bench)
@@ -159,11 +159,11 @@ def command(one: Benchmark, plan: Plan, *, alone: bool) -> str:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _interrupt)  # so that nothing we started outlives us
+    signal.signal(signal.SIGTERM, _interrupt)  # so that every process that was started is ended
     try:
         status = main()
     except KeyboardInterrupt:
         status = INTERRUPTED
     sys.stdout.flush()
-    # Not to wait for threads of libraries that have nothing left to do.
+    # Does not wait for idle threads of libraries.
     os._exit(status)

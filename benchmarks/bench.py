@@ -1,4 +1,4 @@
-"""One benchmark that runs: its plan, its folder, its peers, and the figures it has found."""
+"""A benchmark while it runs: its plan, its folder, its peers, and its figures."""
 
 import logging
 import time
@@ -21,12 +21,12 @@ class Unavailable(Exception):
 
 
 class WrongResult(Exception):
-    """What was moved, or who shared the CPU, is not what should have been: nothing that was measured counts."""
+    """Wrong data were moved, or the CPU was shared unevenly: no figure of the run counts."""
 
 
 @runtime_checkable
 class Sleeper(Protocol):
-    """A peer whose processes work when nobody asks them to.  It wakes by itself when it is asked."""
+    """A peer whose idle processes use CPU, so they are stopped between its runs.  A request wakes it."""
 
     def sleep(self) -> None: ...
 
@@ -34,9 +34,9 @@ class Sleeper(Protocol):
 
 
 class Bench:
-    """`progress(done, all, what)` is told before every run.  `broken` says what of ours failed.
+    """`progress(done, all, what)` is called before every run.  `broken` lists what failed on our side.
 
-    `alone`: nobody asks for a peer; each is missing.
+    `alone`: no peer is started; each is `Missing`.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Bench:
         self._sleepers: list[Sleeper] = []
 
     def enter(self, part: AbstractContextManager[T]) -> T:
-        """Something that lives until the benchmark ends."""
+        """Enters a context that is left when the benchmark ends, or its `section`."""
         entered = self._stack.enter_context(part)
         if isinstance(entered, Sleeper):
             self._sleepers.append(entered)
@@ -73,7 +73,7 @@ class Bench:
 
     @contextmanager
     def section(self) -> Iterator[None]:
-        """What is entered inside ends with it: nobody idles beside what comes next."""
+        """Contexts entered inside are left at its end, so that idle processes do not disturb the next section."""
         with ExitStack() as parts:
             outer, self._stack = self._stack, parts
             try:
@@ -82,7 +82,7 @@ class Bench:
                 self._stack = outer
 
     def peer(self, name: str, make: Callable[[], T]) -> T | Missing:
-        """A peer, or why it is not there; the benchmark goes on without it."""
+        """A peer, or the reason why it is missing; the benchmark continues without it."""
         self.doing(f"starting {name}")
         try:
             if self._alone:
@@ -103,7 +103,7 @@ class Bench:
     def contest(
         self, contestants: Mapping[str, Contestant | Missing], what: str = "", plan: Plan | None = None
     ) -> Results:
-        """Runs them interleaved, peers asleep beside the others.  A contestant that proves `Unavailable` in the middle
+        """Runs the contestants interleaved; a peer is asleep while others run.  A contestant that raises `Unavailable`
         has no result.
         """
         with self._asleep():
@@ -143,7 +143,7 @@ class Bench:
             if number >= 0:
                 results.add(name, sample)
                 used.setdefault(name, []).append((spent, messages_of(sample)))
-        same_scheduler()  # again: Spark's workers start with the first run
+        same_scheduler()  # a second time: Spark's workers start with the first run
         self._progress(len(order), len(order), what)
         self.cpu += [f"{what} {name}: {cpu.line(runs)}".strip() for name, runs in used.items() if results.has(name)]
         logger.info("%s: %s took %.0f s", self.name, what or "the runs", time.monotonic() - begun)
@@ -160,9 +160,9 @@ class Bench:
         *,
         by_amount: bool = False,
     ) -> None:
-        """A line of the table; if what is measured failed, there is none, and the run ends with status 1.
+        """Adds a line to the table.  If the contestant failed, there is no line, and the exit status is 1.
 
-        `by_amount`: it depends on how much data there is, so that less of it, as other plans have, predicts nothing.
+        `by_amount`: the figure depends on the amount of data, so a plan with less data predicts nothing for the full one.
         """
         if isinstance(series, Missing):
             self.broken.append(f"{name}: {series.why}")
@@ -177,19 +177,19 @@ def brief(sample: Sample) -> str:
 
 
 def messages_of(sample: Sample) -> float | None:
-    """How many a run moved, if it says so."""
+    """The number of messages that a run moved, if its sample has it."""
     if "messages" in sample:
         return sample["messages"]
     return sample["rate"] * sample["seconds"] if "rate" in sample and "seconds" in sample else None
 
 
 def same_scheduler() -> None:
-    """Everybody that runs has to be in the harness's scheduling group."""
+    """Raises `WrongResult` unless all processes that were started are in the harness's scheduling group."""
     if found := scheduling.outsiders():
         raise WrongResult(f"not everybody shares the CPU in the same way: {'; '.join(found)}")
 
 
 def must_be(what: str, found: object, wanted: object) -> None:
-    """Counts and checksums of what was moved."""
+    """Raises `WrongResult` unless the counts and checksums that were found are the expected ones."""
     if found != wanted:
         raise WrongResult(f"{what}: {found}, not {wanted}")

@@ -1,4 +1,4 @@
-"""The bodies everybody moves: a number of 20 digits, then filler; the same for ours and for every peer.
+"""The bodies that RocketSim and all peers move: a number of 20 digits, then filler.
 
 0        20                     size
 | number | xxxxxxxxxxxxxxxxxxxx |
@@ -37,5 +37,5 @@ def checksum(start: int, count: int, size: int, mask: int = 0xFFFFFFFF) -> int:
 
 
 def spark_expression(size: int, name: str) -> str:
-    """The same out of Spark's column `id`."""
+    """A Spark SQL expression that makes the same bodies from the column `id`."""
     return f"cast(concat(lpad(cast(id as string), {DIGITS}, '0'), repeat('x', {size - DIGITS})) as binary) as {name}"

@@ -26,7 +26,7 @@ def run(bench: Bench) -> None:
     with bench.section():
         results = bench.contest(
             {"ours": ours(bench, count), "RocketMQ": bench.peer("RocketMQ", lambda: theirs(bench, count))},
-            plan=bench.plan.again(),  # an empty slave is never warm
+            plan=bench.plan.again(),  # an empty slave starts anew in each run
         )
     bench.report(
         f"catch-up of an empty slave, {count:,} x 1 KiB",
@@ -51,7 +51,7 @@ def ours(bench: Bench, count: int) -> Contestant:
     slave = processes.broker(BROKER, 1, one.name_server, **SIZES)
 
     def catch_up() -> Sample:
-        """From the moment that the master knows its slave to the slave's last acknowledgement."""
+        """Measures from the master's first sight of the slave to the slave's last acknowledgement."""
         slave.launch()
         first: tuple[float, int] | None = None
         deadline = time.monotonic() + LIMIT_S
@@ -76,7 +76,7 @@ def ours(bench: Bench, count: int) -> Contestant:
 
 
 def theirs(bench: Bench, count: int) -> Contestant | Missing:
-    """An empty slave would copy the newest file only; so each round's has the first thousand messages."""
+    """RocketMQ's empty slave copies the newest file only; so the slave of each round has the first 1,000 messages."""
     folder = bench.folder / "rocketmq"
     peer = bench.peer("RocketMQ", lambda: bench.enter(rocketmq.running(folder, pair=True)))
     if isinstance(peer, Missing):
@@ -92,15 +92,15 @@ def theirs(bench: Bench, count: int) -> Contestant | Missing:
     peer.ask("fill", topic="catchup", size=BODY, count=count)
 
     def catch_up() -> Sample:
-        # Holes stay holes: what is written back to the disk meanwhile should be the log, not a copy of nothing.
+        # Sparse files stay sparse: zeros written back to the disk would disturb the measurement.
         subprocess.run(["cp", "-a", "--sparse=always", beginning, store], check=True)
         with peer.awake():
             end = peer.ask("ha", broker=peer.address)["end"]
             slave.start()
             answer = peer.ask("await", broker=peer.address, offset=end)
-            slave.end(signal.SIGKILL)  # nobody needs its store any more
+            slave.end(signal.SIGKILL)  # its store is not needed any more
         shutil.rmtree(store)
-        if answer["bytes"] < end / 2:  # ours copies all of it
+        if answer["bytes"] < end / 2:  # our slave copies all of it
             raise Unavailable(f"RocketMQ's slave was seen to copy {answer['bytes']:,} bytes of {end:,} only")
         return {"rate": answer["bytes"] / answer["seconds"] / 1e6, "bytes": answer["bytes"]}
 
@@ -111,12 +111,12 @@ def theirs(bench: Bench, count: int) -> Contestant | Missing:
 
 
 def lag(bench: Bench) -> None:
-    """At half of what each side reaches here from one process: ours with `send_async`, RocketMQ's with 64 threads."""
+    """Lag at half of the rate that each reaches from one process: ours with `send_async`, RocketMQ's with 64 threads."""
     every: dict[str, Contestant | Missing] = {
         "ours": our_lag(bench),
         "RocketMQ": bench.peer("RocketMQ", lambda: their_lag(bench)),
     }
-    results = bench.contest(every, "lag,", bench.plan.again())  # finding its half load has warmed each up
+    results = bench.contest(every, "lag,", bench.plan.again())  # the search for half of the load has warmed up both
     bench.report(
         f"replication lag at half load, 1 KiB, a look every {LOOK_S * 1000:g} ms: p99",
         "ms",
@@ -160,15 +160,15 @@ def lag_seconds(bench: Bench) -> int:
 
 
 class Lag(Sampler):
-    """Asks the master: since when has the slave not had what the log held then?
+    """Samples the lag in seconds: for how long the slave has lacked what the master's log held.
 
-    A sample that finds it behind counts from the last one whose end it has by now: never too little.
+    The lag counts from the last sample whose log end the slave has now, so it is never too small.
     """
 
     def __init__(self, one: OurCluster) -> None:
         super().__init__(LOOK_S)
         self._one = one
-        self._behind: deque[tuple[float, int]] = deque()  # samples whose end the slave does not have
+        self._behind: deque[tuple[float, int]] = deque()  # (time, log end): samples whose end the slave lacks
         self._covered = time.perf_counter()
         self.lags_ms: list[float] = []
 

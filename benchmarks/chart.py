@@ -1,6 +1,6 @@
-"""One chart for docs/performance.md, out of the rows of `--json`: ours, the peer, the ceiling.  Pure.
+"""The chart of docs/performance.md, from the rows of `--json`: ours, the peer, the ceiling.  Pure.
 
-Everything is shown as how many times the peer it is, on a logarithmic axis, so that half and twice are as far from it.
+Figures are multiples of the peer's on a logarithmic axis, so that half and twice are equally far from the peer.
 """
 
 import math
@@ -14,7 +14,7 @@ Row = Mapping[str, Any]
 
 
 class Line(NamedTuple):
-    """What the chart shows of a figure; `ceiling` is another reference of the same figure or of `ceiling_figure`."""
+    """One line of the chart.  `ceiling` names another reference of the same figure, or of `ceiling_figure`."""
 
     label: str
     figure: str
@@ -58,7 +58,7 @@ BETTER, WORSE, INK, PALE = "#2f7d4f", "#b4552d", "#555", "#bbb"
 
 
 class Bar(NamedTuple):
-    """How many times the peer ours and the ceiling are; more is better."""
+    """Our figure and the ceiling as multiples of the peer's; more is better."""
 
     label: str
     ours: float
@@ -67,7 +67,7 @@ class Bar(NamedTuple):
 
 
 def bars(rows: Sequence[Row]) -> list[Bar]:
-    """What of LINES was measured.  Figures may go on after their name: sizes are in it."""
+    """The bars of those LINES that were measured.  A figure matches by its beginning, because sizes may follow."""
     found = []
     for line in LINES:
         row = _row(rows, line.figure, line.peer)
@@ -87,7 +87,7 @@ def _row(rows: Sequence[Row], figure: str, reference: str) -> Row | None:
 
 
 def svg(rows: Sequence[Row], title: str = "RocketSim beside what you would take instead") -> str:
-    """Raises ValueError when nothing of what it shows was measured."""
+    """Raises ValueError if none of the figures in LINES was measured."""
     drawn = bars(rows)
     if not drawn:
         raise ValueError("none of these figures is one that the chart shows")
@@ -134,6 +134,6 @@ def _bar(bar: Bar, top: float) -> Iterator[str]:
 
 
 def _x(times: float) -> float:
-    """What lies beyond an end of the axis is at that end; its number stands beside it."""
+    """The x coordinate; values beyond an end of the axis are drawn at that end."""
     share = math.log(min(max(times, LEAST), MOST) / LEAST) / math.log(MOST / LEAST)
     return LABEL + share * (WIDTH - LABEL - VALUES)

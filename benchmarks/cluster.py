@@ -1,4 +1,4 @@
-"""RocketSim as the benchmarks run it: name server and broker processes on files as large as the peer's."""
+"""The RocketSim cluster of the benchmarks: name server and broker processes, with log files as large as the peer's."""
 
 import shutil
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ SIZES = {
     "maxHashSlotNum": 5_000_000,
     "maxIndexNum": 20_000_000,
 }
-# A machine that stalls for some seconds should not cost a run; RocketMQ's broker is given the same.
+# A stall of some seconds should not fail a run; RocketMQ's broker is given the same.
 PATIENCE = {"slaveTimeout": 9_000, "syncFlushTimeout": 9_000}
 
 
@@ -66,7 +66,7 @@ class OurCluster:
             return False
 
     def fill(self, topic: str, count: int, size: int, queues: int = 4) -> str:
-        """A topic with the bodies 0 to count."""
+        """Creates a topic and fills it with the bodies 0 to `count`."""
         self.topic(topic, queues)
         must_be(
             f"messages sent to {topic}", self.load.ask("fill", topic=topic, count=count, size=size)["messages"], count
@@ -79,18 +79,18 @@ class OurCluster:
         return sum(found.max_offset - found.min_offset for found in bounds.values())
 
     def stored_at_least(self, topic: str, acknowledged: int) -> None:
-        """No more than retries may explain, and never less than was acknowledged."""
+        """Checks that all acknowledged messages are stored, and no more than retries may add."""
         self._stored[topic] = self._stored.get(topic, 0) + acknowledged
         found = self.count(topic)
         if found < self._stored[topic]:
             raise WrongResult(f"{topic}: {self._stored[topic]} messages acknowledged, {found} stored")
 
     def await_slave(self) -> None:
-        """Until the slave has everything."""
+        """Waits until the slave has the whole log."""
         wait_until(lambda: self.slave_behind() == 0, "the slave to have everything", CATCH_UP_S)
 
     def slave_behind(self) -> int | None:
-        """Bytes; None while there is no slave in sync."""
+        """The slave's lag in bytes; None while no slave is in sync."""
         try:
             (status,) = self.admin.ha_status(broker_addr=self.master.address)
         except RocketSimError:
@@ -98,7 +98,7 @@ class OurCluster:
         return next((slave.diff_bytes for slave in status.slaves if slave.in_sync), None)
 
     def syncs(self) -> int:
-        """fdatasyncs of a counting master so far."""
+        """The number of fdatasyncs of a counting master so far."""
         return int.from_bytes((self.master.folder / "fdatasyncs").read_bytes(), "little")
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ class OurCluster:
                 process.stop()
 
     def verify(self, *, side_by_side: bool) -> None:
-        """The stores, once their brokers have ended; those of a pair in two processes, which pays if they are large."""
+        """Verifies the stores after their brokers have ended; a pair's in two processes, which saves time if they are large."""
         if self.slave is None or not side_by_side:
             for server in filter(None, (self.master, self.slave)):
                 verify_store(server.store)
@@ -132,8 +132,9 @@ def running(
     module: str = "broker_service",
     keys: Mapping[str, object] | None = None,
 ) -> Iterator[OurCluster]:
-    """`keys` are the master's and the slave's, and `module` is what they run.  The stores are verified at the end,
-    unless it ends with an error.
+    """Starts a cluster; `keys` configure master and slave, `module` is the Python module that they run.
+
+    The stores are verified at the end, unless the block raises.
     """
     bench.doing(f"starting {title}")
     folder = bench.folder / title
@@ -161,7 +162,7 @@ def running(
         bench.doing(f"verifying the store of {title}")
         ours.verify(side_by_side=bench.plan is not SMOKE)
     if not bench.keep:
-        shutil.rmtree(folder)  # now, not at the end: the next one needs the room
+        shutil.rmtree(folder)  # now: the next cluster needs the disk space
 
 
 def modes(sync: bool, flush: bool) -> dict[str, object]:

@@ -14,8 +14,8 @@ from benchmarks.driver import Driver, python_driver
 
 BODY = 1024
 A_RECORD = BODY + 130
-RATE = 500  # puts a second: what is measured is how long they wait, not how many there can be
-COLD = 0.5  # of the bytes read, at least, have to come from the disk
+RATE = 500  # puts a second, few enough that only their latency is measured
+COLD = 0.5  # the least share of the bytes read that has to come from the disk
 
 
 def run(bench: Bench) -> None:
@@ -35,7 +35,7 @@ def run(bench: Bench) -> None:
         return answer
 
     def ready() -> None:
-        """For both: what connecting again takes is no put's time."""
+        """Connects again before either measurement, so that no put's time includes it."""
         make_cold(one)
         puts()
         reader.ask("pull_columns", topic="backlog", limit=1000)
@@ -70,7 +70,7 @@ def run(bench: Bench) -> None:
 
 @contextmanager
 def reading(reader: Driver, count: int) -> Iterator[Callable[[], bool]]:
-    """All of the backlog, as fast as it comes, until the end of the block or its own; gives whether it goes on."""
+    """Reads the backlog as fast as possible until it or the block ends; yields a function that says whether it still reads."""
     answers: list[object] = []
 
     def read() -> None:
@@ -89,7 +89,7 @@ def reading(reader: Driver, count: int) -> Iterator[Callable[[], bool]]:
 
 
 def make_cold(one: OurCluster) -> None:
-    """The broker starts anew, because what it has mapped stays in memory, and the kernel forgets the log's pages."""
+    """Restarts the broker, because mapped pages stay in memory, and drops the log's pages from the page cache."""
     one.master.stop()
     for path in (one.master.store / "commitlog").iterdir():
         forget(path)
@@ -100,14 +100,14 @@ def make_cold(one: OurCluster) -> None:
 def forget(path: Path) -> None:
     file = os.open(path, os.O_RDONLY)
     try:
-        os.fdatasync(file)  # what is not written yet cannot be forgotten
+        os.fdatasync(file)  # pages that are not written back cannot be dropped
         os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(file)
 
 
 def read_from_disk(pid: int) -> int:
-    """Bytes that a process has had read from the disk so far; Linux only."""
+    """The bytes that the kernel has read from the disk for a process; Linux only."""
     for line in Path(f"/proc/{pid}/io").read_text().splitlines():
         if line.startswith("read_bytes:"):
             return int(line.split()[1])

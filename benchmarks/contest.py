@@ -1,4 +1,4 @@
-"""Interleaved runs: every contestant once a round, so that what drifts on the machine drifts for all.  Pure."""
+"""Interleaved runs: every contestant runs once a round, so that drift of the machine affects all alike.  Pure."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -10,12 +10,12 @@ T = TypeVar("T")
 Sample = Mapping[str, float]
 Contestant = Callable[[], Sample]
 
-STILL_WARMING = 1.05  # as long as a warm-up is that much faster than the best before it
+STILL_WARMING = 1.05  # warm-ups go on while one is faster than the best before it by this factor
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured.  `quick` judges what `full` would judge alike, `smoke` only shows that it works."""
+    """The amount of data and runs.  `quick` gives a verdict only where `full` would give the same; `smoke` gives none."""
 
     name: str
     rounds: int
@@ -26,7 +26,7 @@ class Plan:
         return {"full": full, "quick": quick, "smoke": smoke}[self.name]
 
     def again(self) -> "Plan":
-        """For contestants that are warm from before, or start anew in each run; in full they warm up all the same."""
+        """The plan for contestants that are warm already, or start anew in each run.  `full` still has a warm-up."""
         return replace(self, warm_up=self.pick(self.warm_up, 0, 0))
 
 
@@ -36,17 +36,17 @@ SMOKE = Plan("smoke", rounds=1, warm_up=0, sizes=(100,))
 
 
 def schedule(names: list[str], plan: Plan) -> Iterator[tuple[int, str]]:
-    """(round, contestant); rounds below 0 warm up.  Every other round goes backwards: nobody always follows the
-    same."""
+    """(round, contestant); rounds below 0 are warm-ups.  Every other round is in reverse order, so that no contestant
+    always follows the same one."""
     for number in range(-plan.warm_up, plan.rounds):
         for name in names if number % 2 == 0 else reversed(names):
             yield number, name
 
 
 def warmed_up(run: Contestant, seconds: float) -> float:
-    """The best rate, once there have been `seconds` of runs and another is hardly faster.
+    """Runs for at least `seconds`, and until a run is hardly faster than the best before it; returns the best rate.
 
-    That alone would not do: a JVM that is being compiled is slower for a second or two, again and again.
+    The least time is needed because a JVM that compiles is slower for a second or two, several times.
     """
     best = spent = 0.0
     while True:
@@ -58,7 +58,7 @@ def warmed_up(run: Contestant, seconds: float) -> float:
 
 
 class Results:
-    """The counted samples of each contestant, and why others have none."""
+    """The counted samples of each contestant, and the reasons why others have none."""
 
     def __init__(self, missing: Mapping[str, Missing]) -> None:
         self._samples: dict[str, list[Sample]] = {}
@@ -68,7 +68,7 @@ class Results:
         self._samples.setdefault(name, []).append(sample)
 
     def fail(self, name: str, why: str) -> None:
-        """A contestant that fails has no result at all, whatever it did before."""
+        """Removes the results of a contestant that failed, earlier ones included."""
         self._samples.pop(name, None)
         self._missing[name] = Missing(why)
 

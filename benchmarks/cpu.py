@@ -1,4 +1,4 @@
-"""Whose CPU a run used: the processes by what they are, so that one sees which of them is the limit."""
+"""The CPU time of a run by kind of process, which shows what limits it."""
 
 import os
 import time
@@ -8,8 +8,8 @@ from typing import NamedTuple
 import psutil
 
 HARNESS, ENDED, OTHER = "harness", "processes that ended in it", "other"
-SHOWN = 0.05  # of a core; less limits nothing
-# The first that a command line holds.
+SHOWN = 0.05  # of a core; kinds that used less are left out
+# The first pattern that a command line contains decides.
 KINDS = (
     ("-s/broker.properties", "slave"),
     ("broker.properties", "master"),
@@ -42,7 +42,7 @@ class Used(NamedTuple):
 
 
 class Meter:
-    """From its making on.  Processes that ended meanwhile count with all that they ever used."""
+    """CPU time since its construction.  Of processes that ended since then all their CPU time counts."""
 
     def __init__(self) -> None:
         self._before = _seconds()
@@ -57,7 +57,7 @@ class Meter:
 
 
 def _seconds() -> dict[int, tuple[str, float]]:
-    """By process id; 0 is those that have ended.  Spark's Python workers come and go: their daemon has reaped them."""
+    """By process id; 0 stands for processes that have ended, such as Spark's Python workers, which their daemon reaps."""
     me = psutil.Process()
     found = {}
     for process in (me, *me.children(recursive=True)):
