@@ -162,7 +162,7 @@ class Bench:
     ) -> None:
         """Adds a line to the table.  If the contestant failed, there is no line, and the exit status is 1.
 
-        `by_amount`: the figure depends on the amount of data, so a plan with less data predicts nothing for the full one.
+        `by_amount`: the figure depends on the amount of data, so a plan with less data predicts nothing.
         """
         if isinstance(series, Missing):
             self.broken.append(f"{name}: {series.why}")

@@ -111,7 +111,7 @@ def theirs(bench: Bench, count: int) -> Contestant | Missing:
 
 
 def lag(bench: Bench) -> None:
-    """Lag at half of the rate that each reaches from one process: ours with `send_async`, RocketMQ's with 64 threads."""
+    """Lag at half of the rate that one process reaches: ours with `send_async`, RocketMQ's with 64 threads."""
     every: dict[str, Contestant | Missing] = {
         "ours": our_lag(bench),
         "RocketMQ": bench.peer("RocketMQ", lambda: their_lag(bench)),

@@ -108,7 +108,7 @@ class OurCluster:
                 process.stop()
 
     def verify(self, *, side_by_side: bool) -> None:
-        """Verifies the stores after their brokers have ended; a pair's in two processes, which saves time if they are large."""
+        """Verifies the stores after the brokers' end; a pair's in two processes, which saves time if they are large."""
         if self.slave is None or not side_by_side:
             for server in filter(None, (self.master, self.slave)):
                 verify_store(server.store)

@@ -70,7 +70,7 @@ def run(bench: Bench) -> None:
 
 @contextmanager
 def reading(reader: Driver, count: int) -> Iterator[Callable[[], bool]]:
-    """Reads the backlog as fast as possible until it or the block ends; yields a function that says whether it still reads."""
+    """Reads the backlog as fast as possible until it or the block ends; yields a function: whether it still reads."""
     answers: list[object] = []
 
     def read() -> None:

@@ -15,7 +15,7 @@ STILL_WARMING = 1.05  # warm-ups go on while one is faster than the best before 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The amount of data and runs.  `quick` gives a verdict only where `full` would give the same; `smoke` gives none."""
+    """The amount of data and runs.  `quick` gives a verdict only where `full` would give the same one."""
 
     name: str
     rounds: int

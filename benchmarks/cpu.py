@@ -57,7 +57,7 @@ class Meter:
 
 
 def _seconds() -> dict[int, tuple[str, float]]:
-    """By process id; 0 stands for processes that have ended, such as Spark's Python workers, which their daemon reaps."""
+    """By process id; 0 stands for processes that have ended: Spark's Python workers end and their daemon reaps them."""
     me = psutil.Process()
     found = {}
     for process in (me, *me.children(recursive=True)):
