@@ -6,5 +6,5 @@
                      ─► clients, settings
     status, names: known to all of them
 
-A call is answered with gRPC's OK and a status inside, whatever becomes of it: the clients want it so.
+Every call, refused ones included, is answered with gRPC's OK and a status in the response: the clients require it.
 """

@@ -1,7 +1,7 @@
-"""Clients: who is there, and the Telemetry streams by which the broker can tell a client something unasked.
+"""Clients: which clients are connected, and their Telemetry streams, on which the broker sends commands to them.
 
-A client is gone when it says goodbye, or some time after the last sign of it: after the end of its last stream, or,
-where it has gone on without one, after its last call.
+A client is gone when it says so (NotifyClientTermination), some time after its last stream has ended, or, if it has
+called without a stream since then, some time after its last call.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 STREAM_GONE_S = 5.0  # from the end of its last stream on; a client that has lost it reconnects within a second
 SILENT_S = 25.0  # from its last call on: clients send a heartbeat every ten seconds
-MAX_COMMANDS = 64  # under way to one client; who reads none of them gets no more
+MAX_COMMANDS = 64  # under way to one client; a client that reads none of them gets no more
 
 
 class ClientStream:
@@ -33,12 +33,12 @@ class ClientStream:
         self._commands: set[asyncio.Task[None]] = set()
 
     async def say(self, command: pb.TelemetryCommand) -> None:
-        """Waits while the client does not read: nobody else may wait for it."""
+        """Waits while the client does not read, so other calls must not wait for it."""
         async with self._writing:
             await self._context.write(command)
 
     def tell(self, command: pb.TelemetryCommand) -> bool:
-        """Without waiting; False if too much is under way to this client already."""
+        """Sends without waiting; False if too many commands are under way to this client."""
         if self.is_closing or len(self._commands) >= MAX_COMMANDS:
             return False
         task = asyncio.create_task(self._say_if_there(command))
@@ -53,7 +53,7 @@ class ClientStream:
             logger.info("client %s did not get a command: %s", self.client_id, error)
 
     def close(self) -> None:
-        """The broker ends it; the client connects anew."""
+        """Ends the stream; the client connects again."""
         self.is_closing = True
         self.drop_commands()
         if self._task is not None:
@@ -66,7 +66,7 @@ class ClientStream:
 
 @dataclass(frozen=True, slots=True)
 class ClientFacts:
-    """What is kept of a client's settings.  `poll_s`: how long it polls; None: its settings do not say."""
+    """What is kept of a client's settings.  `poll_s`: how long it polls; None if its settings do not say."""
 
     client_type: definition_pb2.ClientType
     poll_s: float | None = None
@@ -74,7 +74,7 @@ class ClientFacts:
 
 @dataclass(slots=True)
 class _Client:
-    """`streams`: the oldest first.  `until`: when it counts as gone unless something is heard, if it has no stream."""
+    """`streams`: the oldest first.  `until`: when a client without a stream is gone, unless it calls before."""
 
     streams: dict[ClientStream, None] = field(default_factory=dict)
     until: float = 0.0
@@ -84,8 +84,8 @@ class _Client:
 class Clients:
     """Consumers, and producers with a stream, by client id.
 
-    A stream counts from its start on, not from its settings: a client that comes back does not send them again.
-    `gone` hears of each client once nobody is there by its id any more.  `clock`: seconds that never go back.
+    A stream counts from its start, not from its settings: a client that reconnects does not send them again.
+    `gone` is called once for each client that is gone.  `clock`: seconds, monotonic.
     """
 
     def __init__(self, clock: Callable[[], float], gone: Callable[[str], None]) -> None:
@@ -95,7 +95,7 @@ class Clients:
         self._sweeping: asyncio.TimerHandle | None = None
 
     def heard(self, client_id: str) -> None:
-        """A consumer has called."""
+        """To be called at each call of a consumer."""
         client = self._of(client_id)
         if not client.streams:
             client.until = self._clock() + SILENT_S
@@ -108,24 +108,24 @@ class Clients:
         stream.drop_commands()
         client = self._clients.get(stream.client_id)
         if client is None or stream not in client.streams:
-            return  # it has said goodbye
+            return  # it is terminated
         del client.streams[stream]
         if not client.streams:
             client.until = self._clock() + STREAM_GONE_S
             self._sweep_at(client.until)
 
     def terminated(self, client_id: str) -> None:
-        """It has said goodbye; its streams end by themselves."""
+        """The client has said that it is gone; its streams end by themselves."""
         if self._clients.pop(client_id, None) is not None:
             self._gone(client_id)
 
     def stream_of(self, client_id: str) -> ClientStream | None:
-        """The newest."""
+        """The client's newest stream; None without one."""
         client = self._clients.get(client_id)
         return next(reversed(client.streams)) if client is not None and client.streams else None
 
     def facts_of(self, client_id: str) -> ClientFacts | None:
-        """Nothing before its settings have come."""
+        """None before the client's settings have come."""
         client = self._clients.get(client_id)
         return client.facts if client is not None else None
 
@@ -140,7 +140,7 @@ class Clients:
         return client is not None and (bool(client.streams) or self._clock() < client.until)
 
     def close(self) -> None:
-        """End all streams.  Who was there is not gone by that: it connects to the next master."""
+        """End all streams.  `gone` is not called: the clients connect to the next master."""
         for client in self._clients.values():
             for stream in client.streams:
                 stream.close()
@@ -163,7 +163,7 @@ class Clients:
             self._sweeping = asyncio.get_running_loop().call_later(max(0.0, at - self._clock()), self.sweep)
 
     def sweep(self) -> None:
-        """Forget those that are gone.  Looks at all of them, as often as the first may be."""
+        """Forget the clients that are gone; called again when the next one may be."""
         self._sweeping = None
         now = self._clock()
         silent = [client_id for client_id, client in self._clients.items() if not client.streams]

@@ -1,7 +1,7 @@
-"""A record -> the message as clients receive it.  Pure.
+"""Makes the message that clients receive from a record.  Pure.
 
-Clients want all of it: without a body encoding Python loses the whole batch, without a digest or a born time C# fails.
-MD5 is the one digest that all of them compute alike.
+Clients need all fields: without a body encoding Python's loses the batch, without digest or born time C#'s fails.
+MD5 is the only digest that all clients compute alike.
 """
 
 import hashlib
@@ -65,7 +65,7 @@ def message_of(
 
 
 def _body(stored: Record) -> tuple[bytes, pb.Encoding]:
-    """Clients unpack GZIP only: what our own client has packed otherwise is unpacked for them."""
+    """The body and its encoding.  Clients unpack GZIP only, so bodies of other compressions are unpacked here."""
     if not stored.sys_flag & record.SYS_FLAG_COMPRESSED:
         return stored.body, pb.IDENTITY
     if stored.body.startswith(_GZIP) and not stored.sys_flag & record.SYS_FLAG_COMPRESSION_TYPE:

@@ -1,4 +1,4 @@
-"""What a client may send, as RocketMQ's proxy checks it: what is refused, with which code and text.  Pure."""
+"""The rules for messages that clients send, with the codes and texts of RocketMQ's proxy.  Pure."""
 
 import re
 
@@ -14,9 +14,9 @@ MAX_MESSAGE_GROUP_BYTES = 63
 MAX_MESSAGE_ID_BYTES = 1024
 MAX_DELAY_MS = 24 * 3_600_000
 MAX_RECOVERY_S = 3_600
-_END_OF_TIME_S = 253_402_300_800  # the year 10000, where protobuf's times end
+_END_OF_TIME_S = 253_402_300_800  # the year 10000: the end of protobuf's timestamps
 
-# RocketMQ's MessageConst: not for users to set, and not shown to them as properties of theirs.
+# RocketMQ's MessageConst: users may not set these properties, and clients do not show them as user properties.
 RESERVED_PROPERTIES = frozenset(
     "KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET BUYER_ID "
     "ORIGIN_MESSAGE_ID TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG RECONSUME_TIME MSG_REGION UNIQ_KEY EXTEND_UNIQ_INFO "
@@ -31,7 +31,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def check(message: pb.Message, max_body_size: int, now_ms: int) -> None:
-    """Raises Refused with what is wrong; the topic's name and type are checked elsewhere."""
+    """Raises Refused with the reason; the topic's name and type are checked elsewhere."""
     system = message.system_properties
     if not message.body:
         raise Refused(pb.MESSAGE_BODY_EMPTY, "message body cannot be empty")
@@ -54,7 +54,7 @@ def check(message: pb.Message, max_body_size: int, now_ms: int) -> None:
 
 
 def type_of(message: pb.Message) -> pb.MessageType:
-    """What a message is, by what it carries and in RocketMQ's order; only a transaction has to say so."""
+    """The type that a message has by its fields, in RocketMQ's order; only a transaction states its type itself."""
     system = message.system_properties
     if system.message_type == pb.TRANSACTION:
         return pb.TRANSACTION
@@ -77,7 +77,7 @@ def check_type(message_type: pb.MessageType, of_topic: str) -> None:
 
 
 def is_time(timestamp: Timestamp) -> bool:
-    """A client may send seconds that are none."""
+    """Whether it is a valid time: a client may send numbers out of range."""
     return 0 <= timestamp.seconds < _END_OF_TIME_S and 0 <= timestamp.nanos < 1_000_000_000
 
 
@@ -100,7 +100,7 @@ def _check_id(message_id: str) -> None:
 
 
 def _check_tag(tag: str) -> None:
-    """An empty one is none."""
+    """An empty tag counts as no tag."""
     if not tag:
         return
     _check_text(tag, pb.ILLEGAL_MESSAGE_TAG, "tag")

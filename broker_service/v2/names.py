@@ -15,7 +15,7 @@ SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 
 
 def topic_of(resource: pb.Resource) -> str:
-    """Refused unless it may be a topic of users; %RETRY% and %DLQ% topics may be read like any other."""
+    """The topic's name; raises Refused unless users may have such a topic.  %RETRY% and %DLQ% topics may be read."""
     try:
         check_topic_name(resource.name)
     except RocketSimError as error:
@@ -36,5 +36,5 @@ def group_of(resource: pb.Resource) -> str:
 
 
 def topic_not_found(topic: str) -> Refused:
-    """In the words of the real one, which the clients' own tests look for."""
+    """The refusal in the words of RocketMQ, which the clients' own tests look for."""
     return Refused(pb.TOPIC_NOT_FOUND, f"CODE: 17  DESC: No topic route info in name server for the topic: {topic}")

@@ -1,6 +1,6 @@
 """Port: the port for RocketMQ 5's clients, open only while this broker is a master that takes writes.
 
-Those that are given both addresses of a pair connect to whoever listens, so the other one must not.
+A client that has both addresses of a pair connects to either that listens, so a slave must not listen.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ CLOSE_GRACE_S = 2.0  # for calls under way when this broker stops being the mast
 
 
 class Port:
-    """`opened` hears before the first call, `changed` when `address` has changed."""
+    """`opened` is called before the port takes its first call, `changed` when `address` has changed."""
 
     def __init__(
         self,
@@ -57,11 +57,11 @@ class Port:
         return self._servicer.own_address if self._server is not None else ""
 
     def notify(self) -> None:
-        """Who is master may have changed."""
+        """To be called when the master may have changed."""
         self._notified.set()
 
     async def run(self) -> None:
-        """Until cancelled; `close` comes after that."""
+        """Opens and closes the port until cancelled; to be followed by `close`."""
         while self._port != OFF:
             self._notified.clear()
             failed = False
@@ -83,7 +83,7 @@ class Port:
         return broker.mastership.standing is Standing.WRITABLE and not broker.stopping and broker.failure is None
 
     async def _open(self) -> bool:
-        """False if another process has the port: to be tried again, for it may be the former master on its way out."""
+        """False if another process has the port: it may be the former master, which is still stopping, so try again."""
         config = self._broker.config
         try:
             server, port = self._machine.network.listen(
@@ -95,7 +95,7 @@ class Port:
             self._complained = True
             return False
         self._complained = False
-        self._port = port  # the same when it opens again
+        self._port = port  # kept, so that it opens with the same number again
         add_to_server(self._servicer, server)
         self._servicer.own_address = host_port(config.advertised_host, port)
         self._opened()
@@ -110,7 +110,7 @@ class Port:
         return True
 
     async def close(self, grace_s: float) -> None:
-        """No new calls; those under way have `grace_s` to end."""
+        """Takes no new calls; those under way have `grace_s` to end."""
         server, self._server = self._server, None
         if server is not None:
             stopping = asyncio.ensure_future(server.stop(grace_s))

@@ -1,4 +1,4 @@
-"""Which queue a message goes to.  Pure, but for the turns that it counts."""
+"""The queue that a message goes to.  Pure, except that `Turns` counts."""
 
 import hashlib
 
@@ -7,7 +7,7 @@ _MASK = (1 << 64) - 1
 
 
 class Turns:
-    """Queues of a topic by turns."""
+    """Chooses the queues of a topic in turns."""
 
     def __init__(self) -> None:
         self._next: dict[str, int] = {}
@@ -19,7 +19,7 @@ class Turns:
 
 
 def queue_of_group(message_group: str, queue_nums: int) -> int:
-    """The same for the same group, whichever client asks; with one more queue, few groups move, all of them there.
+    """The same queue for the same group from all clients; a queue more moves few groups, all of them to that queue.
 
     The jump consistent hash of Lamping and Veach, as RocketMQ's proxy has it (over another hash of the name).
     """

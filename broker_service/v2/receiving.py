@@ -1,4 +1,4 @@
-"""Receiving: pop, ack, change and dead letter for RocketMQ 5's clients: what they may ask and what they get."""
+"""Receiving: pop, ack, change of the invisible time and dead letters for RocketMQ 5's clients."""
 
 from collections.abc import Sequence
 
@@ -33,7 +33,7 @@ _INVALID = status(pb.INVALID_RECEIPT_HANDLE, "the receipt handle is expired, set
 
 
 class Receiving:
-    """Whether a client has sent settings matters to no call; what they say is used where the call itself is silent."""
+    """All calls work before a client has sent settings; settings are used for what a call does not say itself."""
 
     def __init__(self, broker: Broker, consumption: ConsumptionCalls, clients: Clients) -> None:
         self._broker = broker
@@ -43,9 +43,9 @@ class Receiving:
     async def pop(
         self, request: service_pb2.ReceiveMessageRequest, client_id: str, left_s: float, answer_s: float
     ) -> tuple[pb.Status, Sequence[Delivery]]:
-        """`left_s`: what is left of the caller's time, of which `answer_s` is for the way back.
+        """`left_s`: the rest of the caller's time, of which `answer_s` is for the way back.
 
-        Of any queue of the topic, whichever the request names: clients rotate over the queues, and expect any message.
+        The messages may be of any queue of the topic, whichever the request names: clients name the queues in turns.
         """
         topic, group = self._names(request.message_queue.topic, request.group)
         self._check_broker_name(request.message_queue.broker.name)
@@ -84,12 +84,12 @@ class Receiving:
         )
 
     def give_back(self, request: service_pb2.ReceiveMessageRequest, deliveries: Sequence[Delivery]) -> None:
-        """The caller went away before it had them all: clients use none of them then."""
+        """For a call that ended before all were sent: clients then use none of them."""
         handles = [delivery.receipt_handle for delivery in deliveries]
         self._consumption.give_back(request.group.name, request.message_queue.topic.name, handles)
 
     async def ack(self, request: service_pb2.AckMessageRequest, timeout_s: float) -> service_pb2.AckMessageResponse:
-        """The outer status is the one that all entries have, or MULTIPLE_RESULTS."""
+        """The response's status is the one that all entries have, or MULTIPLE_RESULTS."""
         topic, group = self._names(request.topic, request.group)
         handles = [entry.receipt_handle for entry in request.entries]
         settled = await self._consumption.ack(group, topic, handles, timeout_s)
@@ -157,7 +157,7 @@ class Receiving:
         return asked_ms
 
     def _poll_s(self, request: service_pb2.ReceiveMessageRequest, client_id: str, left_s: float) -> float:
-        """Go's simple consumer says it in its settings only, and before those by the call's deadline."""
+        """Go's simple consumer has it in its settings only; before these have come, the call's deadline decides."""
         if request.HasField("long_polling_timeout"):
             return milliseconds(request.long_polling_timeout) / 1000
         facts = self._clients.facts_of(client_id)
@@ -170,7 +170,7 @@ def _check_not_too_long(invisible_ms: int) -> None:
 
 
 def _status_of(settled: Settled) -> pb.Status:
-    """OK also without a slave: to have it acknowledged again and again would bring none back."""
+    """OK also if no slave has the change: repeated acks would not bring a slave back."""
     if settled.status is HandleStatus.INVALID_RECEIPT_HANDLE:
         return _INVALID
     if settled.stored in (PutStatus.PUT_OK, PutStatus.SLAVE_NOT_AVAILABLE):

@@ -1,7 +1,7 @@
-"""RecentSends: what was stored in the last minute, by message id.  Pure: times are arguments, in seconds.
+"""RecentSends: the messages stored in the last minute, by message id.  Pure: times are arguments, in seconds.
 
-Clients send a message again under its id when they do not know what became of it, or hear that no slave has it: stored
-once, it is answered a second time.
+A client sends a message again under its id when it got no answer, or when no slave has it.  The message is then
+answered again and not stored again.
 """
 
 from collections import OrderedDict

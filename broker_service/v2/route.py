@@ -1,4 +1,4 @@
-"""What a client is told of a topic: its queues, who has them and where.  Pure."""
+"""What a client is told of a topic: its queues, and the brokers and addresses that have them.  Pure."""
 
 import ipaddress
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ _ACCEPTED: dict[str, list[pb.MessageType]] = {
     "DELAY": [pb.DELAY],
     "TRANSACTION": [pb.TRANSACTION],
     "MIXED": [pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION],
-    # Those that a store of RocketMQ may have; older clients do not know them, and start with no mixed topic that has.
+    # Types of topics in a store of RocketMQ; older clients do not know them and start with no mixed topic of them.
     "LITE": [pb.LITE],
     "PRIORITY": [pb.PRIORITY],
 }
@@ -38,10 +38,10 @@ class Queues:
 def message_queues(
     topic: pb.Resource, queues: Iterable[Queues], own_broker: str, dialled: pb.Endpoints
 ) -> list[pb.MessageQueue]:
-    """Masters only: some clients send to any queue that is listed.
+    """The queues on masters only, because some clients send to any queue that is listed.
 
-    For the asked broker's own queues the client gets the endpoints that it has dialled, port mappings and second
-    addresses included; whom it has not dialled it finds by his own address.
+    The queues of the broker that is asked have the endpoints that the client has dialled, which work through port
+    mappings; queues of other brokers have those brokers' own addresses.
     """
     return [
         pb.MessageQueue(
@@ -59,9 +59,9 @@ def message_queues(
 def assignments(
     topic: pb.Resource, queues: Iterable[Queues], own_broker: str, dialled: pb.Endpoints, *, fifo: bool
 ) -> list[pb.Assignment]:
-    """Each is one loop of receives in a push consumer; every consumer of a group gets all of them.
+    """A push consumer runs one loop of receives for each; every consumer of a group gets all assignments.
 
-    One of any queue for each broker, but one for each queue in a group that consumes in order.
+    There is one for each broker, for any of its queues; in a group that consumes in order, one for each queue.
     """
     return [
         pb.Assignment(
@@ -84,7 +84,7 @@ def accepted_types(message_type: str) -> list[pb.MessageType]:
 
 
 def endpoints_of(address: str) -> pb.Endpoints:
-    """The clients refuse a scheme that is not given."""
+    """Sets the scheme, because clients refuse endpoints without one."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     return pb.Endpoints(scheme=_scheme(host), addresses=[pb.Address(host=host, port=int(port))])
@@ -108,7 +108,7 @@ def _broker(item: Queues, own_broker: str, dialled: pb.Endpoints) -> pb.Broker:
 
 
 def _permissions(item: Queues) -> Iterator[int]:
-    """Of each queue, by its number: the topic's, where it has a queue of that kind with this number."""
+    """The permissions of each queue by its number: the topic's, as far as that number has a read or a write queue."""
     perm = _usable(item.perm)
     for queue_id in range(max(1, item.read_queue_nums, item.write_queue_nums)):
         readable = PERM_READ if queue_id < item.read_queue_nums else 0

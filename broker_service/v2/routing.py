@@ -1,4 +1,4 @@
-"""Routing: the queues of a topic on all brokers: its own from its table, the others' from a name server."""
+"""Routing: the queues of a topic on all brokers: own ones from the topic table, others' from a name server."""
 
 import asyncio
 import logging
@@ -24,9 +24,9 @@ class Routing:
         self._last_good = ""
 
     async def queues_of(self, topic: str, own_address: str) -> list[Queues]:
-        """Of each broker name that has the topic and a master that takes these clients' calls; none: nobody has it.
+        """The queues of each broker name that has the topic and a master that takes these clients' calls.  Empty: none.
 
-        Without a word of a name server its own queues are the answer; PeerLost if it has none of that topic.
+        If no name server answers, own queues are the answer; raises PeerLost if there are none.
         """
         own = self._own(topic, own_address)
         names = self._broker.config.name_servers
@@ -73,7 +73,7 @@ class Routing:
         ]
 
     async def _ask(self, topic: str, names: tuple[str, ...]) -> namesrv_pb2.TopicRouteResponse:
-        """The first name server that answers, the one that did so last before the others."""
+        """The first answer of a name server; the one that answered last is asked first."""
         lost = ""
         for address in sorted(names, key=lambda name: name != self._last_good):
             try:
@@ -98,7 +98,7 @@ class Routing:
                 return namesrv_pb2.TopicRouteResponse()
             raise
         if route is None:
-            raise PeerLost(f"{address} answers with what is no route; is it a name server?")
+            raise PeerLost(f"the answer of {address} is no route; is it a name server?")
         return route
 
     async def close(self) -> None:

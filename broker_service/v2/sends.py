@@ -1,4 +1,4 @@
-"""SendPath: messages of RocketMQ 5's clients into the put path that all messages take."""
+"""SendPath: passes messages of RocketMQ 5's clients to the put path of all messages."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -37,14 +37,14 @@ class SendPath:
         self._asks_index_until = 0.0
 
     def opened(self) -> None:
-        """The port opens: what another master has stored, or this one before its restart, is in the index."""
+        """To be called when the port opens: only the index has messages of another master, or of before a restart."""
         self._recent.clear()
         self._asks_index_until = self._broker.clock() + REMEMBERED_S
 
     async def send(
         self, messages: Sequence[pb.Message], peer: tuple[str, bytes], timeout_s: float
     ) -> service_pb2.SendMessageResponse:
-        """All of one topic, and stored together or refused together; an entry for each."""
+        """Messages of one topic, stored together or refused together; the answer has an entry for each."""
         topic = self._checked(messages)
         again = await self._stored_before(topic.name, messages)
         if again:
@@ -53,7 +53,7 @@ class SendPath:
             put_status = await self._broker.acknowledgements.wait(end_offset, timeout_s)
         else:
             offsets, put_status = await self._put(topic, messages, peer, timeout_s)
-        if put_status is not PutStatus.PUT_OK:  # the clients send it again under the same id
+        if put_status is not PutStatus.PUT_OK:  # clients send the message again under the same id
             failed = status(STORED_BUT[put_status], f"send message failed, sendStatus={put_status.name}")
             entries = [service_pb2.SendResultEntry(status=failed) for _ in messages]
             return service_pb2.SendMessageResponse(status=failed, entries=entries)
@@ -73,7 +73,7 @@ class SendPath:
     async def _put(
         self, topic: TopicConfig, messages: Sequence[pb.Message], peer: tuple[str, bytes], timeout_s: float
     ) -> tuple[list[int], PutStatus]:
-        """The queue offset of each."""
+        """Stores the messages; returns the queue offset of each, and the put's status."""
         broker = self._broker
         queue_ids = self._queues(messages, topic)
         now_ms, store_host_size = broker.now_ms(), len(broker.store_host)
@@ -105,7 +105,7 @@ class SendPath:
         return offsets, put_status
 
     async def _stored_before(self, topic: str, messages: Sequence[pb.Message]) -> list[Stored]:
-        """Where these messages are, if they were stored within the last minute; nothing, if one of them was not."""
+        """Where these messages are if all were stored within the last minute; else empty."""
         self._broker.check_writable()
         ids = [message.system_properties.message_id for message in messages]
         if len(set(ids)) < len(ids):
@@ -118,7 +118,7 @@ class SendPath:
         return [] if None in found else [stored for stored in found if stored is not None]
 
     async def _look_up(self, topic: str, message_id: str) -> None:
-        """In the index, if it is not known yet."""
+        """Looks up a message in the index unless it is known already."""
         broker = self._broker
         if self._recent.get(topic, message_id, broker.clock()) is not None:
             return
@@ -151,15 +151,15 @@ class SendPath:
 
     @staticmethod
     def _not_yet(message: pb.Message, message_type: pb.MessageType, now_ms: int) -> str:
-        """A delivery time that has passed is no delay: such a message is delivered at once."""
+        """The name of a type that is not supported yet; empty for others.  A delivery time in the past is no delay."""
         due = message.system_properties.delivery_timestamp
         if message_type == pb.DELAY and message_rules.in_ms(due) > now_ms:
             return "messages with a delivery time"
         return _NOT_YET.get(message_type, "")
 
     def _queues(self, messages: Sequence[pb.Message], topic: TopicConfig) -> list[int]:
-        """By the message group, whatever the client has chosen: clients of different languages choose differently.
-        Those without one by turns, what is sent together into one queue."""
+        """The queue of each, by its message group: clients of different languages choose different queues for a group.
+        Messages without a group take turns; those of one call go to one queue."""
         queue_nums = topic.write_queue_nums
         groups = [message.system_properties.message_group for message in messages]
         turn = -1 if all(groups) else self._turns.queue_of(topic.name, queue_nums)
@@ -167,7 +167,7 @@ class SendPath:
 
 
 def _offsets(queue_ids: Sequence[int], appended: Appended) -> list[int]:
-    """The queue offset of each record of the frame: those of one queue are consecutive, in the frame's order."""
+    """The queue offset of each record of the frame; offsets of one queue are consecutive, in the frame's order."""
     following = {queue.queue_id: queue.first_queue_offset for queue in appended.queues}
     offsets = []
     for queue_id in queue_ids:

@@ -1,4 +1,4 @@
-"""A message as a client sends it -> its record, with the properties that RocketMQ's proxy gives it.  Pure."""
+"""Makes the record of a message that a client sends, with the properties that RocketMQ's proxy sets.  Pure."""
 
 from rocketmq_v2 import definition_pb2 as pb
 from rocketsim_proto.records import record
@@ -17,7 +17,7 @@ KEY_SEPARATOR = " "
 def record_of(
     message: pb.Message, topic: str, queue_id: int, *, peer: tuple[str, bytes], store_host_size: int, now_ms: int
 ) -> Record:
-    """`peer`: the client's address, as text and as a record keeps it."""
+    """`peer`: the client's address, as text and as the bytes of a record."""
     system = message.system_properties
     address, born_host = peer
     born_timestamp = in_ms(system.born_timestamp) if is_time(system.born_timestamp) else 0

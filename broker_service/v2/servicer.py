@@ -1,4 +1,4 @@
-"""apache.rocketmq.v2 <-> Broker: who calls, what is refused, and what is answered."""
+"""The servicer of apache.rocketmq.v2: turns its calls into calls of the broker, and results into responses."""
 
 import asyncio
 import logging
@@ -31,8 +31,8 @@ from broker_service.v2.status import OK, Context, Refused, answers_with, status_
 logger = logging.getLogger(__name__)
 
 CLIENT_ID = "x-mq-client-id"
-NO_DEADLINE_S = 60.0  # for a caller that set none: longer than any wait of ours
-# What is left of the caller's time for the way back: a wait ends by our answer, never by his deadline.
+NO_DEADLINE_S = 60.0  # for a caller without a deadline: longer than any wait here
+# Kept of the caller's time for the way back, so that a wait ends with an answer before the caller's deadline.
 ANSWER_S = 0.5
 ANSWER_SHARE = 0.1
 
@@ -98,7 +98,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
     # --- clients ----------------------------------------------------------------------------------------------------
 
     async def Telemetry(self, request_iterator: AsyncIterator[pb.TelemetryCommand], context: Context) -> None:
-        """Open as long as the client wants: no rule about idle streams ends it."""
+        """The stream stays open until the client ends it, however long it is idle."""
         try:
             client_id = client_id_of(context)
         except Refused as error:
@@ -117,7 +117,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
             self._clients.ended(stream)
 
     async def _answer_settings(self, stream: ClientStream, settings: definition_pb2.Settings, context: Context) -> None:
-        """The call ends with INVALID_ARGUMENT for settings that cannot be; a topic or group need not exist."""
+        """The call ends with INVALID_ARGUMENT for invalid settings; the topic or group need not exist."""
         try:
             if settings.WhichOneof("pub_sub") is None:
                 raise Refused(definition_pb2.BAD_REQUEST, "settings are neither of a producer nor of a consumer")
@@ -133,7 +133,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
         await stream.say(pb.TelemetryCommand(status=OK, settings=reply))
 
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Context) -> pb.HeartbeatResponse:
-        """OK to everybody, also without a client id: Go's sends such ones, and gives up its stream if they fail."""
+        """OK to all clients, also without a client id: Go's client sends none, and gives up its stream on an error."""
         if (client_id := client_id_in(context)) and request.client_type != definition_pb2.PRODUCER:
             self._clients.heard(client_id)
         return pb.HeartbeatResponse(status=OK)
@@ -168,7 +168,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
     # --- receiving --------------------------------------------------------------------------------------------------
 
     async def ReceiveMessage(self, request: pb.ReceiveMessageRequest, context: Context) -> None:
-        """A status, the messages, and when they left.  Who goes away before he has all gets them again."""
+        """Sends a status, the messages and the delivery time.  All are given back if the client ends the call early."""
         deliveries: Sequence[Delivery] = ()
         all_written = False
         try:
@@ -199,8 +199,8 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
     async def ChangeInvisibleDuration(
         self, request: pb.ChangeInvisibleDurationRequest, context: Context
     ) -> pb.ChangeInvisibleDurationResponse:
-        """The handle stays the same.  It is in the answer whatever becomes of the call: clients take it before they
-        look at the status."""
+        """The handle stays the same.  It is in every answer, refusals included, because clients take it before they
+        check the status."""
         try:
             client_id = client_id_of(context)
             self._clients.heard(client_id)
@@ -213,7 +213,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
     async def ForwardMessageToDeadLetterQueue(
         self, request: pb.ForwardMessageToDeadLetterQueueRequest, context: Context
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
-        """Again for the same delivery: OK, and no second copy."""
+        """A second call for the same delivery is OK and makes no second copy."""
         self._clients.heard(client_id_of(context))
         moved = await self._receiving.forward_to_dlq(request, wait_s(context))
         return pb.ForwardMessageToDeadLetterQueueResponse(status=moved)
@@ -241,7 +241,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
         client_id_of(context)
         group = names.group_of(request.group)
         topic, queue_id = self._queue(request.message_queue)
-        await self._lookup.bounds(topic, [queue_id])  # which refuses a queue that is not there
+        await self._lookup.bounds(topic, [queue_id])  # refuses a queue that does not exist
         (found,) = await self._commits.query(group, [(topic, queue_id)], zero_for_new_group=False)
         if found.offset == NOT_FOUND:
             raise Refused(
@@ -251,12 +251,12 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
 
     @answers_with(pb.QueryOffsetResponse)
     async def QueryOffset(self, request: pb.QueryOffsetRequest, context: Context) -> pb.QueryOffsetResponse:
-        """A queue's first offset, its end, or the first stored at or after a time."""
+        """A queue's first offset, its end, or the offset of the first message stored at or after a time."""
         client_id_of(context)
         topic, queue_id = self._queue(request.message_queue)
         if request.query_offset_policy == definition_pb2.TIMESTAMP:
             if not request.HasField("timestamp"):
-                raise Refused(definition_pb2.BAD_REQUEST, "the policy is TIMESTAMP, and there is none")
+                raise Refused(definition_pb2.BAD_REQUEST, "the policy is TIMESTAMP, and the request has no timestamp")
             (offset,) = await self._lookup.search(topic, [(queue_id, in_ms(request.timestamp))])
         else:
             (bounds,) = await self._lookup.bounds(topic, [queue_id])
@@ -290,7 +290,7 @@ def unsupported(call: str) -> Refused:
 
 
 def wait_s(context: Context) -> float:
-    """How long a put of this call may wait."""
+    """The seconds that a put of this call may wait."""
     left_s = time_left_s(context)
     return left_s - answer_s(left_s)
 

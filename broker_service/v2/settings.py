@@ -1,6 +1,6 @@
-"""The settings that a client gets for its own, on its Telemetry stream.  Pure.
+"""The settings that the broker sends to a client on its Telemetry stream.  Pure.
 
-The clients want all of it: Java fails without a back-off, Python without `metric`, Go and Node wait for ever.
+Clients need all of them: Java's fails without a back-off, Python's without `metric`, Go's and Node's wait forever.
 """
 
 from collections.abc import Iterable

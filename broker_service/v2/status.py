@@ -21,14 +21,14 @@ Response = TypeVar("Response")
 
 
 class Refused(errors.RocketSimError):
-    """Answered with this code of `apache.rocketmq.v2.Code`."""
+    """A refusal with a code of `apache.rocketmq.v2.Code`."""
 
     def __init__(self, code: pb.Code, text: str) -> None:
         super().__init__(text)
         self.status_code = code
 
 
-# The most particular class first: the first that fits counts.
+# Subclasses first: the first that matches counts.
 _CODE_OF: list[tuple[type[errors.RocketSimError], pb.Code]] = [
     (PeerLost, pb.PROXY_TIMEOUT),
     (errors.TopicNotExist, pb.TOPIC_NOT_FOUND),
@@ -42,7 +42,7 @@ _CODE_OF: list[tuple[type[errors.RocketSimError], pb.Code]] = [
 ]
 
 
-# What is stored, and not as safe as the mode promises.
+# For messages that are stored, but less safely than the mode promises.
 STORED_BUT: dict[PutStatus, pb.Code] = {
     PutStatus.FLUSH_DISK_TIMEOUT: pb.MASTER_PERSISTENCE_TIMEOUT,
     PutStatus.FLUSH_SLAVE_TIMEOUT: pb.SLAVE_PERSISTENCE_TIMEOUT,
@@ -51,7 +51,7 @@ STORED_BUT: dict[PutStatus, pb.Code] = {
 
 
 def status(code: pb.Code, text: str = "") -> pb.Status:
-    """The clients show the text to their users: it always has the code's name, by which tests look for it."""
+    """Clients show the text to their users.  It always has the code's name, which users and tests can search for."""
     name = pb.Code.Name(code)
     return pb.Status(code=code, message=name if not text else text if name in text else f"{name}: {text}")
 
@@ -75,7 +75,7 @@ def answers_with(
     [Callable[[Any, Request, Context], Awaitable[Response]]],
     Callable[[Any, Request, Context], Awaitable[Response]],
 ]:
-    """For a unary method of a servicer: what it refuses is a response with only a status."""
+    """Decorates a unary method of a servicer: its refusal becomes a response that has only a status."""
 
     def decorated(
         method: Callable[[Any, Request, Context], Awaitable[Response]],
