@@ -18,6 +18,7 @@ or where no holder that could be reached had it; then the message is excused.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -29,6 +30,7 @@ from rocketsim_proto.records.record import Record
 from rocketsim_proto.reserved import SCHEDULE_TOPIC
 
 from broker_service.replication.epochs import Epoch
+from broker_service.store.key_search import KeySearch
 from tests.simulation.broker import LOG_FILE
 from tests.simulation.offset_promises import OffsetPromises
 from tests.simulation.queue_promises import QueuePromises
@@ -495,8 +497,30 @@ class Promises:
             found = stores.actual_queues(store).values() if broker.disk.unread else []
             return all(_without_expired(store, entries[:1]) for entries in found)
 
+    def index_has_every_key(self, broker: Broker, store: MessageStore, records: Iterable[Record]) -> None:
+        """Whoever asks for a key finds every record that has it."""
+        expected = defaultdict(set)
+        for one in records:
+            for key in {one.properties.get("UNIQ_KEY"), *one.properties.get("KEYS", "").split(" ")} - {None, ""}:
+                expected[one.topic, key].add(one.commit_log_offset)
+        for (topic, key), offsets in expected.items():
+            found, before = [], None
+            while not found or before is not None:
+                times = {"begin_ms": 0, "end_ms": 1 << 50}
+                search = KeySearch(store._index, store._log, topic, key, max_num=1000, before=before, **times)
+                offsets_found, before = search.run()
+                found.append(offsets_found)
+            if missing := offsets.difference(*found):
+                raise PromiseBroken(f"{broker}: key {key!r} of {topic} is not found at {sorted(missing)}")
+
     def compare_queues(self, broker: Broker, expected: Queues, actual: Queues) -> None:
         deleted = self._world.deleted_topics
+        for key, entries in actual.items():
+            if key[0] in deleted and expected.get(key, [])[-len(entries) :] != entries:
+                raise PromiseBroken(
+                    f"{broker}: queue {key} of a deleted topic is not the end of what the log says: {entries} instead "
+                    f"of {expected.get(key, [])}"
+                )
         expected = {key: _comparable(key[0], value) for key, value in expected.items() if key[0] not in deleted}
         actual = {key: _comparable(key[0], value) for key, value in actual.items() if key[0] not in deleted}
         if expected != actual:

@@ -13,6 +13,7 @@ from broker_service.broker.core.visibility import Visibility
 from broker_service.broker.delayed import schedule_service
 from broker_service.broker.leadership import leadership
 from broker_service.broker.leadership.leadership import Leadership
+from broker_service.broker.metadata.config_table import ConfigTable
 from broker_service.broker.metadata.consumer_offsets import ConsumerOffsetTable
 from broker_service.broker.reads.pull import PullPath
 from broker_service.broker.reads.pull_range import RangePath
@@ -26,10 +27,11 @@ from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.epochs import EpochList
 from broker_service.replication.follower import Follower
 from broker_service.replication.handshake import epoch_list
-from broker_service.store import batch, message_store, recovery
+from broker_service.store import batch, index, message_store, recovery
 from broker_service.store.commit_log import CommitLog
 from broker_service.store.flushed_offset import FlushedOffset
 from broker_service.store.index import Index
+from broker_service.store.index_keys import index_keys
 from broker_service.store.message_store import MessageStore
 from broker_service.store.queue_table import QueueTable
 from tests.broker import test_consumer_offsets
@@ -272,6 +274,16 @@ def find_what_is_younger(plant):
     plant(MessageStore, "search_offset_by_time", lambda self, *args: honest(self, *args) + 1)
 
 
+def leave_a_key_out(plant):
+    """The index has all keys of a batch but the first one."""
+    plant(index, "index_keys", lambda records: index_keys(records)[1:])
+
+
+def keep_a_table_of_its_own(plant):
+    """A slave does not take over its master's topics and groups."""
+    plant(ConfigTable, "adopt", lambda *_, **__: set())
+
+
 def full_disks(tmp_path):
     for room in range(12):
         test_full_disk.test_a_store_reads_ticks_and_flushes_on_a_full_disk(room)
@@ -445,6 +457,18 @@ def keeps_every_promise(seed, story):
             ASYNC_MASTER_ASYNC_FLUSH,
             stories.a_producer_sends_to_a_master_that_was_replaced,
             "takes a message in epoch .*, and .* was there",
+        ),
+        (
+            leave_a_key_out,
+            ASYNC_MASTER_ASYNC_FLUSH,
+            stories.a_producer_sends_to_a_master_that_was_replaced,
+            "key .* is not found at",
+        ),
+        (
+            keep_a_table_of_its_own,
+            ASYNC_MASTER_ASYNC_FLUSH,
+            stories.a_clock_is_put_back_behind_a_delayed_message,
+            "do not come into step again: .* has .*, and",
         ),
         (
             show_the_logs_end,

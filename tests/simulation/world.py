@@ -702,6 +702,8 @@ class World:
         for broker in self.brokers:
             for group in GROUPS:
                 self.clients.query(broker, group)
+            if not self.promises.may_have_read_damage(broker) and not broker.disk.unread:
+                self.promises.index_has_every_key(broker, broker.live.store, self.promises.records(broker))
         self.loop.run_for(1.0)
         self._check(full=True)
         self.promises.offsets.everybody_has_all()
@@ -739,12 +741,17 @@ class World:
             return f"delayed messages are not delivered by {masters[0]}: {waiting}"
         for broker in self.brokers:
             node = broker.live
+            if node.store.index_behind:
+                return f"{broker} has {node.store.index_behind} bytes that are not indexed"
             if broker is masters[0]:
                 continue
             if node.store.end_offset != master.store.end_offset or node.epochs.epochs != master.epochs.epochs:
                 return f"{broker} has not the log of {masters[0]}"
             if not node.replication_slave.is_following():
                 return f"{broker} does not follow"
+            for mine, other in ((node.topics, master.topics), (node.groups, master.groups)):
+                if mine.entries != other.entries:
+                    return f"{broker} has {mine.entries}, and {masters[0]} {other.entries}"
             ours, theirs = _offsets(node), _offsets(master)
             # A slave keeps what it has of topics that its master has never heard of.
             both = {key for key in {*ours, *theirs} if key[1] in master.topics.entries}
