@@ -416,9 +416,9 @@ class BrokerNode:
         await self.flusher.close()
         try:
             self.schedule.save()
+            self.offsets.close(self.machine.now_ms())
             if saving := self.consumption.saving():
                 saving()
-            self.offsets.close(self.machine.now_ms())
         except OSError as error:
             logger.error("the journal and the log keep what could not be written: %s", error)
         finally:

@@ -21,7 +21,7 @@ from broker_service import cold_reads
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
 from broker_service.broker.metadata.groups import SubscriptionGroup
-from broker_service.broker.metadata.names import MAX_TOPIC_LENGTH
+from broker_service.broker.metadata.names import MAX_RETRY_TOPIC_LENGTH
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.broker.reads.access import ReadAccess
 from broker_service.broker.reads.subscription import codes_of, tags_of
@@ -247,7 +247,7 @@ class Consumption:
             raise InvalidParameter(
                 f"consumer group {pop.group} consumes in order (consumeMessageOrderly), which pop does not do yet"
             )
-        longest = MAX_TOPIC_LENGTH
+        longest = MAX_RETRY_TOPIC_LENGTH
         if len(retry_topic(pop.group, pop.topic)) > longest:
             raise InvalidParameter(
                 f"group {pop.group} and topic {pop.topic}: the name of their retry topic, "

@@ -33,6 +33,7 @@ from broker_service.node import BrokerNode
 from tests.support.brokers import message, put, running, send_of
 from tests.support.polling import until
 
+LONG = "t" * 128  # one more than a topic may have
 OK, INVALID = HandleStatus.OK, HandleStatus.INVALID_RECEIPT_HANDLE
 INVISIBLE_MS = 30_000
 
@@ -323,6 +324,26 @@ async def test_after_the_last_attempt_a_message_is_a_dead_letter(tmp_path: Path)
         assert one.committed() == one.committed(topic="%RETRY%g_t") - 1 == 1
 
 
+async def test_names_of_a_group_and_a_topic_may_be_as_long_as_possible(tmp_path: Path) -> None:
+    topic, group = "t" * 127, "g" * 120
+    async with consumer(tmp_path) as one:
+        one.node.topics.put(TopicConfig(topic, 1, 1), 0)
+        await put(one.node, topic, b"a", b"b")
+        long = Consumer(one.node, group, topic)
+        a, _ = (await long.pop()).deliveries
+        await long.ack(a)
+        await long.later(INVISIBLE_MS)
+        assert [(body_of(it), it.attempt) for it in (await long.pop()).deliveries] == [(b"b", 2)]
+        (tmp_path / "rocketsim" / "consumption.snapshot").unlink(missing_ok=True)
+    async with consumer(tmp_path) as one:
+        long = Consumer(one.node, group, topic)
+        await long.later(2 * INVISIBLE_MS)
+        (delivery,) = (await long.pop()).deliveries
+        assert (body_of(delivery), delivery.attempt) == (b"b", 3)
+        assert record.decode(delivery.record).topic == f"%RETRY%{group}_{topic}"
+        assert await long.ack(delivery) == [OK]
+
+
 async def test_a_message_can_be_made_a_dead_letter_at_once_and_only_once(tmp_path: Path) -> None:
     async with consumer(tmp_path) as one:
         await put(one.node, "t", b"a", b"b")
@@ -424,11 +445,12 @@ async def test_what_pop_refuses(tmp_path: Path) -> None:
     async with consumer(tmp_path) as one:
         with pytest.raises(TopicNotExist):
             await one.pop(topic="unknown")
+        one.node.topics.put(TopicConfig(LONG, 1, 1), 0)
         one.node.groups.put(SubscriptionGroup("fifo", consume_message_orderly=True), 0)
         with pytest.raises(InvalidParameter, match="in order"):
             await one.pop(group="fifo")
-        with pytest.raises(InvalidParameter, match="longer than 127"):
-            await one.pop(group="g" * 120)
+        with pytest.raises(InvalidParameter, match="longer than 255"):
+            await one.pop(group="g" * 120, topic=LONG)
         with pytest.raises(InvalidParameter, match="client id"):
             await one.pop(client_id="ä" * 128)
         one.node.broker.stopping = True

@@ -7,6 +7,7 @@ from rocketsim_proto.reserved import SYSTEM_PREFIXES, SYSTEM_TOPICS
 from broker_service.errors import InvalidParameter, MessageIllegal, NoPermission, RocketSimError
 
 MAX_TOPIC_LENGTH = 127
+MAX_RETRY_TOPIC_LENGTH = 255  # a group's name and a topic's are in it
 MAX_GROUP_LENGTH = 120
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
@@ -18,7 +19,8 @@ def is_system_topic(topic: str) -> bool:
 
 
 def check_topic_name(topic: str) -> None:
-    _check("topic", topic, MAX_TOPIC_LENGTH, MessageIllegal)
+    longest = MAX_RETRY_TOPIC_LENGTH if topic.startswith("%RETRY%") else MAX_TOPIC_LENGTH
+    _check("topic", topic, longest, MessageIllegal)
 
 
 def check_group_name(group: str) -> None:

@@ -41,6 +41,7 @@ FIXED_SIZE_V4 = 88  # everything before the body, with IPv4 hosts
 MIN_SIZE = FIXED_SIZE_V4 + 1 + 2
 
 MAX_TOPIC_SIZE = 127
+MAX_TOPIC_SIZE_V2 = 255
 MAX_PROPERTIES_SIZE = 32767
 NAME_END = "\x01"
 PROPERTY_END = "\x02"
@@ -113,18 +114,19 @@ def decode_properties(data: bytes | bytearray | memoryview) -> dict[str, str]:
 def encode(record: Record) -> bytes:
     topic = record.topic.encode()
     properties = encode_properties(record.properties)
-    if len(topic) > MAX_TOPIC_SIZE:
-        raise RecordError(0, f"topic of {len(topic)} bytes; {MAX_TOPIC_SIZE} at most")
+    if len(topic) > MAX_TOPIC_SIZE_V2:
+        raise RecordError(0, f"topic of {len(topic)} bytes; {MAX_TOPIC_SIZE_V2} at most")
     if len(properties) > MAX_PROPERTIES_SIZE:
         raise RecordError(0, f"properties of {len(properties)} bytes; {MAX_PROPERTIES_SIZE} at most")
     sys_flag = record.sys_flag & ~(SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6)
     sys_flag |= SYS_FLAG_BORN_HOST_V6 if len(record.born_host) == 20 else 0
     sys_flag |= SYS_FLAG_STORE_HOST_V6 if len(record.store_host) == 20 else 0
     size = HEAD_SIZE + len(record.born_host) + 8 + len(record.store_host) + TAIL.size
-    size += len(record.body) + 1 + len(topic) + 2 + len(properties)
+    is_long = len(topic) > MAX_TOPIC_SIZE
+    size += len(record.body) + 1 + is_long + len(topic) + 2 + len(properties)
     head = HEAD.pack(
         size,
-        MESSAGE_MAGIC,
+        MESSAGE_MAGIC_V2 if is_long else MESSAGE_MAGIC,
         body_crc(record.body),
         record.queue_id,
         record.flag,
@@ -142,7 +144,7 @@ def encode(record: Record) -> bytes:
             record.store_host,
             tail,
             record.body,
-            bytes((len(topic),)),
+            len(topic).to_bytes(1 + is_long, "big"),
             topic,
             len(properties).to_bytes(2, "big"),
             properties,
