@@ -99,6 +99,7 @@ The cluster is up: name server {name_server}, logs and stores in {cluster.folder
   rocketsim admin clusterList -n {name_server}
 
 RocketMQ 5's clients: endpoints 127.0.0.1:{grpc_port} (docs/clients.md).
+
 Paste into pyspark, or a script:
 
 {snippet(name_server, topic)}"""

@@ -10,6 +10,7 @@ from rocketmq_v2 import definition_pb2 as d
 from rocketmq_v2 import service_pb2 as s
 
 from broker_service.broker.metadata.groups import SubscriptionGroup
+from broker_service.model import BrokerRole
 from tests.support.polling import until
 from tests.support.v2 import CLIENT, Client, client_of, message, resource, v2_broker
 
@@ -320,6 +321,17 @@ async def test_a_message_that_nobody_settles_becomes_a_dead_letter(tmp_path: Pat
             assert one.system_properties.delivery_attempt == attempt
             await client.ChangeInvisibleDuration(change_of(one, 0))
         await until(lambda: node.store.queue_end("%DLQ%g", 0) == 1, "the dead letter")
+
+
+async def test_without_its_slave_a_master_still_takes_acks(tmp_path: Path) -> None:
+    """A push consumer would repeat them every second for as long as the slave is away."""
+    keys = {"broker_role": BrokerRole.SYNC_MASTER, "slave_wait_time_ms": 0}
+    async with v2_broker(tmp_path, **keys) as (_, client):
+        assert (await client.send(message())).status.code == d.HA_NOT_AVAILABLE
+        (one,) = await received(client)
+        assert (await client.ChangeInvisibleDuration(change_of(one, 20))).status.code == d.OK
+        assert (await client.AckMessage(ack_of(one))).status.code == d.OK
+        assert await received(client) == []
 
 
 async def test_what_a_caller_did_not_get_comes_again_and_counts_no_attempt(tmp_path: Path) -> None:
