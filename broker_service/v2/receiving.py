@@ -120,7 +120,7 @@ class Receiving:
                 group=group,
                 topic=topic,
                 receipt_handle=request.receipt_handle,
-                invisible_ms=None if by_back_off else asked_ms,  # Node's push consumer knows no other back-off than 0
+                invisible_ms=None if by_back_off else asked_ms,  # as Node's push consumer asks
                 counted=not request.suspend,
                 timeout_s=timeout_s,
             )

@@ -19,9 +19,9 @@ MAX_LITE_TOPIC_SIZE = 64
 
 # Small and growing quickly: a producer that sends again.  Java's takes no other kind.
 _SEND_AGAIN = pb.ExponentialBackoff(initial=Duration(nanos=10_000_000), max=Duration(seconds=1), multiplier=2)
+# Node's knows only the other kind, of which it takes the seconds for milliseconds: with this one it gives messages back
+# with no delay, for which `receiving.py` has the group's back-off.
 _CUSTOMIZED = pb.CustomizedBackoff(next=[Duration(seconds=delay) for delay in BACKOFF_S])
-# Node knows only this kind, and puts a failed message back at once where it gets the other.
-_EXPONENTIAL = pb.ExponentialBackoff(initial=Duration(seconds=5), max=Duration(seconds=7200), multiplier=2)
 
 
 def reply_to(asked: pb.Settings, group: SubscriptionGroup, max_body_size: int) -> pb.Settings:
@@ -41,10 +41,7 @@ def reply_to(asked: pb.Settings, group: SubscriptionGroup, max_body_size: int) -
         reply.publishing.validate_message_type = True
         return reply
     reply.backoff_policy.max_attempts = max_attempts(group.retry_max_times)
-    if asked.user_agent.language == pb.NODE_JS:
-        reply.backoff_policy.exponential_backoff.CopyFrom(_EXPONENTIAL)
-    else:
-        reply.backoff_policy.customized_backoff.CopyFrom(_CUSTOMIZED)
+    reply.backoff_policy.customized_backoff.CopyFrom(_CUSTOMIZED)
     subscription = asked.subscription
     reply.subscription.CopyFrom(
         pb.Subscription(

@@ -74,10 +74,10 @@ def test_a_consumers_settings() -> None:
     assert reply_to(consumer(), SubscriptionGroup(retry_max_times=-1), 1).backoff_policy.max_attempts == 1
 
 
-def test_node_gets_the_only_back_off_that_it_knows() -> None:
+def test_node_gets_the_back_off_of_all_others() -> None:
+    """Of an exponential one it takes the seconds for milliseconds; without one that it knows it says 0."""
     reply = reply_to(consumer(language=d.NODE_JS), SubscriptionGroup(), 1)
-    assert reply.backoff_policy.WhichOneof("strategy") == "exponential_backoff"
-    assert reply.backoff_policy.exponential_backoff.initial == Duration(seconds=5)
+    assert reply.backoff_policy.WhichOneof("strategy") == "customized_backoff"
 
 
 async def test_every_settings_are_answered_and_the_stream_ends_with_the_clients_half(tmp_path: Path) -> None:
