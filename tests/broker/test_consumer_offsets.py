@@ -395,6 +395,19 @@ def test_of_a_generation_of_another_history_nothing_stays_on_a_slave(tmp_path: P
     assert list(slave.to_hand_back()) == [("g", "t", {1: OffsetEntry(1, 5)})]
 
 
+def test_a_promoted_slave_makes_its_own_what_was_raised_in_records_that_it_does_not_have(tmp_path: Path) -> None:
+    """A reset comes to a slave before the records in front of it."""
+    unknown, common, here = LogPoint(4, 7, 900), LogPoint(1, 7, 500), LogPoint(5, 8, 600)
+    history: dict[str, Any] = {"has_passed": lambda point: point.log_offset <= 600, "log_point": lambda: here}
+    slave = offsets_in(tmp_path, **history)
+    slave.merge_from_master([("g", "t", {0: OffsetEntry(1, 5, unknown), 1: OffsetEntry(1, 5, common)})])
+    slave.merge_from_master([("g", "t", {2: OffsetEntry(2, 90, unknown), 3: OffsetEntry(2, -1, unknown)})])
+    slave.clamp(lambda topic, queue: 60, new_generation=True)
+    expected = {0: (2, 5, here), 1: (1, 5, common), 2: (3, 60, here), 3: (3, -1, here)}
+    for table in (slave, offsets_in(tmp_path, **history)):  # also after a SIGKILL
+        assert {queue: (*entry, entry.raised_at) for queue, entry in everything(table)["g", "t"].items()} == expected
+
+
 def test_a_restarted_slave_hands_back_too(tmp_path: Path) -> None:
     offsets_in(tmp_path).commit("g", "t", {0: 5})
     assert list(offsets_in(tmp_path).to_hand_back()) == [("g", "t", {0: (0, 5)})]

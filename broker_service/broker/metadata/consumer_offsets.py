@@ -147,15 +147,18 @@ class ConsumerOffsetTable:
     def clamp(self, end_of: Callable[[str, int], int], *, new_generation: bool) -> list[str]:
         """After the log was cut: nothing may stand beyond the end of its queue.  Returns a line for each that did.
 
-        A slave clamps without a new generation: only a master's word makes an offset go back.
+        A slave clamps without a new generation: only a master's word makes an offset go back.  A master makes its own
+        also what was raised in another history: a reset comes to a slave before the records in front of it, and the
+        slave may be promoted without them.
         """
         lines = []
         for (group, topic), queues in self._table.items():
             beyond = {queue_id: end_of(topic, queue_id) for queue_id, entry in queues.items() if entry.offset > 0}
             beyond = {queue_id: end for queue_id, end in beyond.items() if end < queues[queue_id].offset}
             lines += [f"{group} {topic}:{queue} from {queues[queue].offset} to {end}" for queue, end in beyond.items()]
-            if beyond and new_generation:
-                self.reset(group, topic, beyond)
+            if new_generation:
+                foreign = {queue: entry.offset for queue, entry in queues.items() if not self.may_bring(entry)}
+                self.reset(group, topic, foreign | beyond)
             elif beyond:
                 entries = {queue: queues[queue].at(end) for queue, end in beyond.items()}
                 self._set(group, topic, entries, replaces=True)
