@@ -12,6 +12,7 @@ import grpc
 from grpc.aio import AioRpcError
 from rocketsim_proto import admin_pb2, admin_pb2_grpc, broker_pb2, broker_pb2_grpc, message_pb2
 
+from rocketsim_client.model import MASTER_ID
 from tests.simulation.network import Network
 from tests.simulation.virtual_loop import Process
 from tests.support.brokers import message
@@ -193,6 +194,29 @@ class Clients:
 
         self._spawn(broker, broker_pb2_grpc.BrokerStub, work)
         return f"query offsets at {broker.name}"
+
+    def query_name(self, group: str) -> str:
+        """As rocketsim_client asks: the master, and all slaves while none answers."""
+        promises = self._world.promises.offsets
+        asked = promises.standing_of(group)
+        request = broker_pb2.QueryOffsetsRequest(consumer_group=group)
+
+        async def call() -> None:
+            answers = []
+            for broker in sorted(self._world.brokers, key=lambda broker: not broker.leads):
+                async with self._network.open_channel(broker.address) as channel:
+                    try:
+                        response = await broker_pb2_grpc.BrokerStub(channel).QueryOffsets(request, timeout=3.0)
+                    except AioRpcError as error:
+                        self._count(error.code().name)
+                        continue
+                answers.append((broker, response))
+                if response.broker_id == MASTER_ID:
+                    return  # `answered_query` has seen it
+            promises.answered_by_slaves(asked, answers)
+
+        self._process.spawn(call())
+        return "query offsets of the name"
 
     # --- operators ------------------------------------------------------------------------------------------------
 

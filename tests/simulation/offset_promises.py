@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rocketsim_proto import message_pb2
 from rocketsim_proto.records.record import Record
 
+from rocketsim_client import cluster
+from rocketsim_client.transport.transport import OffsetsAnswer
+
 if TYPE_CHECKING:
     from tests.simulation.broker import Broker
     from tests.simulation.promises import Promises
@@ -204,6 +207,29 @@ class OffsetPromises:
             if not self._is_kept(broker, standing, answer) and (why := self._why(broker, standing)):
                 raise self._broken(f"{broker.name} says {answer} of {standing.key}, at {standing.entry} before: {why}")
 
+    def standing_of(self, group: str) -> list[Standing]:
+        return [standing for standing in self.standing if standing.key[0] == group]
+
+    def answered_by_slaves(self, asked: list[Standing], answers: list[tuple[Broker, Any]]) -> None:
+        """What a client makes of their answers, while no master answers: whoever has what stood before it asked is
+        heard, though another one was asked first."""
+        self.watch()
+        entries = [
+            {(e.topic, e.queue_id): Entry(e.generation, e.offset) for e in response.entries} for _, response in answers
+        ]
+        told = cluster.newest_offsets([_as_client_has_it(response) for _, response in answers])
+        for standing in asked:
+            queue = standing.key[1:]
+            newest = max((found.get(queue, Entry()) for found in entries), default=Entry())
+            for broker, _ in answers:
+                if standing not in self.standing or broker.broker_id not in standing.holders:
+                    continue
+                if not self._is_kept(broker, standing, newest) or told.get(queue, newest.offset) != newest.offset:
+                    self._promises.broken = self._promises.broken or self._broken(
+                        f"who asks all slaves is told {told.get(queue)} of {standing.key}, at {standing.entry} before, "
+                        f"which {broker.name} has"
+                    )
+
     def _is_kept(self, broker: Broker, standing: Standing, found: Entry) -> bool:
         """Whether the answer is high enough, or may be lower."""
         if not _knows(broker, standing.raised_at):
@@ -257,6 +283,11 @@ class OffsetPromises:
                 found = table.get(standing.key, NOTHING)[0]
                 if standing.holders and not self._is_kept(broker, standing, found):
                     raise self._broken(f"{broker} has {found} of {standing.key}, which stood at {standing.entry}")
+
+
+def _as_client_has_it(response: Any) -> OffsetsAnswer:
+    offsets = [(entry.topic, entry.queue_id, entry.offset) for entry in response.entries]
+    return OffsetsAnswer(offsets, response.broker_id, generations=[entry.generation for entry in response.entries])
 
 
 NOTHING = Entry(), (0, 0, 0)

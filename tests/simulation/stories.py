@@ -173,6 +173,24 @@ def a_commit_reaches_no_slave(world: World) -> None:
     world.heal()
 
 
+def a_commit_is_on_one_slave_and_the_other_one_is_asked_first(world: World) -> None:
+    """The other one is cut off from the master, which dies after the commit."""
+    master, behind, ahead = world.brokers
+    follow(world, behind, ahead)
+    send(world, master, 20)
+    commit(world, master, 1)
+    world.pass_time(3.0)
+    cut(world, master.host, behind.host)
+    world.pass_time(25.0)
+    commit(world, master, 2)
+    world.pass_time(3.0)
+    assert world.promises.offsets.committed > len(TOPICS)
+    master.kill()
+    world.clients.query_name("g")
+    world.pass_time(6.0)
+    world.heal()
+
+
 def a_master_of_the_past_starts_twice(world: World) -> None:
     """It starts alone: no name server and no slave tells it that it was replaced."""
     past, successor = pair(world, 3)

@@ -34,6 +34,7 @@ from broker_service.store.index import Index
 from broker_service.store.index_keys import index_keys
 from broker_service.store.message_store import MessageStore
 from broker_service.store.queue_table import QueueTable
+from rocketsim_client import cluster
 from tests.broker import test_consumer_offsets
 from tests.simulation import stories
 from tests.simulation.promises import PromiseBroken
@@ -210,6 +211,12 @@ def answer_before_the_slave_has(plant):
     plant(Broker, "check_answers_for_offsets", lambda self: None)
 
 
+def believe_the_first_slave(plant):
+    """A client takes the first answer of a slave while no master answers."""
+    honest = cluster.newest_offsets
+    plant(cluster, "newest_offsets", lambda answers: honest(answers[:1]))
+
+
 def promise_and_forget(plant):
     """A slave answers a candidate whatever it does, and goes on to acknowledge the old master."""
     plant(Leadership, "follows", property(lambda self: ""))
@@ -355,6 +362,12 @@ def keeps_every_promise(seed, story):
             SYNC_MASTER_WITH_TWO_SLAVES,
             stories.a_commit_reaches_no_slave,
             "is OK, and on no slave",
+        ),
+        (
+            believe_the_first_slave,
+            SYNC_MASTER_WITH_TWO_SLAVES_AND_NO_NAME_SERVER,
+            stories.a_commit_is_on_one_slave_and_the_other_one_is_asked_first,
+            "who asks all slaves is told 1 of",
         ),
         (
             promise_and_forget,

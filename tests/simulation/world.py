@@ -308,7 +308,11 @@ class World:
         return None if broker is None else self.clients.commit(broker, chance)
 
     def query(self, chance: random.Random) -> str | None:
-        return self._at(chance, _is_up, lambda broker: self.clients.query(broker, chance.choice(GROUPS)))
+        def ask(broker: Broker) -> str:
+            group = chance.choice(GROUPS)
+            return self.clients.query_name(group) if chance.random() < 0.5 else self.clients.query(broker, group)
+
+        return self._at(chance, _is_up, ask)
 
     def reset(self, chance: random.Random) -> str | None:
         return self._at(chance, _is_writable, lambda broker: self.clients.reset(broker, chance))
