@@ -91,7 +91,8 @@ class Status:
     def line(self) -> str:
         """One line, as in the log."""
         if self._broker.is_slave:
-            return f"{self._broker} | {self._slave}"
+            promised = self._leadership.promised
+            return f"{self._broker} | {self._slave}" + (f" | has promised {promised}" if promised else "")
         waiting = self._broker.mastership.standing is Standing.WAITING
         return f"{self._broker} | {self._master}" + (f" | waits: {self._broker.waits_for()}" if waiting else "")
 

@@ -309,6 +309,7 @@ async def test_a_promise_to_a_candidate_that_died_holds_until_it_is_back_or_gone
             await until(lambda: any(stream.slave_id == 2 for stream in streams), "it tries")
             assert await put(master, "t", b"only here") != PutStatus.PUT_OK
             assert two.epochs.promised == promise and not two.replication_slave.is_following()
+            assert f"has promised {promise}" in two.status.line()
             if is_back:
                 port = int(promise.address.rpartition(":")[2])
                 async with running(tmp_path / "1", **SLAVE, **follow, listen_port=port):

@@ -108,6 +108,11 @@ class Leadership:
         """The address of the master whose stream this slave has; empty: none."""
         return self._followed if self._broker.is_slave and self._follower.is_following() else ""
 
+    @property
+    def promised(self) -> Promise | None:
+        """To whom this slave has promised to follow no master of a lower epoch, as long as that holds."""
+        return self._epochs.promised
+
     async def settled(self, within_s: float) -> None:
         """Return when this broker is past its start (it takes writes, or never will by itself), or the time is over."""
         try:
