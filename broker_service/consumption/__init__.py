@@ -3,7 +3,7 @@
 `Consumption` (`consumption.py`) is what servicers call; `model.py` has what goes in and comes out:
 
     pop(Pop) -> Popped                            deliveries, each with its receipt handle and deadline
-    ack(group, topic, handles) -> [Settled]       done with these messages
+    ack(group, topic, handles) -> [Settled]       ends these deliveries for good
     change_invisible(ChangeInvisible) -> Changed  a new deadline, also "in 0 ms"; the handle stays the same
     forward_to_dlq(group, topic, handle) -> Settled
     give_back(group, topic, handles)              what could not be sent to the client; counts no attempt

@@ -1,4 +1,4 @@
-"""ConsumptionCalls: what a servicer asks of consumption.  `Consumption` has it; a servicer's tests may have another."""
+"""ConsumptionCalls: the calls that a servicer makes.  `Consumption` implements them; tests may fake them."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -9,7 +9,7 @@ IsConnected = Callable[[str], bool]
 
 
 class ConsumptionCalls(Protocol):
-    """Refusals are RocketSimErrors; `timeout_s` is what is left of the caller's time."""
+    """Refusals are RocketSimErrors; `timeout_s` is the rest of the caller's time."""
 
     is_connected: IsConnected  # by client id; set by the servicer.  Deliveries with `auto_renew` are renewed meanwhile
 
@@ -24,8 +24,8 @@ class ConsumptionCalls(Protocol):
         """Moves the message to `%DLQ%<group>` now.  A second call for the same delivery is OK and moves nothing."""
 
     def give_back(self, group: str, topic: str, handles: Sequence[str]) -> None:
-        """What never reached the client is delivered again at once, and counts no attempt.  Handles that are not valid
-        are passed over."""
+        """Messages that never reached the client are delivered again at once, and count no attempt.  Invalid handles
+        are ignored."""
 
     def client_gone(self, client_id: str) -> None:
-        """Its renewed deliveries are delivered to others at once; others keep their deadlines."""
+        """The client's renewed deliveries are delivered to others at once; its other ones keep their deadlines."""

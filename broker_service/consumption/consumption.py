@@ -1,9 +1,9 @@
-"""Consumption: pop, ack and their relatives on a master; on a slave, the state for the day that it is promoted.
+"""Consumption: pop, ack, changed deadlines and dead letters on a master; on a slave, the state for a promotion.
 
-What changes the state is a transition.  Those of one turn of the event loop are appended as one record at its end,
-and applied from the log, as a slave does.  So the state is never ahead of the log; what a pop of this turn has taken
-already is in `_taken`.  A message that moves (to the retry topic, to the dead letters) settles its delivery by its own
-record; what is pending is appended before it, so that an ack that was accepted comes first.
+A change of the state is a transition.  The transitions of one turn of the event loop are appended as one record at its
+end, and applied from the log, as on a slave.  So the state is never ahead of the log; `_taken` has what pops of this
+turn have taken.  A message that moves (to the retry topic, to the dead letters) settles its delivery by its own
+record; pending transitions are appended before it, so that an accepted ack comes first.
 """
 
 import asyncio
@@ -71,16 +71,16 @@ MAX_UNDER_WAY = 500_000  # deliveries: some 300 bytes each
 MAX_POP_BYTES = 4 << 20
 MAX_INVISIBLE_MS = 12 * 3600 * 1000
 MAX_CLIENT_ID = 255  # bytes
-RETRY_FIRST = 0.2  # of the pops look at the retry topic first, as RocketMQ's do
+RETRY_FIRST = 0.2  # the share of pops that read the retry topic first, as in RocketMQ
 
-_LOOKED_AT = 8_000  # entries of a queue that one look passes over when the filter excludes them
-_BODY = 16 << 10  # of a record of transitions; more of them are several records
+_LOOKED_AT = 8_000  # entries of a queue that one look may skip because the filter excludes them
+_BODY = 16 << 10  # bytes of one record of transitions; more of them are several records
 _DELIVERIES_A_TRANSITION = 10_000
 _EXPIRED_AT_A_TIME = 64
-_LONGEST_SLEEP_S = 1.0  # the clock of the day may jump
+_LONGEST_SLEEP_S = 1.0  # because the wall clock may jump
 _AFTER_TROUBLE_S = 10.0
-_DEFERRED_MS = 10_000  # a message that cannot be moved now
-_RECONNECT_S = 30.0  # in which clients find a new master, and their deliveries are renewed
+_DEFERRED_MS = 10_000  # for a message that cannot be moved now
+_RECONNECT_S = 30.0  # after a start: deliveries are renewed while clients look for the new master
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class _Message:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What a look found in a queue from `start` to `next`; there is more if `is_cut`."""
+    """The messages found in a queue from `start` to `next`; there are more if `is_cut`."""
 
     place: Place
     is_retry: bool
@@ -105,7 +105,7 @@ class _Found:
 
 
 class Consumption:
-    """`is_connected` says whether a client is there, by its id; deliveries with `auto_renew` are renewed meanwhile."""
+    """`is_connected` tells by id whether a client is connected; while it is, its `auto_renew` deliveries are renewed."""
 
     def __init__(self, broker: Broker, access: ReadAccess, chance: random.Random) -> None:
         self.is_connected: Callable[[str], bool] = lambda client_id: False
@@ -115,12 +115,12 @@ class Consumption:
         self._log = StateLog(broker.store, broker.config.store_path_root_dir / "rocketsim" / "consumption.snapshot")
         self._polls = Polls(broker.config.max_long_polls)
         self._pending: list[Transition] = []
-        self._appended: asyncio.Future[int] | None = None  # the log's end behind what is pending
-        self._taken: dict[Place, int] = {}  # next offsets that pending transitions say
-        self._sooner = asyncio.Event()  # a deadline before the one that is waited for
+        self._appended: asyncio.Future[int] | None = None  # the log's end after the pending transitions
+        self._taken: dict[Place, int] = {}  # next offsets according to the pending transitions
+        self._sooner = asyncio.Event()  # set for a deadline before the one that is waited for
         self._wakes_at_ms = 0
         self._grace_until = 0.0
-        self._drops_due = True  # something may have been deleted without the state's knowing
+        self._drops_due = True  # a topic or group may have been deleted that the state still has
         broker.visibility.arrived.append(self._polls.arrived)
         broker.topics.changed.append(self._topic_changed)
         broker.groups.changed.append(self._group_changed)
@@ -140,7 +140,7 @@ class Consumption:
         self._show_offsets()
 
     def catch_up(self) -> None:
-        """The state as of the log's end."""
+        """Brings the state to the log's end."""
         self._log.catch_up()
         self._show_offsets()
 
@@ -157,7 +157,7 @@ class Consumption:
                 offsets.keep(*place, committed)
 
     def _submit(self, *changes: Transition) -> asyncio.Future[int]:
-        """To be appended at the end of this turn; the log's end then, or why it was refused."""
+        """Has the changes appended at the end of this turn; the future has the log's end, or the refusal."""
         loop = asyncio.get_running_loop()
         if self._appended is None:
             self._appended = loop.create_future()
@@ -167,7 +167,7 @@ class Consumption:
         return self._appended
 
     def _flush(self) -> None:
-        """Append what is pending now."""
+        """Append the pending transitions now."""
         changes, self._pending = self._pending, []
         appended, self._appended = self._appended, None
         self._taken.clear()
@@ -195,7 +195,7 @@ class Consumption:
         return end
 
     async def _stored(self, appended: asyncio.Future[int], timeout_s: float) -> PutStatus:
-        """Once it is appended, and as safe as the mode promises."""
+        """Waits until it is appended, and as safe as the mode promises."""
         end = await asyncio.shield(appended)
         return await self._broker.acknowledgements.wait(end, timeout_s)
 
@@ -221,7 +221,7 @@ class Consumption:
                 return Popped(status=status, popped_ms=self._broker.now_ms())
 
     def _look(self, pop: Pop, tags: frozenset[str] | None) -> list[_Found]:
-        """What there is for this pop now, or is passed over by its filter.  Raises where it is refused."""
+        """The messages for this pop now, and those that its filter excludes.  Raises if the pop is refused."""
         broker = self._broker
         broker.check_writable()
         group = self._group(pop)
@@ -256,7 +256,7 @@ class Consumption:
         return group
 
     def _places(self, group: SubscriptionGroup, topic: TopicConfig) -> list[tuple[Place, bool]]:
-        """In which order a pop looks at the queues: from a random one on, the retry topic's last or first."""
+        """The order in which a pop reads the queues: from a random one on; the retry topic is last or first."""
         count = topic.read_queue_nums
         first = self._chance.randrange(count)
         places = [(Place(group.name, topic.name, (first + number) % count), False) for number in range(count)]
@@ -285,7 +285,7 @@ class Consumption:
         return _Found(place, is_retry, start, at, messages, is_cut=at < end)
 
     def _next(self, place: Place, first: int) -> int:
-        """The group's next message: what it has taken, else what it committed as a client, else the first there is."""
+        """The group's next offset: after what it has taken, else its commit as a pull consumer, else the first one."""
         if (taken := self._taken.get(place)) is not None:
             return taken
         if (queue := self.state.queues.get(place)) is not None:
@@ -294,7 +294,7 @@ class Consumption:
         return committed if committed >= 0 else first
 
     def _taking(self, pop: Pop, found: _Found) -> Take:
-        """The transition by which these messages are delivered; counted as taken from now on."""
+        """The transition that delivers these messages; they count as taken from now on."""
         now_ms = self._broker.now_ms()
         invisible_ms = retries.RENEWED_FOR_MS if pop.auto_renew else min(max(pop.invisible_ms, 0), MAX_INVISIBLE_MS)
         self._taken[found.place] = found.next
@@ -314,7 +314,7 @@ class Consumption:
     async def _deliver(self, pop: Pop, found: list[_Found]) -> Popped:
         takes = [self._taking(pop, one) for one in found]
         appended = self._submit(*takes)
-        self._polls.wake(pop.group, pop.topic)  # there may be more
+        self._polls.notify(pop.group, pop.topic)  # there may be more
         try:
             stored = await self._stored(appended, pop.timeout_s)
         except asyncio.CancelledError:
@@ -392,14 +392,14 @@ class Consumption:
         return Settled(HandleStatus.OK, await self._broker.acknowledgements.wait(end, timeout_s))
 
     def give_back(self, group: str, topic: str, handles: Sequence[str]) -> None:
-        """What never reached the client is delivered again at once, and counts no attempt.  Handles that are not valid
-        are passed over."""
+        """Messages that never reached the client are delivered again at once, and count no attempt.  Invalid handles
+        are ignored."""
         for handle in handles:
             if (due := self._under_way(group, topic, handle)) is not None:
                 self._end_now(due.place, [DeliveryId(due.delivery.pop, due.queue_offset)], counted=False)
 
     def client_gone(self, client_id: str) -> None:
-        """Its renewed deliveries are delivered to others at once; others keep their deadlines."""
+        """The client's renewed deliveries are delivered to others at once; its other ones keep their deadlines."""
         by_place: dict[Place, list[DeliveryId]] = {}
         for place, delivery in self.state.renewed_for(client_id):
             by_place.setdefault(place, []).append(delivery)
@@ -452,7 +452,7 @@ class Consumption:
                 pass
 
     async def _expire(self) -> float:
-        """Deal with all deliveries whose deadline has come; for how many seconds there is nothing more to do."""
+        """Handle all deliveries whose deadline has come; returns the seconds until the next one."""
         while True:
             self._flush()
             self._broker.check_writable()
@@ -503,7 +503,7 @@ class Consumption:
             )
 
     async def _message(self, due: Due) -> Record | None:
-        """The message that was delivered; None if it has expired since."""
+        """The message that was delivered; None if it has expired."""
         return await cold_reads.read(self._broker.store, partial(self._read, due))
 
     def _read(self, due: Due) -> Record | None:
@@ -517,7 +517,7 @@ class Consumption:
         return record.decode(b"".join(found.records)) if found.records else None
 
     def _move(self, copy: Record) -> int:
-        """Append a copy, which settles the delivery it comes from; the log's end then."""
+        """Append a copy, which settles its delivery; returns the log's end after it."""
         broker = self._broker
         if reason := broker.store.why_not_writable():
             raise ServiceNotAvailable(reason)
@@ -536,12 +536,12 @@ class Consumption:
             self._try(lambda: self._drop(Drop(group=name)))
 
     def _reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """The group goes on there.  Raises, before anything has changed, where the log takes no writes."""
+        """Moves the group to these offsets.  Raises, before anything has changed, if the log takes no writes."""
         places = [Place(group, topic, queue_id) for queue_id in offsets]
         self._drop(*(Reset(place, offsets[place.queue_id]) for place in places if place in self.state.queues))
 
     def _drop_deleted(self) -> None:
-        """What was deleted, and a crash or a full disk came before the state was told."""
+        """Drops topics and groups whose deletion a crash or a full disk kept from the state."""
         topics, groups = self._broker.topics, self._broker.groups
         for topic in {place.topic for place in self.state.queues if place.topic not in topics.entries}:
             if topic in topics.tombstones:
@@ -552,7 +552,7 @@ class Consumption:
         self._drops_due = False
 
     def _drop_topic(self, name: str) -> None:
-        """With the retry topics of its groups: a new topic of that name has nothing to do with their messages."""
+        """Drops the retry topics of its groups, too: a new topic of that name must not get their messages."""
         broker = self._broker
         groups = {place.group for place in self.state.queues if place.topic == name}
         if groups:
@@ -572,17 +572,17 @@ class Consumption:
             self._append(Record(STATE_TOPIC, body))
 
     def _try(self, change: Callable[[], None]) -> None:
-        """The deletion itself stands; `_drop_deleted` tries again."""
+        """A failure does not undo the deletion; `_drop_deleted` tries again."""
         try:
             change()
         except (RocketSimError, OSError) as error:
-            logger.warning("what consumers had of it under way is forgotten later: %s", error)
+            logger.warning("deliveries of a deleted topic or group are kept, dropping them is tried again: %s", error)
             self._drops_due = True
 
     # --- stopping ---------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Polls end; nothing is held any more."""
+        """Ends all polls; later ones are not held."""
         self._polls.close()
 
     def __str__(self) -> str:
@@ -590,11 +590,11 @@ class Consumption:
 
 
 class _NotReadable(RocketSimError):
-    """A message that is there, but cannot be read now."""
+    """A message that exists, but cannot be read now."""
 
 
 def _messages(read: GetMessageResult, is_retry: bool, tags: frozenset[str] | None) -> list[_Message]:
-    """Those with exactly these tags: different tags may have one hash."""
+    """The messages with exactly these tags: different tags may have the same hash."""
     found, at = [], 0
     for size in np.frombuffer(read.sizes, "<u4").tolist():
         data = read.records[at : at + size]
@@ -610,7 +610,7 @@ def _messages(read: GetMessageResult, is_retry: bool, tags: frozenset[str] | Non
 
 
 def _bodies(changes: Sequence[Transition]) -> list[bytes]:
-    """At least one, each small enough for any log file."""
+    """The bodies of at least one record, each small enough for any log file."""
     bodies: list[bytes] = []
     some: list[Transition] = []
     size = 0

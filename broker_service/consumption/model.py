@@ -13,7 +13,7 @@ class Pop:
     """A consumer's request for messages of any queue of a topic.
 
     `auto_renew`: the broker extends the deadlines while the client is connected; `invisible_ms` is ignored then.
-    `poll_s`: how long to wait for a first message.  `timeout_s`: what disk and slave may take after that.
+    `poll_s`: how long to wait for a first message.  `timeout_s`: how long disk and slave may take after that.
     """
 
     group: str
@@ -31,7 +31,7 @@ class Pop:
 class PopStatus(Enum):
     FOUND = auto()
     NO_MESSAGE = auto()  # there is nothing to deliver
-    NO_MATCH = auto()  # there was something, and the filter excluded it
+    NO_MATCH = auto()  # the filter excluded all messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +53,8 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Popped:
-    """`stored` is a put's status: with another than PUT_OK the messages are delivered all the same, but may come twice
-    if this broker is lost."""
+    """`stored` is a put's status: with another than PUT_OK the messages are delivered as well, but may come twice if
+    this broker is lost."""
 
     status: PopStatus
     deliveries: tuple[Delivery, ...] = ()
@@ -69,7 +69,7 @@ class HandleStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """`stored` as a put's: an OK with PUT_OK is final in the broker's mode; with another status, ack again."""
+    """`stored` is a put's status: OK with PUT_OK is final in the broker's mode; with another one, ack again."""
 
     status: HandleStatus
     stored: PutStatus = PutStatus.PUT_OK
@@ -77,8 +77,8 @@ class Settled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeInvisible:
-    """`invisible_ms` counts from now; None: what the group's back-off says for this attempt.  0: to be delivered again
-    at once.  `counted`: whether the next delivery counts as another attempt."""
+    """`invisible_ms` counts from now; None: the group's back-off for this attempt; 0: deliver again at once.
+    `counted`: whether the next delivery counts as another attempt."""
 
     group: str
     topic: str
@@ -90,7 +90,7 @@ class ChangeInvisible:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """`receipt_handle` is the one that came in, whatever the status."""
+    """`receipt_handle` is that of the request, with every status."""
 
     status: HandleStatus
     receipt_handle: str

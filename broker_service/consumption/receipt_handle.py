@@ -1,7 +1,7 @@
-"""Receipt handles: opaque to clients, and they name one delivery.  Pure.
+"""Receipt handles: each names one delivery, and is opaque to clients.  Pure.
 
-A handle is true only of a delivery that is under way with this very random number: one that is forged, cut off, or of
-another group, topic or broker finds none.
+A handle is valid only for a delivery that is under way and has the same random number, so a handle that is forged, cut
+off, or of another group, topic or broker is invalid.
 """
 
 import base64
@@ -26,7 +26,7 @@ def encode(handle: ReceiptHandle) -> str:
 
 
 def decode(text: str) -> ReceiptHandle | None:
-    """None for what is no handle of ours."""
+    """None for text that is no handle."""
     try:
         data = base64.b64decode(text.encode("ascii"), altchars=b"-_", validate=True)
     except ValueError:

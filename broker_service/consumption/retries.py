@@ -1,7 +1,7 @@
-"""What becomes of a delivery that was not acknowledged in time: renewed, delivered again, or a dead letter.  Pure.
+"""Decides whether a delivery that was not acknowledged in time is renewed, retried, or a dead letter.  Pure.
 
-Names, attempts and back-off are RocketMQ 5's.  A copy says which delivery it settles in a property: the copy and the
-settlement are one record.
+Names, attempts and back-off are RocketMQ 5's.  A property of the copy names the delivery that it settles, so the copy
+and the settlement are one record.
 """
 
 from enum import Enum, auto
@@ -14,12 +14,12 @@ from broker_service.consumption.transitions import DeliveryId, Move, Place
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 
-RENEWED_FOR_MS = 60_000  # an invisible time that the broker renews
+RENEWED_FOR_MS = 60_000  # the invisible time of deliveries that the broker renews
 MAX_RENEWED_MS = 3 * 3600 * 1000  # from the pop on
-# Of the attempt that failed; the last one for all further ones.
+# By the number of the attempt that failed, from 1; the last entry is also for all later attempts.
 BACKOFF_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 
-PROPERTY_SOURCE = "__SOURCE"  # of a moved message: the delivery it settles
+PROPERTY_SOURCE = "__SOURCE"  # of a copy: the delivery that it settles
 PROPERTY_FIRST_POP_TIME = "1ST_POP_TIME"
 PROPERTY_ORIGIN_GROUP = "ORIGIN_GROUP"
 PROPERTY_RETRY_TOPIC = "RETRY_TOPIC"
@@ -42,7 +42,7 @@ def dlq_topic(group: str) -> str:
 
 
 def original_topic(place: Place) -> str:
-    """The topic that the group subscribes to, of a place in it or in its retry topic."""
+    """The topic that the group subscribes to, for a place in it or in its retry topic."""
     return place.topic.removeprefix(retry_topic(place.group, ""))
 
 
@@ -56,7 +56,7 @@ def backoff_ms(attempt: int) -> int:
 
 
 def fate(delivery: UnderWay, now_ms: int, retry_max_times: int, *, is_connected: bool) -> Fate:
-    """Of a delivery whose deadline has come."""
+    """The fate of a delivery whose deadline has come."""
     if is_connected and now_ms < delivery.renewed_until_ms:
         return Fate.RENEW
     if delivery.counted and delivery.attempt >= max_attempts(retry_max_times):
@@ -65,7 +65,7 @@ def fate(delivery: UnderWay, now_ms: int, retry_max_times: int, *, is_connected:
 
 
 def retry_copy(message: Record, due: Due) -> Record:
-    """The message as it is delivered next, from the retry topic."""
+    """The copy for the retry topic, from which the message is delivered next."""
     place, _, delivery = due
     topic = retry_topic(place.group, original_topic(place))
     copy = _copy(message, due, topic, delivery.attempt if delivery.counted else delivery.attempt - 1)
@@ -75,7 +75,7 @@ def retry_copy(message: Record, due: Due) -> Record:
 
 
 def dead_letter(message: Record, due: Due) -> Record:
-    """The message as it lies in the group's dead letter topic, for nobody unless it is read there."""
+    """The copy for the group's dead letter topic, from which nothing is delivered by itself."""
     copy = _copy(message, due, dlq_topic(due.place.group), due.delivery.attempt)
     copy.properties[PROPERTY_RETRY_TOPIC] = due.place.topic
     copy.properties[PROPERTY_DLQ_ORIGIN_TOPIC] = original_topic(due.place)
@@ -99,7 +99,7 @@ def _copy(message: Record, due: Due, topic: str, reconsume_times: int) -> Record
 
 
 def move_of(message: Record) -> Move | None:
-    """Which delivery this record of a retry or dead letter topic settles; None: it is no copy of ours."""
+    """The move by which a record of a retry or dead letter topic settles a delivery; None if it is no such copy."""
     parts = message.properties.get(PROPERTY_SOURCE, "").split(" ")
     if len(parts) != 5:
         return None

@@ -1,9 +1,9 @@
-"""Snapshot: the state of consumption as of a log offset, so that a start reads only the log behind it.
+"""Snapshot: the state of consumption at a log offset, so that a start reads only the log after it.
 
     | magic 8 | version 4 | log offset 8 | tail size 4 | tail CRC-32 4 | body CRC-32 4 | body: transitions |
 
-The body is transitions that make the state again (`transitions.py`).  A snapshot is true of the log whose bytes before
-that offset have this CRC: of any other log, or a damaged one, it is void, and the start reads the whole log.  Pure.
+The body is transitions that make the state again (`transitions.py`).  A snapshot is valid for a log whose bytes before
+that offset have this CRC.  Without a valid one the start reads the whole log.  Pure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,14 +18,14 @@ from broker_service.consumption import transitions
 from broker_service.consumption.state import UnderWay
 from broker_service.consumption.transitions import Deadline, DeliveryId, Place, Remember, Take, Transition
 
-TAIL_BYTES = 64 << 10  # of the log before the snapshot's offset, by which it is recognised
+TAIL_BYTES = 64 << 10  # of the log before the snapshot's offset, by which the log is recognised
 
 _MAGIC = b"RSIMCONS"
 _VERSION = 1
 _A_TRANSITION = 10_000
 _HEAD = Struct(">8sIQIII")
 
-Queues = Iterable[tuple[Place, int, Mapping[int, UnderWay]]]  # place, next, what is under way by queue offset
+Queues = Iterable[tuple[Place, int, Mapping[int, UnderWay]]]  # place, next, deliveries under way by queue offset
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""State: what each group has taken, settled and has under way.  Pure: a function of the transitions in log order.
+"""State: the messages that each group has taken, settled and under way.  Pure: it follows from the transitions.
 
-Of a queue, everything from `committed` to `next` is either under way or settled, so only what is under way is kept:
+Each message of a queue from `committed` to `next` is either under way or settled, so only those under way are kept:
 
-    committed = the lowest under way, or next        next = the first that was not taken yet
+    committed = the lowest under way, or next        next = the first not taken yet
         |  under way  . settled .  under way  . . . |
 """
 
@@ -51,7 +51,7 @@ class Due(NamedTuple):
 class QueueState:
     next: int
     under_way: dict[int, UnderWay] = field(default_factory=dict)  # by queue offset
-    _taken: deque[int] = field(default_factory=deque)  # offsets in order; those that are settled go lazily
+    _taken: deque[int] = field(default_factory=deque)  # offsets in order; settled ones are removed later
 
     @property
     def committed(self) -> int:
@@ -65,14 +65,14 @@ class QueueState:
 
 
 class State:
-    """`apply` is total: what does not fit, such as a settlement of what is settled, changes nothing."""
+    """`apply` never fails: a transition that does not fit, such as a second settlement, changes nothing."""
 
     def __init__(self) -> None:
         self.queues: dict[Place, QueueState] = {}
         self.under_way_count = 0
         self._recent: OrderedDict[DeliveryId, bool] = OrderedDict()  # settled -> whether it became a dead letter
         self._renewed: dict[str, dict[tuple[Place, int], None]] = {}  # client id -> deliveries renewed for it
-        self._deadlines: list[tuple[int, Place, int, int]] = []  # a heap; what does not hold any more goes lazily
+        self._deadlines: list[tuple[int, Place, int, int]] = []  # a heap; outdated entries are removed later
         self._changed: set[Place] = set()
 
     # --- asking -----------------------------------------------------------------------------------------------------
@@ -83,11 +83,11 @@ class State:
         return found if found is not None and found.pop == delivery.pop else None
 
     def was_settled(self, delivery: DeliveryId) -> bool:
-        """By an ack, not long ago."""
+        """Whether an ack settled it, as far as it is remembered."""
         return self._recent.get(delivery) is False
 
     def is_dead_letter(self, delivery: DeliveryId) -> bool:
-        """It was moved to the dead letters, not long ago."""
+        """Whether it was moved to the dead letters, as far as it is remembered."""
         return self._recent.get(delivery) is True
 
     def recent(self) -> list[tuple[DeliveryId, bool]]:
@@ -123,7 +123,7 @@ class State:
         return found
 
     def take_changed(self) -> Iterator[tuple[Place, int | None]]:
-        """The places that changed since the last call, each with its committed offset; None: it was forgotten."""
+        """The places that changed since the last call, each with its committed offset; None if it was dropped."""
         changed, self._changed = self._changed, set()
         for place in changed:
             queue = self.queues.get(place)
@@ -218,7 +218,7 @@ class State:
             self._renewed.setdefault(delivery.client_id, {})[place, offset] = None
 
     def _unwatch(self, place: Place, offset: int, delivery: UnderWay) -> None:
-        """Its deadline stays in the heap, and goes when it comes up."""
+        """Its deadline stays in the heap until it is the first."""
         renewed = self._renewed.get(delivery.client_id)
         if renewed is not None and renewed.pop((place, offset), True) is None and not renewed:
             del self._renewed[delivery.client_id]

@@ -1,6 +1,6 @@
-"""StateLog: the state of consumption as this broker's log has it, on a master, on a slave, and after a start.
+"""StateLog: keeps the state of consumption up to date with this broker's log: on a master, a slave, at a start.
 
-A start, and a cut of the log, take a snapshot if one is true of this log, and read what lies behind it.
+After a start or a cut of the log the state comes from a valid snapshot, if there is one, and the log after it.
 
 Three kinds of records tell it, in log order: those of the state topic, and the copies in retry and dead letter topics,
 which settle the deliveries they come from.
@@ -29,11 +29,11 @@ logger = logging.getLogger(__name__)
 
 _READ_BYTES = 256 << 10  # of each queue at a time
 
-Told = tuple[int, list[Transition | Move]]  # by the record at this log offset
+Told = tuple[int, list[Transition | Move]]  # the log offset of a record, and its transitions
 
 
 class StateLog:
-    """Whatever the store dispatches is noted, and applied by the next `catch_up`."""
+    """Records that the store dispatches are noted, and applied by the next `catch_up`."""
 
     def __init__(self, store: MessageStore, snapshot_path: Path) -> None:
         self.state = State()
@@ -44,10 +44,9 @@ class StateLog:
         store.dispatched.append(self._dispatched)
 
     def reload(self) -> None:
-        """The state from a snapshot or from nothing, and all that the log says behind: after a start, and after the log
-        was cut.
+        """Reads the state from a snapshot, if any, and the log after it: at a start, and after the log was cut.
 
-        What neither has is not known: deliveries of before the retention time.
+        Deliveries that neither has, because the log has expired, are not known.
         """
         self.state, self._unapplied = State(), []
         snapshot = self._snapshot()
@@ -62,8 +61,8 @@ class StateLog:
                 self.state.apply(transition)
 
     def saving(self) -> Callable[[], None] | None:
-        """The writing of a snapshot, to be run on any thread; None if nothing has happened since the last one.  Nothing
-        depends on how often this is called."""
+        """A function that writes a snapshot, for any thread; None if nothing has changed since the last one.  The
+        state does not depend on how often this is called."""
         self.catch_up()
         if self._is_saved:
             return None
@@ -83,21 +82,21 @@ class StateLog:
         return save
 
     def _snapshot(self) -> Snapshot | None:
-        """The snapshot, if it is true of this log."""
+        """The snapshot if it is valid for this log."""
         try:
             snapshot = snapshots.decode(self._store.disk.read_synced(self._path))
             if self._store.tail_crc_at(snapshot.log_offset, snapshots.TAIL_BYTES) == snapshot.tail:
                 return snapshot
-            why = f"the log before {snapshot.log_offset} is another one"
+            why = f"the log before offset {snapshot.log_offset} is not the one of the snapshot"
         except FileNotFoundError:
             return None
         except (ValueError, NotFound, StoreTooNew) as error:
             why = str(error)
-        logger.warning("%s is not used, the whole log tells the state of consumption: %s", self._path, why)
+        logger.warning("%s is not used, the state of consumption is read from the whole log: %s", self._path, why)
         return None
 
     def catch_up(self) -> None:
-        """Apply what was appended since the last call.  A record that cannot be applied raises, now and again."""
+        """Apply the records appended since the last call.  One that cannot be applied raises, also in later calls."""
         if not self._unapplied:
             return
         self._is_saved = False

@@ -1,6 +1,6 @@
-"""What changes the state of consumption, and its bytes in the log.  Pure.
+"""Transitions, which change the state of consumption, and their bytes in the log.  Pure.
 
-The body of a record of the topic `rmq_sys_rocketsim_state` is the transitions of one turn of the event loop:
+The body of a record of the topic `rmq_sys_rocketsim_state` has the transitions of one turn of the event loop:
 
     | version 1 = 1 | kind 1 | fields … | kind 1 | fields … | …
 
@@ -60,8 +60,8 @@ class DeliveryId(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Take:
-    """The group's next messages of a queue are delivered: `offsets`, each with its attempt.  What else lies between
-    `start` and `next` is passed over.  `renewed_until_ms` is 0 for deliveries that are not renewed."""
+    """The group's next messages of a queue are delivered: `offsets`, each with its attempt.  Other messages from
+    `start` to `next` are skipped.  `renewed_until_ms` is 0 for deliveries that are not renewed."""
 
     place: Place
     pop: int
@@ -77,7 +77,7 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Done with these deliveries."""
+    """These deliveries end for good."""
 
     place: Place
     deliveries: tuple[DeliveryId, ...]
@@ -85,7 +85,7 @@ class Settle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadline:
-    """These deliveries end then.  `renewed`: they are still renewed; a client's own word ends that."""
+    """Sets the deadline of these deliveries.  `renewed`: they are still renewed; a client's own change ends that."""
 
     place: Place
     deliveries: tuple[DeliveryId, ...]
@@ -96,7 +96,7 @@ class Deadline:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """The group goes on at that offset; what it had under way there is forgotten."""
+    """The group continues at this offset; its deliveries under way in this queue are dropped."""
 
     place: Place
     queue_offset: int
@@ -104,7 +104,7 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """All of a group, of a topic, or of both together is forgotten; "" stands for all."""
+    """Drops the state of a group, of a topic, or of a group in a topic; "" stands for all."""
 
     group: str = ""
     topic: str = ""
@@ -158,7 +158,7 @@ def encoded(transition: Transition) -> bytes:
 
 
 def decode(body: bytes) -> list[Transition]:
-    """StoreTooNew for what a newer version has written; ValueError for bytes that nobody has written."""
+    """Raises StoreTooNew for bytes of a newer version, ValueError for damaged bytes."""
     if not body or body[0] != VERSION:
         raise StoreTooNew(f"transitions of version {body[0] if body else 'none'}; this version knows {VERSION}")
     reader = _Reader(body)

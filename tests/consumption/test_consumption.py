@@ -200,7 +200,7 @@ async def test_expressions_that_make_no_sense_are_refused(tmp_path: Path) -> Non
 # --- waiting ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_poll_is_woken_by_an_arrival_and_one_message_wakes_one_poll(tmp_path: Path) -> None:
+async def test_a_poll_is_notified_of_an_arrival_and_one_message_notifies_one_poll(tmp_path: Path) -> None:
     async with consumer(tmp_path) as one:
         polls = [asyncio.create_task(one.bodies(poll_s=60)) for _ in range(3)]
         other = asyncio.create_task(Consumer(one.node, group="h").bodies(poll_s=60))
@@ -213,7 +213,7 @@ async def test_a_poll_is_woken_by_an_arrival_and_one_message_wakes_one_poll(tmp_
         assert sorted(len(bodies) for bodies in await asyncio.gather(*polls)) == [1, 1, 32]
 
 
-async def test_a_poll_is_woken_by_a_retry(tmp_path: Path) -> None:
+async def test_a_poll_is_notified_of_a_retry(tmp_path: Path) -> None:
     async with consumer(tmp_path) as one:
         await put(one.node, "t", b"a")
         (delivery,) = (await one.pop()).deliveries

@@ -122,7 +122,7 @@ async def test_tags_are_compared_whole(tmp_path: Path) -> None:
             assert sorted(one.body for one in found) == sorted(bodies), group
 
 
-async def test_a_poll_is_woken_by_a_message(tmp_path: Path) -> None:
+async def test_a_poll_is_notified_of_a_message(tmp_path: Path) -> None:
     async with v2_broker(tmp_path) as (node, client):
         polling = asyncio.create_task(received(client, long_polling_timeout=Duration(seconds=20)))
         await until(lambda: node.consumption._polls.held, "the poll is held")
