@@ -105,7 +105,7 @@ class _Found:
 
 
 class Consumption:
-    """`is_connected` tells by id whether a client is connected; while it is, its `auto_renew` deliveries are renewed."""
+    """`is_connected` tells by id whether a client is connected; meanwhile its `auto_renew` deliveries are renewed."""
 
     def __init__(self, broker: Broker, access: ReadAccess, chance: random.Random) -> None:
         self.is_connected: Callable[[str], bool] = lambda client_id: False
