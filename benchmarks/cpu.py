@@ -65,7 +65,7 @@ def _seconds() -> dict[int, tuple[str, float]]:
             kind = HARNESS if process.pid == me.pid else kind_of(process.cmdline())
             used = process.cpu_times()
         except psutil.Error:
-            continue  # it has just ended
+            continue  # the process has just ended
         reaped = used.children_user + used.children_system if kind == "Spark's Python" else 0.0
         found[process.pid] = (kind, used.user + used.system + reaped)
         if kind == HARNESS:

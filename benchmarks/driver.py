@@ -1,8 +1,8 @@
-"""A load process: a line of words in, a line of JSON out.  Ours, Java's and the Python peers' all speak it.
+"""A load process: a line of words in, a line of JSON out; the same for our client, Java's and the Python peers'.
 
     produce topic=p threads=64 seconds=2      {"messages": 84000, "seconds": 2.0, ...}
 
-One process each, kept for all runs, so that everybody is warm and nobody shares an interpreter with the harness.
+Each is one process, kept for all runs: so all are warm, and none shares an interpreter with the harness.
 """
 
 import json
@@ -20,11 +20,11 @@ from benchmarks.bench import Unavailable
 
 ROOT = Path(__file__).parents[1]
 CLOSE_TIMEOUT_S = 20.0
-ANSWER_TIMEOUT_S = 600.0  # far more than anything takes: one that hangs must not hold up all that comes after it
+ANSWER_TIMEOUT_S = 600.0  # far more than any command takes: a process that hangs must not block the rest
 
 
 class Driver:
-    """It ends when its input does, and does not outlive the harness; nor does what it has started."""
+    """The process and its children end with its input, and with the harness."""
 
     def __init__(
         self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
@@ -64,7 +64,7 @@ class Driver:
         return self._process.pid
 
     def ask(self, words: str, **options: object) -> dict[str, Any]:
-        """What the process answers; Unavailable if it says error, or nothing any more.  One that hangs is killed."""
+        """The process's answer; raises Unavailable for an error or none.  A process that hangs is killed."""
         assert self._process.stdin and self._process.stdout
         line = " ".join([words, *(f"{key}={value}" for key, value in options.items())])
         watchdog = threading.Timer(ANSWER_TIMEOUT_S, leash.kill, [self._process])
@@ -84,7 +84,7 @@ class Driver:
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout
         while line := self._process.stdout.readline():
-            if line.startswith("{"):  # libraries print, too
+            if line.startswith("{"):  # other lines are output of libraries
                 found: dict[str, Any] = json.loads(line)
                 return found
         raise ValueError("the output ended")

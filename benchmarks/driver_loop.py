@@ -23,7 +23,7 @@ def parsed(line: str) -> tuple[str, dict[str, Any]]:
 
 
 def serve(commands: Mapping[str, Command]) -> None:
-    """Until the input ends.  A failure is an answer; the traceback goes to standard error."""
+    """Answers commands until the input ends.  A failure is an answer; its traceback goes to standard error."""
     for line in sys.stdin:
         if not line.strip():
             continue

@@ -1,4 +1,4 @@
-"""P7 and P8: what waiting for the slave, or for the disk, costs; ours and RocketMQ's as ratios of one run."""
+"""P7 and P8: the cost of waiting for the slave, or for the disk; ours and RocketMQ's as ratios of one run."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -68,8 +68,8 @@ def compare(
     wanted: Mapping[int, Target],
     wanted_usual: Mapping[int, Target] | None = None,
 ) -> None:
-    """`True` is the side that waits."""
-    # Short and many: a ratio near 1 needs rounds rather than seconds.
+    """The cluster under `True` is the one that waits."""
+    # Many short rounds: for a ratio near 1 rounds matter more than seconds.
     duration = bench.plan.pick(2, 1, 1)
     plan = replace(bench.plan, rounds=bench.plan.pick(8, 3, 1))
     what, usual = words
@@ -117,7 +117,7 @@ def ratio(results: Results, name: str) -> Series | Missing:
 
 
 def counted(ours: OurCluster, contestant: Contestant) -> Contestant:
-    """With the messages for each fdatasync of the master."""
+    """Adds the number of messages for each fdatasync of the master."""
     if ours.master.module == "broker_service":
         return contestant
 

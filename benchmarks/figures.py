@@ -1,4 +1,4 @@
-"""Figures: what several runs gave, what the reference gave in the same run, and the verdict.  Pure."""
+"""Figures: the results of several runs, those of the reference in the same run, and the verdict.  Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.targets import Target
 
-QUICK_MARGIN = 0.15  # what the median of a few rounds may be away from the full run's
+QUICK_MARGIN = 0.15  # how far the median of a few rounds may be from the full run's
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,13 @@ class Series:
         return max(self.values)
 
     def over(self, other: "Series") -> "Series":
-        """Run by run, as they were interleaved: what drifted for both drops out."""
+        """The ratios run by run, as they were interleaved: drift that affects both cancels out."""
         return Series.of(mine / theirs for mine, theirs in zip(self.values, other.values, strict=True) if theirs)
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A peer that could not be had, and why."""
+    """A peer that is not available, and the reason."""
 
     why: str
 
@@ -52,7 +52,7 @@ class Missing:
 class Figure:
     """One line of a table.  `reference` says in words what `reference_series` measured.
 
-    One that is not `settled` has no verdict: the full run may judge otherwise.
+    A figure that is not `settled` has no verdict: the full run may judge otherwise.
     """
 
     bench: str
@@ -70,7 +70,7 @@ class Figure:
 
     @property
     def ratio(self) -> float | None:
-        """Of the medians."""
+        """The ratio of the medians."""
         other = self.reference_value
         return self.series.middle / other if other else None
 
@@ -106,27 +106,27 @@ class Figure:
 
 
 def is_settled(series: Series, reference: Series | Missing | None, target: Target) -> bool:
-    """Whether a run whose median is within 15 % of this one's judges as this one does.
+    """Whether any run whose median is within QUICK_MARGIN of this one's has the same verdict.
 
-    So it does if each round by itself gives the same verdict, and the median at either end of that margin.
+    True if each round by itself gives the same verdict, and so does the median at either end of that margin.
     """
     if target.of_value:
         rounds, middle = series, series.middle
     elif isinstance(reference, Series) and reference.middle:
         rounds, middle = series.over(reference), series.middle / reference.middle
     else:
-        return True  # nothing is judged
+        return True  # there is no verdict
     possible = (*rounds.values, middle * (1 + QUICK_MARGIN), middle / (1 + QUICK_MARGIN))
     return len({target.is_met(value, value) for value in possible}) == 1
 
 
 def rounded(value: float | None) -> float | None:
-    """Four digits that count: more would claim a precision that nobody has."""
+    """Rounds to four significant digits, the precision of the measurements at most."""
     return None if value is None else float(f"{value:.4g}")
 
 
 def text(value: float | None) -> str:
-    """For people: 1.23 M, 123 k, 1,234, 12.3 and 0.0123: three digits that count, so that a line fits a terminal."""
+    """For people: 1.23 M, 123 k, 1,234, 12.3 and 0.0123: three significant digits, so that a line fits a terminal."""
     if value is None:
         return ""
     if abs(value) >= 999_500:
@@ -137,7 +137,7 @@ def text(value: float | None) -> str:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that `share` of all do not exceed."""
+    """The smallest value that `share` of all values do not exceed."""
     if not values:
         raise ValueError("no values")
     ordered = sorted(values)

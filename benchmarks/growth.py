@@ -1,4 +1,4 @@
-"""P14: what a row costs with more log, more queues and larger bodies; the lag of many groups.  Against itself."""
+"""P14: the cost of a row with more log, more queues and larger bodies; the lag of many groups.  Without peers."""
 
 import time
 
@@ -33,7 +33,7 @@ def run(bench: Bench) -> None:
 
 
 def by_log(bench: Bench, made: Spark) -> None:
-    """The same rows in a small log, in the middle of a larger one, and at both ends of the largest."""
+    """Reads the same rows from a small log, from the middle of a larger one, and from both ends of the largest."""
     rows = bench.plan.pick(1_000_000, 300_000, 20_000)
     sizes = [size << 20 for size in bench.plan.pick((1 << 10, 4 << 10, 16 << 10), (256, 1024), (8,))]
     usual = log_of(sizes[0])
@@ -56,7 +56,7 @@ def log_of(size: int) -> str:
 
 
 def grow(bench: Bench, one: OurCluster, wanted: int) -> None:
-    """Fills the log with other messages to about that many bytes."""
+    """Fills the log with other messages up to about `wanted` bytes."""
     step, filled = 100_000, 0
     a_record = 4096 + 200
     one.topic("filler")
@@ -79,7 +79,7 @@ def by_queues(bench: Bench, made: Spark) -> None:
 
 
 def by_backlog(bench: Bench, made: Spark) -> None:
-    """What waits is read to its end; for docs/performance.md, no target."""
+    """Reads backlogs of several sizes to their end; for docs/performance.md, without a target."""
     one = bench.enter(cluster.running(bench, "backlog"))
     every: dict[str, Contestant | Missing] = {}
     backlogs = bench.plan.pick((250_000, 1_000_000, 4_000_000), (100_000, 400_000), (10_000, 20_000))
@@ -92,7 +92,7 @@ def by_backlog(bench: Bench, made: Spark) -> None:
 
 
 def by_size(bench: Bench) -> None:
-    """For docs/performance.md: no target."""
+    """For docs/performance.md, without a target."""
     one = bench.enter(cluster.running(bench, "sizes"))
     every: dict[str, Contestant | Missing] = {}
     for size in BODIES:
@@ -133,12 +133,12 @@ def lag(one: OurCluster, groups: int, ends: dict[MessageQueue, int]) -> Sample:
 
 
 def lag_of(ends: dict[MessageQueue, int], number: int) -> int:
-    """What load.py's commit_groups leaves to the group of that number."""
+    """The lag of the group with this number after load.py's commit_groups."""
     return sum(end - number % 7 for end in ends.values())
 
 
 def readers(name: str, one: OurCluster, made: Spark, topic: str, rows: int) -> dict[str, Contestant | Missing]:
-    """Microseconds a row."""
+    """Contestants that measure microseconds a row."""
     source = spark.rocketsim(one.name_server.address, topic, schemaProfile="kafka")
 
     def pull() -> Sample:

@@ -1,8 +1,8 @@
 """P12: from the producer to the commit of the micro-batch, at 1,000 messages a second and the default trigger.
 
-A record belongs to the batch whose offset range holds it; that batch was committed at its trigger's start plus
-`triggerExecution`.  Computed afterwards, from the query's progress and the times in the bodies: nothing runs for it
-in the query.
+A record belongs to the batch whose offset range has it; that batch was committed at its trigger's start plus
+`triggerExecution`.  Latencies are computed afterwards, from the query's progress and the times in the bodies, so that
+the measurement does not slow the query.
 """
 
 import json
@@ -83,7 +83,7 @@ def once(
     send: Callable[[], None],
     ends: Callable[[Any], dict[int, int]],
 ) -> Sample:
-    """A query of its own, from the latest offsets on, while `send` runs."""
+    """Runs a new query from the latest offsets while `send` runs."""
     query = (
         source.having({"startingOffsets": "latest"})
         .frame(made.session.readStream)
@@ -92,7 +92,7 @@ def once(
         .start()
     )
     try:
-        query.processAllAvailable()  # from here on it knows what `latest` is
+        query.processAllAvailable()  # now `latest` is fixed
         time.sleep(SETTLE_S)
         begun_ns = time.time_ns()
         send()
@@ -114,7 +114,7 @@ def once(
 
 
 def latencies_ms(rows: Sequence[tuple[int, int, float]], commits: Sequence[Commit]) -> list[float]:
-    """(queue, offset, sent at) and the commits in order; every row has to be in one of them."""
+    """`rows` are (queue, offset, sent at), `commits` are in order; every row has to be in one of them."""
     by_queue: dict[int, list[int]] = {}
     found = []
     for queue, offset, sent_ms in rows:

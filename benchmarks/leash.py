@@ -1,9 +1,9 @@
 """Starts and ends a contestant's process: `leash.py PARENT COMMAND...` becomes COMMAND, which the kernel kills when the
 thread that started it ends.
 
-So a harness that is killed outright leaves no JVM behind.  It is the leader of a process group: Ctrl-C is the harness's
-alone, which ends its processes in order, and what a contestant has started ends with it.  A session of its own would do
-that, too, and would give it a share of the CPU of its own, see scheduling.py.
+So a harness that is killed with SIGKILL leaves no JVM running.  COMMAND leads a process group: Ctrl-C reaches only the
+harness, which ends its processes in order, and a contestant's children end with it.  A session would do that as well,
+but would have its own share of the CPU, see scheduling.py.
 """
 
 import ctypes
@@ -18,21 +18,21 @@ PR_SET_PDEATHSIG = 1
 
 
 def start(command: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
-    """As Popen, from a thread that lives as long as the harness."""
+    """Like Popen; to be called on a thread that lives as long as the harness."""
     words = [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]
     return subprocess.Popen(words, process_group=0, **options)
 
 
 def kill(process: "subprocess.Popen[Any]") -> None:
-    """Sends SIGKILL to a process of `start` and to all that it has started; not to one whose end was awaited."""
-    if process.returncode is None:  # nobody else has its number yet
+    """Sends SIGKILL to a process of `start` and its children, unless its end was awaited."""
+    if process.returncode is None:  # so the number is not used again yet
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def main(parent: int, command: Sequence[str]) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before the kernel was told
+    if os.getppid() != parent:  # the parent ended before PR_SET_PDEATHSIG was set
         sys.exit(1)
     try:
         os.execvp(command[0], list(command))

@@ -77,14 +77,14 @@ def run(bench: Bench) -> None:
 
 
 def slope(values: Sequence[float]) -> float:
-    """Of the line through equally spaced values (least squares), a step."""
+    """The slope per step of the least-squares line through equally spaced values."""
     middle, mean = (len(values) - 1) / 2, sum(values) / len(values)
     over = sum((at - middle) * (value - mean) for at, value in enumerate(values))
     return over / sum((at - middle) ** 2 for at in range(len(values)))
 
 
 def anonymous_mib(pid: int) -> float:
-    """What belongs to the process itself: maps of files are page cache."""
+    """The anonymous memory of a process in MiB; mapped files are page cache and do not count."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) / 1024
@@ -92,7 +92,7 @@ def anonymous_mib(pid: int) -> float:
 
 
 class Workers(Sampler):
-    """The largest that any of Spark's Python workers gets."""
+    """Samples the largest memory of any of Spark's Python workers."""
 
     def __init__(self) -> None:
         super().__init__(LOOK_S)
@@ -104,4 +104,4 @@ class Workers(Sampler):
                 if any("pyspark" in word for word in process.cmdline()) and "python" in process.name():
                     self.peak_mib = max(self.peak_mib, anonymous_mib(process.pid))
             except (psutil.Error, OSError, ValueError):
-                continue  # it has just ended
+                continue  # the process has just ended

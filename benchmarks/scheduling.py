@@ -1,9 +1,9 @@
-"""Who shares the CPU with whom.
+"""The scheduling groups among which Linux divides the CPU.
 
 Linux divides it among cgroups and, where autogroup is on, among sessions first, and only then among the processes of
 each.  A contestant in a session of its own has a share that does not depend on how much its rivals ask for: with
-RocketMQ's JVMs in one session each, two cores gave its producer half of what they do in one.  So everybody runs in the
-harness's.
+RocketMQ's JVMs in one session each, its producer had half of the rate that it has with all of them in one.  So all
+contestants run in the harness's session.
 """
 
 import os
@@ -16,7 +16,7 @@ _SWITCH = Path("/proc/sys/kernel/sched_autogroup_enabled")
 
 
 class Group(NamedTuple):
-    """What Linux goes by.  `autogroup` and `cgroup` are empty where there is no such thing."""
+    """The group by which Linux schedules.  `autogroup` and `cgroup` are empty where Linux has none."""
 
     session: int
     autogroup: str
@@ -46,7 +46,7 @@ def _proc(pid: int, name: str) -> str:
 
 
 def outsiders() -> list[str]:
-    """The descendants of this process that are in another group than it is."""
+    """The descendants of this process that are in another group than this process."""
     mine = group_of(os.getpid())
     found = []
     for process in psutil.Process().children(recursive=True):
@@ -56,7 +56,7 @@ def outsiders() -> list[str]:
                 words = " ".join(process.cmdline())[-80:]
                 found.append(f"{words} (process {process.pid}) is in {group}, not in {mine}")
         except (ProcessLookupError, psutil.Error):
-            continue  # it has just ended
+            continue  # the process has just ended
     return found
 
 

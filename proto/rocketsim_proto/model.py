@@ -1,11 +1,11 @@
-"""Values of the calls that broker and client use as they are.  Plain; knows no generated code."""
+"""Value types of the calls that broker and client share.  Imports no generated code."""
 
 from enum import IntEnum
 from typing import NamedTuple
 
 
 class GetMessageStatus(IntEnum):
-    """RocketMQ's GetMessageStatus (table D3), the broker's reason for what a pull gets; numbers as in broker.proto."""
+    """RocketMQ's GetMessageStatus (table D3): the broker's reason for a pull's answer; numbers as in broker.proto."""
 
     FOUND = 0
     NO_MATCHED_MESSAGE = 1
@@ -16,12 +16,12 @@ class GetMessageStatus(IntEnum):
     OFFSET_TOO_SMALL = 6
     NO_MATCHED_LOGIC_QUEUE = 7
     NO_MESSAGE_IN_QUEUE = 8
-    OFFSET_TRUNCATED = 9  # ours: other records were read up to there than the broker has now (an unclean promotion)
+    OFFSET_TRUNCATED = 9  # not in RocketMQ: the broker lost records that were read (an unclean promotion)
 
 
 class LogEpoch(NamedTuple):
-    """The term of the master that wrote the end of a log, like Kafka's leader epoch; (0, 0): not known.  A newer one
-    has the higher number."""
+    """The term of the master that wrote the end of a log, like Kafka's leader epoch; (0, 0): unknown.  A newer
+    epoch has a higher number."""
 
     epoch: int = 0
     epoch_id: int = 0

@@ -1,4 +1,4 @@
-"""How many frames a task fetches in advance, and the end of a stream that is late or abandoned."""
+"""Prefetch: the number of frames that a task fetches in advance, and the end of a late or abandoned stream."""
 
 import threading
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from tests.support.polling import wait_until
 
 
 class Stream:
-    """Counts what is taken out of it, and says when it is closed."""
+    """Counts the items that are taken, and sets `closed` when it is closed."""
 
     def __init__(self, count: int) -> None:
         self.taken = 0
@@ -31,7 +31,7 @@ class Stream:
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
-def test_so_many_wait_for_a_slow_reader_and_one_is_on_its_way(ahead: int) -> None:
+def test_prefetch_takes_one_item_more_than_its_number_in_advance(ahead: int) -> None:
     stream = Stream(100)
     with prefetched(stream.items(), ahead, 5) as items:
         for number in range(1, 20):
@@ -62,7 +62,7 @@ def test_an_error_comes_after_the_items_before_it(ahead: int) -> None:
     assert seen == [1, 2]
 
 
-def test_a_stream_that_is_silent_is_late() -> None:
+def test_a_silent_stream_raises_after_the_timeout() -> None:
     released = threading.Event()
 
     def silent() -> Iterator[int]:

@@ -1,5 +1,5 @@
-"""The end of a bounded query: Spark tells the reader's process to end at once, and never waits for it; the group stands
-at the end of every queue all the same.
+"""The end of a bounded query: Spark ends the reader's process at once and does not wait for it; the group's offsets are
+at the end of every queue even so.
 """
 
 from pathlib import Path
@@ -37,12 +37,12 @@ spark.stop()
 
 
 def lag_at_the_end(pair: Bench, checkpoint: str, held: Path, bug: str | None = None) -> int:
-    """Of a query of 20 records, when its reader's process is gone."""
+    """The group's lag after a query of 20 records, when its reader's process has ended."""
     cloudpickle.register_pickle_by_value(late_commits)
     pair.spark.dataSource.register(LateCommits)
     topic, group = pair.topic(20), pair.name("group")
     planted = {BUG: bug} if bug else {}
-    # One batch, and one commit: it is under way when the process is told to end.
+    # One batch and one commit, which is under way when the process is told to end.
     options = {"group": group, "startingOffsets": "earliest", "commitInitialOffset": False, "commitTimeoutMs": "30s"}
     reader = pair.spark.readStream.format(LateCommits.name())
     stream = reader.options(**pair.options(topic, **options), **{HELD: str(held)}, **planted).load()
@@ -52,7 +52,7 @@ def lag_at_the_end(pair: Bench, checkpoint: str, held: Path, bug: str | None = N
 
 
 def lag_when_gone(pair: Bench, topic: str, group: str, held: Path) -> int:
-    wait_until(lambda: not is_held(str(held)), "the reader's process to be gone", TIMEOUT_S)
+    wait_until(lambda: not is_held(str(held)), "the end of the reader's process", TIMEOUT_S)
     committed = pair.committed(group, topic)
     return sum(end - max(committed[queue], 0) for queue, end in pair.end(topic).items())
 
@@ -62,14 +62,14 @@ def test_available_now_under_sigterm_ends_at_lag_zero(pair: Bench, checkpoint: s
 
 
 @pytest.mark.parametrize("bug", BUGS)
-def test_a_last_commit_that_is_not_waited_for_is_caught(pair: Bench, checkpoint: str, tmp_path: Path, bug: str) -> None:
+def test_a_query_that_does_not_wait_for_its_last_commit_ends_with_lag(
+    pair: Bench, checkpoint: str, tmp_path: Path, bug: str
+) -> None:
     assert lag_at_the_end(pair, checkpoint, tmp_path / "held", bug) > 0
 
 
-def test_spark_stopped_right_behind_available_now_ends_at_lag_zero(
-    pair: Bench, checkpoint: str, tmp_path: Path
-) -> None:
-    """A program that ends with its query.  An earlier commit is under way, and the last one is still to come."""
+def test_spark_stopped_right_after_available_now_ends_at_lag_zero(pair: Bench, checkpoint: str, tmp_path: Path) -> None:
+    """The program ends with its query, while an earlier commit is under way and the last one has not begun."""
     topic, group, held = pair.topic(20), pair.name("group"), tmp_path / "held"
     done = run_program(STOPPED_AT_ONCE, pair.name_server.address, topic, group, str(held), checkpoint, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-6000:]

@@ -1,4 +1,4 @@
-"""Which broker a task reads from, how it handles the answers, and that every record comes once and in order."""
+"""Ranged reads of a task: the choice of the broker, the handling of answers, and every record once and in order."""
 
 import itertools
 from collections.abc import Iterator, MutableMapping
@@ -30,7 +30,7 @@ Q0, Q1 = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-a", 1)
 
 
 class FakeTime:
-    """Moves only when somebody sleeps, and tells it to `on_sleep`."""
+    """A clock that moves only in `sleep`, which then calls `on_sleep`."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -51,7 +51,7 @@ def fetch(
     time: FakeTime | None = None,
     **given: str,
 ) -> list[tuple[MessageQueue, int, int]]:
-    """(queue, offset, who served it) of every record, in the order in which they came."""
+    """(queue, offset, id of the broker that served it) of every record, in the order of arrival."""
     options = source_options({"nameServer": "h:1", "topic": "T"} | given, streaming=True)
     time = time or FakeTime()
     reader = RangeFetch(cluster, ranges, {} if hints is None else hints, options, clock=time.clock, sleep=time.sleep)
@@ -69,7 +69,7 @@ def offsets_of(found: list[tuple[MessageQueue, int, int]], queue: MessageQueue =
 
 
 def servers_of(found: list[tuple[MessageQueue, int, int]]) -> list[int]:
-    """Who served, without repetitions."""
+    """The ids of the brokers that served, without repetitions."""
     served = [broker_id for _, _, broker_id in found]
     return [broker_id for index, broker_id in enumerate(served) if index == 0 or served[index - 1] != broker_id]
 
@@ -97,7 +97,7 @@ def test_the_suggested_broker_is_followed_after_the_frame_and_remembered() -> No
     assert servers_of(fetch(cluster, [OffsetRange(Q0, 30, 40)], hints)) == [1]
 
 
-def test_the_order_of_records_does_not_depend_on_who_serves_them() -> None:
+def test_the_order_of_records_does_not_depend_on_the_broker_that_serves_them() -> None:
     cluster = pair()
     cluster.brokers[0].suggests = [1, 0, 1]
     cluster.brokers[1].suggests = [0, 1, 0]
@@ -117,7 +117,7 @@ def frame_of(*pieces: tuple[int, MessageQueue, range, int, GetMessageStatus], br
 
 
 def test_the_order_does_not_change_when_a_slave_lacks_the_end_of_one_range_and_has_the_next() -> None:
-    """A repeated task would number its rows in another way: ids that the sink makes of places would name others."""
+    """Else a repeated task would number its rows differently, and ids that the sink makes of places would change."""
     cluster = pair()
     found, behind = GetMessageStatus.FOUND, GetMessageStatus.OFFSET_OVERFLOW_ONE
     slaves = frame_of(
@@ -142,8 +142,8 @@ def test_read_from(read_from: str, served: list[int]) -> None:
     assert servers_of(fetch(cluster, [OffsetRange(Q0, 0, 30)], readFrom=read_from)) == served
 
 
-def test_reading_from_a_slave_does_not_ask_the_hints() -> None:
-    """They may be another query's of the same worker, which was sent to the master."""
+def test_reading_from_a_slave_ignores_suggestions() -> None:
+    """They may come from another query of the same worker, which was sent to the master."""
     assert servers_of(fetch(pair(), [OffsetRange(Q0, 0, 30)], {Q0: 0}, readFrom="slave")) == [1]
 
 
@@ -176,7 +176,7 @@ def test_a_master_that_dies_in_the_middle_is_replaced_by_its_slave_without_a_gap
     assert servers_of(found) == [0, 1]
 
 
-def test_nobody_up_is_given_up_after_the_retries() -> None:
+def test_a_task_fails_after_its_retries_if_no_broker_answers() -> None:
     cluster, time = pair(), FakeTime()
     for broker in cluster.brokers.values():
         broker.up = False
@@ -185,7 +185,7 @@ def test_nobody_up_is_given_up_after_the_retries() -> None:
     assert time.now == pytest.approx(0.7)
 
 
-def test_master_only_asks_nobody_else() -> None:
+def test_master_only_asks_no_slave() -> None:
     cluster = pair()
     cluster.brokers[0].up = False
     with pytest.raises(BrokerUnavailable):
@@ -193,7 +193,7 @@ def test_master_only_asks_nobody_else() -> None:
     assert not cluster.brokers[1].pulls
 
 
-def test_a_slave_that_is_behind_is_left_for_the_master() -> None:
+def test_the_end_that_a_slave_lacks_is_read_from_the_master() -> None:
     cluster = pair()
     cluster.brokers[1].end[Q0] = 12
     found = fetch(cluster, [OffsetRange(Q0, 0, 50)], {Q0: 1})
@@ -201,7 +201,7 @@ def test_a_slave_that_is_behind_is_left_for_the_master() -> None:
     assert servers_of(found)[-1] == 0
 
 
-def test_a_slave_behind_without_a_master_is_waited_for() -> None:
+def test_a_task_waits_for_a_slave_that_is_behind_while_no_master_answers() -> None:
     cluster, time = pair(), FakeTime()
     cluster.brokers[0].up = False
     cluster.brokers[1].end[Q0] = 12
@@ -216,7 +216,7 @@ def test_a_slave_behind_without_a_master_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("policy", [{}, {"failOnDataLoss": "false"}])
-def test_a_slave_behind_is_never_taken_for_a_loss(policy: dict[str, str]) -> None:
+def test_a_slave_that_is_behind_is_no_data_loss(policy: dict[str, str]) -> None:
     cluster, time = pair(), FakeTime()
     cluster.brokers[0].up = False
     cluster.brokers[1].end[Q0] = 12
@@ -225,14 +225,14 @@ def test_a_slave_behind_is_never_taken_for_a_loss(policy: dict[str, str]) -> Non
     assert time.now >= 30
 
 
-def test_what_a_slave_has_trimmed_the_master_may_still_have() -> None:
+def test_records_that_a_slave_has_trimmed_are_read_from_the_master() -> None:
     cluster = pair()
     cluster.brokers[1].first[Q0] = 20
     found = fetch(cluster, [OffsetRange(Q0, 0, 50)], {Q0: 1})
     assert offsets_of(found) == list(range(50))
 
 
-def test_trimmed_records_fail_the_task_and_say_how_to_go_on() -> None:
+def test_trimmed_records_fail_the_task_with_advice() -> None:
     cluster = pair()
     cluster.brokers[0].first[Q0] = 20
     with pytest.raises(DataLossError, match="lost its records 10 to 19"):
@@ -242,7 +242,7 @@ def test_trimmed_records_fail_the_task_and_say_how_to_go_on() -> None:
     assert fetch(cluster, [OffsetRange(Q0, 10, 15)], dataLossAction="trimmed=skip") == []
 
 
-def test_a_queue_that_ends_too_early_fails_after_a_grace() -> None:
+def test_a_queue_that_ends_too_early_fails_the_task_after_the_grace_period() -> None:
     cluster, time = pair(), FakeTime()
     with pytest.raises(DataLossError, match="ends at 50, but was planned to be read"):
         fetch(cluster, [OffsetRange(Q0, 40, 60)], time=time)
@@ -250,7 +250,7 @@ def test_a_queue_that_ends_too_early_fails_after_a_grace() -> None:
     assert offsets_of(fetch(cluster, [OffsetRange(Q0, 40, 60)], failOnDataLoss="false")) == list(range(40, 50))
 
 
-def test_an_end_that_comes_back_within_the_grace_is_no_loss() -> None:
+def test_an_end_that_comes_back_within_the_grace_period_is_no_loss() -> None:
     cluster, time = pair(), FakeTime()
     time.on_sleep = lambda: cluster.put(Q0, 10) if cluster.brokers[0].end[Q0] == 50 else None
     assert offsets_of(fetch(cluster, [OffsetRange(Q0, 40, 60)], time=time)) == list(range(40, 60))
@@ -265,8 +265,8 @@ def test_a_deleted_topic_is_a_loss_too() -> None:
     assert fetch(cluster, [OffsetRange(Q0, 0, 50)], dataLossAction="deleted=skip") == []
 
 
-def test_a_queue_that_is_gone_is_left_and_the_others_of_the_call_are_read() -> None:
-    """Its broker refuses the whole call."""
+def test_a_deleted_queue_is_left_out_and_the_other_queues_of_the_call_are_read() -> None:
+    """The broker refuses the whole call because of it."""
     cluster = pair()
     other = MessageQueue("U", "broker-a", 0)
     cluster.put(other, 10)
@@ -279,7 +279,7 @@ def test_a_queue_that_is_gone_is_left_and_the_others_of_the_call_are_read() -> N
     assert offsets_of(found, other) == list(range(10))
 
 
-def test_of_several_topics_only_the_one_that_is_gone_is_left() -> None:
+def test_only_the_deleted_one_of_several_topics_is_left_out() -> None:
     cluster = pair()
     other = MessageQueue("U", "broker-a", 0)
     cluster.put(other, 10)
@@ -288,7 +288,7 @@ def test_of_several_topics_only_the_one_that_is_gone_is_left() -> None:
     assert offsets_of(found) == list(range(50))
 
 
-def test_what_a_slave_does_not_know_while_its_master_is_away_is_no_deletion() -> None:
+def test_a_topic_that_a_slave_does_not_know_while_its_master_is_away_does_not_count_as_deleted() -> None:
     cluster, time = pair(), FakeTime()
     cluster.brokers[0].up = False
     cluster.drop(Q0, 1)
@@ -312,7 +312,7 @@ def test_what_a_slave_does_not_know_while_its_master_is_away_is_no_deletion() ->
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_trouble_that_may_pass_is_tried_again(error: RocketSimError) -> None:
+def test_a_temporary_error_is_tried_again(error: RocketSimError) -> None:
     cluster, time = pair(), FakeTime()
     cluster.brokers[0].refuse = [error] * 3
     found = fetch(cluster, [OffsetRange(Q0, 0, 50)], time=time, failOnDataLoss="false")
@@ -324,7 +324,7 @@ def test_trouble_that_may_pass_is_tried_again(error: RocketSimError) -> None:
 
 
 @pytest.mark.parametrize("error", [ExpressionInvalid("x"), ClientClosed("x")], ids=lambda error: type(error).__name__)
-def test_trouble_that_stays_ends_the_task_at_once(error: RocketSimError) -> None:
+def test_a_permanent_error_ends_the_task_at_once(error: RocketSimError) -> None:
     cluster, time = pair(), FakeTime()
     cluster.brokers[0].refuse = [error]
     with pytest.raises(type(error)):
@@ -364,23 +364,23 @@ good = [message(Q0, n) for n in range(3)]
         pytest.param(frame(*good, next_offset=2), id="more than it says"),
     ],
 )
-def test_a_frame_that_does_not_add_up_is_asked_for_again_and_never_given_on(
+def test_an_inconsistent_frame_is_asked_for_again_and_not_passed_on(
     bad: PullFrame,
 ) -> None:
     cluster = pair()
     cluster.brokers[0].spoil = [bad]
     assert offsets_of(fetch(cluster, [OffsetRange(Q0, 0, 50)])) == list(range(50))
-    for broker in cluster.brokers.values():  # what one sends like that, the other is asked for
+    for broker in cluster.brokers.values():  # both brokers send only such frames
         broker.spoil = [bad] * 10
     with pytest.raises(BadAnswer, match=str(Q0)):
         fetch(cluster, [OffsetRange(Q0, 0, 50)], pullRetries="2")
 
 
 @pytest.mark.parametrize("good_frames", [0, 2])
-def test_an_answer_that_the_client_itself_finds_wrong_is_asked_of_another_broker(
+def test_an_answer_that_the_client_refuses_is_asked_of_another_broker(
     good_frames: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a frame that goes back does (range_pull), or one with a segment of no range that was asked for."""
+    """Such as a frame whose offsets go back (range_pull), or one with a segment of a range that was not asked for."""
     cluster = pair()
     master = cluster.brokers[0]
     frames = master.frames
@@ -396,8 +396,8 @@ def test_an_answer_that_the_client_itself_finds_wrong_is_asked_of_another_broker
     ]
 
 
-def test_the_queue_whose_records_do_not_add_up_is_the_one_that_is_asked_of_another_broker() -> None:
-    """Not the first of the call, which is read by then."""
+def test_only_the_queue_with_inconsistent_records_is_asked_of_another_broker() -> None:
+    """It is not the first queue of the call, which has been read by then."""
     cluster = pair()
     bad = frame(message(Q1, 0), next_offset=1)
     frames = cluster.brokers[0].frames

@@ -1,7 +1,7 @@
-"""A batch that a crash cut short and that is run again: over the same records, with another number of cores, another
-broker serving, or both.  From the driver's plan to the ids that the sink makes, without Spark between.
+"""A batch that a crash interrupts is run again over the same records: with another number of cores, by another broker,
+or both.  Covers the driver's plan to the ids that the sink makes, without Spark.
 
-`dropDuplicates("msgId")` must leave every row, and none twice.
+`dropDuplicates("msgId")` must leave every row exactly once.
 """
 
 import json
@@ -26,7 +26,7 @@ ALL = sorted(f"{queue}#{offset}" for queue in QUEUES for offset in range(COUNT))
 
 
 class Run:
-    """A driver with so many cores, and its executors."""
+    """A driver with `cores` cores, and its executors."""
 
     def __init__(self, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, cores: int, **given: str) -> None:
         self._cores = cores
@@ -39,13 +39,13 @@ class Run:
         self.query = StreamQuery(self.options, cluster)
 
     def planned_end(self) -> str:
-        """As it is in the checkpoint."""
+        """The batch's end as the checkpoint has it."""
         with self._monkeypatch.context() as patch:
             self._patch(patch)
             return json.dumps(self.query.latest_offset(START, unlimited=False).json())
 
     def written(self, end: str, *, rows_of_a_task: int | None = None) -> list[tuple[str, str]]:
-        """What the tasks of the batch wrote as (id, body), before a crash if it is said how far each of them came."""
+        """(id, body) of the rows that the batch's tasks wrote; `rows_of_a_task`: up to a crash."""
         schema, rows = source_schema(self.options), []
         with self._monkeypatch.context() as patch:
             self._patch(patch)
@@ -61,7 +61,9 @@ class Run:
 
     def _patch(self, patch: pytest.MonkeyPatch) -> None:
         patch.setattr(os, "cpu_count", lambda: self._cores)
-        patch.setattr("rocketsim_source.planning.splits.RECORDS_WORTH_A_TASK", 100)  # few rows, and still several tasks
+        patch.setattr(
+            "rocketsim_source.planning.splits.RECORDS_WORTH_A_TASK", 100
+        )  # so that few rows make several tasks
         patch.setattr("rocketsim_source.reading.partition_reader.worker_cluster", lambda options: self._cluster)
 
 
@@ -73,7 +75,7 @@ def fresh_cluster() -> MemoryCluster:
 
 
 def lagging_cluster(has: int, *queues: MessageQueue) -> MemoryCluster:
-    """Everybody is sent to the slave, which has not got the ends of these queues."""
+    """All readers are sent to the slave, which lacks the ends of these queues."""
     cluster = fresh_cluster()
     cluster.packed = True
     for broker in cluster.brokers.values():
@@ -84,12 +86,12 @@ def lagging_cluster(has: int, *queues: MessageQueue) -> MemoryCluster:
 
 
 def without_duplicates(rows: list[tuple[str, str]]) -> list[str]:
-    """As a reader's dropDuplicates("msgId"): the first of each id."""
+    """The first row of each id, as dropDuplicates("msgId") leaves it."""
     return sorted(dict(reversed(rows)).values())
 
 
 @pytest.mark.parametrize("cores", [1, 2, 7, 64])
-def test_another_number_of_cores(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
+def test_a_batch_repeats_its_ids_with_another_number_of_cores(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
     first = Run(fresh_cluster(), monkeypatch, 2, minPartitions="3")
     end = first.planned_end()
     rows = first.written(end, rows_of_a_task=77)
@@ -98,8 +100,8 @@ def test_another_number_of_cores(monkeypatch: pytest.MonkeyPatch, cores: int) ->
 
 
 @pytest.mark.parametrize("has", [0, 40, 299])
-def test_a_slave_that_is_behind(monkeypatch: pytest.MonkeyPatch, has: int) -> None:
-    """It serves the first try or the second."""
+def test_a_batch_repeats_its_ids_when_a_slave_is_behind(monkeypatch: pytest.MonkeyPatch, has: int) -> None:
+    """The slave serves the first run or the second."""
     end = Run(fresh_cluster(), monkeypatch, 1).planned_end()
     lagging = lagging_cluster(has, QUEUES[1])
     by_slave = Run(lagging, monkeypatch, 1).written(end)
@@ -110,7 +112,9 @@ def test_a_slave_that_is_behind(monkeypatch: pytest.MonkeyPatch, has: int) -> No
     assert by_slave == by_master
 
 
-def test_other_cores_options_and_a_slave_that_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_repeats_its_ids_with_other_cores_and_options_and_a_slave_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     first = Run(fresh_cluster(), monkeypatch, 4)
     end = first.planned_end()
     rows = first.written(end, rows_of_a_task=100)

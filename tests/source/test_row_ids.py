@@ -20,7 +20,7 @@ def ids(of: RowIds, topics: list[str] | None = None, **columns: Any) -> list[str
 
 
 def test_the_scheme_stays_as_it_is() -> None:
-    """A batch that is repeated after an upgrade has to repeat these very ids."""
+    """A batch that is repeated after an upgrade must have the same ids."""
     assert ids(PlaceIds("out", "T", "q-7", 3), a=[0, 0]) == [
         "1AB50D36261C18367E07E90200000000",
         "1AB50D36261C18367E07E90200000001",
@@ -42,7 +42,7 @@ def test_the_scheme_stays_as_it_is() -> None:
     assert ids(OldIds("q-7", 3), a=[0, 0]) == ["q-7-3-0", "q-7-3-1"]
 
 
-def test_places_are_numbered_through_a_task() -> None:
+def test_places_are_numbered_consecutively_within_a_task() -> None:
     of = PlaceIds("out", None, "q-7", 0)
     found = ids(of, a=[1, 2]) + ids(of, a=[3]) + ids(of, a=[4])
     assert found == ids(PlaceIds("out", None, "q-7", 0), a=[1, 2, 3, 4])
@@ -56,7 +56,7 @@ def test_another_write_topic_batch_or_partition_has_other_ids(other: tuple[str, 
     assert not set(ids(PlaceIds("out", "T", "q-7", 0), a=range(9))) & set(ids(PlaceIds(*other), a=range(9)))
 
 
-def test_names_that_only_look_alike_together_are_told_apart() -> None:
+def test_names_whose_concatenation_is_equal_have_different_ids() -> None:
     assert ids(PlaceIds("a", "bc", "q", 0), a=[0]) != ids(PlaceIds("ab", "c", "q", 0), a=[0])
     assert len(set(ids(ColumnIds("", "T", (0, 1)), a=["a", "ab", "", "abc"], b=["bc", "c", "abc", ""]))) == 4
 
@@ -80,20 +80,22 @@ def test_ids_of_columns_depend_on_their_values_the_topic_and_the_sinks_name_alon
         (pa.array([1_000], pa.timestamp("ms", "UTC")), pa.array([1_000_000], pa.timestamp("us", "UTC"))),
     ],
 )
-def test_what_is_equal_has_one_id(one: pa.Array, other: pa.Array) -> None:
+def test_equal_values_of_different_types_have_one_id(one: pa.Array, other: pa.Array) -> None:
     assert ids(ColumnIds("", "T", (0,)), a=one) == ids(ColumnIds("", "T", (0,)), a=other)
 
 
 @pytest.mark.parametrize(("kind", "digits"), [(pa.decimal128, 38), (pa.decimal256, 76)])
 @pytest.mark.parametrize("scale", [0, 10, 38])
 @pytest.mark.parametrize("sign", ["", "-"])
-def test_decimals_are_told_apart_by_their_last_digit(kind: Any, digits: int, scale: int, sign: str) -> None:
+def test_decimals_that_differ_in_their_last_digit_have_different_ids(
+    kind: Any, digits: int, scale: int, sign: str
+) -> None:
     values = [Decimal(f"{sign}{'1234567890' * 8}"[: digits + len(sign) - 1] + last) for last in "089"]
     column = pa.array([value.scaleb(-scale, decimal.Context(prec=76)) for value in values], kind(digits, scale))
     assert len(set(ids(ColumnIds("", "T", (0,)), a=column))) == len(values)
 
 
-def test_null_is_a_value_of_its_own_but_never_the_only_one() -> None:
+def test_null_has_an_id_of_its_own_and_a_row_of_nulls_only_is_refused() -> None:
     found = ids(ColumnIds("", "T", (0, 1)), a=["x", "x", "y"], b=[None, "", None])
     assert len(set(found)) == 3
     with pytest.raises(ValueError, match="2 rows have null in every one of idColumns"):

@@ -1,4 +1,4 @@
-"""The sink with a real pair: every row is acknowledged, and the result of a repeated batch."""
+"""The sink with a real pair: every row is acknowledged, and a repeated batch has the promised result."""
 
 import json
 from collections import Counter
@@ -36,7 +36,7 @@ def test_a_batch_of_all_columns_arrives(pair: Bench) -> None:
     assert len({row.msgId for row in rows}) == 50
 
 
-def test_topic_and_queue_of_each_row(pair: Bench) -> None:
+def test_rows_go_to_the_topic_and_queue_in_their_columns(pair: Bench) -> None:
     a, b = pair.topic(), pair.topic()
     frame = pair.spark.createDataFrame(
         [(b"1", a, 2), (b"2", b, 1), (b"3", a, 2)], "value binary, topic string, partition int"
@@ -50,7 +50,7 @@ def test_topic_and_queue_of_each_row(pair: Bench) -> None:
     ]
 
 
-def test_what_was_read_can_be_written(pair: Bench) -> None:
+def test_rows_that_were_read_can_be_written(pair: Bench) -> None:
     source, target = pair.topic(12, tags="A"), pair.topic()
     write(pair, pair.batch(source), target)
     copied = {bytes(r.body): (r.tags, r["keys"]) for r in pair.batch(target).where("tags = 'A'").collect()}
@@ -65,8 +65,8 @@ def test_rows_read_in_kafkas_columns_go_back_to_their_queue(pair: Bench) -> None
     assert {row["keys"] for row in found} == {f"key-{number}" for number in range(12)}
 
 
-def test_rows_of_one_key_go_to_one_queue_in_their_order_if_the_partitioner_says_so(pair: Bench) -> None:
-    """As Kafka's sink does it; without the option a key is text to search by, and its rows are spread."""
+def test_rows_of_one_key_go_to_one_queue_in_order_with_partitioner_key(pair: Bench) -> None:
+    """As in Kafka's sink.  Without the option a key is only text to search by, and its rows go to all queues."""
     keyed, spread = pair.topic(), pair.topic()
     frame = pair.spark.range(90).selectExpr("CAST(id AS STRING) AS value", "CONCAT('key ', id % 5) AS key")
     frame = frame.coalesce(1)
@@ -106,7 +106,7 @@ def test_rows_of_one_key_go_to_one_queue_in_their_order_if_the_partitioner_says_
         ("repeat('x', 5000000) AS body", {}, "at most"),
     ],
 )
-def test_what_cannot_be_sent_fails_with_its_reason(
+def test_a_row_that_cannot_be_sent_fails_the_query_with_the_reason(
     pair: Bench, columns: str, options: dict[str, str], says: str
 ) -> None:
     topic = options.get("topic") or pair.topic()
@@ -127,7 +127,7 @@ def test_only_appending_is_possible(pair: Bench) -> None:
 
 
 def forget_last_commit(checkpoint: str) -> None:
-    """As after a crash between a batch's writes and its commit: Spark runs the batch again, with the same id."""
+    """Leaves the checkpoint of a crash between a batch's writes and its commit: Spark repeats the batch by its id."""
     last = newest(checkpoint, "commits")
     last.unlink()
     last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
@@ -141,9 +141,11 @@ def forget_last_commit(checkpoint: str) -> None:
         pytest.param({"sinkMode": "idempotent", "idColumns": "keys"}, True, 60, id="idColumns"),
     ],
 )
-def test_a_replayed_batch(pair: Bench, checkpoint: str, options: dict[str, str], shuffle: bool, left: int) -> None:
-    """Twice in the topic; `idempotent` repeats the message ids, so that dropDuplicates('msgId') has each row once: by
-    place though the options would cut the batch in another way now, by columns even through another shuffle.
+def test_a_repeated_batch_leaves_the_promised_duplicates(
+    pair: Bench, checkpoint: str, options: dict[str, str], shuffle: bool, left: int
+) -> None:
+    """Its rows are twice in the topic.  `idempotent` repeats the message ids, so that dropDuplicates('msgId') has each
+    row once: ids of places although other options would cut the batch differently, ids of columns after any shuffle.
     """
     source, target = pair.topic(60), pair.topic()
 
@@ -171,7 +173,7 @@ def test_a_replayed_batch(pair: Bench, checkpoint: str, options: dict[str, str],
     assert {bytes(row.body).decode() for row in once} == set(map(str, range(60)))
 
 
-def test_two_writes_of_one_batch_have_ids_of_their_own_and_repeat_them(pair: Bench, checkpoint: str) -> None:
+def test_two_writes_of_one_batch_have_different_ids_and_repeat_them(pair: Bench, checkpoint: str) -> None:
     source, target = pair.topic(20), pair.topic()
 
     def write_twice(frame: Any, batch_id: int) -> None:
@@ -194,7 +196,7 @@ def test_two_writes_of_one_batch_have_ids_of_their_own_and_repeat_them(pair: Ben
     assert count_and_ids() == (80, 40)
 
 
-def test_ids_of_columns_hold_over_runs_of_a_job(pair: Bench) -> None:
+def test_ids_of_columns_are_the_same_in_all_runs_of_a_job(pair: Bench) -> None:
     target = pair.topic()
     for parts in (1, 4):
         frame = pair.spark.range(30).repartition(parts)
@@ -226,7 +228,7 @@ def test_a_stream_survives_the_loss_of_its_master_and_loses_nothing(pair: Bench,
 
 
 def test_async_progress_tracking_with_commits_on_commit(pair: Bench, checkpoint: str) -> None:
-    """Spark runs ahead of its log there, and repeats more after a crash; the group is never ahead of the log."""
+    """Spark's batches run ahead of its log, so more is repeated after a crash; the group is never ahead of the log."""
     source, target, group = pair.topic(30), pair.topic(), pair.name("group")
     stream = pair.stream(
         source, startingOffsets="earliest", group=group, commitOffsets="onCommit", maxOffsetsPerTrigger=7
@@ -251,11 +253,11 @@ def test_async_progress_tracking_with_commits_on_commit(pair: Bench, checkpoint:
 
 
 def newest(checkpoint: str, what: str) -> Path:
-    """The last file of a checkpoint's log."""
+    """The newest file of a log in a checkpoint."""
     return max((p for p in Path(checkpoint, what).iterdir() if p.name.isdigit()), key=lambda path: int(path.name))
 
 
-def test_a_sink_that_cannot_reach_anybody_fails(pair: Bench, checkpoint: str) -> None:
+def test_a_sink_that_reaches_no_broker_fails_the_query(pair: Bench, checkpoint: str) -> None:
     stream = pair.stream(pair.topic(4), startingOffsets="earliest").select("body")
     writer = stream.writeStream.format("rocketsim").options(nameServer="127.0.0.1:1", topic="T", sendTimeoutMs="300")
     said = failure_of(writer.option("checkpointLocation", checkpoint).start())

@@ -1,4 +1,4 @@
-"""The tables of configuration keys in docs/operations.md, generated from the dataclasses.
+"""Generates the tables of configuration keys in docs/operations.md from the dataclasses.
 
 `python -m tests.support.configuration_table` writes them into the document; a test compares them.
 """
@@ -57,7 +57,7 @@ TABLES = {
 
 
 def with_tables(document: str) -> str:
-    """The document with each table between `<!-- NAME keys -->` and `<!-- end -->` generated again."""
+    """The document with new tables between each `<!-- NAME keys -->` and `<!-- end -->`."""
     for name, table in TABLES.items():
         start = document.index(f"<!-- {name} keys -->\n") + len(f"<!-- {name} keys -->\n")
         end = document.index("<!-- end -->", start)
