@@ -1,7 +1,7 @@
-"""Our side's load: `python -m benchmarks.load NAME_SERVER`, commands as driver.py has them.
+"""The load of RocketSim's client: `python -m benchmarks.load NAME_SERVER`, with the commands of driver.py.
 
-Sends run for `seconds` and count what was acknowledged; anything but SEND_OK is an error, because a message that is
-stored less safely than asked for is not what the peer's figure counts.
+Sends run for `seconds` and count acknowledged messages; any status but SEND_OK is an error, because the peer's figure
+counts no messages that are stored less safely than asked for.
 """
 
 import sys
@@ -36,7 +36,7 @@ class Load:
     @property
     def _producer(self) -> Producer:
         if self._producer_made is None:
-            # As the Java producer's load has it: bodies travel as they are.
+            # Like the Java producer's load: without compression.
             self._producer_made = Producer(
                 self._name_server,
                 group="bench",
@@ -54,7 +54,7 @@ class Load:
     # --- sends ----------------------------------------------------------------------------------------------------
 
     def fill(self, topic: str, count: int, size: int, start: int = 0) -> dict[str, Any]:
-        """The bodies from `start` on, as columns."""
+        """Sends the bodies from `start` on as columns."""
         begun = time.perf_counter()
         sent = 0
         for at in range(start, start + count, FILL_ROWS):
@@ -66,7 +66,7 @@ class Load:
         return _rate(sent, time.perf_counter() - begun)
 
     def send_async(self, topic: str, size: int, seconds: float, window: int) -> dict[str, Any]:
-        """A message a call, each with its own result, at most `window` of them open."""
+        """Sends one message a call, each with its own result, at most `window` of them in flight."""
         body = b"x" * size
         producer = self._producer
         pending: deque[Any] = deque()
@@ -85,7 +85,7 @@ class Load:
         return _rate(done, time.perf_counter() - begun)
 
     def send(self, topic: str, size: int, seconds: float, threads: int) -> dict[str, Any]:
-        """Blocking sends, and how long each took."""
+        """Sends with blocking calls, and measures how long each takes."""
         body = b"x" * size
         producer = self._producer
 
@@ -96,7 +96,7 @@ class Load:
         return _threads(threads, seconds, once, latencies=True)
 
     def send_list(self, topic: str, size: int, seconds: float, threads: int, batch: int) -> dict[str, Any]:
-        """`send_batch` of new `Message`s."""
+        """Sends new `Message`s with `send_batch`."""
         body = b"x" * size
         producer = self._producer
 
@@ -108,7 +108,7 @@ class Load:
         return _threads(threads, seconds, once)
 
     def send_columns(self, topic: str, size: int, seconds: float) -> dict[str, Any]:
-        """Arrow arrays of bodies, tags and keys, several calls under way."""
+        """Sends Arrow arrays of bodies, tags and keys, with several calls in flight."""
         rows = min(COLUMN_ROWS, max(1, COLUMN_BYTES // size))
         values = bodies(0, rows, size)
         tags = pa.repeat(pa.scalar("tag"), rows)
@@ -127,9 +127,9 @@ class Load:
         return _rate(done, time.perf_counter() - begun)
 
     def paced(self, topic: str, size: int, rate: int, seconds: float, latencies: int = 0) -> dict[str, Any]:
-        """`rate` messages a second, each sent when it is due.  Bodies begin with the time of it (ns, 20 digits).
+        """Sends `rate` messages a second, each when it is due.  Bodies begin with that time (ns, 20 digits).
 
-        `latencies`: also from when each was due to its acknowledgement.
+        `latencies`: also measures the time from when each was due to its acknowledgement.
         """
         filler = b"x" * (size - 20)
         pending: deque[Any] = deque()
@@ -152,7 +152,7 @@ class Load:
         return _rate(sent, time.perf_counter() - begun) | (_latencies(took) if latencies else {})
 
     def commit_groups(self, topic: str, groups: int) -> dict[str, Any]:
-        """An offset in every queue for each of many groups."""
+        """Commits an offset in every queue for each of many groups."""
         queues = self._consumer.message_queues(topic)
         begun = time.perf_counter()
         for number in range(groups):
@@ -162,7 +162,7 @@ class Load:
     # --- pulls ----------------------------------------------------------------------------------------------------
 
     def pull_columns(self, topic: str, crc: int = 0, limit: int = 0) -> dict[str, Any]:
-        """All of a topic (or about `limit` messages) as RecordBatches of offset, timestamp and body."""
+        """Reads a topic (or about `limit` messages) as RecordBatches of offset, timestamp and body."""
         consumer = self._consumer
         bounds = consumer.bounds(topic)
         count = size = total = crcs = frame_bytes = 0
@@ -204,7 +204,7 @@ class Load:
         }
 
     def pull_messages(self, topic: str, seconds: float, batch: int) -> dict[str, Any]:
-        """`pull`, and the body of every message."""
+        """Reads with `pull`, and takes the body of every message."""
         consumer = self._consumer
         queues = list(consumer.bounds(topic))
         at = {queue: consumer.min_offset(queue) for queue in queues}
@@ -239,7 +239,7 @@ def _rate(count: int, seconds: float) -> dict[str, Any]:
 
 
 def _threads(threads: int, seconds: float, once: Callable[[], int], *, latencies: bool = False) -> dict[str, Any]:
-    """`once` again and again in each thread; the first failure is the caller's."""
+    """Calls `once` repeatedly in each thread; the first failure is raised to the caller."""
     counts = [0] * threads
     took: list[list[float]] = [[] for _ in range(threads)]
     failures: list[BaseException] = []

@@ -31,7 +31,7 @@ def _processor() -> str:
 
 
 class OthersShare:
-    """How much of the machine everybody else used since this was made: figures of a busy machine are worth less."""
+    """The share of the machine that other processes used since construction; figures of a busy machine are unreliable."""
 
     def __init__(self) -> None:
         self._before = _times()
@@ -42,9 +42,9 @@ class OthersShare:
 
 
 def _times() -> tuple[float, float, float]:
-    """CPU seconds: everybody's, this process tree's (with children that have ended), all there were."""
+    """CPU seconds: used by all, used by this process tree (with children that have ended), and available."""
     times = psutil.cpu_times()
-    # guest and guest_nice are in user and nice already.
+    # user and nice include guest and guest_nice.
     total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
     idle = times.idle + getattr(times, "iowait", 0.0)
     own = 0.0

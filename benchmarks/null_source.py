@@ -1,6 +1,6 @@
-"""The ceiling of a Python source in Spark: hands over the same ready Arrow batch until there are enough rows.
+"""The ceiling of a Python source in Spark: returns the same Arrow batch until there are enough rows.
 
-The batch is one that our own source made, so the schema and the sizes of all columns are the real ones.
+RocketSim's source made the batch, so the schema and the sizes of all columns are the real ones.
 """
 
 import json
@@ -21,7 +21,7 @@ _batches: dict[str, pa.RecordBatch] = {}
 
 
 class NullSource(DataSource):
-    """Options: `path` (where `save` put the batch), `rows`, `partitions`; of streams `maxOffsetsPerTrigger`."""
+    """Options: `path` (the file of `save`), `rows`, `partitions`; for streams `maxOffsetsPerTrigger`."""
 
     @classmethod
     def name(cls) -> str:

@@ -74,7 +74,7 @@ def messages(bench: Bench, ours: cluster.OurCluster, peer: RocketMq | Missing) -
     duration = bench.plan.pick(3, 2, 1)
     client = official_client(bench, peer)
     if not isinstance(client, Missing) and not isinstance(peer, Missing):
-        # What was received stays invisible for a minute: enough for all runs.
+        # Received messages are invisible for a minute, so there are enough for all runs.
         peer.ask("fill", topic="official", size=100, count=bench.plan.pick(400_000, 200_000, 20_000))
     results = bench.contest(
         {

@@ -1,4 +1,4 @@
-"""Ceilings: what gRPC, the disk and Python can do here without any of our code in between.
+"""Ceilings: the rates of gRPC, the disk and Python on this machine without RocketSim's code.
 
 `python -m benchmarks.raw` is a driver; it starts a gRPC server of bytes in a process of its own.
 """
@@ -25,7 +25,7 @@ STREAM, ECHO = "/raw.Raw/Stream", "/raw.Raw/Echo"
 
 
 class _Handlers(grpc.GenericRpcHandler):
-    """Bytes in, bytes out: `Stream` sends as many frames as its request names, `Echo` says what it heard."""
+    """Bytes in, bytes out: `Stream` sends as many frames as its request names, `Echo` returns its request."""
 
     def service(self, call: Any) -> Any:
         if call.method == STREAM:
@@ -48,7 +48,7 @@ async def _serve() -> None:
     server.add_generic_rpc_handlers((_Handlers(),))
     print(server.add_insecure_port("127.0.0.1:0"), flush=True)
     await server.start()
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)  # the driver's end is ours
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)  # ends with the driver
     await server.stop(None)
 
 
@@ -60,14 +60,14 @@ class Raw:
         self._channel: Any = grpc.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS)
 
     def stream(self, frames: int) -> dict[str, Any]:
-        """A server stream of 1 MiB frames."""
+        """Reads a server stream of 1 MiB frames."""
         begun = time.perf_counter()
         size = sum(len(frame) for frame in self._channel.unary_stream(STREAM)(str(frames).encode()))
         seconds = time.perf_counter() - begun
         return {"bytes": size, "seconds": seconds, "bytes_rate": size / seconds}
 
     def round_trips(self, size: int, seconds: float) -> dict[str, Any]:
-        """One unary call after the other from one thread."""
+        """Makes unary calls one after the other from one thread."""
         echo, request = self._channel.unary_unary(ECHO), b"x" * size
         took = []
         begun = time.perf_counter()
@@ -77,7 +77,7 @@ class Raw:
         return {"rate": len(took) / seconds, "p50_ms": percentile(took, 0.5) * 1000}
 
     def write(self, folder: str, megabytes: int, block: int, sync: int) -> dict[str, Any]:
-        """`pwrite` of blocks into a preallocated file, with an `fdatasync` after each if `sync`."""
+        """Writes blocks with `pwrite` into a preallocated file, with an `fdatasync` after each if `sync`."""
         path = Path(folder) / "raw"
         data = b"x" * block
         file = os.open(path, os.O_RDWR | os.O_CREAT)

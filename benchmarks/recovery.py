@@ -27,14 +27,14 @@ def run(bench: Bench) -> None:
     count = bench.plan.pick(1_750_000, 400_000, 20_000)  # 2 GiB of log
     one = bench.enter(cluster.running(bench, "master"))
     one.fill(TOPIC, count, BODY)
-    # Files are preallocated: their sizes say nothing.
+    # Files are preallocated, so their sizes are not the amount of data.
     (status,) = one.admin.ha_status(broker_addr=one.master.address)
     size = status.commit_log_max_offset
     every: dict[str, Contestant | Missing] = {f"ours {how}": ours(one, how, count) for how in ENDS}
     every["ours rebuild"] = rebuild(one, count, size)
     peers = bench.peer("RocketMQ", lambda: theirs(bench, count))
     every |= peers_missing(peers) if isinstance(peers, Missing) else peers
-    results = bench.contest(every, plan=bench.plan.again())  # a restart is never warm
+    results = bench.contest(every, plan=bench.plan.again())  # each restart is cold
     for how, words in ENDS.items():
         bench.report(
             f"restart with {size / 2**30:.1f} GiB, {words}: until it serves",
@@ -81,7 +81,7 @@ def rebuild(one: OurCluster, count: int, size: int) -> Contestant:
 
 
 def until_it_serves(one: OurCluster, count: int) -> float:
-    """Seconds until a client is told where the queues end."""
+    """Seconds until the broker answers a client with the ends of the queues."""
     begun = time.perf_counter()
     one.master.launch()
     queues = [MessageQueue(TOPIC, BROKER, number) for number in range(4)]
@@ -137,7 +137,7 @@ def theirs(bench: Bench, count: int) -> dict[str, Contestant | Missing]:
         f"RocketMQ {how}": lambda how=how: restart(how)  # type: ignore[misc]
         for how in ENDS
     }
-    # The target of that is a rate of our own; RocketMQ's takes a minute and a half.
+    # The target is a rate of ours without a peer: RocketMQ's takes a minute and a half.
     if bench.plan.pick(True, False, True):
         every["RocketMQ rebuild"] = made_again
     return every

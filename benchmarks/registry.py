@@ -1,4 +1,4 @@
-"""The benchmarks by name: what each measures and what it needs."""
+"""The benchmarks by name, with what each measures and needs."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,7 +15,7 @@ class Benchmark(NamedTuple):
     spark: bool = False  # it starts a Spark session
 
 
-# Each imports its own module when it runs: the list has to come at once, without Spark and Arrow.
+# Each imports its module when it runs, so that the list is quick, without Spark and Arrow.
 
 
 def spark_read(bench: Bench) -> None:

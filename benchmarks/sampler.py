@@ -1,4 +1,4 @@
-"""What is measured again and again while a benchmark does its work."""
+"""Samples taken periodically while a benchmark runs."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -6,7 +6,7 @@ from typing import Self
 
 
 class Sampler(ABC):
-    """Calls `sample` every `every_s` on a thread of its own, from entering it to leaving it."""
+    """Calls `sample` every `every_s` seconds on its own thread while the context is entered."""
 
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s

@@ -37,7 +37,7 @@ def their_pair(bench: Bench, mode: str) -> RocketMq | Missing:
 
 
 def our_sends(ours: OurCluster, command: str, topic: str, **options: object) -> Contestant:
-    """One measured run of a command of load.py; what it says was acknowledged has to be there."""
+    """One measured run of a command of load.py; the messages that it counts as acknowledged must be stored."""
 
     def run() -> Sample:
         answer = ours.load.ask(command, topic=topic, **options)
@@ -48,7 +48,7 @@ def our_sends(ours: OurCluster, command: str, topic: str, **options: object) -> 
 
 
 def java_sends(bench: Bench, peer: RocketMq | Missing, topic: str, **options: object) -> Contestant | Missing:
-    """A producer that is warm."""
+    """A Java producer that is warm."""
     if isinstance(peer, Missing):
         return peer
 
@@ -60,7 +60,7 @@ def java_sends(bench: Bench, peer: RocketMq | Missing, topic: str, **options: ob
 
 
 def java_rate(bench: Bench, peer: RocketMq, topic: str, **options: object) -> float:
-    """What a Java producer reaches once it is warm, and its brokers: ten times what it does in its first seconds."""
+    """The rate of a Java producer when it and its brokers are warm: ten times that of its first seconds."""
     peer.topic(topic)
     given = options | {"seconds": bench.plan.pick(2, 1, 1)}
 
@@ -105,7 +105,7 @@ def send_async_to(bench: Bench, mode: str) -> None:
 
 
 def official_client(bench: Bench, peer: RocketMq | Missing) -> Ask | Missing:
-    """What asks the official Python client, on a topic and group of its own, through a proxy."""
+    """Sends commands to the official Python client, which uses a topic and group of its own through a proxy."""
     if isinstance(peer, Missing):
         return peer
 
@@ -128,7 +128,7 @@ def official_client(bench: Bench, peer: RocketMq | Missing) -> Ask | Missing:
 
 
 def official_calls(bench: Bench, client: Ask | Missing, command: str, **options: object) -> Contestant | Missing:
-    """Warm, because its proxy is a JVM."""
+    """Calls of the official client after a warm-up, because its proxy is a JVM."""
     if isinstance(client, Missing):
         return client
 
@@ -151,7 +151,7 @@ def send_batch(bench: Bench) -> None:
 
 
 def send_batch_to(bench: Bench, mode: str) -> None:
-    size, duration = 100, bench.plan.pick(2, 1, 1)  # what is sent is verified afterwards, which takes as long
+    size, duration = 100, bench.plan.pick(2, 1, 1)  # verification of the messages afterwards takes as long
     ours, peer = our_pair(bench, mode), their_pair(bench, mode)
     for topic in ("list", "columns"):
         ours.topic(topic)

@@ -37,7 +37,7 @@ class Spark:
         return {"rate": rows / seconds, "seconds": seconds}
 
     def write(self, count: int, size: int, name: str, format_: str, options: Mapping[str, str]) -> dict[str, float]:
-        """Generated bodies into a sink."""
+        """Writes generated bodies into a sink."""
         frame = self.generated(count, size, name)
         begun = time.perf_counter()
         frame.write.format(format_).mode("append").options(**options).save()
@@ -50,7 +50,7 @@ class Spark:
         return self.session.range(0, count, 1, 4).selectExpr(spark_expression(size, name))
 
     def summary(self, source: "Source") -> tuple[int, int]:
-        """Rows, and the checksum of their bodies.  Every column is looked at, so that none only seemed to be read."""
+        """The number of rows and the checksum of their bodies.  Every column is used, so that Spark reads them all."""
         frame = source.frame(self.session.read)
         others = [f"count(`{name}`)" for name in frame.columns]
         row = frame.selectExpr("count(*)", f"sum(crc32({source.body}))", *others).first()
@@ -61,7 +61,7 @@ class Spark:
 
 
 class Source:
-    """What a query reads: a format, its options, and what it takes from it.  `body` is the column of the bodies."""
+    """The source of a query: a format, its options and the columns.  `body` is the column of the bodies."""
 
     def __init__(
         self, format_: str, options: Mapping[str, str], *, body: str, schema: str = "", select: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ class Source:
         return frame.select(*self._select) if self._select else frame
 
     def having(self, options: Mapping[str, str]) -> "Source":
-        """The same with these options, too, or instead."""
+        """A copy with these options added or replaced."""
         given = self._options | dict(options)
         return Source(self._format, given, body=self.body, schema=self._schema, select=self._select)
 
@@ -87,7 +87,7 @@ class Source:
 
 
 def started_ms(progress: Mapping[str, Any]) -> float:
-    """When the trigger of a micro-batch was, in Unix time."""
+    """When a micro-batch was triggered, in Unix time."""
     return datetime.fromisoformat(progress["timestamp"].replace("Z", "+00:00")).timestamp() * 1000
 
 
@@ -109,7 +109,7 @@ def kafka_source(address: str, topic: str, *select: str, **options: str) -> Sour
 
 @contextmanager
 def session(bench: Bench) -> Iterator[tuple[Spark, Missing | None]]:
-    """With Kafka's connector, or without and why.  To be made before any gRPC channel: starting the JVM forks."""
+    """A session with Kafka's connector, or why that is missing.  To be made before gRPC channels: starting the JVM forks."""
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -136,23 +136,23 @@ def session(bench: Bench) -> Iterator[tuple[Spark, Missing | None]]:
     try:
         yield Spark(made, folder), jars if isinstance(jars, Missing) else None
     except PySparkException as error:
-        raise RuntimeError(str(error)[:2000]) from None  # now: its text comes from the JVM
+        raise RuntimeError(str(error)[:2000]) from None  # here, because the text comes from the JVM
     finally:
         for query in made.streams.active:
             query.stop()
-        if bench.plan is not SMOKE:  # nothing is timed there: the next benchmark goes on with this one
+        if bench.plan is not SMOKE:  # without timing the next benchmark uses the same session
             _end(made)
 
 
 def kafka_peer(bench: Bench, missing: Missing | None) -> Kafka | Missing:
-    """Its broker; without the connector there is nothing to start it for."""
+    """Kafka's broker; it is not started without the connector."""
     if missing is not None:
         return missing
     return bench.peer("Kafka", lambda: bench.enter(kafka.running(bench.folder / "kafka")))
 
 
 def _end(session: Any) -> None:
-    """With its JVM: with `all` the next benchmark has one of its own."""
+    """Ends the session with its JVM, so that with `all` the next benchmark has a new one."""
     from pyspark import SparkContext
 
     gateway: Any = session.sparkContext._gateway

@@ -1,4 +1,4 @@
-"""P1 and P2 as batches: Spark reads 4 queues into noop, beside Kafka's source and one that hands over ready batches."""
+"""P1 and P2 as batches: Spark reads 4 queues into noop, beside Kafka's source and the null source."""
 
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from rocketsim_source.schema import source_schema
 
 
 def rows_of(bench: Bench, size: int) -> int:
-    """A batch takes a second to start, Kafka's more than ours: in any plan a run should be long beside that."""
+    """A batch takes a second to start, and longer with Kafka: in any plan a run should take much longer than that."""
     full, quick = (6_000_000, 4_000_000) if size == 100 else (2_000_000, 1_300_000)
     return bench.plan.pick(full, quick, 20_000)
 
@@ -81,7 +81,7 @@ def body_only(bench: Bench) -> None:
 def with_kafkas(
     bench: Bench, made: Spark, ours: OurCluster, peer: Kafka | Missing, topic: str, rows: int, size: int
 ) -> dict[str, Source | Missing]:
-    """Our topic as narrow and as wide rows and the same bodies in Kafka, default and tuned; all of them checked."""
+    """Our topic as narrow and wide rows and the same bodies in Kafka, default and tuned; all data are checked."""
     kafka_topic = bench.peer("Kafka", partial(fill_kafka, bench, made, peer, topic, rows, size))
     address = ours.name_server.address
     sources: dict[str, Source | Missing] = {
@@ -95,7 +95,7 @@ def with_kafkas(
 
 
 def fill_kafka(bench: Bench, made: Spark, peer: Kafka | Missing, topic: str, rows: int, size: int) -> str | Missing:
-    """The same bodies, through Spark's own sink."""
+    """Writes the same bodies with Spark's Kafka sink."""
     if isinstance(peer, Missing):
         return peer
     bench.doing(f"filling Kafka's {topic}")
@@ -113,7 +113,7 @@ def kafka_of(topic: str | Missing, peer: Kafka | Missing, *select: str, **option
 
 
 def check(bench: Bench, made: Spark, sources: dict[str, Source | Missing], rows: int, size: int) -> None:
-    """Everybody reads the same bodies, all of them, once."""
+    """Checks that every source reads all of the same bodies once."""
     wanted = (rows, checksum(0, rows, size))
     there = {name: source for name, source in sources.items() if not isinstance(source, Missing)}
     for name, source in there.items():
@@ -129,7 +129,7 @@ def contestants(made: Spark, sources: dict[str, Source | Missing], rows: int) ->
 
 
 def ceiling(ours: OurCluster, topic: str, path: Path, rows: int) -> Source:
-    """A real frame, decoded by the real decoder, as the batch that the null source repeats."""
+    """The null source, which repeats a batch that our decoder made of a frame."""
     options = source_options({"nameServer": ours.name_server.address, "topic": topic}, streaming=True)
     schema = source_schema(options)
     end = ours.admin.cluster.bounds(topic)[MessageQueue(topic, cluster.BROKER, 0)].max_offset

@@ -1,8 +1,8 @@
-"""P1 as a stream: how fast rows come once they come, and how long the first ones take, each by itself.
+"""P1 as a stream: the steady rate of rows, and the time to the first rows, as separate figures.
 
-The rate is that of all micro-batches with data, from the start of the first to the end of the last, as the query's
-progress has them: what starting a query takes is not in it.  That is the other figure: from `start()` to the commit of
-the first rows, of a new query and of one that goes on from its checkpoint.
+The rate is that of all micro-batches with data, from the start of the first to the end of the last, by the query's
+progress: it does not include the start of the query.  The other figure is the time from `start()` to the commit of the
+first rows, for a new query and for one that continues from its checkpoint.
 """
 
 import time
@@ -20,7 +20,7 @@ from benchmarks.spark import Source, Spark, ended_ms, started_ms
 from benchmarks.spark_read import ceiling, with_kafkas
 
 TIMEOUT_S = 600
-FEW = 1000  # rows of a first batch: it should cost no more than being a batch does
+FEW = 1000  # rows of a first batch, so few that only the cost of a batch itself counts
 
 
 def run(bench: Bench) -> None:
@@ -31,7 +31,7 @@ def run(bench: Bench) -> None:
     plan = bench.plan
     nulls = {}
     for size in bench.plan.sizes:
-        # Batches of one size in all plans: what a batch costs however many rows it has weighs the same.
+        # Batches have one size in all plans, so that the fixed cost of a batch has the same share.
         batch = bench.plan.pick(*((2_500_000, 2_500_000, 5_000) if size == 100 else (625_000, 625_000, 5_000)))
         rows = batch * bench.plan.pick(8, 2, 2)
         topic = ours.fill(f"stream{size}", rows, size)
@@ -59,7 +59,7 @@ def run(bench: Bench) -> None:
 
 
 def stream(made: Spark, source: Source, rows: int) -> Sample:
-    """An AvailableNow query into noop."""
+    """Runs an AvailableNow query into noop."""
     query = (
         source.frame(made.session.readStream)
         .writeStream.format("noop")
@@ -76,7 +76,7 @@ def stream(made: Spark, source: Source, rows: int) -> Sample:
 
 
 def steady(progress: Sequence[Mapping[str, Any]]) -> Sample:
-    """Rows a second from the first batch with data on to the end of the last one."""
+    """Rows a second from the start of the first batch with data to the end of the last one."""
     batches = [one for one in progress if one["numInputRows"]]
     if len(batches) < 2:
         raise WrongResult(f"a stream of {len(batches)} batches with data says nothing about several")
@@ -125,14 +125,14 @@ def start(bench: Bench, made: Spark, ours: OurCluster, peer: Kafka | Missing, nu
 
 
 def first_rows(made: Spark, more: Callable[[], Source]) -> Sample:
-    """`more` has FEW rows more at every call."""
+    """`more` adds FEW rows at every call."""
     checkpoint = made.checkpoint()
     new = first_rows_ms(made, more(), checkpoint)
     return {"new_ms": new, "restarted_ms": first_rows_ms(made, more(), checkpoint)}
 
 
 def first_rows_ms(made: Spark, source: Source, checkpoint: str) -> float:
-    """From before the source is loaded, with the default trigger."""
+    """The time from before the source is loaded, with the default trigger."""
     begun_ms = time.time() * 1000
     frame = source.frame(made.session.readStream)
     query = frame.writeStream.format("noop").option("checkpointLocation", checkpoint).start()

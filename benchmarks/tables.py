@@ -1,4 +1,4 @@
-"""What people see: the list of benchmarks, and a table for each that ran, on a terminal or as Markdown."""
+"""The list of benchmarks, and a table for each that ran, on a terminal or as Markdown."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ def print_report(console: Console, report: Report) -> None:
         console.print(line, style="dim", highlight=False, markup=False)
     console.print(SPREAD, style="dim", highlight=False)
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    # Words fold, numbers do not.
+    # Columns of words may wrap, those of numbers may not.
     table.add_column("figure (its reference)", overflow="fold", ratio=1)
     for name in ("ours", "the reference", "ratio", "target"):
         table.add_column(name, no_wrap=True, justify="right")
@@ -73,7 +73,7 @@ def print_report(console: Console, report: Report) -> None:
 
 
 def cells(figure: Figure) -> list[str]:
-    """A line of the table, as text."""
+    """The cells of a line of the table as text."""
     other = figure.reference_series
     theirs = "missing" if isinstance(other, Missing) else "" if other is None else spread(other.values)
     target = "" if figure.target is None else f"{figure.target.number} {figure.target}"

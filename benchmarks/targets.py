@@ -1,4 +1,4 @@
-"""P1 to P15: what a figure has to reach, and against what.  Pure."""
+"""P1 to P15: the targets of figures and their references.  Pure."""
 
 from enum import Enum
 from typing import NamedTuple
@@ -21,7 +21,7 @@ class Target(NamedTuple):
         return f"{self.sense.value} {self.limit:g}"
 
     def is_met(self, value: float | None, ratio: float | None) -> bool | None:
-        """None when there is nothing to judge: without its reference a ratio is not met, and not missed either."""
+        """None without a value to judge: a ratio without its reference is neither met nor missed."""
         judged = value if self.of_value else ratio
         if judged is None:
             return None
@@ -55,7 +55,7 @@ SEND_P50 = at_most("P6", 2.0)
 # Both sides of these are ratios themselves, so that "at least RocketMQ's" is a ratio of 1.
 SYNC_64 = at_least("P7", 1.0)
 SYNC_4096 = at_least("P7", 0.95, of_value=True)
-# "ASYNC's own rate may not fall for it": what P6 and P4 ask of it, against RocketMQ's in the same run.
+# "ASYNC's own rate may not fall for it": the targets of P6 and P4, against RocketMQ's in the same run.
 ASYNC_OWN = {64: at_least("P7", 0.5), 4096: at_least("P7", 4.0)}
 FLUSH_64 = at_least("P8", 1.0)
 FLUSH_4096 = at_least("P8", 0.93, of_value=True)
@@ -70,7 +70,7 @@ RESTART = at_most("P11", 1.0)
 REBUILD = at_least("P11", 200, of_value=True)
 LATENCY = at_most("P12", 1.0)
 MEMORY = at_most("P13", 250, of_value=True)
-# "About zero": what a million messages may leave behind before it counts as growth.
+# "About zero": the memory that a million messages may add without counting as growth.
 MEMORY_SLOPE = at_most("P13", 1, of_value=True)
 MEMORY_WORKER = at_most("P13", 220, of_value=True)
 GROWTH_LOG = at_most("P14", 1.3)

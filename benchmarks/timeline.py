@@ -1,4 +1,4 @@
-"""What a put of a pair waits for, from traces of a real run: `python -m benchmarks.timeline [--flush] [--trace FILE]`.
+"""The waits of a pair's puts, from traces of a real run: `python -m benchmarks.timeline [--flush] [--trace FILE]`.
 
 Sends with `send_async`, 4,096 in flight, to a SYNC_MASTER pair (with --flush: SYNC_FLUSH, too), and shows how long each
 step of a put took.  --trace writes the puts for chrome://tracing or https://ui.perfetto.dev.
@@ -22,7 +22,7 @@ from benchmarks.bench import Bench
 from benchmarks.contest import SMOKE
 from benchmarks.figures import percentile
 
-# A step is named by the point at which it ends; what it waits for, in words.
+# A step has the name of the point at which it ends; the text says what it waits for.
 STEPS = {
     "sent": "the stream to the slave: the frame before it, the event loop",
     "received": "gRPC, and the slave's event loop",
@@ -42,7 +42,7 @@ class Point(NamedTuple):
 
 
 class Put(NamedTuple):
-    """`at_ns` has when it passed each point; those that it did not wait for are not in it."""
+    """`at_ns`: when the put passed each point, without points that it did not wait for."""
 
     end_offset: int
     appended_ns: int
@@ -50,13 +50,13 @@ class Put(NamedTuple):
 
 
 def read(path: Path) -> list[Point]:
-    """What tracing_broker.py wrote."""
+    """Reads the file of tracing_broker.py."""
     lines = (line.split("\t") for line in path.read_text().splitlines())
     return [Point(name, int(offset), int(at)) for name, offset, at in lines]
 
 
 def puts(master: Sequence[Point], slave: Sequence[Point], *, flush: bool) -> list[Put]:
-    """Every answered put, and when what it waits for first covered it.  Pure."""
+    """Every answered put, with the first time at which each point covered it.  Pure."""
     first = {name: _First([one for one in (*master, *slave) if one.name == name]) for name in STEPS}
     answered: dict[int, int] = {one.offset: one.at_ns for one in master if one.name == "answered"}
     found = []
@@ -73,7 +73,7 @@ def puts(master: Sequence[Point], slave: Sequence[Point], *, flush: bool) -> lis
 
 
 class _First:
-    """When a point was first passed with an offset or more.  Offsets only grow within one epoch."""
+    """The first time at which a point was passed with at least a given offset.  Offsets only grow within an epoch."""
 
     def __init__(self, points: Sequence[Point]) -> None:
         ordered = sorted(points, key=lambda one: one.at_ns)
@@ -90,7 +90,7 @@ class _First:
 
 
 def steps_ns(put: Put) -> dict[str, int]:
-    """How long each step took.  A flush runs beside the slave's: only what it took longer counts, in `flushed`."""
+    """The duration of each step.  The flush runs beside the slave's steps; `flushed` is only its extra time."""
     took, before = {}, put.appended_ns
     for name in STEPS:
         if name in put.at_ns:
@@ -128,7 +128,7 @@ def trace_events(found: Sequence[Put]) -> list[dict[str, object]]:
 
 def main(argv: list[str] | None = None) -> None:
     made = argparse.ArgumentParser(
-        prog="python -m benchmarks.timeline", description="What the puts of a pair wait for."
+        prog="python -m benchmarks.timeline", description="Shows what the puts of a pair wait for."
     )
     made.add_argument("--flush", action="store_true", help="SYNC_FLUSH on both sides")
     made.add_argument("--size", type=int, default=100, metavar="BYTES")

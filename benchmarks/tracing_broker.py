@@ -1,4 +1,4 @@
-"""A broker that notes when each put passed which point, for timeline.py: in the file `trace` beside its configuration.
+"""A broker that writes when each put passed each point, for timeline.py: in the file `trace` beside its configuration.
 
 `python -m benchmarks.tracing_broker broker -c FILE`, otherwise `python -m broker_service`.  A line is a point, the log
 offset up to which it holds, and the nanoseconds of the monotonic clock, which all processes of a machine share.
@@ -22,7 +22,7 @@ Event = tuple[str, int, int]
 
 
 def trace(note: Callable[[Event], None]) -> None:
-    """Wraps what a put passes on its way.  A name that is gone is an error at the start: it has to follow the code."""
+    """Wraps the functions that a put passes.  A function that was renamed is an error at the start."""
     wait, on_ack, on_flushed = Acknowledgements.wait, Acknowledgements.on_ack, Acknowledgements.on_flushed
     next_message, receive, ack = Transfer.next_message, Follower.receive, Follower.ack
     real = os.fdatasync

@@ -17,9 +17,9 @@ BROKER_VERSION = "4.2.1"
 CONNECTOR_VERSION = "4.2.0"
 HEAP = "1g"
 START_TIMEOUT_S = 60.0
-# As Kafka's own kafka-run-class.sh starts its JVMs.
+# The options with which Kafka's kafka-run-class.sh starts its JVMs.
 _GC = "-server -XX:+UseG1GC -XX:MaxGCPauseMillis=20 -XX:InitiatingHeapOccupancyPercent=35 -Djava.awt.headless=true"
-# Its source leaves half of two cores idle with the 64 KiB sockets and 500-record polls that are its defaults.
+# With its defaults, 64 KiB sockets and polls of 500 records, Spark's Kafka source leaves half of two cores idle.
 TUNED_SOURCE = {"kafka.receive.buffer.bytes": str(2 << 20), "kafka.max.poll.records": "5000"}
 
 
@@ -83,7 +83,7 @@ auto.create.topics.enable=false
             raise Unavailable(f"Kafka does not answer: {output[-500:]}")
         yield Kafka(f"127.0.0.1:{port}", jars, folder)
     finally:
-        leash.kill(process)  # nobody needs its store any more
+        leash.kill(process)  # its store is not needed any more
         process.wait()
 
 

@@ -1,4 +1,4 @@
-"""Brings jars from Maven by their coordinates, once, into the user's cache directory."""
+"""Downloads jars from Maven by their coordinates, once, into the user's cache directory."""
 
 import os
 import subprocess

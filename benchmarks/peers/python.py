@@ -1,6 +1,6 @@
 """The Python peers: confluent-kafka and RocketMQ's official client, in an environment of their own in the user's cache.
 
-Separate, because the official client brings a grpcio and protobuf of its own choice.
+It is separate because the official client needs other versions of grpcio and protobuf.
 """
 
 import subprocess
@@ -16,7 +16,7 @@ INSTALL_TIMEOUT_S = 900
 
 
 def environment() -> Path:
-    """Its interpreter."""
+    """The interpreter of the environment."""
     folder = maven.cache() / "python-peers"
     python = folder / "bin" / "python"
     stamp = folder / "made-for"
@@ -37,6 +37,6 @@ def environment() -> Path:
 
 
 def driver(name: str, script: str, log: Path, *arguments: str) -> Driver:
-    """benchmarks/peers/SCRIPT in that environment."""
+    """Starts benchmarks/peers/SCRIPT in that environment."""
     command = [str(environment()), "-m", f"benchmarks.peers.{script}", *arguments]
     return Driver(name, command, log, {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"})

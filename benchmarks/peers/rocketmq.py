@@ -1,7 +1,7 @@
 """The real RocketMQ as a peer: name server, master, slave and proxy from Maven's jars, and load with its Java client.
 
-To know: since 5.0 its SYNC_MASTER waits for a slave only with `inSyncReplicas=2`; an empty slave copies the newest log
-file only, one that has the beginning copies the rest; the proxy ends when no broker is registered yet.
+Its SYNC_MASTER since 5.0 waits for a slave only with `inSyncReplicas=2`.  An empty slave copies the newest log file
+only; one that has the beginning copies the rest.  The proxy ends if no broker is registered yet.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ _MAIN = "org.apache.rocketmq."
 
 
 class JavaServer:
-    """One JVM that can be ended and started again on its files."""
+    """A JVM that can be ended and started again with the same files."""
 
     def __init__(self, jars: Path, folder: Path, name: str, port: int, heap: str, *main: str) -> None:
         self.name = name
@@ -52,7 +52,7 @@ class JavaServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> float:
-        """Seconds until its port accepted."""
+        """Starts the JVM; returns the seconds until its port accepts."""
         begun = time.perf_counter()
         environment = {**os.environ, "ROCKETMQ_HOME": str(self._folder)}
         with (self._folder / f"{self.name}.out").open("ab") as log:
@@ -69,7 +69,7 @@ class JavaServer:
         raise Unavailable(f"RocketMQ's {self.name} does not answer on port {self.port}: {self._tail()}")
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Nothing, if it does not run."""
+        """Sends a signal, if the JVM runs."""
         if self._process is not None:
             self._process.send_signal(number)
 
@@ -88,9 +88,9 @@ class JavaServer:
 
 
 class RocketMq:
-    """`master` and `slave` by their processes; `load` is the Java client, which has sent for `loaded_s` seconds.
+    """`master` and `slave` are processes; `load` is the Java client, which has sent for `loaded_s` seconds.
 
-    A `Sleeper`: idle brokers of its take 0.1 to 0.3 cores, and more while they sort what they were sent into queues.
+    A `Sleeper`: its idle brokers take 0.1 to 0.3 cores, and more while they build consume queues.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class RocketMq:
         return f"127.0.0.1:{self.master.port}"
 
     def sleep(self) -> None:
-        """Its processes are stopped, but for the name server, which would take the brokers for dead."""
+        """Stops its processes, except the name server, which would remove the brokers."""
         self._asleep = True
         self._signal(signal.SIGSTOP)
 
@@ -120,7 +120,7 @@ class RocketMq:
 
     @contextmanager
     def awake(self) -> Iterator[None]:
-        """For what is asked of it: asleep again afterwards, if it was.  What it had left to do is done first."""
+        """Awake for requests: it finishes its earlier work first, and sleeps again afterwards if it did before."""
         asleep = self._asleep
         if asleep:
             self.wake()
@@ -137,7 +137,7 @@ class RocketMq:
         os.kill(self.load.pid, number)
 
     def ask(self, words: str, **options: object) -> dict[str, Any]:
-        """What the Java client answers."""
+        """The Java client's answer."""
         with self.awake():
             return self.load.ask(words, **options)
 
@@ -161,7 +161,7 @@ def java(class_path: str, folder: Path, heap: str, *main: str) -> list[str]:
 
 
 def load_classes(jars: Path) -> Path:
-    """RocketMqLoad.java, compiled once for each state of its source: that takes as long as a server's start."""
+    """Compiles RocketMqLoad.java once for each version of its source: that takes as long as a server's start."""
     source = maven.HERE / "RocketMqLoad.java"
     folder = maven.cache() / f"rocketmq-load-{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}"
     if not folder.exists():
@@ -199,9 +199,9 @@ def broker(
         "registerNameServerPeriod": 10_000,
         "deleteWhen": "04",
         "fileReservedTime": 480,
-        "slaveTimeout": 9_000,  # ours, too
+        "slaveTimeout": 9_000,  # as for our broker
         "syncFlushTimeout": 9_000,
-        "haHousekeepingInterval": 600_000,  # a pair that was asleep is still one
+        "haHousekeepingInterval": 600_000,  # so that a pair that was asleep is not separated
         "waitTimeMillsInSendQueue": 5_000,  # its default of 200 ms refuses sends when the machine stalls
         "osPageCacheBusyTimeOutMills": 5_000,
         "diskMaxUsedSpaceRatio": 95,
@@ -221,7 +221,7 @@ def running(
     flush: bool = False,
     keys: Mapping[str, object] | None = None,
 ) -> Iterator[RocketMq]:
-    """`sync` is the master's role; it really waits."""
+    """`sync`: the master is a SYNC_MASTER that waits for its slave."""
     jars = maven.jars("rocketmq.xml", "all", f"rocketmq-{VERSION}")
     folder.mkdir(parents=True)
     port = free_port()
@@ -236,7 +236,7 @@ def running(
     command = java(f"{load_classes(jars)}:{jars}/*", folder, HEAP, "RocketMqLoad", name_server)
     with ExitStack() as servers, Driver("RocketMQ's Java client", command, folder / "client.log") as load:
         for server in filter(None, (namesrv, master, slave)):
-            # Nobody needs its store any more, and a clean end takes its time.
+            # Its store is not needed any more, and a clean end takes long.
             servers.callback(server.end, signal.SIGKILL)
             server.start()
         peer = RocketMq(folder, name_server, master, slave, load)
@@ -247,7 +247,7 @@ def running(
 
 @contextmanager
 def proxy(peer: RocketMq) -> Iterator[str]:
-    """Its gRPC endpoint, for the official clients of RocketMQ 5.  A topic must exist: then the broker is registered."""
+    """Starts a proxy and yields its gRPC endpoint.  Needs a topic: with one the broker is registered."""
     jars = maven.jars("rocketmq.xml", "all", f"rocketmq-{VERSION}")
     port, remoting = free_port(), free_port()
     (peer.folder / "conf").mkdir(exist_ok=True)

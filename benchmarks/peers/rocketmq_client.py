@@ -17,8 +17,8 @@ class Client:
     def __init__(self, endpoint: str, topic: str, group: str) -> None:
         from rocketmq.v5.client import ClientConfiguration, Credentials
 
-        # The proxy waits for messages for 5 s at least, and refuses (40018) a receive whose deadline, which is
-        # await_duration and this together, leaves it less: with the default of 3 s that is every one.
+        # The proxy waits for messages for at least 5 s, and refuses (40018) a receive with less time: its deadline is
+        # await_duration plus this, whose default of 3 s is too short.
         self._configuration = ClientConfiguration(endpoint, Credentials(), request_timeout=30)
         self._topic = topic
         self._group = group
@@ -49,7 +49,7 @@ class Client:
         return {"messages": done, "seconds": taken, "rate": done / taken}
 
     def receive(self, seconds: float, batch: int) -> dict[str, Any]:
-        """Without acknowledgements: what comes is invisible to others for a minute, so fresh messages are needed."""
+        """Receives without acknowledging.  Received messages are invisible for a minute, so new ones are needed."""
         consumer = self._ready()
         count = size = 0
         begun = time.perf_counter()
@@ -61,7 +61,7 @@ class Client:
         return {"messages": count, "seconds": taken, "rate": count / taken, "bytes": size}
 
     def _ready(self) -> Any:
-        """The proxy answers 50001 to first receives, until it has the consumer's settings."""
+        """Receives until the proxy has the consumer's settings; before that it answers 50001."""
         if self._consumer is None:
             from rocketmq.v5.consumer import SimpleConsumer
             from rocketmq.v5.exception import ClientException
