@@ -109,7 +109,7 @@ def kafka_source(address: str, topic: str, *select: str, **options: str) -> Sour
 
 @contextmanager
 def session(bench: Bench) -> Iterator[tuple[Spark, Missing | None]]:
-    """A session with Kafka's connector, or why that is missing.  To be made before gRPC channels: starting the JVM forks."""
+    """A session with Kafka's connector, or why that is missing.  To be made before gRPC channels: the JVM forks."""
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
