@@ -31,7 +31,7 @@ def _processor() -> str:
 
 
 class OthersShare:
-    """The share of the machine that other processes used since construction; on a busy machine figures are unreliable."""
+    """The share of the machine that other processes used since construction; figures of a busy machine are poor."""
 
     def __init__(self) -> None:
         self._before = _times()
