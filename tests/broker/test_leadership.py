@@ -186,7 +186,9 @@ async def test_an_epoch_that_cannot_be_written_is_tried_again_and_nothing_is_tak
 
 
 async def test_a_slave_with_a_configured_master_follows_it_without_a_name_server(tmp_path: Path) -> None:
-    await run_pair_without_name_server(tmp_path)
+    async with running(tmp_path / "m") as master:
+        async with running(tmp_path / "s", **SLAVE, ha_master_address=master.address) as slave:
+            await until(slave.replication_slave.is_following, "it follows")
 
 
 async def test_a_slave_follows_as_soon_as_a_name_server_knows_its_master_again(
