@@ -25,6 +25,7 @@ from broker_service.replication.protocols import MasterBroker, ReplicatedLog
 from broker_service.replication.refusals import FellSilent, ProtocolViolation, Replaced, status_of
 from broker_service.replication.slave_streams import SlaveStreams
 from broker_service.replication.transfer import State, Transfer, TransferSettings
+from broker_service.rpc_errors import refusal_of
 
 logger = logging.getLogger(__name__)
 
@@ -102,8 +103,8 @@ class ReplicationMaster(ReplicationServicer):
         refusal = None
         try:
             await stream.run()
-        except RocketSimError as error:
-            refusal = error
+        except (RocketSimError, OSError) as error:  # OSError: of this broker's own disk
+            refusal = refusal_of(error)
         except asyncio.CancelledError:
             logger.warning("%s lost", stream.transfer.name)
             raise

@@ -389,7 +389,7 @@ class CommitLog:
         cold: list[Place] = []
         for block in self._residency.unknown(blocks):
             places = list(self._places(block))
-            if not all(self._files.is_cached(self._open.handle(path), size, at) for path, at, size in places):
+            if not all(self._open.is_cached(path, size, at) for path, at, size in places):
                 if not self._open.waits:
                     cold += places
                     continue

@@ -440,6 +440,8 @@ class MessageStore:
                 handle = self.disk.open(path, read_only=True)
             except FileNotFoundError:
                 continue  # deleted by now; who asks again will see
+            except OSError as error:
+                raise ReadFailed.of(path, at, error) from error
             try:
                 for begin in range(at - at % _WARM_AROUND, at + size, _WARM_AROUND):
                     self.disk.pread(handle, _WARM_AROUND, begin)

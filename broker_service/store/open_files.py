@@ -51,13 +51,25 @@ class OpenFiles:
             raise Cold([(path, at, size)])
         return data
 
+    def is_cached(self, path: Path, size: int, at: int) -> bool:
+        """Whether a read of these bytes would not wait; ReadFailed as for `read`."""
+        try:
+            return self.files.is_cached(self.handle(path), size, at)
+        except OSError as error:
+            raise ReadFailed.of(path, at, error) from error
+
     def map(self, path: Path) -> memoryview:
-        """The whole file, read-only; stays good for as long as the caller keeps it, also when the file is deleted."""
+        """The whole file, read-only; stays good for as long as the caller keeps it, also when the file is deleted.
+        ReadFailed if it cannot be opened or mapped.
+        """
         view = self._maps.get(path)
         if view is not None:
             self._maps.move_to_end(path)
             return view
-        view = self._maps[path] = self.files.map(self.handle(path))
+        try:
+            view = self._maps[path] = self.files.map(self.handle(path))
+        except OSError as error:
+            raise ReadFailed.of(path, 0, error) from error
         if len(self._maps) > self._map_limit:
             self._maps.popitem(last=False)
         return view

@@ -1,6 +1,7 @@
 """A master and its slaves on real gRPC, with logs in memory."""
 
 import asyncio
+import errno
 import functools
 import logging
 import threading
@@ -542,6 +543,25 @@ async def test_a_slave_that_does_not_ack_gets_a_bounded_number_of_bytes(tmp_path
         while data := (await call.read()).log.data:
             sent += len(data)
         assert sent == 7000
+
+
+async def test_a_master_whose_disk_fails_a_read_says_so_and_its_slave_tries_again(tmp_path, caplog):
+    master = Node(MemoryLog(), tmp_path / "m", 0)
+    slave = Node(MemoryLog(), tmp_path / "s", 1, slave=SlaveSettings(retry_first_s=0.01))
+    view_log, failures = master.log.view_log, [OSError(errno.EIO, "Input/output error", "commitlog/0")]
+
+    def view(offset, size):
+        if failures:
+            raise failures.pop()
+        return view_log(offset, size)
+
+    master.log.view_log = view
+    async with master.serving():
+        master.put(b"x")
+        async with slave.following(master):
+            await until(in_step(master, slave))
+    assert [line for line in caplog.messages if "lost: UNAVAILABLE the disk refuses" in line and "commitlog/0" in line]
+    assert "Unexpected" not in caplog.text
 
 
 async def test_a_second_connection_of_a_slave_replaces_the_first(tmp_path):

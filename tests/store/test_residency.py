@@ -34,6 +34,7 @@ class ColdDisk(MemoryFiles):
         self.warm: set[tuple[Path, int]] | None = None
         self.looked = 0
         self.nothing_stays = False
+        self.maps_nothing = False
 
     def chill(self) -> None:
         self.warm = set()
@@ -52,6 +53,11 @@ class ColdDisk(MemoryFiles):
     def pread_cached(self, handle: int, size: int, offset: int) -> bytes | None:
         data = super().pread(handle, size, offset)
         return data if self.is_cached(handle, len(data), offset) else None
+
+    def map(self, handle: int) -> memoryview:
+        if self.maps_nothing:
+            raise OSError(errno.ENOMEM, "ENOMEM")
+        return super().map(handle)
 
     def is_cached(self, handle: int, size: int, offset: int) -> bool:
         self.looked += 1
@@ -123,6 +129,26 @@ def test_a_bad_sector_is_an_error_that_names_it(which: int) -> None:
             read()
     disk.bad = None
     assert look() == asyncio.run(cold_reads.read(store, look))
+
+
+@pytest.mark.parametrize("which", range(5))
+def test_a_file_that_cannot_be_opened_is_an_error_that_names_it(which: int) -> None:
+    disk, store = filled()
+    look = looks(store)[which]
+    for read in (lambda: asyncio.run(cold_reads.read(store, look)), look):
+        store._open_files.close()
+        disk.fail("open", errno.EIO)
+        with pytest.raises(ReadFailed, match=r"0{17}\d{3} cannot be read at \d+: EIO"):
+            read()
+    assert look() == asyncio.run(cold_reads.read(store, look))
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_a_file_that_cannot_be_mapped_is_an_error_that_names_it(which: int) -> None:
+    disk, store = filled()
+    disk.maps_nothing = True
+    with pytest.raises(ReadFailed, match=r"0{20} cannot be read at 0: ENOMEM"):
+        asyncio.run(cold_reads.read(store, looks(store)[which]))
 
 
 def test_what_was_just_written_is_not_looked_for() -> None:
