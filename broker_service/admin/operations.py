@@ -122,7 +122,7 @@ class Operations:
 
     def _progress(self, group: str, topic: str, queue_id: int) -> Progress:
         store = self._broker.store
-        committed = self._broker.offsets.get(group, topic, queue_id)
+        committed = self._broker.offsets.progress(group, topic, queue_id)
         consumed = max(0, committed.offset)
         last = store.store_timestamp_of(topic, queue_id, consumed - 1) if consumed else 0
         return Progress(
@@ -153,7 +153,7 @@ class Operations:
             )
         resets = []
         for queue_id, wanted in wanted_of.items():
-            previous = broker.offsets.get(group, topic_name, queue_id).offset
+            previous = broker.offsets.progress(group, topic_name, queue_id).offset
             keeps = previous != NO_OFFSET and wanted > previous and not force
             resets.append(Reset(queue_id, previous if keeps else wanted, previous))
         moved = {reset.queue_id: reset.offset for reset in resets if reset.offset != reset.previous}

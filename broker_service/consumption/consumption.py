@@ -134,8 +134,7 @@ class Consumption:
 
     def reload(self) -> None:
         """The state as the log has it; at a start, and after the log was cut."""
-        for group, topic in list(self._broker.offsets.kept):
-            self._broker.offsets.release(group, topic)
+        self._broker.offsets.kept.clear()
         self._log.reload()
         self._show_offsets()
 
@@ -152,7 +151,7 @@ class Consumption:
         offsets = self._broker.offsets
         for place, committed in self.state.take_changed():
             if committed is None:
-                offsets.release(place.group, place.topic)
+                offsets.release(*place)
             else:
                 offsets.keep(*place, committed)
 
@@ -533,7 +532,7 @@ class Consumption:
 
     def _group_changed(self, name: str) -> None:
         if not self._broker.is_slave and name not in self._broker.groups.entries:
-            self._try(lambda: self._drop(Drop(group=name)))
+            self._try(lambda: self._drop_group(name))
 
     def _reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
         """Moves the group to these offsets.  Raises, before anything has changed, if the log takes no writes."""
@@ -562,6 +561,13 @@ class Consumption:
             if broker.topics.delete(retry, broker.now_ms(), ends):
                 broker.store.forget_before({retry: ends})
                 broker.offsets.delete_topic(retry)
+
+    def _drop_group(self, name: str) -> None:
+        """Its offsets stand: a deletion that takes them with it deletes them afterwards."""
+        offsets = self._broker.offsets
+        for topic in [topic for group, topic in offsets.kept if group == name]:
+            offsets.reset(name, topic, dict(offsets.kept[name, topic]))
+        self._drop(Drop(group=name))
 
     def _drop(self, *changes: Transition) -> None:
         if not changes:

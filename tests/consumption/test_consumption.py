@@ -18,6 +18,7 @@ from broker_service.consumption import consumption as consumption_module
 from broker_service.consumption import receipt_handle, state_log
 from broker_service.consumption.consumption import Consumption
 from broker_service.consumption.model import ChangeInvisible, Delivery, HandleStatus, Pop, Popped, PopStatus
+from broker_service.consumption.retries import retry_topic
 from broker_service.consumption.transitions import Place
 from broker_service.errors import (
     DiskFull,
@@ -79,7 +80,7 @@ class Consumer:
         await self.consumption._expire()
 
     def committed(self, queue_id: int = 0, topic: str = "t") -> int:
-        return self.node.broker.offsets.get(self.group, topic, queue_id).offset
+        return self.node.broker.offsets.progress(self.group, topic, queue_id).offset
 
 
 def body_of(delivery: Delivery) -> bytes:
@@ -567,6 +568,15 @@ async def test_a_deleted_group_takes_its_deliveries_with_it(tmp_path: Path) -> N
         assert await one.bodies() == [b"a"]
 
 
+async def test_a_deleted_group_may_leave_its_offsets(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a", b"b")
+        await one.ack(*(await one.pop(max_messages=1)).deliveries)
+        Operations(one.node.broker, one.node.leadership).delete_group("g", remove_offset=False)
+        assert (one.consumption.state.queues, one.committed()) == ({}, 1)
+        assert await one.bodies() == [b"b"]
+
+
 async def test_a_deletion_that_the_log_did_not_hear_of_is_made_good(tmp_path: Path, monkeypatch: Any) -> None:
     async with consumer(tmp_path) as one:
         await put(one.node, "t", b"a")
@@ -654,11 +664,34 @@ async def test_a_snapshot_that_is_damaged_or_of_another_log_is_not_used(tmp_path
         assert await one.ack(a) == [INVALID]
 
 
-async def test_offsets_reach_the_file_of_offsets(tmp_path: Path) -> None:
+async def test_how_far_a_group_is_goes_nowhere_without_the_log_that_says_so(tmp_path: Path) -> None:
+    async with consumer(tmp_path / "m") as one:
+        await put(one.node, "t", b"a", b"b")
+        await one.pop()
+        await one.later(INVISIBLE_MS)
+        assert (one.committed(), one.node.store.queue_end(retry_topic("g", "t"), 0)) == (2, 2)
+        assert list(one.node.offsets.everything()) == []
+        assert list(one.node.offsets.of_group("g")) == [("t", 0, (0, 2))]
+        assert one.node.offsets.groups() == ["g"]
+    async with running(tmp_path / "m") as former, consumer(tmp_path / "s") as promoted:
+        await put(promoted.node, "t", b"a", b"b")
+        handed_back = former.metadata.offsets_to_hand_back()
+        if handed_back is not None:
+            promoted.node.metadata.accept_offsets(1, handed_back)
+        assert await promoted.bodies() == [b"a", b"b"]
+
+
+async def test_how_far_a_group_is_shrinks_with_the_log(tmp_path: Path) -> None:
     async with consumer(tmp_path) as one:
-        await put(one.node, "t", b"a")
-        await one.ack(*(await one.pop()).deliveries)
-    assert '"t@g"' in (tmp_path / "config" / "consumerOffset.json").read_text()
+        await put(one.node, "t", b"a", b"b")
+        await one.pop(max_messages=1)
+        end = one.node.store.end_offset
+        await one.pop()
+        await one.later(INVISIBLE_MS)
+        assert one.committed() == 2
+        one.node.store.truncate(end, None)
+        one.consumption.reload()
+        assert one.committed() == 0
 
 
 async def test_records_of_rocketmq_in_retry_topics_settle_nothing(tmp_path: Path) -> None:

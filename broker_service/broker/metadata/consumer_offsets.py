@@ -46,31 +46,42 @@ class ConsumerOffsetTable:
         self.unshared: set[Place] = set()  # here, and not yet seen at the master
         self._foreign: set[Place] = set()  # of generations raised in another history than the master's
         self._news = False  # committed here since `take_news`
-        self.kept: set[tuple[str, str]] = set()  # group, topic: what the broker keeps itself; clients do not commit it
-        self._kept_moved = False  # since the last compaction
+        # What the broker's own consumption says, which is a function of the log: only shown, never committed.
+        self.kept: dict[tuple[str, str], dict[int, int]] = {}
         self.changed: list[Callable[[Change], None]] = []
         self._load()
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def get(self, group: str, topic: str, queue_id: int) -> OffsetEntry:
-        """`NEVER`, or an entry with offset -1, where nothing is committed."""
+        """What was committed.  `NEVER`, or an entry with offset -1, where nothing is."""
         return self._table.get((group, topic), {}).get(queue_id, NEVER)
 
+    def progress(self, group: str, topic: str, queue_id: int) -> OffsetEntry:
+        """What the broker keeps itself, else what was committed."""
+        committed = self.get(group, topic, queue_id)
+        kept = self.kept.get((group, topic), {}).get(queue_id)
+        return committed if kept is None else committed.at(kept)
+
     def of_group(self, group: str) -> Iterator[tuple[str, int, OffsetEntry]]:
-        """(topic, queue id, entry) of everything the group has committed."""
-        for (owner, topic), queues in self._table.items():
-            if owner == group:
-                yield from ((topic, queue_id, entry) for queue_id, entry in queues.items() if entry.offset >= 0)
+        """(topic, queue id, progress) of everything the group has committed, or the broker keeps for it."""
+        for owner, topic in self._table.keys() | self.kept.keys():
+            if owner != group:
+                continue
+            for queue_id in self._table.get((group, topic), {}).keys() | self.kept.get((group, topic), {}).keys():
+                entry = self.progress(group, topic, queue_id)
+                if entry.offset >= 0:
+                    yield topic, queue_id, entry
 
     def groups_of(self, topic: str) -> list[str]:
         return [group for group, name in self._table if name == topic]
 
     def groups(self) -> list[str]:
-        """Those that have a committed offset; a deleted one does not count."""
-        return sorted(
-            {group for (group, _), queues in self._table.items() if any(entry.offset >= 0 for entry in queues.values())}
-        )
+        """Those that have a committed offset, or one that the broker keeps; a deleted one does not count."""
+        committed = {
+            group for (group, _), queues in self._table.items() if any(entry.offset >= 0 for entry in queues.values())
+        }
+        return sorted(committed | {group for group, _ in self.kept})
 
     def everything(self) -> Iterator[Change]:
         """Deleted entries too: they must win over what somebody else may still have."""
@@ -115,17 +126,16 @@ class ConsumerOffsetTable:
         return standing
 
     def keep(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Show how far the broker's own consumption is settled.  Neither journaled nor told to slaves: the log has it,
-        here and there."""
-        self.kept.add((group, topic))
-        current = self.get(group, topic, queue_id)
-        if offset > current.offset:
-            self._table.setdefault((group, topic), {})[queue_id] = current.at(offset)
-            self._kept_moved = True
+        """Show how far the broker's own consumption is settled.  Neither written to a file nor told to other brokers:
+        the log has it, and whoever lacks that part of the log must not have it."""
+        self.kept.setdefault((group, topic), {})[queue_id] = offset
 
-    def release(self, group: str, topic: str) -> None:
-        """The broker keeps nothing of it any more; what stands, stands."""
-        self.kept.discard((group, topic))
+    def release(self, group: str, topic: str, queue_id: int) -> None:
+        """The broker keeps nothing of it any more."""
+        queues = self.kept.get((group, topic), {})
+        queues.pop(queue_id, None)
+        if not queues:
+            self.kept.pop((group, topic), None)
 
     def reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
         """Move the offsets there, back or forth: a new generation of each, which belongs to the log as it is now."""
@@ -216,10 +226,9 @@ class ConsumerOffsetTable:
 
     def compaction(self, now_ms: int) -> "Compaction | None":
         """The writing of both files, to be run on any thread; None when nothing has changed since the last one."""
-        if self._journal.is_empty and not self._kept_moved:
+        if self._journal.is_empty:
             return None
         number = self._journal.rotate()
-        self._kept_moved = False
         self._version = self._version.next(now_ms)
         offsets: dict[str, dict[str, int]] = {}
         generations: dict[str, dict[str, list[int]]] = {}

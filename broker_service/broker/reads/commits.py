@@ -97,14 +97,14 @@ class Commits:
             return [Committed(topic, queue_id, entry.offset, entry.generation) for topic, queue_id, entry in found]
         at_zero = set()
         for topic, queue_id in queues:
-            if zero_for_new_group and offsets.get(group, topic, queue_id).offset < 0:
+            if zero_for_new_group and offsets.progress(group, topic, queue_id).offset < 0:
                 starts_at_zero = partial(self._starts_at_zero, topic, queue_id)
                 if await cold_reads.read(self._broker.store, starts_at_zero):
                     at_zero.add((topic, queue_id))
         self._broker.check_answers_for_offsets()  # may have changed while the disk was read
         answers = []
         for topic, queue_id in queues:
-            entry = offsets.get(group, topic, queue_id)
+            entry = offsets.progress(group, topic, queue_id)
             offset = entry.offset if entry.offset >= 0 else 0 if (topic, queue_id) in at_zero else NOT_FOUND
             answers.append(Committed(topic, queue_id, offset, entry.generation))
         return answers
