@@ -16,6 +16,7 @@ OVERHEAD = record.MIN_SIZE + len(record.PROPERTY_UNIQ_KEY) + 32 + 2
 
 _LONG_TEXT = 500  # far below what fits into a record
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+_RETRY_TOPIC = re.compile(r"%RETRY%[%|a-zA-Z0-9_+-]*")  # the broker's own, which may be read
 NOT_FOR_SENDING = frozenset(
     {
         SCHEDULE_TOPIC,
@@ -46,7 +47,7 @@ def check_topic(topic: str) -> None:
         raise MessageIllegal("the topic is empty")
     if len(topic.encode()) > record.MAX_TOPIC_SIZE:
         raise MessageIllegal(f"topic of {len(topic.encode())} bytes; {record.MAX_TOPIC_SIZE} at most: {topic[:40]}…")
-    if not _NAME.fullmatch(topic):
+    if not _NAME.fullmatch(topic) and not _RETRY_TOPIC.fullmatch(topic):
         raise MessageIllegal(f"topic {topic!r}: only letters, digits and %|_- are possible")
 
 

@@ -12,6 +12,6 @@
 Expected outcomes are values (nothing to deliver, a handle that is not valid any more).  Refusals are RocketSimErrors:
 no such topic, no permission, a broker that is a slave, fenced, stopping or busy.  All calls belong on the event loop.
 
-A delivery that is not acknowledged before its deadline goes to the retry topic `%RETRY%<group>_<topic>`,
+A delivery that is not acknowledged before its deadline goes to the retry topic `%RETRY%<group>+<topic>`,
 which a pop of the topic reads, too; after `retryMaxTimes` + 1 deliveries it goes to `%DLQ%<group>`.
 """

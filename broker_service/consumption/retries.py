@@ -34,7 +34,8 @@ class Fate(Enum):
 
 
 def retry_topic(group: str, topic: str) -> str:
-    return f"{RETRY_PREFIX}{group}_{topic}"
+    """The form of RocketMQ's `enableRetryTopicV2`: no group has a `+` in its name, so no other pair has this topic."""
+    return f"{RETRY_PREFIX}{group}+{topic}"
 
 
 def dlq_topic(group: str) -> str:

@@ -98,14 +98,14 @@ def test_the_largest_body_is_legal():
     check(Message("T", b"x" * 100, "t", "k", {"a": "é" * 16_000}), 100)
 
 
-@pytest.mark.parametrize("topic", ["", "a b", "töpic", "x" * 128, "a/b", "SCHEDULE_TOPIC_XXXX", "TBW102", "T\n"])
+@pytest.mark.parametrize("topic", ["", "a b", "töpic", "x" * 128, "a/b", "a+b", "SCHEDULE_TOPIC_XXXX", "TBW102", "T\n"])
 def test_illegal_topics_are_refused(topic):
     with pytest.raises(MessageIllegal):
         check_topic_for_sending(topic)
 
 
 def test_legal_topics_are_not():
-    for topic in ("T", "%RETRY%group", "a-b_C9|", "x" * 127):
+    for topic in ("T", "%RETRY%group", "%RETRY%group+topic", "a-b_C9|", "x" * 127):
         check_topic_for_sending(topic)
 
 

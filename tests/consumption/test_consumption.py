@@ -118,7 +118,7 @@ async def test_what_is_popped_is_not_popped_again_until_its_deadline(tmp_path: P
             (b"a", 2, "t"),
             (b"b", 2, "t"),
         ]
-        assert record.decode(again.deliveries[0].record).topic == "%RETRY%g_t"
+        assert record.decode(again.deliveries[0].record).topic == "%RETRY%g+t"
 
 
 async def test_pops_of_one_turn_of_the_loop_share_the_messages_and_one_record(tmp_path: Path) -> None:
@@ -298,7 +298,7 @@ async def test_forged_cut_and_foreign_handles_are_answered_and_change_nothing(tm
             assert [one.status for one in await one.consumption.ack("g", "t", [handle])] == [INVALID]
             assert (await one.consumption.forward_to_dlq("g", "t", handle)).status is INVALID
             one.consumption.give_back("g", "t", [handle])
-        for group, topic in (("h", "t"), ("g", "u"), ("g", "%RETRY%g_t")):
+        for group, topic in (("h", "t"), ("g", "u"), ("g", "%RETRY%g+t")):
             assert (await one.consumption.ack(group, topic, [delivery.receipt_handle]))[0].status is INVALID
         assert one.node.store.queue_end("rmq_sys_rocketsim_state", 0) == 1
         assert await one.ack(delivery) == [OK]
@@ -322,7 +322,7 @@ async def test_after_the_last_attempt_a_message_is_a_dead_letter(tmp_path: Path)
         (letter,) = [record.decode(it.record) for it in dead.deliveries]
         assert dead.deliveries[0].attempt == 1
         assert (letter.body, letter.message_id, letter.properties["DLQ_ORIGIN_TOPIC"]) == (b"a", "id", "t")
-        assert one.committed() == one.committed(topic="%RETRY%g_t") - 1 == 1
+        assert one.committed() == one.committed(topic="%RETRY%g+t") - 1 == 1
 
 
 async def test_names_of_a_group_and_a_topic_may_be_as_long_as_possible(tmp_path: Path) -> None:
@@ -341,8 +341,21 @@ async def test_names_of_a_group_and_a_topic_may_be_as_long_as_possible(tmp_path:
         await long.later(2 * INVISIBLE_MS)
         (delivery,) = (await long.pop()).deliveries
         assert (body_of(delivery), delivery.attempt) == (b"b", 3)
-        assert record.decode(delivery.record).topic == f"%RETRY%{group}_{topic}"
+        assert record.decode(delivery.record).topic == f"%RETRY%{group}+{topic}"
         assert await long.ack(delivery) == [OK]
+
+
+async def test_groups_and_topics_whose_names_are_alike_put_together_have_retries_of_their_own(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        for topic in ("b_c", "c"):
+            one.node.topics.put(TopicConfig(topic, 1, 1), 0)
+            await put(one.node, topic, topic.encode())
+        first, second = Consumer(one.node, "a", "b_c"), Consumer(one.node, "a_b", "c")
+        await first.nack(*(await first.pop()).deliveries)
+        await one.later(0)
+        assert await second.bodies() == [b"c"]
+        Operations(one.node.broker, one.node.leadership).delete_topic("c")
+        assert await first.bodies() == [b"b_c"]
 
 
 async def test_a_message_can_be_made_a_dead_letter_at_once_and_only_once(tmp_path: Path) -> None:
@@ -552,7 +565,7 @@ async def test_a_deleted_topic_takes_its_deliveries_and_retries_with_it(tmp_path
         await one.later(0)
         operations = Operations(one.node.broker, one.node.leadership)
         operations.delete_topic("t")
-        assert (one.consumption.state.queues, one.node.topics.get("%RETRY%g_t")) == ({}, None)
+        assert (one.consumption.state.queues, one.node.topics.get("%RETRY%g+t")) == ({}, None)
         one.node.topics.put(TopicConfig("t", 1, 1), 0)
         await put(one.node, "t", b"new")
         assert await one.bodies() == [b"new"]
@@ -613,13 +626,13 @@ async def test_a_restart_knows_what_was_taken_settled_and_moved(tmp_path: Path, 
         state = one.consumption.state
         assert {place: (queue.next, queue.committed) for place, queue in state.queues.items()} == {
             Place("g", "t", 0): (4, 0),
-            Place("g", "%RETRY%g_t", 0): (1, 0),
+            Place("g", "%RETRY%g+t", 0): (1, 0),
         }
         assert [queue.under_way for queue in state.queues.values()] == [
             before.queues[place].under_way for place in state.queues
         ]
         assert await one.ack(a, b, c, d, again) == [OK, OK, INVALID, OK, OK]
-        assert (one.committed(), one.committed(topic="%RETRY%g_t")) == (4, 1)
+        assert (one.committed(), one.committed(topic="%RETRY%g+t")) == (4, 1)
 
 
 async def test_a_start_reads_only_what_lies_behind_the_snapshot(tmp_path: Path) -> None:
@@ -698,6 +711,6 @@ async def test_records_of_rocketmq_in_retry_topics_settle_nothing(tmp_path: Path
     async with consumer(tmp_path) as one:
         await put(one.node, "t", b"a")
         await one.pop()
-        one.node.store.append_one(Record("%RETRY%g_t", b"x", properties={"TAGS": "y"}), 0, one.node.broker.store_host)
+        one.node.store.append_one(Record("%RETRY%g+t", b"x", properties={"TAGS": "y"}), 0, one.node.broker.store_host)
         one.consumption.catch_up()
         assert one.consumption.state.under_way_count == 1

@@ -59,7 +59,7 @@ async def test_a_promoted_slave_goes_on_with_the_same_state(tmp_path: Path) -> N
         await master.consumption.change_invisible(
             ChangeInvisible(group="g", topic="t", receipt_handle=c.receipt_handle, invisible_ms=0)
         )
-        await until(lambda: master.store.queue_end("%RETRY%g_t", 0) == 1, "the retry is there")
+        await until(lambda: master.store.queue_end("%RETRY%g+t", 0) == 1, "the retry is there")
         await until(lambda: slave.store.end_offset == master.store.end_offset, "the slave has it")
         await until(lambda: state(slave) == state(master), "the slave knows it")
         assert slave.broker.offsets.progress("g", "t", 0).offset == 0

@@ -15,7 +15,7 @@ from broker_service.consumption.state import Due, UnderWay
 from broker_service.consumption.transitions import DeliveryId, Move, Place
 
 PLACE = Place("g", "my_t", 3)
-RETRIED = Place("g", "%RETRY%g_my_t", 0)
+RETRIED = Place("g", "%RETRY%g+my_t", 0)
 DELIVERY = UnderWay(0xABC, 1, 5_000, 10_000, 0, True, "client")
 MESSAGE = Record("my_t", b"body", properties={"UNIQ_KEY": "id", "TAGS": "a"}, reconsume_times=0, born_timestamp=7)
 
@@ -50,14 +50,14 @@ def test_back_off_is_rocketmqs_schedule() -> None:
 
 def test_a_retried_message_says_which_delivery_it_settles_and_counts_the_attempt() -> None:
     copy = retries.retry_copy(MESSAGE, Due(PLACE, 42, DELIVERY))
-    assert (copy.topic, copy.queue_id, copy.reconsume_times) == ("%RETRY%g_my_t", 0, 1)
+    assert (copy.topic, copy.queue_id, copy.reconsume_times) == ("%RETRY%g+my_t", 0, 1)
     assert (copy.body, copy.born_timestamp, copy.properties["UNIQ_KEY"], copy.properties["TAGS"]) == (
         *(b"body", 7, "id", "a"),
     )
     assert (copy.properties["ORIGIN_GROUP"], copy.properties["1ST_POP_TIME"]) == ("g", "5000")
     assert retries.move_of(copy) == Move(PLACE, DeliveryId(0xABC, 42), is_dead_letter=False)
     again = retries.retry_copy(copy, Due(RETRIED, 7, DELIVERY._replace(attempt=2, popped_ms=9_000)))
-    assert (again.topic, again.reconsume_times, again.properties["1ST_POP_TIME"]) == ("%RETRY%g_my_t", 2, "5000")
+    assert (again.topic, again.reconsume_times, again.properties["1ST_POP_TIME"]) == ("%RETRY%g+my_t", 2, "5000")
     assert retries.move_of(again) == Move(RETRIED, DeliveryId(0xABC, 7), is_dead_letter=False)
 
 
@@ -69,7 +69,7 @@ def test_what_is_given_back_counts_no_attempt() -> None:
 def test_a_dead_letter_names_where_it_comes_from() -> None:
     copy = retries.dead_letter(replace(MESSAGE, reconsume_times=2), Due(RETRIED, 7, DELIVERY._replace(attempt=3)))
     assert (copy.topic, copy.queue_id, copy.reconsume_times) == ("%DLQ%g", 0, 3)
-    assert copy.properties["RETRY_TOPIC"] == "%RETRY%g_my_t"
+    assert copy.properties["RETRY_TOPIC"] == "%RETRY%g+my_t"
     assert (copy.properties["DLQ_ORIGIN_TOPIC"], copy.properties["DLQ_ORIGIN_MESSAGE_ID"]) == ("my_t", "id")
     assert retries.move_of(copy) == Move(RETRIED, DeliveryId(0xABC, 7), is_dead_letter=True)
 
@@ -77,7 +77,7 @@ def test_a_dead_letter_names_where_it_comes_from() -> None:
 @pytest.mark.parametrize("source", [None, "", "1 2 3", "x 1 2 g t", "1 2 3 g t u"])
 def test_other_records_of_such_topics_settle_nothing(source: str | None) -> None:
     properties = {} if source is None else {"__SOURCE": source}
-    assert retries.move_of(Record("%RETRY%g_t", b"", properties=properties)) is None
+    assert retries.move_of(Record("%RETRY%g+t", b"", properties=properties)) is None
 
 
 numbers = st.integers(0, 2**64 - 1)

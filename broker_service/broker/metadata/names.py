@@ -11,6 +11,7 @@ MAX_RETRY_TOPIC_LENGTH = 255  # a group's name and a topic's are in it
 MAX_GROUP_LENGTH = 120
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
+_RETRY_TOPIC = re.compile(r"%RETRY%[%|a-zA-Z0-9_+-]*", re.ASCII)  # the broker's own: group+topic
 
 
 def is_system_topic(topic: str) -> bool:
@@ -37,5 +38,5 @@ def _check(what: str, name: str, longest: int, error: type[RocketSimError]) -> N
         raise error(f"{what} is missing")
     if len(name) > longest:
         raise error(f"{what} {name[:40]!r}… has {len(name)} characters; {longest} at most")
-    if not _NAME.fullmatch(name):
+    if not _NAME.fullmatch(name) and not (what == "topic" and _RETRY_TOPIC.fullmatch(name)):
         raise error(f"{what} {name!r}: only letters, digits and %|_- are allowed")
