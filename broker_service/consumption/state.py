@@ -27,6 +27,7 @@ from broker_service.consumption.transitions import (
 
 MAX_RECENT = 20_000  # settled deliveries that are remembered, for an ack that is sent again
 _HEAP_SLACK = 1000
+_TAKEN_SLACK = 1000
 
 
 class UnderWay(NamedTuple):
@@ -62,6 +63,8 @@ class QueueState:
     def take(self, queue_offset: int, delivery: UnderWay) -> None:
         self.under_way[queue_offset] = delivery
         self._taken.append(queue_offset)
+        if len(self._taken) > 2 * len(self.under_way) + _TAKEN_SLACK:
+            self._taken = deque(sorted(self.under_way))
 
 
 class State:

@@ -238,3 +238,16 @@ def test_deadlines_of_what_is_acknowledged_do_not_pile_up() -> None:
         assert list(state.take_changed()) == [(PLACE, offset + 1)]
     assert len(state._deadlines) < 2000
     assert len(state.queues[PLACE]._taken) <= 1
+
+
+def test_what_is_acknowledged_behind_one_long_delivery_does_not_pile_up() -> None:
+    state = State()
+    state.apply(take(PLACE, 1, 0, 0))
+    for offset in range(1, 5000):
+        state.apply(take(PLACE, 2, offset, offset))
+        state.apply(Settle(PLACE, (DeliveryId(2, offset),)))
+        assert state.queues[PLACE].committed == 0
+    assert len(state.queues[PLACE]._taken) < 2000
+    state.apply(take(PLACE, 3, 5000, 5000))
+    state.apply(Settle(PLACE, (DeliveryId(1, 0),)))
+    assert state.queues[PLACE].committed == 5000
