@@ -6,7 +6,7 @@
     ack(group, topic, handles) -> [Settled]       ends these deliveries for good
     change_invisible(ChangeInvisible) -> Changed  a new deadline, also "in 0 ms"; the handle stays the same
     forward_to_dlq(group, topic, handle) -> Settled
-    give_back(group, topic, handles)              what could not be sent to the client; counts no attempt
+    give_back(group, topic, handles, begun)       what could not be sent to the client
     client_gone(client_id)                        deliveries that are renewed for it go back at once
 
 Expected outcomes are values (nothing to deliver, a handle that is not valid any more).  Refusals are RocketSimErrors:

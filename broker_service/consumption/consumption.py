@@ -318,7 +318,7 @@ class Consumption:
             stored = await self._stored(appended, pop.timeout_s)
         except asyncio.CancelledError:
             for take in takes:
-                self._end_now(take.place, [DeliveryId(take.pop, offset) for offset in take.offsets], counted=False)
+                self._end(take.place, [DeliveryId(take.pop, offset) for offset in take.offsets], 0, counted=False)
             raise
         deliveries = [
             Delivery(
@@ -390,12 +390,18 @@ class Consumption:
         end = self._broker.store.end_offset
         return Settled(HandleStatus.OK, await self._broker.acknowledgements.wait(end, timeout_s))
 
-    def give_back(self, group: str, topic: str, handles: Sequence[str]) -> None:
-        """Messages that never reached the client are delivered again at once, and count no attempt.  Invalid handles
-        are ignored."""
-        for handle in handles:
+    def give_back(self, group: str, topic: str, handles: Sequence[str], begun: int = 0) -> None:
+        """Deliveries of a call that ended early are delivered again.
+
+        Those that never reached the client come at once and count no attempt.  The first `begun` count: the sending of
+        them had begun.  The last of these waits for its back-off, because it may be what the client could not receive;
+        the others come at once, without it.  Invalid handles are ignored.
+        """
+        for number, handle in enumerate(handles):
             if (due := self._under_way(group, topic, handle)) is not None:
-                self._end_now(due.place, [DeliveryId(due.delivery.pop, due.queue_offset)], counted=False)
+                delivery = DeliveryId(due.delivery.pop, due.queue_offset)
+                wait_ms = retries.backoff_ms(due.delivery.attempt) if number == begun - 1 else 0
+                self._end(due.place, [delivery], wait_ms, counted=number < begun)
 
     def client_gone(self, client_id: str) -> None:
         """The client's renewed deliveries are delivered to others at once; its other ones keep their deadlines."""
@@ -403,13 +409,16 @@ class Consumption:
         for place, delivery in self.state.renewed_for(client_id):
             by_place.setdefault(place, []).append(delivery)
         for place, deliveries in by_place.items():
-            self._end_now(place, deliveries, counted=True)
+            self._end(place, deliveries, 0, counted=True)
 
-    def _end_now(self, place: Place, deliveries: Sequence[DeliveryId], *, counted: bool) -> None:
-        now_ms = self._broker.now_ms()
+    def _end(self, place: Place, deliveries: Sequence[DeliveryId], wait_ms: int, *, counted: bool) -> None:
+        """They are no longer renewed, and are due after `wait_ms`."""
+        deadline_ms = self._broker.now_ms() + wait_ms
         for first in range(0, len(deliveries), _DELIVERIES_A_TRANSITION):
             some = tuple(deliveries[first : first + _DELIVERIES_A_TRANSITION])
-            self._submit(Deadline(place=place, deliveries=some, deadline_ms=now_ms, counted=counted, renewed=False))
+            self._submit(
+                Deadline(place=place, deliveries=some, deadline_ms=deadline_ms, counted=counted, renewed=False)
+            )
 
     def _under_way(self, group: str, topic: str, handle: str) -> Due | None:
         """The delivery that this handle names, while it may be acknowledged."""

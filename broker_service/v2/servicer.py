@@ -170,7 +170,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
     async def ReceiveMessage(self, request: pb.ReceiveMessageRequest, context: Context) -> None:
         """Sends a status, the messages and the delivery time.  All are given back if the client ends the call early."""
         deliveries: Sequence[Delivery] = ()
-        all_written = False
+        begun, all_written = 0, False
         try:
             try:
                 client_id = client_id_of(context)
@@ -182,6 +182,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
             await context.write(pb.ReceiveMessageResponse(status=found))
             topic = request.message_queue.topic
             for delivery in deliveries:
+                begun += 1
                 await context.write(pb.ReceiveMessageResponse(message=self._receiving.message_of(delivery, topic)))
             now = Timestamp()
             now.FromMilliseconds(self._broker.now_ms())
@@ -189,7 +190,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
             all_written = True
         finally:
             if deliveries and not all_written:
-                self._receiving.give_back(request, deliveries)
+                self._receiving.give_back(request, deliveries, begun)
 
     @answers_with(pb.AckMessageResponse)
     async def AckMessage(self, request: pb.AckMessageRequest, context: Context) -> pb.AckMessageResponse:

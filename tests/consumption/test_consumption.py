@@ -395,6 +395,20 @@ async def test_what_was_not_counted_comes_with_the_same_attempt(tmp_path: Path) 
         assert [it.attempt for it in (await one.pop()).deliveries] == [1, 1]
 
 
+async def test_what_was_being_sent_when_a_call_broke_off_counts_and_the_last_of_it_waits(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a", b"b", b"c")
+        handles = [it.receipt_handle for it in (await one.pop()).deliveries]
+        one.consumption.give_back("g", "t", handles, begun=2)
+        await one.later(0)
+        at_once = (await one.pop()).deliveries
+        assert sorted((body_of(it), it.attempt) for it in at_once) == [(b"a", 2), (b"c", 1)]
+        await one.later(999)
+        assert await one.bodies() == []
+        await one.later(1)
+        assert [(body_of(it), it.attempt) for it in (await one.pop()).deliveries] == [(b"b", 2)]
+
+
 async def test_a_pop_that_is_cancelled_before_its_answer_gives_its_messages_back(tmp_path: Path) -> None:
     async with consumer(tmp_path) as one:
         await put(one.node, "t", b"a")

@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from rocketmq_v2 import definition_pb2 as d
@@ -11,6 +12,7 @@ from rocketmq_v2 import service_pb2 as s
 
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.model import BrokerRole
+from tests.support.brokers import put
 from tests.support.polling import until
 from tests.support.v2 import CLIENT, Client, client_of, message, resource, v2_broker
 
@@ -386,3 +388,13 @@ async def test_a_groups_progress_is_what_it_has_acknowledged(tmp_path: Path) -> 
         assert await offsets() == [0, 0, 0, 0]
         await client.AckMessage(ack_of(*found))
         assert await offsets() == [1, 1, 1, 1]
+
+
+async def test_a_message_that_the_client_cannot_receive_becomes_a_dead_letter(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path, mapped_file_size_commit_log=32 << 20) as (node, client):
+        node.groups.update(SubscriptionGroup("g", retry_max_times=0), 0)
+        await put(node, "T", b"x" * (4 << 20))  # gRPC's limit, which the rest of the answer goes beyond
+        with pytest.raises(grpc.aio.AioRpcError, match="RESOURCE_EXHAUSTED"):
+            await received(client)
+        await until(lambda: node.store.queue_end("%DLQ%g", 0) == 1, "the dead letter")
+        assert node.store.queue_end("%RETRY%g_T", 0) == 0
