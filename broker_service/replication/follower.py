@@ -5,7 +5,8 @@ The order of what is made durable is the point of this file: bytes are cut befor
 bytes would pass for the new master's), and epochs are adopted before their first byte is stored.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from isal import isal_zlib
@@ -26,7 +27,8 @@ class Follower:
     """One per stream.  After any exception the stream is over and the log is as whole as it was.
 
     `before_cut` is called with the end of the log after the cut.  It clamps what depends on the cut bytes; this comes
-    first, because a start after a crash could not detect that the log was cut.
+    first, because a start after a crash could not detect that the log was cut.  `log_cut` is called as soon as bytes
+    are gone, also if the rest of the cut or the writing of the epochs fails: the next handshake finds nothing to cut.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class Follower:
         identity: Identity,
         diverged: Path,
         before_cut: Callable[[int], None] = lambda end_offset: None,
+        log_cut: Callable[[Cut], None] = lambda cut: None,
     ) -> None:
         self.sync_flush = True  # until the master says otherwise
         self.master_end_offset = 0
@@ -45,6 +48,7 @@ class Follower:
         self._identity = identity
         self._diverged = diverged
         self._before_cut = before_cut
+        self._log_cut = log_cut
         self._expected_offset: int | None = None  # where the next log bytes start; None before the handshake's reply
         self._refill_offset = self._refill_until = 0
 
@@ -70,31 +74,29 @@ class Follower:
             version=REPLICATION,
         )
 
-    def welcome(self, reply: pb.HandshakeReply) -> Cut | None:
+    def welcome(self, reply: pb.HandshakeReply) -> None:
         """Do what the master's answer asks for, if this log's own history says the same; else raise why not."""
         if self._expected_offset is not None:
             self._adopt(self._checked_epochs(reply))
-            return None
+            return
         if problem := too_new("the master", "replication", reply.version, REPLICATION):
             raise Mismatch(problem)
         master = log_state(reply)
         epochs = self._checked_epochs(reply)
         end, resume = self._log.end_offset, reply.resume_offset
         prefix = common_prefix(self._epochs.epochs, end, epochs, master.end_offset)
-        cut = None
         if resume == end:
             self._check_resume(reply, prefix)
         elif resume > end or prefix is None or prefix < max(self._log.min_offset, master.min_offset):
-            cut = self._start_over(reply, master.min_offset, prefix)
+            self._start_over(reply, master.min_offset, prefix)
         else:
-            cut = self._cut_back(reply, epochs, prefix)
+            self._cut_back(reply, epochs, prefix)
         self._adopt(epochs)
         self.sync_flush = reply.sync_flush
         self.master_end_offset = master.end_offset
         self._expected_offset = resume
         if reply.refill:
             self._refill_offset, self._refill_until = reply.refill_from, end
-        return cut
 
     def receive(self, frame: pb.LogData, data: bytes | memoryview) -> None:
         """Check and store log bytes; a heartbeat has none.  They may end inside of a record.
@@ -172,7 +174,7 @@ class Follower:
             raise Mismatch(f"the master resumes at {end}, but the two histories are equal up to {prefix} only")
         self._compare_tail(reply, joint)
 
-    def _cut_back(self, reply: pb.HandshakeReply, epochs: EpochList, prefix: int) -> Cut:
+    def _cut_back(self, reply: pb.HandshakeReply, epochs: EpochList, prefix: int) -> None:
         end, resume = self._log.end_offset, reply.resume_offset
         if not self._epochs.epochs.yields_to(epochs) or prefix != resume:
             # Only a newer epoch can fork bytes off, and only where the histories part.
@@ -180,11 +182,10 @@ class Follower:
                 f"the master asks to cut back from {end} to {resume}; the histories are equal up to {prefix}"
             )
         self._compare_tail(reply, resume)
-        self._before_cut(resume)
-        self._log.truncate(resume, self._diverged)
-        return Cut(resume, end, self._log.end_offset, str(self._diverged))
+        with self._telling_of_a_cut(resume, str(self._diverged)):
+            self._truncate(resume)
 
-    def _start_over(self, reply: pb.HandshakeReply, master_min: int, prefix: int | None) -> Cut | None:
+    def _start_over(self, reply: pb.HandshakeReply, master_min: int, prefix: int | None) -> None:
         first, end, resume = self._log.min_offset, self._log.end_offset, reply.resume_offset
         floors = [(floor.topic, floor.queue_id, floor.next_offset) for floor in reply.queue_floors]
         if resume != master_min:
@@ -193,16 +194,26 @@ class Follower:
             raise ProtocolViolation(f"no log begins at {resume} with queues at {floors}")
         if first == end:
             self._log.start_over(resume, floors)
-            return None
+            return
         if prefix is None:
             raise Mismatch("no epoch in common with the master: the log of another broker? Wipe it to copy it anew")
-        kept_in = None
-        if prefix < end:
-            kept_in = str(self._diverged)
-            self._before_cut(max(prefix, first))
-            self._log.truncate(max(prefix, first), self._diverged)
-        self._log.start_over(resume, floors)
-        return Cut(first, end, resume, kept_in)
+        with self._telling_of_a_cut(first, str(self._diverged) if prefix < end else None):
+            if prefix < end:
+                self._truncate(max(prefix, first))
+            self._log.start_over(resume, floors)
+
+    def _truncate(self, end_offset: int) -> None:
+        self._before_cut(end_offset)
+        self._log.truncate(end_offset, self._diverged)
+
+    @contextmanager
+    def _telling_of_a_cut(self, from_offset: int, kept_in: str | None) -> Iterator[None]:
+        before = self._log.min_offset, self._log.end_offset
+        try:
+            yield
+        finally:
+            if (self._log.min_offset, self._log.end_offset) != before:
+                self._log_cut(Cut(from_offset, before[1], self._log.end_offset, kept_in))
 
     def _compare_tail(self, reply: pb.HandshakeReply, joint: int) -> None:
         tail_size, tail_crc32 = self._log.tail_crc_at(joint, min(reply.tail_size, TAIL_BYTES))

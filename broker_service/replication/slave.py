@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,6 +16,7 @@ from rocketsim_proto.replication_pb2_grpc import ReplicationStub
 from broker_service.errors import DiskFull, RocketSimError, ServiceNotAvailable
 from broker_service.peer_call import PeerLost, ask, read_stream, write_stream
 from broker_service.replication import master_frame
+from broker_service.replication.catch_up import Cut
 from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.flusher import Flusher
 from broker_service.replication.follower import Follower
@@ -112,12 +114,20 @@ class ReplicationSlave:
     async def _follow_once(self, master_address: str) -> NoReturn:
         options = [("grpc.max_receive_message_length", self._settings.message_max_bytes)]
         async with self._open_channel(master_address, options) as channel:
-            follower = Follower(self._log, self._epochs, self._identity, self._diverged, self._broker.log_will_be_cut)
+            follower = Follower(
+                *(self._log, self._epochs, self._identity, self._diverged),
+                before_cut=self._broker.log_will_be_cut,
+                log_cut=partial(self._log_cut, master_address),
+            )
             self._stream = _MasterStream(
                 master_address, master_frame.stub(channel), follower, self._flusher, self._broker, self._settings
             )
             await self._stream.run(self._metadata_request)
         raise AssertionError("a stream ends by an exception")
+
+    def _log_cut(self, master_address: str, cut: Cut) -> None:
+        logger.warning("master %s: %s", master_address, cut)
+        self._broker.log_cut(cut)
 
     def _metadata_request(self) -> pb.GetMetadataRequest:
         return pb.GetMetadataRequest(
@@ -236,10 +246,7 @@ class _MasterStream:
         return True
 
     def _on_handshake(self, reply: pb.HandshakeReply) -> None:
-        cut = self._follower.welcome(reply)
-        if cut is not None:
-            logger.warning("master %s: %s", self._address, cut)
-            self._broker.log_cut(cut)
+        self._follower.welcome(reply)
         if not self.is_welcome:
             logger.info("following %s: %s", self._address, self._follower)
             self._hand_back_due = True

@@ -6,6 +6,7 @@ import pytest
 from rocketsim_proto import replication_pb2 as pb
 
 from broker_service.errors import StaleEpoch
+from broker_service.replication.catch_up import Cut
 from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.epochs import EpochList
 from broker_service.replication.follower import Follower
@@ -86,11 +87,49 @@ def test_bytes_are_cut_before_the_newer_epoch_is_adopted(tmp_path):
     assert str(file.epochs) == "100@0"  # else the forked bytes would pass for the new master's after a restart
 
 
+@pytest.mark.parametrize("fails", ["the epochs", "the rest of the cut"])
+def test_who_depends_on_the_log_hears_of_a_cut_that_is_not_finished(tmp_path, fails):
+    log, cuts = MemoryLog(TEN * 3), []
+    slave, file = follower(tmp_path, log, (100, 0))
+    slave._log_cut = cuts.append
+    truncate = log.truncate
+
+    def full(*args):
+        if args:
+            truncate(*args)
+        raise OSError(28, "No space left on device")
+
+    if fails == "the epochs":
+        file.save = lambda epochs: full()
+    else:
+        log.truncate = full
+    with pytest.raises(OSError, match="No space left"):
+        slave.welcome(reply((100, 0), (200, 10), end=50, resume=10, tail=TEN))
+    assert cuts == [Cut(10, 30, 10, str(tmp_path / "diverged"))]
+
+
+def test_a_cut_that_has_not_begun_is_no_cut(tmp_path):
+    log, cuts = MemoryLog(TEN * 3), []
+    slave, _ = follower(tmp_path, log, (100, 0))
+    slave._log_cut = cuts.append
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    log.truncate = full
+    with pytest.raises(OSError, match="No space left"):
+        slave.welcome(reply((100, 0), (200, 10), end=50, resume=10, tail=TEN))
+    assert cuts == []
+
+
 def test_a_slave_that_forked_off_before_its_masters_minimum_keeps_its_tail_and_starts_over(tmp_path):
     """Found by the simulation."""
     log = MemoryLog(TEN * 9)
     slave, _ = follower(tmp_path, log, (100, 0))
-    cut = slave.welcome(reply((100, 0), (200, 20), first=40, end=70, resume=40))
+    cuts = []
+    slave._log_cut = cuts.append
+    slave.welcome(reply((100, 0), (200, 20), first=40, end=70, resume=40))
+    (cut,) = cuts
     assert (cut.from_offset, cut.until_offset, cut.end_offset) == (0, 90, 40)
     assert log.cut == [TEN * 7] and (log.min_offset, log.end_offset) == (40, 40)
 
