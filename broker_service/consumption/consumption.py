@@ -39,7 +39,7 @@ from broker_service.consumption.model import (
 )
 from broker_service.consumption.polls import Polls
 from broker_service.consumption.receipt_handle import ReceiptHandle
-from broker_service.consumption.retries import Fate, retry_topic
+from broker_service.consumption.retries import Fate, original_topic, retry_topic
 from broker_service.consumption.state import Due, State
 from broker_service.consumption.state_log import StateLog
 from broker_service.consumption.transitions import (
@@ -551,8 +551,8 @@ class Consumption:
     def _drop_deleted(self) -> None:
         """Drops topics and groups whose deletion a crash or a full disk kept from the state."""
         topics, groups = self._broker.topics, self._broker.groups
-        for topic in {place.topic for place in self.state.queues if place.topic not in topics.entries}:
-            if topic in topics.tombstones:
+        for topic in {name for place in self.state.queues for name in (place.topic, original_topic(place))}:
+            if topic in topics.tombstones and topic not in topics.entries:
                 self._drop_topic(topic)
         for group in {place.group for place in self.state.queues if place.group not in groups.entries}:
             if group in groups.tombstones:
@@ -560,16 +560,19 @@ class Consumption:
         self._drops_due = False
 
     def _drop_topic(self, name: str) -> None:
-        """Drops the retry topics of its groups, too: a new topic of that name must not get their messages."""
+        """With the retry topics of its groups: a new topic of that name does not get their messages.
+
+        They go first: the topic's places, until they are dropped, say which they are.
+        """
         broker = self._broker
-        groups = {place.group for place in self.state.queues if place.topic == name}
-        if groups:
-            self._drop(Drop(topic=name))
-        for retry in (retry_topic(group, name) for group in sorted(groups)):
+        places = [place for place in self.state.queues if name in (place.topic, original_topic(place))]
+        for retry in sorted({retry_topic(place.group, name) for place in places}):
             ends = broker.store.queue_ends(retry)
             if broker.topics.delete(retry, broker.now_ms(), ends):
                 broker.store.forget_before({retry: ends})
                 broker.offsets.delete_topic(retry)
+        left = sorted({place.topic for place in places if place in self.state.queues})
+        self._drop(*(Drop(topic=topic) for topic in left))
 
     def _drop_group(self, name: str) -> None:
         """Its offsets stand: a deletion that takes them with it deletes them afterwards."""

@@ -1,7 +1,7 @@
 """Pop, ack, change, retries and dead letters on a real broker, whose clock the tests move."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -618,6 +618,31 @@ async def test_a_deletion_that_the_log_did_not_hear_of_is_made_good(tmp_path: Pa
         assert one.consumption.state.queues
         one.consumption._drop_deleted()
         assert one.consumption.state.queues == {}
+
+
+async def test_a_deletion_that_a_full_disk_interrupts_leaves_no_retries(tmp_path: Path, monkeypatch: Any) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a", b"b")
+        a, _ = (await one.pop()).deliveries
+        await one.nack(a)
+        await one.later(0)
+
+        def full(*_: Any) -> None:
+            raise DiskFull("full")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(one.node.topics, "delete", after(one.node.topics.delete, times=1, then=full))
+            Operations(one.node.broker, one.node.leadership).delete_topic("t")
+        one.consumption._drop_deleted()
+        assert (one.consumption.state.queues, one.node.topics.get("%RETRY%g+t")) == ({}, None)
+        one.node.topics.put(TopicConfig("t", 1, 1), 0)
+        assert await one.bodies() == []
+
+
+def after(call: Callable[..., Any], *, times: int, then: Callable[..., Any]) -> Callable[..., Any]:
+    """The first calls are what they were."""
+    calls = iter([call] * times)
+    return lambda *args: next(calls, then)(*args)
 
 
 # --- after a restart --------------------------------------------------------------------------------------------------
