@@ -73,7 +73,7 @@ MAX_INVISIBLE_MS = 12 * 3600 * 1000
 MAX_CLIENT_ID = 255  # bytes
 RETRY_FIRST = 0.2  # the share of pops that read the retry topic first, as in RocketMQ
 
-_LOOKED_AT = 8_000  # entries of a queue that one look may skip because the filter excludes them
+_LOOKED_AT = 8_000  # entries of all queues that one look excludes by the filter
 _BODY = 16 << 10  # bytes of one record of transitions; more of them are several records
 _DELIVERIES_A_TRANSITION = 10_000
 _EXPIRED_AT_A_TIME = 64
@@ -94,14 +94,13 @@ class _Message:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The messages found in a queue from `start` to `next`; there are more if `is_cut`."""
+    """The messages found in a queue from `start` to `next`."""
 
     place: Place
     is_retry: bool
     start: int
     next: int
     messages: tuple[_Message, ...]
-    is_cut: bool
 
 
 class Consumption:
@@ -183,6 +182,15 @@ class Consumption:
         else:
             appended.set_result(end)
 
+    def _append_now(self, *changes: Transition) -> None:
+        """Append these, behind what is pending; raises if the log refuses them."""
+        if not changes:
+            return
+        self._flush()
+        self._broker.check_writable()
+        for body in _bodies(changes):
+            self._append(Record(STATE_TOPIC, body))
+
     def _append(self, message: Record) -> int:
         broker = self._broker
         end = broker.store.append_one(message, broker.now_ms(), broker.store_host).end_offset
@@ -207,16 +215,22 @@ class Consumption:
         until = self._broker.clock() + pop.poll_s
         status = PopStatus.NO_MESSAGE
         while True:
-            found = await cold_reads.read(self._broker.store, lambda: self._look(pop, tags))
-            # Nothing is awaited between the look and what follows of it.
-            if any(one.messages for one in found):
-                return await self._deliver(pop, found)
+            try:
+                found = await cold_reads.read(self._broker.store, lambda: self._look(pop, tags))
+                # Nothing is awaited between the look and what follows of it.
+                if any(one.messages for one in found):
+                    return await self._deliver(pop, found)
+                if found:
+                    status = PopStatus.NO_MATCH
+                    await asyncio.shield(self._submit(*(self._taking(pop, one) for one in found)))
+            except BaseException:
+                self._polls.notify(pop.group, pop.topic)  # another poll takes what this one was notified of
+                raise
             if found:
-                status = PopStatus.NO_MATCH
-                self._submit(*(self._taking(pop, one) for one in found))
-            if any(one.is_cut for one in found):
-                await asyncio.sleep(0)
-            elif not await self._polls.wait(pop.group, pop.topic, until - self._broker.clock()):
+                goes_on = self._broker.clock() < until  # there may be more than one look passes over
+            else:
+                goes_on = await self._polls.wait(pop.group, pop.topic, until - self._broker.clock())
+            if not goes_on:
                 return Popped(status=status, popped_ms=self._broker.now_ms())
 
     def _look(self, pop: Pop, tags: frozenset[str] | None) -> list[_Found]:
@@ -228,16 +242,17 @@ class Consumption:
         broker.acknowledgements.check_room()
         if self.state.under_way_count >= MAX_UNDER_WAY:
             raise SystemBusy(f"{MAX_UNDER_WAY} messages are delivered and not acknowledged; pop again in a moment")
-        room, room_bytes = min(pop.max_messages, MAX_MESSAGES), MAX_POP_BYTES
+        room, room_bytes, entries = min(pop.max_messages, MAX_MESSAGES), MAX_POP_BYTES, _LOOKED_AT
         found = []
         for place, is_retry in self._places(group, topic):
-            if room <= 0 or room_bytes <= 0:
+            if room <= 0 or room_bytes <= 0 or entries <= 0:
                 break
-            one = self._look_at(place, is_retry, room, room_bytes, tags)
+            one = self._look_at(place, is_retry, room, room_bytes, entries, tags)
             if one is not None:
                 found.append(one)
                 room -= len(one.messages)
                 room_bytes -= sum(len(message.record) for message in one.messages)
+                entries -= one.next - one.start
         return found
 
     def _group(self, pop: Pop) -> SubscriptionGroup:
@@ -263,13 +278,13 @@ class Consumption:
         return [retry, *places] if self._chance.random() < RETRY_FIRST else [*places, retry]
 
     def _look_at(
-        self, place: Place, is_retry: bool, room: int, room_bytes: int, tags: frozenset[str] | None
+        self, place: Place, is_retry: bool, room: int, room_bytes: int, entries: int, tags: frozenset[str] | None
     ) -> _Found | None:
         first, end = self._broker.store.queue_bounds(place.topic, place.queue_id)
         start = at = max(self._next(place, first), first)
         codes = codes_of(tags)
         messages: tuple[_Message, ...] = ()
-        while at < end and at - start < _LOOKED_AT and not messages:
+        while at < end and at - start < entries and not messages:
             read = self._broker.store.get_message(
                 place.topic, place.queue_id, at, room, room_bytes, None if is_retry else codes
             )
@@ -281,7 +296,7 @@ class Consumption:
             messages = tuple(_messages(read, is_retry, tags))
         if at == start:
             return None
-        return _Found(place, is_retry, start, at, messages, is_cut=at < end)
+        return _Found(place, is_retry, start, at, messages)
 
     def _next(self, place: Place, first: int) -> int:
         """The group's next offset: after what it has taken, else its commit as a pull consumer, else the first one."""
@@ -475,7 +490,7 @@ class Consumption:
                     renewed.setdefault(due.place, []).append(DeliveryId(due.delivery.pop, due.queue_offset))
             for place, deliveries in renewed.items():
                 later = now_ms + retries.RENEWED_FOR_MS
-                self._submit(Deadline(place=place, deliveries=tuple(deliveries), deadline_ms=later, renewed=True))
+                self._append_now(Deadline(place=place, deliveries=tuple(deliveries), deadline_ms=later, renewed=True))
             for due, fate in fates:
                 if fate is not Fate.RENEW:
                     await self._expire_one(due, fate)
@@ -500,13 +515,13 @@ class Consumption:
             self._broker.check_writable()
             if message is None:
                 logger.warning("message %d of %s has expired before group %s acknowledged it", *_name(due))
-                self._submit(Settle(due.place, (delivery,)))
+                self._append_now(Settle(due.place, (delivery,)))
             else:
                 self._move((retries.dead_letter if fate is Fate.DEAD_LETTER else retries.retry_copy)(message, due))
         except (RecordError, MessageIllegal, ReadFailed, StoreCorrupt, _NotReadable) as error:
             logger.error("message %d of %s cannot be delivered again to group %s: %s", *_name(due), error)
             later = self._broker.now_ms() + _DEFERRED_MS
-            self._submit(
+            self._append_now(
                 Deadline(place=due.place, deliveries=(delivery,), deadline_ms=later, counted=due.delivery.counted)
             )
 
@@ -546,7 +561,7 @@ class Consumption:
     def _reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
         """Moves the group to these offsets.  Raises, before anything has changed, if the log takes no writes."""
         places = [Place(group, topic, queue_id) for queue_id in offsets]
-        self._drop(*(Reset(place, offsets[place.queue_id]) for place in places if place in self.state.queues))
+        self._append_now(*(Reset(place, offsets[place.queue_id]) for place in places if place in self.state.queues))
 
     def _drop_deleted(self) -> None:
         """Drops topics and groups whose deletion a crash or a full disk kept from the state."""
@@ -556,7 +571,7 @@ class Consumption:
                 self._drop_topic(topic)
         for group in {place.group for place in self.state.queues if place.group not in groups.entries}:
             if group in groups.tombstones:
-                self._drop(Drop(group=group))
+                self._append_now(Drop(group=group))
         self._drops_due = False
 
     def _drop_topic(self, name: str) -> None:
@@ -572,22 +587,14 @@ class Consumption:
                 broker.store.forget_before({retry: ends})
                 broker.offsets.delete_topic(retry)
         left = sorted({place.topic for place in places if place in self.state.queues})
-        self._drop(*(Drop(topic=topic) for topic in left))
+        self._append_now(*(Drop(topic=topic) for topic in left))
 
     def _drop_group(self, name: str) -> None:
         """Its offsets stand: a deletion that takes them with it deletes them afterwards."""
         offsets = self._broker.offsets
         for topic in [topic for group, topic in offsets.kept if group == name]:
             offsets.reset(name, topic, dict(offsets.kept[name, topic]))
-        self._drop(Drop(group=name))
-
-    def _drop(self, *changes: Transition) -> None:
-        if not changes:
-            return
-        self._flush()
-        self._broker.check_writable()
-        for body in _bodies(changes):
-            self._append(Record(STATE_TOPIC, body))
+        self._append_now(Drop(group=name))
 
     def _try(self, change: Callable[[], None]) -> None:
         """A failure does not undo the deletion; `_drop_deleted` tries again."""

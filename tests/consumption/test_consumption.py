@@ -18,7 +18,7 @@ from broker_service.consumption import consumption as consumption_module
 from broker_service.consumption import receipt_handle, state_log
 from broker_service.consumption.consumption import Consumption
 from broker_service.consumption.model import ChangeInvisible, Delivery, HandleStatus, Pop, Popped, PopStatus
-from broker_service.consumption.retries import retry_topic
+from broker_service.consumption.retries import RENEWED_FOR_MS, retry_topic
 from broker_service.consumption.transitions import Place
 from broker_service.errors import (
     DiskFull,
@@ -184,10 +184,26 @@ async def test_nothing_but_excluded_messages_is_no_match_and_counts_as_consumed(
     monkeypatch.setattr(consumption_module, "_LOOKED_AT", 3)
     async with consumer(tmp_path) as one:
         await put(one.node, "t", *[b"x"] * 2000, TAGS="a")
-        assert (await one.pop(sub_expression="b")).status is PopStatus.NO_MATCH
-        await until(lambda: one.committed() == 2000, "the last look is noted")
+        looks = 0
+        while (await one.pop(sub_expression="b")).status is PopStatus.NO_MATCH:
+            looks += 1
+        assert (one.committed(), looks > 1) == (2000, True)
         await put(one.node, "t", b"y", TAGS="b")
         assert await one.bodies(sub_expression="b") == [b"y"]
+
+
+async def test_one_look_passes_over_a_number_of_entries_of_all_queues_together(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(consumption_module, "_LOOKED_AT", 3)
+    async with consumer(tmp_path) as one:
+        one.node.topics.put(TopicConfig("t", 3, 3), 0)
+        for queue_id in range(3):
+            await put(one.node, "t", *[b"x"] * 5, TAGS="a", queue_id=queue_id)
+        assert (await one.pop(sub_expression="b")).status is PopStatus.NO_MATCH
+        assert sorted(one.committed(queue_id) for queue_id in range(3))[:2] == [-1, -1]
+        await put(one.node, "t", b"y", TAGS="b")
+        assert await one.bodies(sub_expression="b", poll_s=60) == [b"y"]
 
 
 async def test_expressions_that_make_no_sense_are_refused(tmp_path: Path) -> None:
@@ -222,6 +238,25 @@ async def test_a_poll_is_notified_of_a_retry(tmp_path: Path) -> None:
         await until(lambda: one.consumption._polls.held == 1, "the poll waits")
         assert await one.nack(delivery) is OK
         assert [(body_of(it), it.attempt) for it in (await poll).deliveries] == [(b"a", 2)]
+
+
+@pytest.mark.parametrize("fails", ["look", "append"])
+async def test_a_poll_that_is_refused_passes_its_message_on(tmp_path: Path, monkeypatch: Any, fails: str) -> None:
+    async with consumer(tmp_path) as one:
+        polls = [asyncio.create_task(one.bodies(poll_s=60)) for _ in range(2)]
+        await until(lambda: one.consumption._polls.held == 2, "the polls wait")
+        owner, name = (one.consumption, "_look") if fails == "look" else (one.node.store, "append_one")
+        original = getattr(owner, name)
+
+        def refused_once(*args: Any) -> Any:
+            monkeypatch.setattr(owner, name, original)
+            raise DiskFull("full")
+
+        monkeypatch.setattr(owner, name, refused_once)
+        await put(one.node, "t", b"a")
+        async with asyncio.timeout(30):
+            first, second = await asyncio.gather(*polls, return_exceptions=True)
+        assert (type(first), second) == (DiskFull, [b"a"])
 
 
 async def test_a_poll_that_is_given_up_passes_its_message_on(tmp_path: Path) -> None:
@@ -557,6 +592,36 @@ async def test_a_full_disk_keeps_what_is_due_for_later(tmp_path: Path, monkeypat
                 await one.later(INVISIBLE_MS)
         await one.later(0)
         assert await one.bodies() == [b"a"]
+
+
+async def test_a_full_disk_keeps_what_is_renewed_for_later(tmp_path: Path, monkeypatch: Any) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a")
+        one.consumption.is_connected = lambda client_id: True
+        await one.pop(auto_renew=True)
+
+        def full(*_: Any) -> None:
+            raise DiskFull("full")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(one.node.store, "append_one", full)
+            with pytest.raises(DiskFull):
+                await one.later(RENEWED_FOR_MS)
+        await one.later(0)
+        assert one.consumption.state.next_deadline_ms() == one.node.broker.now_ms() + RENEWED_FOR_MS
+
+
+async def test_a_full_disk_ends_a_pop_that_only_passes_over_messages(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(consumption_module, "_LOOKED_AT", 3)
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", *[b"x"] * 2000, TAGS="a")
+
+        def full(*_: Any) -> None:
+            raise DiskFull("full")
+
+        monkeypatch.setattr(one.node.store, "append_one", full)
+        with pytest.raises(DiskFull):
+            await one.pop(sub_expression="b", poll_s=60)
 
 
 async def test_a_reset_begins_anew_where_it_says(tmp_path: Path) -> None:
