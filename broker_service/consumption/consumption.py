@@ -546,7 +546,10 @@ class Consumption:
             raise ServiceNotAvailable(reason)
         if broker.topics.get(copy.topic) is None:
             broker.topics.put(TopicConfig(copy.topic, read_queue_nums=1, write_queue_nums=1), broker.now_ms())
-        return self._append(copy)
+        try:
+            return self._append(copy)
+        except RecordError as error:
+            raise MessageIllegal(f"the message cannot be moved to {copy.topic}: {error}") from error
 
     # --- what operators change --------------------------------------------------------------------------------------
 

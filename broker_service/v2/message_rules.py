@@ -9,7 +9,7 @@ from rocketmq_v2 import definition_pb2 as pb
 from broker_service.v2.status import Refused
 
 MAX_USER_PROPERTIES = 128
-MAX_PROPERTIES_BYTES = 16_384  # keys, tag and user properties together
+MAX_PROPERTIES_BYTES = 16_384  # keys, tag, trace context, born host and user properties together
 MAX_MESSAGE_GROUP_BYTES = 63
 MAX_MESSAGE_ID_BYTES = 1024
 MAX_DELAY_MS = 24 * 3_600_000
@@ -131,7 +131,7 @@ def _check_properties(message: pb.Message) -> None:
             f"too many user properties: {len(properties)}, max is {MAX_USER_PROPERTIES}",
         )
     system = message.system_properties
-    size = len(system.tag.encode()) + sum(len(key.encode()) for key in system.keys)
+    size = sum(len(text.encode()) for text in (system.tag, system.trace_context, system.born_host, *system.keys))
     for name, value in properties.items():
         if name in RESERVED_PROPERTIES:
             raise Refused(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property is used by system: {name}")
@@ -144,7 +144,8 @@ def _check_properties(message: pb.Message) -> None:
     if size > MAX_PROPERTIES_BYTES:
         raise Refused(
             pb.MESSAGE_PROPERTIES_TOO_LARGE,
-            f"keys, tag and user properties have {size} bytes together, max is {MAX_PROPERTIES_BYTES}",
+            f"keys, tag, trace context, born host and user properties have {size} bytes together, "
+            f"max is {MAX_PROPERTIES_BYTES}",
         )
 
 

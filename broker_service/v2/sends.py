@@ -6,11 +6,13 @@ from functools import partial
 from isal import isal_zlib
 from rocketmq_v2 import definition_pb2, service_pb2
 from rocketsim_proto.records import record
+from rocketsim_proto.records.record import RecordError
 
 from broker_service import cold_reads
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.broker.put import PutPath, Send
+from broker_service.errors import MessageIllegal
 from broker_service.model import Appended, PutStatus
 from broker_service.v2 import message_rules, names, sent_message
 from broker_service.v2.queue_choice import Turns, queue_of_group
@@ -77,14 +79,17 @@ class SendPath:
         broker = self._broker
         queue_ids = self._queues(messages, topic)
         now_ms, store_host_size = broker.now_ms(), len(broker.store_host)
-        records = b"".join(
-            record.encode(
-                sent_message.record_of(
-                    message, topic.name, queue_id, peer=peer, store_host_size=store_host_size, now_ms=now_ms
+        try:
+            records = b"".join(
+                record.encode(
+                    sent_message.record_of(
+                        message, topic.name, queue_id, peer=peer, store_host_size=store_host_size, now_ms=now_ms
+                    )
                 )
+                for message, queue_id in zip(messages, queue_ids, strict=True)
             )
-            for message, queue_id in zip(messages, queue_ids, strict=True)
-        )
+        except RecordError as error:
+            raise MessageIllegal(f"the message cannot be stored: {error}") from error
         offsets: list[int] = []
 
         def stored(appended: Appended) -> None:

@@ -23,6 +23,7 @@ from broker_service.consumption.transitions import Place
 from broker_service.errors import (
     DiskFull,
     InvalidParameter,
+    MessageIllegal,
     RocketSimError,
     ServiceNotAvailable,
     SubscriptionParseFailed,
@@ -572,7 +573,9 @@ async def test_a_message_that_expired_before_its_ack_is_settled(tmp_path: Path) 
 async def test_a_message_that_cannot_be_moved_stays_under_way(tmp_path: Path) -> None:
     async with consumer(tmp_path) as one:
         await one.node.puts.put(send_of("t", message("t", b"a", 0, LARGE="x" * 32_700)))
-        await one.pop()
+        (delivery,) = (await one.pop()).deliveries
+        with pytest.raises(MessageIllegal, match="%DLQ%g"):
+            await one.consumption.forward_to_dlq("g", "t", delivery.receipt_handle)
         await one.later(INVISIBLE_MS)
         assert (one.committed(), one.consumption.state.under_way_count) == (0, 1)
         assert one.consumption.state.next_deadline_ms() > one.node.broker.now_ms()

@@ -280,3 +280,11 @@ async def test_a_caller_without_a_client_id_is_refused(tmp_path: Path) -> None:
 def test_the_reserved_names_are_those_of_rocketmq() -> None:
     assert len(RESERVED_PROPERTIES) == 54
     assert not RESERVED_PROPERTIES & {"__SHARDINGKEY", "__transactionId__", "TRACE_CONTEXT"}
+
+
+async def test_properties_without_room_in_a_record_are_refused(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (_, client):
+        for system in ({"trace_context": "t" * 40_000}, {"born_host": "h" * 40_000}):
+            assert (await client.send(message(**system))).status.code == d.MESSAGE_PROPERTIES_TOO_LARGE
+        # The separators of so many keys have no room.
+        assert (await client.send(message(keys=["k"] * 16_384))).status.code == d.BAD_REQUEST
