@@ -43,7 +43,7 @@ from broker_service.broker.servicer import BrokerServicer, add_to_server
 from broker_service.broker.store_settings import store_config
 from broker_service.config import BrokerConfig
 from broker_service.consumption.consumption import Consumption
-from broker_service.errors import ConfigError
+from broker_service.errors import ConfigError, RocketSimError
 from broker_service.machine import Machine
 from broker_service.model import BrokerRole
 from broker_service.periodic import PeriodicTasks
@@ -419,7 +419,7 @@ class BrokerNode:
             self.offsets.close(self.machine.now_ms())
             if saving := self.consumption.saving():
                 saving()
-        except OSError as error:
+        except (RocketSimError, OSError) as error:
             logger.error("the journal and the log keep what could not be written: %s", error)
         finally:
             if not self.epochs.is_noted and not self._note_unclean_stop():

@@ -10,6 +10,7 @@ from broker_service.admin.status import Status
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.delayed.schedule_service import ScheduleService
 from broker_service.consumption.consumption import Consumption
+from broker_service.errors import RocketSimError
 from broker_service.replication.slave import ReplicationSlave
 
 logger = logging.getLogger(__name__)
@@ -123,5 +124,5 @@ class PeriodicTasks:
                 saving = self._consumption.saving()
                 if saving is not None:
                     await self._in_a_thread(saving)
-            except OSError as error:
+            except (RocketSimError, OSError) as error:
                 logger.error("the snapshot of consumption could not be written: %s", error)

@@ -172,7 +172,7 @@ class Consumption:
         if appended is None:
             return
         try:
-            self._broker.check_writable()
+            self._check_writable()
             for body in _bodies(changes):
                 end = self._append(Record(STATE_TOPIC, body))
         except BaseException as error:
@@ -187,7 +187,7 @@ class Consumption:
         if not changes:
             return
         self._flush()
-        self._broker.check_writable()
+        self._check_writable()
         for body in _bodies(changes):
             self._append(Record(STATE_TOPIC, body))
 
@@ -236,7 +236,7 @@ class Consumption:
     def _look(self, pop: Pop, tags: frozenset[str] | None) -> list[_Found]:
         """The messages for this pop now, and those that its filter excludes.  Raises if the pop is refused."""
         broker = self._broker
-        broker.check_writable()
+        self._check_writable()
         group = self._group(pop)
         topic = broker.topics.readable(pop.topic, broker.config.broker_permission)
         broker.acknowledgements.check_room()
@@ -447,18 +447,23 @@ class Consumption:
         due, now_ms = Due(place, named.delivery.queue_offset, delivery), self._broker.now_ms()
         return due if now_ms < delivery.deadline_ms or self._fate(due, now_ms) is Fate.RENEW else None
 
-    def _check_takes_changes(self) -> None:
+    def _check_writable(self) -> None:
+        """Raises if the broker takes no writes, or if a record of the state cannot be applied."""
         self._broker.check_writable()
+        self.catch_up()
+
+    def _check_takes_changes(self) -> None:
+        self._check_writable()
         self._broker.acknowledgements.check_room()
 
     # --- deadlines --------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Until cancelled; to be started when the broker takes writes."""
-        self.catch_up()
         self._grace_until = self._broker.clock() + _RECONNECT_S
         while self._broker.mastership.standing is Standing.WRITABLE:
             try:
+                self._check_writable()
                 if self._drops_due:
                     self._drop_deleted()
                 sleep_s = await self._expire()
@@ -478,7 +483,7 @@ class Consumption:
         """Handle all deliveries whose deadline has come; returns the seconds until the next one."""
         while True:
             self._flush()
-            self._broker.check_writable()
+            self._check_writable()
             now_ms = self._broker.now_ms()
             expired = self.state.due(now_ms, _EXPIRED_AT_A_TIME)
             if not expired:
@@ -512,7 +517,7 @@ class Consumption:
             self._flush()
             if self.state.get(due.place, delivery) != due.delivery:
                 return  # settled or changed while the disk was read
-            self._broker.check_writable()
+            self._check_writable()
             if message is None:
                 logger.warning("message %d of %s has expired before group %s acknowledged it", *_name(due))
                 self._append_now(Settle(due.place, (delivery,)))

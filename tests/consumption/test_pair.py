@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rocketsim_proto.records.record import Record
 
+from broker_service import periodic
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.consumption.model import ChangeInvisible, Delivery, HandleStatus, Pop, Popped
-from broker_service.errors import ServiceNotAvailable
+from broker_service.consumption.transitions import STATE_TOPIC
+from broker_service.errors import ServiceNotAvailable, StoreTooNew
 from broker_service.model import BrokerRole, PutStatus
 from broker_service.node import BrokerNode
 from broker_service.replication.catch_up import Cut
@@ -96,3 +99,25 @@ async def test_what_is_cut_off_the_log_has_not_happened(tmp_path: Path) -> None:
         slave.store.truncate(end, None)
         slave.replication_slave._broker.log_cut(Cut(end, slave.store.end_offset, end, None))
         assert state(slave) == before
+
+
+async def test_a_record_that_cannot_be_applied_refuses_pops_and_stops_no_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(periodic, "SNAPSHOT_EVERY_S", 0.05)
+    async with pair(tmp_path) as (master, slave, masters):
+        await put(master, "t", b"a")
+        of_newer_version = Record(STATE_TOPIC, b"\x7f")
+        end = master.store.append_one(of_newer_version, master.broker.now_ms(), master.broker.store_host).end_offset
+        master.broker.appended([(STATE_TOPIC, 0)], end)
+        await put(master, "t", b"b")
+        end = master.store.end_offset
+        await until(lambda: slave.store.confirm_offset == end, "the slave shows what is behind the record")
+        with pytest.raises(StoreTooNew):
+            await pop(master)
+        await until(lambda: caplog.text.count("snapshot of consumption could not") > 2, "both try again and again")
+        await masters.aclose()
+        await until(lambda: not slave.replication_slave.is_following(), "the slave is alone")
+        await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
+        with pytest.raises(StoreTooNew):
+            await pop(slave)

@@ -12,6 +12,7 @@ from broker_service.broker.delayed.schedule_service import ScheduleService
 from broker_service.broker.leadership.exchange import MetadataExchange
 from broker_service.broker.leadership.leadership import Leadership
 from broker_service.broker.leadership.role_file import RoleFile
+from broker_service.errors import RocketSimError
 from broker_service.replication.catch_up import Cut
 from broker_service.replication.promise import Promise
 from broker_service.replication.tracker import SlaveProgress
@@ -46,6 +47,7 @@ class ReplicationLink:
         self._leadership = leadership
         self._catch_up = catch_up
         self._reload = reload
+        self._trouble = ""  # why the last catch-up failed
         self._notifying: asyncio.TimerHandle | None = None
 
     # --- a master's -------------------------------------------------------------------------------------------------
@@ -107,7 +109,14 @@ class ReplicationLink:
 
     def replicated(self, visible_offset: int) -> None:
         """Records up to here are stored as safely as the master asks."""
-        self._catch_up()
+        try:
+            self._catch_up()
+        except (RocketSimError, OSError) as error:  # the log is replicated all the same; pops raise it again
+            if self._trouble != str(error):
+                logger.error("what consumers have under way is not known, and pops will be refused: %s", error)
+            self._trouble = str(error)
+        else:
+            self._trouble = ""
         self._broker.visibility.changed(visible_offset)
         if self._notifying is None:
             self._notifying = asyncio.get_running_loop().call_later(NOTIFY_EVERY_S, self._notify_readers)
