@@ -448,8 +448,14 @@ class BrokerNode:
         return [with_promise(other, replies.get(other.address)) for other in others]
 
     async def _is_over(self, promise: Promise) -> bool:
-        reply = (await self.roll_call.ask_each([promise.address]))[promise.address]
-        return reply is not None and is_over(promise, reply.broker_id, reply.candidate_epoch)
+        """Whether its candidate says so, at the address of the promise or where that broker is known to be now."""
+        known = self.membership.candidates().items()
+        elsewhere = [address for address, broker_id in known if broker_id == promise.broker_id]
+        replies = await self.roll_call.ask_each([promise.address, *elsewhere])
+        there = replies.pop(promise.address)
+        same = [reply for reply in replies.values() if reply is not None and reply.broker_id == promise.broker_id]
+        answers = same if there is None else [there]
+        return any(is_over(promise, reply.broker_id, reply.candidate_epoch) for reply in answers)
 
     # --- what happens -----------------------------------------------------------------------------------------------
 

@@ -294,6 +294,39 @@ async def test_a_promotion_that_fails_lets_the_others_follow_their_master_again(
         assert await put(master, "t", b"after") == PutStatus.PUT_OK
 
 
+async def test_a_promise_ends_when_the_candidate_is_back_at_another_address(tmp_path: Path) -> None:
+    async with name_server() as names:
+        keys: dict[str, Any] = {"namesrv_addr": names.address, "register_name_server_period": 1000}
+        async with running(tmp_path / "m", broker_role=BrokerRole.SYNC_MASTER, **keys) as master:
+            async with running(tmp_path / "2", **OTHER, **keys) as two:
+                await until(two.replication_slave.is_following, "it follows")
+            promise = Promise(PROMOTION, 1, "127.0.0.1:1")  # where nobody is any more
+            EpochFile(tmp_path / "2" / "rocketsim" / "epochs.json", two.store.end_offset).promise(promise)
+            async with running(tmp_path / "2", **OTHER, **keys) as two:
+                await until(lambda: two.broker.peers.master() is not None, "it knows the master")
+                assert two.epochs.promised == promise
+                async with running(tmp_path / "1", **SLAVE, **keys):
+                    await until(two.replication_slave.is_following, "it follows again")
+                    assert two.epochs.promised is None and master.mastership.is_master
+
+
+async def test_a_promotion_does_not_wait_for_the_answer_of_a_silent_candidate(tmp_path: Path) -> None:
+    async with two_slaves(tmp_path, slave_timeout=500) as (_, one, _, to_one, _):
+        asked = asyncio.Event()
+
+        async def silent(promise: Promise) -> bool:
+            asked.set()
+            await asyncio.Event().wait()
+            return False
+
+        one.leadership._is_over = silent
+        await cut(to_one, one)
+        assert one.leadership.promise(Promise(PROMOTION, 7, "127.0.0.1:1")) == ""
+        await asked.wait()
+        await promote(one, force=True)
+        assert one.mastership.standing is Standing.WRITABLE
+
+
 @pytest.mark.parametrize("is_back", [True, False])
 async def test_a_promise_to_a_candidate_that_died_holds_until_it_is_back_or_gone_for_good(
     tmp_path: Path, is_back: bool

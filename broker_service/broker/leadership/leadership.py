@@ -126,9 +126,11 @@ class Leadership:
         logged = ""
         try:
             while True:
+                over = await self._promise_that_is_over()  # a promotion does not wait for this
                 async with self._lock:
                     if self._broker.mastership.standing is Standing.SLAVE:
-                        await self._settle_promise()
+                        if over is not None and over is self._epochs.promised:
+                            self._end_promise(over, "it was not promoted")
                         await self._follow(self.master_address)
                     elif self._broker.mastership.standing is Standing.WAITING:
                         waits_for = self._broker.waits_for()
@@ -255,11 +257,11 @@ class Leadership:
         self._notified.set()
         return ""
 
-    async def _settle_promise(self) -> None:
+    async def _promise_that_is_over(self) -> Promise | None:
         promise = self._epochs.promised
-        if promise is None or not await self._is_over(promise) or self._epochs.promised is not promise:
-            return
-        self._end_promise(promise, "it was not promoted")
+        if promise is None or self._broker.mastership.standing is not Standing.SLAVE:
+            return None
+        return promise if await self._is_over(promise) else None
 
     def _end_promise(self, promise: Promise, why: str) -> None:
         logger.warning("the promise of %s is over: %s", promise, why)
