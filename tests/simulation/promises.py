@@ -70,7 +70,6 @@ class Message:
     by_ok: bool
     holders: set[int] = field(default_factory=set)
     excused: str = ""
-    has_expired: bool = False  # at one broker: any broker may delete it
 
 
 class Promises:

@@ -16,6 +16,7 @@ from rocketsim_proto.records.record import Record
 from rocketsim_proto.reserved import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
+    from broker_service.replication.epochs import Epoch
     from tests.simulation.broker import Broker
     from tests.simulation.promises import Message
     from tests.simulation.world import World
@@ -32,6 +33,23 @@ class _Told(NamedTuple):
     place: int
 
 
+class _Deletion(NamedTuple):
+    """A log with this history begins at `first` now; `last_ms`: the store time of the record there."""
+
+    first: int
+    epochs: tuple[Epoch, ...]
+    now_ms: int
+    last_ms: int
+    was_full: bool
+
+    def has_had(self, message: Message) -> bool:
+        epochs = [epoch for epoch in self.epochs if epoch.start_offset <= message.begin < self.first]
+        return bool(epochs) and (epochs[-1].epoch, epochs[-1].id) == (message.epoch, message.epoch_id)
+
+    def age_ms(self, message: Message) -> int:
+        return self.now_ms - min(record.decode(message.data).store_timestamp, self.last_ms)
+
+
 class QueuePromises:
     """`broken` makes the exception that names the broken promise."""
 
@@ -41,8 +59,8 @@ class QueuePromises:
         self._told: defaultdict[tuple[str, int], dict[int, _Told]] = defaultdict(dict)
         self._first: dict[int, int] = {}
         self._was_full: set[int] = set()
+        self._deletions: list[_Deletion] = []
         self.delivered: set[bytes] = set()
-        self.expired = 0
 
     # --- order ----------------------------------------------------------------------------------------------------
 
@@ -97,7 +115,8 @@ class QueuePromises:
     # --- retention ------------------------------------------------------------------------------------------------
 
     def nothing_young_goes(self, broker: Broker, first: int, messages: Iterable[Message]) -> None:
-        """The log begins at `first` now.  Only a full disk deletes records before their retention time."""
+        """The log begins at `first` now.  Only a full disk deletes records before their retention time, and a slave that
+        starts over begins where its master does: what one broker might delete may be gone from any."""
         was_full = broker.is_full or broker.broker_id in self._was_full
         self._was_full.discard(broker.broker_id)
         if broker.is_full:
@@ -107,14 +126,20 @@ class QueuePromises:
         self._first[broker.broker_id] = first
         # A file counts by when it was last written to, which a clock that was put back may have said wrong.
         last_ms = self._store_time_at(broker, first)
+        epochs = broker.live.epochs.epochs.epochs
+        deletion = _Deletion(first, epochs, broker.clock.now_ms(), last_ms, was_full)
+        self._deletions.append(deletion)
         for message in messages:
             if message.begin >= first or message.excused or broker.broker_id not in message.holders:
                 continue
-            age_ms = broker.clock.now_ms() - min(record.decode(message.data).store_timestamp, last_ms)
-            if age_ms < self._world.retention_h * 3_600_000 and not was_full and not message.has_expired:
-                raise self._broken(f"{broker} has deleted {message.what}, which is {age_ms / 60_000:.0f} minutes old")
-            self.expired += not message.has_expired
-            message.has_expired = True
+            if not self._might_be_deleted(deletion, message) and not any(
+                other.has_had(message) and self._might_be_deleted(other, message) for other in self._deletions
+            ):
+                minutes = deletion.age_ms(message) / 60_000
+                raise self._broken(f"{broker} has deleted {message.what}, which is {minutes:.0f} minutes old")
+
+    def _might_be_deleted(self, deletion: _Deletion, message: Message) -> bool:
+        return deletion.was_full or deletion.age_ms(message) >= self._world.retention_h * 3_600_000
 
     def _store_time_at(self, broker: Broker, offset: int) -> int:
         """The store time of the record that begins there; no limit if there is none."""
