@@ -92,9 +92,9 @@ class MessageStore:
         except OSError as error:
             if error.errno in NO_ROOM and not isinstance(error, FlushFailed):
                 raise DiskFull(
-                    f"opening {config.root}: no room on the disk ({error}) to make again what a power loss took, as "
-                    "queues from the log; nothing is lost: make room, then start again; its messages are read from the "
-                    "other brokers of its name meanwhile"
+                    f"opening {config.root}: no room on the disk ({error}) to make again what a power loss took or a "
+                    "killed process had begun, as queues from the log; nothing is lost: make room, then start again; "
+                    "its messages are read from the other brokers of its name meanwhile"
                 ) from error
             raise refusal(error, f"opening {config.root}") from error
 

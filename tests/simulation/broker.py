@@ -55,7 +55,7 @@ class Broker:
         self.run = 0
         self.started_at = 0.0
         self.is_full = False
-        self.has_lost_files = False  # in a power loss on a full disk, and has not made them again
+        self.lacks_files = False  # since it lost its power, or died in an append, on a full disk
         self.node: BrokerNode | None = None
         self.process: Process | None = None
         self.was_killed = False  # and has not been started since: it has lost nothing
@@ -148,7 +148,7 @@ class Broker:
         expected, readable = self.disk.flushed_offset(self.root, as_written=True), self.disk.flushed_offset(self.root)
         try:
             async with broker(self.config(), machine) as node:
-                self.node, self.has_lost_files = node, False
+                self.node, self.lacks_files = node, False
                 self.wrong_start = what_is_wrong(node.store.end_offset, expected, readable)
                 shutdown = _Shutdown(self._stopping)
                 await node.tasks.run_until(shutdown)  # type: ignore[arg-type]
@@ -198,10 +198,10 @@ class Broker:
         """Whether a write or sync of its disk has failed since an operator looked after the disk."""
         return any(fault.nth <= 0 and fault.call not in READS for fault in self.disk.faults)
 
-    def may_refuse_to_start(self, error: str, unread: list[Path], *, is_powerless_and_full: bool) -> bool:
-        """Whether the error of a start is allowed: it names what cannot be read or where the log is damaged, or, after
-        a power loss on a full disk only, says that there is no room to make lost files again (docs/operations.md)."""
-        is_for_room = is_powerless_and_full and f"opening {self.root}: no room on the disk" in error
+    def may_refuse_to_start(self, error: str, unread: list[Path], *, lacks_room: bool) -> bool:
+        """Whether the error of a start is allowed: it names what cannot be read or where the log is damaged, or, where
+        the disk `lacks_room` for files that a power loss or a death in an append left out (docs/operations.md), says so."""
+        is_for_room = lacks_room and f"opening {self.root}: no room on the disk" in error
         if is_for_room or any(str(path) in error for path in unread):
             return True
         return any(self._is_named(damage, error) for damage in self.disk.still_damaged())
@@ -226,10 +226,10 @@ class Broker:
         self.is_full = True
 
     def make_room(self) -> None:
-        if self.has_lost_files:
+        if self.lacks_files:
             self.ended = ""
         self.disk.make_room()
-        self.is_full = self.has_lost_files = False
+        self.is_full = self.lacks_files = False
 
     def make_slave(self) -> None:
         """An operator changes its configuration."""
@@ -252,7 +252,9 @@ class Broker:
             callback(self, powerless)
         self.was_killed = not powerless and self.node is not None
         self._wire.died(self.host, silently=powerless)
-        self.has_lost_files |= powerless and self.is_full
+        # NB: a record is written before its queue entries, and their place in the queue may be a new file.
+        died_in_an_append = self.disk.died_in is not None and self.disk.died_in[1] in ("commitlog", "consumequeue")
+        self.lacks_files |= self.is_full and (powerless or died_in_an_append)
         self.disk.stop_at = None
         if powerless:
             self.disk = self.disk.after_power_loss(self._chance)

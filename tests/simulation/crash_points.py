@@ -72,7 +72,7 @@ class CrashPoints:
         try:
             node = BrokerNode.open(broker.config(), machine)
         except (RocketSimError, OSError) as error:
-            if broker.may_refuse_to_start(str(error), left.unread, is_powerless_and_full=broker.is_full):
+            if broker.may_refuse_to_start(str(error), left.unread, lacks_room=broker.is_full):
                 return
             raise PromiseBroken(f"it does not start: {type(error).__name__}: {error}") from error
         if wrong := what_is_wrong(node.store.end_offset, flushed, readable):

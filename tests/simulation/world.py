@@ -200,12 +200,10 @@ class World:
         if self.wire.surprises:
             raise PromiseBroken(f"a servicer failed: {self.wire.surprises[0]}")
         for broker in self.brokers:
-            is_powerless_and_full = broker.is_full and broker.has_lost_files
+            lacks_room = broker.is_full and broker.lacks_files
             may_end = not broker.served_until_its_end and (
                 broker.has_failed_disk
-                or broker.may_refuse_to_start(
-                    broker.ended, broker.disk.unread, is_powerless_and_full=is_powerless_and_full
-                )
+                or broker.may_refuse_to_start(broker.ended, broker.disk.unread, lacks_room=lacks_room)
             )
             if broker.ended and not may_end:
                 raise PromiseBroken(f"{broker.name} ended by itself: {broker.ended}")

@@ -8,7 +8,7 @@ import pytest
 
 from broker_service.errors import DiskFull
 from broker_service.store.message_store import MessageStore
-from tests.support.memory_files import PAGE, MemoryFiles
+from tests.support.memory_files import PAGE, MemoryFiles, PowerCut
 from tests.support.stores import LOG_FILE, NOW, bodies, check_sound, open_store, put, queue_bodies, records_of
 
 ROOT = Path("/store")
@@ -101,6 +101,24 @@ def test_a_start_that_has_no_room_for_queues_a_power_loss_took_says_what_to_do_a
     disk.make_room()
     store = open_store(ROOT, disk)
     assert len(bodies(store)) == 30 and len(queue_bodies(store, "topic", 0)) == 10
+    check_sound(store)
+
+
+def test_a_start_that_has_no_room_for_the_queue_of_the_last_record_before_a_kill_says_so_and_loses_nothing() -> None:
+    disk = MemoryFiles()
+    store = filled(disk)
+    disk.fill()
+    disk.stop_at = disk.calls + 2  # the record is written, its queue is not there yet
+    with pytest.raises(PowerCut):
+        put(store, "new", 0, [b"y"])
+    disk = disk.kill()
+    for _ in range(2):
+        with pytest.raises(DiskFull, match="a killed process had begun, as queues from the log; nothing is lost"):
+            open_store(ROOT, disk)
+        disk = disk.kill()
+    disk.make_room()
+    store = open_store(ROOT, disk)
+    assert len(bodies(store)) == 31 and queue_bodies(store, "new", 0) == [b"y"]
     check_sound(store)
 
 
