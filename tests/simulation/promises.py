@@ -333,13 +333,16 @@ class Promises:
         return in_time and log[message.begin : message.end] == message.data
 
     def _first(self, broker: Broker) -> int:
-        """Where the log begins.  A slave that starts over has no file for a moment, because its log ended before its
-        master's begins: what lies before that has expired."""
-        firsts = [
-            min((int(path.name) for path in one.disk.files_below(one.root / "commitlog")), default=-1)
+        """Where the log begins.  A slave that starts over has no file or no record for a moment (until its next start
+        if its disk fails then), because its log ended before its master's begins: what lies before that has expired."""
+        starts = [
+            [int(path.name) for path in one.disk.files_below(one.root / "commitlog")]
             for one in (broker, *self._world.brokers)
         ]
-        return firsts[0] if firsts[0] >= 0 else max(0, *firsts)
+        first = min(starts[0], default=0)
+        if starts[0] and any(broker.log(first, first + 4, as_written=True)):
+            return first
+        return max(first, *(min(others, default=0) for others in starts[1:]))
 
     def _holders_hold(self, messages: Iterable[Message]) -> None:
         logs: dict[int, tuple[int, bytes]] = {}

@@ -115,7 +115,7 @@ class QueuePromises:
     # --- retention ------------------------------------------------------------------------------------------------
 
     def nothing_young_goes(self, broker: Broker, first: int, messages: Iterable[Message]) -> None:
-        """The log begins at `first` now.  Only a full disk deletes records before their retention time, and a slave that
+        """The log begins at `first` now.  Only a full disk deletes records before their retention time.  A slave that
         starts over begins where its master does: what one broker might delete may be gone from any."""
         was_full = broker.is_full or broker.broker_id in self._was_full
         self._was_full.discard(broker.broker_id)
