@@ -116,6 +116,7 @@ class Demo:
         self._tell("starting a name server, two broker pairs and Spark")
         self._cluster = self._parts.enter_context(LocalCluster(self._folder, broker_files()))
         servers = Starting(lambda: self._cluster.start(self._tell))
+        self._parts.callback(servers.join)  # else it may start more while what it has started is stopped
         spark = start_spark(self._folder)
         self._parts.callback(spark.stop)
         servers.wait()
@@ -220,7 +221,10 @@ class Starting:
         except BaseException as error:
             self._error = error
 
-    def wait(self) -> None:
+    def join(self) -> None:
         self._thread.join()
+
+    def wait(self) -> None:
+        self.join()
         if self._error is not None:
             raise self._error

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.record import PROPERTY_TAGS
 
 from rocketsim_client.errors import ExpressionInvalid
 
 ALL = "*"
 Mask = npt.NDArray[np.bool_]
+Records = Any  # of `rocketsim_proto.records.columnar`, whose import the start of a query would wait for
 
 
 @dataclass(frozen=True, slots=True)

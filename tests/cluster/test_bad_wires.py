@@ -109,7 +109,8 @@ def test_a_broker_whose_name_server_hears_nothing_of_it_or_is_not_heard_stays_wh
                 until = time.monotonic() + 2.5 * REGISTER_S  # so that registrations are among what is held
                 while time.monotonic() < until or (direction is FROM_SERVER and wire.carried == carried):
                     assert producer.send(Message("T", b"x")).send_status == SendStatus.SEND_OK
-                assert route_of(cluster, 2) == route, "both are still in the route, as they were"
+                again = wait_until(lambda: route_of(cluster, 2), "both are still in the route")
+                assert again == route, "as they were"
                 wire.heal()
         wait_until(lambda: alone(master).put("T", b"y").status == SendStatus.SEND_OK, "OK")
         assert alone(master).ha_status().epoch == epoch and not alone(slave).ha_status().is_master

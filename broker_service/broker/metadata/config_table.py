@@ -136,7 +136,7 @@ class ConfigTable(Generic[Entry]):
         if complete:
             gone |= self.entries.keys() - mastered.keys()
         changed = {name for name, entry in mastered.items() if self.entries.get(name) != entry} | gone
-        buried |= {name: Tombstone(version.timestamp, deleted[name]) for name in gone if name in deleted}
+        buried |= {name: Tombstone(version.timestamp, offsets) for name, offsets in deleted.items() if name in gone}
         tombstones = self._save_tombstones(buried, deleting=gone) if buried else self.tombstones
         if not changed and version == self.version:
             self.tombstones = tombstones
