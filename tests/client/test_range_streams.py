@@ -187,7 +187,8 @@ class Scripted:
         self._listening.bind(f"\0{self.offer.unix_name}")
         self._listening.listen()
         self._held: list[socket.socket] = []
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
 
     def _serve(self) -> None:
         while True:
@@ -195,18 +196,18 @@ class Scripted:
                 connection, _ = self._listening.accept()
             except OSError:
                 return
+            self._held.append(connection)
             head = connection.recv(range_stream.REQUEST_HEAD.size, socket.MSG_WAITALL)
             size = range_stream.request_length(head)
             self.asked.append(pb.StreamRequest.FromString(connection.recv(size, socket.MSG_WAITALL)))
             connection.sendall(self.said)
-            if self.holds:
-                self._held.append(connection)
-            else:
+            if not self.holds:
                 connection.close()
 
     def close(self) -> None:
         if self._listening.fileno() >= 0:
-            self._listening.shutdown(socket.SHUT_RDWR)
+            self._listening.shutdown(socket.SHUT_RDWR)  # ends the thread's accept
+            self._thread.join()  # a connection that it has just accepted is closed, too
             self._listening.close()
         for one in self._held:
             one.close()
