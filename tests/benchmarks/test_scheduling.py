@@ -4,7 +4,7 @@ import os
 import socket
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
@@ -49,13 +49,21 @@ def facts(pid: int) -> tuple[int, str | None]:
     return os.getsid(pid), autogroup.read_text() if autogroup.exists() else None
 
 
+def commands_of_children() -> dict[int, str]:
+    found = {}
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # a zombie, too: an earlier test's child that has ended
+            found[process.pid] = " ".join(process.cmdline())
+    return found
+
+
 def test_all_contestants_are_in_the_harness_s_scheduling_group(tmp_path, java):
     with ExitStack() as stack:
         raw = stack.enter_context(python_driver("raw", "benchmarks.raw", tmp_path / "raw.log"))
         raw.ask("stream", frames=1)  # its server is there
         stack.enter_context(Processes(tmp_path / "ours")).start_namesrv()
         stack.enter_context(kafka.running(tmp_path / "kafka"))
-        running = {process.pid: " ".join(process.cmdline()) for process in psutil.Process().children(recursive=True)}
+        running = commands_of_children()
         words = ("benchmarks.raw", "benchmarks.raw server", "namesrv", "kafka.Kafka")
         assert [word for word in words if not any(word in command for command in running.values())] == []
         assert {facts(pid) for pid in running} == {facts(os.getpid())}

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 LATE_S = 0.5
+# With a planted bug nobody waits for the commit.  It must not come while the process ends, which takes its time.
+LATE_WITH_BUG_S = 20.0
 HELD = "heldwhilealive"  # the option that names a file: the reader's process locks it as long as it lives
 BUG = "bug"  # and what to plant in that process
 BUGS = ["SIGTERM ends it", "what is under way is forgotten"]
@@ -61,7 +63,7 @@ def commit_late(bug: str | None) -> None:
 
     def late(self: ClientCluster, *args: Any) -> Any:
         told_to_end.wait()
-        time.sleep(LATE_S)
+        time.sleep(LATE_WITH_BUG_S if bug else LATE_S)
         return commit(self, *args)
 
     Committer.close = closing  # type: ignore[method-assign]
