@@ -1,4 +1,4 @@
-"""Consumption that the broker keeps: pop, ack, change of the invisible time, retries, dead letters.
+"""Consumption that the broker keeps: pop, ack, change of the invisible time, retries, dead letters, transactions.
 
 `Consumption` (`consumption.py`) is what servicers call; `model.py` has what goes in and comes out:
 
@@ -8,6 +8,7 @@
     forward_to_dlq(group, topic, handle) -> Settled
     give_back(group, topic, handles, begun)       what could not be sent to the client
     client_gone(client_id)                        deliveries that are renewed for it go back at once
+    transactions                                  half messages, commit, rollback (`transactions.py`)
 
 Expected outcomes are values (nothing to deliver, a handle that is not valid any more).  Refusals are RocketSimErrors:
 no such topic, no permission, a broker that is a slave, fenced, stopping or busy.  All calls belong on the event loop.

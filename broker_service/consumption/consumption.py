@@ -42,6 +42,7 @@ from broker_service.consumption.receipt_handle import ReceiptHandle
 from broker_service.consumption.retries import Fate, original_topic, retry_topic
 from broker_service.consumption.state import Due, State
 from broker_service.consumption.state_log import StateLog
+from broker_service.consumption.transactions import Transactions
 from broker_service.consumption.transitions import (
     STATE_TOPIC,
     Deadline,
@@ -119,6 +120,13 @@ class Consumption:
         self._sooner = asyncio.Event()  # set for a deadline before the one that is waited for
         self._wakes_at_ms = 0
         self._grace_until = 0.0
+        self.transactions = Transactions(
+            broker,
+            lambda: self.state.transactions,
+            check_writable=self._check_writable,
+            append=self._move,
+            append_checked=self._append_now,
+        )
         self._drops_due = True  # a topic or group may have been deleted that the state still has
         broker.visibility.arrived.append(self._polls.arrived)
         broker.topics.changed.append(self._topic_changed)
@@ -545,7 +553,8 @@ class Consumption:
         return record.decode(b"".join(found.records)) if found.records else None
 
     def _move(self, copy: Record) -> int:
-        """Append a copy, which settles its delivery; returns the log's end after it."""
+        """Append a record of the broker's own, such as a copy, which settles its delivery; returns the log's end after
+        it."""
         broker = self._broker
         if reason := broker.store.why_not_writable():
             raise ServiceNotAvailable(reason)

@@ -36,10 +36,15 @@ class Snapshot:
 
 
 def encode(
-    log_offset: int, tail: tuple[int, int], queues: Queues, recent: Iterable[tuple[DeliveryId, bool]] = ()
+    log_offset: int,
+    tail: tuple[int, int],
+    queues: Queues,
+    recent: Iterable[tuple[DeliveryId, bool]] = (),
+    transactions: Iterable[Transition] = (),
 ) -> bytes:
-    """`recent`: settled deliveries to remember, and whether each is a dead letter."""
-    body = transitions.encode([*rebuilding(queues), *remembering(recent)])
+    """`recent`: settled deliveries to remember, and whether each is a dead letter.  `transactions`: what makes their
+    state again."""
+    body = transitions.encode([*rebuilding(queues), *remembering(recent), *transactions])
     return _HEAD.pack(_MAGIC, _VERSION, log_offset, *tail, isal_zlib.crc32(body)) + body
 
 

@@ -12,17 +12,22 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from broker_service.consumption.open_transactions import OpenTransactions
 from broker_service.consumption.transitions import (
+    Change,
+    Checked,
     Deadline,
     DeliveryId,
     Drop,
+    Ended,
     Move,
     Place,
+    Prepared,
     Remember,
     Reset,
+    Resolved,
     Settle,
     Take,
-    Transition,
 )
 
 MAX_RECENT = 20_000  # settled deliveries that are remembered, for an ack that is sent again
@@ -72,6 +77,7 @@ class State:
 
     def __init__(self) -> None:
         self.queues: dict[Place, QueueState] = {}
+        self.transactions = OpenTransactions()
         self.under_way_count = 0
         self._recent: OrderedDict[DeliveryId, bool] = OrderedDict()  # settled -> whether it became a dead letter
         self._renewed: dict[str, dict[tuple[Place, int], None]] = {}  # client id -> deliveries renewed for it
@@ -134,7 +140,7 @@ class State:
 
     # --- changing ---------------------------------------------------------------------------------------------------
 
-    def apply(self, transition: Transition | Move) -> None:
+    def apply(self, transition: Change) -> None:
         match transition:
             case Take():
                 self._take(transition)
@@ -148,6 +154,8 @@ class State:
             case Remember(deliveries, is_dead_letter):
                 for delivery in deliveries:
                     self._remember(delivery, is_dead_letter)
+            case Prepared() | Checked() | Ended() | Resolved():
+                self.transactions.apply(transition)
             case Reset(place, queue_offset):
                 if place in self.queues:
                     self._forget([place])

@@ -2,8 +2,8 @@
 
 After a start or a cut of the log the state comes from a valid snapshot, if there is one, and the log after it.
 
-Three kinds of records tell it, in log order: those of the state topic, and the copies in retry and dead letter topics,
-which settle the deliveries they come from.
+Three kinds of records tell it, in log order: those of the state topic, the copies in retry and dead letter topics,
+which settle the deliveries they come from, and RocketMQ's records of transactions.
 """
 
 import heapq
@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 from rocketsim_proto.records import record
 
+from broker_service.consumption import half_messages, transitions
 from broker_service.consumption import snapshot as snapshots
-from broker_service.consumption import transitions
 from broker_service.consumption.retries import DLQ_PREFIX, RETRY_PREFIX, move_of
 from broker_service.consumption.snapshot import Snapshot
 from broker_service.consumption.state import State
-from broker_service.consumption.transitions import STATE_TOPIC, Move, Transition
+from broker_service.consumption.transitions import STATE_TOPIC, Change
 from broker_service.errors import NotFound, StoreCorrupt, StoreTooNew
 from broker_service.store.dispatch import QueueExtent
 from broker_service.store.message_store import MessageStore
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 _READ_BYTES = 256 << 10  # of each queue at a time
 
-Told = tuple[int, list[Transition | Move]]  # the log offset of a record, and its transitions
+Told = tuple[int, list[Change]]  # the log offset of a record, and what it tells
 
 
 class StateLog:
@@ -71,10 +71,11 @@ class StateLog:
         end, tail = store.end_offset, store.tail_crc(snapshots.TAIL_BYTES)
         queues = [(place, one.next, dict(one.under_way)) for place, one in self.state.queues.items()]
         recent = self.state.recent()
+        transactions = self.state.transactions.rebuilding()
 
         def save() -> None:
             try:
-                store.disk.write_atomically(self._path, snapshots.encode(end, tail, queues, recent))
+                store.disk.write_atomically(self._path, snapshots.encode(end, tail, queues, recent, transactions))
             except OSError:
                 self._is_saved = False
                 raise
@@ -134,15 +135,15 @@ class StateLog:
 
 
 def _tells(topic: str) -> bool:
-    return topic == STATE_TOPIC or topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    return topic == STATE_TOPIC or topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or half_messages.is_told_by(topic)
 
 
-def _transitions(data: bytes | memoryview, log_offset: int) -> list[Transition | Move]:
+def _transitions(data: bytes | memoryview, log_offset: int) -> list[Change]:
     try:
         message = record.decode(data)
         if message.topic == STATE_TOPIC:
             return [*transitions.decode(message.body)]
     except ValueError as error:
         raise StoreCorrupt(f"the record of {STATE_TOPIC} at log offset {log_offset} is damaged: {error}") from error
-    move = move_of(message)
-    return [] if move is None else [move]
+    told = half_messages.told(message) if half_messages.is_told_by(message.topic) else move_of(message)
+    return [] if told is None else [told]

@@ -15,6 +15,7 @@ All integers are big-endian; a text is | size 1 | UTF-8 |; a place is | group | 
 | 4 RESET    | place, queue offset 8                                                                               |
 | 5 DROP     | group text, topic text; an empty one stands for all                                                 |
 | 6 REMEMBER | dead letters 1 (0 no, 1 yes), count 2, for each: delivery id 8, queue offset 8; in snapshots only   |
+| 13 to 15   | transactions: `transaction_changes.py`                                                              |
 
 The record's own CRC covers the body.  A `Move` is no transition record: it is in a property of the record that was
 moved, so that copy and settlement are one append.
@@ -25,6 +26,8 @@ from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
 
+from broker_service.consumption import transaction_changes
+from broker_service.consumption.transaction_changes import Checked, Ended, Prepared, Resolved
 from broker_service.errors import StoreTooNew
 
 STATE_TOPIC = "rmq_sys_rocketsim_state"
@@ -118,7 +121,7 @@ class Remember:
     is_dead_letter: bool
 
 
-Transition = Take | Settle | Deadline | Reset | Drop | Remember
+Transition = Take | Settle | Deadline | Reset | Drop | Remember | Checked | Prepared | Resolved
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +131,10 @@ class Move:
     place: Place
     delivery: DeliveryId
     is_dead_letter: bool
+
+
+Change = Transition | Move | Ended
+"""What records tell: a move and an op record are records of other topics."""
 
 
 def encode(transitions: list[Transition]) -> bytes:
@@ -155,6 +162,8 @@ def encoded(transition: Transition) -> bytes:
             return bytes((DROP,)) + _text(group) + _text(topic)
         case Remember(deliveries, is_dead_letter):
             return bytes((REMEMBER, is_dead_letter)) + _deliveries(deliveries)
+        case Checked() | Prepared() | Resolved():
+            return transaction_changes.encoded(transition)
 
 
 def decode(body: bytes) -> list[Transition]:
@@ -183,6 +192,9 @@ class _Reader:
         if kind == REMEMBER:
             (is_dead_letter,) = self._take(_BYTE)
             return Remember(self._deliveries(), bool(is_dead_letter))
+        if transaction_changes.CHECKED <= kind <= transaction_changes.RESOLVED:
+            change, self.at = transaction_changes.decode(kind, self._data, self.at)
+            return change
         if not POP <= kind <= REMEMBER:
             raise StoreTooNew(f"a transition of kind {kind}; this version knows {POP} to {REMEMBER}")
         place = Place(self._text(), self._text(), *self._take(_QUEUE_ID))

@@ -482,6 +482,15 @@ class MessageStore:
         queue = self._queues.get(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 
+    def log_offsets(self, topic: str, queue_id: int, queue_offset: int) -> list[int]:
+        """Where in the log the queue's records from there on lie, also those that readers do not see yet."""
+        queue = self._queues.get(topic, queue_id)
+        if queue is None:
+            return []
+        first = max(queue_offset, queue.min_offset)
+        offsets: list[int] = queue.read(first, queue.max_offset - first)["commit_log_offset"].tolist()
+        return offsets
+
     def get_message(
         self,
         topic: str,

@@ -4,18 +4,21 @@ MASTER_ID = 0  # the broker id of a broker name's master; slaves have higher one
 
 DEFAULT_TOPIC = "TBW102"  # topics that the first message makes are copies of it
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"  # where delayed messages wait, one queue a level
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"  # where messages wait whose transaction is open
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"  # which of them are settled
+DISCARDED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # those that were given up
 # Topics that a broker itself writes to; clients may read them but not write, change or delete them.
 SYSTEM_TOPICS = frozenset(
     {
         DEFAULT_TOPIC,
         SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        OP_TOPIC,
+        DISCARDED_TOPIC,
         "BenchmarkTest",
         "OFFSET_MOVED_EVENT",
         "RMQ_SYS_TRACE_TOPIC",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
         "SELF_TEST_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
     }
 )
 SYSTEM_PREFIXES = ("rmq_sys_", "%RETRY%", "%DLQ%")

@@ -1,0 +1,350 @@
+"""Transactions: half messages, their commit and rollback, and checks back with their producers, on a master.
+
+The op record says that a transaction has ended; of a commit the copy says it, too.  The op record follows its copy at
+once, and no further copy comes before it.  So where a crash came between the two, the copy lies behind the last op
+record: `_find_copies` looks there before this master ends any transaction, and the op record is written then.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from rocketsim_proto.records import record
+from rocketsim_proto.records.record import Record, RecordError
+from rocketsim_proto.reserved import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC
+
+from broker_service import cold_reads
+from broker_service.broker.core.broker import Broker
+from broker_service.broker.core.mastership import Standing
+from broker_service.broker.metadata.topics import TopicConfig
+from broker_service.consumption import half_messages
+from broker_service.consumption.half_messages import SYS_FLAG_COMMITTED, TRANSACTION_GROUP
+from broker_service.consumption.open_transactions import OpenTransactions
+from broker_service.consumption.transaction_changes import Checked, Prepared, Resolution, Resolved, TransactionId
+from broker_service.errors import (
+    NotFound,
+    ReadFailed,
+    RocketSimError,
+    ServiceNotAvailable,
+    StoreCorrupt,
+    SystemBusy,
+)
+from broker_service.model import PutStatus
+
+logger = logging.getLogger(__name__)
+
+MAX_OPEN = 100_000  # half messages: some 500 bytes each
+
+_AT_A_TIME = 64
+_LONGEST_SLEEP_S = 1.0  # because the wall clock may jump, and for half messages that come meanwhile
+_AFTER_TROUBLE_S = 10.0
+
+
+class UnknownTransaction(RocketSimError):
+    """No such transaction here: never begun, of another topic, or ended long ago; or it has ended the other way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The question to a producer, for the nth time (`times`): how did the transaction of this half message end?
+
+    `client_id` has sent it, "" if that is not known; `queue_id` is that of its real topic.
+    """
+
+    transaction: TransactionId
+    client_id: str
+    half: Record
+    queue_id: int
+    times: int
+
+
+class Transactions:
+    """`ask` passes a check on to a producer that is connected, without waiting; False if there is none."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        state: Callable[[], OpenTransactions],
+        *,
+        check_writable: Callable[[], None],
+        append: Callable[[Record], int],
+        append_checked: Callable[[Checked], None],
+    ) -> None:
+        self.ask: Callable[[Check], bool] = lambda check: False
+        self._broker = broker
+        self._state = state
+        self._check_writable = check_writable
+        self._append = append  # returns the log's end; the state has what the record says
+        self._append_checked = append_checked
+        self._ready = asyncio.Event()  # the state knows of all commits
+
+    @property
+    def state(self) -> OpenTransactions:
+        return self._state()
+
+    # --- half messages ----------------------------------------------------------------------------------------------
+
+    async def get_room(self) -> None:
+        """To be awaited before a half message is put."""
+        if len(self.state.open) >= MAX_OPEN:
+            raise SystemBusy(
+                f"{MAX_OPEN} transactions are open; their producers have to commit or roll back, or they are given up"
+            )
+        for topic in (HALF_TOPIC, OP_TOPIC):
+            await self._make_topic(topic)
+
+    def half_of(self, message: Record, client_id: str, immunity_s: int) -> Record:
+        """What is stored for a transactional message, right now."""
+        broker = self._broker
+        wait_ms = 1000 * immunity_s or broker.config.transaction_time_out
+        return half_messages.half_message(
+            message, client_id=client_id, first_check_ms=broker.now_ms() + wait_ms, immunity_s=immunity_s
+        )
+
+    def stored_half(self, transaction: TransactionId) -> Prepared | None:
+        """The half message of this id, if its transaction is open."""
+        return self.state.open.get(transaction)
+
+    # --- commit and rollback ----------------------------------------------------------------------------------------
+
+    async def end(self, transaction: TransactionId, resolution: Resolution, timeout_s: float) -> PutStatus:
+        """Commits or rolls back; `Resolution.UNKNOWN` only says whether the transaction is known.
+
+        A second end of the same kind is like the first one.  UnknownTransaction otherwise.
+        """
+        await self._until_ready(timeout_s)
+        self._broker.acknowledgements.check_room()
+        while True:
+            self._check_writable()
+            prepared = self.state.open.get(transaction)
+            if resolution is Resolution.UNKNOWN or prepared is None:
+                self._check_known(transaction, prepared, resolution)
+                end = self._broker.store.end_offset
+                break
+            half = await self._half(prepared) if resolution is Resolution.COMMIT else None
+            self._check_writable()
+            now = self.state.open.get(transaction)
+            if now is not None and now.queue_offset == prepared.queue_offset:
+                self._write_ops()
+                end = self._rolled_back(prepared) if half is None else self._committed(prepared, half)
+                break
+        return await self._broker.acknowledgements.wait(end, timeout_s)
+
+    def _check_known(self, transaction: TransactionId, prepared: Prepared | None, resolution: Resolution) -> None:
+        ended = self.state.resolution_of(transaction)
+        if prepared is not None or (ended is not None and resolution in (ended, Resolution.UNKNOWN)):
+            return
+        topic, name = transaction
+        if ended is None:
+            raise UnknownTransaction(
+                f"cannot found transaction data: no transaction {name[:80]!r} of topic {topic} is open here; it was "
+                "never begun, is of another topic or broker, or ended long ago"
+            )
+        raise UnknownTransaction(
+            f"transaction {name[:80]!r} of topic {topic} has ended already, with {ended.name}; "
+            f"{resolution.name} changes nothing"
+        )
+
+    def _committed(self, prepared: Prepared, half: Record) -> int:
+        """Appends the copy and the op record; returns the log's end after them."""
+        topic = self._broker.topics.existing(prepared.transaction.topic)  # it may have fewer queues now
+        queue_id = half_messages.real_queue(half) % max(1, topic.write_queue_nums)
+        copy = half_messages.committed_copy(half, queue_id)
+        self._append(copy)
+        self.state.apply(Resolved(prepared.transaction, Resolution.COMMIT))
+        self._write_ops()
+        return self._broker.store.end_offset
+
+    def _rolled_back(self, prepared: Prepared) -> int:
+        return self._append_ops([prepared.queue_offset], Resolution.ROLLBACK)
+
+    def _write_ops(self) -> None:
+        """Appends the op records that are missing; raises if the log refuses them: nothing ends before."""
+        by_resolution: dict[Resolution, list[int]] = {}
+        for queue_offset, resolved in self.state.unlogged.items():
+            by_resolution.setdefault(resolved.resolution, []).append(queue_offset)
+        for resolution, queue_offsets in by_resolution.items():
+            self._append_ops(queue_offsets, resolution)
+
+    def _append_ops(self, queue_offsets: list[int], resolution: Resolution) -> int:
+        end = 0
+        for op in half_messages.op_records(queue_offsets, resolution, self._broker.now_ms()):
+            end = self._append(op)
+        return end
+
+    async def _make_topic(self, name: str) -> None:
+        topics = self._broker.topics
+        if topics.get(name) is None:
+            topics.put(TopicConfig(name, read_queue_nums=1, write_queue_nums=1), self._broker.now_ms())
+
+    async def _until_ready(self, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._ready.wait()
+        except TimeoutError:
+            raise ServiceNotAvailable(
+                "this master does not know yet which transactions have ended; try again in a moment"
+            ) from None
+
+    # --- what a crash left ------------------------------------------------------------------------------------------
+
+    async def _find_copies(self) -> None:
+        """Tells the state of commits that have no op record."""
+        state, store = self.state, self._broker.store
+        by_log_offset = {one.log_offset: one for one in state.open.values()}
+        topics = {transaction.topic for transaction in state.open}
+        for topic, queue_id in [queue for queue in store.queues() if queue[0] in topics]:
+            begin = max(min(by_log_offset), self._last_op())
+            at = store.queue_end_at(topic, queue_id, begin)
+            look = partial(store.log_offsets, topic, queue_id, at)
+            for log_offset in await cold_reads.read(store, look):
+                try:
+                    copy = await self._record_at(log_offset)
+                except (NotFound, ReadFailed, StoreCorrupt) as error:
+                    logger.error("if this record was a commit, its producer is asked again: %s", error)
+                    continue
+                prepared = by_log_offset.get(copy.prepared_transaction_offset)
+                kind = copy.sys_flag & record.SYS_FLAG_TRANSACTION_MASK
+                if prepared is not None and kind == SYS_FLAG_COMMITTED:
+                    state.apply(Resolved(prepared.transaction, Resolution.COMMIT))
+
+    def _last_op(self) -> int:
+        """The log offset of the last op record; 0 without one."""
+        store = self._broker.store
+        found = store.log_offsets(OP_TOPIC, 0, store.queue_end(OP_TOPIC, 0) - 1)
+        return found[-1] if found else 0
+
+    # --- checks back ------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until cancelled; to be started when the broker takes writes."""
+        try:
+            while self._broker.mastership.standing is Standing.WRITABLE:
+                try:
+                    if not self._ready.is_set():
+                        self._check_writable()
+                        await self._find_copies()
+                        self._ready.set()
+                    sleep_s = await self._work()
+                except (RocketSimError, OSError) as error:
+                    logger.warning("open transactions wait: %s", error)
+                    sleep_s = _AFTER_TROUBLE_S
+                await asyncio.sleep(sleep_s)
+        finally:
+            self._ready.clear()
+
+    async def _work(self) -> float:
+        """Write missing op records, and ask for all transactions whose time has come; returns the seconds until the
+        next one's."""
+        while True:
+            self._check_writable()
+            if self.state.unlogged:
+                self._write_ops()
+            now_ms = self._broker.now_ms()
+            due = self.state.due(now_ms, _AT_A_TIME)
+            if not due:
+                break
+            asked = [one for one in due if not self._is_over(one)]
+            if asked:
+                next_ms = now_ms + self._broker.config.transaction_check_interval
+                self._append_checked(Checked(next_ms, tuple((one.queue_offset, one.checks + 1) for one in asked)))
+            for one in due:
+                await (self._ask(one) if one in asked else self._give_up(one))
+            await asyncio.sleep(0)
+        next_ms = self.state.next_due_ms()
+        left_s = _LONGEST_SLEEP_S if next_ms is None else (next_ms - now_ms) / 1000
+        return max(0.001, min(left_s, _LONGEST_SLEEP_S))
+
+    def _is_over(self, prepared: Prepared) -> bool:
+        """Whether nobody is asked any more."""
+        return prepared.checks >= self._broker.config.transaction_check_max
+
+    async def _ask(self, prepared: Prepared) -> None:
+        try:
+            half = await self._half(prepared)
+        except NotFound:
+            await self._give_up(prepared)
+            return
+        except (ReadFailed, StoreCorrupt) as error:
+            logger.error("nobody is asked about transaction %s: %s", _name(prepared), error)
+            return
+        if self._is_open(prepared):
+            check = Check(
+                prepared.transaction, prepared.client_id, half, half_messages.real_queue(half), prepared.checks + 1
+            )
+            if not self.ask(check):
+                logger.info("no producer is connected that could say how transaction %s ended", _name(prepared))
+
+    async def _give_up(self, prepared: Prepared) -> None:
+        """The message goes to TRANS_CHECK_MAX_TIME_TOPIC, where operators find it; one that cannot be read is lost."""
+        try:
+            half = await self._half(prepared)
+        except (NotFound, ReadFailed, StoreCorrupt) as error:
+            logger.error("transaction %s is given up, its message is lost: %s", _name(prepared), error)
+            half = None
+        await self._make_topic(DISCARDED_TOPIC)
+        self._check_writable()
+        if not self._is_open(prepared):
+            return
+        self._write_ops()
+        if half is None:
+            self._append_ops([prepared.queue_offset], Resolution.DISCARDED)
+            return
+        logger.warning("transaction %s is given up after %d checks", _name(prepared), prepared.checks)
+        self._append(half_messages.discarded_copy(half))
+        self._write_ops()
+
+    def _is_open(self, prepared: Prepared) -> bool:
+        now = self.state.open.get(prepared.transaction)
+        return now is not None and now.queue_offset == prepared.queue_offset
+
+    # --- retention ----------------------------------------------------------------------------------------------------
+
+    async def move(self, log_offset: int) -> None:
+        """Appends the half messages in front of a log offset again, because the log files before it expire."""
+        for prepared in [one for one in self.state.open.values() if one.log_offset < log_offset]:
+            half = await self._half(prepared)
+            self._check_writable()
+            now = self.state.open.get(prepared.transaction)
+            if now is not None and now.queue_offset == prepared.queue_offset:
+                self._append(half_messages.renewed_half(half, now.checks, now.due_ms, now.client_id))
+        self._write_ops()
+
+    def oldest(self) -> int | None:
+        """The log offset of the first half message that is needed."""
+        return min((one.log_offset for one in self.state.open.values()), default=None)
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    async def _half(self, prepared: Prepared) -> Record:
+        """The half message; NotFound if it has expired."""
+        return await self._record_at(prepared.log_offset)
+
+    async def _record_at(self, log_offset: int) -> Record:
+        store = self._broker.store
+        data = await cold_reads.read(store, partial(store.read_record, log_offset))
+        try:
+            return record.decode(data)
+        except RecordError as error:
+            raise StoreCorrupt(f"the record at log offset {log_offset} is damaged: {error}") from error
+
+    # --- for RocketMQ -----------------------------------------------------------------------------------------------
+
+    def note_offsets(self) -> None:
+        """At a clean stop: where RocketMQ goes on if it opens this store."""
+        store = self._broker.store
+        if self._broker.is_slave or not store.queue_end(HALF_TOPIC, 0):
+            return
+        first = self.state.first()
+        half = store.queue_end(HALF_TOPIC, 0) if first is None else first.queue_offset
+        op = store.queue_end_at(OP_TOPIC, 0, store.end_offset if first is None else first.log_offset)
+        offsets = self._broker.offsets
+        for topic, offset in ((HALF_TOPIC, half), (OP_TOPIC, op)):
+            if offsets.get(TRANSACTION_GROUP, topic, 0).offset != offset:
+                offsets.reset(TRANSACTION_GROUP, topic, {0: offset})
+
+
+def _name(prepared: Prepared) -> str:
+    return f"{prepared.transaction.id} of topic {prepared.transaction.topic}"
