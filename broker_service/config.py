@@ -219,6 +219,23 @@ class BrokerConfig:
         high=43_200_000,
         runtime=True,
     )
+    transaction_time_out: int = key(
+        6_000,
+        "how long a transaction may be open before its producer is asked; a message may say otherwise for itself",
+        low=1,
+        high=INT32_MAX,
+        runtime=True,
+    )
+    transaction_check_interval: int = key(
+        30_000, "between two questions to the producer of an open transaction", low=1, high=INT32_MAX, runtime=True
+    )
+    transaction_check_max: int = key(
+        15,
+        "questions to a producer; then its transaction is given up: the message goes to `TRANS_CHECK_MAX_TIME_TOPIC`",
+        low=1,
+        high=65_535,
+        runtime=True,
+    )
     broker_permission: int = key(6, "6: read and write, 4: read, 2: write", one_of=(2, 4, 6), runtime=True)
 
     def __post_init__(self) -> None:

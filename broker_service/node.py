@@ -71,6 +71,7 @@ from broker_service.v2.receiving import Receiving
 from broker_service.v2.routing import Routing
 from broker_service.v2.sends import SendPath
 from broker_service.v2.servicer import V2Servicer
+from broker_service.v2.transactions import TransactionCalls
 
 logger = logging.getLogger(__name__)
 
@@ -351,7 +352,7 @@ class BrokerNode:
         clients = Clients(self.machine.monotonic, self.consumption.client_gone)
         self.consumption.is_connected = clients.is_connected
         self.v2_routing = Routing(self.broker, self.machine.network.open_channel)
-        sends = SendPath(self.broker, self.puts)
+        sends = SendPath(self.broker, self.puts, self.consumption.transactions)
         servicer = V2Servicer(
             self.broker,
             sends=sends,
@@ -360,6 +361,7 @@ class BrokerNode:
             queues=self.lookup,
             clients=clients,
             receiving=Receiving(self.broker, self.consumption, clients),
+            transactions=TransactionCalls(self.broker, self.consumption.transactions, clients),
         )
         self.v2_port = V2Port(
             self.broker,
@@ -416,6 +418,7 @@ class BrokerNode:
         await self.flusher.close()
         try:
             self.schedule.save()
+            self.consumption.transactions.note_offsets()
             self.offsets.close(self.machine.now_ms())
             if saving := self.consumption.saving():
                 saving()
@@ -463,6 +466,7 @@ class BrokerNode:
         self.v2_port.notify()
         self.tasks.own("schedule", self.schedule.run())
         self.tasks.own("consumption", self.consumption.run())
+        self.tasks.own("transactions", self.consumption.transactions.run())
         self.registration.notify()
 
     def _identify(self, config: BrokerConfig) -> None:

@@ -4,9 +4,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from rocketsim_proto.records import record
-from rocketsim_proto.records.record import PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC
+from rocketsim_proto.records.record import PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC, Record
 from rocketsim_proto.reserved import SCHEDULE_TOPIC
 
 from broker_service.broker.core.broker import Broker
@@ -24,7 +25,8 @@ MAX_PENDING_BYTES = 256 << 20  # of waiting puts: gRPC keeps a request until its
 @dataclass(slots=True, kw_only=True)
 class Send:
     """A client's frame.  `timeout_s` is what is left of the caller's time; `stored` hears where it was appended, before
-    the wait for disk and slave.
+    the wait for disk and slave.  `stored_as` makes another record of the frame's only message, to be stored in its
+    place: its topic and queues are checked, those of the other record are not.
     """
 
     topic: str
@@ -36,6 +38,7 @@ class Send:
     default_queue_nums: int = 0
     timeout_s: float
     stored: Callable[[Appended], None] = lambda appended: None
+    stored_as: Callable[[Record], Record] | None = None
 
 
 class PutPath:
@@ -76,7 +79,7 @@ class PutPath:
             raise SystemBusy(
                 f"puts of {self._pending_bytes} bytes wait for a disk or a slave already; send again in a moment"
             )
-        appended = self._append(send.topic, frame)
+        appended = self._append(send, frame)
         self._traffic.add(send.count, size)
         send.stored(appended)
         return appended, frame.waits
@@ -125,26 +128,31 @@ class PutPath:
                     f"queue {queue_id} of topic {topic.name}, which has {topic.write_queue_nums} write queues"
                 )
 
-    def _append(self, topic: str, frame: Frame) -> Appended:
+    def _append(self, send: Send, frame: Frame) -> Appended:
         broker = self._broker
+        if send.stored_as is not None:
+            return self._append_as(send.stored_as, frame)
         if frame.delay_level:
-            return self._append_delayed(frame)
-        appended = broker.store.append(frame.batch, topic, broker.now_ms(), broker.store_host)
-        broker.appended([(topic, queue.queue_id) for queue in appended.queues], appended.end_offset)
+            return self._append_as(partial(self._delayed, frame.delay_level), frame)
+        appended = broker.store.append(frame.batch, send.topic, broker.now_ms(), broker.store_host)
+        broker.appended([(send.topic, queue.queue_id) for queue in appended.queues], appended.end_offset)
         return appended
 
-    def _append_delayed(self, frame: Frame) -> Appended:
+    def _delayed(self, delay_level: int, message: Record) -> Record:
         """The message for the schedule topic; its real topic and queue become properties, as in RocketMQ."""
-        broker = self._broker
-        message = record.decode(frame.batch.view_bytes(), check_crc=False)
-        level = min(frame.delay_level, len(broker.config.delay_levels_ms))
+        level = min(delay_level, len(self._broker.config.delay_levels_ms))
         message.properties[PROPERTY_REAL_TOPIC] = message.topic
         message.properties[PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)
         message.properties[record.PROPERTY_DELAY] = str(level)
         message.topic, message.queue_id = SCHEDULE_TOPIC, level - 1
+        return message
+
+    def _append_as(self, made: Callable[[Record], Record], frame: Frame) -> Appended:
+        broker = self._broker
+        message = made(record.decode(frame.batch.view_bytes(), check_crc=False))
         try:
             appended = broker.store.append_one(message, broker.now_ms(), broker.store_host)
         except record.RecordError as error:
-            raise MessageIllegal(f"the message cannot be delayed: {error}") from error
-        broker.appended([(SCHEDULE_TOPIC, level - 1)], appended.end_offset)
+            raise MessageIllegal(f"the message cannot be stored in {message.topic}: {error}") from error
+        broker.appended([(message.topic, message.queue_id)], appended.end_offset)
         return appended

@@ -13,19 +13,16 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from broker_service.consumption.open_transactions import OpenTransactions
+from broker_service.consumption.transaction_changes import Checked, Ended, Prepared, Resolved
 from broker_service.consumption.transitions import (
     Change,
-    Checked,
     Deadline,
     DeliveryId,
     Drop,
-    Ended,
     Move,
     Place,
-    Prepared,
     Remember,
     Reset,
-    Resolved,
     Settle,
     Take,
 )

@@ -145,5 +145,7 @@ def _transitions(data: bytes | memoryview, log_offset: int) -> list[Change]:
             return [*transitions.decode(message.body)]
     except ValueError as error:
         raise StoreCorrupt(f"the record of {STATE_TOPIC} at log offset {log_offset} is damaged: {error}") from error
-    told = half_messages.told(message) if half_messages.is_told_by(message.topic) else move_of(message)
+    told: Change | None = move_of(message)
+    if half_messages.is_told_by(message.topic):
+        told = half_messages.told(message)
     return [] if told is None else [told]

@@ -94,12 +94,12 @@ def encoded(change: Prepared | Checked | Resolved) -> bytes:
             head = bytes((PREPARED,)) + _PREPARED.pack(change.queue_offset, change.log_offset, *times)
             topic, name = change.transaction
             return head + _text(topic) + _text(change.client_id) + _text(name, _LONG_TEXT)
-        case Resolved((topic, name), resolution, unlogged):
+        case Resolved(transaction, resolution, unlogged):
             head = bytes((RESOLVED,)) + _RESOLVED.pack(resolution, _NONE if unlogged is None else unlogged)
-            return head + _text(topic) + _text(name, _LONG_TEXT)
+            return head + _text(transaction.topic) + _text(transaction.id, _LONG_TEXT)
 
 
-def decode(kind: int, data: bytes, at: int) -> tuple[TransactionChange, int]:
+def decode(kind: int, data: bytes, at: int) -> tuple[Prepared | Checked | Resolved, int]:
     """The change whose fields begin at `at`, and where they end.  Damage raises struct.error, IndexError or
     ValueError."""
     if kind == CHECKED:

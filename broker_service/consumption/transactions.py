@@ -35,7 +35,7 @@ from broker_service.model import PutStatus
 
 logger = logging.getLogger(__name__)
 
-MAX_OPEN = 100_000  # half messages: some 500 bytes each
+MAX_OPEN = 100_000  # half messages: some 600 bytes each
 
 _AT_A_TIME = 64
 _LONGEST_SLEEP_S = 1.0  # because the wall clock may jump, and for half messages that come meanwhile
@@ -88,6 +88,7 @@ class Transactions:
 
     async def get_room(self) -> None:
         """To be awaited before a half message is put."""
+        self._check_writable()
         if len(self.state.open) >= MAX_OPEN:
             raise SystemBusy(
                 f"{MAX_OPEN} transactions are open; their producers have to commit or roll back, or they are given up"
@@ -96,7 +97,7 @@ class Transactions:
             await self._make_topic(topic)
 
     def half_of(self, message: Record, client_id: str, immunity_s: int) -> Record:
-        """What is stored for a transactional message, right now."""
+        """What is stored now for a transactional message."""
         broker = self._broker
         wait_ms = 1000 * immunity_s or broker.config.transaction_time_out
         return half_messages.half_message(
@@ -105,6 +106,7 @@ class Transactions:
 
     def stored_half(self, transaction: TransactionId) -> Prepared | None:
         """The half message of this id, if its transaction is open."""
+        self._check_writable()
         return self.state.open.get(transaction)
 
     # --- commit and rollback ----------------------------------------------------------------------------------------
@@ -253,8 +255,8 @@ class Transactions:
             for one in due:
                 await (self._ask(one) if one in asked else self._give_up(one))
             await asyncio.sleep(0)
-        next_ms = self.state.next_due_ms()
-        left_s = _LONGEST_SLEEP_S if next_ms is None else (next_ms - now_ms) / 1000
+        due_ms = self.state.next_due_ms()
+        left_s = _LONGEST_SLEEP_S if due_ms is None else (due_ms - now_ms) / 1000
         return max(0.001, min(left_s, _LONGEST_SLEEP_S))
 
     def _is_over(self, prepared: Prepared) -> bool:
@@ -279,11 +281,11 @@ class Transactions:
 
     async def _give_up(self, prepared: Prepared) -> None:
         """The message goes to TRANS_CHECK_MAX_TIME_TOPIC, where operators find it; one that cannot be read is lost."""
+        half: Record | None = None
         try:
             half = await self._half(prepared)
         except (NotFound, ReadFailed, StoreCorrupt) as error:
             logger.error("transaction %s is given up, its message is lost: %s", _name(prepared), error)
-            half = None
         await self._make_topic(DISCARDED_TOPIC)
         self._check_writable()
         if not self._is_open(prepared):
@@ -304,6 +306,7 @@ class Transactions:
 
     async def move(self, log_offset: int) -> None:
         """Appends the half messages in front of a log offset again, because the log files before it expire."""
+        self._check_writable()
         for prepared in [one for one in self.state.open.values() if one.log_offset < log_offset]:
             half = await self._half(prepared)
             self._check_writable()

@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 STREAM_GONE_S = 5.0  # from the end of its last stream on; a client that has lost it reconnects within a second
 SILENT_S = 25.0  # from its last call on: clients send a heartbeat every ten seconds
 MAX_COMMANDS = 64  # under way to one client; a client that reads none of them gets no more
+MAX_COMMAND_BYTES = 8 << 20  # of these together; one always may be under way
+MAX_TOPICS = 100  # of one producer that are remembered
 
 
 class ClientStream:
@@ -30,7 +32,7 @@ class ClientStream:
         self._context = context
         self._task = asyncio.current_task()
         self._writing = asyncio.Lock()
-        self._commands: set[asyncio.Task[None]] = set()
+        self._commands: dict[asyncio.Task[None], int] = {}  # and the size of each in bytes
 
     async def say(self, command: pb.TelemetryCommand) -> None:
         """Waits while the client does not read, so other calls must not wait for it."""
@@ -39,11 +41,12 @@ class ClientStream:
 
     def tell(self, command: pb.TelemetryCommand) -> bool:
         """Sends without waiting; False if too many commands are under way to this client."""
-        if self.is_closing or len(self._commands) >= MAX_COMMANDS:
+        size, under_way = command.ByteSize(), sum(self._commands.values())
+        if self.is_closing or len(self._commands) >= MAX_COMMANDS or under_way + size > max(MAX_COMMAND_BYTES, size):
             return False
         task = asyncio.create_task(self._say_if_there(command))
-        self._commands.add(task)
-        task.add_done_callback(self._commands.discard)
+        self._commands[task] = size
+        task.add_done_callback(self._commands.pop)
         return True
 
     async def _say_if_there(self, command: pb.TelemetryCommand) -> None:
@@ -79,6 +82,7 @@ class _Client:
     streams: dict[ClientStream, None] = field(default_factory=dict)
     until: float = 0.0
     facts: ClientFacts | None = None
+    topics: dict[str, None] = field(default_factory=dict)  # that it has declared, or published to, as a producer
 
 
 class Clients:
@@ -92,6 +96,7 @@ class Clients:
         self._clock = clock
         self._gone = gone
         self._clients: dict[str, _Client] = {}
+        self._producers: dict[str, dict[str, None]] = {}  # topic -> client ids
         self._sweeping: asyncio.TimerHandle | None = None
 
     def heard(self, client_id: str) -> None:
@@ -116,7 +121,12 @@ class Clients:
 
     def terminated(self, client_id: str) -> None:
         """The client has said that it is gone; its streams end by themselves."""
-        if self._clients.pop(client_id, None) is not None:
+        if (client := self._clients.pop(client_id, None)) is not None:
+            for topic in client.topics:
+                producers = self._producers[topic]
+                del producers[client_id]
+                if not producers:
+                    del self._producers[topic]
             self._gone(client_id)
 
     def stream_of(self, client_id: str) -> ClientStream | None:
@@ -135,6 +145,20 @@ class Clients:
             poll_s = milliseconds(settings.subscription.long_polling_timeout) / 1000
         self._of(client_id).facts = ClientFacts(settings.client_type, poll_s)
 
+    def publishes(self, client_id: str, topic: str) -> None:
+        """The client is a producer of the topic; remembered while it is connected."""
+        client = self._clients.get(client_id)
+        if client is not None and topic not in client.topics and len(client.topics) < MAX_TOPICS:
+            client.topics[topic] = None
+            self._producers.setdefault(topic, {})[client_id] = None
+
+    def producer_of(self, topic: str, client_id: str, turn: int) -> ClientStream | None:
+        """The stream of this client, else of one of the topic's producers, in turns; None if none is connected."""
+        if (stream := self.stream_of(client_id)) is not None:
+            return stream
+        streams = [stream for other in self._producers.get(topic, ()) if (stream := self.stream_of(other)) is not None]
+        return streams[turn % len(streams)] if streams else None
+
     def is_connected(self, client_id: str) -> bool:
         client = self._clients.get(client_id)
         return client is not None and (bool(client.streams) or self._clock() < client.until)
@@ -145,6 +169,7 @@ class Clients:
             for stream in client.streams:
                 stream.close()
         self._clients.clear()
+        self._producers.clear()
         if self._sweeping is not None:
             self._sweeping.cancel()
             self._sweeping = None

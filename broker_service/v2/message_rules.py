@@ -49,6 +49,10 @@ def check(message: pb.Message, max_body_size: int, now_ms: int) -> None:
         _check_delivery_time(system.delivery_timestamp, now_ms)
     if system.orphaned_transaction_recovery_duration.seconds > MAX_RECOVERY_S:
         raise Refused(pb.BAD_REQUEST, f"orphaned transaction recovery duration is above the max {MAX_RECOVERY_S} s")
+    if system.message_type == pb.TRANSACTION and system.HasField("delivery_timestamp"):
+        raise Refused(
+            pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "a message of type TRANSACTION cannot have a delivery time, too"
+        )
     if system.HasField("priority") and system.priority < 0:
         raise Refused(pb.BAD_REQUEST, f"priority {system.priority} is negative")
 

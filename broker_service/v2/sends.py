@@ -1,6 +1,6 @@
 """SendPath: passes messages of RocketMQ 5's clients to the put path of all messages."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from isal import isal_zlib
@@ -12,6 +12,8 @@ from broker_service import cold_reads
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.broker.put import PutPath, Send
+from broker_service.consumption.transaction_changes import TransactionId
+from broker_service.consumption.transactions import Transactions
 from broker_service.errors import MessageIllegal
 from broker_service.model import Appended, PutStatus
 from broker_service.v2 import message_rules, names, sent_message
@@ -24,16 +26,16 @@ pb = definition_pb2
 FOR_EVER_MS = 2**62
 
 _NOT_YET = {
-    pb.TRANSACTION: "transactional messages",
     pb.PRIORITY: "messages with a priority",
     pb.LITE: "lite topics",
 }
 
 
 class SendPath:
-    def __init__(self, broker: Broker, puts: PutPath) -> None:
+    def __init__(self, broker: Broker, puts: PutPath, transactions: Transactions) -> None:
         self._broker = broker
         self._puts = puts
+        self._transactions = transactions
         self._turns = Turns()
         self._recent = RecentSends()
         self._asks_index_until = 0.0
@@ -44,7 +46,7 @@ class SendPath:
         self._asks_index_until = self._broker.clock() + REMEMBERED_S
 
     async def send(
-        self, messages: Sequence[pb.Message], peer: tuple[str, bytes], timeout_s: float
+        self, messages: Sequence[pb.Message], peer: tuple[str, bytes], timeout_s: float, client_id: str
     ) -> service_pb2.SendMessageResponse:
         """Messages of one topic, stored together or refused together; the answer has an entry for each."""
         topic = self._checked(messages)
@@ -54,7 +56,7 @@ class SendPath:
             end_offset = max(stored.end_offset for stored in again)
             put_status = await self._broker.acknowledgements.wait(end_offset, timeout_s)
         else:
-            offsets, put_status = await self._put(topic, messages, peer, timeout_s)
+            offsets, put_status = await self._put(topic, messages, peer, timeout_s, client_id)
         if put_status is not PutStatus.PUT_OK:  # clients send the message again under the same id
             failed = status(STORED_BUT[put_status], f"send message failed, sendStatus={put_status.name}")
             entries = [service_pb2.SendResultEntry(status=failed) for _ in messages]
@@ -73,7 +75,12 @@ class SendPath:
         )
 
     async def _put(
-        self, topic: TopicConfig, messages: Sequence[pb.Message], peer: tuple[str, bytes], timeout_s: float
+        self,
+        topic: TopicConfig,
+        messages: Sequence[pb.Message],
+        peer: tuple[str, bytes],
+        timeout_s: float,
+        client_id: str,
     ) -> tuple[list[int], PutStatus]:
         """Stores the messages; returns the queue offset of each, and the put's status."""
         broker = self._broker
@@ -92,8 +99,14 @@ class SendPath:
             raise MessageIllegal(f"the message cannot be stored: {error}") from error
         offsets: list[int] = []
 
+        half: Callable[[record.Record], record.Record] | None = None
+        if message_rules.type_of(messages[0]) == pb.TRANSACTION:
+            await self._transactions.get_room()
+            recovery = messages[0].system_properties.orphaned_transaction_recovery_duration
+            half = partial(self._transactions.half_of, client_id=client_id, immunity_s=max(0, recovery.seconds))
+
         def stored(appended: Appended) -> None:
-            offsets.extend(_offsets(queue_ids, appended))
+            offsets.extend(_offsets(queue_ids if half is None else [0], appended))
             for message, offset in zip(messages, offsets, strict=True):
                 one = Stored(offset, appended.end_offset)
                 self._recent.put(topic.name, message.system_properties.message_id, one, broker.clock())
@@ -105,6 +118,7 @@ class SendPath:
             crc32=isal_zlib.crc32(records),
             timeout_s=timeout_s,
             stored=stored,
+            stored_as=half,
         )
         _, put_status = await self._puts.put(send)
         return offsets, put_status
@@ -118,6 +132,10 @@ class SendPath:
         if self._broker.clock() < self._asks_index_until:
             for message_id in ids:
                 await self._look_up(topic, message_id)
+        if message_rules.type_of(messages[0]) == pb.TRANSACTION:
+            half = self._transactions.stored_half(TransactionId(topic, ids[0]))
+            if half is not None:
+                return [Stored(half.queue_offset, self._broker.store.end_offset)]
         now = self._broker.clock()
         found = [self._recent.get(topic, message_id, now) for message_id in ids]
         return [] if None in found else [stored for stored in found if stored is not None]
@@ -150,6 +168,8 @@ class SendPath:
             message_rules.check(message, self._broker.config.max_message_size, now_ms)
             message_type = message_rules.type_of(message)
             message_rules.check_type(message_type, topic.message_type)
+            if message_type == pb.TRANSACTION and len(messages) > 1:
+                raise Refused(pb.BAD_REQUEST, "a transaction has one message; send the others by themselves")
             if what := self._not_yet(message, message_type, now_ms):
                 raise Refused(pb.UNSUPPORTED, f"{what} are not supported yet")
         return topic

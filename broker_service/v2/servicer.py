@@ -27,6 +27,7 @@ from broker_service.v2.routing import Routing
 from broker_service.v2.sends import SendPath
 from broker_service.v2.settings import reply_to, topics_in
 from broker_service.v2.status import OK, Context, Refused, answers_with, status_of
+from broker_service.v2.transactions import TransactionCalls
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
         queues: QueueLookup,
         clients: Clients,
         receiving: Receiving,
+        transactions: TransactionCalls,
     ) -> None:
         self._broker = broker
         self._sends = sends
@@ -58,6 +60,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
         self._lookup = queues
         self._clients = clients
         self._receiving = receiving
+        self._transactions = transactions
         self.own_address = ""
 
     # --- where the queues are ---------------------------------------------------------------------------------------
@@ -129,6 +132,9 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
         except RocketSimError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         self._clients.settings_came(stream.client_id, settings)
+        for topic in settings.publishing.topics:
+            if self._broker.topics.get(topic.name) is not None:
+                self._clients.publishes(stream.client_id, topic.name)
         reply = reply_to(settings, group, self._broker.config.max_message_size)
         await stream.say(pb.TelemetryCommand(status=OK, settings=reply))
 
@@ -154,12 +160,15 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
 
     @answers_with(pb.SendMessageResponse)
     async def SendMessage(self, request: pb.SendMessageRequest, context: Context) -> pb.SendMessageResponse:
-        client_id_of(context)
-        return await self._sends.send(request.messages, peer_of(context.peer()), wait_s(context))
+        client_id = client_id_of(context)
+        sent = await self._sends.send(request.messages, peer_of(context.peer()), wait_s(context), client_id)
+        self._clients.publishes(client_id, request.messages[0].topic.name)
+        return sent
 
     @answers_with(pb.EndTransactionResponse)
     async def EndTransaction(self, request: pb.EndTransactionRequest, context: Context) -> pb.EndTransactionResponse:
-        raise unsupported("EndTransaction")
+        client_id_of(context)
+        return pb.EndTransactionResponse(status=await self._transactions.end(request, wait_s(context)))
 
     @answers_with(pb.RecallMessageResponse)
     async def RecallMessage(self, request: pb.RecallMessageRequest, context: Context) -> pb.RecallMessageResponse:

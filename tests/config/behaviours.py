@@ -161,6 +161,9 @@ BROKER_KEYS = {
     "defaultTopicQueueNums": "broker/test_each_key::test_default_topic_queue_nums",
     "autoCreateSubscriptionGroup": "broker/test_put_and_pull::test_the_checks_come_in_rocketmqs_order",
     "minInvisibleTimeMillsForRecv": "v2/test_receiving::test_a_handle_dies_at_its_deadline_and_the_message_comes_again",
+    "transactionTimeOut": "v2/test_transactions::test_a_producer_that_never_answers_is_given_up",
+    "transactionCheckInterval": "v2/test_transactions::test_a_producer_that_never_answers_is_given_up",
+    "transactionCheckMax": "v2/test_transactions::test_a_producer_that_never_answers_is_given_up",
     "brokerPermission": "broker/test_put_and_pull::test_permissions_and_system_topics",
 }
 

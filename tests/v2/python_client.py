@@ -1,6 +1,7 @@
 """What the official Python client does, as a program of its own: it and our broker cannot be one process.
 
 python_client.py all ENDPOINTS TOPIC FIFO_TOPIC     one JSON object
+python_client.py transact ENDPOINTS TOPIC           one JSON object
 python_client.py produce ENDPOINTS TOPIC            a line for each body that was stored, until its input ends
 python_client.py consume ENDPOINTS TOPIC            a line for each body, until there are no more
 """
@@ -20,6 +21,8 @@ from rocketmq import (
     Producer,
     PushConsumer,
     SimpleConsumer,
+    TransactionChecker,
+    TransactionResolution,
 )
 
 
@@ -88,6 +91,57 @@ def do_all(endpoints: str, topic: str, fifo_topic: str) -> None:
     print(json.dumps(found), flush=True)
 
 
+class Checker(TransactionChecker):
+    """Does not know at first; then the body says how the transaction ended."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, dict[str, str]]] = []
+        self.done = threading.Event()
+
+    def check(self, message: Message) -> TransactionResolution:
+        body = message.body.decode()
+        self.asked.append((body, message.properties))
+        times = [one for one, _ in self.asked].count(body)
+        if times == 1:
+            return TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED
+        if all([one for one, _ in self.asked].count(name) >= 2 for name in ("late commit", "late rollback")):
+            self.done.set()
+        return TransactionResolution.COMMIT if body == "late commit" else TransactionResolution.ROLLBACK
+
+
+def transact(endpoints: str, topic: str) -> None:
+    checker = Checker()
+    producer = Producer(ClientConfiguration(endpoints, Credentials()), (topic,), checker=checker)
+    producer.startup()
+    ends = {"commit": "commit", "rollback": "rollback", "late commit": "", "late rollback": ""}
+    for body, how in ends.items():
+        transaction = producer.begin_transaction()
+        producer.send(message(topic, body, tag="A"), transaction)
+        if how:
+            getattr(transaction, how)()
+    was_asked = checker.done.wait(60)
+    consumer = SimpleConsumer(
+        ClientConfiguration(endpoints, Credentials()), "simple", {topic: FilterExpression("A")}, await_duration=5
+    )
+    consumer.startup()
+    received: list[Message] = []
+    while len(received) < 2:
+        received += consumer.receive(32, 15)
+    for one in received:
+        consumer.ack(one)
+    left = consumer.receive(32, 15)
+    consumer.shutdown()
+    producer.shutdown()
+    found = {
+        "was_asked": was_asked,
+        "asked": sorted({body for body, _ in checker.asked}),
+        "properties": checker.asked[0][1],
+        "received": sorted((one.body.decode(), one.tag, one.properties["colour"]) for one in received),
+        "left": len(left),
+    }
+    print(json.dumps(found), flush=True)
+
+
 def produce(endpoints: str, topic: str) -> None:
     """Goes on, whatever fails."""
     producer = Producer(ClientConfiguration(endpoints, Credentials()), (topic,))
@@ -120,4 +174,4 @@ def consume(endpoints: str, topic: str) -> None:
 
 
 if __name__ == "__main__":
-    {"all": do_all, "produce": produce, "consume": consume}[sys.argv[1]](*sys.argv[2:])
+    {"all": do_all, "transact": transact, "produce": produce, "consume": consume}[sys.argv[1]](*sys.argv[2:])

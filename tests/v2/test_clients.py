@@ -5,8 +5,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from rocketmq_v2 import service_pb2 as s
 
-from broker_service.v2.clients import SILENT_S, STREAM_GONE_S, Clients, ClientStream
+from broker_service.v2.clients import (
+    MAX_COMMAND_BYTES,
+    MAX_TOPICS,
+    SILENT_S,
+    STREAM_GONE_S,
+    Clients,
+    ClientStream,
+)
+from tests.support.polling import until
 
 
 class Setup:
@@ -94,3 +103,49 @@ async def test_when_the_port_closes_nobody_is_gone(setup: Setup) -> None:
     setup.clients.close()
     await asyncio.gather(serving, return_exceptions=True)
     assert serving.cancelled() and setup.gone == []
+
+
+async def test_a_producer_of_a_topic_is_the_client_that_is_named_else_one_that_is_connected(setup: Setup) -> None:
+    clients = setup.clients
+    assert clients.producer_of("t", "a", 0) is None
+    a, b, c = setup.stream("a"), setup.stream("b"), setup.stream("c")
+    for client_id in "bc":
+        clients.publishes(client_id, "t")
+    assert clients.producer_of("t", "a", 1) is a
+    clients.ended(a)
+    assert [clients.producer_of("t", "a", turn) for turn in range(3)] == [b, c, b]
+    clients.ended(b)
+    assert {clients.producer_of("t", "a", turn) for turn in range(3)} == {c}
+    clients.terminated("c")
+    assert clients.producer_of("t", "a", 0) is None
+    setup.after(2 * STREAM_GONE_S)
+    assert clients._producers == {}
+
+
+async def test_what_is_remembered_of_a_producer_is_bounded(setup: Setup) -> None:
+    setup.stream("a")
+    for number in range(2 * MAX_TOPICS):
+        setup.clients.publishes("a", str(number))
+    setup.clients.publishes("without a stream", "0")
+    assert len(setup.clients._producers) == MAX_TOPICS
+    assert list(setup.clients._producers["0"]) == ["a"]
+
+
+class SilentContext:
+    """Of a client that reads nothing."""
+
+    async def write(self, command: Any) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_commands_to_a_client_that_reads_none_are_bounded(setup: Setup) -> None:
+    stream = ClientStream("c", SilentContext())
+    huge = s.TelemetryCommand()
+    huge.recover_orphaned_transaction_command.message.body = bytes(MAX_COMMAND_BYTES + 1)
+    large = s.TelemetryCommand()
+    large.recover_orphaned_transaction_command.message.body = bytes(MAX_COMMAND_BYTES // 4)
+    assert [stream.tell(huge), stream.tell(large)] == [True, False]
+    stream.drop_commands()
+    await until(lambda: not stream._commands, "the command is dropped")
+    assert [stream.tell(large) for _ in range(5)] == [True, True, True, False, False]
+    stream.drop_commands()

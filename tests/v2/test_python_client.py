@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rocketsim_client import PullConsumer
+from tests.support.polling import until
 from tests.support.v2 import v2_broker
 
 PROGRAM = Path(__file__).with_name("python_client.py")
@@ -54,3 +55,22 @@ async def test_it_produces_receives_acknowledges_and_consumes_by_push(tmp_path: 
         assert {(one.tags, one.keys, one.properties["colour"]) for one in messages["T"]} == {("A", "k", "red")}
         assert [one.body for one in messages["F"]] == [b"f0", b"f1", b"f2"]  # of one queue, in order
         assert {one.properties["__SHARDINGKEY"] for one in messages["F"]} == {"g"}
+
+
+async def test_its_transactions_are_committed_rolled_back_and_checked(tmp_path: Path) -> None:
+    keys = {"transaction_time_out": 500, "transaction_check_interval": 500, "transaction_check_max": 1000}
+    async with v2_broker(tmp_path / "store", **keys) as (node, _):
+        found = await run(tmp_path, "transact", node.v2_port.address, "X")
+        assert found["was_asked"]
+        assert found["asked"] == ["late commit", "late rollback"]
+        assert found["properties"]["colour"] == "red"
+        assert found["received"] == [["commit", "A", "red"], ["late commit", "A", "red"]]
+        assert found["left"] == 0
+        await until(lambda: not node.consumption.state.transactions.open, "all have ended")
+
+        def read() -> list[bytes]:
+            with PullConsumer(group="g", brokers={"broker-a": {0: node.address}}) as consumer:
+                queues = consumer.message_queues("X")
+                return sorted(one.body for queue in queues for one in consumer.pull(queue, 0).messages)
+
+        assert await asyncio.to_thread(read) == [b"commit", b"late commit"]

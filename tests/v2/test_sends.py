@@ -175,7 +175,6 @@ REFUSED = [
     (message("F", delivery_timestamp=NOW, message_group="g"), d.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "type is DELAY"),
     (message(priority=1), d.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "actual type is PRIORITY"),
     (message(lite_topic="l"), d.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "actual type is LITE"),
-    (message("X", message_type=d.TRANSACTION), d.UNSUPPORTED, "transactional messages"),
     (message("M", priority=1), d.UNSUPPORTED, "priority"),
     (message("M", lite_topic="l"), d.UNSUPPORTED, "lite topics"),
 ]

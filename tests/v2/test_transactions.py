@@ -1,0 +1,452 @@
+"""Transactions of RocketMQ 5's clients: half messages, commit, rollback, checks back, what a crash leaves."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+from rocketmq_v2 import definition_pb2 as d
+from rocketmq_v2 import service_pb2 as s
+from rocketsim_proto.records import record
+from rocketsim_proto.records.record import Record
+from rocketsim_proto.reserved import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC
+
+from broker_service.broker.metadata.topics import TopicConfig
+from broker_service.consumption import transactions as module
+from broker_service.consumption.transaction_changes import TransactionId
+from broker_service.errors import DiskFull
+from broker_service.node import BrokerNode
+from tests.support.brokers import running
+from tests.support.polling import until
+from tests.support.v2 import Client, client_of, message, resource, v2_broker
+
+COMMIT, ROLLBACK = d.COMMIT, d.ROLLBACK
+QUIET = {"transaction_time_out": 3_600_000}  # nobody is asked
+
+
+def half(name: str = "a", topic: str = "X", **system: Any) -> d.Message:
+    return message(topic, name.encode(), message_id=name, message_type=d.TRANSACTION, **system)
+
+
+async def prepare(client: Client, *names: str) -> None:
+    for name in names:
+        sent = await client.send(half(name))
+        assert sent.status.code == d.OK, sent
+
+
+async def end(
+    client: Client, name: str, resolution: d.TransactionResolution = COMMIT, topic: str = "X", **fields: Any
+) -> d.Status:
+    request = s.EndTransactionRequest(topic=resource(topic), transaction_id=name, resolution=resolution, **fields)
+    status: d.Status = (await client.EndTransaction(request)).status
+    return status
+
+
+def records(node: BrokerNode, topic: str) -> list[Record]:
+    """All of a topic, also those that no reader sees yet."""
+    store = node.store
+    return [
+        record.decode(store.read_record(at))
+        for name, queue_id in sorted(store.queues())
+        if name == topic
+        for at in store.log_offsets(topic, queue_id, 0)
+    ]
+
+
+def bodies(node: BrokerNode, topic: str = "X") -> list[str]:
+    return sorted(one.body.decode() for one in records(node, topic))
+
+
+def opened(node: BrokerNode) -> list[str]:
+    node.consumption.catch_up()
+    return sorted(name for _, name in node.consumption.state.transactions.open)
+
+
+# --- commit and rollback --------------------------------------------------------------------------------------------
+
+
+async def test_a_half_message_is_nobodys_until_it_is_committed(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path, **QUIET) as (node, client):
+        sent = await client.send(half("a", tag="A", orphaned_transaction_recovery_duration=Duration(seconds=30)))
+        (entry,) = sent.entries
+        assert (entry.transaction_id, entry.offset) == ("a", 0)
+        (waiting,) = records(node, HALF_TOPIC)
+        assert bodies(node) == []
+        assert (waiting.sys_flag, waiting.queue_id) == (0, 0)
+        real_queue = int(waiting.properties["REAL_QID"])
+        assert (
+            waiting.properties.items()
+            >= {
+                "REAL_TOPIC": "X",
+                "TRAN_MSG": "true",
+                "PGROUP": "X",
+                "__transactionId__": "a",
+                "CHECK_IMMUNITY_TIME_IN_SECONDS": "30",
+            }.items()
+        )
+        assert (await end(client, "a", message_id="a")).code == d.OK
+        (copy,) = records(node, "X")
+        assert (copy.sys_flag, copy.queue_id, copy.prepared_transaction_offset) == (
+            8,
+            real_queue,
+            waiting.commit_log_offset,
+        )
+        assert {"REAL_TOPIC", "REAL_QID", "__CHECK"}.isdisjoint(copy.properties)
+        (op,) = records(node, OP_TOPIC)
+        assert (op.body, op.properties["TAGS"]) == (b"0,", "d")
+        assert opened(node) == []
+
+
+async def test_consumers_get_it_as_a_transactional_message(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path, **QUIET) as (_, client):
+        await prepare(client, "a", "b")
+        await end(client, "b")
+        request = s.ReceiveMessageRequest(
+            group=resource("g"),
+            message_queue=d.MessageQueue(topic=resource("X")),
+            batch_size=32,
+            invisible_duration=Duration(seconds=60),
+            long_polling_timeout=Duration(seconds=0),
+        )
+        answers = [answer async for answer in client.ReceiveMessage(request)]
+        (found,) = [answer.message for answer in answers if answer.HasField("message")]
+        assert (found.body, found.system_properties.message_type) == (b"b", d.TRANSACTION)
+        assert dict(found.user_properties) == {"__transactionId__": "b"}
+
+
+async def test_a_rollback_is_an_op_record_alone(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path, **QUIET) as (node, client):
+        await prepare(client, "a", "b")
+        assert (await end(client, "b", ROLLBACK)).code == d.OK
+        assert bodies(node) == []
+        assert [one.body for one in records(node, OP_TOPIC)] == [b"1,"]
+        assert opened(node) == ["a"]
+
+
+async def test_a_second_end_of_the_same_kind_is_ok_and_does_nothing(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path, **QUIET) as (node, client):
+        await prepare(client, "a", "b")
+        for _ in range(2):
+            assert (await end(client, "a")).code == d.OK
+            assert (await end(client, "b", ROLLBACK)).code == d.OK
+        assert bodies(node) == ["a"]
+        assert len(records(node, OP_TOPIC)) == 2
+        for name, resolution, was in (("a", ROLLBACK, "COMMIT"), ("b", COMMIT, "ROLLBACK")):
+            refused = await end(client, name, resolution)
+            assert refused.code == d.INVALID_TRANSACTION_ID
+            assert f"has ended already, with {was}" in refused.message
+        assert bodies(node) == ["a"]
+
+
+async def test_ends_at_the_same_time_make_one_copy(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path, **QUIET) as (node, client):
+        await prepare(client, "a")
+        statuses = await asyncio.gather(*(end(client, "a") for _ in range(8)))
+        assert {status.code for status in statuses} == {d.OK}
+        assert bodies(node) == ["a"]
+
+
+async def test_a_checker_that_does_not_know_changes_nothing(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path, **QUIET) as (node, client):
+        await prepare(client, "a")
+        assert (await end(client, "a", d.TRANSACTION_RESOLUTION_UNSPECIFIED)).code == d.OK
+        assert opened(node) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "code", "says"),
+    [
+        ("", {}, d.INVALID_TRANSACTION_ID, "blank"),
+        (" ", {}, d.INVALID_TRANSACTION_ID, "blank"),
+        ("forged", {}, d.INVALID_TRANSACTION_ID, "cannot found transaction data"),
+        ("f" * 100_000, {}, d.INVALID_TRANSACTION_ID, "cannot found transaction data"),
+        ("a", {"topic": "M"}, d.INVALID_TRANSACTION_ID, "cannot found transaction data"),
+        ("a", {"message_id": "b"}, d.INVALID_TRANSACTION_ID, "not the message"),
+        ("a", {"topic": "nowhere"}, d.TOPIC_NOT_FOUND, "nowhere"),
+        ("a", {"topic": HALF_TOPIC}, d.ILLEGAL_TOPIC, HALF_TOPIC),
+        ("a", {"topic": ""}, d.ILLEGAL_TOPIC, "missing"),
+        ("forged", {"resolution": d.TRANSACTION_RESOLUTION_UNSPECIFIED}, d.INVALID_TRANSACTION_ID, "cannot found"),
+    ],
+)
+async def test_forged_and_foreign_transactions_are_refused(
+    tmp_path: Path, name: str, fields: dict[str, Any], code: d.Code, says: str
+) -> None:
+    async with v2_broker(tmp_path, **QUIET) as (node, client):
+        await prepare(client, "a")
+        refused = await end(client, name, **fields)
+        assert (refused.code, says in refused.message) == (code, True), refused
+        assert len(refused.message) < 1000
+        assert (opened(node), bodies(node)) == (["a"], [])
+
+
+async def test_what_a_transactional_send_may_not_be(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (node, client):
+        for messages, code in (
+            ([half("a", topic="T")], d.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+            ([message("X")], d.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+            ([half("a", delivery_timestamp=Timestamp(seconds=1))], d.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+            ([half("a"), half("b")], d.BAD_REQUEST),
+            ([half("a", orphaned_transaction_recovery_duration=Duration(seconds=3601))], d.BAD_REQUEST),
+        ):
+            assert (await client.send(*messages)).status.code == code, messages
+        assert records(node, HALF_TOPIC) == []
+
+
+async def test_a_half_message_that_is_sent_again_is_stored_once(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path, **QUIET) as (node, client):
+        for _ in range(2):
+            assert (await client.send(half("a"))).entries[0].offset == 0
+        node.v2_port._opened()  # as after a promotion: what was stored lately is forgotten
+        assert (await client.send(half("a"))).entries[0].offset == 0
+        assert len(records(node, HALF_TOPIC)) == 1
+
+
+async def test_open_transactions_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_OPEN", 2)
+    async with v2_broker(tmp_path, **QUIET) as (_, client):
+        await prepare(client, "a", "b")
+        assert (await client.send(half("c"))).status.code == d.TOO_MANY_REQUESTS
+        assert (await client.send(message("T"))).status.code == d.OK
+        await end(client, "a", ROLLBACK)
+        await prepare(client, "c")
+
+
+async def test_a_topic_that_has_fewer_queues_by_now_gets_the_message_all_the_same(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path, **QUIET) as (node, client):
+        await prepare(client, *"abcd")
+        node.topics.update(TopicConfig("X", 1, 1, attributes={"message.type": "TRANSACTION"}), 0)
+        for name in "abcd":
+            assert (await end(client, name)).code == d.OK
+        assert [one.queue_id for one in records(node, "X")] == [0] * 4
+
+
+async def test_a_topic_that_was_deleted_gets_nothing(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path, **QUIET) as (node, client):
+        await prepare(client, "a")
+        node.topics.remove("X", 0, {})
+        assert (await end(client, "a")).code == d.TOPIC_NOT_FOUND
+        assert opened(node) == ["a"]
+
+
+# --- checks back ----------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def listening(node: BrokerNode, client_id: str, *topics: str) -> AsyncIterator[list[Any]]:
+    """A producer with a stream; the list gets the commands that come."""
+    commands: list[Any] = []
+    async with client_of(node, client_id) as client:
+        stream = client.calls.Telemetry(metadata=client.metadata)
+        settings = d.Settings(
+            client_type=d.PRODUCER, publishing=d.Publishing(topics=[resource(topic) for topic in topics])
+        )
+        await stream.write(s.TelemetryCommand(settings=settings))
+        assert (await stream.read()).status.code == d.OK
+
+        async def read() -> None:
+            while command := await stream.read():
+                commands.append(command.recover_orphaned_transaction_command)
+
+        reading = asyncio.create_task(read())
+        try:
+            yield commands
+        finally:
+            reading.cancel()
+            stream.cancel()
+
+
+async def test_the_client_that_sent_it_is_asked(tmp_path: Path) -> None:
+    """Declared by both; also by a client that declares nothing."""
+    async with (
+        v2_broker(tmp_path, transaction_time_out=100, transaction_check_interval=100) as (node, client),
+        listening(node, "other", "X") as others,
+        listening(node, "client-1") as own,
+    ):
+        await prepare(client, "a")
+        await until(lambda: len(own) >= 2, "it is asked, and asked again")
+        assert others == []
+        asked = own[0]
+        assert asked.transaction_id == "a"
+        assert (asked.message.body, asked.message.topic.name) == (b"a", "X")
+        system = asked.message.system_properties
+        assert (system.message_id, system.message_type) == ("a", d.TRANSACTION)
+        assert (system.body_encoding, system.body_digest.type) == (d.IDENTITY, d.MD5)
+        assert (await end(client, "a", source=d.SOURCE_SERVER_CHECK)).code == d.OK
+        assert bodies(node) == ["a"]
+        assert node.consumption.state.transactions.next_due_ms() is None
+
+
+@pytest.mark.parametrize("declares", [True, False])
+async def test_another_producer_of_the_topic_is_asked_when_the_sender_is_gone(tmp_path: Path, declares: bool) -> None:
+    async with (
+        v2_broker(tmp_path, transaction_time_out=100) as (node, client),
+        listening(node, "stranger", "T") as strangers,
+        listening(node, "other", *(["X"] if declares else [])) as others,
+        client_of(node, "other") as other,
+    ):
+        if not declares:
+            await prepare(other, "z")
+            await end(other, "z")
+        await prepare(client, "a")  # it has no stream
+        await until(lambda: others, "the other one is asked")
+        assert [one.transaction_id for one in others] == ["a"]
+        assert strangers == []
+
+
+async def test_nobody_is_asked_before_the_time_that_the_message_names(tmp_path: Path) -> None:
+    async with (
+        v2_broker(tmp_path, transaction_time_out=1) as (node, client),
+        listening(node, "client-1") as asked,
+    ):
+        await client.send(half("later", orphaned_transaction_recovery_duration=Duration(seconds=3600)))
+        await prepare(client, "a")
+        await until(lambda: asked, "the one without is asked about")
+        assert {one.transaction_id for one in asked} == {"a"}
+        due = node.consumption.state.transactions.open[TransactionId("X", "later")].due_ms
+        assert due > node.broker.now_ms() + 3_000_000
+
+
+async def test_a_producer_that_never_answers_is_given_up(tmp_path: Path) -> None:
+    keys = {"transaction_time_out": 1, "transaction_check_interval": 1, "transaction_check_max": 3}
+    async with v2_broker(tmp_path, **keys) as (node, client), listening(node, "client-1") as asked:
+        await prepare(client, "a", "b")
+        await until(lambda: not opened(node), "both are given up")
+        await until(lambda: len(asked) >= 6, "all questions have come")
+        assert sorted(one.transaction_id for one in asked) == ["a"] * 3 + ["b"] * 3
+        assert bodies(node, DISCARDED_TOPIC) == ["a", "b"]
+        assert sorted(one.body for one in records(node, OP_TOPIC)) == [b"0,", b"1,"]
+        refused = await end(client, "a")
+        assert refused.code == d.INVALID_TRANSACTION_ID
+        assert "has ended already, with DISCARDED" in refused.message
+        assert bodies(node) == []
+
+
+async def test_a_client_that_reads_nothing_holds_little_memory_and_nobody_up(tmp_path: Path) -> None:
+    body = b"x" * (1 << 20)
+    keys = {"mapped_file_size_commit_log": 64 << 20, "transaction_time_out": 1, "transaction_check_interval": 60_000}
+    async with (
+        v2_broker(tmp_path, **keys) as (node, _),
+        listening(node, "reader") as asked,
+        client_of(node, "hangs") as hanging,
+        client_of(node, "reader") as reader,
+    ):
+        stream = hanging.calls.Telemetry(metadata=hanging.metadata)
+        await stream.write(s.TelemetryCommand(settings=d.Settings(publishing=d.Publishing(topics=[resource("X")]))))
+        await until(lambda: node.v2_port._clients.stream_of("hangs") is not None, "its stream is there")
+        for number in range(30):
+            one = half(f"h{number}")
+            one.body = body
+            assert (await hanging.send(one)).status.code == d.OK
+        await prepare(reader, "r")
+        await until(lambda: asked, "the other one is asked")
+        waiting = node.v2_port._clients.stream_of("hangs")
+        assert waiting is not None
+        assert sum(waiting._commands.values()) <= 9 << 20
+        stream.cancel()
+
+
+# --- what a crash leaves --------------------------------------------------------------------------------------------
+
+
+async def test_a_restart_knows_what_is_open_with_and_without_a_snapshot(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path, **QUIET) as (node, client):
+        await prepare(client, "a", "b", "c")
+        await end(client, "a")
+        await end(client, "b", ROLLBACK)
+        waiting = node.consumption.state.transactions.open
+    for snapshot in (True, False):
+        if not snapshot:
+            (tmp_path / "rocketsim/consumption.snapshot").unlink()
+        async with running(tmp_path, grpc_server_port=0, **QUIET) as node, client_of(node) as client:
+            assert node.consumption.state.transactions.open == waiting
+            assert (await end(client, "a")).code == d.OK
+            assert (await end(client, "b", ROLLBACK)).code == d.OK
+            assert bodies(node) == ["a"]
+    async with running(tmp_path, grpc_server_port=0, **QUIET) as node, client_of(node) as client:
+        assert (await end(client, "c")).code == d.OK
+        assert bodies(node) == ["a", "c"]
+
+
+@pytest.mark.parametrize("puts_follow", [False, True])
+async def test_a_crash_between_copy_and_op_record_makes_no_second_copy(tmp_path: Path, puts_follow: bool) -> None:
+    async with v2_broker(tmp_path, **QUIET) as (node, client):
+        await prepare(client, "a", "b", "c")
+        await end(client, "a")
+        await end(client, "b")
+        (tmp_path / "rocketsim/consumption.snapshot").unlink(missing_ok=True)
+        ops = records(node, OP_TOPIC)
+        node.store.truncate(ops[-1].commit_log_offset, None)
+        node.consumption.reload()
+        assert opened(node) == ["b", "c"]
+        if puts_follow:  # into the same queues, before the op record is written again
+            for queue_id in range(4):
+                plain = Record("X", b"plain", queue_id=queue_id)
+                node.store.append_one(plain, node.broker.now_ms(), node.broker.store_host)
+    async with running(tmp_path, grpc_server_port=0, **QUIET) as node, client_of(node) as client:
+        await until(lambda: opened(node) == ["c"], "the copy is found")
+        await until(lambda: len(records(node, OP_TOPIC)) == 2, "the op record is written")
+        assert (await end(client, "b")).code == d.OK
+        assert (await end(client, "c")).code == d.OK
+        assert bodies(node) == ["a", "b", "c", *(["plain"] * 4 if puts_follow else [])]
+
+
+async def test_an_op_record_that_the_disk_refuses_is_written_before_the_next_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with v2_broker(tmp_path, **QUIET) as (node, client):
+        await prepare(client, "a", "b")
+        append = node.store.append_one
+        is_full = True
+
+        def full_for_ops(message: Record, *arguments: Any) -> Any:
+            if is_full and message.topic == OP_TOPIC:
+                raise DiskFull("no room")
+            return append(message, *arguments)
+
+        monkeypatch.setattr(node.store, "append_one", full_for_ops)
+        assert (await end(client, "a")).code == d.INTERNAL_SERVER_ERROR
+        assert (await end(client, "a")).code == d.OK  # the copy is there
+        assert (await end(client, "b", ROLLBACK)).code == d.INTERNAL_SERVER_ERROR
+        assert (bodies(node), opened(node)) == (["a"], ["b"])
+        is_full = False
+        for _ in range(2):
+            assert (await end(client, "a")).code == d.OK
+        assert (await end(client, "b", ROLLBACK)).code == d.OK
+        assert bodies(node) == ["a"]
+        assert sorted(one.body for one in records(node, OP_TOPIC)) == [b"0,", b"1,"]
+
+
+async def test_half_messages_are_appended_again_before_their_log_file_goes(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path, **QUIET) as (node, client):
+        await prepare(client, "a", "b", "c")
+        await end(client, "a")
+        transactions = node.consumption.transactions
+        second = records(node, HALF_TOPIC)[1]
+        assert transactions.oldest() == second.commit_log_offset
+        before = node.consumption.state.transactions.open[TransactionId("X", "b")]
+        await transactions.move(second.commit_log_offset + 1)
+        *_, moved = records(node, HALF_TOPIC)
+        assert (moved.body, moved.queue_offset) == (b"b", 3)
+        now = node.consumption.state.transactions.open[TransactionId("X", "b")]
+        assert (now.due_ms, now.client_id, now.log_offset) == (before.due_ms, "client-1", moved.commit_log_offset)
+        assert sorted(one.body for one in records(node, OP_TOPIC)) == [b"0,", b"1,"]
+        assert (await end(client, "b")).code == d.OK
+        assert bodies(node) == ["a", "b"]
+        assert [one.prepared_transaction_offset for one in records(node, "X") if one.body == b"b"] == [now.log_offset]
+        assert opened(node) == ["c"]
+
+
+async def test_a_clean_stop_says_where_rocketmq_goes_on(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path, **QUIET) as (_, client):
+        await prepare(client, *"abcd")
+        for name in "bad":
+            await end(client, name)
+    async with running(tmp_path, **QUIET) as node:
+        offsets = node.offsets
+        assert offsets.get("CID_RMQ_SYS_TRANS", HALF_TOPIC, 0).offset == 2
+        # Op records from there on: all that are about later half messages.
+        assert offsets.get("CID_RMQ_SYS_TRANS", OP_TOPIC, 0).offset == 0
