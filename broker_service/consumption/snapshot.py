@@ -6,8 +6,8 @@ The body is transitions that make the state again (`transitions.py`).  A snapsho
 that offset have this CRC.  Without a valid one the start reads the whole log.  Pure.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 from struct import Struct
@@ -16,7 +16,17 @@ from isal import isal_zlib
 
 from broker_service.consumption import transitions
 from broker_service.consumption.state import UnderWay
-from broker_service.consumption.transitions import Deadline, DeliveryId, Place, Remember, Take, Transition
+from broker_service.consumption.transitions import (
+    Deadline,
+    DeliveryId,
+    Ordered,
+    Place,
+    Remember,
+    Step,
+    Take,
+    TakeInOrder,
+    Transition,
+)
 
 TAIL_BYTES = 64 << 10  # of the log before the snapshot's offset, by which the log is recognised
 
@@ -25,7 +35,9 @@ _VERSION = 1
 _A_TRANSITION = 10_000
 _HEAD = Struct(">8sIQIII")
 
-Queues = Iterable[tuple[Place, int, Mapping[int, UnderWay]]]  # place, next, deliveries under way by queue offset
+Groups = Sequence[tuple[str, str, tuple[Ordered, ...]]]  # `Locks.groups`
+# place, next, deliveries under way by queue offset, locks
+Queues = Iterable[tuple[Place, int, Mapping[int, UnderWay], Groups]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +73,14 @@ def decode(data: bytes) -> Snapshot:
 
 def rebuilding(queues: Queues) -> Iterator[Transition]:
     """Transitions that make these queues, from nothing."""
-    for place, following, under_way in queues:
-        for one, group in groupby(under_way.items(), key=lambda item: item[1]._replace(attempt=0)):
-            taken = list(group)
+    for place, following, under_way, groups in queues:
+        ordered = {message.queue_offset for _, _, messages in groups for message in messages}
+        lowest = min([following, *ordered, *under_way])
+        for group in groups:
+            yield from _lock(place, lowest, under_way, group)
+        others = ((offset, one) for offset, one in under_way.items() if offset not in ordered)
+        for one, same in groupby(others, key=lambda item: item[1]._replace(attempt=0)):
+            taken = list(same)
             offsets = tuple(offset for offset, _ in taken)
             yield Take(
                 place=place,
@@ -86,6 +103,36 @@ def rebuilding(queues: Queues) -> Iterator[Transition]:
                     renewed=True,
                 )
         yield Take(place=place, pop=0, start=following, next=following)
+
+
+def _lock(
+    place: Place, lowest: int, under_way: Mapping[int, UnderWay], group: tuple[str, str, tuple[Ordered, ...]]
+) -> Iterator[Transition]:
+    """Makes a lock; the queue's next offset stays the lowest, as other locks have messages between these."""
+    name, attempt_id, messages = group
+    batch = {one.queue_offset: under_way[one.queue_offset] for one in messages if one.step is Step.DELIVERED}
+    groups = ((name, messages),)
+    taken = TakeInOrder(place=place, pop=0, start=lowest, next=lowest, attempt_id=attempt_id, groups=groups)
+    renewed_until_ms = max((delivery.renewed_until_ms for delivery in batch.values()), default=0)
+    if batch:
+        one = next(iter(batch.values()))
+        taken = replace(
+            taken,
+            pop=one.pop,
+            client_id=one.client_id,
+            popped_ms=one.popped_ms,
+            deadline_ms=one.deadline_ms,
+            renewed_until_ms=renewed_until_ms,
+        )
+    yield taken
+    for delivery, same in groupby(batch.items(), key=lambda item: item[1]._replace(attempt=0)):
+        yield Deadline(
+            place=place,
+            deliveries=tuple(DeliveryId(delivery.pop, offset) for offset, _ in same),
+            deadline_ms=delivery.deadline_ms,
+            counted=delivery.counted,
+            renewed=delivery.renewed_until_ms == renewed_until_ms,
+        )
 
 
 def remembering(recent: Iterable[tuple[DeliveryId, bool]]) -> Iterator[Transition]:

@@ -4,14 +4,17 @@ Each message of a queue from `committed` to `next` is either under way or settle
 
     committed = the lowest under way, or next        next = the first not taken yet
         |  under way  . settled .  under way  . . . |
+
+In a group that consumes in order there are those, too, that wait for others of their message group (`locks.py`).
 """
 
 import heapq
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from broker_service.consumption.locks import Locks
 from broker_service.consumption.open_transactions import OpenTransactions
 from broker_service.consumption.transaction_changes import Checked, Ended, Prepared, Resolved
 from broker_service.consumption.transitions import (
@@ -23,8 +26,11 @@ from broker_service.consumption.transitions import (
     Place,
     Remember,
     Reset,
+    Return,
     Settle,
+    Step,
     Take,
+    TakeInOrder,
 )
 
 MAX_RECENT = 20_000  # settled deliveries that are remembered, for an ack that is sent again
@@ -52,21 +58,32 @@ class Due(NamedTuple):
 
 @dataclass(slots=True)
 class QueueState:
+    """`locks`: of a group that consumes in order, while it has any."""
+
     next: int
     under_way: dict[int, UnderWay] = field(default_factory=dict)  # by queue offset
-    _taken: deque[int] = field(default_factory=deque)  # offsets in order; settled ones are removed later
+    locks: Locks | None = None
+    _taken: list[int] = field(default_factory=list)  # a heap of offsets; settled ones are removed later
 
     @property
     def committed(self) -> int:
-        while self._taken and self._taken[0] not in self.under_way:
-            self._taken.popleft()
+        while self._taken and not self.is_pending(self._taken[0]):
+            heapq.heappop(self._taken)
         return self._taken[0] if self._taken else self.next
 
-    def take(self, queue_offset: int, delivery: UnderWay) -> None:
-        self.under_way[queue_offset] = delivery
-        self._taken.append(queue_offset)
-        if len(self._taken) > 2 * len(self.under_way) + _TAKEN_SLACK:
-            self._taken = deque(sorted(self.under_way))
+    def is_pending(self, queue_offset: int) -> bool:
+        """Whether it is under way, or waits for others of its message group."""
+        return queue_offset in self.under_way or self.is_ordered(queue_offset)
+
+    def is_ordered(self, queue_offset: int) -> bool:
+        """Whether it was taken in order, and is not settled together with what comes before it."""
+        return self.locks is not None and queue_offset in self.locks.group_of
+
+    def take(self, queue_offset: int) -> None:
+        heapq.heappush(self._taken, queue_offset)
+        ordered = self.locks.group_of if self.locks is not None else {}
+        if len(self._taken) > 2 * (len(self.under_way) + len(ordered)) + _TAKEN_SLACK:
+            self._taken = sorted({*self.under_way, *ordered})
 
 
 class State:
@@ -76,6 +93,8 @@ class State:
         self.queues: dict[Place, QueueState] = {}
         self.transactions = OpenTransactions()
         self.under_way_count = 0
+        self.ordered_count = 0  # messages that locks have
+        self._released: set[Place] = set()
         self._recent: OrderedDict[DeliveryId, bool] = OrderedDict()  # settled -> whether it became a dead letter
         self._renewed: dict[str, dict[tuple[Place, int], None]] = {}  # client id -> deliveries renewed for it
         self._deadlines: list[tuple[int, Place, int, int]] = []  # a heap; outdated entries are removed later
@@ -105,6 +124,23 @@ class State:
             (place, DeliveryId(self.queues[place].under_way[offset].pop, offset))
             for place, offset in self._renewed.get(client_id, ())
         ]
+
+    def taken_by(self, place: Place, attempt_id: str) -> list[tuple[DeliveryId, UnderWay]]:
+        """The deliveries under way that a pop with this attempt id took in order."""
+        queue = self.queues.get(place)
+        if queue is None or queue.locks is None:
+            return []
+        offsets = [one.queue_offset for one in queue.locks.taken_by(attempt_id) if one.step is Step.DELIVERED]
+        return [(DeliveryId(queue.under_way[offset].pop, offset), queue.under_way[offset]) for offset in offsets]
+
+    def is_ordered(self, place: Place, queue_offset: int) -> bool:
+        queue = self.queues.get(place)
+        return queue is not None and queue.is_ordered(queue_offset)
+
+    def take_released(self) -> set[Place]:
+        """The queues of which a message group has become free since the last call."""
+        released, self._released = self._released, set()
+        return released
 
     def next_deadline_ms(self) -> int | None:
         self._clean_deadlines()
@@ -141,6 +177,11 @@ class State:
         match transition:
             case Take():
                 self._take(transition)
+            case TakeInOrder():
+                self._take_in_order(transition)
+            case Return(place, deliveries):
+                for delivery in deliveries:
+                    self._return(place, delivery)
             case Settle(place, deliveries):
                 for delivery in deliveries:
                     self._settle(place, delivery, is_dead_letter=False, is_final=True)
@@ -165,24 +206,72 @@ class State:
     def _take(self, take: Take) -> None:
         queue = self.queues.setdefault(take.place, QueueState(take.start))
         for offset, attempt in zip(take.offsets, take.attempts, strict=True):
-            if offset < queue.next:
+            if offset < queue.next or queue.is_ordered(offset):
                 continue  # taken before
-            times = take.popped_ms, take.deadline_ms, take.renewed_until_ms
-            queue.take(offset, UnderWay(take.pop, attempt, *times, True, take.client_id))
-            self.under_way_count += 1
-            self._watch(take.place, offset)
+            self._deliver(queue, take, offset, attempt)
+            queue.take(offset)
         queue.next = max(queue.next, take.next)
         self._changed.add(take.place)
+
+    def _take_in_order(self, take: TakeInOrder) -> None:
+        queue = self.queues.setdefault(take.place, QueueState(take.start))
+        locks = queue.locks = queue.locks or Locks()
+        before = len(locks.group_of)
+
+        def is_new(offset: int) -> bool:
+            return offset >= queue.next and offset not in queue.under_way
+
+        for group, messages in take.groups:
+            for offset, attempt, _ in locks.take(group, messages, take.attempt_id, is_new):
+                self._deliver(queue, take, offset, attempt)
+            for message in messages:
+                if message.queue_offset in locks.group_of:
+                    queue.take(message.queue_offset)
+        self._count_ordered(queue, before)
+        queue.next = max(queue.next, take.next)
+        self._changed.add(take.place)
+
+    def _deliver(self, queue: QueueState, take: Take | TakeInOrder, offset: int, attempt: int) -> None:
+        times = take.popped_ms, take.deadline_ms, take.renewed_until_ms
+        queue.under_way[offset] = UnderWay(take.pop, attempt, *times, True, take.client_id)
+        self.under_way_count += 1
+        self._watch(take.place, offset)
 
     def _settle(self, place: Place, delivery: DeliveryId, *, is_dead_letter: bool, is_final: bool) -> None:
         if (found := self.get(place, delivery)) is None:
             return
-        self._unwatch(place, delivery.queue_offset, found)
-        del self.queues[place].under_way[delivery.queue_offset]
-        self.under_way_count -= 1
-        self._changed.add(place)
+        queue = self._end(place, delivery, found)
+        if queue.locks is not None and queue.is_ordered(delivery.queue_offset):
+            before = len(queue.locks.group_of)
+            if queue.locks.settle(delivery.queue_offset):
+                self._released.add(place)
+            self._count_ordered(queue, before)
         if is_final:
             self._remember(delivery, is_dead_letter)
+
+    def _return(self, place: Place, delivery: DeliveryId) -> None:
+        if (found := self.get(place, delivery)) is None or not self.is_ordered(place, delivery.queue_offset):
+            return
+        queue = self._end(place, delivery, found)
+        assert queue.locks is not None
+        before = len(queue.locks.group_of)
+        if queue.locks.give_back(delivery.queue_offset, counted=found.counted):
+            self._released.add(place)
+        self._count_ordered(queue, before)
+
+    def _end(self, place: Place, delivery: DeliveryId, found: UnderWay) -> QueueState:
+        queue = self.queues[place]
+        self._unwatch(place, delivery.queue_offset, found)
+        del queue.under_way[delivery.queue_offset]
+        self.under_way_count -= 1
+        self._changed.add(place)
+        return queue
+
+    def _count_ordered(self, queue: QueueState, before: int) -> None:
+        assert queue.locks is not None
+        self.ordered_count += len(queue.locks.group_of) - before
+        if not queue.locks.group_of:
+            queue.locks = None
 
     def _remember(self, delivery: DeliveryId, is_dead_letter: bool) -> None:
         self._recent[delivery] = is_dead_letter
@@ -200,6 +289,9 @@ class State:
                 renewed_until_ms=found.renewed_until_ms if change.renewed else 0,
             )
             self._watch(change.place, delivery.queue_offset)
+            locks = self.queues[change.place].locks
+            if locks is not None and delivery.queue_offset in locks.group_of and not change.renewed:
+                locks.forget_attempt(delivery.queue_offset)
 
     def _forget(self, places: Iterable[Place]) -> None:
         for place in places:
@@ -207,6 +299,7 @@ class State:
             for offset, delivery in queue.under_way.items():
                 self._unwatch(place, offset, delivery)
             self.under_way_count -= len(queue.under_way)
+            self.ordered_count -= len(queue.locks.group_of) if queue.locks is not None else 0
             self._changed.add(place)
 
     # --- deadlines --------------------------------------------------------------------------------------------------

@@ -69,7 +69,10 @@ class StateLog:
         self._is_saved = True
         store = self._store
         end, tail = store.end_offset, store.tail_crc(snapshots.TAIL_BYTES)
-        queues = [(place, one.next, dict(one.under_way)) for place, one in self.state.queues.items()]
+        queues = [
+            (place, one.next, dict(one.under_way), one.locks.groups() if one.locks is not None else ())
+            for place, one in self.state.queues.items()
+        ]
         recent = self.state.recent()
         transactions = self.state.transactions.rebuilding()
 

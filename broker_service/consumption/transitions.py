@@ -15,6 +15,10 @@ All integers are big-endian; a text is | size 1 | UTF-8 |; a place is | group | 
 | 4 RESET    | place, queue offset 8                                                                               |
 | 5 DROP     | group text, topic text; an empty one stands for all                                                 |
 | 6 REMEMBER | dead letters 1 (0 no, 1 yes), count 2, for each: delivery id 8, queue offset 8; in snapshots only   |
+| 7 POP IN   | place, delivery id 8, start 8, next 8, popped 8, deadline 8, renewed until 8, client text,          |
+|   ORDER    | attempt id text, count 2, for each message group: its name as text, count 2,                        |
+|            | for each of its messages: queue offset 8, attempt 2, status 1 (`Step`)                              |
+| 8 RETURN   | place, count 2, for each: delivery id 8, queue offset 8                                             |
 | 13 to 15   | transactions: `transaction_changes.py`                                                              |
 
 The record's own CRC covers the body.  A `Move` is no transition record: it is in a property of the record that was
@@ -22,6 +26,7 @@ moved, so that copy and settlement are one append.
 """
 
 from dataclasses import dataclass
+from enum import IntEnum
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
@@ -34,12 +39,14 @@ STATE_TOPIC = "rmq_sys_rocketsim_state"
 VERSION = 1
 
 POP, SETTLE, DEADLINE, RESET, DROP, REMEMBER = range(1, 7)
+POP_IN_ORDER, RETURN = 7, 8
 COUNTED, RENEWED = 1, 2
 
 _QUEUE_ID = Struct(">I")
 _POP = Struct(">QQQQQQ")
 _COUNT = Struct(">H")
 _MESSAGE = Struct(">QH")
+_ORDERED = Struct(">QHB")
 _DELIVERY = Struct(">QQ")
 _DEADLINE = Struct(">QB")
 _OFFSET = Struct(">Q")
@@ -76,6 +83,50 @@ class Take:
     popped_ms: int = 0
     deadline_ms: int = 0
     renewed_until_ms: int = 0
+
+
+class Step(IntEnum):
+    """What becomes of a message in a `TakeInOrder`.  RETURNED and ACKED are in snapshots only."""
+
+    WAITS = 0  # it is delivered after the messages of its group that come before it
+    DELIVERED = 1
+    RETURNED = 2  # its delivery has ended without an ack, another one of the batch is still under way
+    ACKED = 3  # before an earlier message of the batch
+    GONE = 4  # it waited, and has expired with the log
+
+
+class Ordered(NamedTuple):
+    """A message of a message group.  `attempt`: that of the delivery; for one that waits or was returned, how many
+    were counted before."""
+
+    queue_offset: int
+    attempt: int
+    step: Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeInOrder:
+    """A `Take` of a group that consumes in order: `groups` has message groups, each with its messages in order.  Other
+    messages from `start` to `next` are skipped.  `attempt_id`: the client's name for this pop, "" without one."""
+
+    place: Place
+    pop: int
+    start: int
+    next: int
+    groups: tuple[tuple[str, tuple[Ordered, ...]], ...] = ()
+    client_id: str = ""
+    attempt_id: str = ""
+    popped_ms: int = 0
+    deadline_ms: int = 0
+    renewed_until_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """These deliveries of a group that consumes in order end without an ack; their messages wait where they are."""
+
+    place: Place
+    deliveries: tuple[DeliveryId, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +172,7 @@ class Remember:
     is_dead_letter: bool
 
 
-Transition = Take | Settle | Deadline | Reset | Drop | Remember | Checked | Prepared | Resolved
+Transition = Take | TakeInOrder | Settle | Return | Deadline | Reset | Drop | Remember | Checked | Prepared | Resolved
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +201,16 @@ def encoded(transition: Transition) -> bytes:
             head += _text(transition.client_id) + _COUNT.pack(len(transition.offsets))
             pairs = zip(transition.offsets, transition.attempts, strict=True)
             return head + b"".join(_MESSAGE.pack(offset, min(attempt, _MAX_ATTEMPT)) for offset, attempt in pairs)
+        case TakeInOrder():
+            head = bytes((POP_IN_ORDER,)) + _place(transition.place)
+            times = transition.popped_ms, transition.deadline_ms, transition.renewed_until_ms
+            head += _POP.pack(transition.pop, transition.start, transition.next, *times)
+            head += _text(transition.client_id) + _text(transition.attempt_id) + _COUNT.pack(len(transition.groups))
+            return head + b"".join(_text(name) + _ordered(messages) for name, messages in transition.groups)
         case Settle(place, deliveries):
             return bytes((SETTLE,)) + _place(place) + _deliveries(deliveries)
+        case Return(place, deliveries):
+            return bytes((RETURN,)) + _place(place) + _deliveries(deliveries)
         case Deadline():
             flags = COUNTED * transition.counted | RENEWED * transition.renewed
             head = bytes((DEADLINE,)) + _place(transition.place) + _DEADLINE.pack(transition.deadline_ms, flags)
@@ -195,13 +254,15 @@ class _Reader:
         if transaction_changes.CHECKED <= kind <= transaction_changes.RESOLVED:
             change, self.at = transaction_changes.decode(kind, self._data, self.at)
             return change
-        if not POP <= kind <= REMEMBER:
-            raise StoreTooNew(f"a transition of kind {kind}; this version knows {POP} to {REMEMBER}")
+        if not POP <= kind <= RETURN:
+            raise StoreTooNew(f"a transition of kind {kind}; this version knows {POP} to {RETURN}")
         place = Place(self._text(), self._text(), *self._take(_QUEUE_ID))
         if kind == RESET:
             return Reset(place, *self._take(_OFFSET))
         if kind == SETTLE:
             return Settle(place, self._deliveries())
+        if kind == RETURN:
+            return Return(place, self._deliveries())
         if kind == DEADLINE:
             deadline_ms, flags = self._take(_DEADLINE)
             counted, renewed = bool(flags & COUNTED), bool(flags & RENEWED)
@@ -211,6 +272,19 @@ class _Reader:
             )
         pop, start, following, popped_ms, deadline_ms, renewed_until_ms = self._take(_POP)
         client_id = self._text()
+        if kind == POP_IN_ORDER:
+            return TakeInOrder(
+                place=place,
+                pop=pop,
+                start=start,
+                next=following,
+                client_id=client_id,
+                attempt_id=self._text(),
+                groups=self._groups(),
+                popped_ms=popped_ms,
+                deadline_ms=deadline_ms,
+                renewed_until_ms=renewed_until_ms,
+            )
         (count,) = self._take(_COUNT)
         messages = [self._take(_MESSAGE) for _ in range(count)]
         return Take(
@@ -240,6 +314,15 @@ class _Reader:
         self.at = end
         return text
 
+    def _groups(self) -> tuple[tuple[str, tuple[Ordered, ...]], ...]:
+        (count,) = self._take(_COUNT)
+        return tuple((self._text(), self._ordered()) for _ in range(count))
+
+    def _ordered(self) -> tuple[Ordered, ...]:
+        (count,) = self._take(_COUNT)
+        found = (self._take(_ORDERED) for _ in range(count))
+        return tuple(Ordered(offset, attempt, Step(step)) for offset, attempt, step in found)
+
     def _deliveries(self) -> tuple[DeliveryId, ...]:
         (count,) = self._take(_COUNT)
         return tuple(DeliveryId(*self._take(_DELIVERY)) for _ in range(count))
@@ -255,6 +338,11 @@ def _place(place: Place) -> bytes:
 def _text(text: str) -> bytes:
     data = text.encode()
     return bytes((len(data),)) + data
+
+
+def _ordered(messages: tuple[Ordered, ...]) -> bytes:
+    packed = (_ORDERED.pack(offset, min(attempt, _MAX_ATTEMPT), step) for offset, attempt, step in messages)
+    return _COUNT.pack(len(messages)) + b"".join(packed)
 
 
 def _deliveries(deliveries: tuple[DeliveryId, ...]) -> bytes:
