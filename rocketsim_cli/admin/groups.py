@@ -42,6 +42,10 @@ def update_sub_group(
     consume_broadcast_enable: Annotated[
         Truth | None, typer.Option("-d", "--consume-broadcast-enable", help=KEPT)
     ] = None,
+    consume_message_orderly: Annotated[
+        Truth | None,
+        typer.Option("-o", "--consume-message-orderly", help="true: RocketMQ 5's clients consume in order (FIFO)."),
+    ] = None,
     retry_queue_nums: Annotated[int | None, typer.Option("-q", "--retry-queue-nums", min=0, help=KEPT)] = None,
     retry_max_times: Annotated[int | None, typer.Option("-r", "--retry-max-times", min=-1, help=KEPT)] = None,
     broker_id: Annotated[
@@ -67,6 +71,7 @@ def update_sub_group(
         "consume_enable": consume_enable,
         "consume_from_min_enable": consume_from_min_enable,
         "consume_broadcast_enable": consume_broadcast_enable,
+        "consume_message_orderly": consume_message_orderly,
         "retry_queue_nums": retry_queue_nums,
         "retry_max_times": retry_max_times,
         "broker_id": broker_id,
@@ -82,7 +87,10 @@ def update_sub_group(
         return admin.update_sub_group(config, broker_addr=address)
 
     rows = change_at_masters(name_server, broker_addr, cluster, change)
-    columns = ("brokerAddr", "groupName", "consumeEnable", "brokerId", "whichBrokerWhenConsumeSlowly", "retryMaxTimes")
+    columns = (
+        *("brokerAddr", "groupName", "consumeEnable", "brokerId", "whichBrokerWhenConsumeSlowly", "retryMaxTimes"),
+        "consumeMessageOrderly",
+    )
     show_rows(columns, rows, as_json=as_json)
 
 
