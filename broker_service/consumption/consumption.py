@@ -9,7 +9,7 @@ record; pending transitions are appended before it, so that an accepted ack come
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -26,6 +26,7 @@ from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.broker.reads.access import ReadAccess
 from broker_service.broker.reads.subscription import codes_of, tags_of
 from broker_service.consumption import receipt_handle, retries, transitions
+from broker_service.consumption.choice import Choice, Groups, Room
 from broker_service.consumption.model import (
     MAX_MESSAGES,
     Changed,
@@ -50,8 +51,10 @@ from broker_service.consumption.transitions import (
     Drop,
     Place,
     Reset,
+    Return,
     Settle,
     Take,
+    TakeInOrder,
     Transition,
 )
 from broker_service.errors import (
@@ -63,7 +66,7 @@ from broker_service.errors import (
     StoreCorrupt,
     SystemBusy,
 )
-from broker_service.model import PutStatus
+from broker_service.model import GetMessageStatus, PutStatus
 from broker_service.store.pull import GetMessageResult
 
 logger = logging.getLogger(__name__)
@@ -71,10 +74,13 @@ logger = logging.getLogger(__name__)
 MAX_UNDER_WAY = 500_000  # deliveries: some 300 bytes each
 MAX_POP_BYTES = 4 << 20
 MAX_INVISIBLE_MS = 12 * 3600 * 1000
-MAX_CLIENT_ID = 255  # bytes
+MAX_CLIENT_ID = 255  # bytes; also of an attempt id
+MAX_ORDERED = 200_000  # messages that were taken in order and are not settled, or wait for others: some 300 bytes each
+MAX_ORDERED_OF_A_QUEUE = 10_000
 RETRY_FIRST = 0.2  # the share of pops that read the retry topic first, as in RocketMQ
 
 _LOOKED_AT = 8_000  # entries of all queues that one look excludes by the filter
+_WAITING_A_LOOK = 500  # messages of a queue that one look passes over because of their message groups
 _BODY = 16 << 10  # bytes of one record of transitions; more of them are several records
 _DELIVERIES_A_TRANSITION = 10_000
 _EXPIRED_AT_A_TIME = 64
@@ -95,13 +101,27 @@ class _Message:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The messages found in a queue from `start` to `next`."""
+    """The messages found in a queue from `start` to `next`; `read_bytes` were read for them.
+
+    `groups`: what a pop in order takes.  `again`: the deliveries that an earlier attempt of this pop has taken already.
+    """
 
     place: Place
     is_retry: bool
+    pop: int
     start: int
     next: int
     messages: tuple[_Message, ...]
+    read_bytes: int
+    groups: Groups | None = None
+    again: tuple[DeliveryId, ...] = ()
+
+    @property
+    def deliveries(self) -> tuple[DeliveryId, ...]:
+        return self.again or tuple(DeliveryId(self.pop, message.queue_offset) for message in self.messages)
+
+
+_Taking = Take | TakeInOrder | Deadline
 
 
 class Consumption:
@@ -149,6 +169,7 @@ class Consumption:
         """Brings the state to the log's end."""
         self._log.catch_up()
         self._show_offsets()
+        self._notify_of_released()
 
     def saving(self) -> Callable[[], None] | None:
         """The writing of a snapshot, to be run on any thread; None if nothing has happened since the last one."""
@@ -161,6 +182,16 @@ class Consumption:
                 offsets.release(*place)
             else:
                 offsets.keep(*place, committed)
+
+    def _notify_of_released(self) -> None:
+        """One poll for each queue of which a message group is free: it notifies the next one, if there is more."""
+        for place in self.state.take_released():
+            queue = self.state.queues.get(place)
+            if queue is None:
+                continue
+            waits = queue.locks is not None and queue.locks.ready
+            if waits or self._broker.store.queue_end(place.topic, place.queue_id) > queue.next:
+                self._polls.notify(place.group, original_topic(place))
 
     def _submit(self, *changes: Transition) -> asyncio.Future[int]:
         """Has the changes appended at the end of this turn; the future has the log's end, or the refusal."""
@@ -220,6 +251,8 @@ class Consumption:
         tags = tags_of(pop.sub_expression, pop.expression_type)
         if len(pop.client_id.encode()) > MAX_CLIENT_ID:
             raise InvalidParameter(f"client id {pop.client_id[:40]!r}… is longer than {MAX_CLIENT_ID} bytes")
+        if len(pop.attempt_id.encode()) > MAX_CLIENT_ID:
+            raise InvalidParameter(f"attempt id {pop.attempt_id[:40]!r}… is longer than {MAX_CLIENT_ID} bytes")
         until = self._broker.clock() + pop.poll_s
         status = PopStatus.NO_MESSAGE
         while True:
@@ -229,8 +262,9 @@ class Consumption:
                 if any(one.messages for one in found):
                     return await self._deliver(pop, found)
                 if found:
-                    status = PopStatus.NO_MATCH
-                    await asyncio.shield(self._submit(*(self._taking(pop, one) for one in found)))
+                    if not any(one.groups for one in found):
+                        status = PopStatus.NO_MATCH
+                    await asyncio.shield(self._take(pop, found)[1])
             except BaseException:
                 self._polls.notify(pop.group, pop.topic)  # another poll takes what this one was notified of
                 raise
@@ -251,24 +285,30 @@ class Consumption:
         if self.state.under_way_count >= MAX_UNDER_WAY:
             raise SystemBusy(f"{MAX_UNDER_WAY} messages are delivered and not acknowledged; pop again in a moment")
         room, room_bytes, entries = min(pop.max_messages, MAX_MESSAGES), MAX_POP_BYTES, _LOOKED_AT
-        found = []
-        for place, is_retry in self._places(group, topic):
-            if room <= 0 or room_bytes <= 0 or entries <= 0:
-                break
-            one = self._look_at(place, is_retry, room, room_bytes, entries, tags)
-            if one is not None:
-                found.append(one)
-                room -= len(one.messages)
-                room_bytes -= sum(len(message.record) for message in one.messages)
-                entries -= one.next - one.start
+        places = self._places(group, topic)
+        is_ordered = group.consume_message_orderly
+        if is_ordered and pop.attempt_id:
+            again = [one for place, is_retry in places if (one := self._again(place, is_retry, pop.attempt_id))]
+            if again:
+                return again
+        found: list[_Found] = []
+        for place, is_retry in places:
+            looks = [partial(self._look_in_order, place, is_retry, may_take_new=is_ordered)]
+            if not is_ordered:
+                looks.append(partial(self._look_at, place, is_retry))
+            for look in looks:
+                if room <= 0 or room_bytes <= 0 or entries <= 0:
+                    return found
+                one = look(room, room_bytes, entries, tags)
+                if one is not None:
+                    found.append(one)
+                    room -= len(one.messages)
+                    room_bytes -= one.read_bytes
+                    entries -= one.next - one.start
         return found
 
     def _group(self, pop: Pop) -> SubscriptionGroup:
         group = self._access.group(pop.group)
-        if group.consume_message_orderly:
-            raise InvalidParameter(
-                f"consumer group {pop.group} consumes in order (consumeMessageOrderly), which pop does not do yet"
-            )
         longest = MAX_RETRY_TOPIC_LENGTH
         if len(retry_topic(pop.group, pop.topic)) > longest:
             raise InvalidParameter(
@@ -290,21 +330,92 @@ class Consumption:
     ) -> _Found | None:
         first, end = self._broker.store.queue_bounds(place.topic, place.queue_id)
         start = at = max(self._next(place, first), first)
-        codes = codes_of(tags)
-        messages: tuple[_Message, ...] = ()
+        messages: list[_Message] = []
+        read_bytes = 0
         while at < end and at - start < entries and not messages:
-            read = self._broker.store.get_message(
-                place.topic, place.queue_id, at, room, room_bytes, None if is_retry else codes
-            )
-            if read.next_begin_offset <= at:
-                raise StoreCorrupt(
-                    f"queue {place.queue_id} of {place.topic} cannot be read at {at}: run `rocketsim store verify`"
-                )
-            at = read.next_begin_offset
-            messages = tuple(_messages(read, is_retry, tags))
+            at, messages, size = self._read_on(place, is_retry, at, room, room_bytes, tags)
+            read_bytes += size
         if at == start:
             return None
-        return _Found(place, is_retry, start, at, messages)
+        return _Found(place, is_retry, self._chance.getrandbits(64), start, at, tuple(messages), read_bytes)
+
+    def _read_on(
+        self, place: Place, is_retry: bool, at: int, most: int, most_bytes: int, tags: frozenset[str] | None
+    ) -> tuple[int, list[_Message], int]:
+        """The next offset to read, the messages before it that the filter selects, and how many bytes were read."""
+        read = self._broker.store.get_message(
+            place.topic, place.queue_id, at, most, most_bytes, None if is_retry else codes_of(tags)
+        )
+        if read.next_begin_offset <= at:
+            raise StoreCorrupt(
+                f"queue {place.queue_id} of {place.topic} cannot be read at {at}: run `rocketsim store verify`"
+            )
+        return read.next_begin_offset, _messages(read, is_retry, tags), len(read.records)
+
+    def _look_in_order(
+        self,
+        place: Place,
+        is_retry: bool,
+        room: int,
+        room_bytes: int,
+        entries: int,
+        tags: frozenset[str] | None,
+        *,
+        may_take_new: bool,
+    ) -> _Found | None:
+        """Without `may_take_new`, only what waits: the group does not consume in order any more."""
+        queue = self.state.queues.get(place)
+        locks = queue.locks if queue is not None else None
+        if locks is None and not may_take_new:
+            return None
+        ordered = len(locks.group_of) if locks is not None else 0
+        may_wait = min(_WAITING_A_LOOK, MAX_ORDERED_OF_A_QUEUE - ordered, MAX_ORDERED - self.state.ordered_count)
+        choice: Choice[_Message] = Choice(locks, Room(room, room_bytes, may_wait))
+        read_bytes = 0
+        if wanted := choice.waiting():
+            records, gone = self._records(place, wanted, room_bytes)
+            read_bytes = sum(len(data) for _, data in records)
+            choice.take_waiting({offset: _Message(data, offset, wanted[offset]) for offset, data in records}, gone)
+        first, end = self._broker.store.queue_bounds(place.topic, place.queue_id)
+        start = at = max(self._next(place, first), first)
+        stopped = not may_take_new
+        while not stopped and at < end and at - start < entries and read_bytes < room_bytes and not choice.is_full:
+            at, messages, size = self._read_on(place, is_retry, at, MAX_MESSAGES, room_bytes - read_bytes, tags)
+            read_bytes += size
+            refused = next((message for message in messages if not choice.take(message)), None)
+            if refused is not None:
+                at, stopped = refused.queue_offset, True
+        if at == start and not choice.groups:
+            return None
+        taken = tuple(choice.messages)
+        return _Found(place, is_retry, self._chance.getrandbits(64), start, at, taken, read_bytes, choice.groups)
+
+    def _again(self, place: Place, is_retry: bool, attempt_id: str) -> _Found | None:
+        """What an earlier attempt of this pop took in order.  Not if the client has given some of it back since, or has
+        changed a deadline: it got the answer then, or the attempt counts because of what it could not receive."""
+        taken = {delivery.queue_offset: (delivery, one) for delivery, one in self.state.taken_by(place, attempt_id)}
+        records, _ = self._records(place, taken, MAX_POP_BYTES)
+        if not records:
+            return None
+        messages = tuple(_Message(data, offset, taken[offset][1].attempt) for offset, data in records)
+        again = tuple(taken[message.queue_offset][0] for message in messages)
+        return _Found(place, is_retry, 0, 0, 0, messages, 0, (), again)
+
+    def _records(
+        self, place: Place, queue_offsets: Collection[int], max_bytes: int
+    ) -> tuple[list[tuple[int, bytes]], set[int]]:
+        """The first of these records, as many as fit, at least one, each with its offset; and which have expired."""
+        if not queue_offsets:
+            return [], set()
+        offsets = list(queue_offsets)
+        read = self._broker.store.read_ranges([(*place[1:], offset, offset + 1) for offset in offsets], max_bytes)
+        data, at, records = b"".join(read.records), 0, []
+        for size in np.frombuffer(read.sizes, "<u4").tolist():
+            one = data[at : at + size]
+            records.append((record.locate(one).queue_offset, one))
+            at += size
+        removed = GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.MESSAGE_WAS_REMOVING
+        return records, {offsets[answer.span_index] for answer in read.answers if answer.status in removed}
 
     def _next(self, place: Place, first: int) -> int:
         """The group's next offset: after what it has taken, else its commit as a pull consumer, else the first one."""
@@ -315,33 +426,57 @@ class Consumption:
         committed = self._broker.offsets.get(*place).offset
         return committed if committed >= 0 else first
 
-    def _taking(self, pop: Pop, found: _Found) -> Take:
-        """The transition that delivers these messages; they count as taken from now on."""
+    def _take(self, pop: Pop, found: list[_Found]) -> tuple[list[_Taking], asyncio.Future[int]]:
+        """Submits the transitions that deliver these messages, which count as taken from now on."""
+        taking = [self._taking(pop, one) for one in found]
+        appended = self._submit(*taking)
+        if any(one.groups is not None for one in found):
+            self._flush()  # the next look finds their locks in the state
+        return taking, appended
+
+    def _taking(self, pop: Pop, found: _Found) -> _Taking:
         now_ms = self._broker.now_ms()
         invisible_ms = retries.RENEWED_FOR_MS if pop.auto_renew else min(max(pop.invisible_ms, 0), MAX_INVISIBLE_MS)
+        deadline_ms = now_ms + invisible_ms
+        if found.again:
+            return Deadline(place=found.place, deliveries=found.again, deadline_ms=deadline_ms, renewed=pop.auto_renew)
         self._taken[found.place] = found.next
+        renewed_until_ms = now_ms + retries.MAX_RENEWED_MS if pop.auto_renew else 0
+        if found.groups is not None:
+            return TakeInOrder(
+                place=found.place,
+                pop=found.pop,
+                start=found.start,
+                next=found.next,
+                groups=found.groups,
+                client_id=pop.client_id,
+                attempt_id=pop.attempt_id,
+                popped_ms=now_ms,
+                deadline_ms=deadline_ms,
+                renewed_until_ms=renewed_until_ms,
+            )
         return Take(
             place=found.place,
-            pop=self._chance.getrandbits(64),
+            pop=found.pop,
             start=found.start,
             next=found.next,
             offsets=tuple(message.queue_offset for message in found.messages),
             attempts=tuple(message.attempt for message in found.messages),
             client_id=pop.client_id,
             popped_ms=now_ms,
-            deadline_ms=now_ms + invisible_ms,
-            renewed_until_ms=now_ms + retries.MAX_RENEWED_MS if pop.auto_renew else 0,
+            deadline_ms=deadline_ms,
+            renewed_until_ms=renewed_until_ms,
         )
 
     async def _deliver(self, pop: Pop, found: list[_Found]) -> Popped:
-        takes = [self._taking(pop, one) for one in found]
-        appended = self._submit(*takes)
+        popped_ms = self._broker.now_ms()
+        takes, appended = self._take(pop, found)
         self._polls.notify(pop.group, pop.topic)  # there may be more
         try:
             stored = await self._stored(appended, pop.timeout_s)
         except asyncio.CancelledError:
-            for take in takes:
-                self._end(take.place, [DeliveryId(take.pop, offset) for offset in take.offsets], 0, counted=False)
+            for one in found:
+                self._end(one.place, one.deliveries, 0, counted=False)
             raise
         deliveries = [
             Delivery(
@@ -350,15 +485,13 @@ class Consumption:
                 queue_id=one.place.queue_id,
                 queue_offset=message.queue_offset,
                 attempt=message.attempt,
-                receipt_handle=receipt_handle.encode(
-                    ReceiptHandle(one.is_retry, one.place.queue_id, DeliveryId(take.pop, message.queue_offset))
-                ),
+                receipt_handle=receipt_handle.encode(ReceiptHandle(one.is_retry, one.place.queue_id, delivery)),
                 deadline_ms=take.deadline_ms,
             )
             for one, take in zip(found, takes, strict=True)
-            for message in one.messages
+            for message, delivery in zip(one.messages, one.deliveries, strict=True)
         ]
-        return Popped(status=PopStatus.FOUND, deliveries=tuple(deliveries), popped_ms=takes[0].popped_ms, stored=stored)
+        return Popped(status=PopStatus.FOUND, deliveries=tuple(deliveries), popped_ms=popped_ms, stored=stored)
 
     # --- ack, change ------------------------------------------------------------------------------------------------
 
@@ -498,15 +631,22 @@ class Consumption:
                 break
             fates = [(due, self._fate(due, now_ms)) for due in expired]
             renewed: dict[Place, list[DeliveryId]] = {}
+            returned: dict[Place, list[DeliveryId]] = {}
+            others = []
             for due, fate in fates:
+                delivery = DeliveryId(due.delivery.pop, due.queue_offset)
                 if fate is Fate.RENEW:
-                    renewed.setdefault(due.place, []).append(DeliveryId(due.delivery.pop, due.queue_offset))
+                    renewed.setdefault(due.place, []).append(delivery)
+                elif fate is Fate.RETRY and self.state.is_ordered(due.place, due.queue_offset):
+                    returned.setdefault(due.place, []).append(delivery)
+                else:
+                    others.append((due, fate))
             for place, deliveries in renewed.items():
                 later = now_ms + retries.RENEWED_FOR_MS
                 self._append_now(Deadline(place=place, deliveries=tuple(deliveries), deadline_ms=later, renewed=True))
-            for due, fate in fates:
-                if fate is not Fate.RENEW:
-                    await self._expire_one(due, fate)
+            self._append_now(*(Return(place, tuple(deliveries)) for place, deliveries in returned.items()))
+            for due, fate in others:
+                await self._expire_one(due, fate)
             await asyncio.sleep(0)
         deadline_ms = self.state.next_deadline_ms()
         left_s = _LONGEST_SLEEP_S if deadline_ms is None else (deadline_ms - now_ms) / 1000

@@ -14,6 +14,8 @@ class Pop:
 
     `auto_renew`: the broker extends the deadlines while the client is connected; `invisible_ms` is ignored then.
     `poll_s`: how long to wait for a first message.  `timeout_s`: how long disk and slave may take after that.
+    `attempt_id`: a client that has got no answer sends it again, and gets, if its group consumes in order, what the
+    first pop took.  "" without one.
     """
 
     group: str
@@ -26,6 +28,7 @@ class Pop:
     expression_type: str = "TAG"
     poll_s: float = 0.0
     timeout_s: float = 3.0
+    attempt_id: str = ""
 
 
 class PopStatus(Enum):

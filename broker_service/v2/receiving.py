@@ -53,8 +53,6 @@ class Receiving:
             raise Refused(pb.BAD_REQUEST, f"batch size {request.batch_size} is negative")
         if request.filter_expression.type == pb.SQL:
             raise Refused(pb.UNSUPPORTED, "filters of SQL92 are not supported yet")
-        if self._is_ordered(group):
-            raise Refused(pb.UNSUPPORTED, f"group {group} consumes in order, which is not supported yet")
         invisible_ms = 0 if request.auto_renew else self._invisible_ms(request)
         popped = await self._consumption.pop(
             Pop(
@@ -67,6 +65,7 @@ class Receiving:
                 sub_expression=request.filter_expression.expression or "*",
                 poll_s=max(0.0, min(self._poll_s(request, client_id, left_s), left_s - answer_s, MAX_POLL_S)),
                 timeout_s=answer_s,
+                attempt_id=request.attempt_id,
             )
         )
         if popped.status is PopStatus.FOUND:
@@ -144,10 +143,6 @@ class Receiving:
         own = self._broker.config.broker_name
         if asked not in ("", own):
             raise Refused(pb.BAD_REQUEST, f"this is broker {own}, not {asked}; ask for the route")
-
-    def _is_ordered(self, name: str) -> bool:
-        group = self._broker.groups.get(name)
-        return group is not None and group.consume_message_orderly
 
     def _invisible_ms(self, request: service_pb2.ReceiveMessageRequest) -> int:
         asked_ms = milliseconds(request.invisible_duration)

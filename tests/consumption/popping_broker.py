@@ -1,8 +1,9 @@
 """A master that pops from itself and acknowledges, and says what it begins and what was answered OK; to be killed.
 
-    python -m tests.consumption.popping_broker FOLDER [NAME_SERVER]
+    python -m tests.consumption.popping_broker FOLDER [NAME_SERVER] [in-order]
 
-With a name server it is a SYNC_MASTER, which begins when a slave is in sync.
+With a name server it is a SYNC_MASTER, which begins when a slave is in sync.  In order, each message group is
+acknowledged from its first message on.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from rocketsim_proto.records import record
 
+from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.consumption.model import ChangeInvisible, HandleStatus, Pop
 from broker_service.model import BrokerRole, PutStatus
@@ -20,35 +22,46 @@ from tests.support.polling import until
 
 MESSAGES = 600
 CONSUMERS = 4
+GROUPS = 12  # message groups; each has every twelfth message
 
 
-async def consume(node: BrokerNode, client_id: str) -> None:
+async def consume(node: BrokerNode, client_id: str, *, in_order: bool) -> None:
     while True:
         pop = Pop(group="g", topic="t", client_id=client_id, max_messages=3, invisible_ms=60_000, poll_s=60)
-        for number, delivery in enumerate((await node.consumption.pop(pop)).deliveries):
+        deliveries = (await node.consumption.pop(pop)).deliveries
+        given_back = len(deliveries) - 1 if in_order else 1
+        for number, delivery in enumerate(deliveries):
             body, handle = record.decode(delivery.record).body.decode(), delivery.receipt_handle
-            if number == 1 and delivery.attempt == 1:
+            if number == given_back > 0 and delivery.attempt == 1:
                 await node.consumption.change_invisible(
                     ChangeInvisible(group="g", topic="t", receipt_handle=handle, invisible_ms=0)
                 )
-            elif number != 2:
+            elif number != 2 or in_order:
                 print("acks", body, flush=True)
                 (settled,) = await node.consumption.ack("g", "t", [handle])
                 if settled.status is HandleStatus.OK and settled.stored is PutStatus.PUT_OK:
                     print("acked", body, flush=True)
 
 
-async def main(folder: Path, name_server: str) -> None:
+async def main(folder: Path, *words: str) -> None:
+    in_order, name_server = "in-order" in words, "".join(word for word in words if word != "in-order")
     keys = {"namesrv_addr": name_server, "broker_role": BrokerRole.SYNC_MASTER} if name_server else {}
     async with running(folder, **keys) as node:
         if name_server:
             await until(lambda: node.status.slaves() and node.status.slaves()[0].in_sync, "the slave is in sync")
         node.topics.put(TopicConfig("t", 2, 2), 0)
-        for queue_id in range(2):
-            bodies = (b"%d" % number for number in range(queue_id, MESSAGES, 2))
-            await put(node, "t", *bodies, queue_id=queue_id)
-        await asyncio.gather(*(consume(node, str(number)) for number in range(CONSUMERS)))
+        if in_order:
+            node.groups.put(SubscriptionGroup("g", consume_message_orderly=True), 0)
+            for first in range(MESSAGES):
+                if first % (10 * GROUPS) < GROUPS:  # ten messages of a group, then ten of the next one
+                    bodies = (b"%d" % number for number in range(first, first + 10 * GROUPS, GROUPS))
+                    await put(node, "t", *bodies, queue_id=first % 2, __SHARDINGKEY=str(first % GROUPS))
+        else:
+            for queue_id in range(2):
+                bodies = (b"%d" % number for number in range(queue_id, MESSAGES, 2))
+                await put(node, "t", *bodies, queue_id=queue_id)
+        await asyncio.gather(*(consume(node, str(number), in_order=in_order) for number in range(CONSUMERS)))
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), "".join(sys.argv[2:])))
+    asyncio.run(main(Path(sys.argv[1]), *sys.argv[2:]))

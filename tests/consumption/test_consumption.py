@@ -509,9 +509,6 @@ async def test_what_pop_refuses(tmp_path: Path) -> None:
         with pytest.raises(TopicNotExist):
             await one.pop(topic="unknown")
         one.node.topics.put(TopicConfig(LONG, 1, 1), 0)
-        one.node.groups.put(SubscriptionGroup("fifo", consume_message_orderly=True), 0)
-        with pytest.raises(InvalidParameter, match="in order"):
-            await one.pop(group="fifo")
         with pytest.raises(InvalidParameter, match="longer than 255"):
             await one.pop(group="g" * 120, topic=LONG)
         with pytest.raises(InvalidParameter, match="client id"):

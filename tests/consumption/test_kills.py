@@ -11,7 +11,7 @@ from rocketsim_proto.records import record
 from broker_service.consumption.model import Pop
 from broker_service.model import BrokerRole
 from broker_service.node import BrokerNode
-from tests.consumption.popping_broker import MESSAGES
+from tests.consumption.popping_broker import GROUPS, MESSAGES
 from tests.support.brokers import name_server, running
 from tests.support.polling import until
 from tests.support.processes import ROOT
@@ -76,3 +76,41 @@ async def test_a_slave_goes_on_where_a_synchronous_master_was_killed(tmp_path: P
             await until(lambda: not slave.replication_slave.is_following(), "the slave is alone")
             await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
             check(await delivered_again(slave), begun, done)
+
+
+async def delivered_in_order(node: BrokerNode) -> list[int]:
+    """All that is delivered, and acknowledged, once every deadline of before has passed."""
+    now_ms = node.broker.now_ms() + 120_000
+    node.broker.now_ms = lambda: now_ms
+    await node.consumption._expire()
+    bodies: list[int] = []
+    while deliveries := (await node.consumption.pop(Pop(group="g", topic="t"))).deliveries:
+        bodies += [int(record.decode(one.record).body) for one in deliveries]
+        await node.consumption.ack("g", "t", [one.receipt_handle for one in deliveries])
+    return bodies
+
+
+def check_order(again: list[int], begun: set[str], acked: set[str]) -> None:
+    """Each message group goes on behind its last message that was acknowledged."""
+    for group in range(GROUPS):
+        found = [number for number in again if number % GROUPS == group]
+        first = found[0] if found else MESSAGES + group
+        assert found == list(range(first, MESSAGES, GROUPS))
+        assert not {str(number) for number in found} & acked
+        assert {str(number) for number in range(group, first, GROUPS)} <= begun
+
+
+async def test_a_broker_that_is_killed_knows_the_order_of_each_message_group(tmp_path: Path) -> None:
+    begun, done = await killed(100, tmp_path, "in-order")
+    async with running(tmp_path) as node:
+        check_order(await delivered_in_order(node), begun, done)
+
+
+async def test_a_slave_goes_on_in_order_where_a_synchronous_master_was_killed(tmp_path: Path) -> None:
+    async with name_server() as names:
+        slave_keys = {"namesrv_addr": names.address, "broker_role": BrokerRole.SLAVE, "broker_id": 1}
+        async with running(tmp_path / "s", **slave_keys) as slave:
+            begun, done = await killed(60, tmp_path / "m", names.address, "in-order")
+            await until(lambda: not slave.replication_slave.is_following(), "the slave is alone")
+            await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
+            check_order(await delivered_in_order(slave), begun, done)

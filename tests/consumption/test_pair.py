@@ -9,6 +9,7 @@ import pytest
 from rocketsim_proto.records.record import Record
 
 from broker_service import periodic
+from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.consumption.model import ChangeInvisible, Delivery, HandleStatus, Pop, Popped
 from broker_service.consumption.transitions import STATE_TOPIC
@@ -49,7 +50,7 @@ async def ack(node: BrokerNode, *deliveries: Delivery) -> list[tuple[HandleStatu
 
 def state(node: BrokerNode) -> dict[Any, Any]:
     return {
-        place: (queue.next, queue.committed, {**queue.under_way})
+        place: (queue.next, queue.committed, {**queue.under_way}, queue.locks.groups() if queue.locks else ())
         for place, queue in node.consumption.state.queues.items()
     }
 
@@ -75,6 +76,29 @@ async def test_a_promoted_slave_goes_on_with_the_same_state(tmp_path: Path) -> N
         assert (again.attempt, again.queue_offset) == (2, 0)
         assert [status for status, _ in await ack(slave, a, b, c, d)] == [OK, OK, INVALID, OK]
         assert slave.broker.offsets.progress("g", "t", 0).offset == 4
+
+
+async def test_a_promoted_slave_goes_on_with_the_same_locks(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (master, slave, masters):
+        master.groups.put(SubscriptionGroup("g", consume_message_orderly=True), 0)
+        await put(master, "t", b"a1", b"a2", b"a3", __SHARDINGKEY="a")
+        await put(master, "t", b"b1", b"b2", __SHARDINGKEY="b")
+        a1, a2 = (await pop(master, max_messages=2, attempt_id="x")).deliveries
+        (b1,) = (await pop(master, max_messages=1)).deliveries
+        assert await ack(master, a2, b1) == [(OK, PutStatus.PUT_OK)] * 2
+        await until(lambda: slave.store.end_offset == master.store.end_offset, "the slave has it")
+        await until(lambda: state(slave) == state(master), "the slave knows it")
+        await until(lambda: slave.groups.get("g") == master.groups.get("g"), "the slave knows the group")
+        await masters.aclose()
+        await until(lambda: not slave.replication_slave.is_following(), "the slave is alone")
+        await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
+        (again,) = (await pop(slave, attempt_id="x")).deliveries
+        assert (again.receipt_handle, again.attempt) == (a1.receipt_handle, 1)
+        (b2,) = (await pop(slave)).deliveries
+        assert (b2.queue_offset, b2.attempt) == (4, 1)
+        assert [status for status, _ in await ack(slave, a1, b2)] == [OK, OK]
+        (a3,) = (await pop(slave)).deliveries
+        assert a3.queue_offset == 2
 
 
 async def test_an_ack_says_when_no_slave_has_it(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What the official Python client does, as a program of its own: it and our broker cannot be one process.
 
 python_client.py all ENDPOINTS TOPIC FIFO_TOPIC     one JSON object
+python_client.py fifo ENDPOINTS TOPIC               one JSON object; groups "simple" and "push" consume in order
 python_client.py transact ENDPOINTS TOPIC           one JSON object
 python_client.py produce ENDPOINTS TOPIC            a line for each body that was stored, until its input ends
 python_client.py consume ENDPOINTS TOPIC            a line for each body, until there are no more
@@ -91,6 +92,51 @@ def do_all(endpoints: str, topic: str, fifo_topic: str) -> None:
     print(json.dumps(found), flush=True)
 
 
+class OrderedListener(MessageListener):
+    """Fails once with f-a-1, and every time with f-b-0."""
+
+    def __init__(self, wanted: int) -> None:
+        self.got: list[str] = []
+        self.done = threading.Event()
+        self._wanted = wanted
+        self._lock = threading.Lock()
+
+    def consume(self, message: Message) -> ConsumeResult:
+        with self._lock:
+            body = message.body.decode()
+            self.got.append(body)
+            if len(set(self.got)) == self._wanted:
+                self.done.set()
+            fails = body == "f-b-0" or (body == "f-a-1" and self.got.count(body) <= 1)
+            return ConsumeResult.FAILURE if fails else ConsumeResult.SUCCESS
+
+
+def do_fifo(endpoints: str, topic: str) -> None:
+    configuration = ClientConfiguration(endpoints, Credentials())
+    producer = Producer(configuration, (topic,))
+    producer.startup()
+    for number in range(3):
+        for group in "ab":
+            producer.send(message(topic, f"f-{group}-{number}", message_group=group))
+    producer.shutdown()
+
+    simple = SimpleConsumer(configuration, "simple", {topic: FilterExpression()}, await_duration=5)
+    simple.startup()
+    received: list[str] = []
+    while len(received) < 6:
+        for one in simple.receive(2, 15):
+            received.append(one.body.decode())
+            simple.ack(one)
+    simple.shutdown()
+
+    listener = OrderedListener(6)
+    push = PushConsumer(configuration, "push", listener, {topic: FilterExpression()})
+    push.startup()
+    done = listener.done.wait(60)
+    push.shutdown()
+    print(json.dumps({"received": received, "pushed": listener.got, "done": done}), flush=True)
+
+
 class Checker(TransactionChecker):
     """Does not know at first; then the body says how the transaction ended."""
 
@@ -174,4 +220,6 @@ def consume(endpoints: str, topic: str) -> None:
 
 
 if __name__ == "__main__":
-    {"all": do_all, "transact": transact, "produce": produce, "consume": consume}[sys.argv[1]](*sys.argv[2:])
+    {"all": do_all, "fifo": do_fifo, "transact": transact, "produce": produce, "consume": consume}[sys.argv[1]](
+        *sys.argv[2:]
+    )

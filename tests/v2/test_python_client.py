@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from broker_service.broker.metadata.groups import SubscriptionGroup
 from rocketsim_client import PullConsumer
 from tests.support.polling import until
 from tests.support.v2 import v2_broker
@@ -55,6 +56,24 @@ async def test_it_produces_receives_acknowledges_and_consumes_by_push(tmp_path: 
         assert {(one.tags, one.keys, one.properties["colour"]) for one in messages["T"]} == {("A", "k", "red")}
         assert [one.body for one in messages["F"]] == [b"f0", b"f1", b"f2"]  # of one queue, in order
         assert {one.properties["__SHARDINGKEY"] for one in messages["F"]} == {"g"}
+
+
+async def test_it_consumes_in_order_and_makes_what_always_fails_a_dead_letter(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path / "store", mapped_file_size_commit_log=8 << 20) as (node, _):
+        for name in ("simple", "push"):
+            node.groups.update(SubscriptionGroup(name, consume_message_orderly=True, retry_max_times=1), 0)
+        found = await run(tmp_path, "fifo", node.v2_port.address, "F")
+
+        def of_group(words: list[str], group: str) -> list[str]:
+            return [word for word in words if word.startswith(f"f-{group}-")]
+
+        for group in "ab":
+            assert of_group(found["received"], group) == [f"f-{group}-{number}" for number in range(3)]
+        assert found["done"]
+        assert of_group(found["pushed"], "a") == ["f-a-0", "f-a-1", "f-a-1", "f-a-2"]
+        assert of_group(found["pushed"], "b") == ["f-b-0", "f-b-0", "f-b-1", "f-b-2"]
+        await until(lambda: node.store.queue_end("%DLQ%push", 0) == 1, "the dead letter")
+        assert node.topics.get("%RETRY%push+F") is None
 
 
 async def test_its_transactions_are_committed_rolled_back_and_checked(tmp_path: Path) -> None:

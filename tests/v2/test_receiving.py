@@ -188,13 +188,11 @@ async def test_batches_of_more_than_are_allowed_are_cut(tmp_path: Path) -> None:
         ),
         ({"filter_expression": d.FilterExpression(type=d.TAG, expression="||")}, d.ILLEGAL_FILTER_EXPRESSION, "tag"),
         ({"filter_expression": d.FilterExpression(type=d.SQL, expression="a > 1")}, d.UNSUPPORTED, "SQL92"),
-        ({"group": resource("ordered")}, d.UNSUPPORTED, "in order"),
         ({"message_queue": d.MessageQueue(topic=T, broker=d.Broker(name="z"))}, d.BAD_REQUEST, "not z"),
     ],
 )
 async def test_what_is_refused(tmp_path: Path, fields: dict[str, Any], code: d.Code, text: str) -> None:
-    async with v2_broker(tmp_path) as (node, client):
-        node.groups.update(SubscriptionGroup("ordered", consume_message_orderly=True), 0)
+    async with v2_broker(tmp_path) as (_, client):
         status = await status_of(client, **fields)
         assert (d.Code.Name(status.code), text in status.message) == (d.Code.Name(code), True), status
 
@@ -398,3 +396,50 @@ async def test_a_message_that_the_client_cannot_receive_becomes_a_dead_letter(tm
             await received(client)
         await until(lambda: node.store.queue_end("%DLQ%g", 0) == 1, "the dead letter")
         assert node.store.queue_end("%RETRY%g_T", 0) == 0
+
+
+def bodies(messages: list[d.Message]) -> list[bytes]:
+    return [one.body for one in messages]
+
+
+async def test_a_group_that_consumes_in_order_gets_a_message_when_those_before_it_are_acknowledged(
+    tmp_path: Path,
+) -> None:
+    """Trap 10: the same attempt id gets the same batch; a busy message group is waited for."""
+    async with v2_broker(tmp_path) as (node, client):
+        node.groups.update(SubscriptionGroup("g", consume_message_orderly=True), 0)
+        for body in (b"a1", b"b1", b"a2", b"b2"):
+            fifo = {"message_type": d.FIFO, "message_group": body.decode()[0]}
+            assert (await client.send(message("F", body, **fifo))).status.code == d.OK
+        first = await received(client, topic="F", batch_size=2, attempt_id="x", auto_renew=True)
+        again = await received(client, topic="F", batch_size=2, attempt_id="x", auto_renew=True)
+        assert bodies(first) == bodies(again) and [handle_of(one) for one in first] == [handle_of(one) for one in again]
+        assert {one.system_properties.delivery_attempt for one in again} == {1}
+        rest = await received(client, topic="F", attempt_id="y", auto_renew=True)
+        while len(first) + len(rest) < 4:
+            polling = asyncio.create_task(
+                received(client, topic="F", attempt_id="z", auto_renew=True, long_polling_timeout=Duration(seconds=20))
+            )
+            await until(lambda: node.consumption._polls.held, "the poll is held")
+            acked = await client.AckMessage(ack_of(*first, *rest, topic=resource("F")))
+            assert acked.status.code == d.OK
+            rest += await polling
+        found = bodies([*first, *rest])
+        for group in (b"a", b"b"):
+            assert [body for body in found if body.startswith(group)] == [group + b"1", group + b"2"]
+
+
+async def test_redelivery_in_order_begins_at_the_first_message_without_an_ack(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (node, client):
+        node.groups.update(SubscriptionGroup("g", consume_message_orderly=True), 0)
+        for number in range(5):
+            await client.send(message("F", b"%d" % number, message_type=d.FIFO, message_group="a"))
+        first = await received(client, topic="F", batch_size=3)
+        assert bodies(first) == [b"0", b"1", b"2"]
+        await client.AckMessage(ack_of(*first[1:], topic=resource("F")))
+        change = change_of(first[0], 0)
+        change.topic.name = "F"
+        assert (await client.ChangeInvisibleDuration(change)).status.code == d.OK
+        again = await received(client, topic="F", batch_size=3, long_polling_timeout=Duration(seconds=8))
+        assert bodies(again) == [b"0", b"1", b"2"]
+        assert {one.system_properties.delivery_attempt for one in again} == {2}
