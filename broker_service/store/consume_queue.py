@@ -9,7 +9,7 @@ before it are fillers of size MAX_INT, as in RocketMQ.
 
 from pathlib import Path
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,11 @@ FILES_TO_CHECK = 3  # at a start, as RocketMQ
 FILLER_SIZE = 2**31 - 1
 Entries = npt.NDArray[Any]
 NO_ENTRIES = np.empty(0, ENTRY)
+
+
+class QueueEnd(NamedTuple):
+    max_offset: int
+    log_end: int  # where the last entry's record ends; 0 without entries
 
 
 class ConsumeQueue:
@@ -80,7 +85,7 @@ class ConsumeQueue:
         if damage:
             self._zero_behind_max()
         self.min_offset = self.first_offset
-        self._remember_last()
+        self.log_end = self._log_end_at(self.max_offset)
         self.trim(log_min, delete=False)
         return damage
 
@@ -98,10 +103,11 @@ class ConsumeQueue:
             return f"a file is missing before {path}" if gap else f"{path} has {size} bytes, not {self.file_size}"
         return None
 
-    def _remember_last(self) -> None:
-        last = self.read(self.max_offset - 1, 1) if self.max_offset > self.min_offset else NO_ENTRIES
+    def _log_end_at(self, end: int) -> int:
+        """Where the record of the last entry before `end` ends; 0 if there is none."""
+        last = self.read(end - 1, 1) if end > self.min_offset else NO_ENTRIES
         filled = len(last) and last["size"][0] != FILLER_SIZE
-        self.log_end = int(last["commit_log_offset"][0]) + int(last["size"][0]) if filled else 0
+        return int(last["commit_log_offset"][0]) + int(last["size"][0]) if filled else 0
 
     # --- writing --------------------------------------------------------------------------------------------------
 
@@ -279,13 +285,28 @@ class ConsumeQueue:
 
     def truncate(self, log_offset: int) -> bool:
         """Forgets the entries of records that end behind `log_offset`; says whether there were any."""
+        end = self.end_at(log_offset)
+        if end is not None:
+            self.shorten(end)
+            self.remove_behind_end()
+        return end is not None
+
+    def end_at(self, log_offset: int) -> QueueEnd | None:
+        """Where the queue ends without the entries of records that end behind `log_offset`; None if it has none."""
         if self.log_end <= log_offset:
-            return False
-        self.max_offset = self._first_behind(log_offset)
+            return None
+        end = self._first_behind(log_offset)
+        return QueueEnd(end, self._log_end_at(end))
+
+    def shorten(self, end: QueueEnd) -> None:
+        """In memory only: for readers the queue ends there, also if `remove_behind_end` fails."""
+        self.max_offset, self.log_end = end
+        self.min_offset = min(self.min_offset, self.max_offset)
+
+    def remove_behind_end(self) -> None:
+        """Removes from the files what was cut off by `shorten`."""
         self._cut_files(self.max_offset)
         self._zero_behind_max()
-        self._remember_last()
-        return True
 
     def forget_from(self, queue_offset: int) -> None:
         """Drops the entries from this queue offset on; they can be rebuilt from the log."""
@@ -294,7 +315,7 @@ class ConsumeQueue:
             self.min_offset = min(self.min_offset, queue_offset)
             self._cut_files(queue_offset)
             self._zero_behind_max()
-            self._remember_last()
+            self.log_end = self._log_end_at(self.max_offset)
 
     def trim(self, log_min: int, *, delete: bool = True) -> list[Path]:
         """Moves `min_offset` to the first entry whose record is still in the log, and deletes the files before it.

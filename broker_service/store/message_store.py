@@ -5,8 +5,9 @@ clock in the store: `now_ms` is an argument, milliseconds since 1970.  `writer.p
 `pull.py` and `ranges.py` read, `recovery.py` starts, `key_search.py` searches.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rocketsim_proto.records.record import Record, encode
@@ -16,8 +17,9 @@ from broker_service.model import Appended
 from broker_service.store.batch import Batch
 from broker_service.store.commit_log import CommitLog, file_name
 from broker_service.store.config import StoreConfig
+from broker_service.store.consume_queue import QueueEnd
 from broker_service.store.directory_lock import DirectoryLock
-from broker_service.store.disk import Disk
+from broker_service.store.disk import Attempt, Disk
 from broker_service.store.dispatch import QueueExtent
 from broker_service.store.durability import Durability, ThoroughFlush
 from broker_service.store.files import NO_ROOM, Files, open_file_limit, refusal
@@ -33,6 +35,8 @@ from broker_service.store.recovery import TAIL_SIZE, Recovery, recover, tail_crc
 from broker_service.store.residency import Place
 from broker_service.store.retention import expired_files
 from broker_service.store.writer import Writer
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["GetMessageResult", "MessageStore", "RangesResult", "StoreConfig"]
 
@@ -252,16 +256,32 @@ class MessageStore:
                 return 0
             if keep_in is not None:
                 self._keep(max(offset, self.min_offset), end, keep_in)
+            ends = self._queues.ends_at(max(offset, self.min_offset))
             self._writer.partial.clear()
             self._durability.void_requests()
             self._queues.forget_summary()
             self._durability.set_flushed(Flushed(min(offset, self.flushed_offset)))
-            self._log.cut(offset)
-            self._queues.truncate(self.end_offset)
-            if self.config.message_index_enable:
-                self._index.truncate(self.end_offset)
+            with self._completing_a_cut():
+                self._queues.shorten(ends)
+                self._log.cut(offset)
+                self._queues.remove_behind_ends(ends)
+                if self.config.message_index_enable:
+                    self._index.truncate(self.end_offset)
         self._flush_thoroughly()  # the queues' cut too: nothing is appended before it is on disk
         return end - self.end_offset
+
+    @contextmanager
+    def _completing_a_cut(self) -> Iterator[None]:
+        """An error stops the store: it would append behind what is left of the cut, and take that for its own later.
+        The next start finds the old log, the new one, or a part of what was to be cut, and it is cut again.
+        """
+        try:
+            yield
+        except OSError as error:
+            if self.disk.fatal is None:
+                self.disk.stop(f"a cut of the log could not be completed ({error}): restart the broker")
+                logger.critical("%s", self.disk.fatal)
+            self.disk.check()
 
     def queue_floors(self) -> list[tuple[str, int, int]]:
         """(topic, queue id, first queue offset) of the queues whose first messages have expired; a slave that gets
@@ -282,23 +302,24 @@ class MessageStore:
             self._durability.void_requests()
             self._queues.forget_summary()
             self._durability.set_flushed(Flushed(0))  # a crash in between leaves an empty log, not a damaged one
-            self._log.cut(before)
-            self._log.delete_after(before)
-            for key in self._queues.keys():
-                self._queues.drop(key)
-            if self.config.message_index_enable:
-                self._index.truncate(before)
-            try:
-                self._queues.begin_at(floors)
-                self._log.begin_at(offset)
-                self._index.trim(offset)
-                self._log.create_first()
-            except OSError:
-                # No room: the log stays empty, and its master makes it start over again.
-                for key in self._queues.keys():
-                    self._queues.drop(key)
-                self._log.begin_at(0)
-                raise
+            with self._completing_a_cut():
+                self._queues.shorten(dict.fromkeys(self._queues.keys(), QueueEnd(0, 0)))
+                self._log.cut(before)
+                self._log.delete_after(before)
+                self._queues.drop_all()
+                if self.config.message_index_enable:
+                    self._index.truncate(before)
+                with Attempt() as beginning:
+                    self._queues.begin_at(floors)
+                    self._log.begin_at(offset)
+                    self._index.trim(offset)
+                    self._log.create_first()
+                if beginning.refused:
+                    # No room: the log stays empty, and its master makes it start over again.
+                    self._queues.drop_all()
+                    self._log.begin_at(0)
+            if beginning.refused:
+                raise beginning.refused
             self._durability.set_flushed(Flushed(offset))
         self._flush_thoroughly()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from broker_service.errors import StoreCorrupt
-from broker_service.store.consume_queue import ConsumeQueue
+from broker_service.store.consume_queue import ConsumeQueue, QueueEnd
 from broker_service.store.disk import Attempt
 from broker_service.store.dispatch import QueueExtent
 from broker_service.store.files import Files
@@ -120,6 +120,20 @@ class QueueTable:
 
     def truncate(self, log_offset: int) -> list[QueueKey]:
         return [key for key, queue in self._queues.items() if queue.truncate(log_offset)]
+
+    def ends_at(self, log_offset: int) -> dict[QueueKey, QueueEnd]:
+        """The queues that have entries of records that end behind `log_offset`, and where they end without them."""
+        ends = ((key, queue.end_at(log_offset)) for key, queue in self._queues.items())
+        return {key: end for key, end in ends if end is not None}
+
+    def shorten(self, ends: Mapping[QueueKey, QueueEnd]) -> None:
+        """In memory only; `remove_behind_ends` comes next."""
+        for key, end in ends.items():
+            self._queues[key].shorten(end)
+
+    def remove_behind_ends(self, keys: Iterable[QueueKey]) -> None:
+        for key in keys:
+            self._queues[key].remove_behind_end()
 
     def trim(self, log_min: int) -> list[Path]:
         """Every queue that can be read; then the OSError of the first that cannot."""
@@ -272,6 +286,10 @@ class QueueTable:
         queue = self._queues.pop(key, None)
         if queue is not None:
             queue.delete()
+
+    def drop_all(self) -> None:
+        for key in self.keys():
+            self.drop(key)
 
     def load_summary(self) -> QueueSummary | None:
         try:

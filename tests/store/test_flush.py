@@ -15,7 +15,17 @@ from broker_service.store.checkpoint import Checkpoint
 from broker_service.store.flushed_offset import FlushedOffset
 from broker_service.store.json_file import JsonFile
 from tests.support.memory_files import MemoryFiles
-from tests.support.stores import LOG_FILE, NOW, bodies, check_sound, delete_topic, open_store, put, queue_bodies
+from tests.support.stores import (
+    LOG_FILE,
+    NOW,
+    bodies,
+    check_sound,
+    delete_topic,
+    open_store,
+    put,
+    queue_bodies,
+    records_of,
+)
 
 ROOT = Path("/store")
 
@@ -155,9 +165,67 @@ def test_a_failed_sync_in_a_cut_stops_the_store(cut):
         disk.heal()
         with pytest.raises(FlushFailed):
             store.flush()
+        check_sound(store)
         store.close()
         assert "abort" in disk.names(ROOT), f"sync {nth}: not closed cleanly"
     assert 3 < failed < 29
+
+
+@pytest.mark.parametrize("cut", ["truncate", "start_over"])
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        *((call, errno.EIO) for call in ("pread", "pwrite", "remove")),
+        ("open", errno.EMFILE),
+    ],
+)
+def test_a_cut_that_an_error_interrupts_can_be_done_again_or_stops_the_store(cut, call, error):
+    """Whatever the error: records appended behind what is left of a cut would lie among those that were cut."""
+
+    def act(store, offset):
+        if cut == "truncate":
+            store.truncate(offset, None)
+        else:
+            store.start_over(10 * LOG_FILE, [("topic", 0, 7)])
+
+    failed = 0
+    for nth in range(1, 60):
+        disk = MemoryFiles()
+        store = open_store(ROOT, disk)
+        put(store, "topic", [n % 3 for n in range(40)], [b"x" * 300] * 40, properties=[("KEYS", "k")])
+        store.tick(NOW)
+        store._request_thorough()
+        store.flush()
+        before, offset = bodies(store), records_of(store)[11].commit_log_offset
+        fault = disk.fail(call, error, nth=nth)
+        try:
+            act(store, offset)
+        except (OSError, ServiceNotAvailable):
+            failed += 1
+        else:
+            if fault.nth > 0:
+                break
+        disk.heal()
+        check_sound(store)  # readers see no entry of a record that is gone
+        if store.disk.fatal is not None:
+            with pytest.raises(FlushFailed, match="restart the broker"):
+                put(store, "topic", 0, [b"z"])
+            store.close()
+            for left in (disk.as_killed(), disk.as_powerless(random.Random(nth))):
+                again = open_store(ROOT, left)
+                assert not again.recovery.clean
+                check_sound(again)
+                assert cut == "start_over" or bodies(again) == before[: len(bodies(again))]
+            store = open_store(ROOT, disk := disk.kill())
+        act(store, offset)
+        put(store, "topic", [0, 1, 2] * 20, [b"y" * 300] * 60)
+        check_sound(store)
+        assert len(bodies(store)) == (11 if cut == "truncate" else 0) + 60
+        store.close()
+        again = open_store(ROOT, disk)
+        check_sound(again)
+        assert len(bodies(again)) == (11 if cut == "truncate" else 0) + 60
+    assert 0 < failed < 59
 
 
 @pytest.mark.parametrize("matching", ["consumequeue", "commitlog"])
