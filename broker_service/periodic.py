@@ -100,12 +100,22 @@ class PeriodicTasks:
     async def _compact_offsets(self) -> None:
         while True:
             await asyncio.sleep(self._broker.config.flush_consumer_offset_interval / 1000)
+            self._complete_deletions()
             try:
                 compaction = self._broker.offsets.compaction(self._broker.now_ms())
                 if compaction is not None:
                     await self._in_a_thread(compaction.run)
             except OSError as error:
                 logger.error("consumer offsets stay in the journal: %s", error)
+
+    def _complete_deletions(self) -> None:
+        """Deletes the offsets of deleted topics that a full disk, or a crash after the tombstone, has left."""
+        broker = self._broker
+        if broker.takes_clients_writes and broker.offsets_wait_for() is None:
+            try:
+                broker.offsets.delete_topics(broker.topics.tombstones.keys() - broker.topics.entries.keys())
+            except RocketSimError as error:
+                logger.warning("offsets of deleted topics stay for now: %s", error)
 
     async def _save_delays(self) -> None:
         while True:

@@ -74,13 +74,19 @@ class Operations:
         return updated
 
     def delete_topic(self, name: str) -> None:
-        """Its queues and its consumers' offsets go at once, its records when the log's files expire."""
+        """Its queues and its consumers' offsets go at once, its records when the log's files expire.
+
+        Where the disk refuses the offsets, `PeriodicTasks` deletes them once it takes them.
+        """
         broker = self._broker
         broker.check_writable()
         ends = broker.store.queue_ends(name)
         broker.topics.remove(name, broker.now_ms(), ends)
         broker.store.forget_before({name: ends})
-        broker.offsets.delete_topic(name)
+        try:
+            broker.offsets.delete_topic(name)
+        except ServiceNotAvailable as error:
+            logger.warning("topic %s is deleted; the offsets of its groups are as soon as possible: %s", name, error)
         broker.changes.publish()
         broker.long_polling.arrived([queue for queue in broker.long_polling.queues() if queue[0] == name])
         logger.info("topic %s deleted", name)
@@ -93,9 +99,11 @@ class Operations:
         return updated
 
     def delete_group(self, name: str, *, remove_offset: bool) -> None:
+        """With `remove_offset` also where only its offsets are left: the disk may have refused these."""
         broker = self._broker
         broker.check_writable()
-        broker.groups.remove(name, broker.now_ms())
+        if not remove_offset or name in broker.groups.entries or name not in broker.offsets.groups():
+            broker.groups.remove(name, broker.now_ms())
         if remove_offset:
             broker.offsets.delete_group(name)
         logger.info("consumer group %s deleted%s", name, " with its offsets" if remove_offset else "")

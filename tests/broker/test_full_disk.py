@@ -3,19 +3,27 @@
 import contextlib
 import errno
 import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from broker_service.admin.operations import Operations
+from broker_service.app import broker
+from broker_service.broker.core.mastership import Standing
+from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.messages import floors_to_proto
-from broker_service.errors import DiskFull, ServiceNotAvailable
+from broker_service.errors import DiskFull, ServiceNotAvailable, SubscriptionGroupNotExist
 from broker_service.machine import Machine
 from broker_service.node import BrokerNode
+from broker_service.store.files import Buffer, Files
 from broker_service.store.message_store import MessageStore
+from broker_service.store.offset_journal import NO_OFFSET
 from tests.support import stores
-from tests.support.brokers import small_config
+from tests.support.brokers import put, small_config
 from tests.support.memory_files import PAGE, MemoryFiles, PowerCut
+from tests.support.polling import until
 
 ROOT = Path("/store")
 
@@ -154,6 +162,85 @@ def test_a_tombstone_of_an_older_version_deletes_no_queues_at_a_start() -> None:
     node = opened(disk.kill())
     assert "t" in node.topics.deleted()
     assert node.store.queue_bounds("t", 0) == (0, 3)
+
+
+class FullJournal(Files):
+    """There is room for everything but committed offsets, while `is_full`."""
+
+    is_full = False
+
+    def __init__(self) -> None:
+        self._journals: set[int] = set()
+
+    def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> int:
+        handle = super().open(path, create=create, read_only=read_only)
+        (self._journals.add if path.name.startswith("offsets.journal") else self._journals.discard)(handle)
+        return handle
+
+    def preallocate(self, handle: int, size: int) -> None:
+        self._refuse(handle)
+        super().preallocate(handle, size)
+
+    def pwrite(self, handle: int, data: Buffer, offset: int) -> None:
+        self._refuse(handle)
+        super().pwrite(handle, data, offset)
+
+    def _refuse(self, handle: int) -> None:
+        if self.is_full and handle in self._journals:
+            raise OSError(errno.ENOSPC, "no room")
+
+
+@asynccontextmanager
+async def serving(root: Path, files: Files, interval: int = 20) -> AsyncIterator[tuple[BrokerNode, Operations]]:
+    """A master that takes writes, with topic t of two messages and the offsets of group g."""
+    async with broker(small_config(root, flush_consumer_offset_interval=interval), Machine(files=files)) as node:
+        await until(lambda: node.mastership.standing is Standing.WRITABLE, "the master takes writes")
+        await put(node, "t", b"x", b"y")
+        node.offsets.commit("g", "t", {0: 2})
+        yield node, Operations(node.broker, node.leadership)
+
+
+async def test_the_offsets_of_a_deleted_topic_go_when_there_is_room_for_that(tmp_path: Path) -> None:
+    async with serving(tmp_path, disk := FullJournal()) as (node, operations):
+        disk.is_full = True
+        operations.delete_topic("t")
+        assert "t" not in node.topics.entries and node.offsets.get("g", "t", 0) == (0, 2)
+        disk.is_full = False
+        await until(lambda: node.offsets.get("g", "t", 0) == (1, NO_OFFSET), "they are gone")
+    async with broker(small_config(tmp_path), Machine()) as node:
+        assert node.offsets.groups() == []
+
+
+async def test_the_offsets_of_a_topic_that_is_made_again_before_there_is_room_stay(tmp_path: Path) -> None:
+    async with serving(tmp_path, disk := FullJournal()) as (node, operations):
+        disk.is_full = True
+        operations.delete_topic("t")
+        await put(node, "t", b"z")
+        disk.is_full = False
+        node.offsets.commit("g", "t", {0: 3})
+        node.periodic._complete_deletions()
+        assert node.offsets.get("g", "t", 0) == (0, 3)
+
+
+async def test_the_offsets_of_a_topic_whose_deletion_a_crash_cut_off_go_with_the_next_start(tmp_path: Path) -> None:
+    async with serving(tmp_path, Files(), interval=3_600_000) as (node, _):
+        node.topics.remove("t", 2, {0: 2})  # and nothing after that
+    async with broker(small_config(tmp_path, flush_consumer_offset_interval=20), Machine()) as node:
+        await until(lambda: node.offsets.get("g", "t", 0) == (1, NO_OFFSET), "they are gone")
+
+
+async def test_a_group_whose_offsets_the_disk_refused_to_delete_is_deleted_again(tmp_path: Path) -> None:
+    async with serving(tmp_path, disk := FullJournal()) as (node, operations):
+        operations.update_group(SubscriptionGroup("g"))
+        disk.is_full = True
+        with pytest.raises(DiskFull):
+            operations.delete_group("g", remove_offset=True)
+        assert node.offsets.get("g", "t", 0) == (0, 2)
+        disk.is_full = False
+        operations.delete_group("g", remove_offset=True)
+        assert node.offsets.groups() == []
+        with pytest.raises(SubscriptionGroupNotExist):
+            operations.delete_group("g", remove_offset=True)
 
 
 def test_operations_delete_a_topic_in_this_order() -> None:

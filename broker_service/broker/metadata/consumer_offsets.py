@@ -7,7 +7,7 @@ of ours beside it, and what was committed since both were written is in the jour
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -149,6 +149,16 @@ class ConsumerOffsetTable:
     def delete_topic(self, topic: str) -> None:
         for group in self.groups_of(topic):
             self.reset(group, topic, dict.fromkeys(self._table[group, topic], NO_OFFSET))
+
+    def delete_topics(self, topics: Set[str]) -> None:
+        """As `delete_topic`, of those that have an offset left."""
+        left = {
+            topic
+            for (_, topic), queues in self._table.items()
+            if topic in topics and any(entry.offset != NO_OFFSET for entry in queues.values())
+        }
+        for topic in sorted(left):
+            self.delete_topic(topic)
 
     def delete_group(self, group: str) -> None:
         for topic in [name for owner, name in self._table if owner == group]:
