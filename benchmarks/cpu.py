@@ -11,9 +11,8 @@ HARNESS, ENDED, OTHER = "harness", "processes that ended in it", "other"
 SHOWN = 0.05  # of a core; kinds that used less are left out
 # The first pattern that a command line contains decides.
 KINDS = (
-    ("-s/broker.properties", "slave"),
-    ("broker.properties", "master"),
-    ("namesrv.properties", "name server"),
+    (" broker -c ", "master"),
+    (" namesrv -c ", "name server"),
     ("benchmarks.load", "client"),
     ("benchmarks.raw server", "raw server"),
     ("benchmarks.raw", "raw client"),
@@ -31,7 +30,8 @@ KINDS = (
 
 def kind_of(command: Sequence[str]) -> str:
     line = " ".join(command)
-    return next((kind for words, kind in KINDS if words in line), OTHER)
+    kind = next((kind for words, kind in KINDS if words in line), OTHER)
+    return "slave" if kind == "master" and line.endswith("-s.properties") else kind
 
 
 class Used(NamedTuple):

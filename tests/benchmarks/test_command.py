@@ -22,6 +22,7 @@ from benchmarks.memory import slope
 from benchmarks.registry import Benchmark
 from benchmarks.tables import Report
 from benchmarks.targets import at_least
+from tests.support.processes import Processes
 
 DRIVER = """
 from benchmarks.driver_loop import serve
@@ -180,8 +181,6 @@ def test_the_head_of_a_run_says_whose_cpu_it_used():
 @pytest.mark.parametrize(
     ("words", "kind"),
     [
-        ("python until_parent_ends.py 5 broker_service broker -c /x/broker-a/broker.properties", "master"),
-        ("python until_parent_ends.py 5 broker_service broker -c /x/broker-a-s/broker.properties", "slave"),
         ("python -m benchmarks.load 127.0.0.1:1", "client"),
         ("java -cp /c/rocketmq/* org.apache.rocketmq.broker.BrokerStartup -c /x/slave.properties", "RocketMQ's slave"),
         ("java -cp /p/pyspark/jars/* SparkSubmit --conf spark.jars=/c/kafka-clients.jar", "Spark's JVM"),
@@ -191,6 +190,14 @@ def test_the_head_of_a_run_says_whose_cpu_it_used():
 )
 def test_a_process_is_what_its_command_line_says(words, kind):
     assert kind_of(words.split()) == kind
+
+
+def test_a_server_is_what_its_command_line_says(tmp_path):
+    with Processes(tmp_path) as processes:
+        name_server = processes.start_namesrv()
+        servers = [name_server, *processes.start_pair("broker-a", name_server)]
+        kinds = [kind_of(psutil.Process(server.pid).cmdline()) for server in servers]
+    assert kinds == ["name server", "master", "slave"]
 
 
 def test_a_command_is_a_word_and_its_options():
