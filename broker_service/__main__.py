@@ -16,9 +16,9 @@ from typing import TypeVar
 
 from rocketsim_proto.allocation import keep_freed_memory
 
-from broker_service.app import run_broker, run_namesrv
 from broker_service.config import load_broker_config, load_namesrv_config
 from broker_service.errors import RocketSimError
+from broker_service.namesrv.server import run_namesrv
 from broker_service.without_pandas import leave_pandas_out
 
 logger = logging.getLogger(__name__)
@@ -44,6 +44,8 @@ def main(argv: list[str] | None = None) -> int:
     overrides = dict(setting.partition("=")[::2] for setting in arguments.settings)
     try:
         if arguments.kind == "broker":
+            from broker_service.app import run_broker  # a name server starts in half the time without a broker's parts
+
             asyncio.run(until_signal(load_broker_config(arguments.config, overrides), run_broker))
         else:
             asyncio.run(until_signal(load_namesrv_config(arguments.config, overrides), run_namesrv))

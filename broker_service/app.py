@@ -6,16 +6,14 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from google.protobuf.internal import api_implementation
 from rocketsim_proto.limits import MAX_RPC_BYTES
 from rocketsim_proto.records.record import encode_host
 
-from broker_service.config import BrokerConfig, NamesrvConfig
+from broker_service.config import BrokerConfig
 from broker_service.errors import ConfigError
 from broker_service.machine import Machine
-from broker_service.namesrv.server import run_namesrv as serve_names
 from broker_service.node import BrokerNode
-from broker_service.server import host_port, write_address_file
+from broker_service.server import check_protobuf, host_port, write_address_file
 
 logger = logging.getLogger(__name__)
 
@@ -24,12 +22,6 @@ async def run_broker(config: BrokerConfig, shutdown: asyncio.Event) -> None:
     """A broker process, until `shutdown` is set."""
     async with broker(config) as node:
         await node.tasks.run_until(shutdown)
-
-
-async def run_namesrv(config: NamesrvConfig, shutdown: asyncio.Event) -> None:
-    """A name server process, until `shutdown` is set."""
-    check_protobuf()
-    await serve_names(config, shutdown)
 
 
 @asynccontextmanager
@@ -71,10 +63,3 @@ def ip_of(host: str) -> str:
     except OSError as error:
         raise ConfigError(f"brokerIP1={host}: {error}") from error
     return str(sorted(found)[0][4][0])
-
-
-def check_protobuf() -> None:
-    """The pure-Python protobuf is slow, and its recursion is not bounded."""
-    implementation = api_implementation.Type()
-    if implementation != "upb":
-        raise ConfigError(f"protobuf runs as {implementation!r}, not upb: install its binary wheel for this Python")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import grpc
+from google.protobuf.internal import api_implementation
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
@@ -142,6 +143,13 @@ async def add_services(server: grpc.aio.Server, services: Iterable[Service]) -> 
         await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
     reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     return health_servicer
+
+
+def check_protobuf() -> None:
+    """The pure-Python protobuf is slow, and its recursion is not bounded."""
+    implementation = api_implementation.Type()
+    if implementation != "upb":
+        raise ConfigError(f"protobuf runs as {implementation!r}, not upb: install its binary wheel for this Python")
 
 
 def write_address_file(path: Path, host: str, port: int, files: Files) -> None:

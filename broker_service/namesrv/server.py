@@ -10,7 +10,7 @@ from rocketsim_proto import namesrv_pb2, namesrv_pb2_grpc
 from broker_service.config import NamesrvConfig
 from broker_service.namesrv.route_table import RouteTable
 from broker_service.namesrv.servicer import NamesrvServicer
-from broker_service.server import Network, Service, host_port, start_server
+from broker_service.server import Network, Service, check_protobuf, host_port, start_server
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +30,7 @@ async def run_namesrv(
     clock: Callable[[], int] = monotonic_ms,
 ) -> None:
     """Serves until `shutdown` is set.  `clock` returns milliseconds and is monotonic."""
+    check_protobuf()
     table = RouteTable(config.broker_expire_time_ms)
     service = Service(
         namesrv_pb2.DESCRIPTOR.services_by_name["NameServer"].full_name,

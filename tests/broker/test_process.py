@@ -13,11 +13,12 @@ from urllib.request import urlopen
 import pytest
 
 from broker_service import __main__ as process
-from broker_service.app import broker, check_protobuf, ip_of, run_broker
+from broker_service.app import broker, ip_of, run_broker
 from broker_service.broker.store_settings import physical_memory
 from broker_service.errors import ConfigError, StoreCorrupt, StoreLocked
 from broker_service.model import BrokerRole
 from broker_service.node import BrokerNode
+from broker_service.server import check_protobuf
 from broker_service.store.json_file import JsonFile
 from tests.support.brokers import put, running, small_config
 from tests.support.polling import until
@@ -125,7 +126,7 @@ def test_memory_is_at_most_the_machines() -> None:
 
 def test_a_slow_protobuf_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     check_protobuf()
-    monkeypatch.setattr("broker_service.app.api_implementation.Type", lambda: "python")
+    monkeypatch.setattr("broker_service.server.api_implementation.Type", lambda: "python")
     with pytest.raises(ConfigError, match="upb"):
         check_protobuf()
 
