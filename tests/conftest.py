@@ -1,7 +1,9 @@
-"""For all tests: an event loop for `async def` tests, hypothesis without deadlines, the order of files, a watchdog."""
+"""For all tests: the environment of what they start, an event loop for `async def` tests, hypothesis without deadlines,
+the order of files, a watchdog."""
 
 import asyncio
 import inspect
+import os
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -9,6 +11,11 @@ from hypothesis import HealthCheck, settings
 from tests.support.watchdog import Watchdog
 
 TEST_TIMEOUT_S = 280.0  # ends a test that hangs, before faulthandler_timeout (pyproject.toml) ends the run
+
+# A test's JVM ends before its optimizing compiler pays, and collects its garbage on the processor that it has.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto")
+# Hundreds of Python processes are started: the first ones leave compiled modules to the others.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # A busy machine may be as slow as it likes.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
