@@ -20,7 +20,7 @@ from broker_service.node import BrokerNode
 from tests.simulation.disk import READS, Damage, Disk
 from tests.simulation.network import Network, Wire
 from tests.simulation.virtual_loop import Process, VirtualLoop
-from tests.support.memory_files import PAGE, PowerCut
+from tests.support.memory_files import PAGE, MemoryPath, PowerCut
 
 LOG_FILE = 4096
 PORT = 10911
@@ -47,7 +47,7 @@ class Broker:
         self.name = f"broker-{broker_id}"
         self.host = f"10.0.0.{broker_id + 1}"
         self.address = f"{self.host}:{PORT}"
-        self.root = Path("/") / self.name
+        self.root = MemoryPath("/") / self.name
         self.disk = Disk()
         self.disk.make_directory(self.root)
         self.clock = Clock(loop, 0)

@@ -110,7 +110,8 @@ class Disk(MemoryFiles):
         return sum(len(inode.bad) for inode in self._names.values())
 
     def files_below(self, directory: Path) -> list[Path]:
-        return sorted(path for path in self._names if directory in path.parents)
+        below = f"{directory}/"
+        return sorted(path for path in self._names if str(path).startswith(below))
 
     def still_damaged(self) -> list[Damage]:
         """Newest first: the order in which damage has to be undone."""

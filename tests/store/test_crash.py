@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from broker_service.errors import FlushFailed, ServiceNotAvailable, StoreCorrupt
 from broker_service.store.checkpoint import Checkpoint
 from broker_service.store.message_store import MessageStore
-from tests.support.memory_files import MemoryFiles, PowerCut
+from tests.support.memory_files import MemoryFiles, MemoryPath, PowerCut
 from tests.support.stores import LOG_FILE, NOW, bodies, check_sound, config, log_bytes, open_store, put, tree
 
-ROOT = Path("/store")
+ROOT = MemoryPath("/store")
 HOUR = 3_600_000
 FOUR = int(datetime(2026, 11, 20, 4, 30).timestamp() * 1000)  # in the morning, when retention deletes
 

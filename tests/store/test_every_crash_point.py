@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from broker_service.store.message_store import MessageStore
-from tests.support.memory_files import MemoryFiles
+from tests.support.memory_files import MemoryFiles, MemoryPath
 from tests.support.stores import NOW, actual_queues, bodies, delete_topic, expected_queues, open_store, put, records_of
 
-ROOT = Path("/store")
+ROOT = MemoryPath("/store")
 STEPS = 14
 POWER_LOSSES = 3  # of each call; another part of what was not synced is left each time
 PARTS = 6  # of a script's calls, each a test of its own; all run the whole script

@@ -2,16 +2,15 @@
 
 import contextlib
 import random
-from pathlib import Path
 
 import pytest
 
 from broker_service.errors import DiskFull
 from broker_service.store.message_store import MessageStore
-from tests.support.memory_files import PAGE, MemoryFiles, PowerCut
+from tests.support.memory_files import PAGE, MemoryFiles, MemoryPath, PowerCut
 from tests.support.stores import LOG_FILE, NOW, bodies, check_sound, open_store, put, queue_bodies, records_of
 
-ROOT = Path("/store")
+ROOT = MemoryPath("/store")
 KEYED = [("KEYS", "k"), ("UNIQ_KEY", "u")]
 
 

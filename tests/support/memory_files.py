@@ -18,6 +18,8 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import NoReturn
 
@@ -26,6 +28,27 @@ from broker_service.store.files import Buffer, DiskUsage, Files
 SECTOR = 512
 PAGE = 4096
 BOUNDLESS = 1 << 40
+
+
+class MemoryPath(type(Path())):  # type: ignore[misc]
+    """A path whose children, siblings and parent are made once: pathlib takes long to make, hash and compare paths, and
+    a store on a disk in memory would spend a third of its time with that."""
+
+    def __truediv__(self, name: object) -> "MemoryPath":
+        return self._made(("/", name), lambda: super(MemoryPath, self).__truediv__(name))
+
+    def with_name(self, name: str) -> "MemoryPath":
+        return self.parent / name
+
+    @property
+    def parent(self) -> "MemoryPath":
+        return self._made((), lambda: super(MemoryPath, self).parent)
+
+    def _made(self, how: object, make: Callable[[], "MemoryPath"]) -> "MemoryPath":
+        made = self.__dict__.setdefault("_relatives", {})
+        if how not in made:
+            made[how] = make()
+        return made[how]
 
 
 class PowerCut(BaseException):
@@ -235,15 +258,15 @@ class MemoryFiles(Files):
         reborn = self._like()
         copies: dict[Inode, Inode] = {}
         for path, inode in names.items():
-            if path.parent not in there:
+            if _parents(path)[0] not in there:
                 continue
             if inode not in copies:
                 copies[inode] = inode.after_power_loss(chance)
             reborn._names[path] = copies[inode]
         reborn._durable_names = dict(reborn._names)
-        in_use = {directory for path in reborn._names for directory in path.parents}
+        in_use = {directory for path in reborn._names for directory in _parents(path)}
         gone = {path for path in sorted(there - self._directories - in_use) if chance.random() < 0.5}
-        reborn._directories = {path for path in there if gone.isdisjoint([path, *path.parents])}
+        reborn._directories = {path for path in there if gone.isdisjoint([path, *_parents(path)])} if gone else there
         reborn._durable_directories = set(reborn._directories)
         return reborn
 
@@ -411,11 +434,13 @@ class MemoryFiles(Files):
 
     def names(self, directory: Path) -> list[str]:
         self._look("names", directory)
-        entries = {path.name for path in self._names if path.parent == directory}
-        return sorted(entries | {path.name for path in self._directories if path.parent == directory})
+        inside = f"{directory}".rstrip("/") + "/"
+        paths = map(str, chain(self._names, self._directories))
+        below = (path[len(inside) :] for path in paths if path.startswith(inside))
+        return sorted({name for name in below if "/" not in name})
 
     def make_directory(self, path: Path) -> None:
-        for name in [*reversed(path.parents), path]:
+        for name in [*reversed(_parents(path)), path]:
             if name not in self._directories:
                 self._change("make_directory", name, lambda part, name=name: self._make(name, part))  # type: ignore[misc]
 
@@ -519,9 +544,15 @@ class MemoryFiles(Files):
             self._fail("full disk", errno.ENOSPC, path)
 
 
-def _above(path: Path) -> list[Path]:
-    """The directories that it is in, without the root."""
-    return list(path.parents)[:-1]
+@cache
+def _parents(path: Path) -> tuple[Path, ...]:
+    """The directories that it is in, the innermost first.  A path that is made anew is slow to compare."""
+    return tuple(path.parents)
+
+
+def _above(path: Path) -> tuple[Path, ...]:
+    """The same without the root."""
+    return _parents(path)[:-1]
 
 
 def _sectors(offset: int, data: bytes) -> list[tuple[int, bytes]]:
