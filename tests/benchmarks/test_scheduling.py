@@ -74,8 +74,8 @@ def test_java_servers_are_in_the_harness_s_scheduling_group(tmp_path, java):
     server = JavaServer(tmp_path, tmp_path, "master", java, "1g", "Main")
     server.start()
     try:
-        (process,) = (one for one in psutil.Process().children() if "Main" in one.cmdline())
-        assert facts(process.pid) == facts(os.getpid())
+        (pid,) = (pid for pid, command in commands_of_children().items() if "Main" in command.split())
+        assert facts(pid) == facts(os.getpid())
     finally:
         server.end()
 

@@ -1,5 +1,6 @@
 """Ranges over plain sockets at the client: which way is taken, what ends a stream, and forks."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -198,9 +199,12 @@ class Scripted:
                 return
             self._held.append(connection)
             head = connection.recv(range_stream.REQUEST_HEAD.size, socket.MSG_WAITALL)
+            if len(head) < range_stream.REQUEST_HEAD.size:  # a client whose time was up before it had asked
+                continue
             size = range_stream.request_length(head)
             self.asked.append(pb.StreamRequest.FromString(connection.recv(size, socket.MSG_WAITALL)))
-            connection.sendall(self.said)
+            with contextlib.suppress(OSError):  # it does not wait for all of it
+                connection.sendall(self.said)
             if not self.holds:
                 connection.close()
 

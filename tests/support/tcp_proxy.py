@@ -30,7 +30,6 @@ class TcpProxy:
         self._delay_s = 0.0
         self._open: dict[str, asyncio.Event] = {}
         self._writers: set[asyncio.StreamWriter] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self.carried = 0  # bytes, in both directions
 
@@ -92,26 +91,22 @@ class TcpProxy:
         self.address = "{}:{}".format(*self._server.sockets[0].getsockname())
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
+        ends = [writer]
         self._writers.add(writer)
         try:
             host, _, port = self._target().rpartition(":")
             server_reader, server_writer = await asyncio.open_connection(host, int(port))
-        except OSError:
-            writer.transport.abort()
-            return
-        self._writers.add(server_writer)
-        try:
+            ends.append(server_writer)
+            self._writers.add(server_writer)
             await asyncio.gather(
                 self._pump(reader, server_writer, FROM_CLIENT), self._pump(server_reader, writer, FROM_SERVER)
             )
+        except OSError:
+            pass  # the server is not there
         finally:
-            for end in (writer, server_writer):
+            for end in ends:
                 end.transport.abort()
                 self._writers.discard(end)
-            self._tasks.discard(task)
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: str) -> None:
         late: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
@@ -143,6 +138,8 @@ class TcpProxy:
     async def _close(self) -> None:
         assert self._server is not None
         self._server.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        # Also of connections that were accepted just now.
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
