@@ -75,7 +75,7 @@ async def test_a_stale_master_that_restarts_twice_without_name_servers_does_not_
         await put(promoted, "t", b"acknowledged")
         for _ in range(3):
             crash(tmp_path / "m")
-            async with running(tmp_path / "m") as stale:
+            async with running(tmp_path / "m", slave_wait_time_ms=100) as stale:
                 await put(stale, "t", b"from the past")
                 assert stale.broker.epoch < promoted.broker.epoch
         keys = {"ha_slave_addresses": promoted.address, "listen_port": port}
