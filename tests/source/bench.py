@@ -34,6 +34,8 @@ def run_program(source: str, *arguments: str, cwd: Path) -> subprocess.Completed
 class Bench:
     """One pair, one producer, one Spark session.  Everything that a test creates has a new name."""
 
+    _numbers = itertools.count()  # of all pairs: they share a session
+
     def __init__(
         self, spark: Any, processes: Processes, name_server: ServerProcess, master: ServerProcess, slave: ServerProcess
     ) -> None:
@@ -42,7 +44,6 @@ class Bench:
         self.name_server = name_server
         self.master = master
         self.slave = slave
-        self._numbers = itertools.count()
         self._rows: dict[str, dict[int, list[Any]]] = {}
 
     def __enter__(self) -> "Bench":

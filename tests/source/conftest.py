@@ -1,4 +1,4 @@
-"""One Spark session and one broker pair per module; each test has topics and groups of its own."""
+"""One Spark session, and one broker pair per module; each test has topics and groups of its own."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ from tests.source.bench import Bench
 from tests.support.processes import Processes
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """Made before any gRPC channel of this process: starting the JVM forks."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
