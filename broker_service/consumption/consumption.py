@@ -75,7 +75,9 @@ MAX_UNDER_WAY = 500_000  # deliveries: some 300 bytes each
 MAX_POP_BYTES = 4 << 20
 MAX_INVISIBLE_MS = 12 * 3600 * 1000
 MAX_CLIENT_ID = 255  # bytes; also of an attempt id
-MAX_ORDERED = 200_000  # messages that were taken in order and are not settled, or wait for others: some 300 bytes each
+MAX_ORDERED = (
+    200_000  # messages that were taken in order and are not settled, or wait for others: 170 to 800 bytes each
+)
 MAX_ORDERED_OF_A_QUEUE = 10_000
 RETRY_FIRST = 0.2  # the share of pops that read the retry topic first, as in RocketMQ
 

@@ -20,9 +20,35 @@ class Lock:
     """`attempt_id`: of the pop that took the batch, "" without one.  `under_way`: how many of the batch are."""
 
     attempt_id: str = ""
-    batch: dict[int, Ordered] = field(default_factory=dict)  # by queue offset, in order
+    batch: list[Ordered] = field(default_factory=list)
     under_way: int = 0
-    waiting: deque[Ordered] = field(default_factory=deque)
+    _waiting: deque[Ordered] | None = None  # an empty one takes more than all the rest of a lock
+
+    @property
+    def waiting(self) -> deque[Ordered] | tuple[()]:
+        return self._waiting or ()
+
+    def wait(self, message: Ordered) -> None:
+        if self._waiting is None:
+            self._waiting = deque()
+        delivered = message.step is Step.DELIVERED  # it was not: another one of its group is
+        self._waiting.append(Ordered(message.queue_offset, max(0, message.attempt - delivered), Step.WAITS))
+
+    def end_batch(self) -> None:
+        """What is left of it waits again, first of all."""
+        if self.batch:
+            self._waiting = self._waiting or deque()
+            self._waiting.extendleft(one._replace(step=Step.WAITS) for one in reversed(self.batch))
+            self.batch = []
+
+    def takes(self, queue_offset: int) -> bool:
+        """Whether this message waits before all others; it does not any more."""
+        if not self._waiting or self._waiting[0].queue_offset != queue_offset:
+            return False
+        self._waiting.popleft()
+        if not self._waiting:
+            self._waiting = None
+        return True
 
 
 class Locks:
@@ -53,19 +79,17 @@ class Locks:
                     continue
                 self.group_of[offset] = group
                 if not takes or lock.waiting:
-                    lock.waiting.append(_waits(message))
+                    lock.wait(message)
                     continue
-            elif takes and lock.waiting and lock.waiting[0].queue_offset == offset:
-                lock.waiting.popleft()
-            else:
+            elif not (takes and lock.takes(offset)):
                 continue
             if step is Step.GONE:
                 del self.group_of[offset]
             else:
-                lock.batch[offset] = message
+                lock.batch.append(message)
         delivered = []
         if is_free and lock.batch:
-            delivered = [message for message in lock.batch.values() if message.step is Step.DELIVERED]
+            delivered = [message for message in lock.batch if message.step is Step.DELIVERED]
             lock.under_way = len(delivered)
             if attempt_id and delivered:
                 lock.attempt_id = attempt_id
@@ -89,36 +113,29 @@ class Locks:
     def taken_by(self, attempt_id: str) -> Iterator[Ordered]:
         """The messages of the batches that a pop with this attempt id took."""
         for group in self._attempts.get(attempt_id, ()):
-            yield from self.by_group[group].batch.values()
+            yield from self.by_group[group].batch
 
     def groups(self) -> list[tuple[str, str, tuple[Ordered, ...]]]:
         """Message group, attempt id and messages of each lock, from which `take` makes it again."""
-        return [
-            (group, lock.attempt_id, (*lock.batch.values(), *lock.waiting)) for group, lock in self.by_group.items()
-        ]
+        return [(group, lock.attempt_id, (*lock.batch, *lock.waiting)) for group, lock in self.by_group.items()]
 
     def _ended(self, queue_offset: int, step: Step, uncounted: int) -> bool:
         group = self.group_of[queue_offset]
         lock = self.by_group[group]
-        lock.batch[queue_offset] = Ordered(queue_offset, lock.batch[queue_offset].attempt - uncounted, step)
+        at = next(at for at, one in enumerate(lock.batch) if one.queue_offset == queue_offset)
+        lock.batch[at] = Ordered(queue_offset, lock.batch[at].attempt - uncounted, step)
         lock.under_way -= 1
         self._end_batch(group, lock)
         return not lock.batch
 
     def _end_batch(self, group: str, lock: Lock) -> None:
         """Removes what is acknowledged at the front of the batch, and ends it if nothing of it is under way."""
-        settled = []
-        for offset, message in lock.batch.items():
-            if message.step is not Step.ACKED:
-                break
-            settled.append(offset)
-        for offset in settled:
-            del lock.batch[offset], self.group_of[offset]
+        while lock.batch and lock.batch[0].step is Step.ACKED:
+            del self.group_of[lock.batch.pop(0).queue_offset]
         if lock.under_way:
             self.ready.pop(group, None)
             return
-        lock.waiting.extendleft(_waits(message) for message in reversed(lock.batch.values()))
-        lock.batch.clear()
+        lock.end_batch()
         self._forget_attempt(group, lock)
         if lock.waiting:
             self.ready[group] = None
@@ -133,8 +150,3 @@ class Locks:
             if not same:
                 del self._attempts[lock.attempt_id]
             lock.attempt_id = ""
-
-
-def _waits(message: Ordered) -> Ordered:
-    delivered = message.step is Step.DELIVERED  # in no batch: it was not delivered
-    return Ordered(message.queue_offset, max(0, message.attempt - delivered), Step.WAITS)
