@@ -51,6 +51,7 @@ def pair_properties(pair: int, *, sync: bool, grpc_port: int = -1) -> list[dict[
         "flushDiskType": "ASYNC_FLUSH",
         "slaveReadEnable": "true",
         "grpcServerPort": str(grpc_port),
+        "enablePropertyFilter": "true",
         **LAPTOP,
     }
     master = {**shared, "brokerId": "0", "brokerRole": "SYNC_MASTER" if sync else "ASYNC_MASTER"}

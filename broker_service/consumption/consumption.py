@@ -24,7 +24,7 @@ from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.names import MAX_RETRY_TOPIC_LENGTH
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.broker.reads.access import ReadAccess
-from broker_service.broker.reads.subscription import codes_of, tags_of
+from broker_service.broker.reads.subscription import codes_of
 from broker_service.consumption import receipt_handle, retries, transitions
 from broker_service.consumption.choice import Choice, Groups, Room
 from broker_service.consumption.model import (
@@ -41,6 +41,7 @@ from broker_service.consumption.model import (
 from broker_service.consumption.polls import Polls
 from broker_service.consumption.receipt_handle import ReceiptHandle
 from broker_service.consumption.retries import Fate, original_topic, retry_topic
+from broker_service.consumption.selection import Selection, Selections, select
 from broker_service.consumption.state import Due, State
 from broker_service.consumption.state_log import StateLog
 from broker_service.consumption.transactions import Transactions
@@ -81,7 +82,6 @@ MAX_ORDERED = (
 MAX_ORDERED_OF_A_QUEUE = 10_000
 RETRY_FIRST = 0.2  # the share of pops that read the retry topic first, as in RocketMQ
 
-_LOOKED_AT = 8_000  # entries of all queues that one look excludes by the filter
 _WAITING_A_LOOK = 500  # messages of a queue that one look passes over because of their message groups
 _BODY = 16 << 10  # bytes of one record of transitions; more of them are several records
 _DELIVERIES_A_TRANSITION = 10_000
@@ -136,6 +136,7 @@ class Consumption:
         self._chance = chance
         self._log = StateLog(broker.store, broker.config.store_path_root_dir / "rocketsim" / "consumption.snapshot")
         self._polls = Polls(broker.config.max_long_polls)
+        self._selections = Selections()
         self._pending: list[Transition] = []
         self._appended: asyncio.Future[int] | None = None  # the log's end after the pending transitions
         self._taken: dict[Place, int] = {}  # next offsets according to the pending transitions
@@ -250,7 +251,8 @@ class Consumption:
     # --- pop --------------------------------------------------------------------------------------------------------
 
     async def pop(self, pop: Pop) -> Popped:
-        tags = tags_of(pop.sub_expression, pop.expression_type)
+        enabled = self._broker.config.enable_property_filter
+        selection = await self._selections.of(pop.sub_expression, pop.expression_type, sql_enabled=enabled)
         if len(pop.client_id.encode()) > MAX_CLIENT_ID:
             raise InvalidParameter(f"client id {pop.client_id[:40]!r}… is longer than {MAX_CLIENT_ID} bytes")
         if len(pop.attempt_id.encode()) > MAX_CLIENT_ID:
@@ -259,7 +261,7 @@ class Consumption:
         status = PopStatus.NO_MESSAGE
         while True:
             try:
-                found = await cold_reads.read(self._broker.store, lambda: self._look(pop, tags))
+                found = await cold_reads.read(self._broker.store, lambda: self._look(pop, selection))
                 # Nothing is awaited between the look and what follows of it.
                 if any(one.messages for one in found):
                     return await self._deliver(pop, found)
@@ -277,7 +279,7 @@ class Consumption:
             if not goes_on:
                 return Popped(status=status, popped_ms=self._broker.now_ms())
 
-    def _look(self, pop: Pop, tags: frozenset[str] | None) -> list[_Found]:
+    def _look(self, pop: Pop, selection: Selection) -> list[_Found]:
         """The messages for this pop now, and those that its filter excludes.  Raises if the pop is refused."""
         broker = self._broker
         self._check_writable()
@@ -286,7 +288,7 @@ class Consumption:
         broker.acknowledgements.check_room()
         if self.state.under_way_count >= MAX_UNDER_WAY:
             raise SystemBusy(f"{MAX_UNDER_WAY} messages are delivered and not acknowledged; pop again in a moment")
-        room, room_bytes, entries = min(pop.max_messages, MAX_MESSAGES), MAX_POP_BYTES, _LOOKED_AT
+        room, room_bytes, entries = min(pop.max_messages, MAX_MESSAGES), MAX_POP_BYTES, selection.entries
         places = self._places(group, topic)
         is_ordered = group.consume_message_orderly
         if is_ordered and pop.attempt_id:
@@ -301,12 +303,12 @@ class Consumption:
             for look in looks:
                 if room <= 0 or room_bytes <= 0 or entries <= 0:
                     return found
-                one = look(room, room_bytes, entries, tags)
+                one = look(room, room_bytes, entries, selection)
                 if one is not None:
                     found.append(one)
                     room -= len(one.messages)
                     room_bytes -= one.read_bytes
-                    entries -= one.next - one.start
+                    entries -= max(one.next - one.start, selection.least_counted)
         return found
 
     def _group(self, pop: Pop) -> SubscriptionGroup:
@@ -328,31 +330,49 @@ class Consumption:
         return [retry, *places] if self._chance.random() < RETRY_FIRST else [*places, retry]
 
     def _look_at(
-        self, place: Place, is_retry: bool, room: int, room_bytes: int, entries: int, tags: frozenset[str] | None
+        self, place: Place, is_retry: bool, room: int, room_bytes: int, entries: int, selection: Selection
     ) -> _Found | None:
         first, end = self._broker.store.queue_bounds(place.topic, place.queue_id)
         start = at = max(self._next(place, first), first)
         messages: list[_Message] = []
         read_bytes = 0
-        while at < end and at - start < entries and not messages:
-            at, messages, size = self._read_on(place, is_retry, at, room, room_bytes, tags)
+        while at < end and at - start < entries and read_bytes < room_bytes and not messages:
+            left = room, room_bytes - read_bytes
+            at, messages, size = self._read_on(place, is_retry, start, at, entries, *left, selection)
             read_bytes += size
         if at == start:
             return None
         return _Found(place, is_retry, self._chance.getrandbits(64), start, at, tuple(messages), read_bytes)
 
     def _read_on(
-        self, place: Place, is_retry: bool, at: int, most: int, most_bytes: int, tags: frozenset[str] | None
+        self,
+        place: Place,
+        is_retry: bool,
+        start: int,
+        at: int,
+        entries: int,
+        most: int,
+        most_bytes: int,
+        selection: Selection,
     ) -> tuple[int, list[_Message], int]:
-        """The next offset to read, the messages before it that the filter selects, and how many bytes were read."""
-        read = self._broker.store.get_message(
-            place.topic, place.queue_id, at, most, most_bytes, None if is_retry else codes_of(tags)
-        )
-        if read.next_begin_offset <= at:
+        """The next offset to read, the messages before it that are selected, and how many bytes were read.
+
+        `start`: where the look began, which goes `entries` far.  A retried message was selected when it came first.
+        """
+        store = self._broker.store
+        if selection.condition is not None and not is_retry:
+            until = min(start + entries, at + selection.evaluated_together(at - start))
+            chosen = select(store, *place[1:], at, until, most, most_bytes, selection.condition)
+            found = chosen.next, [_Message(*one, 1) for one in chosen.messages], chosen.read_bytes
+        else:
+            codes = None if is_retry else codes_of(selection.tags)
+            read = store.get_message(place.topic, place.queue_id, at, most, most_bytes, codes)
+            found = read.next_begin_offset, _messages(read, is_retry, selection.tags), len(read.records)
+        if found[0] <= at:
             raise StoreCorrupt(
                 f"queue {place.queue_id} of {place.topic} cannot be read at {at}: run `rocketsim store verify`"
             )
-        return read.next_begin_offset, _messages(read, is_retry, tags), len(read.records)
+        return found
 
     def _look_in_order(
         self,
@@ -361,7 +381,7 @@ class Consumption:
         room: int,
         room_bytes: int,
         entries: int,
-        tags: frozenset[str] | None,
+        selection: Selection,
         *,
         may_take_new: bool,
     ) -> _Found | None:
@@ -382,7 +402,8 @@ class Consumption:
         start = at = max(self._next(place, first), first)
         stopped = not may_take_new
         while not stopped and at < end and at - start < entries and read_bytes < room_bytes and not choice.is_full:
-            at, messages, size = self._read_on(place, is_retry, at, MAX_MESSAGES, room_bytes - read_bytes, tags)
+            left = MAX_MESSAGES, room_bytes - read_bytes
+            at, messages, size = self._read_on(place, is_retry, start, at, entries, *left, selection)
             read_bytes += size
             refused = next((message for message in messages if not choice.take(message)), None)
             if refused is not None:

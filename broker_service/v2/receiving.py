@@ -16,6 +16,7 @@ from broker_service.consumption.model import (
     PopStatus,
     Settled,
 )
+from broker_service.consumption.selection import SQL92
 from broker_service.model import PutStatus
 from broker_service.v2 import delivered_message, names
 from broker_service.v2.clients import Clients
@@ -51,9 +52,8 @@ class Receiving:
         self._check_broker_name(request.message_queue.broker.name)
         if request.batch_size < 0:
             raise Refused(pb.BAD_REQUEST, f"batch size {request.batch_size} is negative")
-        if request.filter_expression.type == pb.SQL:
-            raise Refused(pb.UNSUPPORTED, "filters of SQL92 are not supported yet")
         invisible_ms = 0 if request.auto_renew else self._invisible_ms(request)
+        is_sql = request.filter_expression.type == pb.SQL
         popped = await self._consumption.pop(
             Pop(
                 group=group,
@@ -62,7 +62,8 @@ class Receiving:
                 max_messages=min(request.batch_size or MAX_MESSAGES, MAX_MESSAGES),
                 invisible_ms=invisible_ms,
                 auto_renew=request.auto_renew,
-                sub_expression=request.filter_expression.expression or "*",
+                sub_expression=request.filter_expression.expression,
+                expression_type=SQL92 if is_sql else "TAG",
                 poll_s=max(0.0, min(self._poll_s(request, client_id, left_s), left_s - answer_s, MAX_POLL_S)),
                 timeout_s=answer_s,
                 attempt_id=request.attempt_id,

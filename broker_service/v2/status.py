@@ -9,6 +9,7 @@ import grpc
 from rocketmq_v2 import definition_pb2 as pb
 
 from broker_service import errors
+from broker_service.broker.reads.subscription import FilterNotSupported
 from broker_service.model import PutStatus
 from broker_service.peer_call import PeerLost
 from broker_service.rpc_errors import refusal_of
@@ -34,6 +35,7 @@ _CODE_OF: list[tuple[type[errors.RocketSimError], pb.Code]] = [
     (errors.TopicNotExist, pb.TOPIC_NOT_FOUND),
     (errors.SubscriptionGroupNotExist, pb.CONSUMER_GROUP_NOT_FOUND),
     (errors.SubscriptionParseFailed, pb.ILLEGAL_FILTER_EXPRESSION),
+    (FilterNotSupported, pb.UNSUPPORTED),
     (errors.NoPermission, pb.FORBIDDEN),
     (errors.SystemBusy, pb.TOO_MANY_REQUESTS),
     (errors.NotFound, pb.NOT_FOUND),

@@ -14,8 +14,9 @@ from broker_service.admin.operations import Operations
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.broker.reads.commits import CommitEntry, Commits
+from broker_service.broker.reads.subscription import FilterNotSupported
 from broker_service.consumption import consumption as consumption_module
-from broker_service.consumption import receipt_handle, state_log
+from broker_service.consumption import receipt_handle, selection, state_log
 from broker_service.consumption.consumption import Consumption
 from broker_service.consumption.model import ChangeInvisible, Delivery, HandleStatus, Pop, Popped, PopStatus
 from broker_service.consumption.retries import RENEWED_FOR_MS, retry_topic
@@ -182,7 +183,7 @@ async def test_tags_are_compared_as_text_and_what_is_excluded_is_passed_over(tmp
 async def test_nothing_but_excluded_messages_is_no_match_and_counts_as_consumed(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(consumption_module, "_LOOKED_AT", 3)
+    monkeypatch.setattr(selection, "ENTRIES", 3)
     async with consumer(tmp_path) as one:
         await put(one.node, "t", *[b"x"] * 2000, TAGS="a")
         looks = 0
@@ -196,7 +197,7 @@ async def test_nothing_but_excluded_messages_is_no_match_and_counts_as_consumed(
 async def test_one_look_passes_over_a_number_of_entries_of_all_queues_together(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(consumption_module, "_LOOKED_AT", 3)
+    monkeypatch.setattr(selection, "ENTRIES", 3)
     async with consumer(tmp_path) as one:
         one.node.topics.put(TopicConfig("t", 3, 3), 0)
         for queue_id in range(3):
@@ -212,8 +213,99 @@ async def test_expressions_that_make_no_sense_are_refused(tmp_path: Path) -> Non
     async with consumer(tmp_path) as one:
         with pytest.raises(SubscriptionParseFailed):
             await one.pop(sub_expression="||")
-        with pytest.raises(RocketSimError, match="SQL92"):
+        with pytest.raises(FilterNotSupported, match="enablePropertyFilter"):
             await one.pop(sub_expression="a > 1", expression_type="SQL92")
+        with pytest.raises(FilterNotSupported, match="LUA"):
+            await one.pop(sub_expression="a > 1", expression_type="LUA")
+
+
+async def test_sql_selects_by_properties_and_what_is_excluded_is_passed_over(tmp_path: Path) -> None:
+    async with consumer(tmp_path, enable_property_filter=True) as one:
+        for number, price in enumerate(["5", "25", "dear", "30", ""]):
+            await put(one.node, "t", b"%d" % number, **({"PRICE": price} if price else {}), TAGS="a")
+        sql = {"expression_type": "SQL92", "sub_expression": "PRICE > 20 AND TAGS = 'a'"}
+        (first,) = (await one.pop(**sql, max_messages=1)).deliveries
+        assert body_of(first) == b"1" and one.committed() == 1
+        (second,) = (await one.pop(**sql)).deliveries
+        assert body_of(second) == b"3"
+        assert await one.ack(first, second) == [OK, OK]
+        assert one.committed() == 5
+        assert (await one.pop(**sql)).status is PopStatus.NO_MESSAGE
+        everything = await Consumer(one.node, group="h").bodies(expression_type="SQL92", sub_expression="TRUE")
+        assert len(everything) == 5
+
+
+async def test_a_retried_message_comes_again_under_a_condition_and_is_a_dead_letter_in_the_end(tmp_path: Path) -> None:
+    async with consumer(tmp_path, enable_property_filter=True) as one:
+        one.node.groups.put(SubscriptionGroup("g", retry_max_times=1), 0)
+        await put(one.node, "t", b"a", PRICE="25")
+        for attempt in (1, 2):
+            (delivery,) = (await one.pop(sub_expression="PRICE > 20", expression_type="SQL92")).deliveries
+            assert delivery.attempt == attempt
+            await one.nack(delivery)
+            await one.later(0)
+        assert one.node.store.queue_end("%DLQ%g", 0) == 1
+
+
+async def test_a_condition_passes_over_thousands_of_messages_with_some_looks(tmp_path: Path) -> None:
+    async with consumer(tmp_path, enable_property_filter=True, max_transfer_count_on_message_in_memory=1) as one:
+        for _ in range(3):
+            await put(one.node, "t", *[b"x"] * 3000, PRICE="5")
+        await put(one.node, "t", b"y", PRICE="21")
+        sql = {"expression_type": "SQL92", "sub_expression": "PRICE > 20"}
+        assert (await one.pop(**sql)).status is PopStatus.NO_MATCH
+        assert one.committed() == selection.ENTRIES
+        assert await one.bodies(**sql) == [b"y"]
+        assert one.node.store.queue_end("rmq_sys_rocketsim_state", 0) == 2
+
+
+async def test_large_messages_that_a_condition_excludes_are_read_a_few_at_a_time(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(consumption_module, "MAX_POP_BYTES", 10_000)
+    async with consumer(tmp_path, enable_property_filter=True) as one:
+        one.node.topics.put(TopicConfig("t", 2, 2), 0)
+        for queue_id in range(2):
+            await put(one.node, "t", *[b"x" * 3000] * 10, PRICE="5", queue_id=queue_id)
+        assert (await one.pop(sub_expression="PRICE > 20", expression_type="SQL92")).status is PopStatus.NO_MATCH
+        assert sorted(one.committed(queue_id) for queue_id in range(2)) == [-1, 4]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "without text"),
+        ("*", "not understood"),
+        ("price >", "ends where more is expected"),
+        (" OR ".join(f"p{number} = {number}" for number in range(100)), "201 .* and properties; at most 200"),
+        ("a = '" + "x" * selection.MOST_CHARACTERS + "'", "characters; at most"),
+        ("NOT " * 150 + "a", "nested deeper"),
+    ],
+)
+async def test_a_condition_that_is_none_or_too_large_is_refused_every_time(
+    tmp_path: Path, text: str, reason: str
+) -> None:
+    async with consumer(tmp_path, enable_property_filter=True) as one:
+        for _ in range(2):
+            with pytest.raises(SubscriptionParseFailed, match=reason):
+                await one.pop(sub_expression=text, expression_type="SQL92")
+
+
+async def test_conditions_are_parsed_once_while_they_are_in_use(monkeypatch: Any) -> None:
+    parsed: list[str] = []
+    monkeypatch.setattr(selection, "KEPT", 2)
+    parse = selection._parsed
+    monkeypatch.setattr(selection, "_parsed", lambda text: parsed.append(text) or parse(text))
+    selections = selection.Selections()
+    for text in ["a = 1", "b = 1", "a = 1", "c = 1", "a = 1", "b = 1"]:
+        assert (await selections.of(text, "SQL92", sql_enabled=True)).condition is not None
+    assert parsed == ["a = 1", "b = 1", "c = 1", "b = 1"]
+
+
+def test_a_look_evaluates_fewer_messages_the_more_parts_a_condition_has() -> None:
+    small, large = selection._parsed("a = 1"), selection._parsed(" OR ".join(f"p{n} = {n}" for n in range(60)))
+    assert isinstance(small, selection.Selection) and isinstance(large, selection.Selection)
+    assert small.entries == selection.ENTRIES > 4 * large.entries
 
 
 # --- waiting ----------------------------------------------------------------------------------------------------------
@@ -611,7 +703,7 @@ async def test_a_full_disk_keeps_what_is_renewed_for_later(tmp_path: Path, monke
 
 
 async def test_a_full_disk_ends_a_pop_that_only_passes_over_messages(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(consumption_module, "_LOOKED_AT", 3)
+    monkeypatch.setattr(selection, "ENTRIES", 3)
     async with consumer(tmp_path) as one:
         await put(one.node, "t", *[b"x"] * 2000, TAGS="a")
 

@@ -3,6 +3,7 @@
 python_client.py all ENDPOINTS TOPIC FIFO_TOPIC     one JSON object
 python_client.py fifo ENDPOINTS TOPIC               one JSON object; groups "simple" and "push" consume in order
 python_client.py transact ENDPOINTS TOPIC           one JSON object
+python_client.py filter ENDPOINTS TOPIC             what simple and push consumers got by conditions of SQL92
 python_client.py produce ENDPOINTS TOPIC            a line for each body that was stored, until its input ends
 python_client.py consume ENDPOINTS TOPIC            a line for each body, until there are no more
 """
@@ -25,6 +26,7 @@ from rocketmq import (
     TransactionChecker,
     TransactionResolution,
 )
+from rocketmq.grpc_protocol import FilterType
 
 
 def message(topic: str, body: str, **more: str) -> Message:
@@ -188,6 +190,47 @@ def transact(endpoints: str, topic: str) -> None:
     print(json.dumps(found), flush=True)
 
 
+def filter_by_sql(endpoints: str, topic: str) -> None:
+    configuration = ClientConfiguration(endpoints, Credentials())
+    producer = Producer(configuration, (topic,))
+    producer.startup()
+    for number in range(10):
+        one = message(topic, f"m{number}", tag="even" if number % 2 == 0 else "odd")
+        one.add_property("price", str(number))
+        producer.send(one)
+    producer.shutdown()
+
+    def condition(text: str) -> FilterExpression:
+        return FilterExpression(text, FilterType.SQL)
+
+    received = {}
+    for group, text in (("by-price", "price > 3 AND price <= 6"), ("by-tag", "TAGS = 'odd' AND price < 4")):
+        simple = SimpleConsumer(configuration, group, {topic: condition(text)}, await_duration=5)
+        simple.startup()
+        received[text] = []
+        while found := simple.receive(32, 15):
+            received[text] += [one.body.decode() for one in found]
+            for one in found:
+                simple.ack(one)
+        simple.shutdown()
+
+    bad = SimpleConsumer(configuration, "bad", {topic: condition("price >")}, await_duration=5)
+    bad.startup()
+    try:
+        refused = repr(bad.receive(32, 15))
+    except Exception as error:
+        refused = str(error)
+    bad.shutdown()
+
+    listener = Listener(2)
+    push = PushConsumer(configuration, "push-by-price", listener, {topic: condition("price BETWEEN 8 AND 9")})
+    push.startup()
+    came_again = listener.done.wait(60)
+    push.shutdown()
+    found = {"received": received, "refused": refused, "pushed": sorted(listener.got), "came_again": came_again}
+    print(json.dumps(found), flush=True)
+
+
 def produce(endpoints: str, topic: str) -> None:
     """Goes on, whatever fails."""
     producer = Producer(ClientConfiguration(endpoints, Credentials()), (topic,))
@@ -220,6 +263,5 @@ def consume(endpoints: str, topic: str) -> None:
 
 
 if __name__ == "__main__":
-    {"all": do_all, "fifo": do_fifo, "transact": transact, "produce": produce, "consume": consume}[sys.argv[1]](
-        *sys.argv[2:]
-    )
+    calls = {"all": do_all, "fifo": do_fifo, "transact": transact, "filter": filter_by_sql}
+    (calls | {"produce": produce, "consume": consume})[sys.argv[1]](*sys.argv[2:])

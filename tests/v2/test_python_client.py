@@ -93,3 +93,15 @@ async def test_its_transactions_are_committed_rolled_back_and_checked(tmp_path: 
                 return sorted(one.body for queue in queues for one in consumer.pull(queue, 0).messages)
 
         assert await asyncio.to_thread(read) == [b"commit", b"late commit"]
+
+
+async def test_its_filters_of_sql_select_by_properties(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path / "store", enable_property_filter=True) as (node, _):
+        found = await run(tmp_path, "filter", node.v2_port.address, "T")
+    assert {text: sorted(bodies) for text, bodies in found["received"].items()} == {
+        "price > 3 AND price <= 6": ["m4", "m5", "m6"],
+        "TAGS = 'odd' AND price < 4": ["m1", "m3"],
+    }
+    assert "ILLEGAL_FILTER_EXPRESSION" in found["refused"]
+    assert found["came_again"]
+    assert found["pushed"] == [[f"m{number}", attempt] for number in (8, 9) for attempt in (1, 2)]

@@ -124,6 +124,26 @@ async def test_tags_are_compared_whole(tmp_path: Path) -> None:
             assert sorted(one.body for one in found) == sorted(bodies), group
 
 
+async def test_sql_selects_by_user_properties_and_tag(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path, enable_property_filter=True) as (_, client):
+        for number, price in enumerate((10, 20, 30)):
+            await client.send(message(tag=f"T{number}", body=b"%d" % price, user={"price": str(price)}))
+        await client.send(message(body=b"none"))
+        for group, expression, bodies in (
+            ("one", "price > 15", [b"20", b"30"]),
+            ("two", "price BETWEEN 10 AND 20 AND TAGS <> 'T0'", [b"20"]),
+            ("three", "unknown > 5", []),
+            ("four", "price IS NULL OR TAGS IN ('T2')", [b"30", b"none"]),
+        ):
+            wanted = d.FilterExpression(type=d.SQL, expression=expression)
+            found = await received(client, group=resource(group), filter_expression=wanted)
+            assert sorted(one.body for one in found) == bodies, group
+        for expression in ("", "price >", "*", " OR ".join(["a = 1"] * 100)):
+            wanted = d.FilterExpression(type=d.SQL, expression=expression)
+            refused = await status_of(client, filter_expression=wanted)
+            assert refused.code == d.ILLEGAL_FILTER_EXPRESSION and "SQL92" in refused.message
+
+
 async def test_a_poll_is_notified_of_a_message(tmp_path: Path) -> None:
     async with v2_broker(tmp_path) as (node, client):
         polling = asyncio.create_task(received(client, long_polling_timeout=Duration(seconds=20)))

@@ -281,14 +281,29 @@ def _depth(expression: Any) -> int:
     while waiting:
         one, depth = waiting.pop()
         deepest = max(deepest, depth)
-        match one:
-            case Negative(operand) | Not(operand) | In(operand) | Text(_, operand):
-                waiting.append((operand, depth + 1))
-            case All(operands) | Some(operands):
-                waiting.extend((operand, depth + 1) for operand in operands)
-            case Comparison(_, left, right):
-                waiting.extend([(left, depth + 1), (right, depth + 1)])
+        waiting.extend((operand, depth + 1) for operand in _operands(one))
     return deepest
+
+
+def count_parts(expression: Expression) -> int:
+    """How many operations and properties it has: what its evaluation costs."""
+    count, waiting = 0, [expression]
+    while waiting:
+        one = waiting.pop()
+        count += not isinstance(one, Constant)
+        waiting.extend(_operands(one))
+    return count
+
+
+def _operands(expression: Any) -> tuple[Expression, ...]:
+    match expression:
+        case Negative(operand) | Not(operand) | In(operand) | Text(_, operand):
+            return (operand,)
+        case All(operands) | Some(operands):
+            return operands
+        case Comparison(_, left, right):
+            return left, right
+    return ()
 
 
 @lru_cache(maxsize=256)
@@ -335,6 +350,7 @@ class _Evaluation:
     def __init__(self, column: Callable[[str], pa.StringArray], size: int) -> None:
         self._column = column
         self._size = size
+        self._keys_of: dict[tuple[int, str], tuple[Any, Any]] = {}  # of a column, for a kind
 
     def truth(self, expression: Expression) -> Truth:
         value = self._value(expression)
@@ -447,7 +463,10 @@ class _Evaluation:
         if isinstance(value, np.ndarray):
             return value, False
         if not isinstance(value, Constant):
-            return _TEXT_AS[kind](value)
+            column = id(value), kind  # `_column` keeps it
+            if column not in self._keys_of:
+                self._keys_of[column] = _TEXT_AS[kind](value)
+            return self._keys_of[column]
         if isinstance(value.value, str):
             keys, bad = _TEXT_AS[kind](pa.array([value.value]))
             return keys[0], bad[0]
