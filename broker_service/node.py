@@ -414,6 +414,7 @@ class BrokerNode:
         await self.v2_port.close(0)  # if it was about to open
         await self.v2_routing.close()
         await self.periodic.finish()
+        await asyncio.gather(self.topics.settled(), self.groups.settled())
         self.metrics.close()
         await self.flusher.close()
         try:

@@ -1,8 +1,10 @@
-"""OwnedTasks: the loops of a process.  One that fails ends the process."""
+"""OwnedTasks: the loops of a process.  One that fails ends the process.  And work that is not left half done."""
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class OwnedTasks:
@@ -38,3 +40,10 @@ class OwnedTasks:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._failed.done():
             self._failed.exception()  # said by `run_until`
+
+
+async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """What `work` returns; it goes on to its end also if the caller is cancelled."""
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # heard also without a caller
+    return await asyncio.shield(task)

@@ -11,6 +11,7 @@ from rocketsim_proto.records.record import decode, parse_offset_message_id
 from broker_service import cold_reads
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.leadership.leadership import Leadership, Promoted
+from broker_service.broker.metadata.config_table import Planned
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.names import check_group_name
 from broker_service.broker.metadata.topics import TopicConfig
@@ -19,6 +20,7 @@ from broker_service.errors import InvalidParameter, NotFound, ServiceNotAvailabl
 from broker_service.model import BrokerRole
 from broker_service.store.key_search import Found
 from broker_service.store.offset_journal import NO_OFFSET
+from broker_service.tasks import to_its_end
 
 logger = logging.getLogger(__name__)
 
@@ -60,28 +62,36 @@ class Operations:
 
     # --- topics and groups ------------------------------------------------------------------------------------------
 
-    def update_topic(self, topic: TopicConfig) -> TopicConfig:
+    async def update_topic(self, topic: TopicConfig) -> TopicConfig:
         broker = self._broker
         broker.check_writable()
-        updated = broker.topics.update(topic, broker.now_ms())
+        await broker.topics.apply(partial(broker.topics.updating, topic, broker.now_ms()))
         logger.info(
             "topic %s: %d read and %d write queues, perm %d",
-            updated.name,
-            updated.read_queue_nums,
-            updated.write_queue_nums,
-            updated.perm,
+            topic.name,
+            topic.read_queue_nums,
+            topic.write_queue_nums,
+            topic.perm,
         )
-        return updated
+        return topic
 
-    def delete_topic(self, name: str) -> None:
+    async def delete_topic(self, name: str) -> None:
         """Its queues and its consumers' offsets go at once, its records when the log's files expire.
 
         Where the disk refuses the offsets, `PeriodicTasks` deletes them once it takes them.
         """
+        self._broker.check_writable()
+        await to_its_end(self._delete_topic(name))
+
+    async def _delete_topic(self, name: str) -> None:
         broker = self._broker
-        broker.check_writable()
-        ends = broker.store.queue_ends(name)
-        broker.topics.remove(name, broker.now_ms(), ends)
+        ends: dict[int, int] = {}
+
+        def removing() -> Planned[TopicConfig]:
+            ends.update(broker.store.queue_ends(name))
+            return broker.topics.removing(name, broker.now_ms(), ends)
+
+        await broker.topics.apply(removing)
         broker.store.forget_before({name: ends})
         try:
             broker.offsets.delete_topic(name)
@@ -91,19 +101,22 @@ class Operations:
         broker.long_polling.arrived([queue for queue in broker.long_polling.queues() if queue[0] == name])
         logger.info("topic %s deleted", name)
 
-    def update_group(self, group: SubscriptionGroup) -> SubscriptionGroup:
+    async def update_group(self, group: SubscriptionGroup) -> SubscriptionGroup:
         broker = self._broker
         broker.check_writable()
-        updated = broker.groups.update(group, broker.now_ms())
-        logger.info("consumer group %s: %s", updated.name, updated)
-        return updated
+        await broker.groups.apply(partial(broker.groups.updating, group, broker.now_ms()))
+        logger.info("consumer group %s: %s", group.name, group)
+        return group
 
-    def delete_group(self, name: str, *, remove_offset: bool) -> None:
+    async def delete_group(self, name: str, *, remove_offset: bool) -> None:
         """With `remove_offset` also where only its offsets are left: the disk may have refused these."""
+        self._broker.check_writable()
+        await to_its_end(self._delete_group(name, remove_offset))
+
+    async def _delete_group(self, name: str, remove_offset: bool) -> None:
         broker = self._broker
-        broker.check_writable()
         if not remove_offset or name in broker.groups.entries or name not in broker.offsets.groups():
-            broker.groups.remove(name, broker.now_ms())
+            await broker.groups.apply(partial(broker.groups.removing, name, broker.now_ms()))
         if remove_offset:
             broker.offsets.delete_group(name)
         logger.info("consumer group %s deleted%s", name, " with its offsets" if remove_offset else "")

@@ -34,13 +34,13 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
     @maps_errors
     async def UpdateTopic(self, request: pb.UpdateTopicRequest, context: Context) -> pb.UpdateTopicResponse:
         await self._operations.past_start()
-        topic = self._operations.update_topic(asked_topic(request.topic))
+        topic = await self._operations.update_topic(asked_topic(request.topic))
         return pb.UpdateTopicResponse(topic=topic_to_proto(topic))
 
     @maps_errors
     async def DeleteTopic(self, request: pb.DeleteTopicRequest, context: Context) -> pb.DeleteTopicResponse:
         await self._operations.past_start()
-        self._operations.delete_topic(request.topic)
+        await self._operations.delete_topic(request.topic)
         return pb.DeleteTopicResponse()
 
     @maps_errors
@@ -68,13 +68,13 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
     @maps_errors
     async def UpdateSubGroup(self, request: pb.UpdateSubGroupRequest, context: Context) -> pb.UpdateSubGroupResponse:
         await self._operations.past_start()
-        group = self._operations.update_group(asked_group(request.group))
+        group = await self._operations.update_group(asked_group(request.group))
         return pb.UpdateSubGroupResponse(group=group_to_proto(group))
 
     @maps_errors
     async def DeleteSubGroup(self, request: pb.DeleteSubGroupRequest, context: Context) -> pb.DeleteSubGroupResponse:
         await self._operations.past_start()
-        self._operations.delete_group(request.group, remove_offset=request.remove_offset)
+        await self._operations.delete_group(request.group, remove_offset=request.remove_offset)
         return pb.DeleteSubGroupResponse()
 
     @maps_errors

@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 
 from rocketsim_proto.records import record
@@ -41,6 +42,14 @@ class Send:
     stored_as: Callable[[Record], Record] | None = None
 
 
+@dataclass(slots=True)
+class _Turn:
+    """Frames of a topic that wait for its change, one after the other."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    frames: int = 0
+
+
 class PutPath:
     def __init__(self, broker: Broker, traffic: Traffic) -> None:
         self._broker = broker
@@ -49,38 +58,75 @@ class PutPath:
         self._pending_bytes = 0
         self._idle = asyncio.Event()
         self._idle.set()
+        self._turns: dict[str, _Turn] = {}  # of topics that are being made or changed
 
     async def put(self, send: Send) -> tuple[Appended, PutStatus]:
         """Append the frame as a whole and wait until it is as safe as the mode promises, or its time is over.
 
-        Everything up to the append is one step of the event loop: two frames never interleave.
+        Everything from the check to the append is one step of the event loop: two frames never interleave.  A frame
+        whose topic has to be made waits for the disk before that, and so do the frames behind it.
         """
-        size = len(send.records)
-        appended, waits = self._appended(send)  # release the frame's memory while the put waits
+        size, begun = len(send.records), self._broker.clock()
+        self._check_room(size)
+        goes_now = send.topic not in self._turns and send.topic not in self._broker.topics.changing
+        appended = self._appended(send) if goes_now else None  # the frame's memory is free once this returns
+        if appended is None:
+            with self._counted(size):
+                appended = await self._appended_in_turn(send)
+        placed, waits = appended
         if not waits:
-            return appended, PutStatus.PUT_OK
+            return placed, PutStatus.PUT_OK
+        left_s = max(0.0, send.timeout_s - (self._broker.clock() - begun))
+        with self._counted(size):
+            return placed, await self._broker.acknowledgements.wait(placed.end_offset, left_s)
+
+    @contextmanager
+    def _counted(self, size: int) -> Iterator[None]:
+        """Among the puts that wait."""
         self._pending += 1
         self._pending_bytes += size
         self._idle.clear()
         try:
-            return appended, await self._broker.acknowledgements.wait(appended.end_offset, send.timeout_s)
+            yield
         finally:
             self._pending -= 1
             self._pending_bytes -= size
             if not self._pending:
                 self._idle.set()
 
-    def _appended(self, send: Send) -> tuple[Appended, bool]:
-        """What became of the frame, and whether its sender waits for disk and slave."""
-        frame = self._checked(send)
-        self._broker.acknowledgements.check_room()
-        size = len(send.records)
+    def _check_room(self, size: int) -> None:
         if self._pending and self._pending_bytes + size > MAX_PENDING_BYTES:
             raise SystemBusy(
                 f"puts of {self._pending_bytes} bytes wait for a disk or a slave already; send again in a moment"
             )
+
+    async def _appended_in_turn(self, send: Send) -> tuple[Appended, bool]:
+        """As `_appended`, for a topic that is made, deleted or changed meanwhile; its frames keep their order."""
+        turn = self._turns.setdefault(send.topic, _Turn())
+        turn.frames += 1
+        try:
+            async with turn.lock:
+                await self._broker.topics.settled()
+                appended = self._appended(send)
+                if appended is None:
+                    await self._make_topic(send)
+                    appended = self._appended(send)
+        finally:
+            turn.frames -= 1
+            if not turn.frames:
+                del self._turns[send.topic]
+        if appended is None:
+            raise TopicNotExist(f"topic {send.topic} was deleted as soon as this message had made it; send again")
+        return appended
+
+    def _appended(self, send: Send) -> tuple[Appended, bool] | None:
+        """What became of the frame, and whether its sender waits for disk and slave; None if it makes its topic."""
+        frame = self._checked(send)
+        if frame is None:
+            return None
+        self._broker.acknowledgements.check_room()
         appended = self._append(send, frame)
-        self._traffic.add(send.count, size)
+        self._traffic.add(send.count, len(send.records))
         send.stored(appended)
         return appended, frame.waits
 
@@ -88,7 +134,8 @@ class PutPath:
         """Every put has its answer."""
         await self._idle.wait()
 
-    def _checked(self, send: Send) -> Frame:
+    def _checked(self, send: Send) -> Frame | None:
+        """None for a valid frame whose topic does not exist: only such a frame makes it."""
         broker = self._broker
         if send.broker_name and send.broker_name != broker.config.broker_name:
             raise InvalidParameter(
@@ -104,22 +151,22 @@ class PutPath:
             store_host_size=len(broker.store_host),
         )
         frame = check_frame(send.topic, send.records, send.count, send.crc32, limits)
-        # Only a valid frame creates a topic.
-        self._check_queues(topic or self._created(send), frame.queues)
+        if topic is None:
+            return None
+        self._check_queues(topic, frame.queues)
         return frame
 
-    def _created(self, send: Send) -> TopicConfig:
+    async def _make_topic(self, send: Send) -> None:
         config = self._broker.config
         if not config.auto_create_topic_enable:
             raise TopicNotExist(
                 f"topic {send.topic} does not exist and autoCreateTopicEnable is false; "
                 "create it with `rocketsim admin updateTopic`"
             )
-        topic = self._broker.topics.auto_create(
-            send.topic, send.default_queue_nums, config.default_topic_queue_nums, self._broker.now_ms()
-        )
-        logger.info("topic %s made with %d queues by its first message", topic.name, topic.write_queue_nums)
-        return topic
+        queue_nums = send.default_queue_nums, config.default_topic_queue_nums
+        plan = partial(self._broker.topics.auto_creating, send.topic, *queue_nums, self._broker.now_ms())
+        if await self._broker.topics.apply(plan):
+            logger.info("topic %s made by its first message", send.topic)
 
     def _check_queues(self, topic: TopicConfig, queues: tuple[int, int]) -> None:
         for queue_id in queues:

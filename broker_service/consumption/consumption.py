@@ -257,6 +257,8 @@ class Consumption:
             raise InvalidParameter(f"client id {pop.client_id[:40]!r}… is longer than {MAX_CLIENT_ID} bytes")
         if len(pop.attempt_id.encode()) > MAX_CLIENT_ID:
             raise InvalidParameter(f"attempt id {pop.attempt_id[:40]!r}… is longer than {MAX_CLIENT_ID} bytes")
+        self._broker.check_writable()
+        await self._access.make_group(pop.group)
         until = self._broker.clock() + pop.poll_s
         status = PopStatus.NO_MESSAGE
         while True:
@@ -557,6 +559,8 @@ class Consumption:
         message = None
         if due is not None:
             message = await self._message(due)
+            if message is not None:
+                await self._make_topic(retries.copy_topic(due.place, is_dead_letter=True))
             self._flush()
             self._check_takes_changes()
             due = self._under_way(group, topic, handle)
@@ -685,6 +689,8 @@ class Consumption:
         delivery = DeliveryId(due.delivery.pop, due.queue_offset)
         try:
             message = await self._message(due)
+            if message is not None:
+                await self._make_topic(retries.copy_topic(due.place, is_dead_letter=fate is Fate.DEAD_LETTER))
             self._flush()
             if self.state.get(due.place, delivery) != due.delivery:
                 return  # settled or changed while the disk was read
@@ -715,13 +721,17 @@ class Consumption:
         found = store.read_ranges([(place.topic, place.queue_id, queue_offset, queue_offset + 1)], max_bytes=1)
         return record.decode(b"".join(found.records)) if found.records else None
 
+    async def _make_topic(self, name: str) -> None:
+        """To be awaited before a `_move`."""
+        await self._broker.topics.make_of_one_queue(name, self._broker.now_ms())
+
     def _move(self, copy: Record) -> int:
         """Append a record of the broker's own, such as a copy, which settles its delivery; returns the log's end after
         it."""
         broker = self._broker
         if reason := broker.store.why_not_writable():
             raise ServiceNotAvailable(reason)
-        if broker.topics.get(copy.topic) is None:
+        if broker.topics.get(copy.topic) is None:  # deleted since `_make_topic`
             broker.topics.put(TopicConfig(copy.topic, read_queue_nums=1, write_queue_nums=1), broker.now_ms())
         try:
             return self._append(copy)

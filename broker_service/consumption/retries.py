@@ -65,10 +65,15 @@ def fate(delivery: UnderWay, now_ms: int, retry_max_times: int, *, is_connected:
     return Fate.RETRY
 
 
+def copy_topic(place: Place, *, is_dead_letter: bool) -> str:
+    """Where a message that was delivered in this place goes."""
+    return dlq_topic(place.group) if is_dead_letter else retry_topic(place.group, original_topic(place))
+
+
 def retry_copy(message: Record, due: Due) -> Record:
     """The copy for the retry topic, from which the message is delivered next."""
     place, _, delivery = due
-    topic = retry_topic(place.group, original_topic(place))
+    topic = copy_topic(place, is_dead_letter=False)
     copy = _copy(message, due, topic, delivery.attempt if delivery.counted else delivery.attempt - 1)
     copy.properties.setdefault(PROPERTY_FIRST_POP_TIME, str(delivery.popped_ms))
     copy.properties[PROPERTY_ORIGIN_GROUP] = place.group
@@ -77,7 +82,7 @@ def retry_copy(message: Record, due: Due) -> Record:
 
 def dead_letter(message: Record, due: Due) -> Record:
     """The copy for the group's dead letter topic, from which nothing is delivered by itself."""
-    copy = _copy(message, due, dlq_topic(due.place.group), due.delivery.attempt)
+    copy = _copy(message, due, copy_topic(due.place, is_dead_letter=True), due.delivery.attempt)
     copy.properties[PROPERTY_RETRY_TOPIC] = due.place.topic
     copy.properties[PROPERTY_DLQ_ORIGIN_TOPIC] = original_topic(due.place)
     copy.properties[PROPERTY_DLQ_ORIGIN_MESSAGE_ID] = message.message_id

@@ -18,7 +18,6 @@ from rocketsim_proto.reserved import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC
 from broker_service import cold_reads
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
-from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.consumption import half_messages
 from broker_service.consumption.half_messages import SYS_FLAG_COMMITTED, TRANSACTION_GROUP
 from broker_service.consumption.open_transactions import OpenTransactions
@@ -177,9 +176,7 @@ class Transactions:
         return end
 
     async def _make_topic(self, name: str) -> None:
-        topics = self._broker.topics
-        if topics.get(name) is None:
-            topics.put(TopicConfig(name, read_queue_nums=1, write_queue_nums=1), self._broker.now_ms())
+        await self._broker.topics.make_of_one_queue(name, self._broker.now_ms())
 
     async def _until_ready(self, timeout_s: float) -> None:
         try:

@@ -1,6 +1,6 @@
 """Admin operations of a broker over real gRPC."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -16,6 +16,7 @@ from rocketsim_proto.records.record import offset_message_id
 
 from broker_service.admin import operations
 from broker_service.admin.operations import Operations
+from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig as TableTopic
 from broker_service.broker.reads.commits import CommitEntry, Commits
 from broker_service.errors import (
@@ -108,6 +109,7 @@ async def test_a_group_is_made_with_rocketmqs_defaults_and_only_what_is_given_di
 async def test_a_deleted_group_takes_its_offsets_with_it_if_asked_to(tmp_path: Path, remove_offset: bool) -> None:
     async with admin_of(tmp_path) as (node, admin):
         await put(node, "t", b"a")
+        node.groups.put(SubscriptionGroup("g"), 0)
         Commits(node.broker).commit("g", [CommitEntry("t", 0, 1)])
         await admin.DeleteSubGroup(pb.DeleteSubGroupRequest(group="g", remove_offset=remove_offset))
         assert node.groups.get("g") is None
@@ -188,26 +190,26 @@ async def test_a_wrong_reset_changes_nothing(tmp_path: Path, asked: pb.ResetOffs
         assert node.offsets.get("g", "t", 0) == (0, 1)
 
 
-def _delete(operations: Operations) -> None:
-    operations.delete_topic("t")
+async def _delete(operations: Operations) -> None:
+    await operations.delete_topic("t")
 
 
-def _delete_and_make_again(operations: Operations) -> None:
-    operations.delete_topic("t")
-    operations.update_topic(TableTopic("t"))
+async def _delete_and_make_again(operations: Operations) -> None:
+    await operations.delete_topic("t")
+    await operations.update_topic(TableTopic("t"))
 
 
-def _take_queues(operations: Operations) -> None:
-    operations.update_topic(TableTopic("t", read_queue_nums=1, write_queue_nums=1))
+async def _take_queues(operations: Operations) -> None:
+    await operations.update_topic(TableTopic("t", read_queue_nums=1, write_queue_nums=1))
 
 
-def _delete_group(operations: Operations) -> None:
-    operations.delete_group("g", remove_offset=True)
+async def _delete_group(operations: Operations) -> None:
+    await operations.delete_group("g", remove_offset=True)
 
 
-def _delete_both(operations: Operations) -> None:
-    _delete(operations)
-    _delete_group(operations)
+async def _delete_both(operations: Operations) -> None:
+    await _delete(operations)
+    await _delete_group(operations)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +225,7 @@ def _delete_both(operations: Operations) -> None:
 async def test_a_reset_of_what_is_deleted_while_the_disk_is_read_changes_nothing(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    meanwhile: Callable[[Operations], None],
+    meanwhile: Callable[[Operations], Awaitable[None]],
     error: type[Exception],
     says: str,
     stands: int,
@@ -231,6 +233,7 @@ async def test_a_reset_of_what_is_deleted_while_the_disk_is_read_changes_nothing
     async with running(tmp_path) as node:
         operations = Operations(node.broker, node.leadership)
         await put(node, "t", b"a", b"b", b"c", queue_id=1)
+        node.groups.put(SubscriptionGroup("g"), 0)
         Commits(node.broker).commit("g", [CommitEntry("t", 1, 3)])
         while_reading(monkeypatch, lambda: meanwhile(operations))
         with pytest.raises(error, match=says):

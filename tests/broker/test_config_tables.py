@@ -1,6 +1,9 @@
 """Topics and subscription groups: RocketMQ's files, versions, deletions, and their replication to a slave."""
 
+import asyncio
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,9 +18,11 @@ from broker_service.errors import (
     NoPermission,
     StoreCorrupt,
     SubscriptionGroupNotExist,
+    SystemBusy,
     TopicNotExist,
 )
 from broker_service.store.json_file import JsonFile
+from tests.support.polling import until
 
 READ, WRITE, BOTH = 4, 2, 6
 
@@ -134,6 +139,97 @@ def test_a_change_that_does_not_reach_the_disk_has_not_happened(tmp_path: Path) 
         topics.put(TopicConfig("t"), now_ms=1)
     assert topics.get("t") is None
     assert topics.version == DataVersion()
+
+
+# --- on a thread ------------------------------------------------------------------------------------------------------
+
+
+class SlowDisk(JsonFile):
+    """Saves when `goes_on` is set; `threads` are those that have saved."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.begun, self.goes_on = threading.Event(), threading.Event()
+        self.threads: list[int] = []
+        self.error: OSError | None = None
+
+    def save(self, value: dict[str, Any]) -> None:
+        self.begun.set()
+        assert self.goes_on.wait(60)
+        self.threads.append(threading.get_ident())
+        if self.error is not None:
+            raise self.error
+        super().save(value)
+
+
+def slow_topics_in(folder: Path) -> tuple[TopicTable, SlowDisk]:
+    topics = topics_in(folder)
+    topics._file = disk = SlowDisk(folder / "topics.json")
+    return topics, disk
+
+
+async def test_a_change_is_written_on_a_thread_and_taken_when_it_is_on_disk(tmp_path: Path) -> None:
+    topics, disk = slow_topics_in(tmp_path)
+    heard: list[tuple[str, set[str]]] = []
+    topics.changed.append(lambda name: heard.append((name, set(topics_in(tmp_path).entries))))
+    making = asyncio.create_task(topics.apply(lambda: topics.putting(TopicConfig("t"), 5)))
+    await until(disk.begun.is_set, "the disk writes")
+    assert (topics.get("t"), topics.changing, heard) == (None, {"t"}, [])
+    with pytest.raises(SystemBusy, match=r"topics\.json"):
+        topics.put(TopicConfig("u"), 6)
+    disk.goes_on.set()
+    assert await making
+    assert (topics.get("t"), topics.changing, heard) == (TopicConfig("t"), frozenset(), [("t", {"t"})])
+    assert disk.threads != [threading.get_ident()]
+    assert not await topics.apply(lambda: topics.putting(TopicConfig("t"), 7))
+
+
+async def test_changes_are_made_one_after_the_other_each_planned_from_the_one_before(tmp_path: Path) -> None:
+    topics, disk = slow_topics_in(tmp_path)
+    changes = [
+        lambda: topics.auto_creating("t", 1, 8, 1),
+        lambda: topics.auto_creating("t", 2, 8, 2),  # it is there already
+        lambda: topics.removing("t", 3, {0: 7}),
+        lambda: topics.auto_creating("t", 3, 8, 4),
+        lambda: topics.putting(TopicConfig("u"), 5),
+    ]
+    made = [asyncio.create_task(topics.apply(change)) for change in changes]
+    await until(disk.begun.is_set, "the disk writes")
+    settled = asyncio.create_task(topics.settled())
+    await asyncio.sleep(0)
+    assert not settled.done()
+    disk.goes_on.set()
+    assert await asyncio.gather(*made) == [True, False, True, True, True]
+    await settled
+    again = topics_in(tmp_path)
+    assert again.entries == topics.entries == {"t": TopicConfig("t", 3, 3), "u": TopicConfig("u")}
+    assert again.tombstones == topics.tombstones and again.tombstones["t"].queue_offsets == {0: 7}
+    assert again.version == topics.version == DataVersion(5, 4)
+
+
+async def test_a_change_that_a_thread_cannot_write_has_not_happened_and_the_next_one_is_tried(tmp_path: Path) -> None:
+    topics, disk = slow_topics_in(tmp_path)
+    disk.goes_on.set()
+    disk.error = OSError(28, "No space left on device")
+    with pytest.raises(DiskFull):
+        await topics.apply(lambda: topics.putting(TopicConfig("t"), 1))
+    assert (topics.get("t"), topics.version, topics.changing) == (None, DataVersion(), frozenset())
+    disk.error = None
+    assert await topics.apply(lambda: topics.putting(TopicConfig("u"), 2))
+    assert set(topics_in(tmp_path).entries) == {"u"}
+
+
+async def test_a_change_whose_caller_is_cancelled_is_made_before_the_next_one(tmp_path: Path) -> None:
+    topics, disk = slow_topics_in(tmp_path)
+    making = asyncio.create_task(topics.apply(lambda: topics.putting(TopicConfig("t"), 1)))
+    await until(disk.begun.is_set, "the disk writes")
+    making.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await making
+    following = asyncio.create_task(topics.apply(lambda: topics.putting(TopicConfig("u"), 2)))
+    disk.goes_on.set()
+    assert await following
+    assert set(topics.entries) == set(topics_in(tmp_path).entries) == {"t", "u"}
 
 
 # --- a slave ----------------------------------------------------------------------------------------------------------
@@ -282,24 +378,27 @@ def test_the_default_topic_makes_a_route_only_if_first_messages_make_topics(tmp_
 # --- groups -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_master_makes_a_group_for_its_first_consumer_and_a_slave_does_not(tmp_path: Path) -> None:
+async def test_a_group_is_made_for_its_first_consumer_and_has_the_defaults_before(tmp_path: Path) -> None:
     groups = groups_in(tmp_path)
-    assert groups.consuming("g", auto_create=True, may_change=False, now_ms=1) == SubscriptionGroup("g")
+    assert groups.consuming("g", auto_create=True) == SubscriptionGroup("g")
     assert groups.entries == {}
-    groups.consuming("g", auto_create=True, may_change=True, now_ms=1)
+    await groups.make_for_consumer("g", now_ms=1)
     assert groups_in(tmp_path).get("g") == SubscriptionGroup("g")
+    groups.update(SubscriptionGroup("g", retry_max_times=3), now_ms=2)
+    await groups.make_for_consumer("g", now_ms=3)
+    assert groups.consuming("g", auto_create=True).retry_max_times == 3
 
 
 def test_without_auto_creation_an_unknown_group_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SubscriptionGroupNotExist, match="nobody"):
-        groups_in(tmp_path).consuming("nobody", auto_create=False, may_change=True, now_ms=1)
+        groups_in(tmp_path).consuming("nobody", auto_create=False)
 
 
 def test_a_group_that_may_not_consume_is_told_so(tmp_path: Path) -> None:
     groups = groups_in(tmp_path)
     groups.update(SubscriptionGroup("g", consume_enable=False), now_ms=1)
     with pytest.raises(NoPermission, match="consumeEnable"):
-        groups.consuming("g", auto_create=True, may_change=True, now_ms=1)
+        groups.consuming("g", auto_create=True)
 
 
 def test_impossible_groups_are_refused(tmp_path: Path) -> None:

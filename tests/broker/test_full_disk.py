@@ -1,5 +1,6 @@
 """The broker's tables on a full disk: a change is made completely or refused."""
 
+import asyncio
 import contextlib
 import errno
 import random
@@ -45,7 +46,7 @@ def delete_topic(node: BrokerNode) -> None:
     """The steps of Operations.delete_topic."""
     store: MessageStore = node.store
     ends = store.queue_ends("t")
-    node.topics.remove("t", 2, ends)
+    asyncio.run(node.topics.apply(lambda: node.topics.removing("t", 2, ends)))
     store.forget_before({"t": ends})
 
 
@@ -203,7 +204,7 @@ async def serving(root: Path, files: Files, interval: int = 20) -> AsyncIterator
 async def test_the_offsets_of_a_deleted_topic_go_when_there_is_room_for_that(tmp_path: Path) -> None:
     async with serving(tmp_path, disk := FullJournal()) as (node, operations):
         disk.is_full = True
-        operations.delete_topic("t")
+        await operations.delete_topic("t")
         assert "t" not in node.topics.entries and node.offsets.get("g", "t", 0) == (0, 2)
         disk.is_full = False
         await until(lambda: node.offsets.get("g", "t", 0) == (1, NO_OFFSET), "they are gone")
@@ -214,7 +215,7 @@ async def test_the_offsets_of_a_deleted_topic_go_when_there_is_room_for_that(tmp
 async def test_the_offsets_of_a_topic_that_is_made_again_before_there_is_room_stay(tmp_path: Path) -> None:
     async with serving(tmp_path, disk := FullJournal()) as (node, operations):
         disk.is_full = True
-        operations.delete_topic("t")
+        await operations.delete_topic("t")
         await put(node, "t", b"z")
         disk.is_full = False
         node.offsets.commit("g", "t", {0: 3})
@@ -231,22 +232,22 @@ async def test_the_offsets_of_a_topic_whose_deletion_a_crash_cut_off_go_with_the
 
 async def test_a_group_whose_offsets_the_disk_refused_to_delete_is_deleted_again(tmp_path: Path) -> None:
     async with serving(tmp_path, disk := FullJournal()) as (node, operations):
-        operations.update_group(SubscriptionGroup("g"))
+        await operations.update_group(SubscriptionGroup("g"))
         disk.is_full = True
         with pytest.raises(DiskFull):
-            operations.delete_group("g", remove_offset=True)
+            await operations.delete_group("g", remove_offset=True)
         assert node.offsets.get("g", "t", 0) == (0, 2)
         disk.is_full = False
-        operations.delete_group("g", remove_offset=True)
+        await operations.delete_group("g", remove_offset=True)
         assert node.offsets.groups() == []
         with pytest.raises(SubscriptionGroupNotExist):
-            operations.delete_group("g", remove_offset=True)
+            await operations.delete_group("g", remove_offset=True)
 
 
 def test_operations_delete_a_topic_in_this_order() -> None:
     """The test above relies on this order."""
-    names = Operations.delete_topic.__code__.co_names
-    assert names.index("remove") < names.index("forget_before")
+    names = Operations._delete_topic.__code__.co_names
+    assert names.index("apply") < names.index("forget_before")
 
 
 @pytest.mark.parametrize("room", range(0, 4))

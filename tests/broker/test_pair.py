@@ -90,7 +90,7 @@ async def test_a_topic_made_again_at_once_is_a_new_one_on_the_slave_too(
         slave,
     ):
         await put(master, "t", b"old")
-        Operations(master.broker, master.leadership).delete_topic("t")
+        await Operations(master.broker, master.leadership).delete_topic("t")
         await put(master, "t", b"new")
         assert master.store.queue_bounds("t", 0) == (1, 2)
         await until(lambda: slave.store.queue_bounds("t", 0) == (1, 2), "the slave has it, and not the old one")
@@ -108,7 +108,7 @@ async def test_a_topic_made_again_while_its_slave_was_away_is_a_new_one_there_to
             await put(master, "t", b"of a queue not used again", queue_id=1)
             await until(lambda: "t" in slave.topics.entries, "the topic")
             await until(lambda: slave.store.end_offset == master.store.end_offset, "copied")
-        Operations(master.broker, master.leadership).delete_topic("t")
+        await Operations(master.broker, master.leadership).delete_topic("t")
         await put(master, "t", b"new")
         if restarted:
             await parts.aclose()
@@ -127,7 +127,7 @@ async def test_a_topic_whose_file_the_master_lost_has_the_same_records_on_both(t
         keys = QUICK | {"namesrv_addr": names.address}
         async with running(tmp_path / "m", **keys) as master, running(tmp_path / "s", **(keys | SLAVE)) as slave:
             await put(master, "t", b"old")
-            Operations(master.broker, master.leadership).delete_topic("t")
+            await Operations(master.broker, master.leadership).delete_topic("t")
             before = (tmp_path / "m/config/topics.json").read_bytes()
             await put(master, "t", b"new", b"newer")
             await until(lambda: slave.store.queue_bounds("t", 0) == (1, 3), "copied")
@@ -160,13 +160,13 @@ async def test_changes_reach_the_slave_without_waiting_for_the_next_snapshot(tmp
         await until(lambda: slave.topics.entries == master.topics.entries, "the first snapshot")
         operations = Operations(master.broker, master.leadership)
         await put(master, "t", b"x")
-        operations.update_group(SubscriptionGroup("g", broker_id=1))
+        await operations.update_group(SubscriptionGroup("g", broker_id=1))
         Commits(master.broker).commit("g", [CommitEntry("t", 0, 1)])
         await until(lambda: slave.offsets.get("g", "t", 0).offset == 1, "the offset")
         assert slave.groups.entries["g"].broker_id == 1
         assert slave.topics.version == master.topics.version
         await until(lambda: slave.store.end_offset == master.store.end_offset, "the record, which changes may overtake")
-        operations.delete_topic("t")
+        await operations.delete_topic("t")
         await until(lambda: "t" not in slave.topics.entries, "the tombstone")
         assert slave.store.queue_bounds("t", 0) == (0, 0)
         assert slave.offsets.get("g", "t", 0) == (1, -1)
@@ -247,7 +247,7 @@ async def test_topics_and_groups_are_not_changed_on_a_slave(tmp_path: Path) -> N
             lambda: operations.delete_group("g", remove_offset=True),
         ):
             with pytest.raises(ServiceNotAvailable, match="slave"):
-                change()
+                await change()
         with pytest.raises(ServiceNotAvailable, match="slave"):
             await operations.reset_offset_by_time("g", "t", -1, [], force=True)
 

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import threading
 import weakref
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -24,6 +25,7 @@ from broker_service.broker.reads.pull_range import Frame, Range
 from broker_service.broker.reads.queue_lookup import QueueLookup
 from broker_service.broker.reads.suggestion import PullCode
 from broker_service.errors import (
+    DiskFull,
     InvalidParameter,
     MessageIllegal,
     NoPermission,
@@ -129,6 +131,72 @@ async def test_a_first_message_makes_its_topic_only_if_it_may(tmp_path: Path) ->
         node.broker.update_config({"autoCreateTopicEnable": "false"})
         with pytest.raises(TopicNotExist, match="autoCreateTopicEnable"):
             await put(node, "u", b"x")
+
+
+async def test_while_the_disk_writes_a_new_topic_its_frames_wait_in_order_and_others_do_not(tmp_path: Path) -> None:
+    async with running(tmp_path) as node:
+        await put(node, "other", b"x")
+        begun, goes_on = threading.Event(), threading.Event()
+        save = node.topics._file.save
+
+        def slowly(value: dict[str, Any]) -> None:
+            begun.set()
+            assert goes_on.wait(60)
+            save(value)
+
+        node.topics._file.save = slowly  # type: ignore[method-assign]
+        puts = [asyncio.create_task(put(node, "t", b"%d" % number)) for number in range(5)]
+        await until(begun.is_set, "the disk writes")
+        assert await put(node, "other", b"y") is PutStatus.PUT_OK
+        assert (await pull(node, topic="other")).count == 2
+        puts[1].cancel()
+        puts += [asyncio.create_task(put(node, "t", b"%d" % number)) for number in range(5, 8)]
+        drained = asyncio.create_task(node.puts.drained())
+        await asyncio.sleep(0)
+        assert not drained.done() and "t" not in node.topics.entries
+        goes_on.set()
+        await asyncio.gather(*puts, return_exceptions=True)
+        await drained
+        assert bodies_in((await pull(node)).records) == [b"0", b"2", b"3", b"4", b"5", b"6", b"7"]
+        assert not node.puts._turns
+
+
+async def test_a_frame_behind_those_that_wait_for_their_topic_waits_too(tmp_path: Path) -> None:
+    """The topic is there when it comes, and others are before it."""
+    async with running(tmp_path) as node:
+        first = asyncio.create_task(put(node, "t", b"0"))
+        second = asyncio.create_task(put(node, "t", b"1"))
+        third: list[asyncio.Task[PutStatus]] = []
+        node.topics.changed.append(lambda name: third.append(asyncio.create_task(put(node, "t", b"2"))))
+        await asyncio.gather(first, second)
+        await asyncio.gather(*third)
+        assert bodies_in((await pull(node)).records) == [b"0", b"1", b"2"]
+
+
+async def test_frames_that_wait_for_a_topic_that_cannot_be_made_are_refused_and_later_ones_go_on(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as node:
+        save = node.topics._file.save
+
+        def full(value: dict[str, Any]) -> None:
+            raise OSError(errno.ENOSPC, "full")
+
+        node.topics._file.save = full  # type: ignore[method-assign]
+        refused = await asyncio.gather(*(put(node, "t", b"x") for _ in range(3)), return_exceptions=True)
+        assert [type(error) for error in refused] == [DiskFull] * 3
+        node.topics._file.save = save  # type: ignore[method-assign]
+        assert await put(node, "t", b"y") is PutStatus.PUT_OK
+
+
+async def test_a_frame_for_a_topic_that_is_being_deleted_makes_it_again(tmp_path: Path) -> None:
+    async with running(tmp_path) as node:
+        await put(node, "t", b"old")
+        deleting = asyncio.create_task(Operations(node.broker, node.leadership).delete_topic("t"))
+        await until(lambda: "t" in node.topics.changing or deleting.done(), "it is being deleted")
+        await put(node, "t", b"new")
+        await deleting
+        assert node.store.queue_bounds("t", 0) == (1, 2)
 
 
 async def test_permissions_and_system_topics(tmp_path: Path) -> None:

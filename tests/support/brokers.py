@@ -1,5 +1,6 @@
 """Brokers inside the test's own process: a real store in a folder, real gRPC on a free port."""
 
+import inspect
 import itertools
 import zlib
 from collections.abc import AsyncIterator, Callable
@@ -92,7 +93,9 @@ def while_reading(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], *,
 
     async def read(store: Any, look: Callable[[], Any]) -> Any:
         if next(calls) == call:
-            act()
+            done = act()
+            if inspect.isawaitable(done):
+                await done
         return await real(store, look)
 
     monkeypatch.setattr(cold_reads, "read", read)

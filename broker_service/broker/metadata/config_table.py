@@ -2,17 +2,23 @@
 
 What topics and subscription groups have in common.  Changes are on disk when a method returns.  Fields that we do not
 know are kept as they are.
+
+A change is planned from the table as it is, written, and then taken: memory has nothing that is not on disk.  A running
+broker makes its changes by `apply`, which writes on a thread, one change after the other; `put`, `delete` and `adopt`
+do the same at once, for a start, and for a slave.
 """
 
+import asyncio
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from broker_service.errors import StoreCorrupt
+from broker_service.errors import StoreCorrupt, SystemBusy
 from broker_service.store.files import refusal
+from broker_service.tasks import to_its_end
 
 MAX_TOMBSTONES = 10_000
 
@@ -71,6 +77,20 @@ class Named(Protocol):
 Entry = TypeVar("Entry", bound=Named)
 
 
+@dataclass(frozen=True, slots=True)
+class Planned(Generic[Entry]):
+    """A change that is not on disk yet: what the table becomes, and which names differ then.
+
+    `buried` are new tombstones; `writes_entries` is false where only they change.
+    """
+
+    entries: dict[str, Entry]
+    version: DataVersion
+    names: frozenset[str]
+    buried: Mapping[str, Tombstone] = field(default_factory=dict)
+    writes_entries: bool = True
+
+
 class ConfigTable(Generic[Entry]):
     """Subclasses say what an entry is and under which key of the file the entries are.
 
@@ -91,27 +111,68 @@ class ConfigTable(Generic[Entry]):
         self.tombstones: dict[str, Tombstone] = {}  # by name, so that a slave that was away hears of it
         self._conditional: set[str] = set()  # names whose tombstone has `replaces` beside it on disk
         self.changed: list[Callable[[str], None]] = []  # called with the name after each change of the local table
+        self.changing: frozenset[str] = frozenset()  # names whose change is being written
+        self._turn = asyncio.Lock()
         self._load()
 
     def get(self, name: str) -> Entry | None:
         return self.entries.get(name)
 
+    # --- changing ---------------------------------------------------------------------------------------------------
+
+    async def apply(self, plan: Callable[[], Planned[Entry] | None]) -> bool:
+        """Make a planned change, with its writes on a thread; False if there was nothing to do.
+
+        `plan` is called when all earlier changes have been made.  A caller that is cancelled does not undo the change.
+        """
+        return await to_its_end(self._apply(plan))
+
+    async def settled(self) -> None:
+        """The changes that wait or are being written have been made, or refused."""
+        async with self._turn:
+            pass
+
+    async def _apply(self, plan: Callable[[], Planned[Entry] | None]) -> bool:
+        async with self._turn:
+            planned = plan()
+            if planned is None:
+                return False
+            self.changing = planned.names
+            try:
+                tombstones = await asyncio.to_thread(self._write, planned)
+            finally:
+                self.changing = frozenset()
+            self._become(planned, tombstones)
+        return True
+
+    def _apply_now(self, planned: Planned[Entry] | None) -> bool:
+        if planned is None:
+            return False
+        if self.changing:
+            raise SystemBusy(f"{self._file} is being written; again in a moment")
+        self._become(planned, self._write(planned))
+        return True
+
     def put(self, entry: Entry, now_ms: int) -> None:
         """Make or replace; an entry equal to the one that is there changes nothing."""
+        self._apply_now(self.putting(entry, now_ms))
+
+    def putting(self, entry: Entry, now_ms: int) -> Planned[Entry] | None:
         if self.entries.get(entry.name) == entry:
-            return
-        self._store({**self.entries, entry.name: entry}, self.version.next(now_ms), entry.name)
+            return None
+        return Planned({**self.entries, entry.name: entry}, self.version.next(now_ms), frozenset((entry.name,)))
 
     def delete(self, name: str, now_ms: int, queue_offsets: Mapping[int, int] | None = None) -> bool:
         """False if there was none."""
+        return self._apply_now(self.deleting(name, now_ms, queue_offsets))
+
+    def deleting(self, name: str, now_ms: int, queue_offsets: Mapping[int, int] | None = None) -> Planned[Entry] | None:
         if name not in self.entries:
-            return False
+            return None
         before = self.tombstones.get(name)  # a queue that was not used again since still goes on from there
         offsets = {**(before.queue_offsets if before else {}), **(queue_offsets or {})}
-        tombstones = self._save_tombstones({name: Tombstone(now_ms, offsets)}, deleting=(name,))
         table = {key: entry for key, entry in self.entries.items() if key != name}
-        self._store(table, self.version.next(now_ms), name, tombstones=tombstones)
-        return True
+        return Planned(table, self.version.next(now_ms), frozenset((name,)), {name: Tombstone(now_ms, offsets)})
 
     def adopt(
         self,
@@ -137,37 +198,38 @@ class ConfigTable(Generic[Entry]):
             gone |= self.entries.keys() - mastered.keys()
         changed = {name for name, entry in mastered.items() if self.entries.get(name) != entry} | gone
         buried |= {name: Tombstone(version.timestamp, offsets) for name, offsets in deleted.items() if name in gone}
-        tombstones = self._save_tombstones(buried, deleting=gone) if buried else self.tombstones
-        if not changed and version == self.version:
-            self.tombstones = tombstones
-            return set()
+        differs = bool(changed) or version != self.version
         table = {name: entry for name, entry in self.entries.items() if name not in gone} | mastered
-        self._store(table, version, *changed, tombstones=tombstones)
+        if differs or buried:
+            self._apply_now(Planned(table, version, frozenset(changed), buried, writes_entries=differs))
         return changed
 
-    def _store(
-        self,
-        entries: dict[str, Entry],
-        version: DataVersion,
-        *names: str,
-        tombstones: dict[str, Tombstone] | None = None,
-    ) -> None:
-        if self._conditional & (entries.keys() - self.entries.keys()):
-            self._save_tombstones({})  # made again: its tombstone counts beside it
-        # The file first: a change that could not be written has not happened.
-        table = {name: {**self._unknown.get(name, {}), **to_json(entry)} for name, entry in sorted(entries.items())}
-        self._save(self._file, {**self._other, "dataVersion": version.to_json(), self.table_key: table})
-        self.entries, self.version = entries, version
-        self.tombstones = self.tombstones if tombstones is None else tombstones
-        for name in names:
-            if name not in entries:
-                self._unknown.pop(name, None)
+    def _write(self, planned: Planned[Entry]) -> dict[str, Tombstone]:
+        """On disk when it returns, with the tombstones that are returned.  On any thread, one at a time."""
+        entries, tombstones = planned.entries, self.tombstones
+        if planned.buried:
+            tombstones = self._save_tombstones(planned.buried, deleting=planned.names - entries.keys())
+        if planned.writes_entries:
+            if self._conditional & (entries.keys() - self.entries.keys()):
+                self._save_tombstones({})  # made again: its tombstone counts beside it
+            table = {name: {**self._unknown.get(name, {}), **to_json(entry)} for name, entry in sorted(entries.items())}
+            version = planned.version.to_json()
+            self._save(self._file, {**self._other, "dataVersion": version, self.table_key: table})
+        return tombstones
+
+    def _become(self, planned: Planned[Entry], tombstones: dict[str, Tombstone]) -> None:
+        self.tombstones = tombstones
+        if not planned.writes_entries:
+            return
+        self.entries, self.version = planned.entries, planned.version
+        for name in planned.names - planned.entries.keys():
+            self._unknown.pop(name, None)
         for listener in self.changed:
-            for name in names:
+            for name in sorted(planned.names):
                 listener(name)
 
     def _save_tombstones(self, added: Mapping[str, Tombstone], *, deleting: Iterable[str] = ()) -> dict[str, Tombstone]:
-        """Returns all of them, with those of entries that will only be gone with the next `_store`."""
+        """Returns all of them, with those of entries that are only gone when the other file is written, too."""
         newest = dict(sorted({**self.tombstones, **added}.items(), key=lambda item: item[1].at_ms)[-MAX_TOMBSTONES:])
         content = {name: tombstone.to_json() for name, tombstone in newest.items()}
         conditional = added.keys() & set(deleting) & newest.keys()

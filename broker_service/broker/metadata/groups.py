@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from broker_service.broker.metadata.config_table import ConfigTable
+from broker_service.broker.metadata.config_table import ConfigTable, Planned
 from broker_service.broker.metadata.names import check_group_name
 from broker_service.errors import InvalidParameter, NoPermission, ServiceNotAvailable, SubscriptionGroupNotExist
 
@@ -36,11 +36,22 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroup]):
     entry_class = SubscriptionGroup
     table_key = "subscriptionGroupTable"
 
-    def consuming(self, name: str, *, auto_create: bool, may_change: bool, now_ms: int) -> SubscriptionGroup:
-        """The group, for one of its consumers.
+    async def make_for_consumer(self, name: str, now_ms: int) -> None:
+        """The group that its first consumer makes.
 
-        A slave (`may_change` false) does not make groups: it serves an unknown one with the defaults.  So does a broker
-        whose disk refuses the table.
+        Whatever becomes of the disk, reads go on: the group is made by the first that finds it writable.
+        """
+        if name not in self.entries:
+            check_group_name(name)
+            with suppress(OSError, ServiceNotAvailable):
+                await self.apply(
+                    lambda: None if name in self.entries else self.putting(SubscriptionGroup(name), now_ms)
+                )
+
+    def consuming(self, name: str, *, auto_create: bool) -> SubscriptionGroup:
+        """The group, for one of its consumers; with the defaults if it is not made here, but might be.
+
+        A slave makes none, and neither does a broker whose disk refuses the table.
         """
         check_group_name(name)
         group = self.entries.get(name)
@@ -50,15 +61,16 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroup]):
                     f"consumer group {name!r} does not exist here; create it with `rocketsim admin updateSubGroup`"
                 )
             group = SubscriptionGroup(name)
-            if may_change:
-                # Whatever becomes of the disk, reads go on: the group is made by the first that finds it writable.
-                with suppress(OSError, ServiceNotAvailable):
-                    self.put(group, now_ms)
         if not group.consume_enable:
             raise NoPermission(f"consumer group {name} may not consume: its consumeEnable is false")
         return group
 
     def update(self, group: SubscriptionGroup, now_ms: int) -> SubscriptionGroup:
+        """As `updating`, at once."""
+        self._apply_now(self.updating(group, now_ms))
+        return group
+
+    def updating(self, group: SubscriptionGroup, now_ms: int) -> Planned[SubscriptionGroup] | None:
         check_group_name(group.name)
         for what, number in (
             ("brokerId", group.broker_id),
@@ -67,9 +79,10 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroup]):
         ):
             if number < 0:
                 raise InvalidParameter(f"consumer group {group.name}: {what}={number} is negative")
-        self.put(group, now_ms)
-        return group
+        return self.putting(group, now_ms)
 
-    def remove(self, name: str, now_ms: int) -> None:
-        if not self.delete(name, now_ms):
+    def removing(self, name: str, now_ms: int) -> Planned[SubscriptionGroup]:
+        planned = self.deleting(name, now_ms)
+        if planned is None:
             raise SubscriptionGroupNotExist(f"consumer group {name!r} does not exist here")
+        return planned

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from rocketsim_proto.reserved import DEFAULT_TOPIC, MESSAGE_TYPE, MESSAGE_TYPES, SCHEDULE_TOPIC
 
-from broker_service.broker.metadata.config_table import ConfigTable, JsonStore
+from broker_service.broker.metadata.config_table import ConfigTable, JsonStore, Planned
 from broker_service.broker.metadata.names import check_topic_name, is_system_topic, refuse_system_topic
 from broker_service.errors import InvalidParameter, NoPermission, TopicNotExist
 
@@ -76,13 +76,33 @@ class TopicTable(ConfigTable[TopicConfig]):
         return topic
 
     def auto_create(self, name: str, asked_queue_nums: int, default_queue_nums: int, now_ms: int) -> TopicConfig:
+        """As `auto_creating`, at once."""
+        self._apply_now(self.auto_creating(name, asked_queue_nums, default_queue_nums, now_ms))
+        return self.entries[name]
+
+    def auto_creating(
+        self, name: str, asked_queue_nums: int, default_queue_nums: int, now_ms: int
+    ) -> Planned[TopicConfig] | None:
         """The topic that its first message makes: as many queues as asked for, but at most the default."""
+        if name in self.entries:
+            return None
         queue_nums = min(asked_queue_nums, default_queue_nums) if asked_queue_nums > 0 else default_queue_nums
-        topic = TopicConfig(name, queue_nums, queue_nums)
-        self.put(topic, now_ms)
-        return topic
+        return self.putting(TopicConfig(name, queue_nums, queue_nums), now_ms)
+
+    async def make_of_one_queue(self, name: str, now_ms: int) -> None:
+        """A topic for records of the broker's own, if there is none of that name: to be awaited before an append, so
+        that the disk does not hold the event loop.
+        """
+        if name not in self.entries:
+            topic = TopicConfig(name, read_queue_nums=1, write_queue_nums=1)
+            await self.apply(lambda: None if name in self.entries else self.putting(topic, now_ms))
 
     def update(self, topic: TopicConfig, now_ms: int) -> TopicConfig:
+        """As `updating`, at once."""
+        self._apply_now(self.updating(topic, now_ms))
+        return topic
+
+    def updating(self, topic: TopicConfig, now_ms: int) -> Planned[TopicConfig] | None:
         """What an operator asks for; all of it checked before anything changes."""
         check_topic_name(topic.name)
         refuse_system_topic(topic.name)
@@ -95,13 +115,18 @@ class TopicTable(ConfigTable[TopicConfig]):
             raise InvalidParameter(
                 f"topic {topic.name}: {MESSAGE_TYPE}={topic.message_type}; one of {', '.join(MESSAGE_TYPES)}"
             )
-        self.put(topic, now_ms)
-        return topic
+        return self.putting(topic, now_ms)
 
     def remove(self, name: str, now_ms: int, queue_offsets: Mapping[int, int]) -> None:
+        """As `removing`, at once."""
+        self._apply_now(self.removing(name, now_ms, queue_offsets))
+
+    def removing(self, name: str, now_ms: int, queue_offsets: Mapping[int, int]) -> Planned[TopicConfig]:
         refuse_system_topic(name)
-        if not self.delete(name, now_ms, queue_offsets):
+        planned = self.deleting(name, now_ms, queue_offsets)
+        if planned is None:
             raise TopicNotExist(f"topic {name!r} does not exist here")
+        return planned
 
     def announced(self, auto_create: bool) -> list[TopicConfig]:
         """What makes routes.  By the default topic's, producers find a broker that makes topics."""

@@ -19,6 +19,11 @@ class ReadAccess:
         self._broker = broker
         self._commits = commits
 
+    async def make_group(self, name: str) -> None:
+        """To be awaited before a consumer's first `group`."""
+        self._check_broker()
+        await self._commits.make_group(name)
+
     def group(self, name: str) -> SubscriptionGroup:
         """Broker readable, group there, consumeEnable."""
         self._check_broker()

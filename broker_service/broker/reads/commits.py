@@ -35,15 +35,15 @@ class Commits:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    def group(self, name: str) -> SubscriptionGroup:
-        """The group of a consumer, made if that is allowed here."""
+    async def make_group(self, name: str) -> None:
+        """Makes the group of a first consumer, if that is allowed here."""
         broker = self._broker
-        return broker.groups.consuming(
-            name,
-            auto_create=broker.config.auto_create_subscription_group,
-            may_change=not broker.is_slave,
-            now_ms=broker.now_ms(),
-        )
+        if broker.config.auto_create_subscription_group and not broker.is_slave:
+            await broker.groups.make_for_consumer(name, broker.now_ms())
+
+    def group(self, name: str) -> SubscriptionGroup:
+        """The group of a consumer, who has been to `make_group`."""
+        return self._broker.groups.consuming(name, auto_create=self._broker.config.auto_create_subscription_group)
 
     async def commit_and_share(
         self, group: str, entries: Sequence[CommitEntry], timeout_s: float
@@ -53,6 +53,8 @@ class Commits:
         A commit that changes nothing is as safe as the one before it, which may still be on its way to the slave.
         """
         self._broker.acknowledgements.check_room()
+        self._broker.check_answers_for_offsets()
+        await self.make_group(group)
         standing = self.commit(group, entries)
         return standing, await self._broker.shared_changes(timeout_s)
 

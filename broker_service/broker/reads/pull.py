@@ -56,6 +56,7 @@ class PullPath:
         self._traffic = traffic
 
     async def pull(self, pull: Pull) -> Pulled:
+        await self._access.make_group(pull.group)
         group = self._readable(pull)
         tags = tags_codes_of(pull.sub_expression, pull.expression_type)
         if self._access.is_refused_here():

@@ -61,6 +61,8 @@ class RangePath:
         self, group_name: str, ranges: Sequence[Range], sub_expression: str, expression_type: str, max_frame_bytes: int
     ) -> AsyncGenerator[Frame, None]:
         """Frames of about `max_frame_bytes`, small ranges packed together, until every range has ended."""
+        if group_name:
+            await self._access.make_group(group_name)
         group = self._check_ranges(group_name, ranges)
         tags = tags_codes_of(sub_expression, expression_type)
         if self._access.is_refused_here():

@@ -290,8 +290,9 @@ def count_parts(expression: Expression) -> int:
     count, waiting = 0, [expression]
     while waiting:
         one = waiting.pop()
-        count += not isinstance(one, Constant)
-        waiting.extend(_operands(one))
+        operands = _operands(one)
+        count += not isinstance(one, Constant) and not (isinstance(one, All | Some) and len(operands) == 1)
+        waiting.extend(operands)
     return count
 
 
