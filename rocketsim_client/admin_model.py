@@ -18,7 +18,11 @@ class TopicConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionGroupConfig:
-    """`broker_id` is whom consumers are sent to normally, `which_broker_when_consume_slowly` when they fall behind."""
+    """`broker_id` is whom consumers are sent to normally, `which_broker_when_consume_slowly` when they fall behind.
+
+    `group_retry_policy` is RocketMQ's JSON, empty for its default: after which times a message that was not
+    acknowledged is delivered again.
+    """
 
     group_name: str
     consume_enable: bool = True
@@ -32,6 +36,7 @@ class SubscriptionGroupConfig:
     notify_consumer_ids_changed_enable: bool = True
     consume_timeout_minute: int = 15
     attributes: Mapping[str, str] = field(default_factory=dict)
+    group_retry_policy: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,12 @@ from broker_service.admin.operations import Operations
 from broker_service.admin.status import Status
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.groups import SubscriptionGroup
-from broker_service.broker.metadata.messages import group_to_proto, topic_to_proto, version_to_proto
+from broker_service.broker.metadata.messages import (
+    group_to_proto,
+    retry_policy_from_proto,
+    topic_to_proto,
+    version_to_proto,
+)
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.broker.reads.queue_lookup import QueueLookup
 from broker_service.broker.servicer import time_left_s
@@ -220,9 +225,16 @@ def asked_topic(asked: metadata_pb2.TopicConfig) -> TopicConfig:
 
 def asked_group(asked: metadata_pb2.SubscriptionGroupConfig) -> SubscriptionGroup:
     """What is left out means the default."""
-    names = [field.name for field in fields(SubscriptionGroup) if field.name not in ("group_name", "attributes")]
+    own = ("group_name", "attributes", "group_retry_policy")
+    names = [field.name for field in fields(SubscriptionGroup) if field.name not in own]
     values = {name: getattr(asked, name) for name in names if asked.HasField(name)}
-    return SubscriptionGroup(asked.group_name, **values, attributes=dict(asked.attributes))
+    try:
+        policy = retry_policy_from_proto(asked)
+        return SubscriptionGroup(
+            asked.group_name, **values, attributes=dict(asked.attributes), group_retry_policy=policy
+        )
+    except ValueError as error:
+        raise InvalidParameter(str(error)) from error
 
 
 def _messages(records: Sequence[bytes], more_before: int | None = None) -> pb.QueryMsgResponse:

@@ -543,7 +543,7 @@ class Consumption:
             return Changed(HandleStatus.INVALID_RECEIPT_HANDLE, change.receipt_handle)
         invisible_ms = change.invisible_ms
         if invisible_ms is None:
-            invisible_ms = retries.backoff_ms(due.delivery.attempt)
+            invisible_ms = self._backoff_ms(due)
         deadline_ms = self._broker.now_ms() + min(max(invisible_ms, 0), MAX_INVISIBLE_MS)
         delivery = DeliveryId(due.delivery.pop, due.queue_offset)
         changed = Deadline(
@@ -583,7 +583,7 @@ class Consumption:
         for number, handle in enumerate(handles):
             if (due := self._under_way(group, topic, handle)) is not None:
                 delivery = DeliveryId(due.delivery.pop, due.queue_offset)
-                wait_ms = retries.backoff_ms(due.delivery.attempt) if number == begun - 1 else 0
+                wait_ms = self._backoff_ms(due) if number == begun - 1 else 0
                 self._end(due.place, [delivery], wait_ms, counted=number < begun)
 
     def client_gone(self, client_id: str) -> None:
@@ -679,8 +679,14 @@ class Consumption:
         left_s = _LONGEST_SLEEP_S if deadline_ms is None else (deadline_ms - now_ms) / 1000
         return max(0.001, min(left_s, _LONGEST_SLEEP_S))
 
+    def _backoff_ms(self, due: Due) -> int:
+        return self._group_of(due).backoff_ms(due.delivery.attempt)
+
+    def _group_of(self, due: Due) -> SubscriptionGroup:
+        return self._broker.groups.get(due.place.group) or SubscriptionGroup(due.place.group)
+
     def _fate(self, due: Due, now_ms: int) -> Fate:
-        group = self._broker.groups.get(due.place.group) or SubscriptionGroup(due.place.group)
+        group = self._group_of(due)
         client_id = due.delivery.client_id
         is_connected = self._broker.clock() < self._grace_until or self.is_connected(client_id)
         return retries.fate(due.delivery, now_ms, group.retry_max_times, is_connected=is_connected)

@@ -1,7 +1,7 @@
 """Decides whether a delivery that was not acknowledged in time is renewed, retried, or a dead letter.  Pure.
 
-Names, attempts and back-off are RocketMQ 5's.  A property of the copy names the delivery that it settles, so the copy
-and the settlement are one record.
+Names and attempts are RocketMQ 5's, the back-off is the group's (`SubscriptionGroup.backoff_ms`).  A property of the
+copy names the delivery that it settles, so the copy and the settlement are one record.
 """
 
 from enum import Enum, auto
@@ -16,8 +16,6 @@ DLQ_PREFIX = "%DLQ%"
 
 RENEWED_FOR_MS = 60_000  # the invisible time of deliveries that the broker renews
 MAX_RENEWED_MS = 3 * 3600 * 1000  # from the pop on
-# By the number of the attempt that failed, from 1; the last entry is also for all later attempts.
-BACKOFF_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 
 PROPERTY_SOURCE = "__SOURCE"  # of a copy: the delivery that it settles
 PROPERTY_FIRST_POP_TIME = "1ST_POP_TIME"
@@ -50,10 +48,6 @@ def original_topic(place: Place) -> str:
 def max_attempts(retry_max_times: int) -> int:
     """`retryMaxTimes` N allows N + 1 deliveries."""
     return max(0, retry_max_times) + 1
-
-
-def backoff_ms(attempt: int) -> int:
-    return 1000 * BACKOFF_S[min(max(attempt, 1), len(BACKOFF_S)) - 1]
 
 
 def fate(delivery: UnderWay, now_ms: int, retry_max_times: int, *, is_connected: bool) -> Fate:

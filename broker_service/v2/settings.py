@@ -9,7 +9,8 @@ from google.protobuf.duration_pb2 import Duration
 from rocketmq_v2 import definition_pb2 as pb
 
 from broker_service.broker.metadata.groups import SubscriptionGroup
-from broker_service.consumption.retries import BACKOFF_S, max_attempts
+from broker_service.broker.metadata.retry_policy import retry_times_ms
+from broker_service.consumption.retries import max_attempts
 
 PRODUCER_ATTEMPTS = 3
 RECEIVE_BATCH_SIZE = 32
@@ -19,9 +20,6 @@ MAX_LITE_TOPIC_SIZE = 64
 
 # Small and growing quickly: a producer that sends again.  Java's takes no other kind.
 _SEND_AGAIN = pb.ExponentialBackoff(initial=Duration(nanos=10_000_000), max=Duration(seconds=1), multiplier=2)
-# Node's knows only the other kind, of which it takes the seconds for milliseconds: with this one it gives messages back
-# with no delay, for which `receiving.py` has the group's back-off.
-_CUSTOMIZED = pb.CustomizedBackoff(next=[Duration(seconds=delay) for delay in BACKOFF_S])
 
 
 def reply_to(asked: pb.Settings, group: SubscriptionGroup, max_body_size: int) -> pb.Settings:
@@ -41,7 +39,11 @@ def reply_to(asked: pb.Settings, group: SubscriptionGroup, max_body_size: int) -
         reply.publishing.validate_message_type = True
         return reply
     reply.backoff_policy.max_attempts = max_attempts(group.retry_max_times)
-    reply.backoff_policy.customized_backoff.CopyFrom(_CUSTOMIZED)
+    # An exponential policy is told as a list, too: Python's client knows only those, and Node's, which knows only the
+    # other kind, takes its seconds for milliseconds.  With a list Node's gives messages back with no delay, for which
+    # `receiving.py` has the group's back-off.
+    times = map(_duration, retry_times_ms(group.group_retry_policy))
+    reply.backoff_policy.customized_backoff.next.extend(times)
     subscription = asked.subscription
     reply.subscription.CopyFrom(
         pb.Subscription(
@@ -55,6 +57,10 @@ def reply_to(asked: pb.Settings, group: SubscriptionGroup, max_body_size: int) -
         )
     )
     return reply
+
+
+def _duration(ms: int) -> Duration:
+    return Duration(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000)
 
 
 def topics_in(asked: pb.Settings) -> Iterable[pb.Resource]:

@@ -44,7 +44,7 @@ class TopicConfig(_message.Message):
     def __init__(self, topic_name: _Optional[str] = ..., read_queue_nums: _Optional[int] = ..., write_queue_nums: _Optional[int] = ..., perm: _Optional[int] = ..., topic_filter_type: _Optional[str] = ..., topic_sys_flag: _Optional[int] = ..., order: _Optional[bool] = ..., attributes: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class SubscriptionGroupConfig(_message.Message):
-    __slots__ = ("group_name", "consume_enable", "consume_from_min_enable", "consume_broadcast_enable", "consume_message_orderly", "retry_queue_nums", "retry_max_times", "broker_id", "which_broker_when_consume_slowly", "notify_consumer_ids_changed_enable", "group_sys_flag", "consume_timeout_minute", "attributes")
+    __slots__ = ("group_name", "consume_enable", "consume_from_min_enable", "consume_broadcast_enable", "consume_message_orderly", "retry_queue_nums", "retry_max_times", "broker_id", "which_broker_when_consume_slowly", "notify_consumer_ids_changed_enable", "group_sys_flag", "consume_timeout_minute", "attributes", "group_retry_policy")
     class AttributesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +65,7 @@ class SubscriptionGroupConfig(_message.Message):
     GROUP_SYS_FLAG_FIELD_NUMBER: _ClassVar[int]
     CONSUME_TIMEOUT_MINUTE_FIELD_NUMBER: _ClassVar[int]
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    GROUP_RETRY_POLICY_FIELD_NUMBER: _ClassVar[int]
     group_name: str
     consume_enable: bool
     consume_from_min_enable: bool
@@ -78,7 +79,8 @@ class SubscriptionGroupConfig(_message.Message):
     group_sys_flag: int
     consume_timeout_minute: int
     attributes: _containers.ScalarMap[str, str]
-    def __init__(self, group_name: _Optional[str] = ..., consume_enable: _Optional[bool] = ..., consume_from_min_enable: _Optional[bool] = ..., consume_broadcast_enable: _Optional[bool] = ..., consume_message_orderly: _Optional[bool] = ..., retry_queue_nums: _Optional[int] = ..., retry_max_times: _Optional[int] = ..., broker_id: _Optional[int] = ..., which_broker_when_consume_slowly: _Optional[int] = ..., notify_consumer_ids_changed_enable: _Optional[bool] = ..., group_sys_flag: _Optional[int] = ..., consume_timeout_minute: _Optional[int] = ..., attributes: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    group_retry_policy: str
+    def __init__(self, group_name: _Optional[str] = ..., consume_enable: _Optional[bool] = ..., consume_from_min_enable: _Optional[bool] = ..., consume_broadcast_enable: _Optional[bool] = ..., consume_message_orderly: _Optional[bool] = ..., retry_queue_nums: _Optional[int] = ..., retry_max_times: _Optional[int] = ..., broker_id: _Optional[int] = ..., which_broker_when_consume_slowly: _Optional[int] = ..., notify_consumer_ids_changed_enable: _Optional[bool] = ..., group_sys_flag: _Optional[int] = ..., consume_timeout_minute: _Optional[int] = ..., attributes: _Optional[_Mapping[str, str]] = ..., group_retry_policy: _Optional[str] = ...) -> None: ...
 
 class ConsumerOffset(_message.Message):
     __slots__ = ("group", "topic", "queue_id", "generation", "offset", "epoch", "epoch_id", "log_offset")

@@ -16,6 +16,7 @@ for name, command in (
     ("topicRoute", topics.topic_route),
     ("topicStatus", topics.topic_status),
     ("updateSubGroup", groups.update_sub_group),
+    ("getConsumerConfig", groups.get_consumer_config),
     ("deleteSubGroup", groups.delete_sub_group),
     ("consumerProgress", groups.consumer_progress),
     ("resetOffsetByTime", groups.reset_offset_by_time),

@@ -47,7 +47,14 @@ def update_sub_group(
         typer.Option("-o", "--consume-message-orderly", help="true: RocketMQ 5's clients consume in order (FIFO)."),
     ] = None,
     retry_queue_nums: Annotated[int | None, typer.Option("-q", "--retry-queue-nums", min=0, help=KEPT)] = None,
-    retry_max_times: Annotated[int | None, typer.Option("-r", "--retry-max-times", min=-1, help=KEPT)] = None,
+    retry_max_times: Annotated[
+        int | None,
+        typer.Option("-r", "--retry-max-times", min=-1, help="Deliveries after the first one, before a dead letter."),
+    ] = None,
+    group_retry_policy: Annotated[
+        str | None,
+        typer.Option("-p", "--group-retry-policy", help="RocketMQ's JSON: the times between deliveries, in ms."),
+    ] = None,
     broker_id: Annotated[
         int | None,
         typer.Option("-i", "--broker-id", min=0, help="The broker id that its consumers normally read from."),
@@ -74,6 +81,7 @@ def update_sub_group(
         "consume_message_orderly": consume_message_orderly,
         "retry_queue_nums": retry_queue_nums,
         "retry_max_times": retry_max_times,
+        "group_retry_policy": group_retry_policy,
         "broker_id": broker_id,
         "which_broker_when_consume_slowly": which_broker_when_consume_slowly,
         "notify_consumer_ids_changed_enable": notify_consumer_ids_changed_enable,
@@ -92,6 +100,27 @@ def update_sub_group(
         "consumeMessageOrderly",
     )
     show_rows(columns, rows, as_json=as_json)
+
+
+def get_consumer_config(
+    group: Group,
+    name_server: OptionalNameServer = None,
+    broker_addr: BrokerAddr = None,
+    cluster: ClusterName = None,
+    as_json: AsJson = False,
+) -> None:
+    """A group's settings at each master that has it."""
+    with open_admin(name_server, broker_addr) as admin:
+        found = {
+            address: config
+            for address in admin.masters(broker_addr, cluster)
+            for config in admin.sub_groups(address)
+            if config.group_name == group
+        }
+    if not found:
+        raise Trouble(f"consumer group {group} is not there; updateSubGroup makes it")
+    rows = [{"brokerAddr": address, **facts(config)} for address, config in found.items()]
+    show_rows(tuple(rows[0]), rows, as_json=as_json)
 
 
 def _present(admin: "Admin", address: str, group: str) -> "SubscriptionGroupConfig":

@@ -1,5 +1,6 @@
 """Admin operations of a broker over real gRPC."""
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
@@ -103,6 +104,23 @@ async def test_a_group_is_made_with_rocketmqs_defaults_and_only_what_is_given_di
         assert (made.consume_from_min_enable, made.retry_queue_nums, made.retry_max_times) == (True, 1, 16)
         listed = (await admin.ListSubGroups(pb.ListSubGroupsRequest())).groups
         assert [group.group_name for group in listed] == ["g"]
+
+
+async def test_a_groups_retry_policy_is_checked_kept_and_shown(tmp_path: Path) -> None:
+    policy = '{"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [700, 900]}}'
+    async with admin_of(tmp_path) as (node, admin):
+        for bad, says in (('{"type": "X"}', "CUSTOMIZED or"), ("[1]", "no JSON object"), ("{", "Expecting")):
+            given = SubscriptionGroupConfig(group_name="g", group_retry_policy=bad)
+            status, text = await refused(admin.UpdateSubGroup(pb.UpdateSubGroupRequest(group=given)))
+            assert status == "INVALID_ARGUMENT" and says in text
+        assert node.groups.entries == {}
+        given = SubscriptionGroupConfig(group_name="g", group_retry_policy=policy)
+        made = (await admin.UpdateSubGroup(pb.UpdateSubGroupRequest(group=given))).group
+        assert json.loads(made.group_retry_policy) == json.loads(policy)
+    async with admin_of(tmp_path) as (node, admin):
+        assert [node.groups.entries["g"].backoff_ms(attempt) for attempt in (1, 2, 3)] == [700, 900, 900]
+        (listed,) = (await admin.ListSubGroups(pb.ListSubGroupsRequest())).groups
+        assert json.loads(listed.group_retry_policy) == json.loads(policy)
 
 
 @pytest.mark.parametrize("remove_offset", [True, False])

@@ -63,12 +63,14 @@ def test_the_file_is_rocketmqs(tmp_path: Path) -> None:
 
 def test_what_we_do_not_know_in_rocketmqs_file_is_kept(tmp_path: Path) -> None:
     file = JsonFile(tmp_path / "subscriptionGroup.json")
-    policy = {"type": "CUSTOMIZED"}
+    subscriptions = [{"topic": "t"}]
     file.save(
         {
             "dataVersion": {"counter": 3, "stateVersion": 0, "timestamp": 1},
             "forbiddenTable": {"x": {}},
-            "subscriptionGroupTable": {"g": {"groupName": "g", "retryMaxTimes": 5, "groupRetryPolicy": policy}},
+            "subscriptionGroupTable": {
+                "g": {"groupName": "g", "retryMaxTimes": 5, "subscriptionDataSet": subscriptions}
+            },
         }
     )
     groups = groups_in(tmp_path)
@@ -77,7 +79,7 @@ def test_what_we_do_not_know_in_rocketmqs_file_is_kept(tmp_path: Path) -> None:
     written = file.load()
     assert written is not None
     assert written["forbiddenTable"] == {"x": {}}
-    assert written["subscriptionGroupTable"]["g"]["groupRetryPolicy"] == policy
+    assert written["subscriptionGroupTable"]["g"]["subscriptionDataSet"] == subscriptions
     assert written["dataVersion"]["counter"] == 4
 
 

@@ -171,6 +171,12 @@ def test_groups_are_made_changed_reset_and_deleted(pair):
     (changed,) = pair.admin("updateSubGroup", "-g", "settled", "-s", "false", "-o", "true", "-b", pair.master.address)
     assert (changed["brokerId"], changed["consumeEnable"], changed["consumeMessageOrderly"]) == (1, False, True)
     pair.admin("updateSubGroup", "-g", "settled", "-s", "true", "-i", "0")
+    policy = '{"type": "EXPONENTIAL"}'
+    pair.admin("updateSubGroup", "-g", "settled", "-r", "3", "-p", policy)
+    (shown,) = pair.admin("getConsumerConfig", "-g", "settled")
+    assert (shown["brokerAddr"], shown["retryMaxTimes"], shown["groupRetryPolicy"]) == (pair.master.address, 3, policy)
+    assert "updateSubGroup" in trouble("admin", "getConsumerConfig", *pair.n, "-g", "nobody")
+    assert "LINEAR" in trouble("admin", "updateSubGroup", *pair.n, "-g", "settled", "-p", '{"type": "LINEAR"}')
     rocketsim("consume", *pair.n, "-t", "Groups", "-g", "settled")
     (reset,) = pair.admin("resetOffsetByTime", "-g", "settled", "-t", "Groups", "-s", "0")
     assert (reset["previous"], reset["offset"]) == (3, 0)

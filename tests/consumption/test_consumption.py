@@ -727,6 +727,20 @@ async def test_a_reset_begins_anew_where_it_says(tmp_path: Path) -> None:
         assert len(await one.bodies()) == 2  # once each, although each was delivered twice
 
 
+async def test_a_nack_without_a_time_waits_as_the_groups_retry_policy_says(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        policy = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 700, "max": 5000, "multiplier": 3}}
+        one.node.groups.put(SubscriptionGroup("g", group_retry_policy=policy), 0)
+        await put(one.node, "t", b"a")
+        for wait_ms in (700, 2100, 5000, 5000):
+            (delivery,) = (await one.pop()).deliveries
+            await one.nack(delivery, None)
+            await one.later(wait_ms - 1)
+            assert await one.bodies() == []
+            await one.later(1)
+        assert await one.bodies() == [b"a"]
+
+
 async def test_a_deleted_topic_takes_its_deliveries_and_retries_with_it(tmp_path: Path) -> None:
     async with consumer(tmp_path) as one:
         await put(one.node, "t", b"a", b"b")

@@ -2,12 +2,15 @@
 
 import base64
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rocketsim_proto.records.record import Record
 
+from broker_service.broker.metadata.groups import SubscriptionGroup
+from broker_service.broker.metadata.retry_policy import DEFAULT, retry_times_ms
 from broker_service.consumption import receipt_handle, retries
 from broker_service.consumption.receipt_handle import ReceiptHandle
 from broker_service.consumption.retries import Fate
@@ -43,9 +46,55 @@ def test_no_retries_are_one_delivery() -> None:
 
 
 def test_back_off_is_rocketmqs_schedule() -> None:
-    assert [retries.backoff_ms(attempt) for attempt in (0, 1, 2, 18, 19, 60_000)] == [
+    assert [SubscriptionGroup().backoff_ms(attempt) for attempt in (0, 1, 2, 18, 19, 60_000)] == [
         *(1000, 1000, 5000, 7_200_000, 7_200_000, 7_200_000)
     ]
+    exponential = SubscriptionGroup("g", group_retry_policy={"type": "EXPONENTIAL"})
+    assert [exponential.backoff_ms(attempt) for attempt in (1, 2, 3, 11, 12, 60_000)] == [
+        *(5000, 10_000, 20_000, 5_120_000, 7_200_000, 7_200_000)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("policy", "times"),
+    [
+        ({}, DEFAULT),
+        ({"type": None, "customizedRetryPolicy": None}, DEFAULT),
+        ({"type": "CUSTOMIZED", "exponentialRetryPolicy": {"initial": 1}}, DEFAULT),
+        ({"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [0, 700]}}, (0, 700)),
+        (
+            {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 9, "max": 100, "multiplier": 3}},
+            (9, 27, 81, 100),
+        ),
+        ({"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 9, "multiplier": 1}}, (9,)),
+        ({"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 9, "max": 4}}, (4,)),
+    ],
+)
+def test_a_retry_policy_is_rocketmqs_json(policy: dict[str, Any], times: tuple[int, ...]) -> None:
+    assert retry_times_ms(policy) == times
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"type": "LINEAR"},
+        {"customizedRetryPolicy": {"next": []}},
+        {"customizedRetryPolicy": {"next": [1] * 65}},
+        {"customizedRetryPolicy": {"next": [-1]}},
+        {"customizedRetryPolicy": {"next": [43_200_001]}},
+        {"customizedRetryPolicy": {"next": [1.5]}},
+        {"customizedRetryPolicy": [1]},
+        {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 0}},
+        {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"multiplier": 0}},
+        {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"max": True}},
+    ],
+    ids=str,
+)
+def test_what_is_no_retry_policy_is_refused(policy: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"expected|CUSTOMIZED or"):
+        retry_times_ms(policy)
+    with pytest.raises(ValueError, match="group g: groupRetryPolicy"):
+        SubscriptionGroup("g", group_retry_policy=policy)
 
 
 def test_a_retried_message_says_which_delivery_it_settles_and_counts_the_attempt() -> None:

@@ -11,7 +11,7 @@ from rocketmq_v2 import definition_pb2 as d
 from rocketmq_v2 import service_pb2 as s
 
 from broker_service.broker.metadata.groups import SubscriptionGroup
-from broker_service.consumption.retries import BACKOFF_S
+from broker_service.broker.metadata.retry_policy import DEFAULT
 from broker_service.v2.settings import reply_to
 from tests.support.polling import until
 from tests.support.v2 import CLIENT, DIALLED, client_of, message, resource, v2_broker
@@ -65,7 +65,7 @@ def test_a_producers_settings() -> None:
 def test_a_consumers_settings() -> None:
     reply = reply_to(consumer(), SubscriptionGroup("g", retry_max_times=2, consume_message_orderly=True), 1)
     assert reply.backoff_policy.max_attempts == 3
-    assert [delay.seconds for delay in reply.backoff_policy.customized_backoff.next] == list(BACKOFF_S)
+    assert [delay.seconds for delay in reply.backoff_policy.customized_backoff.next] == [ms // 1000 for ms in DEFAULT]
     assert reply.subscription.group == resource("g")
     assert [entry.topic.name for entry in reply.subscription.subscriptions] == ["T"]
     assert (reply.subscription.fifo, reply.subscription.receive_batch_size) == (True, 32)
@@ -78,6 +78,13 @@ def test_node_gets_the_back_off_of_all_others() -> None:
     """Of an exponential one it takes the seconds for milliseconds; without one that it knows it says 0."""
     reply = reply_to(consumer(language=d.NODE_JS), SubscriptionGroup(), 1)
     assert reply.backoff_policy.WhichOneof("strategy") == "customized_backoff"
+
+
+def test_a_groups_own_back_off_is_told_as_a_list_of_times() -> None:
+    """Python's client knows no other kind."""
+    policy = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 1500, "max": 6000, "multiplier": 2}}
+    reply = reply_to(consumer(), SubscriptionGroup("g", group_retry_policy=policy), 1)
+    assert [delay.ToMilliseconds() for delay in reply.backoff_policy.customized_backoff.next] == [1500, 3000, 6000]
 
 
 async def test_every_settings_are_answered_and_the_stream_ends_with_the_clients_half(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import asyncio
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -87,7 +87,7 @@ class Planned(Generic[Entry]):
     entries: dict[str, Entry]
     version: DataVersion
     names: frozenset[str]
-    buried: Mapping[str, Tombstone] = field(default_factory=dict)
+    buried: Mapping[str, Tombstone] = dataclasses.field(default_factory=dict)
     writes_entries: bool = True
 
 

@@ -3,9 +3,12 @@
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from broker_service.broker.metadata.config_table import ConfigTable, Planned
 from broker_service.broker.metadata.names import check_group_name
+from broker_service.broker.metadata.retry_policy import retry_times_ms
 from broker_service.errors import InvalidParameter, NoPermission, ServiceNotAvailable, SubscriptionGroupNotExist
 
 
@@ -26,10 +29,23 @@ class SubscriptionGroup:
     group_sys_flag: int = 0
     consume_timeout_minute: int = 15
     attributes: Mapping[str, str] = field(default_factory=dict)
+    group_retry_policy: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """ValueError for a retry policy that is none."""
+        try:
+            retry_times_ms(self.group_retry_policy)
+        except ValueError as error:
+            raise ValueError(f"group {self.group_name}: groupRetryPolicy: {error}") from error
 
     @property
     def name(self) -> str:
         return self.group_name
+
+    def backoff_ms(self, attempt: int) -> int:
+        """How long a message waits after the attempt that failed, from 1."""
+        times = retry_times_ms(self.group_retry_policy)
+        return times[min(max(attempt, 1), len(times)) - 1]
 
 
 class SubscriptionGroupTable(ConfigTable[SubscriptionGroup]):
@@ -44,9 +60,10 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroup]):
         if name not in self.entries:
             check_group_name(name)
             with suppress(OSError, ServiceNotAvailable):
-                await self.apply(
-                    lambda: None if name in self.entries else self.putting(SubscriptionGroup(name), now_ms)
-                )
+                await self.apply(partial(self._making_for_consumer, name, now_ms))
+
+    def _making_for_consumer(self, name: str, now_ms: int) -> Planned[SubscriptionGroup] | None:
+        return None if name in self.entries else self.putting(SubscriptionGroup(name), now_ms)
 
     def consuming(self, name: str, *, auto_create: bool) -> SubscriptionGroup:
         """The group, for one of its consumers; with the defaults if it is not made here, but might be.

@@ -1,6 +1,8 @@
 """Converts topics, groups and offsets to protobuf messages and back; ValueError for values that no broker sends."""
 
+import json
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from rocketsim_proto import metadata_pb2
 
@@ -65,6 +67,7 @@ def group_to_proto(group: SubscriptionGroup) -> metadata_pb2.SubscriptionGroupCo
         group_sys_flag=group.group_sys_flag,
         consume_timeout_minute=group.consume_timeout_minute,
         attributes=group.attributes,
+        group_retry_policy=json.dumps(dict(group.group_retry_policy)) if group.group_retry_policy else "",
     )
 
 
@@ -84,7 +87,18 @@ def group_from_proto(group: metadata_pb2.SubscriptionGroupConfig) -> Subscriptio
         group_sys_flag=group.group_sys_flag,
         consume_timeout_minute=group.consume_timeout_minute,
         attributes=dict(group.attributes),
+        group_retry_policy=retry_policy_from_proto(group),
     )
+
+
+def retry_policy_from_proto(group: metadata_pb2.SubscriptionGroupConfig) -> dict[str, Any]:
+    """ValueError for text that is no JSON object."""
+    if not group.group_retry_policy:
+        return {}
+    policy = json.loads(group.group_retry_policy)
+    if not isinstance(policy, dict):
+        raise ValueError(f"group {group.group_name}: groupRetryPolicy: {group.group_retry_policy} is no JSON object")
+    return policy
 
 
 def floors_to_proto(tombstones: Mapping[str, Tombstone], topics: Iterable[str]) -> list[metadata_pb2.QueueFloor]:

@@ -1,0 +1,59 @@
+"""The retry policy of a consumer group: after which times its messages are delivered again.  Pure.
+
+It is RocketMQ's `groupRetryPolicy`, as its JSON has it:
+
+    {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000, 5000, …]}}
+    {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 5000, "max": 7200000, "multiplier": 2}}
+
+All times are milliseconds.  What is left out has RocketMQ's defaults.  Unlike RocketMQ's brokers, which begin with the
+third, the first failed attempt has the first of the customized times: so do RocketMQ 5's clients, who are told them.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+CUSTOMIZED, EXPONENTIAL = "CUSTOMIZED", "EXPONENTIAL"
+MAX_DELAY_MS = 12 * 3600 * 1000  # the longest invisible time
+MOST_TIMES = 64
+
+_SECONDS = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+DEFAULT = tuple(1000 * seconds for seconds in _SECONDS)
+
+
+def retry_times_ms(policy: Mapping[str, Any]) -> tuple[int, ...]:
+    """By the number of the attempt that failed, from 1; the last one is also for all later attempts.  `policy` is the
+    JSON object, an empty one means DEFAULT.  ValueError for what is no policy.
+    """
+    kind = policy.get("type") or CUSTOMIZED
+    if kind == CUSTOMIZED:
+        times = _part(policy, "customizedRetryPolicy").get("next")
+        if times is None:
+            return DEFAULT
+        if not isinstance(times, list) or not 1 <= len(times) <= MOST_TIMES:
+            raise ValueError(f"customizedRetryPolicy.next={times!r}: 1 to {MOST_TIMES} times are expected, in ms")
+        return tuple(_whole("customizedRetryPolicy.next", time, 0, MAX_DELAY_MS) for time in times)
+    if kind == EXPONENTIAL:
+        part = _part(policy, "exponentialRetryPolicy")
+        initial = _whole("exponentialRetryPolicy.initial", part.get("initial", 5000), 1, MAX_DELAY_MS)
+        longest = _whole("exponentialRetryPolicy.max", part.get("max", 7_200_000), 1, MAX_DELAY_MS)
+        multiplier = _whole("exponentialRetryPolicy.multiplier", part.get("multiplier", 2), 1, 1000)
+        found = [min(initial, longest)]
+        while found[-1] < longest and multiplier > 1:
+            found.append(min(found[-1] * multiplier, longest))
+        return tuple(found)
+    raise ValueError(f"type={kind!r}: {CUSTOMIZED} or {EXPONENTIAL}")
+
+
+def _part(policy: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    part = policy.get(name)
+    if part is None:
+        return {}
+    if not isinstance(part, Mapping):
+        raise ValueError(f"{name}={part!r}: an object is expected")
+    return part
+
+
+def _whole(name: str, value: object, low: int, high: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise ValueError(f"{name}={value!r}: a number from {low} to {high} is expected")
+    return value
