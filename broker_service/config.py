@@ -219,6 +219,14 @@ class BrokerConfig:
         high=43_200_000,
         runtime=True,
     )
+    max_under_way_per_group: int = key(
+        100_000,
+        "own: most messages that one consumer group of RocketMQ 5's clients may have and not have acknowledged; "
+        "further pops get TOO_MANY_REQUESTS",
+        low=1,
+        high=INT32_MAX,
+        runtime=True,
+    )
     transaction_time_out: int = key(
         6_000,
         "how long a transaction may be open before its producer is asked; a message may say otherwise for itself",

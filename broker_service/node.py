@@ -331,7 +331,7 @@ class BrokerNode:
             given,
             self.schedule,
         )
-        self.metrics = Metrics(self.broker, self.status, self.range_streams)
+        self.metrics = Metrics(self.broker, self.status, self.range_streams, self.consumption)
         self.periodic = PeriodicTasks(
             self.broker,
             schedule=self.schedule,

@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from broker_service.admin.status import Status
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.range_streams import RangeStreams
+from broker_service.consumption.consumption import Consumption
 
 Sample = tuple[tuple[str, ...], float]
 
@@ -18,15 +19,23 @@ _COUNTERS = {
     "get_messages": ("rocketsim_messages_out", "Messages given to consumers since the start."),
     "get_bytes": ("rocketsim_bytes_out", "Record bytes given to consumers since the start."),
 }
+_OF_CONSUMPTION = {
+    "pops": ("rocketsim_pops", "Pops answered with messages since the start."),
+    "delivered": ("rocketsim_deliveries", "Messages delivered by pops since the start."),
+    "acknowledged": ("rocketsim_acknowledged", "Deliveries acknowledged since the start."),
+    "retried": ("rocketsim_retries", "Messages put into retry topics since the start."),
+    "dead_letters": ("rocketsim_dead_letters", "Messages put into dead letter topics since the start."),
+}
 
 
 class Metrics:
     """`serve` needs `picture` to have been called once."""
 
-    def __init__(self, broker: Broker, status: Status, streams: RangeStreams) -> None:
+    def __init__(self, broker: Broker, status: Status, streams: RangeStreams, consumption: Consumption) -> None:
         self._broker = broker
         self._status = status
         self._streams = streams
+        self._consumption = consumption
         self._picture: list[Metric] = []
         self._server: Any = None
 
@@ -66,6 +75,7 @@ class Metrics:
         yield _gauge("rocketsim_log_flushed_offset", "Up to where it is on disk.", store.flushed_offset)
         yield _gauge("rocketsim_log_confirm_offset", "Up to where consumers see it.", self._status.confirm_offset)
         yield _gauge("rocketsim_pulls_held", "Pulls that wait for a message.", broker.long_polling.held)
+        yield from self._of_consumption()
         streams = self._streams
         yield _gauge("rocketsim_range_streams", "Pulls of ranges that plain sockets carry.", streams.serving)
         yield _gauge("rocketsim_range_stream_unsent_bytes", "Bytes of theirs that wait.", streams.unsent_bytes)
@@ -73,6 +83,16 @@ class Metrics:
         yield _gauge("rocketsim_consumer_groups", "Consumer groups.", len(broker.groups.entries))
         yield _by_slave("rocketsim_slave_behind_bytes", "Log bytes that a slave has not acknowledged.", behind)
         yield _by_slave("rocketsim_slave_in_sync", "1: the slave counts for SYNC_MASTER.", in_sync)
+
+    def _of_consumption(self) -> Iterator[Metric]:
+        consumption = self._consumption
+        for name, (metric, text) in _OF_CONSUMPTION.items():
+            yield CounterMetricFamily(metric, text, value=getattr(consumption.counts, name))
+        under_way = consumption.state.under_way_count
+        yield _gauge("rocketsim_deliveries_under_way", "Messages delivered and not acknowledged.", under_way)
+        most = max(consumption.state.under_way_of.values(), default=0)
+        yield _gauge("rocketsim_deliveries_under_way_of_one_group", "Those of the group that has most.", most)
+        yield _gauge("rocketsim_pops_held", "Pops that wait for a message.", consumption.polls_held)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

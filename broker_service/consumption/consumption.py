@@ -31,6 +31,7 @@ from broker_service.consumption.model import (
     MAX_MESSAGES,
     Changed,
     ChangeInvisible,
+    Counts,
     Delivery,
     HandleStatus,
     Pop,
@@ -137,6 +138,7 @@ class Consumption:
         self._log = StateLog(broker.store, broker.config.store_path_root_dir / "rocketsim" / "consumption.snapshot")
         self._polls = Polls(broker.config.max_long_polls)
         self._selections = Selections()
+        self.counts = Counts()
         self._pending: list[Transition] = []
         self._appended: asyncio.Future[int] | None = None  # the log's end after the pending transitions
         self._taken: dict[Place, int] = {}  # next offsets according to the pending transitions
@@ -159,6 +161,10 @@ class Consumption:
     @property
     def state(self) -> State:
         return self._log.state
+
+    @property
+    def polls_held(self) -> int:
+        return self._polls.held
 
     # --- the log ----------------------------------------------------------------------------------------------------
 
@@ -297,6 +303,11 @@ class Consumption:
             again = [one for place, is_retry in places if (one := self._again(place, is_retry, pop.attempt_id))]
             if again:
                 return again
+        if self.state.under_way_of.get(group.name, 0) >= (most := broker.config.max_under_way_per_group):
+            raise SystemBusy(
+                f"group {group.name} has {most} messages (maxUnderWayPerGroup) that it has not acknowledged; "
+                "acknowledge some, or pop again in a moment"
+            )
         found: list[_Found] = []
         for place, is_retry in places:
             looks = [partial(self._look_in_order, place, is_retry, may_take_new=is_ordered)]
@@ -516,6 +527,8 @@ class Consumption:
             for one, take in zip(found, takes, strict=True)
             for message, delivery in zip(one.messages, one.deliveries, strict=True)
         ]
+        self.counts.pops += 1
+        self.counts.delivered += len(deliveries)
         return Popped(status=PopStatus.FOUND, deliveries=tuple(deliveries), popped_ms=popped_ms, stored=stored)
 
     # --- ack, change ------------------------------------------------------------------------------------------------
@@ -534,6 +547,7 @@ class Consumption:
         if HandleStatus.OK not in answers:
             return [Settled(answer) for answer in answers]
         stored = await self._stored(self._submit(*done), timeout_s)
+        self.counts.acknowledged += len(done)
         return [Settled(one, stored if one is HandleStatus.OK else PutStatus.PUT_OK) for one in answers]
 
     async def change_invisible(self, change: ChangeInvisible) -> Changed:
@@ -740,9 +754,14 @@ class Consumption:
         if broker.topics.get(copy.topic) is None:  # deleted since `_make_topic`
             broker.topics.put(TopicConfig(copy.topic, read_queue_nums=1, write_queue_nums=1), broker.now_ms())
         try:
-            return self._append(copy)
+            end = self._append(copy)
         except RecordError as error:
             raise MessageIllegal(f"the message cannot be moved to {copy.topic}: {error}") from error
+        if copy.topic.startswith(retries.DLQ_PREFIX):
+            self.counts.dead_letters += 1
+        elif copy.topic.startswith(retries.RETRY_PREFIX):
+            self.counts.retried += 1
+        return end
 
     # --- what operators change --------------------------------------------------------------------------------------
 

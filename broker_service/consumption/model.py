@@ -65,6 +65,17 @@ class Popped:
     stored: PutStatus = PutStatus.PUT_OK
 
 
+@dataclass(slots=True)
+class Counts:
+    """Since the broker's start."""
+
+    pops: int = 0  # those that were answered with messages
+    delivered: int = 0  # messages
+    acknowledged: int = 0
+    retried: int = 0
+    dead_letters: int = 0
+
+
 class HandleStatus(Enum):
     OK = auto()
     INVALID_RECEIPT_HANDLE = auto()  # past its deadline, settled otherwise, forged, cut off, of another group or topic

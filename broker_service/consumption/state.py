@@ -95,6 +95,7 @@ class State:
         self.under_way_count = 0
         self.ordered_count = 0  # messages that locks have
         self._released: set[Place] = set()
+        self.under_way_of: dict[str, int] = {}  # by group, without those that have none
         self._recent: OrderedDict[DeliveryId, bool] = OrderedDict()  # settled -> whether it became a dead letter
         self._renewed: dict[str, dict[tuple[Place, int], None]] = {}  # client id -> deliveries renewed for it
         self._deadlines: list[tuple[int, Place, int, int]] = []  # a heap; outdated entries are removed later
@@ -234,7 +235,7 @@ class State:
     def _deliver(self, queue: QueueState, take: Take | TakeInOrder, offset: int, attempt: int) -> None:
         times = take.popped_ms, take.deadline_ms, take.renewed_until_ms
         queue.under_way[offset] = UnderWay(take.pop, attempt, *times, True, take.client_id)
-        self.under_way_count += 1
+        self._count(take.place.group, 1)
         self._watch(take.place, offset)
 
     def _settle(self, place: Place, delivery: DeliveryId, *, is_dead_letter: bool, is_final: bool) -> None:
@@ -263,7 +264,7 @@ class State:
         queue = self.queues[place]
         self._unwatch(place, delivery.queue_offset, found)
         del queue.under_way[delivery.queue_offset]
-        self.under_way_count -= 1
+        self._count(place.group, -1)
         self._changed.add(place)
         return queue
 
@@ -298,9 +299,17 @@ class State:
             queue = self.queues.pop(place)
             for offset, delivery in queue.under_way.items():
                 self._unwatch(place, offset, delivery)
-            self.under_way_count -= len(queue.under_way)
+            self._count(place.group, -len(queue.under_way))
             self.ordered_count -= len(queue.locks.group_of) if queue.locks is not None else 0
             self._changed.add(place)
+
+    def _count(self, group: str, more: int) -> None:
+        self.under_way_count += more
+        now = self.under_way_of.get(group, 0) + more
+        if now:
+            self.under_way_of[group] = now
+        else:
+            self.under_way_of.pop(group, None)
 
     # --- deadlines --------------------------------------------------------------------------------------------------
 

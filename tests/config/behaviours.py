@@ -164,6 +164,7 @@ BROKER_KEYS = {
     "transactionTimeOut": "v2/test_transactions::test_a_producer_that_never_answers_is_given_up",
     "transactionCheckInterval": "v2/test_transactions::test_a_producer_that_never_answers_is_given_up",
     "transactionCheckMax": "v2/test_transactions::test_a_producer_that_never_answers_is_given_up",
+    "maxUnderWayPerGroup": "consumption/test_consumption::test_a_group_that_does_not_acknowledge_gets_no_more_and_others_do",
     "enablePropertyFilter": "consumption/test_consumption::test_sql_selects_by_properties_and_what_is_excluded_is_passed_over",
     "brokerPermission": "broker/test_put_and_pull::test_permissions_and_system_topics",
 }

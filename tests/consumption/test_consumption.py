@@ -18,7 +18,7 @@ from broker_service.broker.reads.subscription import FilterNotSupported
 from broker_service.consumption import consumption as consumption_module
 from broker_service.consumption import receipt_handle, selection, state_log
 from broker_service.consumption.consumption import Consumption
-from broker_service.consumption.model import ChangeInvisible, Delivery, HandleStatus, Pop, Popped, PopStatus
+from broker_service.consumption.model import ChangeInvisible, Counts, Delivery, HandleStatus, Pop, Popped, PopStatus
 from broker_service.consumption.retries import RENEWED_FOR_MS, retry_topic
 from broker_service.consumption.transitions import Place
 from broker_service.errors import (
@@ -619,6 +619,55 @@ async def test_too_many_deliveries_under_way_are_refused(tmp_path: Path, monkeyp
             await one.pop()
         await one.ack(popped.deliveries[0])
         assert await one.bodies() == [b"c"]
+
+
+async def test_a_group_that_does_not_acknowledge_gets_no_more_and_others_do(tmp_path: Path) -> None:
+    async with consumer(tmp_path, max_under_way_per_group=2) as one:
+        await put(one.node, "t", b"a", b"b", b"c")
+        popped = await one.pop(max_messages=2)
+        with pytest.raises(SystemBusy, match="group g has 2 messages .maxUnderWayPerGroup"):
+            await one.pop()
+        assert await Consumer(one.node, group="h").bodies() == [b"a", b"b", b"c"]
+        await one.ack(popped.deliveries[0])
+        assert await one.bodies() == [b"c"]
+        one.node.broker.update_config({"maxUnderWayPerGroup": "3"})
+        assert (await one.pop()).status is PopStatus.NO_MESSAGE
+        assert one.consumption.state.under_way_of == {"g": 2, "h": 3}
+    async with consumer(tmp_path) as one:
+        assert one.consumption.state.under_way_of == {"g": 2, "h": 3}
+
+
+async def test_what_becomes_of_deliveries_is_counted(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        one.node.groups.put(SubscriptionGroup("g", retry_max_times=1), 0)
+        await put(one.node, "t", b"a", b"b", b"c")
+        a, b, c = (await one.pop()).deliveries
+        await one.ack(a)
+        await one.ack(a)  # settled already
+        await one.nack(b)
+        await one.later(0)
+        (b,) = (await one.pop()).deliveries
+        await one.nack(b)
+        await one.later(0)
+        await one.pop()
+        await one.consumption.forward_to_dlq("g", "t", c.receipt_handle)
+        assert one.consumption.counts == Counts(pops=2, delivered=4, acknowledged=1, retried=1, dead_letters=2)
+        polling = asyncio.create_task(one.pop(poll_s=60))
+        await until(lambda: one.consumption.polls_held == 1, "a poll is held")
+        metrics = {sample.name: sample.value for family in one.node.metrics._families() for sample in family.samples}
+        assert {
+            "rocketsim_pops_total": 2.0,
+            "rocketsim_deliveries_total": 4.0,
+            "rocketsim_acknowledged_total": 1.0,
+            "rocketsim_retries_total": 1.0,
+            "rocketsim_dead_letters_total": 2.0,
+            "rocketsim_deliveries_under_way": 0.0,
+            "rocketsim_pops_held": 1.0,
+        }.items() <= metrics.items()
+        await put(one.node, "t", b"d")
+        assert (await polling).status is PopStatus.FOUND
+        metrics = {sample.name: sample.value for family in one.node.metrics._families() for sample in family.samples}
+        assert metrics["rocketsim_deliveries_under_way_of_one_group"] == 1.0
 
 
 async def test_a_pop_that_could_not_be_noted_takes_nothing(tmp_path: Path, monkeypatch: Any) -> None:

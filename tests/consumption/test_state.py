@@ -1,6 +1,7 @@
 """The state of consumption, held against a plain model that keeps every offset, and its transitions' bytes."""
 
 import random
+from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
@@ -257,6 +258,8 @@ def test_the_state_is_the_models(history: list[Transition | Move], now_ms: int) 
         place: (one.next, one.committed) for place, one in model.queues.items()
     }
     assert state.under_way_count == sum(len(queue.deliveries) for queue in model.queues.values())
+    of_groups = Counter(place.group for place, queue in model.queues.items() for _ in queue.deliveries)
+    assert state.under_way_of == of_groups
     assert {place: told[place] for place in state.queues} == {
         place: queue.committed for place, queue in model.queues.items()
     }
