@@ -18,6 +18,7 @@ logger = logging.getLogger(__name__)
 TICK_S = 0.1  # a change of metadata reaches the slaves within this
 SAMPLE_EVERY_S = 1.0
 SNAPSHOT_EVERY_S = 60.0
+SNAPSHOT_LOOK_S = 5.0  # no more often, however much is written
 EXPIRE_EVERY_S = 10.0  # RocketMQ's cleanResourceInterval
 
 
@@ -128,8 +129,13 @@ class PeriodicTasks:
                 logger.error("delay offsets could not be saved: %s", error)
 
     async def _save_consumption(self) -> None:
+        saved_s = self._broker.clock()
         while True:
-            await asyncio.sleep(SNAPSHOT_EVERY_S)
+            await asyncio.sleep(min(SNAPSHOT_LOOK_S, SNAPSHOT_EVERY_S))
+            now_s = self._broker.clock()
+            if now_s - saved_s < SNAPSHOT_EVERY_S and not self._consumption.is_snapshot_due:
+                continue
+            saved_s = now_s
             try:
                 saving = self._consumption.saving()
                 if saving is not None:

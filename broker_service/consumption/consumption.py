@@ -184,6 +184,10 @@ class Consumption:
         """The writing of a snapshot, to be run on any thread; None if nothing has happened since the last one."""
         return self._log.saving()
 
+    @property
+    def is_snapshot_due(self) -> bool:
+        return self._log.is_snapshot_due
+
     def _show_offsets(self) -> None:
         offsets = self._broker.offsets
         for place, committed in self.state.take_changed():

@@ -1,6 +1,7 @@
 """StateLog: keeps the state of consumption up to date with this broker's log: on a master, a slave, at a start.
 
-After a start or a cut of the log the state comes from a valid snapshot, if there is one, and the log after it.
+After a start or a cut of the log the state comes from a valid snapshot, if there is one, and the log after it.  Two
+are kept, `consumption.snapshot` and the one before it, `….old`, for when the newer one is damaged, or the log was cut.
 
 Three kinds of records tell it, in log order: those of the state topic, the copies in retry and dead letter topics,
 which settle the deliveries they come from, and RocketMQ's records of transactions.
@@ -21,11 +22,13 @@ from broker_service.consumption.retries import DLQ_PREFIX, RETRY_PREFIX, move_of
 from broker_service.consumption.snapshot import Snapshot
 from broker_service.consumption.state import State
 from broker_service.consumption.transitions import STATE_TOPIC, Change
-from broker_service.errors import NotFound, StoreCorrupt, StoreTooNew
+from broker_service.errors import FlushFailed, NotFound, StoreCorrupt, StoreTooNew
 from broker_service.store.dispatch import QueueExtent
 from broker_service.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
+
+SNAPSHOT_LOG_BYTES = 64 << 20  # of the log, after which another snapshot is due
 
 _READ_BYTES = 256 << 10  # of each queue at a time
 
@@ -39,6 +42,8 @@ class StateLog:
         self.state = State()
         self._store = store
         self._path = snapshot_path
+        self._older = snapshot_path.with_name(f"{snapshot_path.name}.old")
+        self._saved_at = 0  # log offset of the last snapshot
         self._is_saved = True  # nothing has happened since the last snapshot
         self._unapplied: list[int] = []  # log offsets
         store.dispatched.append(self._dispatched)
@@ -50,15 +55,20 @@ class StateLog:
         """
         self.state, self._unapplied = State(), []
         snapshot = self._snapshot()
-        begin = self._store.min_offset
+        begin = self._saved_at = self._store.min_offset
         if snapshot is not None:
-            begin = snapshot.log_offset
+            begin = self._saved_at = snapshot.log_offset
             for made_again in snapshot.transitions:
                 self.state.apply(made_again)
         sources = [self._told(topic, queue_id, begin) for topic, queue_id in self._store.queues() if _tells(topic)]
         for _, told in heapq.merge(*sources, key=itemgetter(0)):
             for transition in told:
                 self.state.apply(transition)
+
+    @property
+    def is_snapshot_due(self) -> bool:
+        """Whether a start would read so much of the log that it is time for a snapshot."""
+        return self._store.end_offset - self._saved_at >= SNAPSHOT_LOG_BYTES
 
     def saving(self) -> Callable[[], None] | None:
         """A function that writes a snapshot, for any thread; None if nothing has changed since the last one.  The
@@ -69,6 +79,7 @@ class StateLog:
         self._is_saved = True
         store = self._store
         end, tail = store.end_offset, store.tail_crc(snapshots.TAIL_BYTES)
+        self._saved_at = end
         queues = [
             (place, one.next, dict(one.under_way), one.locks.groups() if one.locks is not None else ())
             for place, one in self.state.queues.items()
@@ -77,8 +88,13 @@ class StateLog:
         transactions = self.state.transactions.rebuilding()
 
         def save() -> None:
+            fresh = self._path.with_name(f"{self._path.name}.new")
             try:
-                store.disk.write_atomically(self._path, snapshots.encode(end, tail, queues, recent, transactions))
+                store.disk.write_atomically(fresh, snapshots.encode(end, tail, queues, recent, transactions))
+                if store.disk.exists(self._path):
+                    store.disk.rename(self._path, self._older)
+                store.disk.rename(fresh, self._path)
+                store.disk.sync_directory(self._path.parent)
             except OSError:
                 self._is_saved = False
                 raise
@@ -86,17 +102,20 @@ class StateLog:
         return save
 
     def _snapshot(self) -> Snapshot | None:
-        """The snapshot if it is valid for this log."""
-        try:
-            snapshot = snapshots.decode(self._store.disk.read_synced(self._path))
-            if self._store.tail_crc_at(snapshot.log_offset, snapshots.TAIL_BYTES) == snapshot.tail:
-                return snapshot
-            why = f"the log before offset {snapshot.log_offset} is not the one of the snapshot"
-        except FileNotFoundError:
-            return None
-        except (ValueError, NotFound, StoreTooNew) as error:
-            why = str(error)
-        logger.warning("%s is not used, the state of consumption is read from the whole log: %s", self._path, why)
+        """The newest snapshot that is valid for this log."""
+        for path in (self._path, self._older):
+            try:
+                snapshot = snapshots.decode(self._store.disk.read_synced(path))
+                if self._store.tail_crc_at(snapshot.log_offset, snapshots.TAIL_BYTES) == snapshot.tail:
+                    return snapshot
+                why = f"the log before offset {snapshot.log_offset} is not the one of the snapshot"
+            except FileNotFoundError:
+                continue
+            except FlushFailed:
+                raise
+            except (OSError, ValueError, NotFound, StoreTooNew) as error:
+                why = str(error)
+            logger.warning("%s is not used, more of the log is read instead: %s", path, why)
         return None
 
     def catch_up(self) -> None:

@@ -625,7 +625,7 @@ async def test_a_group_that_does_not_acknowledge_gets_no_more_and_others_do(tmp_
     async with consumer(tmp_path, max_under_way_per_group=2) as one:
         await put(one.node, "t", b"a", b"b", b"c")
         popped = await one.pop(max_messages=2)
-        with pytest.raises(SystemBusy, match="group g has 2 messages .maxUnderWayPerGroup"):
+        with pytest.raises(SystemBusy, match=r"group g has 2 messages .maxUnderWayPerGroup"):
             await one.pop()
         assert await Consumer(one.node, group="h").bodies() == [b"a", b"b", b"c"]
         await one.ack(popped.deliveries[0])
@@ -933,6 +933,42 @@ async def test_a_snapshot_that_is_damaged_or_of_another_log_is_not_used(tmp_path
         one.consumption.reload()
         assert one.consumption.state.queues == {}
         assert await one.ack(a) == [INVALID]
+
+
+async def test_of_two_snapshots_the_older_one_is_used_if_the_newer_one_is_not_valid(
+    tmp_path: Path, monkeypatch: Any, caplog: Any
+) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a", b"b", b"c", b"d")
+        ends, popped = [], []
+        for _ in range(3):
+            popped += (await one.pop(max_messages=1)).deliveries
+            ends.append(one.node.store.end_offset)
+            one.consumption.saving()()
+        popped += (await one.pop(max_messages=1)).deliveries
+        newer, older = snapshot_in(tmp_path), snapshot_in(tmp_path).with_name("consumption.snapshot.old")
+        begins: list[int] = []
+        told = state_log.StateLog._told
+        monkeypatch.setattr(state_log.StateLog, "_told", lambda *args: begins.append(args[3]) or told(*args))
+
+        def reloaded_from() -> int:
+            begins.clear()
+            one.consumption.reload()
+            assert [*one.consumption.state.queues[Place("g", "t", 0)].under_way] == [0, 1, 2, 3]
+            return begins[0]
+
+        assert reloaded_from() == ends[2]
+        good = newer.read_bytes()
+        newer.write_bytes(good[:-1])
+        assert reloaded_from() == ends[1]
+        assert "consumption.snapshot is not used" in caplog.text
+        newer.unlink()  # as after a crash between the two renames
+        assert reloaded_from() == ends[1]
+        older.write_bytes(b"")
+        assert reloaded_from() == one.node.store.min_offset
+        newer.write_bytes(good)
+        assert reloaded_from() == ends[2]
+        assert await one.ack(*popped) == [OK] * 4
 
 
 async def test_how_far_a_group_is_goes_nowhere_without_the_log_that_says_so(tmp_path: Path) -> None:
