@@ -28,12 +28,15 @@ class Outbox:
         sender: Sender,
         *,
         timeout_s: float,
+        room_timeout_s: float | None,
         buffer_bytes: int,
         clock: Callable[[], float],
     ) -> None:
+        """`room_timeout_s`: how long a caller waits for room; None: until there is."""
         self._new_accumulator = new_accumulator
         self._sender = sender
         self._timeout_s = timeout_s
+        self._room_timeout_s = room_timeout_s
         self._buffer_bytes = buffer_bytes
         self._clock = clock
         self._closed = False
@@ -87,10 +90,11 @@ class Outbox:
         def room() -> bool:
             return self._closed or not accumulator.size_bytes or accumulator.size_bytes + size <= self._buffer_bytes
 
-        if not self._done.wait_for(room, self._timeout_s):
+        if not self._done.wait_for(room, self._room_timeout_s):
+            assert self._room_timeout_s is not None
             raise SendFailed(
                 f"topic {topic!r}: {accumulator.size_bytes} bytes wait for brokers, "
-                f"no room within {self._timeout_s:.3g} s",
+                f"no room within {self._room_timeout_s:.3g} s",
                 attempts=0,
                 maybe_stored=False,
                 code=2,
@@ -151,3 +155,5 @@ class Outbox:
                 self._done.notify_all()
                 if self._idle:
                     self._work.notify()
+                elif not self._senders and (batch.lane.open or batch.lane.full):
+                    self._notify_a_sender()  # what came behind a caller's own batch in a lane that takes one at a time

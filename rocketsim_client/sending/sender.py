@@ -5,7 +5,7 @@ Blocks its caller; knows nothing of threads.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import groupby, repeat
 from typing import cast
 
 import numpy as np
@@ -66,42 +66,60 @@ class Sender:
         """Whatever goes wrong is told to those who wait for the entries, and ends no sender: what is accepted later
         would wait for ever."""
         try:
-            if isinstance(entries[0].message, OutgoingBatch):
-                for entry in entries:  # ordered column batches may have met in one lane
-                    self._send_columns(entry, kind, deadline)
+            if kind is Kind.ORDERED and len(entries) > 1:  # messages and column batches may have met in one lane
+                for _, run in groupby(entries, _is_columns):
+                    self._send_alike(list(run), kind, deadline)
             else:
-                self._send_messages(entries, kind, deadline, NEW_ROUTES)
+                self._send_alike(entries, kind, deadline)
         except Exception as error:
-            _fail(entries, error)
+            fail(entries, error)
         except BaseException as error:  # Ctrl-C in a caller that sends for itself
-            _fail(entries, error)
+            fail(entries, error)
             raise
 
-    def _send_messages(self, entries: Sequence[Pending], kind: Kind, deadline: float, routes: int) -> None:
+    def _send_alike(self, entries: Sequence[Pending], kind: Kind, deadline: float) -> None:
+        if not _is_columns(entries[0]):
+            self._send_messages(entries, kind, deadline, NEW_ROUTES)
+            return
+        for entry in entries:
+            self._send_columns(entry, kind, deadline)
+
+    def _send_messages(
+        self, entries: Sequence[Pending], kind: Kind, deadline: float, routes: int, msg_ids: Sequence[str] | None = None
+    ) -> None:
         """One message that a broker finds illegal does not take the others with it; message groups whose queues are
-        gone find others, by up to `routes` new routes."""
+        gone find others, by up to `routes` new routes.  `msg_ids`: of an earlier attempt."""
         by_group = routes and any(entry.by_group for entry in entries)
         apart = MessageIllegal if len(entries) > 1 else QueueNotExist if by_group else None
+        outgoing = self._batch_of(entries, kind, msg_ids)
         try:
-            outgoing = self._batch(
-                [cast(Message, entry.message) for entry in entries],
-                [cast(MessageQueue, entry.queue) for entry in entries],
-                [entry.message_group for entry in entries],
-                kind in MAY_MOVE and not entries[0].pinned,
-            )
             part = self._send_batch(outgoing, deadline, self._retries[kind], apart)
         except RocketSimError as error:
             if apart is None or not isinstance(error, apart):
-                _fail(entries, error)
+                self._not_sent(entries, outgoing, error)
                 return
             if by_group and isinstance(error, QueueNotExist):
                 groups, routes = self._by_new_route(entries), routes - 1
             else:
                 groups = [entries[: len(entries) // 2], entries[len(entries) // 2 :]]
+            ids = dict(zip(entries, outgoing.msg_ids, strict=True))
             for group in groups:
-                self._send_messages(group, kind, deadline, routes)
+                self._send_messages(group, kind, deadline, routes, [ids[entry] for entry in group])
         else:
-            succeed_all(entries, _results(part, entries))
+            succeed_all(entries, results(part, entries))
+
+    def _batch_of(self, entries: Sequence[Pending], kind: Kind, msg_ids: Sequence[str] | None = None) -> OutgoingBatch:
+        return self._batch(
+            [cast(Message, entry.message) for entry in entries],
+            [cast(MessageQueue, entry.queue) for entry in entries],
+            [entry.message_group for entry in entries],
+            kind in MAY_MOVE and not entries[0].pinned,
+            msg_ids,
+        )
+
+    def _not_sent(self, entries: Sequence[Pending], outgoing: OutgoingBatch, error: RocketSimError) -> None:
+        """No broker has acknowledged `outgoing`, which was made of the entries."""
+        fail(entries, error)
 
     def _by_new_route(self, entries: Sequence[Pending]) -> list[Sequence[Pending]]:
         """The entries by the brokers that their queues are of now, each broker's in the order of the entries."""
@@ -119,7 +137,7 @@ class Sender:
         try:
             entry.succeed(self._send_column_batch(cast(OutgoingBatch, entry.message), kind, deadline, NEW_ROUTES))
         except RocketSimError as error:
-            _fail([entry], error)
+            fail([entry], error)
 
     def _send_column_batch(self, outgoing: OutgoingBatch, kind: Kind, deadline: float, routes: int) -> BatchPart:
         apart = QueueNotExist if routes and outgoing.group_hashes is not None else None
@@ -144,7 +162,7 @@ class Sender:
             outgoing = self._batch(messages, [queue] * len(messages), None, may_move and not parts)
             outgoing.one_queue = True
             try:
-                part = self._send_batch(outgoing, deadline, self._options.retries, None)
+                part = self._send_frame(outgoing, deadline)
             except RocketSimError as error:
                 if not parts:
                     raise
@@ -158,6 +176,9 @@ class Sender:
             parts.append(part)
         return SendResults(parts)
 
+    def _send_frame(self, outgoing: OutgoingBatch, deadline: float) -> BatchPart:
+        return self._send_batch(outgoing, deadline, self._options.retries, None)
+
     # --- both ---------------------------------------------------------------------------------------------------------
 
     def _batch(
@@ -166,13 +187,16 @@ class Sender:
         queues: Sequence[MessageQueue],
         message_groups: Sequence[str | None] | None,
         may_move: bool,
+        msg_ids: Sequence[str] | None = None,
     ) -> OutgoingBatch:
         now_ms = time.time_ns() // 1_000_000
-        count, ids = len(messages), self._id_maker()
+        if msg_ids is None:
+            count, ids = len(messages), self._id_maker()
+            msg_ids = [ids.one(now_ms)] if count == 1 else ids.next(count, now_ms).to_pylist()
         return of_messages(
             messages,
             queues,
-            [ids.one(now_ms)] if count == 1 else ids.next(count, now_ms).to_pylist(),
+            msg_ids,
             now_ms,
             may_move=may_move,
             compress_over=self._options.compress_over,
@@ -198,7 +222,11 @@ class Sender:
         return part
 
 
-def _results(part: BatchPart, entries: Sequence[Pending]) -> "map[SendResult]":
+def _is_columns(entry: Pending) -> bool:
+    return isinstance(entry.message, OutgoingBatch)
+
+
+def results(part: BatchPart, entries: Sequence[Pending]) -> "map[SendResult]":
     """One result a message, in order; the queue objects are the callers' own unless the batch has moved."""
     queues = [cast(MessageQueue, entry.queue) for entry in entries]
     if queues[0].broker_name != part.broker_name or [queue.queue_id for queue in queues] != _plain(part.queue_ids):
@@ -218,7 +246,7 @@ def _plain(values: Sequence[int]) -> Sequence[int]:
     return values.tolist() if isinstance(values, np.ndarray) else values
 
 
-def _fail(entries: Sequence[Pending], error: BaseException) -> None:
+def fail(entries: Sequence[Pending], error: BaseException) -> None:
     for entry in entries:
         if entry.done():
             continue

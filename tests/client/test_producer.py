@@ -3,6 +3,7 @@
 import random
 import threading
 import time
+import zlib
 from collections import Counter, deque
 from types import SimpleNamespace
 
@@ -25,6 +26,7 @@ from rocketsim_client.errors import (
 from rocketsim_client.sending import attempts, sender
 from rocketsim_client.transport.channels import Channels
 from tests.support.fake_broker import Answer, Break, FakeCluster, Hang, LoseAnswer, Refuse
+from tests.support.polling import wait_until
 
 
 @pytest.fixture
@@ -72,6 +74,57 @@ def test_a_body_that_compression_would_make_longer_stays_as_it_is(cluster, kind)
         producer.send(Message("T", body))
     (stored,) = cluster.messages("T")
     assert (stored.sys_flag, stored.body) == (0, body)
+
+
+def test_ordered_messages_and_columns_that_meet_in_one_lane_are_all_sent_in_their_order(cluster, producer):
+    broker, go_on = cluster.brokers["broker-a", 0], threading.Event()
+    broker.before_send = go_on.wait
+    queue = MessageQueue("T", "broker-a", 1)
+    sent = [producer.send_async(Message("T", b"0"), queue=queue)]
+    sent.append(producer.send_async(Message("T", b"1"), queue=queue))
+    sent += producer.send_columns_async("T", pa.array([b"2"]), queue=queue)
+    sent += producer.send_columns_async("T", pa.array([b"3"]), queue=queue)
+    sent.append(producer.send_async(Message("T", b"4"), queue=queue))
+    go_on.set()
+    for future in sent:
+        future.result(30)
+    assert [stored.body for stored in cluster.messages("T")] == [b"%d" % number for number in range(5)]
+
+
+def test_messages_of_a_group_that_threads_send_at_once_are_all_sent(cluster, producer):
+    """The first one is sent by its own thread; the others wait for it, and then for no timeout."""
+    go_on = threading.Event()
+    for broker in masters(cluster):
+        broker.before_send = go_on.wait
+    statuses = []
+
+    def send():
+        statuses.append(producer.send(Message("T", b"x"), message_group="g", timeout_s=60).send_status)
+
+    threads = [threading.Thread(target=send) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: str(producer).startswith("producer p: 3 waiting"), "three that wait")
+    go_on.set()
+    for thread in threads:
+        thread.join(50)
+    assert statuses == [SendStatus.SEND_OK] * 4
+
+
+def test_a_message_of_a_group_keeps_its_id_when_its_queue_is_gone_and_an_answer_was_lost(cluster):
+    cluster.stop("broker-b")
+    broker = cluster.brokers["broker-a", 0]
+    broker.script["Send"].append(LoseAnswer())
+
+    def before_send():
+        if broker.calls["Send"]:
+            broker.write_queues = cluster.write_queues = 1
+
+    broker.before_send = before_send
+    with Producer(cluster.address, "p", timeout_s=10) as producer:
+        group = next(str(number) for number in range(9) if zlib.crc32(str(number).encode()) % 4)
+        result = producer.send(Message("T", b"x"), message_group=group)
+    assert [stored.message_id for stored in cluster.messages("T")] == [result.msg_id] * 2
 
 
 def test_a_lost_answer_is_sent_again_to_the_other_pair_under_the_same_id(cluster, producer):
@@ -599,7 +652,7 @@ def test_an_answer_that_cannot_be_made_into_results_reaches_all_callers(cluster,
     """The error comes after the acknowledgement, when some callers have their results already."""
     with Producer(cluster.address, linger_ms=20) as producer:
         with monkeypatch.context() as patch:
-            patch.setattr(sender, "_results", lambda part, entries: iter([object()]))
+            patch.setattr(sender, "results", lambda part, entries: iter([object()]))
             futures = [producer.send_async(Message("T", b"%d" % number)) for number in range(10)]
             assert all(isinstance(future.exception(10), ValueError) or future.result(0) for future in futures)
         assert producer.send_async(Message("T", b"good")).result(10).send_status == SendStatus.SEND_OK
