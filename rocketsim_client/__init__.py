@@ -54,6 +54,8 @@ if TYPE_CHECKING:
         RocketSimError as RocketSimError,
         SendFailed as SendFailed,
         ServiceNotAvailable as ServiceNotAvailable,
+        SpoolFailed as SpoolFailed,
+        SpoolUnusable as SpoolUnusable,
         StoreDamaged as StoreDamaged,
         SystemBusy as SystemBusy,
         TooNew as TooNew,
@@ -86,6 +88,7 @@ if TYPE_CHECKING:
         SendResult as SendResult,
         SendResults as SendResults,
         SendStatus as SendStatus,
+        SpoolStatus as SpoolStatus,
     )
     from rocketsim_client.producer import (
         Producer as Producer,
@@ -155,6 +158,9 @@ _MODULES = {  # where each name is
     "SendResults": "model",
     "SendStatus": "model",
     "ServiceNotAvailable": "errors",
+    "SpoolFailed": "errors",
+    "SpoolStatus": "model",
+    "SpoolUnusable": "errors",
     "SqlExpression": "expression",
     "StoreDamaged": "errors",
     "SubscriptionGroupConfig": "admin_model",

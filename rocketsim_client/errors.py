@@ -168,6 +168,17 @@ class SendFailed(RocketSimError):
         self.maybe_stored = maybe_stored
 
 
+class SpoolFailed(SendFailed):
+    """A message was neither acknowledged nor spooled: the spool is full, or its disk takes no more."""
+
+    def __init__(self, message: str, *, attempts: int = 0, maybe_stored: bool = False, code: int | None = None) -> None:
+        super().__init__(message, attempts=attempts, maybe_stored=maybe_stored, code=code)
+
+
+class SpoolUnusable(RocketSimError):
+    """A producer's spool cannot be opened or read: another process has it, it is damaged, or of a newer version."""
+
+
 class CommitFailed(RocketSimError):
     """At least one broker name took no commit; `result` says what the others did."""
 

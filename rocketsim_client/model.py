@@ -17,12 +17,14 @@ from rocketsim_proto.reserved import MASTER_ID as MASTER_ID
 
 
 class SendStatus(IntEnum):
-    """RocketMQ's SendStatus (table D4).  All of them mean stored on the master; numbers as in broker.proto."""
+    """RocketMQ's SendStatus (table D4), numbers as in broker.proto: stored on the master.  SPOOLED: on this machine's
+    disk, and on no broker as far as is known."""
 
     SEND_OK = 0
     FLUSH_DISK_TIMEOUT = 1
     FLUSH_SLAVE_TIMEOUT = 2
     SLAVE_NOT_AVAILABLE = 3
+    SPOOLED = 100  # no broker's
 
 
 class CommitStatus(IntEnum):
@@ -91,7 +93,9 @@ class Message:
 
 
 class SendResult:
-    """What became of one message.  `status` other than SEND_OK is stored, but less safe than asked for."""
+    """What became of one message.  A `send_status` other than SEND_OK is stored, but less safe than asked for; SPOOLED
+    (by a producer with a spool only) has no offset, -1, and no queue, unless the caller named it.
+    """
 
     __slots__ = ("_commit_log_offset", "_store_host", "message_queue", "msg_id", "queue_offset", "send_status")
 
@@ -294,12 +298,28 @@ class CommitResult:
 @dataclass(slots=True)
 class ProducerStats:
     """Messages, not calls.  `sent_again` counts messages that took part in another attempt after one whose answer was
-    lost or no."""
+    lost or no.  What was sent is acknowledged, spooled or failed in the end; what a spool sends later is not counted.
+    """
 
     sent: int = 0
     acknowledged: int = 0
     sent_again: int = 0
     failed: int = 0
+    spooled: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolStatus:
+    """What a producer's spool has now.  `size_bytes` (dead ones included) is what `spool_bytes` bounds.
+    `oldest_timestamp`: when the oldest record that waits was spooled, in ms; 0 without one.  `replayed`: how many this
+    producer has brought to brokers.  `last_error`: why the last replay has failed; empty if it has not."""
+
+    records: int
+    size_bytes: int
+    oldest_timestamp: int
+    dead: int
+    replayed: int
+    last_error: str
 
 
 def by_broker(queues: Iterable[MessageQueue]) -> Iterator[tuple[str, str, list[MessageQueue]]]:

@@ -5,19 +5,29 @@ linger, for a sender thread, together with what others send to the same broker m
 """
 
 import atexit
+import os
 import random
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import TypeVar, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import pyarrow as pa
 
 from rocketsim_client import forks, validation
 from rocketsim_client.cluster import Cluster
-from rocketsim_client.errors import InvalidParameter, MessageIllegal, RocketSimError, SendFailed
-from rocketsim_client.model import BatchPart, Message, MessageQueue, ProducerStats, SendResult, SendResults
+from rocketsim_client.errors import CallTimeout, InvalidParameter, MessageIllegal, RocketSimError, SendFailed
+from rocketsim_client.model import (
+    BatchPart,
+    Message,
+    MessageQueue,
+    ProducerStats,
+    SendResult,
+    SendResults,
+    SpoolStatus,
+)
 from rocketsim_client.routing.static_route import Brokers
 from rocketsim_client.sending import batch as batches
 from rocketsim_client.sending import selection
@@ -29,6 +39,11 @@ from rocketsim_client.sending.pending import Pending
 from rocketsim_client.sending.publish_info import PublishTable
 from rocketsim_client.sending.sender import Sender, SenderOptions
 from rocketsim_client.validation import seconds
+
+if TYPE_CHECKING:
+    from rocketsim_client.sending.replay import Replay
+    from rocketsim_client.sending.spool import Spool
+    from rocketsim_client.sending.spooling_sender import AcceptingTable
 
 T = TypeVar("T")
 
@@ -50,7 +65,13 @@ class Producer:
 
     `batch_bytes`: of a batch; columns travel in frames of eight times as much, 4 MiB at most.  `max_in_flight`: batches
     that a lane (broker, topic, kind) has under way.  `buffer_bytes`: accepted and not acknowledged; beyond it a send
-    waits.  The other options have RocketMQ's names and meanings; `send_msg_timeout_ms`,
+    waits.
+
+    `spool`: a directory for what no broker takes, this producer's alone; what is SPOOLED is on this machine's disk, in
+    `spool_bytes` at most, and sent later, by the next producer with this directory if this one ends.  SpoolUnusable: it
+    cannot be opened.
+
+    The other options have RocketMQ's names and meanings; `send_msg_timeout_ms`,
     `send_msg_max_timeout_per_request_ms`, `linger_ms` and `poll_name_server_interval_ms` are older names of the
     durations, in milliseconds.
     """
@@ -76,6 +97,8 @@ class Producer:
         buffer_bytes: int = 64 << 20,
         poll_interval_s: float | None = None,
         brokers: Brokers | None = None,
+        spool: str | os.PathLike[str] | None = None,
+        spool_bytes: int = 1 << 30,
         cluster: Cluster | None = None,
         clock: Callable[[], float] = time.monotonic,
         chance: random.Random | None = None,
@@ -118,22 +141,26 @@ class Producer:
             clock=clock,
             chance=chance,
         )
-        self._sender = Sender(
-            self._attempts,
-            self._publish,
-            SenderOptions(
-                compress_over=compress_msg_body_over_howmuch,
-                compression=compress_type,
-                retries=retry_times_when_send_failed,
-                async_retries=retry_times_when_send_async_failed,
-            ),
-            self._cluster.first_address,
+        options = SenderOptions(
+            compress_over=compress_msg_body_over_howmuch,
+            compression=compress_type,
+            retries=retry_times_when_send_failed,
+            async_retries=retry_times_when_send_async_failed,
         )
+        peer = self._cluster.first_address
+        self._choice: PublishTable | AcceptingTable = self._publish
+        self._spool: Spool | None = None
+        self._replay: Replay | None = None
+        if spool is None:
+            self._sender = Sender(self._attempts, self._publish, options, peer)
+        else:
+            self._open_spool(Path(spool).absolute(), spool_bytes, options, peer)
         linger = seconds(linger_s, linger_ms)
         self._outbox = Outbox(
             lambda: Accumulator(linger_s=linger, batch_bytes=batch_bytes, max_in_flight=max_in_flight),
             self._sender,
             timeout_s=self._timeout_s,
+            room_timeout_s=self._timeout_s if spool is None else None,
             buffer_bytes=buffer_bytes,
             clock=clock,
         )
@@ -143,6 +170,17 @@ class Producer:
         self._at_exit = _close_if_alive(weakref.ref(self._outbox))
         atexit.register(self._at_exit)
         forks.watch(self)
+
+    def _open_spool(self, directory: Path, max_bytes: int, options: SenderOptions, peer: str) -> None:
+        """What this imports, SQLite with it, only those need who have a spool."""
+        from rocketsim_client.sending.replay import Replay
+        from rocketsim_client.sending.spool import Spool
+        from rocketsim_client.sending.spooling_sender import AcceptingTable, SpoolingSender
+
+        self._spool = Spool(directory, max_bytes)
+        self._choice = AcceptingTable(self._publish, self._spool)
+        self._sender = SpoolingSender(self._attempts, self._publish, options, peer, self._spool)
+        self._replay = Replay(self._spool, self._attempts, self._publish, timeout_s=self._timeout_s, clock=self._clock)
 
     def forget_parent(self) -> None:
         """The parent's threads, and the messages it accepted, are the parent's."""
@@ -185,7 +223,8 @@ class Producer:
         (RocketMQ 4's sharding key) go to the same queue, in the order of their sends, while the same brokers take
         writes; with `queue`, to that one.  `key` is an older name of `message_group`.
 
-        SendFailed: no broker has acknowledged it within the timeout and the retries.  MessageIllegal: it breaks a rule.
+        SendFailed: no broker has acknowledged it within the timeout and the retries; with a spool SpoolFailed only.
+        MessageIllegal: it breaks a rule.
         """
         timeout = self._timeout_s if timeout_s is None else timeout_s
         deadline = self._clock() + timeout
@@ -193,6 +232,8 @@ class Producer:
         try:
             return cast(SendResult, entry.result(max(deadline - self._clock(), 0)))
         except TimeoutError:
+            if self._spool is not None:  # whose thread is on it: what is not acknowledged is spooled next
+                return cast(SendResult, entry.result())
             raise SendFailed(
                 f"topic {message.topic!r}: not acknowledged within {timeout:.3g} s", attempts=1, maybe_stored=True
             ) from None
@@ -234,7 +275,7 @@ class Producer:
         allows.  All frames are acknowledged, or it raises; SendFailed says how many were."""
         frames = self._split(messages)
         topic = messages[0].topic
-        target = self._publish.choose(topic) if queue is None else self._own_queue(queue, topic)
+        target = self._choice.choose(topic) if queue is None else self._own_queue(queue, topic)
         deadline = self._clock() + (self._timeout_s if timeout_s is None else timeout_s)
         return self._sender.send_frames(frames, target, deadline, may_move=queue is None)
 
@@ -296,8 +337,8 @@ class Producer:
             max_message_size=self._max_message_size,
             compress_over=self._compress_over,
             compress_type=self._compress_type,
-            queues=[self._own_queue(queue, topic)] if queue else self._publish.queues(topic),
-            first=0 if queue else self._publish.choose(topic).queue_id,
+            queues=[self._own_queue(queue, topic)] if queue else self._choice.queues(topic),
+            first=0 if queue else self._choice.choose(topic).queue_id,
             may_move=queue is None,
         )
         now_ms = time.time_ns() // 1_000_000
@@ -331,11 +372,32 @@ class Producer:
         return SendResults(parts)
 
     def close(self) -> None:
-        """Sends what was accepted, waits for the answers, then stops.  A second call changes nothing."""
+        """Sends what was accepted, waits for the answers, then stops.  A second call changes nothing.  What is spooled
+        stays for the next producer with the directory."""
         self._outbox.close()
         atexit.unregister(self._at_exit)
+        if self._spool is not None and self._replay is not None and not self._spool.is_parents:
+            self._replay.close()
+            self._spool.close()
         if self._owns_cluster:
             self._cluster.close()
+
+    # --- the spool ------------------------------------------------------------------------------------------------
+
+    def spool_status(self) -> SpoolStatus:
+        """What waits in the spool, and what became of the rest.  InvalidParameter: there is none."""
+        return self._own_spool().status()
+
+    def drain_spool(self, timeout_s: float | None = None) -> None:
+        """Returns when nothing waits in the spool: brokers have it, or it is dead.  CallTimeout: not in time."""
+        spool = self._own_spool()
+        if not spool.wait_until_empty(timeout_s):
+            raise CallTimeout(f"not everything was replayed within {timeout_s} s: {spool.status()}")
+
+    def _own_spool(self) -> "Spool":
+        if self._spool is None:
+            raise InvalidParameter("this producer has no spool: Producer(spool=DIR)")
+        return self._spool
 
     # --- what is sent where ---------------------------------------------------------------------------------------
 
@@ -353,7 +415,7 @@ class Producer:
             self._check_topic(topic)
         size = validation.check(message, self._max_message_size)
         if queue is None and message_group is None:
-            entry = Pending(message, self._publish.choose(topic))
+            entry = Pending(message, self._choice.choose(topic))
         elif queue is not None:
             kind, entry = Kind.ORDERED, Pending(message, self._own_queue(queue, topic), message_group, pinned=True)
         else:
@@ -362,7 +424,7 @@ class Producer:
                 raise MessageIllegal(
                     f"message group {message_group!r} contains \\x01 or \\x02, which separate properties"
                 )
-            target = selection.by_group(self._publish.queues(topic), message_group)
+            target = selection.by_group(self._choice.queues(topic), message_group)
             kind, entry = Kind.ORDERED, Pending(message, target, message_group, pinned=True, by_group=True)
         if message.delay_level:
             if message.delay_level < 0:

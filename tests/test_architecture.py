@@ -68,6 +68,12 @@ STAYS_OUT_OF = {
     "rocketsim_client/sending/attempts.py": {f"{SENDING}.{name}" for name in ("outbox", "sender", "pending")},
     "rocketsim_client/sending/publish_info.py": {f"{SENDING}.{name}" for name in ("outbox", "sender", "attempts")},
     "rocketsim_client/sending/pending.py": {f"{SENDING}.{name}" for name in ("outbox", "sender", "attempts")},
+    # With a spool: producer -> outbox -> spooling_sender -> spool -> spool_file, and replay -> spool, attempts.
+    "rocketsim_client/sending/spooling_sender.py": {f"{SENDING}.{name}" for name in ("outbox", "replay")}
+    | {"threading"},
+    "rocketsim_client/sending/replay.py": {f"{SENDING}.{name}" for name in ("outbox", "sender", "pending")},
+    "rocketsim_client/sending/spool.py": {f"{SENDING}.{name}" for name in ("outbox", "sender", "attempts", "replay")},
+    "rocketsim_client/sending/spool_file.py": {SENDING, "grpc", "time", "threading", "logging", "rocketsim_proto"},
     "rocketsim_client/cluster.py": {*CALLERS, "rocketsim_client.sending"},
     "rocketsim_client/routing": {*CALLERS, "rocketsim_client.sending", "rocketsim_client.cluster"},
     "rocketsim_client/transport": {*CALLERS, *ROOMS - {"rocketsim_client.transport"}, "rocketsim_client.cluster"},

@@ -240,6 +240,15 @@ class SendAttempts:
             self.stats.acknowledged += acknowledged
             self.stats.failed += failed
 
+    def count_spooled(self, messages: int, *, had_failed: bool) -> None:
+        """`had_failed`: they are counted as sent and failed already."""
+        with self._lock:
+            self.stats.spooled += messages
+            if had_failed:
+                self.stats.failed -= messages
+            else:
+                self.stats.sent += messages
+
     def _count(self, *, sent_again: int) -> None:
         with self._lock:
             self.stats.sent_again += sent_again

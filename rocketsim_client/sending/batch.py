@@ -37,7 +37,7 @@ class OutgoingBatch:
         bodies: Any,
         properties: Any,
         msg_ids: Sequence[str] | pa.StringArray,
-        born_timestamp: int,
+        born_timestamp: Any,
         *,
         flags: Any = 0,
         sys_flags: Any = 0,

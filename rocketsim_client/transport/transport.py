@@ -27,14 +27,14 @@ class Outgoing:
     """Messages of one topic for one broker name, as columns of equal length.
 
     `bodies` and `properties` (encoded, message id included) are lists of bytes or Arrow binary arrays; `queue_ids` a
-    list or an integer array; flags are one value for all, or one each.
+    list or an integer array; flags and times of birth (ms) are one value for all, or one each (of Arrow arrays).
     """
 
     topic: str
     queue_ids: Any
     bodies: Any
     properties: Any
-    born_timestamp: int  # ms
+    born_timestamp: Any
     flags: Any = 0
     sys_flags: Any = 0
 

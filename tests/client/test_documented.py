@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -18,9 +19,13 @@ SNIPPETS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
 @pytest.mark.cluster
 def test_the_examples_run_as_they_stand(
-    real_pair: Callable[[str], RealPair], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    real_pair: Callable[[str], RealPair],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     name_server, _, _ = real_pair("TopicTest")
+    monkeypatch.chdir(tmp_path)
     logger = logging.getLogger("rocketsim_client")
     monkeypatch.setattr(logger, "level", logger.level)
     names: dict[str, object] = {}

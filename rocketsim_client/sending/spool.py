@@ -1,0 +1,319 @@
+"""What no broker has taken yet, on this machine's disk: lanes of records, one thread that commits for all callers.
+
+A lane is what keeps an order: the messages of one message group (by its hash, which chooses the queue), or of a queue
+that the caller named.  The messages of a topic that may go to any queue are a lane, too, without an order to keep.
+"""
+
+import logging
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from isal import isal_zlib
+
+from rocketsim_client import forks
+from rocketsim_client.errors import ClientClosed, SpoolFailed, SpoolUnusable
+from rocketsim_client.model import MessageQueue, SpoolStatus
+from rocketsim_client.sending.selection import group_hash
+from rocketsim_client.sending.spool_file import Row, SpoolFile, is_damage
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+ROW_BYTES = 200  # what the database adds to a record: the other columns, the index
+ANY_QUEUE = ""
+
+
+class Lane(NamedTuple):
+    topic: str
+    name: str  # ANY_QUEUE, `queue:BROKER NAME:QUEUE ID` or `group:HASH`
+
+    @classmethod
+    def of_queue(cls, queue: MessageQueue) -> "Lane":
+        return cls(queue.topic, f"queue:{queue.broker_name}:{queue.queue_id}")
+
+    @classmethod
+    def of_group(cls, topic: str, message_group: str | bytes | int) -> "Lane":
+        """`message_group`: its name or its hash."""
+        hashed = message_group if isinstance(message_group, int) else group_hash(message_group)
+        return cls(topic, f"group:{hashed:08x}")
+
+    @property
+    def is_queue(self) -> bool:
+        return self.name.startswith("queue:")
+
+    def queue(self, queues: Sequence[MessageQueue]) -> MessageQueue | None:
+        """Where its records have to go, while these are the topic's queues; None: anywhere."""
+        kind, _, rest = self.name.partition(":")
+        if kind == "queue":
+            broker_name, _, queue_id = rest.rpartition(":")
+            return MessageQueue(self.topic, broker_name, int(queue_id))
+        return queues[int(rest, 16) % len(queues)] if kind == "group" else None
+
+
+@dataclass(slots=True)
+class _Backlog:
+    count: int = 0
+    blocked: bool = True  # no broker takes it, as far as is known
+
+
+class _Job(NamedTuple):
+    work: Callable[[SpoolFile], Any]
+    done: "Future[Any]"
+
+
+class Spool:
+    """Thread-safe.  Opens the directory, which is this process's alone until `close`; SpoolUnusable says why it cannot
+    be.  In a forked child it holds nothing and takes nothing: it is the parent's."""
+
+    def __init__(
+        self, directory: Path, max_bytes: int, *, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    ) -> None:
+        self.directory = directory
+        self.is_parents = False
+        self._max_bytes = max_bytes
+        self._now_ms = now_ms
+        self._file = SpoolFile(directory)
+        try:
+            with self._file.transaction():
+                waiting = self._file.waiting()
+                self._dead, dead_bytes = self._file.dead_size()
+        except sqlite3.Error as error:
+            self._file.close()
+            raise SpoolUnusable(f"spool {directory}: {error}") from error
+        self._lanes = {Lane(one.topic, one.lane): _Backlog(one.records) for one in waiting}
+        self._bytes = (
+            sum(one.size_bytes + ROW_BYTES * one.records for one in waiting) + dead_bytes + ROW_BYTES * self._dead
+        )
+        self._replayed = 0
+        self._failure = ""  # of the last replay
+        self._damage: Exception | None = None
+        self._replay_ended = False
+        self._closed = False
+        self._jobs: list[_Job] = []
+        self._make_locks()
+        self._thread = threading.Thread(target=self._commit_jobs, name="rocketsim-spool", daemon=True)
+        self._thread.start()
+        forks.watch(self)
+        if self._lanes or self._dead:
+            count = sum(one.records for one in waiting)
+            logger.info("spool %s: %d messages wait for brokers, %d are dead", directory, count, self._dead)
+
+    def _make_locks(self) -> None:
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)  # there are jobs, or no more will come
+        self._changed = threading.Condition(self._lock)  # lanes came or went, or it closes
+
+    def forget_parent(self) -> None:
+        self._make_locks()
+        if not self.is_parents and not self._closed:
+            self._file.leave_to_the_parent()
+        self.is_parents = True
+        self._lanes = {}
+        self._jobs = []
+
+    # --- for senders ----------------------------------------------------------------------------------------------
+
+    @property
+    def has_records(self) -> bool:
+        return bool(self._lanes)
+
+    def holds(self, lane: Lane) -> bool:
+        """Whether later messages of the lane go into the spool, too.  Those that may go to any queue have no order to
+        keep, and go to brokers again as soon as one has taken something out of their lane."""
+        backlog = self._lanes.get(lane)
+        return backlog is not None and (backlog.blocked or lane.name != ANY_QUEUE)
+
+    def put(self, lanes: Sequence[Lane], msg_ids: Sequence[str], records: Sequence[bytes]) -> None:
+        """Records with the lane and message id of each; returns when all are on the disk.  SpoolFailed: none is, since
+        the spool is full or the disk takes no more."""
+        now_ms = self._now_ms()
+        rows = [
+            (lane.topic, lane.name, msg_id, now_ms, isal_zlib.crc32(one), one)
+            for lane, msg_id, one in zip(lanes, msg_ids, records, strict=True)
+        ]
+        size = sum(map(len, records)) + ROW_BYTES * len(rows)
+        counts = Counter(lanes)
+        with self._lock:
+            if self.is_parents:
+                raise SpoolFailed(f"spool {self.directory}: it is the parent process's; make a producer of your own")
+            if self._damage:
+                raise SpoolFailed(f"spool {self.directory}: {self._damage}: it is damaged, and takes nothing more")
+            if self._bytes + size > self._max_bytes:
+                raise SpoolFailed(self._full(size))
+            done = self._enqueue(lambda file: file.insert(rows))
+            self._bytes += size
+            self._add(counts)
+        try:
+            done.result()
+        except Exception as error:
+            with self._lock:
+                self._bytes -= size
+                self._remove(counts)
+            raise SpoolFailed(f"spool {self.directory}: {error}") from error
+
+    def _full(self, size: int) -> str:
+        count = sum(backlog.count for backlog in self._lanes.values())
+        return (
+            f"spool {self.directory} is full: {self._bytes} bytes and {size} more, {self._max_bytes} at most "
+            f"(spool_bytes). {count} messages wait for brokers: {self._failure or 'replay is under way'}. "
+            f"{self._dead} are dead: `rocketsim spool {self.directory}`"
+        )
+
+    # --- for who replays ------------------------------------------------------------------------------------------
+
+    def lanes(self) -> list[Lane]:
+        with self._lock:
+            return list(self._lanes)
+
+    def wait_for_records(self) -> bool:
+        """False: replay has been ended."""
+        with self._lock:
+            self._changed.wait_for(lambda: self._lanes or self._replay_ended)
+            return not self._replay_ended
+
+    def pause(self, pause_s: float) -> bool:
+        """Before another replay.  False: replay has been ended."""
+        with self._lock:
+            return not self._changed.wait_for(lambda: self._replay_ended, pause_s)
+
+    def end_replay(self) -> None:
+        with self._lock:
+            self._replay_ended = True
+            self._changed.notify_all()
+
+    def oldest(self, lanes: Sequence[Lane], max_bytes: int) -> list[Row]:
+        """The oldest records of lanes of one topic, lane by lane; damaged ones are among the dead by now."""
+        topic, names = lanes[0].topic, [lane.name for lane in lanes]
+        rows = self._do(lambda file: file.oldest(topic, names, max_bytes))
+        damaged = [row for row in rows if row.is_damaged]
+        if damaged:
+            self.bury(damaged, "damaged on this disk")
+        return [row for row in rows if not row.is_damaged]
+
+    def delivered(self, rows: Sequence[Row]) -> None:
+        """A broker has stored them.  Returns when they are deleted; a process that dies before sends them again."""
+        self._do(lambda file: file.delete(rows))
+        with self._lock:
+            self._bytes -= sum(len(row.record) + ROW_BYTES for row in rows)
+            self._replayed += len(rows)
+            counts = Counter(Lane(row.topic, row.lane) for row in rows)
+            for lane in counts:
+                if lane in self._lanes:
+                    self._lanes[lane].blocked = False
+            self._remove(counts)
+
+    def bury(self, rows: Sequence[Row], reason: str) -> None:
+        now_ms = self._now_ms()
+        self._do(lambda file: file.bury(rows, reason, now_ms))
+        with self._lock:
+            self._dead += len(rows)
+            self._remove(Counter(Lane(row.topic, row.lane) for row in rows))
+        for row in rows:
+            logger.error("spool %s: message %s of topic %r is dead: %s", self.directory, row.msg_id, row.topic, reason)
+
+    def failed(self, failure: str) -> None:
+        """Why the last attempt to empty it has failed; empty: it has not."""
+        self._failure = failure
+
+    # --- for who asks ---------------------------------------------------------------------------------------------
+
+    def status(self) -> SpoolStatus:
+        oldest_ms = self._do(lambda file: file.oldest_ms())
+        with self._lock:
+            return SpoolStatus(
+                records=sum(backlog.count for backlog in self._lanes.values()),
+                size_bytes=self._bytes,
+                oldest_timestamp=oldest_ms,
+                dead=self._dead,
+                replayed=self._replayed,
+                last_error=self._failure,
+            )
+
+    def wait_until_empty(self, timeout_s: float | None) -> bool:
+        with self._lock:
+            return self._changed.wait_for(lambda: not self._lanes, timeout_s)
+
+    def close(self) -> None:
+        """What was put is on the disk, for the next one who opens the directory.  After `end_replay`."""
+        with self._lock:
+            if self._closed or self.is_parents:
+                return
+            self._closed = True
+            self._work.notify()
+        self._thread.join()
+        self._file.close()
+
+    # --- the thread -----------------------------------------------------------------------------------------------
+
+    def _do(self, work: Callable[[SpoolFile], T]) -> T:
+        with self._lock:
+            if self.is_parents:
+                raise SpoolUnusable(f"spool {self.directory}: it is the parent process's")
+            done = self._enqueue(work)
+        try:
+            result: T = done.result()
+        except sqlite3.Error as error:
+            raise SpoolUnusable(f"spool {self.directory}: {error}") from error
+        return result
+
+    def _enqueue(self, work: Callable[[SpoolFile], Any]) -> "Future[Any]":
+        if self._closed:
+            raise ClientClosed("this producer has been closed")
+        if self._damage:
+            raise SpoolUnusable(f"spool {self.directory}: {self._damage}: it is damaged")
+        job = _Job(work, Future())
+        self._jobs.append(job)
+        self._work.notify()
+        return job.done
+
+    def _commit_jobs(self) -> None:
+        while True:
+            with self._lock:
+                self._work.wait_for(lambda: self._jobs or self._closed)
+                jobs, self._jobs = self._jobs, []
+            if not jobs:
+                return
+            self._commit(jobs)
+
+    def _commit(self, jobs: Sequence[_Job]) -> None:
+        """All that wait in one transaction; one that fails takes no others with it."""
+        try:
+            with self._file.transaction():
+                results = [job.work(self._file) for job in jobs]
+        except Exception as error:
+            if is_damage(error):
+                self._damage = error
+            if len(jobs) == 1:
+                jobs[0].done.set_exception(error)
+                return
+            for job in jobs:
+                self._commit([job])
+            return
+        for job, result in zip(jobs, results, strict=True):
+            job.done.set_result(result)
+
+    # --- lanes ----------------------------------------------------------------------------------------------------
+
+    def _add(self, counts: Counter[Lane]) -> None:
+        for lane, count in counts.items():
+            backlog = self._lanes.setdefault(lane, _Backlog())
+            backlog.count += count
+            backlog.blocked = True
+        self._changed.notify_all()
+
+    def _remove(self, counts: Counter[Lane]) -> None:
+        for lane, count in counts.items():
+            backlog = self._lanes[lane]
+            backlog.count -= count
+            assert backlog.count >= 0, lane
+            if not backlog.count:
+                del self._lanes[lane]
+        self._changed.notify_all()

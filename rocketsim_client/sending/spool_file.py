@@ -1,0 +1,305 @@
+"""A spool on disk: one SQLite database in a directory that one process owns.  Synchronous; knows no threads.
+
+Table `records` has what waits for a broker, `dead` what brokers have refused for good.  A record is what a broker would
+have been sent: id, properties and time of birth stay what they were.
+"""
+
+import ctypes
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from isal import isal_zlib
+
+from rocketsim_client.errors import SpoolUnusable
+
+DATABASE = "spool.db"
+LOCK = "spool.lock"
+SCHEMA = 1
+APPLICATION_ID = 0x52535370  # "RSSp"; 0 in a database that nobody has written to
+
+_TABLES = (
+    "CREATE TABLE records (id INTEGER PRIMARY KEY, topic TEXT NOT NULL, lane TEXT NOT NULL, msg_id TEXT NOT NULL, "
+    "spooled_ms INTEGER NOT NULL, crc32 INTEGER NOT NULL, record BLOB NOT NULL)",
+    "CREATE INDEX records_by_lane ON records (topic, lane)",
+    "CREATE TABLE dead (id INTEGER PRIMARY KEY, topic TEXT NOT NULL, lane TEXT NOT NULL, msg_id TEXT NOT NULL, "
+    "spooled_ms INTEGER NOT NULL, crc32 INTEGER NOT NULL, record BLOB NOT NULL, dead_ms INTEGER NOT NULL, "
+    "reason TEXT NOT NULL)",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {SCHEMA}",
+)
+_WAL_BYTES = 16 << 20  # what the write-ahead log keeps of the disk when it is not needed
+
+
+class Row(NamedTuple):
+    id: int
+    topic: str
+    lane: str
+    msg_id: str
+    spooled_ms: int
+    crc32: int
+    record: bytes
+
+    @property
+    def is_damaged(self) -> bool:
+        return isal_zlib.crc32(self.record) != self.crc32
+
+
+class Waiting(NamedTuple):
+    """What one lane has.  `oldest_ms`: when its oldest record was spooled."""
+
+    topic: str
+    lane: str
+    records: int
+    size_bytes: int
+    oldest_ms: int
+
+
+class Dead(NamedTuple):
+    topic: str
+    msg_id: str
+    spooled_ms: int
+    dead_ms: int
+    reason: str
+    record: bytes
+
+
+class SpoolFile:
+    """Open, and this process's alone.  SpoolUnusable says why it cannot be, and what to do.
+
+    Errors of the calls are sqlite3's; nothing of a transaction that raises is kept.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = _locked(directory)
+        except OSError as error:
+            raise SpoolUnusable(f"spool {directory}: {error.strerror}") from error
+        try:
+            self._database = _opened(directory)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def close(self) -> None:
+        self._database.close()
+        os.close(self._lock)
+
+    def leave_to_the_parent(self) -> None:
+        """In a forked child.  To close the database here would end the parent's write-ahead log, so it stays open as
+        long as this process lives; the lock is held by the parent's descriptor alone."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._database))
+        os.close(self._lock)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """What is written in it is on the disk when the block has ended."""
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._database.execute("COMMIT")
+        except BaseException:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            raise
+
+    def insert(self, rows: Iterable[tuple[str, str, str, int, int, bytes]]) -> None:
+        """(topic, lane, message id, now in ms, CRC-32, record)."""
+        self._database.executemany(
+            "INSERT INTO records (topic, lane, msg_id, spooled_ms, crc32, record) VALUES (?, ?, ?, ?, ?, ?)", rows
+        )
+
+    def oldest(self, topic: str, lanes: Iterable[str], max_bytes: int) -> list[Row]:
+        """Of each lane its oldest records, lane by lane, `max_bytes` in all, and at least one."""
+        found: list[Row] = []
+        size = 0
+        for lane in lanes:
+            query = "SELECT * FROM records WHERE topic = ? AND lane = ? ORDER BY id"
+            with closing(self._database.execute(query, (topic, lane))) as rows:
+                for row in map(Row._make, rows):
+                    if found and size + len(row.record) > max_bytes:
+                        return found
+                    found.append(row)
+                    size += len(row.record)
+        return found
+
+    def delete(self, rows: Sequence[Row]) -> None:
+        self._database.executemany("DELETE FROM records WHERE id = ?", [(row.id,) for row in rows])
+
+    def bury(self, rows: Sequence[Row], reason: str, now_ms: int) -> None:
+        self._database.executemany(
+            "INSERT INTO dead (topic, lane, msg_id, spooled_ms, crc32, record, dead_ms, reason) "
+            "SELECT topic, lane, msg_id, spooled_ms, crc32, record, ?, ? FROM records WHERE id = ?",
+            [(now_ms, reason, row.id) for row in rows],
+        )
+        self.delete(rows)
+
+    def discard_dead(self) -> int:
+        return self._database.execute("DELETE FROM dead").rowcount
+
+    def give_back(self) -> None:
+        """Pages that nothing uses, to the file system.  Not inside a transaction."""
+        self._database.execute("PRAGMA incremental_vacuum").fetchall()
+
+    def waiting(self) -> list[Waiting]:
+        return _waiting(self._database)
+
+    def oldest_ms(self) -> int:
+        """When the oldest record was spooled; 0: there is none."""
+        found = self._database.execute("SELECT spooled_ms FROM records ORDER BY id LIMIT 1").fetchone()
+        return found[0] if found else 0
+
+    def dead_size(self) -> tuple[int, int]:
+        """How many dead records, and their bytes."""
+        count, size = self._database.execute("SELECT count(*), total(length(record)) FROM dead").fetchone()
+        return count, int(size)
+
+
+class SpoolView:
+    """For a look while a producer may be at work: reads only, takes no lock."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        path = directory / DATABASE
+        if not path.exists():
+            raise SpoolUnusable(
+                f"{directory}: there is no {DATABASE} in it; the directory of a Producer(spool=) expected"
+            )
+        try:
+            self._database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        except sqlite3.Error as error:
+            raise _unusable(directory, error) from error
+
+    def __enter__(self) -> "SpoolView":
+        try:
+            if _check_version(self._database, self._directory):
+                raise SpoolUnusable(f"{self._directory}: nothing was ever spooled here")
+        except sqlite3.Error as error:
+            self._database.close()
+            raise _unusable(self._directory, error) from error
+        except BaseException:
+            self._database.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._database.close()
+
+    def waiting(self) -> list[Waiting]:
+        return _waiting(self._database)
+
+    def dead(self) -> Iterator[Dead]:
+        query = "SELECT topic, msg_id, spooled_ms, dead_ms, reason, record FROM dead ORDER BY id"
+        return map(Dead._make, self._database.execute(query))
+
+
+def _waiting(database: sqlite3.Connection) -> list[Waiting]:
+    query = (
+        "SELECT topic, lane, count(*), sum(length(record)), min(spooled_ms) FROM records GROUP BY topic, lane "
+        "ORDER BY min(id)"
+    )
+    return list(map(Waiting._make, database.execute(query)))
+
+
+def _locked(directory: Path) -> int:
+    """The descriptor that holds the lock.  A lock of its own file: SQLite's own would not let others read."""
+    descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.read(descriptor, 20).decode(errors="replace").strip() or "another"
+        os.close(descriptor)
+        raise SpoolUnusable(
+            f"spool {directory}: process {owner} has it open; give each producer a directory of its own, or close "
+            "the producer that has it"
+        ) from None
+    except BaseException:
+        os.close(descriptor)
+        raise
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
+
+
+def _opened(directory: Path) -> sqlite3.Connection:
+    path = directory / DATABASE
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # with bodies in it: its owner's only
+        # One thread at a time uses it, but not the one that opens it.
+        database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    except (OSError, sqlite3.Error) as error:
+        raise _unusable(directory, error) from error
+    try:
+        _prepare(database, directory)
+    except (OSError, sqlite3.Error) as error:
+        database.close()
+        raise _unusable(directory, error) from error
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _prepare(database: sqlite3.Connection, directory: Path) -> None:
+    is_new = _check_version(database, directory)
+    if is_new:
+        database.execute("PRAGMA auto_vacuum = INCREMENTAL")
+    (mode,) = database.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise SpoolUnusable(f"spool {directory}: its file system has no shared memory for SQLite; use a local disk")
+    database.execute("PRAGMA synchronous = FULL")
+    database.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
+    if not is_new:
+        (found,) = database.execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise sqlite3.DatabaseError(found)
+        return
+    database.execute("BEGIN IMMEDIATE")
+    for statement in _TABLES:
+        database.execute(statement)
+    database.execute("COMMIT")
+    for path in (directory, directory.parent):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _check_version(database: sqlite3.Connection, directory: Path) -> bool:
+    """Whether it is a new, empty database; SpoolUnusable for what is not a spool of this version or an older one."""
+    (application,) = database.execute("PRAGMA application_id").fetchone()
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if application == 0 and version == 0 and tables == 0:
+        return True
+    if application != APPLICATION_ID:
+        raise SpoolUnusable(f"spool {directory}: {DATABASE} is another program's database; name another directory")
+    if version > SCHEMA:
+        raise SpoolUnusable(
+            f"spool {directory}: a newer version has written it (schema {version}, this one knows {SCHEMA}): upgrade "
+            "the client"
+        )
+    return False
+
+
+def _unusable(directory: Path, error: Exception) -> SpoolUnusable:
+    if isinstance(error, OSError):
+        return SpoolUnusable(f"spool {directory}: {error.strerror}")
+    if is_damage(error):
+        return SpoolUnusable(
+            f"spool {directory}: {error}. {DATABASE} is damaged: move the directory away, and save what is left with "
+            f"SQLite's own command (`sqlite3 {DATABASE} .recover`)"
+        )
+    return SpoolUnusable(f"spool {directory}: {error}")
+
+
+def is_damage(error: Exception) -> bool:
+    """Every other error of SQLite may be over with the next call: a full disk, a failed write."""
+    return type(error) is sqlite3.DatabaseError

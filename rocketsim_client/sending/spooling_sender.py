@@ -1,0 +1,225 @@
+"""A sender whose failures end in a spool instead of an error, and what a producer with a spool chooses queues from."""
+
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+
+from rocketsim_client.errors import QueueNotExist, RocketSimError, SendFailed, SpoolFailed
+from rocketsim_client.model import BatchPart, MessageQueue, SendStatus
+from rocketsim_client.retry import is_worth_sending_again
+from rocketsim_client.sending import record_frame
+from rocketsim_client.sending.accumulator import Kind
+from rocketsim_client.sending.attempts import SendAttempts
+from rocketsim_client.sending.batch import OutgoingBatch
+from rocketsim_client.sending.columns import cut_by_group
+from rocketsim_client.sending.pending import Pending, succeed_all
+from rocketsim_client.sending.publish_info import PublishTable
+from rocketsim_client.sending.sender import Sender, SenderOptions, fail, results
+from rocketsim_client.sending.spool import ANY_QUEUE, Lane, Spool
+from rocketsim_client.transport.channels import local_ipv4
+
+NO_BROKER = ""  # of a message whose queue is chosen when it is sent
+
+
+class AcceptingTable:
+    """Chooses a queue for what is accepted, or none: while no broker is known, and for message groups always.  Those of
+    a topic pass one lane of the outbox then, whatever its route says meanwhile, and reach the spool in their order."""
+
+    def __init__(self, publish: PublishTable, spool: Spool) -> None:
+        self._publish = publish
+        self._spool = spool
+
+    def choose(self, topic: str) -> MessageQueue:
+        none = MessageQueue(topic, NO_BROKER, -1)
+        if self._spool.holds(Lane(topic, ANY_QUEUE)):
+            return none
+        try:
+            return self._publish.choose(topic)
+        except RocketSimError as error:
+            if self._spool.is_parents or not is_worth_sending_again(error):
+                raise
+            return none
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        return [MessageQueue(topic, NO_BROKER, -1)]
+
+
+class SpoolingSender(Sender):
+    """Thread-safe.  What no broker has acknowledged is spooled, and so is what comes behind spooled messages of its
+    lane; a broker's final refusal of a message is its caller's, as without a spool."""
+
+    def __init__(
+        self, attempts: SendAttempts, publish: PublishTable, options: SenderOptions, peer: str, spool: Spool
+    ) -> None:
+        super().__init__(attempts, publish, options, peer)
+        self._spool = spool
+
+    # --- messages -----------------------------------------------------------------------------------------------------
+
+    def _send_messages(
+        self, entries: Sequence[Pending], kind: Kind, deadline: float, routes: int, msg_ids: Sequence[str] | None = None
+    ) -> None:
+        if self._spool.has_records:
+            held = [self._spool.holds(_lane_of(entry)) for entry in entries]
+            if all(held):
+                self._spool_entries(entries, self._batch_of(entries, kind, msg_ids), None)
+                return
+            if any(held):
+                for wanted in (True, False):
+                    rows = [row for row, is_held in enumerate(held) if is_held is wanted]
+                    ids = None if msg_ids is None else [msg_ids[row] for row in rows]
+                    self._send_messages([entries[row] for row in rows], kind, deadline, routes, ids)
+                return
+        if cast(MessageQueue, entries[0].queue).broker_name != NO_BROKER:
+            super()._send_messages(entries, kind, deadline, routes, msg_ids)
+            return
+        outgoing = self._batch_of(entries, kind, msg_ids)
+        try:
+            if not entries[0].by_group:
+                for entry in entries:
+                    entry.queue = self._publish.choose(outgoing.topic)
+            groups = super()._by_new_route(entries)
+        except RocketSimError as error:
+            self._not_sent(entries, outgoing, error)
+            return
+        ids_of = dict(zip(entries, outgoing.msg_ids, strict=True))
+        for group in groups:
+            self._send_messages(group, kind, deadline, routes, [ids_of[entry] for entry in group])
+
+    def _by_new_route(self, entries: Sequence[Pending]) -> list[Sequence[Pending]]:
+        """Of what a broker has refused by an old route: without a newer one, all together for none."""
+        try:
+            return super()._by_new_route(entries)
+        except RocketSimError as error:
+            if not self._is_for_the_spool(error, by_group=True):
+                raise
+        for entry in entries:
+            entry.queue = MessageQueue(cast(MessageQueue, entry.queue).topic, NO_BROKER, -1)
+        return [entries]
+
+    def _not_sent(self, entries: Sequence[Pending], outgoing: OutgoingBatch, error: RocketSimError) -> None:
+        if self._is_for_the_spool(error, by_group=entries[0].by_group):
+            self._spool_entries(entries, outgoing, error)
+        else:
+            super()._not_sent(entries, outgoing, error)
+
+    def _spool_entries(
+        self, entries: Sequence[Pending], outgoing: OutgoingBatch, failure: RocketSimError | None
+    ) -> None:
+        try:
+            part = self._spooled(outgoing, [_lane_of(entry) for entry in entries], failure)
+        except RocketSimError as error:
+            fail(entries, error)
+        else:
+            succeed_all(entries, results(part, entries))
+
+    # --- columns, and a caller's own batch ----------------------------------------------------------------------------
+
+    def _send_column_batch(self, outgoing: OutgoingBatch, kind: Kind, deadline: float, routes: int) -> BatchPart:
+        if self._spool.has_records:
+            lanes = _lanes_of(outgoing)
+            held = np.array([self._spool.holds(lane) for lane in lanes])
+            if held.all():
+                return self._spooled(outgoing, lanes, None)
+            if held.any():
+                parts = [np.flatnonzero(held), np.flatnonzero(~held)]
+                return BatchPart.joined(
+                    [
+                        (self._send_column_batch(outgoing.take(rows), kind, deadline, routes), rows.tolist())
+                        for rows in parts
+                    ]
+                )
+        try:
+            if outgoing.broker_name != NO_BROKER:
+                return super()._send_column_batch(outgoing, kind, deadline, routes)
+            queues = self._publish.queues(outgoing.topic)
+            if outgoing.group_hashes is None:
+                name = self._publish.choose(outgoing.topic).broker_name
+                outgoing.move([queue for queue in queues if queue.broker_name == name])
+                return super()._send_column_batch(outgoing, kind, deadline, routes)
+        except RocketSimError as error:
+            if not self._is_for_the_spool(error, by_group=outgoing.group_hashes is not None):
+                raise
+            return self._spooled(outgoing, _lanes_of(outgoing), error)
+        return BatchPart.joined(
+            [
+                (self._send_column_batch(some, kind, deadline, routes), rows.tolist())
+                for some, rows in cut_by_group(outgoing, queues)
+            ]
+        )
+
+    def _send_frame(self, outgoing: OutgoingBatch, deadline: float) -> BatchPart:
+        lanes = _lanes_of(outgoing)
+        if outgoing.broker_name == NO_BROKER or self._spool.holds(lanes[0]):
+            return self._spooled(outgoing, lanes, None)
+        try:
+            return super()._send_frame(outgoing, deadline)
+        except RocketSimError as error:
+            if not self._is_for_the_spool(error, by_group=False):
+                raise
+            return self._spooled(outgoing, lanes, error)
+
+    # --- all ----------------------------------------------------------------------------------------------------------
+
+    def _is_for_the_spool(self, error: RocketSimError, *, by_group: bool) -> bool:
+        """Whether another attempt at another time may be acknowledged; the queues of message groups change."""
+        if self._spool.is_parents or isinstance(error, SpoolFailed):
+            return False
+        if isinstance(error, QueueNotExist):
+            return by_group
+        return isinstance(error, SendFailed) or is_worth_sending_again(error)
+
+    def _spooled(self, outgoing: OutgoingBatch, lanes: Sequence[Lane], failure: RocketSimError | None) -> BatchPart:
+        """On the disk when it returns; SpoolFailed names both failures."""
+        is_pinned = lanes[0].is_queue
+        columns = outgoing.outgoing()
+        if not is_pinned:
+            columns.queue_ids = [0] * len(outgoing)  # chosen when it is replayed
+        data, sizes = record_frame.encode(columns, local_ipv4(self._peer))
+        ids = list(map(str, outgoing.msg_ids))
+        try:
+            self._spool.put(lanes, ids, _pieces(data, sizes))
+        except SpoolFailed as full:
+            if failure is None:
+                raise
+            raise SpoolFailed(
+                f"{failure}; not spooled either: {full}",
+                attempts=getattr(failure, "attempts", 0),
+                maybe_stored=getattr(failure, "maybe_stored", False),
+                code=failure.code,
+            ) from failure
+        had_failed = isinstance(failure, SendFailed | QueueNotExist)
+        self._attempts.count_spooled(len(outgoing), had_failed=had_failed)
+        nothing = [-1] * len(outgoing)
+        return BatchPart(
+            SendStatus.SPOOLED,
+            outgoing.topic,
+            outgoing.broker_name if is_pinned else NO_BROKER,
+            ids,
+            outgoing.queue_ids if is_pinned else nothing,
+            nothing,
+            commit_log_offsets=nothing,
+        )
+
+
+def _lane_of(entry: Pending) -> Lane:
+    queue = cast(MessageQueue, entry.queue)
+    if entry.by_group:
+        return Lane.of_group(queue.topic, cast(str, entry.message_group))
+    return Lane.of_queue(queue) if entry.pinned else Lane(queue.topic, ANY_QUEUE)
+
+
+def _lanes_of(outgoing: OutgoingBatch) -> list[Lane]:
+    if outgoing.group_hashes is not None:
+        return [Lane.of_group(outgoing.topic, one) for one in outgoing.group_hashes.tolist()]
+    anywhere = outgoing.may_move or outgoing.broker_name == NO_BROKER
+    lane = Lane(outgoing.topic, ANY_QUEUE)
+    if not anywhere:
+        lane = Lane.of_queue(MessageQueue(outgoing.topic, outgoing.broker_name, int(outgoing.queue_ids[0])))
+    return [lane] * len(outgoing)
+
+
+def _pieces(data: bytes | memoryview, sizes: Sequence[int]) -> list[bytes]:
+    ends = np.cumsum(np.asarray(sizes, np.int64)).tolist()
+    return [bytes(data[start:end]) for start, end in zip([0, *ends], ends, strict=False)]

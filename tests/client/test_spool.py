@@ -1,0 +1,618 @@
+"""Producers with a spool: nothing accepted is lost while brokers are away, disks are full and processes die."""
+
+import logging
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections import defaultdict, deque
+
+import pyarrow as pa
+import pytest
+
+from rocketsim_client import (
+    Admin,
+    InvalidParameter,
+    Message,
+    MessageQueue,
+    NameServerUnavailable,
+    NoRoute,
+    Producer,
+    PullConsumer,
+    SendFailed,
+    SendStatus,
+    SpoolFailed,
+    SpoolUnusable,
+)
+from rocketsim_client.errors import CallTimeout, MessageIllegal, QueueNotExist
+from rocketsim_client.sending import replay, spool_file
+from rocketsim_client.sending.spool import ANY_QUEUE, Lane, Spool
+from rocketsim_client.sending.spool_file import SpoolFile, SpoolView
+from tests.client.test_fork import in_child
+from tests.support.fake_broker import Break, FakeCluster, Hang, LoseAnswer, Refuse
+from tests.support.polling import wait_until
+from tests.support.processes import ROOT
+
+SPOOLED, SEND_OK = SendStatus.SPOOLED, SendStatus.SEND_OK
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch):
+    monkeypatch.setattr(replay, "LONGEST_PAUSE_S", 0.1)
+
+
+@pytest.fixture
+def one():
+    """One broker with topics T and U."""
+    with FakeCluster("T", "U") as fake:
+        fake.start("broker-a")
+        yield fake
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return tmp_path / "spool"
+
+
+@pytest.fixture
+def producer(one, directory):
+    with Producer(one.address, "p", spool=directory, timeout_s=2, linger_s=0.001) as made:
+        yield made
+
+
+def bodies(cluster, topic="T"):
+    return [stored.body for stored in cluster.messages(topic)]
+
+
+def ids(cluster, topic="T"):
+    return [stored.message_id for stored in cluster.messages(topic)]
+
+
+def send_all(producer, numbers, **options):
+    return [producer.send(Message("T", b"%d" % number), **options) for number in numbers]
+
+
+def refuse_all(cluster):
+    """The broker stores nothing until its script is changed."""
+    broker = cluster.brokers["broker-a", 0]
+    broker.script["Send"] = deque([Refuse(14)] * 100_000)
+    return broker
+
+
+def waiting(directory):
+    with SpoolView(directory) as view:
+        return sum(found.records for found in view.waiting())
+
+
+# --- without brokers -------------------------------------------------------------------------------------------------
+
+
+def test_what_no_broker_takes_is_spooled_and_replayed_once_under_its_id(one, producer, directory):
+    assert producer.send(Message("T", b"before")).send_status == SEND_OK
+    one.stop("broker-a")
+    results = send_all(producer, range(5))
+    assert {result.send_status for result in results} == {SPOOLED}
+    assert {result.queue_offset for result in results} == {-1}
+    assert {result.message_queue for result in results} == {MessageQueue("T", "", -1)}
+    assert not results[0].offset_msg_id
+    status = producer.spool_status()
+    assert (status.records, status.dead, status.replayed) == (5, 0, 0) and status.oldest_timestamp > 0
+    assert (producer.stats.sent, producer.stats.acknowledged, producer.stats.spooled) == (6, 1, 5)
+    assert producer.stats.failed == 0
+
+    one.start("broker-a")
+    producer.drain_spool(60)
+    assert sorted(bodies(one)) == sorted([b"before", *(b"%d" % number for number in range(5))])
+    assert {result.msg_id for result in results} < set(ids(one)) and len(set(ids(one))) == 6
+    status = producer.spool_status()
+    assert (status.records, status.size_bytes, status.replayed, status.last_error) == (0, 0, 5, "")
+    assert waiting(directory) == 0
+    assert producer.send(Message("T", b"after")).send_status == SEND_OK
+
+
+def test_a_record_that_was_spooled_arrives_as_it_was_sent(one, producer):
+    one.stop("broker-a")
+    message = Message("T", b"x" * 5000, tags="A", keys=["k1", "k2"], properties={"p": "ü"}, flag=7)
+    result = producer.send(message, message_group="g")
+    born = producer.spool_status().oldest_timestamp
+    one.start("broker-a")
+    producer.drain_spool(60)
+    (stored,) = one.messages("T")
+    assert stored.properties == {
+        "TAGS": "A",
+        "KEYS": "k1 k2",
+        "UNIQ_KEY": result.msg_id,
+        "__SHARDINGKEY": "g",
+        "p": "ü",
+    }
+    assert (stored.flag, stored.sys_flag) == (7, 0x301) and len(stored.body) < 5000
+    assert stored.born_timestamp <= born
+
+
+def test_when_no_route_is_known_messages_are_spooled_until_there_is_one(directory):
+    """The name server knows no broker, then answers nothing; nobody was ever asked before."""
+    with FakeCluster() as away, Producer(away.address, spool=directory, timeout_s=1) as producer:
+        assert producer.send(Message("T", b"1")).send_status == SPOOLED
+        assert producer.send(Message("T", b"2"), message_group="g").send_status == SPOOLED
+        away.down = True
+        assert producer.send(Message("T", b"3"), message_group="g").send_status == SPOOLED
+        assert producer.send_async(Message("T", b"4")).result(30).send_status == SPOOLED
+        assert producer.send_batch([Message("T", b"5"), Message("T", b"6")]).send_status == SPOOLED
+        rows = producer.send_columns("T", pa.array([b"7", b"8"]), message_groups=pa.array(["g", None]))
+        assert rows.send_status == SPOOLED and len(rows) == 2
+        assert {row.message_queue for row in rows} == {MessageQueue("T", "", -1)}
+        away.down = False
+        away.topics.add("T")
+        away.start("broker-a")
+        producer.drain_spool(60)
+        assert sorted(bodies(away)) == [b"%d" % number for number in range(1, 9)]
+        of_group = [stored.body for stored in away.messages("T") if stored.properties.get("__SHARDINGKEY") == "g"]
+        assert of_group == [b"2", b"3", b"7"]
+
+
+def test_a_child_and_a_producer_without_a_spool_are_told_that_there_is_no_route():
+    with FakeCluster() as away, Producer(away.address, timeout_s=1) as producer:
+        with pytest.raises(NoRoute):
+            producer.send(Message("T", b"1"))
+        with pytest.raises(InvalidParameter, match="this producer has no spool"):
+            producer.spool_status()
+        away.down = True
+        with pytest.raises((NameServerUnavailable, NoRoute)):
+            producer.send(Message("T", b"1"))
+
+
+def test_an_unknown_outcome_is_spooled_and_the_copy_has_the_same_id(one, producer):
+    one.brokers["broker-a", 0].script["Send"] = deque([LoseAnswer(), Break(), Break()])
+    result = producer.send(Message("T", b"x"))
+    assert result.send_status == SPOOLED
+    producer.drain_spool(60)
+    assert ids(one) == [result.msg_id] * 2
+
+
+def test_asynchronous_and_oneway_sends_columns_and_batches_are_spooled_too(one, producer):
+    one.stop("broker-a")
+    futures = [producer.send_async(Message("T", b"async %d" % number)) for number in range(100)]
+    producer.send_oneway(Message("T", b"oneway"))
+    batch = producer.send_batch([Message("T", b"batch 1"), Message("T", b"batch 2")])
+    groups = pa.array([f"g{number % 7}" for number in range(100)])
+    columns = producer.send_columns("T", pa.array([b"row %d" % number for number in range(100)]), message_groups=groups)
+    plain = producer.send_columns("T", pa.array([b"plain %d" % number for number in range(100)]))
+    assert {future.result(30).send_status for future in futures} == {SPOOLED}
+    assert [batch.send_status, columns.send_status, plain.send_status] == [SPOOLED] * 3
+    sent = {future.result().msg_id for future in futures}
+    sent |= {result.msg_id for results in (batch, columns, plain) for result in results}
+    one.start("broker-a")
+    producer.drain_spool(60)
+    assert len(bodies(one)) == len(set(bodies(one))) == 303
+    assert sent < set(ids(one)) and len(set(ids(one))) == 303
+    by_group = defaultdict(list)
+    for stored in one.messages("T"):
+        if stored.body.startswith(b"row"):
+            by_group[stored.properties["__SHARDINGKEY"]].append(int(stored.body[4:]))
+    assert len(by_group) == 7 and all(rows == sorted(rows) for rows in by_group.values())
+
+
+# --- lanes -----------------------------------------------------------------------------------------------------------
+
+
+def test_later_messages_of_a_spooled_group_queue_behind_and_others_do_not(one, producer):
+    assert producer.send(Message("T", b"0"), message_group="g").send_status == SEND_OK
+    broker = refuse_all(one)
+    assert producer.send(Message("T", b"1"), message_group="g").send_status == SPOOLED
+    tries = len(broker.calls["Send"])
+    wait_until(lambda: len(broker.calls["Send"]) > tries, "a replay that fails")
+    assert producer.send(Message("T", b"2"), message_group="g").send_status == SPOOLED
+    broker.script["Send"] = deque([Hang()])  # from now on the broker takes all but one call: the replay's
+    wait_until(lambda: not broker.script["Send"], "the replay")
+    assert producer.send(Message("T", b"3"), message_group="g").send_status == SPOOLED
+    assert producer.send(Message("T", b"other"), message_group="h").send_status == SEND_OK
+    producer.drain_spool(60)
+    assert producer.send(Message("T", b"4"), message_group="g").send_status == SEND_OK
+    in_group = [stored for stored in one.messages("T") if stored.properties["__SHARDINGKEY"] == "g"]
+    assert [int(stored.body) for stored in in_group] == list(range(5))
+    assert len({stored.queue_id for stored in in_group}) == 1
+
+
+def test_order_of_a_group_is_kept_while_brokers_come_and_go_under_asynchronous_sends(one, producer):
+    futures = []
+    for turn in range(4):
+        futures += [
+            producer.send_async(Message("T", b"%d" % number), message_group=f"g{number % 3}")
+            for number in range(turn * 200, turn * 200 + 200)
+        ]
+        if turn % 2:
+            one.start("broker-a")
+        else:
+            one.stop("broker-a")
+    statuses = {future.result(60).send_status for future in futures}
+    producer.drain_spool(60)
+    assert SPOOLED in statuses
+    by_group = defaultdict(dict)
+    for stored in one.messages("T"):
+        by_group[stored.properties["__SHARDINGKEY"]].setdefault(int(stored.body))
+    assert sorted(number for group in by_group.values() for number in group) == list(range(800))
+    assert all(list(group) == sorted(group) for group in by_group.values())
+
+
+def test_a_named_queue_is_kept_and_holds_up_no_other(cluster, directory):
+    with Producer(cluster.address, spool=directory, timeout_s=1) as producer:
+        queue = MessageQueue("T", "broker-a", 3)
+        producer.send(Message("T", b"0"), queue=queue)
+        cluster.brokers["broker-a", 0].script["Send"] = deque([Break()] * 10_000)
+        first = producer.send(Message("T", b"1"), queue=queue)
+        second = producer.send(Message("T", b"2"), queue=queue)
+        assert (first.send_status, first.message_queue, second.send_status) == (SPOOLED, queue, SPOOLED)
+        other = producer.send(Message("T", b"other"), queue=queue._replace(broker_name="broker-b"))
+        assert other.send_status == SEND_OK
+        assert producer.send(Message("T", b"any")).send_status == SEND_OK
+        cluster.brokers["broker-a", 0].script["Send"].clear()
+        producer.drain_spool(60)
+    assert [stored.body for stored in cluster.messages("T") if stored.queue_id == 3][:3] == [b"0", b"1", b"2"]
+
+
+def test_messages_for_any_queue_go_to_brokers_again_while_the_spool_still_has_some(one, producer, monkeypatch):
+    """They have no order to keep, and a busy producer would never empty its spool."""
+    monkeypatch.setattr(replay, "FRAME_BYTES", 1)
+    broker = refuse_all(one)
+    send_all(producer, range(3))
+    broker.script["Send"] = deque([None, Hang()])  # the first frame is taken, the second one hangs
+    wait_until(lambda: not broker.script["Send"], "two replays")
+    assert producer.send(Message("T", b"direct")).send_status == SEND_OK
+    assert producer.spool_status().records == 2
+    producer.drain_spool(60)
+    assert len(bodies(one)) == 4
+
+
+def test_delayed_messages_go_alone_and_wait_flags_are_not_mixed(one, producer):
+    one.stop("broker-a")
+    for number in range(6):
+        producer.send(Message("T", b"%d" % number, wait_store_msg_ok=number % 3 != 2))
+    producer.send(Message("T", b"late 1", delay_level=3))
+    producer.send(Message("T", b"late 2", delay_level=3))
+    broker = one.start("broker-a")
+    producer.drain_spool(60)
+    calls = [call.records for call in broker.calls["Send"]]
+    assert not [records for records in calls if b"DELAY\x01" in records and records.count(b"UNIQ_KEY") > 1]
+    mixed = [records for records in calls if 0 < records.count(b"WAIT\x01false") < records.count(b"UNIQ_KEY")]
+    assert not mixed and len(bodies(one)) == 8
+
+
+# --- refusals --------------------------------------------------------------------------------------------------------
+
+
+def test_a_refusal_is_the_caller_s_when_there_is_a_caller(one, producer):
+    one.brokers["broker-a", 0].max_message_size = 10
+    with pytest.raises(MessageIllegal, match="body too large"):
+        producer.send(Message("T", b"x" * 100))
+    with pytest.raises(QueueNotExist):
+        producer.send(Message("T", b"x"), queue=MessageQueue("T", "broker-a", 7))
+    assert producer.spool_status().records == producer.spool_status().dead == 0
+
+
+def test_what_a_broker_refuses_for_good_is_dead_and_the_others_arrive(one, producer, directory, caplog):
+    broker = refuse_all(one)
+    for body in (b"1", b"x" * 100, b"2", b"y" * 100, b"3"):
+        producer.send(Message("T", body, tags="t"), message_group="g")
+    broker.max_message_size = 10
+    broker.script["Send"].clear()
+    producer.drain_spool(60)
+    assert bodies(one) == [b"1", b"2", b"3"]
+    status = producer.spool_status()
+    assert (status.records, status.dead, status.replayed) == (0, 2, 3)
+    with SpoolView(directory) as view:
+        dead = list(view.dead())
+    assert [b"x" * 100 in dead[0].record, b"y" * 100 in dead[1].record] == [True, True]
+    assert all("body too large" in found.reason for found in dead)
+    errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(errors) == 2 and dead[0].msg_id in errors[0] and "xxx" not in caplog.text
+
+
+def test_a_named_queue_that_is_gone_makes_its_messages_dead_a_group_finds_another(one, producer):
+    broker = refuse_all(one)
+    assert producer.send(Message("T", b"1"), queue=MessageQueue("T", "broker-a", 3)).send_status == SPOOLED
+    groups = [f"g{number}" for number in range(8)]
+    for group in groups:
+        producer.send(Message("T", b"2"), message_group=group)
+    one.write_queues = broker.write_queues = 1
+    broker.script["Send"].clear()
+    producer.drain_spool(60)
+    assert [stored.queue_id for stored in one.messages("T")] == [0] * 8
+    assert producer.spool_status().dead == 1
+
+
+def test_other_refusals_keep_the_messages(one, producer):
+    broker = refuse_all(one)
+    producer.send(Message("T", b"1"))
+    broker.script["Send"] = deque([Refuse(16), Refuse(17), Refuse(2), Refuse(208)])
+    producer.drain_spool(60)
+    assert bodies(one) == [b"1"] and producer.spool_status().dead == 0
+    assert not broker.script["Send"]
+
+
+# --- the disk --------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_spool_is_an_error_that_says_what_to_do_and_takes_more_when_there_is_room(one, directory):
+    with Producer(one.address, spool=directory, spool_bytes=5000, timeout_s=1) as producer:
+        one.stop("broker-a")
+        accepted = 0
+        with pytest.raises(SpoolFailed, match=r"is full: .*5000 at most \(spool_bytes\).*rocketsim spool") as full:
+            while accepted < 100:
+                assert producer.send(Message("T", b"x" * 500), message_group="g").send_status == SPOOLED
+                accepted += 1
+        assert isinstance(full.value, SendFailed) and 3 < accepted < 10
+        with pytest.raises(SpoolFailed, match="is full"):
+            producer.send(Message("T", os.urandom(5000)), message_group="h")
+        assert producer.spool_status().records == accepted
+        one.start("broker-a")
+        producer.drain_spool(60)
+        assert len(bodies(one)) == accepted
+        assert producer.send(Message("T", os.urandom(5000)), message_group="h").send_status == SEND_OK
+
+
+def test_a_full_disk_fails_the_send_and_not_the_ones_before_and_after(one, producer, directory):
+    broker = refuse_all(one)
+    assert producer.send(Message("T", b"1")).send_status == SPOOLED
+    database = producer._spool._file._database
+    (pages,) = database.execute("PRAGMA page_count").fetchone()
+    database.execute(f"PRAGMA max_page_count = {pages + 1}")
+    with pytest.raises(SpoolFailed, match="database or disk is full"):
+        producer.send(Message("T", os.urandom(30_000)))
+    with pytest.raises(SendFailed, match=r"not acknowledged after .*not spooled either: .*disk is full"):
+        producer.send(Message("T", os.urandom(30_000)), message_group="g")
+    database.execute("PRAGMA max_page_count = 100000")
+    assert producer.send(Message("T", b"2")).send_status == SPOOLED
+    assert (producer.spool_status().records, waiting(directory), producer.stats.failed) == (2, 2, 1)
+    broker.script["Send"].clear()
+    producer.drain_spool(60)
+    assert sorted(bodies(one)) == [b"1", b"2"]
+
+
+def test_a_delete_that_fails_is_repeated_without_sending_again(one, producer, monkeypatch):
+    one.stop("broker-a")
+    send_all(producer, range(3))
+    delete, failures = SpoolFile.delete, [sqlite3.OperationalError("disk I/O error")] * 3
+
+    def failing(file, rows):
+        delete(file, rows)
+        if failures:
+            raise failures.pop()
+
+    monkeypatch.setattr(SpoolFile, "delete", failing)
+    one.start("broker-a")
+    producer.drain_spool(60)
+    assert not failures and sorted(bodies(one)) == [b"0", b"1", b"2"]
+
+
+def test_a_record_that_is_damaged_on_the_disk_is_dead_and_not_sent(one, directory):
+    with Producer(one.address, spool=directory, timeout_s=1) as producer:
+        one.stop("broker-a")
+        send_all(producer, range(3))
+    database = sqlite3.connect(directory / spool_file.DATABASE)
+    database.execute("UPDATE records SET record = zeroblob(length(record)) WHERE id = 2")
+    database.commit()
+    database.close()
+    one.start("broker-a")
+    with Producer(one.address, spool=directory) as producer:
+        producer.drain_spool(60)
+        assert producer.spool_status().dead == 1
+    assert sorted(bodies(one)) == [b"0", b"2"]
+
+
+def test_one_that_fails_takes_no_others_with_it(directory, monkeypatch):
+    """They are committed together; SQLite refuses one of them."""
+    spool, lane, insert = Spool(directory, 1 << 20), Lane("T", ANY_QUEUE), SpoolFile.insert
+    is_busy, go_on, transactions = threading.Event(), threading.Event(), []
+
+    def failing(file, rows):
+        transactions.append(rows)
+        if any(row[-1] == b"poison" for row in rows):
+            raise sqlite3.OperationalError("disk I/O error")
+        insert(file, rows)
+
+    monkeypatch.setattr(SpoolFile, "insert", failing)
+    failures = []
+
+    def put(body):
+        try:
+            spool.put([lane], ["id"], [body])
+        except SpoolFailed as error:
+            failures.append(str(error))
+
+    busy = threading.Thread(target=lambda: spool._do(lambda _: is_busy.set() or go_on.wait()))
+    puts = [threading.Thread(target=put, args=[body]) for body in (b"1", b"poison", b"2")]
+    busy.start()
+    is_busy.wait()
+    for thread in puts:
+        thread.start()
+    wait_until(lambda: len(spool._jobs) == 3, "three puts")
+    go_on.set()
+    for thread in [busy, *puts]:
+        thread.join()
+    assert spool.status().records == 2 and len(failures) == 1 and "disk I/O error" in failures[0]
+    assert len(transactions) > 3  # together first, then each alone
+    spool.close()
+    assert waiting(directory) == 2
+
+
+# --- processes -------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_left_at_close_is_replayed_by_the_next_producer_in_its_order_before_anything_new(one, directory):
+    with Producer(one.address, spool=directory, timeout_s=1) as producer:
+        one.stop("broker-a")
+        send_all(producer, range(50), message_group="g")
+    assert waiting(directory) == 50
+    one.start("broker-a")
+    with Producer(one.address, spool=directory, timeout_s=1) as producer:
+        send_all(producer, range(50, 60), message_group="g")
+        producer.drain_spool(60)
+    assert bodies(one) == [b"%d" % number for number in range(60)]
+
+
+def test_a_close_while_a_replay_hangs_ends_and_keeps_the_records(one, directory):
+    with Producer(one.address, spool=directory, timeout_s=0.5) as producer:
+        broker = refuse_all(one)
+        send_all(producer, range(3), message_group="g")
+        broker.script["Send"] = deque([Hang()] * 1000)
+        wait_until(lambda: len(broker.script["Send"]) < 1000, "the replay's attempt")
+        with pytest.raises(CallTimeout, match=r"not everything was replayed within 0\.1 s"):
+            producer.drain_spool(0.1)
+    assert waiting(directory) == 3
+    one.stop("broker-a")
+    one.start("broker-a")
+    with Producer(one.address, spool=directory) as producer:
+        producer.drain_spool(60)
+    assert bodies(one) == [b"0", b"1", b"2"]
+
+
+def test_a_caller_that_waits_behind_a_hanging_send_is_told_that_its_message_is_spooled(one, directory):
+    """Its timeout passes while the message is in the outbox still."""
+    with Producer(one.address, spool=directory, timeout_s=0.5) as producer:
+        producer.send(Message("T", b"0"), message_group="g")
+        one.brokers["broker-a", 0].script["Send"] = deque([Hang()] * 1000)
+        statuses = []
+        threads = [
+            threading.Thread(
+                target=lambda: statuses.append(producer.send(Message("T", b"x"), message_group="g").send_status)
+            )
+            for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert statuses == [SPOOLED] * 8
+
+
+def test_a_second_producer_with_the_directory_is_refused_and_the_first_goes_on(one, producer, directory):
+    with pytest.raises(SpoolUnusable, match=f"process {os.getpid()} has it open"):
+        Producer(one.address, spool=directory)
+    assert producer.send(Message("T", b"x")).send_status == SEND_OK
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_a_forked_child_leaves_the_spool_to_its_parent(directory):
+    """The servers are nobody: a gRPC server does not survive a fork."""
+    with Producer("127.0.0.1:1", spool=directory, timeout_s=0.2) as producer:
+        assert producer.send(Message("T", b"1"), message_group="g").send_status == SPOOLED
+
+        def child():
+            with pytest.raises((NameServerUnavailable, SendFailed)):
+                producer.send(Message("T", b"2"), message_group="g", timeout_s=0.2)
+            with pytest.raises(NameServerUnavailable):
+                producer.send(Message("T", b"2"), timeout_s=0.2)
+            with pytest.raises(SpoolUnusable, match="the parent process's"):
+                producer.spool_status()
+            with pytest.raises(SpoolUnusable, match=f"process {os.getppid()} has it open"):
+                Producer("127.0.0.1:1", spool=directory)
+            producer.close()
+
+        in_child(child)
+        assert producer.send(Message("T", b"3"), message_group="g").send_status == SPOOLED
+        assert producer.spool_status().records == 2
+    assert waiting(directory) == 2
+
+
+def test_the_end_of_a_forked_child_harms_no_record_of_its_parent(directory):
+    """An interpreter that ends frees what it has: a database that is closed there would end the parent's log."""
+    code = f"""
+import os, signal
+from rocketsim_client import Message, Producer
+producer = Producer("127.0.0.1:1", spool={str(directory)!r}, timeout_s=0.2)
+assert producer.send(Message("T", b"1")).send_status.name == "SPOOLED"
+child = os.fork()
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+    assert producer.send(Message("T", b"2")).send_status.name == "SPOOLED"
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == -9, done.stderr
+    assert waiting(directory) == 2
+
+
+def run_until_killed(one, directory, point):
+    program = [sys.executable, "-m", "tests.client.spooling_program", one.address, str(directory), point]
+    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == -9, done.stderr
+    return [line.split() for line in done.stdout.splitlines()]
+
+
+def drained(one, directory):
+    with Producer(one.address, spool=directory) as producer:
+        producer.drain_spool(60)
+
+
+def test_killed_before_the_commit_the_send_has_not_returned_and_nothing_is_there(one, directory):
+    one.stop("broker-a")
+    assert run_until_killed(one, directory, "before the commit") == []
+    assert waiting(directory) == 0
+    one.start("broker-a")
+    drained(one, directory)
+    assert bodies(one) == []
+
+
+def test_killed_after_the_commit_the_message_arrives_though_nobody_was_told(one, directory):
+    one.stop("broker-a")
+    assert run_until_killed(one, directory, "after the commit") == []
+    one.start("broker-a")
+    drained(one, directory)
+    assert bodies(one) == [b"0"]
+
+
+def test_killed_between_the_broker_s_ok_and_the_delete_the_message_arrives_twice_under_its_id(one, directory):
+    with Producer(one.address, spool=directory, timeout_s=1) as producer:
+        one.stop("broker-a")
+        (result,) = send_all(producer, [0])
+    one.start("broker-a")
+    assert run_until_killed(one, directory, "before the delete") == []
+    assert ids(one) == [result.msg_id] and waiting(directory) == 1
+    drained(one, directory)
+    assert ids(one) == [result.msg_id] * 2 and waiting(directory) == 0
+
+
+def test_without_a_spool_nothing_of_it_is_imported():
+    code = (
+        "import sys; from rocketsim_client import Producer; Producer('127.0.0.1:1').close(); "
+        "print([name for name in sys.modules if 'sqlite3' in name or 'spool' in name])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.cluster
+def test_both_brokers_and_the_producer_are_killed_and_everything_that_was_told_arrives_in_order(
+    real_pair, directory, tmp_path
+):
+    pair = real_pair("T")
+    program = [sys.executable, "-m", "tests.client.spooling_program", pair.name_server, str(directory), "never"]
+    told = tmp_path / "told"
+    with told.open("wb") as output, subprocess.Popen(program, cwd=ROOT, stdout=output) as process:
+        try:
+
+            def lines(status):
+                return [line.split() for line in told.read_text().splitlines() if line.endswith(status)]
+
+            wait_until(lambda: len(lines("SEND_OK")) > 20, "messages at the brokers")
+            pair.master.kill()
+            pair.slave.kill()
+            wait_until(lambda: len(lines("SPOOLED")) > 200, "messages in the spool")
+        finally:
+            process.kill()
+    for broker in (pair.master, pair.slave):
+        broker.start()
+    with Producer(pair.name_server, spool=directory) as producer:
+        assert producer.spool_status().records >= 200
+        producer.drain_spool(60)
+    with Admin(pair.name_server) as admin, PullConsumer(pair.name_server, "g") as consumer:
+        wait_until(lambda: admin.ha_status(broker_addr=pair.master.address)[0].slaves, "the slave follows")
+        table = consumer.read("T").read_all()
+    rows = sorted(zip(*(table[name].to_pylist() for name in ("queueId", "queueOffset", "body", "msgId")), strict=True))
+    found = defaultdict(dict)
+    for _, _, body, msg_id in rows:
+        found[int(body) % 4].setdefault(int(body), msg_id)
+    for number, _, msg_id, _ in (line.split() for line in told.read_text().splitlines()):
+        assert found[int(number) % 4][int(number)] == msg_id
+    assert all(list(group) == sorted(group) for group in found.values())
