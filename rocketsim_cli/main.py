@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from rocketsim_cli import consume, demo, produce, servers, store
+from rocketsim_cli import consume, demo, produce, servers, spool, store
 from rocketsim_cli.admin import commands as admin
 from rocketsim_cli.tables import show_json
 from rocketsim_cli.trouble import EXIT_TROUBLE, explain, usage
@@ -29,6 +29,7 @@ app.command()(servers.up)
 app.command()(produce.produce)
 app.command()(consume.consume)
 app.command()(demo.demo)
+app.command()(spool.spool)
 app.add_typer(store.commands, name="store")
 app.add_typer(admin, name="admin")
 
