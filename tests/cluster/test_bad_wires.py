@@ -130,8 +130,8 @@ def test_a_client_that_is_not_answered_ends_in_its_timeout_and_goes_on_when_the_
     with TcpProxy(lambda: master.address) as wire:
         at = {"broker-a": {0: wire.address}}
         with (
-            Producer(brokers=at, group="p", timeout_s=1.0) as producer,
-            PullConsumer(brokers=at, group="c", timeout_s=1.0) as consumer,
+            Producer(brokers=at, group="p", timeout_s=0.5) as producer,
+            PullConsumer(brokers=at, group="c", timeout_s=0.5) as consumer,
         ):
             assert producer.send(Message("T", b"before")).send_status == SendStatus.SEND_OK
             (queue,) = consumer.message_queues("T")
