@@ -81,7 +81,7 @@ async def test_metrics_port(tmp_path: Path) -> None:
 
         def shown() -> bool:
             """The picture is taken every second."""
-            page = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read().decode()
+            page = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60).read().decode()
             return "rocketsim_messages_in_total 2.0" in page
 
         await asyncio.to_thread(wait_until, shown, "both messages")

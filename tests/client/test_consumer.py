@@ -292,7 +292,7 @@ def test_a_held_pull_ends_with_close(cluster):
     held.start()
     wait_until(lambda: master(cluster).calls["Pull"], "the pull at the broker")
     consumer.close()
-    held.join(5)
+    held.join(60)
     assert ended
     with pytest.raises(ClientClosed):
         consumer.pull(QUEUE, 0)

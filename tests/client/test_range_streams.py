@@ -324,7 +324,7 @@ def test_closing_the_client_ends_a_call_that_waits(scripted, streams, said):
     thread.start()
     wait_until(lambda: scripted.asked, "the call")
     streams.close()
-    thread.join(10)
+    thread.join(60)
     assert [type(error) for error in ended] == [ClientClosed]
     with pytest.raises(ClientClosed):
         asked_for(streams)

@@ -62,14 +62,14 @@ def test_reflection_and_health_answer(processes, namesrv, kind):
         "broker": {"rocketsim.Broker", "rocketsim.Admin", "rocketsim.Replication"},
     }
     with grpc.insecure_channel(server.address) as channel:
-        health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
+        health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=60)
         assert health.status == health_pb2.HealthCheckResponse.SERVING
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         request = reflection_pb2.ServerReflectionRequest(list_services="")
-        (answer,) = list(stub.ServerReflectionInfo(iter([request]), timeout=5))
+        (answer,) = list(stub.ServerReflectionInfo(iter([request]), timeout=60))
         listed = {service.name for service in answer.list_services_response.service}
         assert own[kind] | {"grpc.health.v1.Health"} <= listed
         for name in own[kind]:
             request = reflection_pb2.ServerReflectionRequest(file_containing_symbol=name)
-            (answer,) = list(stub.ServerReflectionInfo(iter([request]), timeout=5))
+            (answer,) = list(stub.ServerReflectionInfo(iter([request]), timeout=60))
             assert answer.file_descriptor_response.file_descriptor_proto, f"{name} is not described"

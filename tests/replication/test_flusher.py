@@ -20,7 +20,7 @@ class SlowLog:
     def flush(self):
         end = self.end_offset
         self.begun.set()
-        assert self.go_on.wait(10)
+        assert self.go_on.wait(60)
         self.flushed_offset = end
         return end
 

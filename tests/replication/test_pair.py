@@ -199,7 +199,7 @@ async def test_what_a_slave_stored_just_before_it_lost_its_master_is_shown_once_
     slave = Node(MemoryLog(), tmp_path / "s", 1)
     flush, may_flush = slave.log.flush, threading.Event()
     may_flush.set()
-    slave.log.flush = lambda: may_flush.wait(10) and flush()
+    slave.log.flush = lambda: may_flush.wait(60) and flush()
     async with slave.running():
         async with master.serving():
             follow = asyncio.create_task(slave.slave.follow(master.address))
@@ -255,7 +255,7 @@ async def test_a_slave_whose_next_bytes_expire_while_it_is_slow_starts_over_at_t
     # It flushes when asked only: the handshake waits for a flush that runs, which here would be for ten seconds.
     slave = Node(MemoryLog(), tmp_path / "s", 1, flush_interval_s=3600)
     flush, may_flush = slave.log.flush, threading.Event()
-    slave.log.flush = lambda: may_flush.wait(10) and flush()
+    slave.log.flush = lambda: may_flush.wait(60) and flush()
     size = len(record(bytes(996)))
     async with master.serving():
         master.put(*[bytes(996) for _ in range(50)])

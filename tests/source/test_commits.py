@@ -243,12 +243,12 @@ def test_closing_waits_for_a_commit_that_is_under_way(monkeypatch: pytest.Monkey
 
     def slow(*args: Any) -> CommitResult:
         entered.set()
-        waited_for.wait(10)
+        waited_for.wait(60)
         return commit(*args)
 
     monkeypatch.setattr(cluster, "commit", slow)
     found.processed({Q0: 7})
-    assert entered.wait(10)
+    assert entered.wait(60)
     wait = found._changed.wait
     monkeypatch.setattr(found._changed, "wait", lambda timeout=None: (waited_for.set(), wait(timeout))[1])
     found.close(10)

@@ -105,7 +105,7 @@ def test_pull_timeout_leaves_a_broker_that_is_silent_in_the_middle() -> None:
         for number, frame in enumerate(frames(ranges, broker_id=broker_id, **kwargs)):
             if frame.broker_id == 0 and number == 1:
                 cluster.brokers[0].up = False  # for who asks anew
-                released.wait(20)
+                released.wait(60)
             yield frame
 
     cluster.pull = pull  # type: ignore[method-assign]
@@ -278,7 +278,7 @@ def test_max_inflight_is_how_many_frames_a_broker_has_at_once(fake: FakeCluster)
         with lock:
             under_way += 1
             most = max(most, under_way)
-        all_there.wait(20)
+        all_there.wait(60)
         with lock:
             under_way -= 1
 

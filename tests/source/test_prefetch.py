@@ -38,7 +38,7 @@ def test_prefetch_takes_one_item_more_than_its_number_in_advance(ahead: int) -> 
             assert next(items) == number
             wait_until(partial(stream.has_given, number + (ahead + 1 if ahead else 0)), "what is taken in advance")
         assert not stream.closed.is_set()
-    assert stream.closed.wait(5)
+    assert stream.closed.wait(60)
     assert stream.taken < 30
 
 
@@ -67,7 +67,7 @@ def test_a_silent_stream_raises_after_the_timeout() -> None:
 
     def silent() -> Iterator[int]:
         yield 1
-        released.wait(10)
+        released.wait(60)
 
     with prefetched(silent(), 1, 0.5) as items:
         assert next(items) == 1
