@@ -690,6 +690,7 @@ class Consumption:
                 later = now_ms + retries.RENEWED_FOR_MS
                 self._append_now(Deadline(place=place, deliveries=tuple(deliveries), deadline_ms=later, renewed=True))
             self._append_now(*(Return(place, tuple(deliveries)) for place, deliveries in returned.items()))
+            self.counts.retried += sum(map(len, returned.values()))
             for due, fate in others:
                 await self._expire_one(due, fate)
             await asyncio.sleep(0)

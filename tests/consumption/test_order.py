@@ -112,6 +112,17 @@ async def test_excluded_messages_are_passed_over_and_block_nobody(tmp_path: Path
         assert (await one.pop(sub_expression="x")).status is PopStatus.NO_MESSAGE
 
 
+async def test_conditions_of_sql_select_messages_and_the_order_stays(tmp_path: Path) -> None:
+    async with in_order(tmp_path, enable_property_filter=True) as one:
+        for word, price in (("a1", 1), ("a2", 5), ("b1", 9), ("a3", 7), ("b2", 2), ("a4", 8)):
+            await put(one.node, "t", word.encode(), __SHARDINGKEY=word[0], PRICE=str(price))
+        dear = {"sub_expression": "PRICE > 3", "expression_type": "SQL92"}
+        (a2,) = await one.take(max_messages=1, **dear)
+        assert (said([a2]), await one.texts(**dear)) == ("a2", "b1")
+        await one.ack(a2)
+        assert await one.texts(**dear) == "a3 a4"
+
+
 async def test_only_so_many_messages_wait_and_the_next_ones_are_read_when_they_are_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +192,7 @@ async def test_redelivery_begins_at_the_first_message_without_an_ack_and_include
             await one.later(INVISIBLE_MS)
         taken = await one.take()
         assert (said(taken), attempts(taken)) == ("a1 a2 a3 a4 a5", [4, 4, 4, 1, 1])
+        assert one.consumption.counts.retried == 3
         assert await one.ack(*taken) == [OK] * 5
         assert (one.committed(), one.consumption.state.ordered_count) == (5, 0)
         assert one.node.topics.get("%RETRY%g+t") is None
