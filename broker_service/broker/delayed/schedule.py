@@ -52,7 +52,14 @@ class Log(Protocol):
 
 def replayed_positions(position: DelayPosition, log: Log) -> Iterator[DelayPosition]:
     """The position after each read of the log, up to its end: the records delivered since `position` are in it."""
-    at = max(position.log_offset, log.min_offset)
+    for at, data in whole_records(log, position.log_offset):
+        position = position.advanced(at, _marks(data))
+        yield position
+
+
+def whole_records(log: Log, log_offset: int) -> Iterator[tuple[int, bytes]]:
+    """The log from that offset to its end: records back to back, and the log offset behind them."""
+    at = max(log_offset, log.min_offset)
     while at < log.end_offset:
         at = max(at, log.min_offset)  # files may expire meanwhile
         data = log.read_log(at, READ_BYTES)
@@ -67,8 +74,7 @@ def replayed_positions(position: DelayPosition, log: Log) -> Iterator[DelayPosit
                 raise record.RecordError(at, "no record in the log")
             data = log.read_log(at, whole)
         at += whole
-        position = position.advanced(at, _marks(data[:whole]))
-        yield position
+        yield at, data[:whole]
 
 
 def _whole_records(data: bytes) -> tuple[int, bool]:
