@@ -318,7 +318,7 @@ class BrokerNode:
         taken, given = Traffic(), Traffic()
         commits, lookup = self.commits, self.lookup = Commits(self.broker), QueueLookup(self.broker)
         access = ReadAccess(self.broker, commits)
-        self.puts = PutPath(self.broker, taken)
+        self.puts = PutPath(self.broker, taken, timers=lambda: self.consumption.state.timers.count)
         self.pulls = PullPath(self.broker, access, commits, given)
         self.ranges = RangePath(self.broker, access, given)
         self.range_streams = RangeStreams(self.broker, self.ranges)
@@ -423,6 +423,7 @@ class BrokerNode:
             self.offsets.close(self.machine.now_ms())
             if saving := self.consumption.saving():
                 saving()
+            self.consumption.timer_delivery.write_check()
         except (RocketSimError, OSError) as error:
             logger.error("the journal and the log keep what could not be written: %s", error)
         finally:
@@ -468,6 +469,7 @@ class BrokerNode:
         self.tasks.own("schedule", self.schedule.run())
         self.tasks.own("consumption", self.consumption.run())
         self.tasks.own("transactions", self.consumption.transactions.run())
+        self.tasks.own("timers", self.consumption.timer_delivery.run())
         self.registration.notify()
 
     def _identify(self, config: BrokerConfig) -> None:

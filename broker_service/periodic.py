@@ -3,7 +3,10 @@
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
 from typing import Any
+
+from rocketsim_proto.records.record import RecordError
 
 from broker_service.admin.metrics import Metrics
 from broker_service.admin.status import Status
@@ -92,11 +95,27 @@ class PeriodicTasks:
     async def _expire(self) -> None:
         while True:
             try:
-                for line in self._broker.store.delete_expired(self._broker.now_ms()):
-                    logger.info("%s", line)
-            except OSError as error:
+                await self._delete_expired()
+            except (RocketSimError, OSError) as error:
                 logger.error("expired files stay for now: %s", error)
             await asyncio.sleep(EXPIRE_EVERY_S)
+
+    async def _delete_expired(self) -> None:
+        """A master first moves the timers of the files that expire; no broker deletes what has timers that wait."""
+        broker, timers = self._broker, self._consumption.timer_delivery
+        store, needed_from = broker.store, None
+        begins_at = store.min_offset
+        with suppress(OSError):  # raised again below
+            begins_at = store.expires_before(broker.now_ms())
+        if begins_at > store.min_offset:
+            try:
+                if broker.takes_clients_writes:
+                    await timers.move(begins_at)
+            except (RocketSimError, RecordError, OSError) as error:
+                logger.error("messages with a delivery time keep their log files: %s", error)
+            needed_from = timers.needed_from()
+        for line in store.delete_expired(broker.now_ms(), needed_from):
+            logger.info("%s", line)
 
     async def _compact_offsets(self) -> None:
         while True:

@@ -29,6 +29,8 @@ from broker_service.store.batch import Batch, Fields
 # so clients may not set them.
 PROPERTY_DELIVERED_LEVEL = "__DELAY_LEVEL"
 PROPERTY_DELIVERED_OFFSET = "__DELAY_OFFSET"
+PROPERTY_TIMER_SOURCE = "__TIMER_SOURCE"  # of the copy of a timer: second and log offset of what it settles
+PROPERTY_DELIVER_MS = "TIMER_DELIVER_MS"  # the delivery time that a client sets
 
 _CLIENT_SYS_FLAGS = (
     SYS_FLAG_COMPRESSED
@@ -40,14 +42,15 @@ _CLIENT_SYS_FLAGS = (
 # Properties of message types that this broker does not support and would store as normal messages.
 _UNSUPPORTED: dict[bytes, str] = {
     b"TRAN_MSG": "transactional messages are not supported",
-    b"TIMER_DELIVER_MS": "messages with a delivery time are not supported; use a delay level",
-    b"TIMER_DELAY_SEC": "messages with a delivery time are not supported; use a delay level",
-    b"TIMER_DELAY_MS": "messages with a delivery time are not supported; use a delay level",
+    b"TIMER_DELAY_SEC": f"delays in seconds are not supported; use {PROPERTY_DELIVER_MS}",
+    b"TIMER_DELAY_MS": f"delays in milliseconds are not supported; use {PROPERTY_DELIVER_MS}",
+    b"TIMER_DEL_UNIQKEY": "the property belongs to the broker",
+    PROPERTY_TIMER_SOURCE.encode(): "the property belongs to the broker",
     PROPERTY_DELIVERED_LEVEL.encode(): "the property belongs to the broker",
     PROPERTY_DELIVERED_OFFSET.encode(): "the property belongs to the broker",
 }
-_DELAY, _WAIT = PROPERTY_DELAY.encode(), PROPERTY_WAIT.encode()
-_SPECIAL = _UNSUPPORTED.keys() | {_DELAY, _WAIT}
+_DELAY, _WAIT, _DELIVER = PROPERTY_DELAY.encode(), PROPERTY_WAIT.encode(), PROPERTY_DELIVER_MS.encode()
+_SPECIAL = _UNSUPPORTED.keys() | {_DELAY, _WAIT, _DELIVER}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,14 +66,15 @@ class FrameLimits:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Checked records of one topic, for queues from `queues[0]` to `queues[1]`.  `delay_level` and `waits` are
-    properties of a single message.
+    """Checked records of one topic, for queues from `queues[0]` to `queues[1]`.  `delay_level`, `waits` and
+    `deliver_ms` are properties of a single message.
     """
 
     batch: Batch
     queues: tuple[int, int]
     delay_level: int = 0
     waits: bool = True
+    deliver_ms: int = 0
 
 
 def check_frame(topic: str, data: bytes | memoryview, count: int, crc32: int, limits: FrameLimits) -> Frame:
@@ -98,6 +102,7 @@ def check_frame(topic: str, data: bytes | memoryview, count: int, crc32: int, li
             queues,
             _delay_level(batch.columns) if _DELAY in names else 0,
             _waits(batch.columns) if _WAIT in names else True,
+            _deliver_ms(batch.columns) if _DELIVER in names else 0,
         )
     except RecordError as error:
         raise MessageIllegal(f"the frame for topic {topic} is refused: {error}") from error
@@ -142,6 +147,17 @@ def _delay_level(records: Records) -> int:
     if len(records) > 1 and any(levels):
         raise MessageIllegal("delayed messages cannot be sent in a batch; send each by itself")
     return levels[0]
+
+
+def _deliver_ms(records: Records) -> int:
+    if len(records) > 1:
+        raise MessageIllegal("messages with a delivery time cannot be sent in a batch; send each by itself")
+    value = str(records.property(PROPERTY_DELIVER_MS)[0].as_py())
+    if not (value.isascii() and value.isdigit() and len(value) < 16):
+        raise MessageIllegal(
+            f"property {PROPERTY_DELIVER_MS}={value[:20]!r}: a delivery time is milliseconds since 1970"
+        )
+    return int(value)
 
 
 def _level(value: str) -> int:

@@ -13,7 +13,8 @@ from rocketsim_proto.reserved import SCHEDULE_TOPIC
 
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.traffic import Traffic
-from broker_service.broker.frame import Frame, FrameLimits, check_frame
+from broker_service.broker.delayed.timer import MAX_TIMERS, waiting_record
+from broker_service.broker.frame import PROPERTY_DELIVER_MS, Frame, FrameLimits, check_frame
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.errors import DiskFull, InvalidParameter, MessageIllegal, QueueNotExist, SystemBusy, TopicNotExist
 from broker_service.model import Appended, PutStatus
@@ -51,8 +52,11 @@ class _Turn:
 
 
 class PutPath:
-    def __init__(self, broker: Broker, traffic: Traffic) -> None:
+    """`timers`: how many messages wait for their delivery time."""
+
+    def __init__(self, broker: Broker, traffic: Traffic, timers: Callable[[], int] = lambda: 0) -> None:
         self._broker = broker
+        self._timers = timers
         self._traffic = traffic
         self._pending = 0
         self._pending_bytes = 0
@@ -79,6 +83,18 @@ class PutPath:
         left_s = max(0.0, send.timeout_s - (self._broker.clock() - begun))
         with self._counted(size):
             return placed, await self._broker.acknowledgements.wait(placed.end_offset, left_s)
+
+    async def put_waiting(self, waiting: Record, timeout_s: float) -> PutStatus:
+        """Append a record for the timer topic that the broker has made: a recall."""
+        broker = self._broker
+        broker.check_writable()
+        if reason := broker.store.why_not_writable():
+            raise DiskFull(reason)
+        broker.acknowledgements.check_room()
+        self._check_timers()
+        appended = self._append_one(waiting)
+        with self._counted(len(waiting.body)):
+            return await broker.acknowledgements.wait(appended.end_offset, timeout_s)
 
     @contextmanager
     def _counted(self, size: int) -> Iterator[None]:
@@ -181,7 +197,10 @@ class PutPath:
             return self._append_as(send.stored_as, frame)
         if frame.delay_level:
             return self._append_as(partial(self._delayed, frame.delay_level), frame)
-        appended = broker.store.append(frame.batch, send.topic, broker.now_ms(), broker.store_host)
+        if frame.deliver_ms > (now_ms := broker.now_ms()):
+            self._check_timers()
+            return self._append_as(partial(waiting_record, deliver_ms=frame.deliver_ms, now_ms=now_ms), frame)
+        appended = broker.store.append(frame.batch, send.topic, now_ms, broker.store_host)
         broker.appended([(send.topic, queue.queue_id) for queue in appended.queues], appended.end_offset)
         return appended
 
@@ -191,15 +210,23 @@ class PutPath:
         message.properties[PROPERTY_REAL_TOPIC] = message.topic
         message.properties[PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)
         message.properties[record.PROPERTY_DELAY] = str(level)
+        message.properties.pop(PROPERTY_DELIVER_MS, None)  # as in RocketMQ a level goes before a time
         message.topic, message.queue_id = SCHEDULE_TOPIC, level - 1
         return message
 
     def _append_as(self, made: Callable[[Record], Record], frame: Frame) -> Appended:
-        broker = self._broker
         message = made(record.decode(frame.batch.view_bytes(), check_crc=False))
         try:
-            appended = broker.store.append_one(message, broker.now_ms(), broker.store_host)
+            return self._append_one(message)
         except record.RecordError as error:
             raise MessageIllegal(f"the message cannot be stored in {message.topic}: {error}") from error
+
+    def _append_one(self, message: Record) -> Appended:
+        broker = self._broker
+        appended = broker.store.append_one(message, broker.now_ms(), broker.store_host)
         broker.appended([(message.topic, message.queue_id)], appended.end_offset)
         return appended
+
+    def _check_timers(self) -> None:
+        if self._timers() >= MAX_TIMERS:
+            raise SystemBusy(f"{MAX_TIMERS} messages wait for their delivery time; send again later")

@@ -45,6 +45,7 @@ from broker_service.consumption.retries import Fate, original_topic, retry_topic
 from broker_service.consumption.selection import Selection, Selections, select
 from broker_service.consumption.state import Due, State
 from broker_service.consumption.state_log import StateLog
+from broker_service.consumption.timer_delivery import TimerDelivery
 from broker_service.consumption.transactions import Transactions
 from broker_service.consumption.transitions import (
     STATE_TOPIC,
@@ -136,6 +137,7 @@ class Consumption:
         self._access = access
         self._chance = chance
         self._log = StateLog(broker.store, broker.config.store_path_root_dir / "rocketsim" / "consumption.snapshot")
+        self.timer_delivery = TimerDelivery(broker, lambda: self.state.timers, self._append_now, self.catch_up)
         self._polls = Polls(broker.config.max_long_polls)
         self._selections = Selections()
         self.counts = Counts()

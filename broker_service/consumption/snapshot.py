@@ -52,11 +52,11 @@ def encode(
     tail: tuple[int, int],
     queues: Queues,
     recent: Iterable[tuple[DeliveryId, bool]] = (),
-    transactions: Iterable[Transition] = (),
+    more: Iterable[Transition] = (),
 ) -> bytes:
-    """`recent`: settled deliveries to remember, and whether each is a dead letter.  `transactions`: what makes their
-    state again."""
-    body = transitions.encode([*rebuilding(queues), *remembering(recent), *transactions])
+    """`recent`: settled deliveries to remember, and whether each is a dead letter.  `more`: what makes the state of
+    transactions and timers again."""
+    body = transitions.encode([*rebuilding(queues), *remembering(recent), *more])
     return _HEAD.pack(_MAGIC, _VERSION, log_offset, *tail, isal_zlib.crc32(body)) + body
 
 

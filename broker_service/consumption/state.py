@@ -16,9 +16,12 @@ from typing import NamedTuple
 
 from broker_service.consumption.locks import Locks
 from broker_service.consumption.open_transactions import OpenTransactions
+from broker_service.consumption.timers import Timers
 from broker_service.consumption.transaction_changes import Checked, Ended, Prepared, Resolved
 from broker_service.consumption.transitions import (
     Change,
+    Copied,
+    Copying,
     Deadline,
     DeliveryId,
     Drop,
@@ -31,6 +34,8 @@ from broker_service.consumption.transitions import (
     Step,
     Take,
     TakeInOrder,
+    Timer,
+    Waiting,
 )
 
 MAX_RECENT = 20_000  # settled deliveries that are remembered, for an ack that is sent again
@@ -96,6 +101,7 @@ class State:
         self.ordered_count = 0  # messages that locks have
         self._released: set[Place] = set()
         self.under_way_of: dict[str, int] = {}  # by group, without those that have none
+        self.timers = Timers()
         self._recent: OrderedDict[DeliveryId, bool] = OrderedDict()  # settled -> whether it became a dead letter
         self._renewed: dict[str, dict[tuple[Place, int], None]] = {}  # client id -> deliveries renewed for it
         self._deadlines: list[tuple[int, Place, int, int]] = []  # a heap; outdated entries are removed later
@@ -195,6 +201,8 @@ class State:
                     self._remember(delivery, is_dead_letter)
             case Prepared() | Checked() | Ended() | Resolved():
                 self.transactions.apply(transition)
+            case Timer() | Copying() | Copied() | Waiting():
+                self.timers.apply(transition)
             case Reset(place, queue_offset):
                 if place in self.queues:
                     self._forget([place])

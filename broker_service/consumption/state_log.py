@@ -3,25 +3,28 @@
 After a start or a cut of the log the state comes from a valid snapshot, if there is one, and the log after it.  Two
 are kept, `consumption.snapshot` and the one before it, `….old`, for when the newer one is damaged, or the log was cut.
 
-Three kinds of records tell it, in log order: those of the state topic, the copies in retry and dead letter topics,
-which settle the deliveries they come from, and RocketMQ's records of transactions.
+Four kinds of records tell it, in log order: those of the state topic, the copies in retry and dead letter topics, which
+settle the deliveries they come from, RocketMQ's records of transactions, and those of the timer topic.
 """
 
 import heapq
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
 from rocketsim_proto.records import record
+from rocketsim_proto.reserved import TIMER_TOPIC
 
+from broker_service.broker.delayed import timer
 from broker_service.consumption import half_messages, transitions
 from broker_service.consumption import snapshot as snapshots
 from broker_service.consumption.retries import DLQ_PREFIX, RETRY_PREFIX, move_of
 from broker_service.consumption.snapshot import Snapshot
 from broker_service.consumption.state import State
-from broker_service.consumption.transitions import STATE_TOPIC, Change
+from broker_service.consumption.transitions import STATE_TOPIC, Change, Timer
 from broker_service.errors import FlushFailed, NotFound, StoreCorrupt, StoreTooNew
 from broker_service.store.dispatch import QueueExtent
 from broker_service.store.message_store import MessageStore
@@ -85,12 +88,12 @@ class StateLog:
             for place, one in self.state.queues.items()
         ]
         recent = self.state.recent()
-        transactions = self.state.transactions.rebuilding()
+        more = chain(self.state.transactions.rebuilding(), self.state.timers.rebuilding())
 
         def save() -> None:
             fresh = self._path.with_name(f"{self._path.name}.new")
             try:
-                store.disk.write_atomically(fresh, snapshots.encode(end, tail, queues, recent, transactions))
+                store.disk.write_atomically(fresh, snapshots.encode(end, tail, queues, recent, more))
                 if store.disk.exists(self._path):
                     store.disk.rename(self._path, self._older)
                 store.disk.rename(fresh, self._path)
@@ -157,12 +160,15 @@ class StateLog:
 
 
 def _tells(topic: str) -> bool:
-    return topic == STATE_TOPIC or topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or half_messages.is_told_by(topic)
+    is_of_broker = topic in (STATE_TOPIC, TIMER_TOPIC) or topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    return is_of_broker or half_messages.is_told_by(topic)
 
 
 def _transitions(data: bytes | memoryview, log_offset: int) -> list[Change]:
     try:
         message = record.decode(data)
+        if message.topic == TIMER_TOPIC:
+            return _timers(message, log_offset)
         if message.topic == STATE_TOPIC:
             return [*transitions.decode(message.body)]
     except ValueError as error:
@@ -171,3 +177,12 @@ def _transitions(data: bytes | memoryview, log_offset: int) -> list[Change]:
     if half_messages.is_told_by(message.topic):
         told = half_messages.told(message)
     return [] if told is None else [told]
+
+
+def _timers(waiting: record.Record, log_offset: int) -> list[Change]:
+    try:
+        second = timer.second_of(waiting)
+    except ValueError as error:
+        logger.error("the record of %s at log offset %d is not delivered: %s", TIMER_TOPIC, log_offset, error)
+        return []
+    return [Timer(second, log_offset, waiting.properties.get(timer.PROPERTY_DELETE_KEY, ""))]

@@ -19,17 +19,24 @@ All integers are big-endian; a text is | size 1 | UTF-8 |; a place is | group | 
 |   ORDER    | attempt id text, count 2, for each message group: its name as text, count 2,                        |
 |            | for each of its messages: queue offset 8, attempt 2, status 1 (`Step`)                              |
 | 8 RETURN   | place, count 2, for each: delivery id 8, queue offset 8                                             |
+| 10 COPYING | log offset 8: copies of timers may follow from there on                                             |
+| 11 COPIED  | second 8, count 4, for each: log offset 8; a second of 0 and no timers only end the COPYING         |
+| 12 TIMERS  | count 4, for each second: second 8; for each: how many 8; count 4, for each timer: log offset 8;    |
+|            | count 4, for each recall: second 8, size 2, key; in snapshots only                                  |
 | 13 to 15   | transactions: `transaction_changes.py`                                                              |
 
 The record's own CRC covers the body.  A `Move` is no transition record: it is in a property of the record that was
 moved, so that copy and settlement are one append.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
+
+import numpy as np
 
 from broker_service.consumption import transaction_changes
 from broker_service.consumption.transaction_changes import Checked, Ended, Prepared, Resolved
@@ -40,6 +47,7 @@ VERSION = 1
 
 POP, SETTLE, DEADLINE, RESET, DROP, REMEMBER = range(1, 7)
 POP_IN_ORDER, RETURN = 7, 8
+COPYING, COPIED, TIMERS = range(10, 13)
 COUNTED, RENEWED = 1, 2
 
 _QUEUE_ID = Struct(">I")
@@ -172,7 +180,47 @@ class Remember:
     is_dead_letter: bool
 
 
-Transition = Take | TakeInOrder | Settle | Return | Deadline | Reset | Drop | Remember | Checked | Prepared | Resolved
+@dataclass(frozen=True, slots=True)
+class Copying:
+    """Copies of timers may follow from this log offset on; each names the timer that it settles."""
+
+    log_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """These timers of a second, by their log offsets, are delivered, recalled or moved; no copy is left unsaid."""
+
+    second: int
+    log_offsets: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Timers that wait: how many in each second, the log offsets of all, and the keys of those that are recalled."""
+
+    seconds: bytes
+    counts: bytes  # the three columns are int64 in the machine's byte order
+    log_offsets: bytes
+    recalls: tuple[tuple[int, str], ...] = ()
+
+
+Transition = (
+    Take
+    | TakeInOrder
+    | Settle
+    | Return
+    | Deadline
+    | Reset
+    | Drop
+    | Remember
+    | Copying
+    | Copied
+    | Waiting
+    | Checked
+    | Prepared
+    | Resolved
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +232,17 @@ class Move:
     is_dead_letter: bool
 
 
-Change = Transition | Move | Ended
-"""What records tell: a move and an op record are records of other topics."""
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """A record of the timer topic: a message that waits, or with a key the recall of one, itself waiting till then."""
+
+    second: int  # RocketMQ's TIMER_OUT_MS in seconds
+    log_offset: int
+    recalls: str = ""
+
+
+Change = Transition | Move | Ended | Timer
+"""What records tell: a move, an op record and a timer are records of other topics."""
 
 
 def encode(transitions: list[Transition]) -> bytes:
@@ -223,6 +280,14 @@ def encoded(transition: Transition) -> bytes:
             return bytes((REMEMBER, is_dead_letter)) + _deliveries(deliveries)
         case Checked() | Prepared() | Resolved():
             return transaction_changes.encoded(transition)
+        case Copying(log_offset):
+            return bytes((COPYING,)) + _OFFSET.pack(log_offset)
+        case Copied(second, log_offsets):
+            return bytes((COPIED,)) + _OFFSET.pack(second) + _column(np.array(log_offsets, "=i8").tobytes())
+        case Waiting(seconds, counts, offsets, recalls):
+            head = bytes((TIMERS,)) + _column(seconds) + _swapped(counts) + _column(offsets)
+            keys = [(second, key.encode()) for second, key in recalls]
+            return head + _MANY.pack(len(keys)) + b"".join(_KEY.pack(one, len(key)) + key for one, key in keys)
 
 
 def decode(body: bytes) -> list[Transition]:
@@ -251,11 +316,22 @@ class _Reader:
         if kind == REMEMBER:
             (is_dead_letter,) = self._take(_BYTE)
             return Remember(self._deliveries(), bool(is_dead_letter))
+        if kind == COPYING:
+            return Copying(*self._take(_OFFSET))
+        if kind == COPIED:
+            (second,) = self._take(_OFFSET)
+            return Copied(second, tuple(np.frombuffer(self._column(), "=i8").tolist()))
+        if kind == TIMERS:
+            seconds = self._column()
+            return Waiting(seconds, self._numbers(len(seconds) // 8), self._column(), tuple(self._keys()))
         if transaction_changes.CHECKED <= kind <= transaction_changes.RESOLVED:
             change, self.at = transaction_changes.decode(kind, self._data, self.at)
             return change
         if not POP <= kind <= RETURN:
-            raise StoreTooNew(f"a transition of kind {kind}; this version knows {POP} to {RETURN}")
+            raise StoreTooNew(
+                f"a transition of kind {kind}; this version knows {POP} to {RETURN}, {COPYING} to {TIMERS} and "
+                f"{transaction_changes.CHECKED} to {transaction_changes.RESOLVED}"
+            )
         place = Place(self._text(), self._text(), *self._take(_QUEUE_ID))
         if kind == RESET:
             return Reset(place, *self._take(_OFFSET))
@@ -323,12 +399,35 @@ class _Reader:
         found = (self._take(_ORDERED) for _ in range(count))
         return tuple(Ordered(offset, attempt, Step(step)) for offset, attempt, step in found)
 
+    def _column(self) -> bytes:
+        return self._numbers(*self._take(_MANY))
+
+    def _numbers(self, count: int) -> bytes:
+        end = self.at + 8 * count
+        if end > len(self._data):
+            raise IndexError(f"{count} numbers")
+        found = _swapped(self._data[self.at : end])
+        self.at = end
+        return found
+
+    def _keys(self) -> Iterator[tuple[int, str]]:
+        (count,) = self._take(_MANY)
+        for _ in range(count):
+            second, size = self._take(_KEY)
+            end = self.at + size
+            if end > len(self._data):
+                raise IndexError(f"a key of {size} bytes")
+            yield second, self._data[self.at : end].decode()
+            self.at = end
+
     def _deliveries(self) -> tuple[DeliveryId, ...]:
         (count,) = self._take(_COUNT)
         return tuple(DeliveryId(*self._take(_DELIVERY)) for _ in range(count))
 
 
 _BYTE = Struct(">B")
+_MANY = Struct(">I")
+_KEY = Struct(">QH")
 
 
 def _place(place: Place) -> bytes:
@@ -343,6 +442,15 @@ def _text(text: str) -> bytes:
 def _ordered(messages: tuple[Ordered, ...]) -> bytes:
     packed = (_ORDERED.pack(offset, min(attempt, _MAX_ATTEMPT), step) for offset, attempt, step in messages)
     return _COUNT.pack(len(messages)) + b"".join(packed)
+
+
+def _column(numbers: bytes) -> bytes:
+    return _MANY.pack(len(numbers) // 8) + _swapped(numbers)
+
+
+def _swapped(numbers: bytes) -> bytes:
+    """int64 in the machine's byte order as big-endian, or back."""
+    return np.frombuffer(numbers, "=i8").astype(">i8").tobytes()
 
 
 def _deliveries(deliveries: tuple[DeliveryId, ...]) -> bytes:

@@ -410,9 +410,18 @@ class MessageStore:
         if self.config.message_index_enable:
             self._index.work(max_bytes, self._now_ms)
 
-    def delete_expired(self, now_ms: int) -> list[str]:
-        """Deletes expired files; returns one line per file.  Also refuses writes while the disk is too full.
-        OSError if a file cannot be deleted, or a queue not be read; the next call goes on from there.
+    def expires_before(self, now_ms: int) -> int:
+        """The log offset where the log will begin once the files that have expired are deleted."""
+        used = self.disk.disk_usage(self.config.root).used_percent
+        log = self._log
+        count = expired_files(map(log.first_timestamp, log.starts[1:]), now_ms, used, self.config)
+        # Of the file that will be the first something is flushed: its size is on disk.
+        return min(log.starts[count], self.flushed_offset - 1) if count else log.min_offset
+
+    def delete_expired(self, now_ms: int, needed_from: int | None = None) -> list[str]:
+        """Deletes expired files, except what lies behind `needed_from`; returns one line per file.  Also refuses writes
+        while the disk is too full.  OSError if a file cannot be deleted, or a queue not be read; the next call goes on
+        from there.
         """
         used = self.disk.disk_usage(self.config.root).used_percent
         limit = self.config.disk_warning_ratio
@@ -422,10 +431,10 @@ class MessageStore:
             else None
         )
         log = self._log
-        count = expired_files(map(log.first_timestamp, log.starts[1:]), now_ms, used, self.config)
         deleted = []
-        # Of the file that will be the first something is flushed: its size is on disk.
-        until = min(log.starts[count], self.flushed_offset - 1) if count else log.min_offset
+        until = self.expires_before(now_ms)
+        if needed_from is not None:
+            until = min(until, needed_from)
         if until > log.min_offset and self._queues_are_on_disk(until):
             deleted = log.delete_before(until)
         if log.min_offset == self._trimmed_to:

@@ -7,6 +7,7 @@ SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"  # where delayed messages wait, one queue
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"  # where messages wait whose transaction is open
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"  # which of them are settled
 DISCARDED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # those that were given up
+TIMER_TOPIC = "rmq_sys_wheel_timer"  # where messages with a delivery time wait
 # Topics that a broker itself writes to; clients may read them but not write, change or delete them.
 SYSTEM_TOPICS = frozenset(
     {

@@ -21,7 +21,9 @@ from tests.support.stores import HOST, LOG_FILE, NOW, check_sound, log_bytes, op
 LIMITS = FrameLimits(max_message_size=500, log_file_size=LOG_FILE, store_host_size=8)
 ROOT = Path("/store")
 
-names = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "A", "WAIT", "DELAY", "TRAN_MSG", "__DELAY_LEVEL"])
+names = st.sampled_from(
+    ["TAGS", "KEYS", "UNIQ_KEY", "A", "WAIT", "DELAY", "TRAN_MSG", "__DELAY_LEVEL", "TIMER_DELIVER_MS"]
+)
 values = st.sampled_from(["", "TagA", "false", "3", "soon", "\0", "x" * 600, "ü", "\0" * 600, "TRAN_MSG\x01true"])
 messages = st.builds(
     record.Record,

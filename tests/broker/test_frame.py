@@ -69,7 +69,10 @@ DISASTERS = [
     pytest.param([message("t", b"x", DELAY="soon")], {}, "delay level", id="delay level no number"),
     pytest.param([message("t", b"x", DELAY="\uff11")], {}, "delay level", id="delay level in other digits"),
     pytest.param([message("t", b"x", DELAY="1"), message("t", b"y")], {}, "batch", id="delayed in a batch"),
-    pytest.param([message("t", b"x", TIMER_DELIVER_MS="5")], {}, "not supported", id="timer message"),
+    pytest.param([message("t", b"x", TIMER_DELAY_SEC="5")], {}, "not supported", id="timer message by its delay"),
+    pytest.param([message("t", b"x", TIMER_DELIVER_MS="soon")], {}, "milliseconds", id="delivery time no number"),
+    pytest.param([message("t", b"x", TIMER_DELIVER_MS="5"), message("t", b"y")], {}, "batch", id="timers in a batch"),
+    pytest.param([message("t", b"x", __TIMER_SOURCE="5 6")], {}, "belongs to the broker", id="forged copy"),
     pytest.param([message("t", b"x", TRAN_MSG="true")], {}, "not supported", id="half message"),
     pytest.param([message("t", b"x", __DELAY_OFFSET="5")], {}, "belongs to the broker", id="forged delivery"),
 ]
@@ -112,6 +115,10 @@ def test_flags_that_are_a_clients_are_taken() -> None:
 @pytest.mark.parametrize(("value", "level"), [("0", 0), ("-1", 0), ("3", 3), ("99", 99)])
 def test_a_single_message_may_be_delayed(value: str, level: int) -> None:
     assert check(message("t", b"x", DELAY=value)).delay_level == level
+
+
+def test_a_single_message_may_have_a_delivery_time() -> None:
+    assert check(message("t", b"x", TIMER_DELIVER_MS="1795200000123")).deliver_ms == 1_795_200_000_123
 
 
 @pytest.mark.parametrize(("value", "waits"), [("false", False), ("true", True), ("False", False), ("", True)])

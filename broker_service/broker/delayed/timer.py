@@ -1,0 +1,109 @@
+"""Messages with a delivery time, as records: how they wait, are recalled and are delivered.  Pure.
+
+They wait in queue 0 of RocketMQ's `rmq_sys_wheel_timer`.  What is delivered, or moved within the log, names the record
+that it settles, so that the copy is the settlement.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from rocketsim_proto.records.columnar import Records
+from rocketsim_proto.records.record import (
+    MAX_PROPERTIES_SIZE,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQ_KEY,
+    Record,
+    encode_properties,
+)
+from rocketsim_proto.reserved import TIMER_TOPIC
+
+from broker_service.broker.frame import PROPERTY_DELIVER_MS, PROPERTY_TIMER_SOURCE
+from broker_service.errors import InvalidParameter, MessageIllegal
+
+MAX_DELAY_MS = 3 * 86_400_000  # RocketMQ's timerMaxDelaySec
+MAX_TIMERS = 10_000_000  # some 10 to 30 bytes of memory each
+
+PROPERTY_OUT_MS = "TIMER_OUT_MS"
+PROPERTY_DELETE_KEY = "TIMER_DEL_UNIQKEY"
+_RECALL_TAG = "_RECALL_TAG_"  # RocketMQ's
+_RECALL_BODY = b"0"
+_LONGEST_SOURCE = f"{'9' * 11} {'9' * 19}"
+
+
+def out_ms(deliver_ms: int) -> int:
+    """RocketMQ's time in whole seconds before the delivery time."""
+    return (deliver_ms - 1) // 1000 * 1000
+
+
+def waiting_record(message: Record, deliver_ms: int, now_ms: int) -> Record:
+    """The record that waits for a message's delivery.  MessageIllegal for a time too far ahead, and for properties that
+    leave no room for those of the delivered copy."""
+    if deliver_ms - now_ms > MAX_DELAY_MS:
+        raise MessageIllegal(f"the delivery time is more than {MAX_DELAY_MS // 1000} s from now; choose an earlier one")
+    real = {PROPERTY_REAL_TOPIC: message.topic, PROPERTY_REAL_QUEUE_ID: str(message.queue_id)}
+    properties = {**message.properties, PROPERTY_OUT_MS: str(out_ms(deliver_ms)), **real}
+    if len(encode_properties({**properties, PROPERTY_TIMER_SOURCE: _LONGEST_SOURCE})) > MAX_PROPERTIES_SIZE:
+        raise MessageIllegal(f"the message cannot wait: its properties and ours exceed {MAX_PROPERTIES_SIZE} bytes")
+    return replace(message, topic=TIMER_TOPIC, queue_id=0, properties=properties)
+
+
+def recall_key(topic: str, message_id: str) -> str:
+    return f"{topic}+{message_id}"
+
+
+def recall_record(topic: str, message_id: str, deliver_ms: int, now_ms: int) -> Record:
+    """RocketMQ's delete record, which waits as the message does.  InvalidParameter for a time that has come, or that no
+    message can have."""
+    if not 0 < deliver_ms - now_ms < MAX_DELAY_MS:
+        raise InvalidParameter("recall failed, timestamp invalid: the message is delivered, or never had that time")
+    properties = {
+        PROPERTY_TAGS: _RECALL_TAG,
+        PROPERTY_DELETE_KEY: recall_key(topic, message_id),
+        PROPERTY_UNIQ_KEY: message_id,
+        PROPERTY_DELIVER_MS: str(deliver_ms),
+    }
+    return waiting_record(Record(topic, _RECALL_BODY, born_timestamp=now_ms, properties=properties), deliver_ms, now_ms)
+
+
+def second_of(waiting: Record) -> int:
+    """The second in which the message waits; ValueError if it does not say."""
+    value = waiting.properties.get(PROPERTY_OUT_MS, "")
+    if not (value.isascii() and value.isdigit() and len(value) < 16):
+        raise ValueError(f"it says no time: {PROPERTY_OUT_MS}={value[:20]!r}")
+    return int(value) // 1000
+
+
+def key_of(waiting: Record) -> str:
+    """What a recall of this message names."""
+    return recall_key(waiting.properties.get(PROPERTY_REAL_TOPIC, ""), waiting.message_id)
+
+
+def delivered_record(waiting: Record) -> Record:
+    """The message in its real topic and queue; ValueError if it does not say where it belongs."""
+    properties = dict(waiting.properties)
+    topic, queue_id = properties.pop(PROPERTY_REAL_TOPIC, ""), properties.pop(PROPERTY_REAL_QUEUE_ID, "")
+    if not topic or not (queue_id.isascii() and queue_id.isdigit()):
+        raise ValueError(f"it does not say where it belongs: topic {topic!r}, queue {queue_id!r}")
+    return _copy(replace(waiting, topic=topic, queue_id=int(queue_id), properties=properties))
+
+
+def moved_record(waiting: Record) -> Record:
+    """The same record for the end of the log, because the log file that has it expires."""
+    return _copy(waiting)
+
+
+def _copy(waiting: Record) -> Record:
+    source = f"{second_of(waiting)} {waiting.commit_log_offset}"
+    return replace(waiting, properties={**waiting.properties, PROPERTY_TIMER_SOURCE: source})
+
+
+def sources(data: bytes) -> Iterable[tuple[int, int]]:
+    """(second, log offset) of the waiting records that these records, back to back, are copies of."""
+    if f"{PROPERTY_TIMER_SOURCE}\x01".encode() not in data:
+        return
+    for value in Records.walk(data).property(PROPERTY_TIMER_SOURCE).to_pylist():
+        second, _, log_offset = (value or "").partition(" ")
+        if second.isdecimal() and log_offset.isdecimal():
+            yield int(second), int(log_offset)

@@ -1,0 +1,252 @@
+"""TimerDelivery: hands messages to their topics at their delivery time, on a master that takes writes.
+
+A batch is one turn of the event loop, and three steps in the log: COPYING, the copies, COPIED.  Each copy names the
+record that it settles; COPIED only says the same in the state topic, where slaves and starts look.  Where a crash comes
+in between, whoever is master next reads the log from COPYING on and says it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from pathlib import Path
+
+from rocketsim_proto.records import record
+from rocketsim_proto.records.record import Record, RecordError
+from rocketsim_proto.reserved import TIMER_TOPIC
+
+from broker_service import cold_reads
+from broker_service.broker.core.broker import Broker, Queue
+from broker_service.broker.core.mastership import Standing
+from broker_service.broker.delayed import timer
+from broker_service.broker.delayed.schedule import whole_records
+from broker_service.consumption import timer_check
+from broker_service.consumption.timers import Timers, due_ms
+from broker_service.consumption.transitions import Copied, Copying
+from broker_service.errors import NotFound, ReadFailed, RocketSimError, ServiceNotAvailable, StoreCorrupt
+from broker_service.store.batch import Batch
+from broker_service.store.message_store import MessageStore
+
+logger = logging.getLogger(__name__)
+
+_Copy = tuple[str, bytes]  # topic, record
+
+BATCH = 100
+_BATCH_BYTES = 4 << 20
+_SETTLED_AT_ONCE = 1000
+_LONGEST_SLEEP_S = 1.0  # because the wall clock may jump
+_AFTER_TROUBLE_S = 10.0
+
+
+class TimerDelivery:
+    """`append`: appends transitions now, behind those that are pending; `catch_up`: brings the timers to the log's
+    end."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        timers: Callable[[], Timers],
+        append: Callable[..., None],
+        catch_up: Callable[[], None],
+    ) -> None:
+        self._broker = broker
+        self._get_timers = timers
+        self._append = append
+        self._catch_up = catch_up
+        self._arrival = asyncio.Event()
+        self._retry_at: dict[int, float] = {}  # log offset of what cannot be read: when it is tried again
+        self._needed_from = 0
+        self._noted: tuple[int, int] | None = None  # a log end, and from where on it was needed then
+        broker.visibility.arrived.append(self._arrived)
+
+    @property
+    def timers(self) -> Timers:
+        return self._get_timers()
+
+    def _arrived(self, queues: Iterable[Queue]) -> None:
+        if any(topic == TIMER_TOPIC for topic, _ in queues):
+            self._arrival.set()
+
+    # --- delivering -------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until cancelled; to be started when the broker takes writes."""
+        self._retry_at.clear()
+        is_begun = False
+        while self._broker.mastership.standing is Standing.WRITABLE:
+            self._arrival.clear()
+            try:
+                if not is_begun:
+                    await self._begin()
+                    is_begun = True
+                sleep_s = await self._deliver_due()
+            except (RocketSimError, RecordError, OSError) as error:
+                logger.warning("messages with a delivery time wait: %s", error)
+                await asyncio.sleep(_AFTER_TROUBLE_S)
+                continue
+            try:
+                async with asyncio.timeout(sleep_s):
+                    await self._arrival.wait()
+            except TimeoutError:
+                pass
+
+    async def _begin(self) -> None:
+        """What a real RocketMQ has delivered, if it had this store, is settled."""
+        self._catch_up()
+        await self._say_copies()
+        delivered = timer_check.delivered(self._broker.store, self._check_path)
+        if delivered is None:
+            return
+        second, log_offset = delivered
+        for one, log_offsets in self.timers.before(log_offset):
+            for first in range(0, len(log_offsets) if one < second else 0, _SETTLED_AT_ONCE):
+                self._append(Copied(one, tuple(log_offsets[first : first + _SETTLED_AT_ONCE])))
+
+    async def _deliver_due(self) -> float:
+        """Deliver what is due; for how many seconds nothing more will be."""
+        broker = self._broker
+        self._catch_up()
+        await self._say_copies()
+        for second in self.timers.due(broker.now_ms()):
+            while log_offsets := self.timers.first(second, BATCH, self._unreadable()):
+                self._deliver(second, await self._read(second, log_offsets))
+                await asyncio.sleep(0)
+        following = self.timers.next_second()
+        left_s = _LONGEST_SLEEP_S if following is None else (due_ms(following) - broker.now_ms()) / 1000
+        return left_s if 0 < left_s < _LONGEST_SLEEP_S else _LONGEST_SLEEP_S
+
+    def _unreadable(self) -> Collection[int]:
+        now = self._broker.clock()
+        self._retry_at = {log_offset: at for log_offset, at in self._retry_at.items() if at > now}
+        return self._retry_at.keys()
+
+    async def _read(self, second: int, log_offsets: Iterable[int]) -> list[Record]:
+        """The records that wait there; what cannot be read is tried again later."""
+        store = self._broker.store
+        found: list[Record] = []
+        size = 0
+        for log_offset in log_offsets:
+            try:
+                data = await cold_reads.read(store, partial(store.read_record, log_offset))
+                found.append(record.decode(data))
+                size += len(data)
+            except (ReadFailed, StoreCorrupt, NotFound, RecordError) as error:
+                if log_offset < store.min_offset:
+                    logger.error("a message with a delivery time is lost: its log file has expired: %s", error)
+                    self._settle(second, [(log_offset, None)])
+                    continue
+                logger.error("a message with a delivery time waits: %s", error)
+                self._retry_at[log_offset] = self._broker.clock() + _AFTER_TROUBLE_S
+            if size >= _BATCH_BYTES:
+                break
+        return found
+
+    def _deliver(self, second: int, batch: list[Record]) -> None:
+        """The copies of a batch, except those that are recalled or belong nowhere, and their settlement."""
+        self._settle(second, [(waiting.commit_log_offset, self._delivered(second, waiting)) for waiting in batch])
+
+    def _delivered(self, second: int, waiting: Record) -> _Copy | None:
+        if self._is_void(second, waiting):
+            return None
+        try:
+            copy = timer.delivered_record(waiting)
+            topic = self._broker.topics.get(copy.topic)
+            if topic is None:
+                raise ValueError(f"topic {copy.topic} does not exist any more")
+            # The topic may have fewer queues now.
+            copy.queue_id %= max(1, topic.write_queue_nums)
+            return self._encoded(copy)
+        except ValueError as error:
+            logger.warning("message %s with a delivery time is dropped: %s", waiting.message_id, error)
+            return None
+
+    def _is_void(self, second: int, waiting: Record) -> bool:
+        """Whether nothing of it is to be delivered: a recall, or a message that one names."""
+        is_recall = timer.PROPERTY_DELETE_KEY in waiting.properties
+        return is_recall or self.timers.is_recalled(second, timer.key_of(waiting))
+
+    def _encoded(self, copy: Record) -> _Copy:
+        copy.store_host = self._broker.store_host
+        return copy.topic, record.encode(copy)
+
+    def _settle(self, second: int, batch: Iterable[tuple[int, _Copy | None]]) -> None:
+        """Appends the copies of timers that wait, by their log offsets, and that these are settled."""
+        broker, timers = self._broker, self.timers
+        batch = [(log_offset, copy) for log_offset, copy in batch if timers.waits(second, log_offset)]
+        if not batch:
+            return
+        if timers.copying is not None:
+            raise ServiceNotAvailable("a batch of copies has failed half-way: what was copied is looked up first")
+        broker.check_writable()
+        if reason := broker.store.why_not_writable():
+            raise ServiceNotAvailable(reason)
+        by_topic: dict[str, list[bytes]] = {}
+        for _, copy in batch:
+            if copy is not None:
+                by_topic.setdefault(copy[0], []).append(copy[1])
+        if by_topic:
+            self._append(Copying(broker.store.end_offset))
+        for topic, some in by_topic.items():
+            frame = Batch.of_frame(bytearray(b"".join(some)), len(some))
+            appended = broker.store.append(frame, topic, broker.now_ms(), broker.store_host)
+            broker.appended([(topic, queue.queue_id) for queue in appended.queues], appended.end_offset)
+        self._append(Copied(second, tuple(log_offset for log_offset, _ in batch)))
+
+    async def _say_copies(self) -> None:
+        """Settles the timers whose copies are in the log without a COPIED behind them."""
+        if (begin := self.timers.copying) is None:
+            return
+        store = self._broker.store
+        found: dict[int, list[int]] = {}
+        while True:
+            read = await cold_reads.read(store, partial(_next_records, store, begin))
+            if read is None:
+                break
+            begin, data = read
+            for second, log_offset in timer.sources(data):
+                if self.timers.waits(second, log_offset):
+                    found.setdefault(second, []).append(log_offset)
+        self._append(*(Copied(second, tuple(log_offsets)) for second, log_offsets in found.items()), Copied(0))
+
+    # --- retention --------------------------------------------------------------------------------------------------
+
+    async def move(self, log_offset: int) -> None:
+        """Appends the timers in front of a log offset again, because the log files before it expire."""
+        self._catch_up()
+        await self._say_copies()
+        for second, log_offsets in self.timers.before(log_offset):
+            for first in range(0, len(log_offsets), BATCH):
+                batch = await self._read(second, log_offsets[first : first + BATCH])
+                self._settle(second, [(one.commit_log_offset, self._moved(second, one)) for one in batch])
+                await asyncio.sleep(0)
+
+    def _moved(self, second: int, waiting: Record) -> _Copy | None:
+        """A recall in front of the log offset names messages in front of itself: they are not moved, nor is it."""
+        return None if self._is_void(second, waiting) else self._encoded(timer.moved_record(waiting))
+
+    def needed_from(self) -> int | None:
+        """Where the log begins that timers need, as far as it is flushed; None without timers."""
+        store = self._broker.store
+        if not store.queue_end(TIMER_TOPIC, 0):
+            return None
+        if self._noted is not None and self._noted[0] <= store.flushed_offset:
+            self._needed_from, self._noted = self._noted[1], None
+        if self._noted is None:
+            oldest = self.timers.oldest()
+            self._noted = store.end_offset, store.end_offset if oldest is None else oldest
+        return self._needed_from
+
+    # --- for a real RocketMQ ----------------------------------------------------------------------------------------
+
+    def write_check(self) -> None:
+        """Has a RocketMQ that gets this store go on at the oldest message that waits."""
+        if self._broker.store.queue_end(TIMER_TOPIC, 0):
+            timer_check.write(self._broker.store, self._check_path, self.timers.oldest(), self._broker.now_ms())
+
+    @property
+    def _check_path(self) -> Path:
+        return self._broker.config.store_path_root_dir / "config" / "timercheck"
+
+
+def _next_records(store: MessageStore, log_offset: int) -> tuple[int, bytes] | None:
+    return next(whole_records(store, log_offset), None)

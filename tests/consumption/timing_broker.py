@@ -1,0 +1,60 @@
+"""A master that takes messages for the next hour, and then delivers all in small batches, and says so; to be killed.
+
+    python -m tests.consumption.timing_broker FOLDER [NAME_SERVER]
+
+With a name server it is a SYNC_MASTER, which begins when a slave is in sync.
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+from broker_service.broker.metadata.topics import TopicConfig
+from broker_service.consumption import timer_delivery
+from broker_service.model import BrokerRole, PutStatus
+from broker_service.node import BrokerNode
+from tests.support.brokers import message, running, send_of
+from tests.support.polling import until
+
+MESSAGES = 600
+HOUR_MS = 3_600_000
+
+
+def in_an_hour(node: BrokerNode) -> None:
+    """All that it has taken is due."""
+    real = node.broker.now_ms
+    node.broker.now_ms = lambda: real() + 2 * HOUR_MS
+    node.consumption.timer_delivery._arrival.set()
+
+
+async def send(node: BrokerNode) -> None:
+    now_ms = node.broker.now_ms()
+    for number in range(MESSAGES):
+        deliver_ms = str(now_ms + HOUR_MS + 5 * number)
+        sent = message("t", b"%d" % number, 0, UNIQ_KEY=str(number), TIMER_DELIVER_MS=deliver_ms)
+        _, status = await node.puts.put(send_of("t", sent, timeout_s=60.0))
+        assert status is PutStatus.PUT_OK
+
+
+async def main(folder: Path, name_server: str) -> None:
+    timer_delivery.BATCH = 3
+    keys = {"namesrv_addr": name_server, "broker_role": BrokerRole.SYNC_MASTER} if name_server else {}
+    async with running(folder, **keys) as node:
+        if name_server:
+            await until(lambda: node.status.slaves() and node.status.slaves()[0].in_sync, "the slave is in sync")
+        node.topics.put(TopicConfig("t", 1, 1), 0)
+        deliver = node.consumption.timer_delivery._deliver
+
+        def delivering(*arguments: Any) -> None:
+            deliver(*arguments)
+            print(node.store.queue_end("t", 0), flush=True)
+
+        node.consumption.timer_delivery._deliver = delivering  # type: ignore[method-assign]
+        await send(node)
+        in_an_hour(node)
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), "".join(sys.argv[2:])))
