@@ -25,7 +25,8 @@ logger = logging.getLogger(__name__)
 
 _GZIP = b"\x1f\x8b"
 _DELAYED = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
-_HIDDEN = RESERVED_PROPERTIES | {"__DELAY_LEVEL", "__DELAY_OFFSET", "__SOURCE", "__CHECK"}  # RocketMQ's and our own
+# RocketMQ's and our own.
+_HIDDEN = RESERVED_PROPERTIES | {"__DELAY_LEVEL", "__DELAY_OFFSET", "__SOURCE", "__CHECK", "__TIMER_SOURCE"}
 
 
 def message_of(

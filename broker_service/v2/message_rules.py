@@ -37,7 +37,7 @@ def check(message: pb.Message, max_body_size: int, now_ms: int) -> None:
         raise Refused(pb.MESSAGE_BODY_EMPTY, "message body cannot be empty")
     if len(message.body) > max_body_size:
         raise Refused(pb.MESSAGE_BODY_TOO_LARGE, f"message body cannot exceed the max {max_body_size}")
-    _check_id(system.message_id)
+    check_id(system.message_id)
     _check_tag(system.tag)
     for key in system.keys:
         _check_text(key, pb.ILLEGAL_MESSAGE_KEY, "key")
@@ -93,7 +93,7 @@ def milliseconds(duration: Duration) -> int:
     return duration.seconds * 1000 + duration.nanos // 1_000_000
 
 
-def _check_id(message_id: str) -> None:
+def check_id(message_id: str) -> None:
     if not message_id.strip():
         raise Refused(pb.ILLEGAL_MESSAGE_ID, "message id cannot be null or empty")
     if len(message_id.encode()) > MAX_MESSAGE_ID_BYTES or _CONTROL.search(message_id):

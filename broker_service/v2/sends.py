@@ -7,17 +7,20 @@ from isal import isal_zlib
 from rocketmq_v2 import definition_pb2, service_pb2
 from rocketsim_proto.records import record
 from rocketsim_proto.records.record import RecordError
+from rocketsim_proto.reserved import TIMER_TOPIC
 
 from broker_service import cold_reads
 from broker_service.broker.core.broker import Broker
+from broker_service.broker.delayed import timer
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.broker.put import PutPath, Send
 from broker_service.consumption.transaction_changes import TransactionId
 from broker_service.consumption.transactions import Transactions
 from broker_service.errors import MessageIllegal
 from broker_service.model import Appended, PutStatus
-from broker_service.v2 import message_rules, names, sent_message
+from broker_service.v2 import message_rules, names, recall_handle, sent_message
 from broker_service.v2.queue_choice import Turns, queue_of_group
+from broker_service.v2.recall_handle import RecallHandle
 from broker_service.v2.recent_sends import REMEMBERED_S, RecentSends, Stored
 from broker_service.v2.status import OK, STORED_BUT, Refused, status
 
@@ -69,10 +72,41 @@ class SendPath:
                     message_id=message.system_properties.message_id,
                     transaction_id=message.system_properties.message_id,
                     offset=offset,
+                    recall_handle=self._recall_handle(topic.name, message),
                 )
                 for message, offset in zip(messages, offsets, strict=True)
             ],
         )
+
+    def _recall_handle(self, topic: str, message: pb.Message) -> str:
+        """Empty for a message that does not wait."""
+        system = message.system_properties
+        deliver_ms = message_rules.in_ms(system.delivery_timestamp)
+        if message_rules.type_of(message) != pb.DELAY or deliver_ms <= self._broker.now_ms():
+            return ""
+        own = self._broker.config.broker_name
+        return recall_handle.encode(RecallHandle(topic, own, deliver_ms, system.message_id))
+
+    async def recall(self, resource: pb.Resource, handle: str, timeout_s: float) -> str:
+        """Has a message with a delivery time not delivered; returns its id.  OK does not say that there is one."""
+        topic = self._topic(names.topic_of(resource))
+        message_rules.check_type(pb.DELAY, topic.message_type)
+        recalled = recall_handle.decode(handle)
+        if recalled is None:
+            raise Refused(pb.BAD_REQUEST, "recall handle is invalid")
+        if recalled.topic != topic.name:
+            raise Refused(pb.BAD_REQUEST, f"recall failed, topic not match: the handle is of topic {recalled.topic}")
+        own = self._broker.config.broker_name
+        if recalled.broker_name != own:
+            raise Refused(
+                pb.BAD_REQUEST, f"the message was sent to broker {recalled.broker_name}, not {own}: recall it there"
+            )
+        message_rules.check_id(recalled.message_id)
+        waiting = timer.recall_record(topic.name, recalled.message_id, recalled.deliver_ms, self._broker.now_ms())
+        put_status = await self._puts.put_waiting(waiting, timeout_s)
+        if put_status is not PutStatus.PUT_OK:
+            raise Refused(STORED_BUT[put_status], f"recall failed, sendStatus={put_status.name}")
+        return recalled.message_id
 
     async def _put(
         self,
@@ -130,8 +164,10 @@ class SendPath:
         if len(set(ids)) < len(ids):
             return []
         if self._broker.clock() < self._asks_index_until:
-            for message_id in ids:
-                await self._look_up(topic, message_id)
+            for message in messages:
+                waits = message.system_properties.HasField("delivery_timestamp")
+                for where in (TIMER_TOPIC, topic) if waits else (topic,):
+                    await self._look_up(topic, message.system_properties.message_id, where)
         if message_rules.type_of(messages[0]) == pb.TRANSACTION:
             half = self._transactions.stored_half(TransactionId(topic, ids[0]))
             if half is not None:
@@ -140,17 +176,18 @@ class SendPath:
         found = [self._recent.get(topic, message_id, now) for message_id in ids]
         return [] if None in found else [stored for stored in found if stored is not None]
 
-    async def _look_up(self, topic: str, message_id: str) -> None:
-        """Looks up a message in the index unless it is known already."""
+    async def _look_up(self, topic: str, message_id: str, where: str) -> None:
+        """Looks up a message in the index, under the topic where it is stored, unless it is known already."""
         broker = self._broker
         if self._recent.get(topic, message_id, broker.clock()) is not None:
             return
         since_ms = broker.now_ms() - int(REMEMBERED_S * 1000)
-        search = broker.store.key_search(topic, message_id, 1, since_ms, FOR_EVER_MS)
+        search = broker.store.key_search(where, message_id, 1, since_ms, FOR_EVER_MS)
         for offset in (await cold_reads.read(broker.store, search.run)).offsets:
             data = await cold_reads.read(broker.store, partial(broker.store.read_record, offset))
             found = record.decode(data, check_crc=False)
-            if found.properties.get(record.PROPERTY_UNIQ_KEY) == message_id:
+            is_it = found.properties.get(record.PROPERTY_UNIQ_KEY) == message_id
+            if is_it and (where == topic or found.properties.get(record.PROPERTY_REAL_TOPIC) == topic):
                 stored = Stored(found.queue_offset, offset + len(data))
                 self._recent.put(topic, message_id, stored, broker.clock())
 
@@ -160,9 +197,7 @@ class SendPath:
         name = names.topic_of(messages[0].topic)
         if any(message.topic != messages[0].topic for message in messages):
             raise Refused(pb.MESSAGE_CORRUPTED, "topic in message is not same")
-        topic = self._broker.topics.get(name)
-        if topic is None:
-            raise names.topic_not_found(name)
+        topic = self._topic(name)
         now_ms = self._broker.now_ms()
         for message in messages:
             message_rules.check(message, self._broker.config.max_message_size, now_ms)
@@ -170,17 +205,19 @@ class SendPath:
             message_rules.check_type(message_type, topic.message_type)
             if message_type == pb.TRANSACTION and len(messages) > 1:
                 raise Refused(pb.BAD_REQUEST, "a transaction has one message; send the others by themselves")
-            if what := self._not_yet(message, message_type, now_ms):
+            if message_type == pb.TRANSACTION and message.system_properties.HasField("delivery_timestamp"):
+                raise Refused(
+                    pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "a transactional message cannot have a delivery time"
+                )
+            if what := _NOT_YET.get(message_type):
                 raise Refused(pb.UNSUPPORTED, f"{what} are not supported yet")
         return topic
 
-    @staticmethod
-    def _not_yet(message: pb.Message, message_type: pb.MessageType, now_ms: int) -> str:
-        """The name of a type that is not supported yet; empty for others.  A delivery time in the past is no delay."""
-        due = message.system_properties.delivery_timestamp
-        if message_type == pb.DELAY and message_rules.in_ms(due) > now_ms:
-            return "messages with a delivery time"
-        return _NOT_YET.get(message_type, "")
+    def _topic(self, name: str) -> TopicConfig:
+        topic = self._broker.topics.get(name)
+        if topic is None:
+            raise names.topic_not_found(name)
+        return topic
 
     def _queues(self, messages: Sequence[pb.Message], topic: TopicConfig) -> list[int]:
         """The queue of each, by its message group: clients of different languages choose different queues for a group.
@@ -192,7 +229,10 @@ class SendPath:
 
 
 def _offsets(queue_ids: Sequence[int], appended: Appended) -> list[int]:
-    """The queue offset of each record of the frame; offsets of one queue are consecutive, in the frame's order."""
+    """The queue offset of each record of the frame; offsets of one queue are consecutive, in the frame's order.  A
+    message that waits for its delivery time has that of the timer topic."""
+    if len(queue_ids) == 1:
+        return [appended.queues[0].first_queue_offset]
     following = {queue.queue_id: queue.first_queue_offset for queue in appended.queues}
     offsets = []
     for queue_id in queue_ids:

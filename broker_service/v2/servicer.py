@@ -172,7 +172,9 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
 
     @answers_with(pb.RecallMessageResponse)
     async def RecallMessage(self, request: pb.RecallMessageRequest, context: Context) -> pb.RecallMessageResponse:
-        raise unsupported("RecallMessage")
+        client_id_of(context)
+        message_id = await self._sends.recall(request.topic, request.recall_handle, wait_s(context))
+        return pb.RecallMessageResponse(status=OK, message_id=message_id)
 
     # --- receiving --------------------------------------------------------------------------------------------------
 

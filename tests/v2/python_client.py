@@ -4,6 +4,7 @@ python_client.py all ENDPOINTS TOPIC FIFO_TOPIC     one JSON object
 python_client.py fifo ENDPOINTS TOPIC               one JSON object; groups "simple" and "push" consume in order
 python_client.py transact ENDPOINTS TOPIC           one JSON object
 python_client.py filter ENDPOINTS TOPIC             what simple and push consumers got by conditions of SQL92
+python_client.py delay ENDPOINTS DELAY_TOPIC        one JSON object
 python_client.py produce ENDPOINTS TOPIC            a line for each body that was stored, until its input ends
 python_client.py consume ENDPOINTS TOPIC            a line for each body, until there are no more
 """
@@ -12,6 +13,7 @@ import itertools
 import json
 import sys
 import threading
+import time
 
 from rocketmq import (
     ClientConfiguration,
@@ -231,6 +233,38 @@ def filter_by_sql(endpoints: str, topic: str) -> None:
     print(json.dumps(found), flush=True)
 
 
+def delay(endpoints: str, topic: str) -> None:
+    """Two messages for the next second, one of them recalled."""
+    configuration = ClientConfiguration(endpoints, Credentials())
+    producer = Producer(configuration, (topic,))
+    producer.startup()
+    due_s = int(time.time()) + 2
+    sent = []
+    for body in ("kept", "recalled"):
+        delayed = message(topic, body)
+        delayed.delivery_timestamp = due_s
+        sent.append(producer.send(delayed))
+    recalled = producer.recall_message(topic, sent[1].recall_handle)
+    consumer = SimpleConsumer(configuration, "simple", {topic: FilterExpression()}, await_duration=5)
+    consumer.startup()
+    received: list[Message] = []
+    while not received:
+        received += consumer.receive(32, 15)
+    for one in received:
+        consumer.ack(one)
+    found = {
+        "due": due_s * 1000,
+        "recalled": recalled == sent[1].message_id,
+        "received": [(one.body.decode(), one.message_id == sent[0].message_id) for one in received],
+        "delivery_timestamp": received[0].delivery_timestamp,
+        "received_at": time.time() * 1000,
+        "left": len(consumer.receive(32, 15)),
+    }
+    consumer.shutdown()
+    producer.shutdown()
+    print(json.dumps(found), flush=True)
+
+
 def produce(endpoints: str, topic: str) -> None:
     """Goes on, whatever fails."""
     producer = Producer(ClientConfiguration(endpoints, Credentials()), (topic,))
@@ -263,5 +297,5 @@ def consume(endpoints: str, topic: str) -> None:
 
 
 if __name__ == "__main__":
-    calls = {"all": do_all, "fifo": do_fifo, "transact": transact, "filter": filter_by_sql}
+    calls = {"all": do_all, "fifo": do_fifo, "transact": transact, "filter": filter_by_sql, "delay": delay}
     (calls | {"produce": produce, "consume": consume})[sys.argv[1]](*sys.argv[2:])

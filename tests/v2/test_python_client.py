@@ -105,3 +105,11 @@ async def test_its_filters_of_sql_select_by_properties(tmp_path: Path) -> None:
     assert "ILLEGAL_FILTER_EXPRESSION" in found["refused"]
     assert found["came_again"]
     assert found["pushed"] == [[f"m{number}", attempt] for number in (8, 9) for attempt in (1, 2)]
+
+
+async def test_it_sends_messages_with_a_delivery_time_and_recalls_them(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path / "store", mapped_file_size_commit_log=8 << 20) as (node, _):
+        found = await run(tmp_path, "delay", node.v2_port.address, "D")
+    assert found["recalled"]
+    assert (found["received"], found["left"]) == ([["kept", True]], 0)
+    assert found["delivery_timestamp"] == found["due"] <= found["received_at"]
