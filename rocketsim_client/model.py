@@ -65,7 +65,17 @@ class Message:
     """A message to send.  `keys` may be several, separated by spaces or given as a list; `properties` are the caller's
     own."""
 
-    __slots__ = ("body", "delay_level", "flag", "keys", "properties", "tags", "topic", "wait_store_msg_ok")
+    __slots__ = (
+        "body",
+        "delay_level",
+        "deliver_ms",
+        "flag",
+        "keys",
+        "properties",
+        "tags",
+        "topic",
+        "wait_store_msg_ok",
+    )
 
     def __init__(
         self,
@@ -86,6 +96,7 @@ class Message:
         self.properties = properties
         self.flag = flag
         self.delay_level = delay_level
+        self.deliver_ms = 0  # set by Producer.send(deliver_at=), milliseconds since 1970
         self.wait_store_msg_ok = wait_store_msg_ok
 
     def __repr__(self) -> str:

@@ -11,6 +11,8 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from copy import copy
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -218,16 +220,23 @@ class Producer:
         message_group: str | None = None,
         timeout_s: float | None = None,
         key: str | None = None,
+        deliver_at: datetime | float | None = None,
     ) -> SendResult:
         """Returns when a broker has acknowledged the message; look at `send_status`.  Messages of one `message_group`
         (RocketMQ 4's sharding key) go to the same queue, in the order of their sends, while the same brokers take
         writes; with `queue`, to that one.  `key` is an older name of `message_group`.
+
+        `deliver_at`: the message reaches its topic at that time, or up to a second later: a datetime, or seconds since
+        1970, by the broker's clock, three days ahead at most; a time that has passed is no delay.  The result's offset
+        is then that of the topic where it waits.
 
         SendFailed: no broker has acknowledged it within the timeout and the retries; with a spool SpoolFailed only.
         MessageIllegal: it breaks a rule.
         """
         timeout = self._timeout_s if timeout_s is None else timeout_s
         deadline = self._clock() + timeout
+        if deliver_at is not None:
+            message = _delivered_at(message, deliver_at)
         entry = self._accept(message, queue, _one_of(message_group, key), Kind.SYNC, timeout)
         try:
             return cast(SendResult, entry.result(max(deadline - self._clock(), 0)))
@@ -245,10 +254,13 @@ class Producer:
         queue: MessageQueue | None = None,
         message_group: str | None = None,
         key: str | None = None,
+        deliver_at: datetime | float | None = None,
     ) -> "Future[SendResult]":
         """Accepts the message and returns at once; waits only when `buffer_bytes` are accepted and not acknowledged
         yet.  The timeout begins when the message's batch leaves.  Callbacks run in a sender's thread: they must not
-        send and wait."""
+        send and wait.  `deliver_at`: as of `send`."""
+        if deliver_at is not None:
+            message = _delivered_at(message, deliver_at)
         return self._accept(message, queue, _one_of(message_group, key), Kind.ASYNC)
 
     def send_oneway(
@@ -426,7 +438,7 @@ class Producer:
                 )
             target = selection.by_group(self._choice.queues(topic), message_group)
             kind, entry = Kind.ORDERED, Pending(message, target, message_group, pinned=True, by_group=True)
-        if message.delay_level:
+        if message.delay_level or message.deliver_ms:
             if message.delay_level < 0:
                 raise MessageIllegal(f"delay level {message.delay_level}: 1 or more, or 0 for no delay")
             kind = Kind.ALONE
@@ -467,6 +479,18 @@ class Producer:
             total += size
         frames.append(messages[start:])
         return frames
+
+
+def _delivered_at(message: Message, deliver_at: datetime | float) -> Message:
+    """The message with that delivery time."""
+    if message.delay_level:
+        raise MessageIllegal(f"topic {message.topic!r}: a message has a delay level or a delivery time, not both")
+    seconds = deliver_at.timestamp() if isinstance(deliver_at, datetime) else deliver_at
+    if not 0 < seconds < 10**11:
+        raise MessageIllegal(f"topic {message.topic!r}: deliver_at={deliver_at!r}; a datetime, or seconds since 1970")
+    delivered = copy(message)
+    delivered.deliver_ms = int(seconds * 1000)
+    return delivered
 
 
 def _one_of(message_group: T | None, older_name: T | None) -> T | None:

@@ -5,6 +5,7 @@ import threading
 import time
 import zlib
 from collections import Counter, deque
+from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -382,6 +383,29 @@ def test_delayed_messages_travel_alone(cluster, producer):
     requests = [request for broker in masters(cluster) for request in broker.calls["Send"]]
     assert [request.count for request in requests] == [1] * 5
     assert {stored.properties["DELAY"] for stored in cluster.messages("T")} == {"3"}
+
+
+def test_messages_with_a_delivery_time_travel_alone(cluster, producer):
+    due = datetime(2026, 12, 24, 18, tzinfo=UTC)
+    given = Message("T", b"x")
+    futures = [producer.send_async(given, deliver_at=due) for _ in range(5)]
+    assert all(future.result(10) for future in futures)
+    producer.send(given, deliver_at=1_798_135_200.25)
+    producer.send(given)
+    requests = [request for broker in masters(cluster) for request in broker.calls["Send"]]
+    assert [request.count for request in requests] == [1] * 7
+    times = [stored.properties.get("TIMER_DELIVER_MS") for stored in cluster.messages("T")]
+    assert sorted(map(str, times)) == ["1798135200000"] * 5 + ["1798135200250", "None"]
+
+
+@pytest.mark.parametrize(
+    ("message", "deliver_at"),
+    [(Message("T", b"x"), 0), (Message("T", b"x"), 1e12), (Message("T", b"x", delay_level=1), 1_798_135_200)],
+    ids=["zero", "milliseconds", "with a delay level"],
+)
+def test_delivery_times_that_are_none_are_refused(producer, message, deliver_at):
+    with pytest.raises(MessageIllegal, match=r"deliver_at|not both"):
+        producer.send(message, deliver_at=deliver_at)
 
 
 def test_a_delayed_message_stays_where_it_was_sent_to(cluster, producer):

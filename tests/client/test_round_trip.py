@@ -166,6 +166,14 @@ def test_a_delayed_message_comes_later(topic, producer, consumer):
         producer.send_batch([Message(topic, b"x", delay_level=1)])
 
 
+def test_a_message_with_a_delivery_time_comes_then(topic, producer, consumer):
+    due = time.time() + 1
+    producer.send(Message(topic, b"later"), deliver_at=due)
+    assert everything(consumer, topic) == []
+    (message,) = wait_until(lambda: everything(consumer, topic), "the message")
+    assert message.body == b"later" and message.store_timestamp >= due * 1000 - 1
+
+
 def test_an_illegal_message_for_the_broker_is_told_as_such(pair, topic):
     with Admin(pair[0]) as admin:
         admin.update_broker_config({"maxMessageSize": "10000"}, broker_addr=pair[1].address)
