@@ -788,7 +788,9 @@ class Consumption:
     def _drop_deleted(self) -> None:
         """Drops topics and groups whose deletion a crash or a full disk kept from the state."""
         topics, groups = self._broker.topics, self._broker.groups
-        for topic in {name for place in self.state.queues for name in (place.topic, original_topic(place))}:
+        named = {name for place in self.state.queues for name in (place.topic, original_topic(place))}
+        named |= {transaction.topic for transaction in self.state.transactions.open}
+        for topic in named:
             if topic in topics.tombstones and topic not in topics.entries:
                 self._drop_topic(topic)
         for group in {place.group for place in self.state.queues if place.group not in groups.entries}:
@@ -802,6 +804,7 @@ class Consumption:
         They go first: the topic's places, until they are dropped, say which they are.
         """
         broker = self._broker
+        self.transactions.drop_topic(name)
         places = [place for place in self.state.queues if name in (place.topic, original_topic(place))]
         for retry in sorted({retry_topic(place.group, name) for place in places}):
             ends = broker.store.queue_ends(retry)

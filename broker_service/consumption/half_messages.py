@@ -14,6 +14,7 @@ from rocketsim_proto.records.record import PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL
 from rocketsim_proto.reserved import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC
 
 from broker_service.consumption.transaction_changes import (
+    MAX_CHECKS,
     Ended,
     Prepared,
     Resolution,
@@ -128,7 +129,7 @@ def told(message: Record) -> Prepared | Ended | Resolved | None:
         queue_offset=message.queue_offset,
         log_offset=message.commit_log_offset,
         client_id=client_id,
-        checks=int(checks[:4]) if _is_number(checks) else 0,
+        checks=min(int(checks[:9]), MAX_CHECKS) if _is_number(checks) else 0,
         due_ms=int(due[:16]) if _is_number(due) else message.store_timestamp + _immunity_ms(properties),
     )
 

@@ -31,7 +31,7 @@ from broker_service.consumption.transitions import (
 TAIL_BYTES = 64 << 10  # of the log before the snapshot's offset, by which the log is recognised
 
 _MAGIC = b"RSIMCONS"
-_VERSION = 1
+_VERSION = 2  # 1 knew nothing of half messages: what they say is read from the log again
 _A_TRANSITION = 10_000
 _HEAD = Struct(">8sIQIII")
 

@@ -178,6 +178,16 @@ class Transactions:
     async def _make_topic(self, name: str) -> None:
         await self._broker.topics.make_of_one_queue(name, self._broker.now_ms())
 
+    def drop_topic(self, name: str) -> None:
+        """The topic is deleted: a new one of its name does not get what was sent to it."""
+        if not self._broker.store.queue_end(HALF_TOPIC, 0):
+            return
+        self._check_writable()
+        self._write_ops()
+        dropped = [one.queue_offset for transaction, one in self.state.open.items() if transaction.topic == name]
+        if dropped:
+            self._append_ops(dropped, Resolution.DISCARDED)
+
     async def _until_ready(self, timeout_s: float) -> None:
         try:
             async with asyncio.timeout(timeout_s):
@@ -193,9 +203,10 @@ class Transactions:
         """Tells the state of commits that have no op record."""
         state, store = self.state, self._broker.store
         by_log_offset = {one.log_offset: one for one in state.open.values()}
+        last_op = await self._last_op()
         topics = {transaction.topic for transaction in state.open}
         for topic, queue_id in [queue for queue in store.queues() if queue[0] in topics]:
-            begin = max(min(by_log_offset), self._last_op())
+            begin = max(min(by_log_offset), last_op)
             at = store.queue_end_at(topic, queue_id, begin)
             look = partial(store.log_offsets, topic, queue_id, at)
             for log_offset in await cold_reads.read(store, look):
@@ -209,11 +220,17 @@ class Transactions:
                 if prepared is not None and kind == SYS_FLAG_COMMITTED:
                     state.apply(Resolved(prepared.transaction, Resolution.COMMIT))
 
-    def _last_op(self) -> int:
-        """The log offset of the last op record; 0 without one."""
+    async def _last_op(self) -> int:
+        """The log offset of the last op record, if it is ours, else 0: RocketMQ's come seconds after their copies."""
         store = self._broker.store
-        found = store.log_offsets(OP_TOPIC, 0, store.queue_end(OP_TOPIC, 0) - 1)
-        return found[-1] if found else 0
+        look = partial(store.log_offsets, OP_TOPIC, 0, store.queue_end(OP_TOPIC, 0) - 1)
+        for log_offset in await cold_reads.read(store, look):
+            try:
+                op = await self._record_at(log_offset)
+            except (NotFound, ReadFailed, StoreCorrupt):
+                return 0
+            return log_offset if half_messages.PROPERTY_RESOLUTION in op.properties else 0
+        return 0
 
     # --- checks back ------------------------------------------------------------------------------------------------
 

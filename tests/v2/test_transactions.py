@@ -16,13 +16,15 @@ from rocketsim_proto.records.record import Record
 from rocketsim_proto.reserved import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC
 
 from broker_service.broker.metadata.topics import TopicConfig
+from broker_service.consumption import half_messages, snapshot
 from broker_service.consumption import transactions as module
 from broker_service.consumption.transaction_changes import TransactionId
+from broker_service.consumption.transitions import Place
 from broker_service.errors import DiskFull
 from broker_service.node import BrokerNode
 from tests.support.brokers import running
 from tests.support.polling import until
-from tests.support.v2 import Client, client_of, message, resource, v2_broker
+from tests.support.v2 import Client, client_of, make_topics, message, resource, v2_broker
 
 COMMIT, ROLLBACK = d.COMMIT, d.ROLLBACK
 QUIET = {"transaction_time_out": 3_600_000}  # nobody is asked
@@ -59,6 +61,15 @@ def records(node: BrokerNode, topic: str) -> list[Record]:
 
 def bodies(node: BrokerNode, topic: str = "X") -> list[str]:
     return sorted(one.body.decode() for one in records(node, topic))
+
+
+def without_snapshots(root: Path) -> None:
+    for path in (root / "rocketsim").glob("consumption.snapshot*"):
+        path.unlink()
+
+
+def refused(*arguments: Any) -> Any:
+    raise DiskFull("no room")
 
 
 def opened(node: BrokerNode) -> list[str]:
@@ -229,7 +240,22 @@ async def test_a_topic_that_was_deleted_gets_nothing(tmp_path: Path) -> None:
         await prepare(client, "a")
         node.topics.remove("X", 0, {})
         assert (await end(client, "a")).code == d.TOPIC_NOT_FOUND
+        make_topics(node)
+        assert (await end(client, "a")).code == d.INVALID_TRANSACTION_ID
+        assert (opened(node), bodies(node)) == ([], [])
+
+
+async def test_a_deletion_that_the_disk_cut_off_ends_its_transactions_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with v2_broker(tmp_path, **QUIET) as (node, client):
+        await prepare(client, "a")
+        with monkeypatch.context() as full:
+            full.setattr(node.store, "append_one", refused)
+            node.topics.remove("X", 0, {})
         assert opened(node) == ["a"]
+        await until(lambda: not opened(node), "it is dropped")
+        assert bodies(node) == []
 
 
 # --- checks back ----------------------------------------------------------------------------------------------------
@@ -358,9 +384,9 @@ async def test_a_restart_knows_what_is_open_with_and_without_a_snapshot(tmp_path
         await end(client, "a")
         await end(client, "b", ROLLBACK)
         waiting = node.consumption.state.transactions.open
-    for snapshot in (True, False):
-        if not snapshot:
-            (tmp_path / "rocketsim/consumption.snapshot").unlink()
+    for with_snapshot in (True, False):
+        if not with_snapshot:
+            without_snapshots(tmp_path)
         async with running(tmp_path, grpc_server_port=0, **QUIET) as node, client_of(node) as client:
             assert node.consumption.state.transactions.open == waiting
             assert (await end(client, "a")).code == d.OK
@@ -371,13 +397,39 @@ async def test_a_restart_knows_what_is_open_with_and_without_a_snapshot(tmp_path
         assert bodies(node) == ["a", "c"]
 
 
+async def test_a_copy_of_rocketmqs_is_found_in_front_of_its_last_op_record(tmp_path: Path) -> None:
+    """Its op records follow their copies within seconds, many at once."""
+    async with v2_broker(tmp_path, **QUIET) as (node, client):
+        await prepare(client, "a", "b")
+        first, second = records(node, HALF_TOPIC)
+        for one in (half_messages.committed_copy(second, 0), Record(OP_TOPIC, b"0,", properties={"TAGS": "d"})):
+            node.store.append_one(one, node.broker.now_ms(), node.broker.store_host)
+        assert first.body == b"a"
+    async with running(tmp_path, grpc_server_port=0, **QUIET) as node, client_of(node) as client:
+        await until(lambda: not opened(node), "the copy is found")
+        assert (await end(client, "b")).code == d.OK
+        assert bodies(node) == ["b"]
+
+
+async def test_a_snapshot_of_before_there_were_transactions_is_not_used(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path, **QUIET) as (node, client):
+        await prepare(client, "a")
+        store = node.store
+        place = Place("g", "T", 0), 0, {}, ()
+        old = snapshot.encode(store.end_offset, store.tail_crc(snapshot.TAIL_BYTES), [place])
+    for path in (tmp_path / "rocketsim").glob("consumption.snapshot*"):
+        path.write_bytes(old[:8] + b"\0\0\0\1" + old[12:])
+    async with running(tmp_path, **QUIET) as node:
+        assert opened(node) == ["a"]
+
+
 @pytest.mark.parametrize("puts_follow", [False, True])
 async def test_a_crash_between_copy_and_op_record_makes_no_second_copy(tmp_path: Path, puts_follow: bool) -> None:
     async with v2_broker(tmp_path, **QUIET) as (node, client):
         await prepare(client, "a", "b", "c")
         await end(client, "a")
         await end(client, "b")
-        (tmp_path / "rocketsim/consumption.snapshot").unlink(missing_ok=True)
+        without_snapshots(tmp_path)
         ops = records(node, OP_TOPIC)
         node.store.truncate(ops[-1].commit_log_offset, None)
         node.consumption.reload()
