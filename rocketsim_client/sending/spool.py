@@ -4,6 +4,7 @@ A lane is what keeps an order: the messages of one message group (by its hash, w
 that the caller named.  The messages of a topic that may go to any queue are a lane, too, without an order to keep.
 """
 
+import contextlib
 import logging
 import sqlite3
 import threading
@@ -249,6 +250,9 @@ class Spool:
             self._closed = True
             self._work.notify()
         self._thread.join()
+        if not self._lanes:
+            with contextlib.suppress(sqlite3.Error):  # a disk that takes no more, or a damaged database
+                self._file.give_back()
         self._file.close()
 
     # --- the thread -----------------------------------------------------------------------------------------------

@@ -145,7 +145,7 @@ class SpoolFile:
 
     def give_back(self) -> None:
         """Pages that nothing uses, to the file system.  Not inside a transaction."""
-        self._database.execute("PRAGMA incremental_vacuum").fetchall()
+        self._database.executescript("PRAGMA incremental_vacuum")  # `execute` ends it after a page
 
     def waiting(self) -> list[Waiting]:
         return _waiting(self._database)

@@ -436,6 +436,31 @@ def test_one_that_fails_takes_no_others_with_it(directory, monkeypatch):
     assert waiting(directory) == 2
 
 
+def test_a_database_that_proves_damaged_takes_and_gives_nothing_more(directory, monkeypatch):
+    spool, lane = Spool(directory, 1 << 20), Lane("T", ANY_QUEUE)
+    spool.put([lane], ["id-1"], [b"1"])
+    with monkeypatch.context() as patch:
+        patch.setattr(SpoolFile, "insert", lambda *_: (_ for _ in ()).throw(sqlite3.DatabaseError("malformed")))
+        with pytest.raises(SpoolFailed, match="malformed"):
+            spool.put([lane], ["id-2"], [b"2"])
+    with pytest.raises(SpoolFailed, match="malformed: it is damaged, and takes nothing more"):
+        spool.put([lane], ["id-3"], [b"3"])
+    with pytest.raises(SpoolUnusable, match="malformed: it is damaged"):
+        spool.oldest([lane], 100)
+    spool.close()
+    assert waiting(directory) == 1
+
+
+def test_an_empty_spool_gives_its_space_back_when_it_is_closed(one, directory):
+    with Producer(one.address, spool=directory, timeout_s=1) as producer:
+        broker = refuse_all(one)
+        for _ in range(20):
+            producer.send(Message("T", os.urandom(100_000)))
+        broker.script["Send"].clear()
+        producer.drain_spool(60)
+    assert (directory / spool_file.DATABASE).stat().st_size < 100_000
+
+
 # --- processes -------------------------------------------------------------------------------------------------------
 
 
