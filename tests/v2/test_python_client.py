@@ -110,6 +110,11 @@ async def test_its_filters_of_sql_select_by_properties(tmp_path: Path) -> None:
 async def test_it_sends_messages_with_a_delivery_time_and_recalls_them(tmp_path: Path) -> None:
     async with v2_broker(tmp_path / "store", mapped_file_size_commit_log=8 << 20) as (node, _):
         found = await run(tmp_path, "delay", node.v2_port.address, "D")
-    assert found["recalled"]
-    assert (found["received"], found["left"]) == ([["kept", True]], 0)
-    assert found["delivery_timestamp"] == found["due"] <= found["received_at"]
+        assert (found["recalled"], found["received"]) == (True, [["kept", True]])
+        assert found["delivery_timestamp"] == found["due"] <= found["received_at"]
+        assert node.consumption.state.timers.count == 2, "the recalled one and its recall"
+        in_two_hours = node.broker.now_ms() + 7_200_000
+        node.broker.now_ms = lambda: in_two_hours
+        await node.consumption.timer_delivery._deliver_due()
+        assert node.consumption.state.timers.count == 0
+        assert sum(node.store.queue_ends("D").values()) == 1
