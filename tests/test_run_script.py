@@ -50,7 +50,7 @@ class Machine:
         shelf = self.bin.parent / f"shelf-{name}"
         shelf.write_text(script)
         shelf.chmod(0o755)
-        self.has("apt-cache", f'#!/bin/sh\n[ "$2" = {package} ]\n')
+        self.has("apt-cache", f'#!/bin/sh\n[ "$2" != {package} ] || echo "Package: $2"\n')
         self.has(
             "apt-get",
             '#!/bin/sh\necho "apt-get $*" >>"$CALLS"\n'
