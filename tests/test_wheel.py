@@ -34,13 +34,21 @@ class Environment:
         for name in FILES:
             shutil.copy(ROOT / name, source / name)
         pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", "--no-input"]
-        build = ["wheel", "--no-deps", "--no-build-isolation", "-w", folder, source]
+        build: list[str | Path] = ["wheel", "--no-deps", "--no-build-isolation", "-w", folder, source]
         done = subprocess.run([*pip, *build], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         (self.wheel,) = folder.glob("*.whl")
         self.python = folder / "fresh" / "bin" / "python"
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "fresh"], check=True)
-        install = ["--python", self.python, "install", "--no-deps", "--no-index", "--no-compile", self.wheel]
+        install: list[str | Path] = [
+            "--python",
+            self.python,
+            "install",
+            "--no-deps",
+            "--no-index",
+            "--no-compile",
+            self.wheel,
+        ]
         subprocess.run([*pip, *install], check=True)
         (metadata,) = folder.glob("fresh/lib/*/site-packages/*.dist-info")
         self.metadata = PathDistribution(metadata)

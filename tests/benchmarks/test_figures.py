@@ -68,6 +68,7 @@ def test_json_has_the_keys_that_were_promised():
 
 
 def test_figures_are_written_for_people():
+    values: dict[float | None, str]
     values = {1234567.8: "1.23 M", 999_600: "1.00 M", 12_345_678: "12.3 M", 123_456: "123 k", 12_345: "12.3 k"}
     values |= {9_876: "9,876", 12.345: "12.3", 0.01234: "0.0123", 0: "0", None: ""}
     assert {value: text(value) for value in values} == values

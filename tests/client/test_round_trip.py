@@ -81,7 +81,7 @@ def test_single_messages(topic, producer, consumer):
     for item in got:
         message, result = sent[item.msg_id]
         assert (item.body, item.tags, item.keys, item.flag) == (message.body, message.tags, message.keys, message.flag)
-        assert item.properties["n"] == message.properties["n"]
+        assert item.properties["n"] == (message.properties or {})["n"]
         assert (item.message_queue, item.queue_offset) == (result.message_queue, result.queue_offset)
         assert item.offset_msg_id == result.offset_msg_id
         assert abs(item.store_timestamp - item.born_timestamp) < 60_000

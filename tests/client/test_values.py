@@ -80,7 +80,7 @@ ILLEGAL = [
     pytest.param(Message("T", b"x", properties={"a\x01": ""}), "separate", id="separator in a name"),
     pytest.param(Message("T", b"x", properties={"a": "\0"}), "NUL", id="NUL in a value"),
     pytest.param(Message("T", b"x", properties={"": "x"}), "property name", id="empty name"),
-    pytest.param(Message("T", b"x", properties={"a": 1}), "a string expected", id="number as value"),
+    pytest.param(Message("T", b"x", properties={"a": 1}), "a string expected", id="number as value"),  # type: ignore[dict-item]
     pytest.param(Message("T", b"x", properties={"UNIQ_KEY": "x"}), "reserved by RocketMQ", id="reserved name"),
     pytest.param(Message("T", b"x", properties={"DELAY": "3"}), "reserved by RocketMQ", id="delay as property"),
     pytest.param(Message("T", b"x", properties={"a": "é" * 17_000}), "properties of 3", id="properties too large"),

@@ -35,7 +35,7 @@ def joined(tmp_path, *, sync_master: bool, now: float = 100.0) -> tuple[MemoryLo
     return master.log, transfer
 
 
-def data_at(transfer: Transfer, now: float) -> bytes | None:
+def data_at(transfer: Transfer, now: float) -> bytes | memoryview | None:
     frame = transfer.next_message(now)
     return None if frame is None else frame.data
 

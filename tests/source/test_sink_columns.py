@@ -4,7 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 
 from rocketsim_source.options.option_values import OptionError
 from rocketsim_source.options.sink_options import sink_options
@@ -18,7 +18,7 @@ def columns(schema: StructType, **given: str) -> SinkColumns:
     return SinkColumns.of(schema, sink_options(OPTIONS | given))
 
 
-def schema(**fields: object) -> StructType:
+def schema(**fields: str | DataType) -> StructType:
     found = StructType()
     for name, kind in fields.items():
         found = found.add(name, {"int": "integer", "bigint": "long"}.get(kind, kind) if isinstance(kind, str) else kind)

@@ -87,6 +87,7 @@ def test_two_executors_read_and_write(tmp_path: Path) -> None:
             found = wait_until(
                 lambda: re.search(r"Starting Spark master at (spark://\S+)", log.read_text()), "the master", 60
             )
+            assert found is not None
             url = found[1]
             worker = (
                 f"{deploy}.worker.Worker",

@@ -40,6 +40,12 @@ def driver(cluster: MemoryCluster, **given: str) -> StreamQuery:
     return StreamQuery(source_options({"nameServer": "h:1"} | given, streaming=True), cluster)
 
 
+def reported(query: StreamQuery) -> dict[str, Any]:
+    report = query.report()
+    assert report is not None
+    return report
+
+
 def cluster_with(count: int = 10, *broker_ids: int) -> MemoryCluster:
     cluster = MemoryCluster(*broker_ids)
     for queue in (Q0, Q1):
@@ -330,7 +336,7 @@ def test_an_empty_route_is_no_deletion_whatever_the_options_allow() -> None:
     cluster.unrouted = {"T"}
     found = driver(cluster, failOnDataLoss="false")
     assert next_end(found, RESTARTED) == RESTARTED
-    assert found.report()["unreachable"] == ["broker-a"]
+    assert reported(found)["unreachable"] == ["broker-a"]
     cluster.brokers[0].up = True
     cluster.unrouted = set()
     end = next_end(found, RESTARTED)
@@ -581,10 +587,10 @@ def test_the_commit_of_a_queue_that_is_gone_does_not_hold_up_the_others() -> Non
     cluster.drop(Q1)
     end = next_end(found, at)
     assert cluster.offsets["g"] == {Q0: 9}
-    assert found.report()["group"]["failures"] == 1
+    assert reported(found)["group"]["failures"] == 1
     next_end(found, end)
     assert cluster.offsets["g"] == {Q0: 10}
-    assert found.report()["group"]["failures"] == 0
+    assert reported(found)["group"]["failures"] == 0
     found.close()
 
 

@@ -120,7 +120,7 @@ def queue_ahead(root: Path) -> None:
 
 
 # id, damage, records that are left
-DISASTERS: list[tuple[str, Callable[[Path], None], int]] = [
+DISASTERS: list[tuple[str, Callable[[Path], object], int]] = [
     ("nothing but the abort file", lambda root: None, ALL),
     ("torn tail: the last record's second half is zeros", lambda root: zero(root, ALL - 1, 200, 300), ALL - 1),
     ("last record's first half is zeros", lambda root: zero(root, ALL - 1, 0, 200), ALL - 1),
@@ -240,7 +240,7 @@ def test_a_damaged_store_opens_with_all_that_was_flushed(root, tmp_path, damage,
 
 
 # id, damage, what the message must name beside the file
-CORRUPTIONS: list[tuple[str, Callable[[Path], None], str]] = [
+CORRUPTIONS: list[tuple[str, Callable[[Path], object], str]] = [
     ("flipped bit in a body below the flushed offset", lambda root: flip(root, 20, 200), "body CRC"),
     ("flipped bit in a size below", lambda root: flip(root, 20, 3), "damaged at log offset"),
     ("bad magic below", lambda root: flip(root, 20, 4), "damaged at log offset"),

@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TypeVar
 
 from hypothesis import strategies as st
 from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record
 from rocketsim_proto.records.slices import FEW
+
+One = TypeVar("One")
 
 int32 = st.integers(-(2**31), 2**31 - 1)
 int64 = st.integers(-(2**63), 2**63 - 1)
@@ -55,7 +58,7 @@ def encode_raw(one: Record, properties: bytes, *, version_2: bool = False) -> by
     return record.BLANK.pack(len(head) + len(tail), magic) + head[record.BLANK_SIZE :] + tail
 
 
-def in_bulk(batch: list[bytes]) -> list[bytes]:
+def in_bulk(batch: list[One]) -> list[One]:
     """The records repeated until they are too many for the per-record path."""
     return batch * (FEW // len(batch) + 1) if batch else batch
 

@@ -191,7 +191,8 @@ OPEN = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "*
 
 
 def spelled_parameter(one: inspect.Parameter) -> str:
-    return {one.KEYWORD_ONLY: "*", one.POSITIONAL_ONLY: "/"}.get(one.kind, "") + one.name
+    marks: dict[int, str] = {one.KEYWORD_ONLY: "*", one.POSITIONAL_ONLY: "/"}
+    return marks.get(one.kind, "") + one.name
 
 
 def spelled(value: Any) -> str:

@@ -1,7 +1,6 @@
 """Who counts as connected: by streams, by calls, and for how long after the last of them."""
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -35,7 +34,7 @@ class Setup:
 
 
 @pytest.fixture
-def setup() -> Iterator[Any]:
+def setup() -> Setup:
     return Setup()
 
 
