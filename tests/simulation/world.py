@@ -11,7 +11,7 @@ import logging
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -116,7 +116,7 @@ class World:
 
     # --- a run ----------------------------------------------------------------------------------------------------
 
-    def run(self, decisions: list[Decision]) -> None:
+    def run(self, decisions: Iterable[Decision]) -> None:
         """Raises PromiseBroken with the seed and the last steps in its message."""
         with self._simulated():
             try:
@@ -147,7 +147,7 @@ class World:
             broker.start()
         self.loop.run_until(lambda: self.brokers[0].is_writable, 20.0)
 
-    def _run(self, decisions: list[Decision]) -> None:
+    def _run(self, decisions: Iterable[Decision]) -> None:
         self._begin()
         for decision in decisions:
             chance = random.Random(decision.seed)
