@@ -162,7 +162,7 @@ def frames(rows: Sequence[Row]) -> Iterator[list[Row]]:
 
 def _company(row: Row) -> str:
     properties = b"\x02" + row.record[record.locate(row.record).properties_start :]
-    if b"\x02DELAY\x01" in properties:
+    if any(name in properties for name in (b"\x02DELAY\x01", b"\x02TIMER_DELIVER_MS\x01")):
         return "alone"
     return "without waiting" if b"\x02WAIT\x01false\x02" in properties else "waiting"
 

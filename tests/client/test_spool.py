@@ -270,12 +270,15 @@ def test_delayed_messages_go_alone_and_wait_flags_are_not_mixed(one, producer):
         producer.send(Message("T", b"%d" % number, wait_store_msg_ok=number % 3 != 2))
     producer.send(Message("T", b"late 1", delay_level=3))
     producer.send(Message("T", b"late 2", delay_level=3))
+    producer.send(Message("T", b"on time 1"), deliver_at=4e9)
+    producer.send(Message("T", b"on time 2"), deliver_at=4e9)
     broker = one.start("broker-a")
     producer.drain_spool(60)
     calls = [call.records for call in broker.calls["Send"]]
-    assert not [records for records in calls if b"DELAY\x01" in records and records.count(b"UNIQ_KEY") > 1]
+    delayed = [records for records in calls if b"DELAY\x01" in records or b"TIMER_DELIVER_MS\x01" in records]
+    assert len(delayed) == 4 and all(records.count(b"UNIQ_KEY") == 1 for records in delayed)
     mixed = [records for records in calls if 0 < records.count(b"WAIT\x01false") < records.count(b"UNIQ_KEY")]
-    assert not mixed and len(bodies(one)) == 8
+    assert not mixed and len(bodies(one)) == 10
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------
