@@ -7,7 +7,7 @@ record: `_find_copies` looks there before this master ends any transaction, and 
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 MAX_OPEN = 100_000  # half messages: some 600 bytes each
 
-_AT_A_TIME = 64
+_AT_A_TIME = 256
 _LONGEST_SLEEP_S = 1.0  # because the wall clock may jump, and for half messages that come meanwhile
 _AFTER_TROUBLE_S = 10.0
 
@@ -60,7 +60,8 @@ class Check:
 
 
 class Transactions:
-    """`ask` passes a check on to a producer that is connected, without waiting; False if there is none."""
+    """`ask` passes a check on to a producer that is connected; it may wait while that one reads others.  False if none
+    takes it."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class Transactions:
         append: Callable[[Record], int],
         append_checked: Callable[[Checked], None],
     ) -> None:
-        self.ask: Callable[[Check], bool] = lambda check: False
+        self.ask: Callable[[Check], Awaitable[bool]] = _nobody
         self._broker = broker
         self._state = state
         self._check_writable = check_writable
@@ -266,8 +267,13 @@ class Transactions:
             if asked:
                 next_ms = now_ms + self._broker.config.transaction_check_interval
                 self._append_checked(Checked(next_ms, tuple((one.queue_offset, one.checks + 1) for one in asked)))
+            by_client: dict[str, list[Prepared]] = {}
+            for one in asked:
+                by_client.setdefault(one.client_id, []).append(one)
+            await _all(*(self._ask_each(some) for some in by_client.values()))
             for one in due:
-                await (self._ask(one) if one in asked else self._give_up(one))
+                if self._is_over(one):
+                    await self._give_up(one)
             await asyncio.sleep(0)
         due_ms = self.state.next_due_ms()
         left_s = _LONGEST_SLEEP_S if due_ms is None else (due_ms - now_ms) / 1000
@@ -276,6 +282,10 @@ class Transactions:
     def _is_over(self, prepared: Prepared) -> bool:
         """Whether nobody is asked any more."""
         return prepared.checks >= self._broker.config.transaction_check_max
+
+    async def _ask_each(self, some: Sequence[Prepared]) -> None:
+        for prepared in some:
+            await self._ask(prepared)
 
     async def _ask(self, prepared: Prepared) -> None:
         try:
@@ -290,8 +300,8 @@ class Transactions:
             check = Check(
                 prepared.transaction, prepared.client_id, half, half_messages.real_queue(half), prepared.checks + 1
             )
-            if not self.ask(check):
-                logger.info("no producer is connected that could say how transaction %s ended", _name(prepared))
+            if not await self.ask(check):
+                logger.info("no producer is there, and reads, that could say how transaction %s ended", _name(prepared))
 
     async def _give_up(self, prepared: Prepared) -> None:
         """The message goes to TRANS_CHECK_MAX_TIME_TOPIC, where operators find it; one that cannot be read is lost."""
@@ -361,6 +371,17 @@ class Transactions:
         for topic, offset in ((HALF_TOPIC, half), (OP_TOPIC, op)):
             if offsets.get(TRANSACTION_GROUP, topic, 0).offset != offset:
                 offsets.reset(TRANSACTION_GROUP, topic, {0: offset})
+
+
+async def _nobody(check: Check) -> bool:
+    return False
+
+
+async def _all(*calls: Awaitable[None]) -> None:
+    """Ends when all have ended; raises the first one's error."""
+    for failed in await asyncio.gather(*calls, return_exceptions=True):
+        if failed is not None:
+            raise failed
 
 
 def _name(prepared: Prepared) -> str:

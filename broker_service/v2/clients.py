@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 STREAM_GONE_S = 5.0  # from the end of its last stream on; a client that has lost it reconnects within a second
 SILENT_S = 25.0  # from its last call on: clients send a heartbeat every ten seconds
 MAX_COMMANDS = 64  # under way to one client; a client that reads none of them gets no more
-MAX_COMMAND_BYTES = 8 << 20  # of these together; one always may be under way
+MAX_COMMAND_BYTES = 1 << 20  # of these together; one always may be under way
 MAX_TOPICS = 100  # of one producer that are remembered
 
 
@@ -33,6 +33,8 @@ class ClientStream:
         self._task = asyncio.current_task()
         self._writing = asyncio.Lock()
         self._commands: dict[asyncio.Task[None], int] = {}  # and the size of each in bytes
+        self._was_read = asyncio.Event()  # a command was
+        self._is_stuck = False
 
     async def say(self, command: pb.TelemetryCommand) -> None:
         """Waits while the client does not read, so other calls must not wait for it."""
@@ -46,7 +48,26 @@ class ClientStream:
             return False
         task = asyncio.create_task(self._say_if_there(command))
         self._commands[task] = size
-        task.add_done_callback(self._commands.pop)
+        task.add_done_callback(self._command_ended)
+        return True
+
+    def _command_ended(self, task: asyncio.Task[None]) -> None:
+        del self._commands[task]
+        if not task.cancelled():
+            self._is_stuck = False
+            self._was_read.set()
+
+    async def tell_in_turn(self, command: pb.TelemetryCommand, wait_s: float) -> bool:
+        """As `tell`, but waits for room while the client reads; False once it has read nothing for `wait_s`."""
+        while not self.tell(command):
+            if self.is_closing or self._is_stuck:
+                return False
+            self._was_read.clear()
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._was_read.wait()
+            except TimeoutError:
+                self._is_stuck = True
         return True
 
     async def _say_if_there(self, command: pb.TelemetryCommand) -> None:

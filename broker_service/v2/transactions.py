@@ -12,6 +12,8 @@ from broker_service.v2.status import OK, STORED_BUT, Refused, status
 
 pb = definition_pb2
 
+READS_WITHIN_S = 1.0  # a client that has read none of its questions for so long gets no more until it has
+
 _RESOLUTIONS = {pb.COMMIT: Resolution.COMMIT, pb.ROLLBACK: Resolution.ROLLBACK}
 
 
@@ -41,7 +43,7 @@ class TransactionCalls:
             return OK  # to end it again would bring no slave back
         return status(STORED_BUT[stored], f"it is stored, but {stored.name}; end the transaction again")
 
-    def ask(self, check: Check) -> bool:
+    async def ask(self, check: Check) -> bool:
         """Asks the client that has sent the half message, else another producer of its topic."""
         topic, name = check.transaction
         stream = self._clients.producer_of(topic, check.client_id, check.times)
@@ -56,4 +58,6 @@ class TransactionCalls:
             receipt_handle="",
         )
         command = service_pb2.RecoverOrphanedTransactionCommand(message=message, transaction_id=name)
-        return stream.tell(service_pb2.TelemetryCommand(recover_orphaned_transaction_command=command))
+        return await stream.tell_in_turn(
+            service_pb2.TelemetryCommand(recover_orphaned_transaction_command=command), READS_WITHIN_S
+        )

@@ -137,6 +137,25 @@ class SilentContext:
         await asyncio.Event().wait()
 
 
+async def test_a_command_waits_for_a_client_that_reads_and_not_for_one_that_does_not(setup: Setup) -> None:
+    large = s.TelemetryCommand()
+    large.recover_orphaned_transaction_command.message.body = bytes(MAX_COMMAND_BYTES // 2)
+    read: list[Any] = []
+
+    class SlowContext:
+        async def write(self, command: Any) -> None:
+            await asyncio.sleep(0)
+            read.append(command)
+
+    slow = ClientStream("slow", SlowContext())
+    assert [await slow.tell_in_turn(large, 60) for _ in range(10)] == [True] * 10
+    await until(lambda: len(read) == 10, "all are read")
+    silent = ClientStream("silent", SilentContext())
+    assert [await silent.tell_in_turn(large, 0.01) for _ in range(3)] == [True, False, False]
+    assert silent._is_stuck
+    silent.drop_commands()
+
+
 async def test_commands_to_a_client_that_reads_none_are_bounded(setup: Setup) -> None:
     stream = ClientStream("c", SilentContext())
     huge = s.TelemetryCommand()

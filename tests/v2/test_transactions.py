@@ -22,6 +22,7 @@ from broker_service.consumption.transaction_changes import TransactionId
 from broker_service.consumption.transitions import Place
 from broker_service.errors import DiskFull
 from broker_service.node import BrokerNode
+from broker_service.v2 import clients
 from tests.support.brokers import running
 from tests.support.polling import until
 from tests.support.v2 import Client, client_of, make_topics, message, resource, v2_broker
@@ -351,6 +352,20 @@ async def test_a_producer_that_never_answers_is_given_up(tmp_path: Path) -> None
         assert bodies(node) == []
 
 
+async def test_a_producer_with_many_open_transactions_is_asked_about_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clients, "MAX_COMMANDS", 2)
+    keys = {"transaction_time_out": 3_600_000, "transaction_check_interval": 3_600_000}
+    async with v2_broker(tmp_path, **keys) as (node, client), listening(node, "client-1") as asked:
+        names = {f"n{number}" for number in range(50)}
+        await prepare(client, *names)
+        in_an_hour = node.broker.now_ms() + 3_700_000
+        node.broker.now_ms = lambda: in_an_hour
+        await until(lambda: len(asked) >= 50, "all are asked about")
+        assert {one.transaction_id for one in asked} == names
+
+
 async def test_a_client_that_reads_nothing_holds_little_memory_and_nobody_up(tmp_path: Path) -> None:
     body = b"x" * (1 << 20)
     keys = {"mapped_file_size_commit_log": 64 << 20, "transaction_time_out": 1, "transaction_check_interval": 60_000}
@@ -371,7 +386,7 @@ async def test_a_client_that_reads_nothing_holds_little_memory_and_nobody_up(tmp
         await until(lambda: asked, "the other one is asked")
         waiting = node.v2_port._clients.stream_of("hangs")
         assert waiting is not None
-        assert sum(waiting._commands.values()) <= 9 << 20
+        assert sum(waiting._commands.values()) <= 2 << 20
         stream.cancel()
 
 
