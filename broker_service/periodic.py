@@ -13,6 +13,8 @@ from broker_service.admin.status import Status
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.delayed.schedule_service import ScheduleService
 from broker_service.consumption.consumption import Consumption
+from broker_service.consumption.timer_delivery import TimerDelivery
+from broker_service.consumption.transactions import Transactions
 from broker_service.errors import RocketSimError
 from broker_service.replication.slave import ReplicationSlave
 
@@ -101,19 +103,21 @@ class PeriodicTasks:
             await asyncio.sleep(EXPIRE_EVERY_S)
 
     async def _delete_expired(self) -> None:
-        """A master first moves the timers of the files that expire; no broker deletes what has timers that wait."""
-        broker, timers = self._broker, self._consumption.timer_delivery
-        store, needed_from = broker.store, None
+        """A master first appends again what waits in the files that expire; no broker deletes it before."""
+        waiting: list[TimerDelivery | Transactions] = [self._consumption.timer_delivery, self._consumption.transactions]
+        broker, store, needed_from = self._broker, self._broker.store, None
         begins_at = store.min_offset
         with suppress(OSError):  # raised again below
             begins_at = store.expires_before(broker.now_ms())
         if begins_at > store.min_offset:
-            try:
-                if broker.takes_clients_writes:
-                    await timers.move(begins_at)
-            except (RocketSimError, RecordError, OSError) as error:
-                logger.error("messages with a delivery time keep their log files: %s", error)
-            needed_from = timers.needed_from()
+            for part in waiting:
+                try:
+                    if broker.takes_clients_writes:
+                        await part.move(begins_at)
+                except (RocketSimError, RecordError, OSError) as error:
+                    logger.error("messages that wait keep their log files: %s", error)
+            needed = [part.needed_from() for part in waiting]
+            needed_from = min((log_offset for log_offset in needed if log_offset is not None), default=None)
         for line in store.delete_expired(broker.now_ms(), needed_from):
             logger.info("%s", line)
 

@@ -21,6 +21,7 @@ from broker_service.broker.core.mastership import Standing
 from broker_service.broker.delayed import timer
 from broker_service.broker.delayed.schedule import whole_records
 from broker_service.consumption import timer_check
+from broker_service.consumption.needed_log import NeededLog
 from broker_service.consumption.timers import Timers, due_ms
 from broker_service.consumption.transitions import Copied, Copying
 from broker_service.errors import NotFound, ReadFailed, RocketSimError, ServiceNotAvailable, StoreCorrupt
@@ -55,8 +56,7 @@ class TimerDelivery:
         self._catch_up = catch_up
         self._arrival = asyncio.Event()
         self._retry_at: dict[int, float] = {}  # log offset of what cannot be read: when it is tried again
-        self._needed_from = 0
-        self._noted: tuple[int, int] | None = None  # a log end, and from where on it was needed then
+        self._needed = NeededLog(broker.store, lambda: self.timers.oldest())
         broker.visibility.arrived.append(self._arrived)
 
     @property
@@ -225,16 +225,8 @@ class TimerDelivery:
         return None if self._is_void(second, waiting) else self._encoded(timer.moved_record(waiting))
 
     def needed_from(self) -> int | None:
-        """Where the log begins that timers need, as far as it is flushed; None without timers."""
-        store = self._broker.store
-        if not store.queue_end(TIMER_TOPIC, 0):
-            return None
-        if self._noted is not None and self._noted[0] <= store.flushed_offset:
-            self._needed_from, self._noted = self._noted[1], None
-        if self._noted is None:
-            oldest = self.timers.oldest()
-            self._noted = store.end_offset, store.end_offset if oldest is None else oldest
-        return self._needed_from
+        """Where the log begins that timers need; None: there never was one."""
+        return self._needed.begins_at() if self._broker.store.queue_end(TIMER_TOPIC, 0) else None
 
     # --- for a real RocketMQ ----------------------------------------------------------------------------------------
 

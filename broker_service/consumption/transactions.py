@@ -20,6 +20,7 @@ from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
 from broker_service.consumption import half_messages
 from broker_service.consumption.half_messages import SYS_FLAG_COMMITTED, TRANSACTION_GROUP
+from broker_service.consumption.needed_log import NeededLog
 from broker_service.consumption.open_transactions import OpenTransactions
 from broker_service.consumption.transaction_changes import Checked, Prepared, Resolution, Resolved, TransactionId
 from broker_service.errors import (
@@ -78,6 +79,7 @@ class Transactions:
         self._check_writable = check_writable
         self._append = append  # returns the log's end; the state has what the record says
         self._append_checked = append_checked
+        self._needed = NeededLog(broker.store, self._oldest)
         self._ready = asyncio.Event()  # the state knows of all commits
 
     @property
@@ -329,19 +331,30 @@ class Transactions:
     # --- retention ----------------------------------------------------------------------------------------------------
 
     async def move(self, log_offset: int) -> None:
-        """Appends the half messages in front of a log offset again, because the log files before it expire."""
+        """Appends the half messages in front of a log offset again, because the log files before it expire.  Not before
+        all commits are known: their copies name the half messages as they are."""
+        if not self._ready.is_set():
+            return
         self._check_writable()
         for prepared in [one for one in self.state.open.values() if one.log_offset < log_offset]:
-            half = await self._half(prepared)
+            try:
+                half = await self._half(prepared)
+            except (NotFound, ReadFailed, StoreCorrupt) as error:
+                logger.error("the message of transaction %s cannot be appended again: %s", _name(prepared), error)
+                continue
             self._check_writable()
             now = self.state.open.get(prepared.transaction)
             if now is not None and now.queue_offset == prepared.queue_offset:
                 self._append(half_messages.renewed_half(half, now.checks, now.due_ms, now.client_id))
         self._write_ops()
 
-    def oldest(self) -> int | None:
-        """The log offset of the first half message that is needed."""
-        return min((one.log_offset for one in self.state.open.values()), default=None)
+    def needed_from(self) -> int | None:
+        """Where the log begins that open transactions need; None: there never was one."""
+        return self._needed.begins_at() if self._broker.store.queue_end(HALF_TOPIC, 0) else None
+
+    def _oldest(self) -> int | None:
+        first = self._broker.store.min_offset
+        return min((one.log_offset for one in self.state.open.values() if one.log_offset >= first), default=None)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 

@@ -487,13 +487,24 @@ async def test_an_op_record_that_the_disk_refuses_is_written_before_the_next_end
         assert sorted(one.body for one in records(node, OP_TOPIC)) == [b"0,", b"1,"]
 
 
+async def test_no_half_message_moves_before_all_commits_are_known(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path, **QUIET) as (node, client):
+        await prepare(client, "a")
+        transactions = node.consumption.transactions
+        transactions._ready.clear()
+        await transactions.move(node.store.end_offset)
+        assert len(records(node, HALF_TOPIC)) == 1
+        transactions._ready.set()
+        await transactions.move(node.store.end_offset)
+        assert len(records(node, HALF_TOPIC)) == 2
+
+
 async def test_half_messages_are_appended_again_before_their_log_file_goes(tmp_path: Path) -> None:
     async with v2_broker(tmp_path, **QUIET) as (node, client):
         await prepare(client, "a", "b", "c")
         await end(client, "a")
         transactions = node.consumption.transactions
         second = records(node, HALF_TOPIC)[1]
-        assert transactions.oldest() == second.commit_log_offset
         before = node.consumption.state.transactions.open[TransactionId("X", "b")]
         await transactions.move(second.commit_log_offset + 1)
         *_, moved = records(node, HALF_TOPIC)
@@ -505,6 +516,29 @@ async def test_half_messages_are_appended_again_before_their_log_file_goes(tmp_p
         assert bodies(node) == ["a", "b"]
         assert [one.prepared_transaction_offset for one in records(node, "X") if one.body == b"b"] == [now.log_offset]
         assert opened(node) == ["c"]
+
+
+async def test_a_log_file_goes_once_its_half_messages_are_on_disk_elsewhere(tmp_path: Path) -> None:
+    hours = ";".join(f"{hour:02}" for hour in range(24))
+    keys = QUIET | {"mapped_file_size_commit_log": 8192, "file_reserved_time": 0, "delete_when": hours}
+    async with v2_broker(tmp_path, **keys, flush_interval_commit_log=50) as (node, client):
+        store, begun = node.store, node.broker.now_ms()
+        await prepare(client, "a", "b")
+        await end(client, "a")
+        (second,) = (one.commit_log_offset for one in records(node, HALF_TOPIC) if one.body == b"b")
+        for _ in range(20):
+            await client.send(message("T", bytes(1000)))
+        await until(lambda: node.broker.now_ms() > begun + 1000, "the first files have expired")
+        transactions = node.consumption.state.transactions.open
+        kept = TransactionId("X", "b")
+        while store.min_offset <= second:
+            await node.periodic._delete_expired()
+            assert store.min_offset <= transactions[kept].log_offset
+            assert store.min_offset <= second or store.flushed_offset > transactions[kept].log_offset
+            await until(lambda: store.flushed_offset == store.end_offset, "all is on disk")
+        assert transactions[kept].log_offset > second
+        assert (await end(client, "b")).code == d.OK
+        assert [one.body for one in records(node, "X") if one.body == b"b"] == [b"b"]
 
 
 async def test_a_clean_stop_says_where_rocketmq_goes_on(tmp_path: Path) -> None:
