@@ -7,11 +7,12 @@ record: `_find_copies` looks there before this master ends any transaction, and 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from rocketsim_proto.records import record
+from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.record import Record, RecordError
 from rocketsim_proto.reserved import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC
 
@@ -38,6 +39,7 @@ logger = logging.getLogger(__name__)
 MAX_OPEN = 100_000  # half messages: some 600 bytes each
 
 _AT_A_TIME = 256
+_FRAME_BYTES = 1 << 20  # of a queue that is searched for copies
 _LONGEST_SLEEP_S = 1.0  # because the wall clock may jump, and for half messages that come meanwhile
 _AFTER_TROUBLE_S = 10.0
 
@@ -209,19 +211,33 @@ class Transactions:
         last_op = await self._last_op()
         topics = {transaction.topic for transaction in state.open}
         for topic, queue_id in [queue for queue in store.queues() if queue[0] in topics]:
-            begin = max(min(by_log_offset), last_op)
-            at = store.queue_end_at(topic, queue_id, begin)
-            look = partial(store.log_offsets, topic, queue_id, at)
-            for log_offset in await cold_reads.read(store, look):
-                try:
-                    copy = await self._record_at(log_offset)
-                except (NotFound, ReadFailed, StoreCorrupt) as error:
+            at = store.queue_end_at(topic, queue_id, max(min(by_log_offset), last_op))
+            async for records in self._records_from(topic, queue_id, at):
+                kinds = records.sys_flag & record.SYS_FLAG_TRANSACTION_MASK
+                for offset in records.prepared_transaction_offset[kinds == SYS_FLAG_COMMITTED].tolist():
+                    if (prepared := by_log_offset.get(offset)) is not None:
+                        state.apply(Resolved(prepared.transaction, Resolution.COMMIT))
+
+    async def _records_from(self, topic: str, queue_id: int, at: int) -> AsyncIterator[Records]:
+        """The queue's records from that queue offset on, a frame at a time; without those that cannot be read."""
+        store, frame = self._broker.store, _FRAME_BYTES
+        end = store.queue_end(topic, queue_id)
+        while at < end:
+            look = partial(store.read_ranges, [(topic, queue_id, at, end)], frame)
+            try:
+                found = await cold_reads.read(store, look)
+                if found.answers[0].next_offset <= at:
+                    raise StoreCorrupt(f"queue {queue_id} of {topic} cannot be read at {at}")
+                frame_of_records = Records.walk(b"".join(found.records), sizes=found.sizes)
+            except (ReadFailed, StoreCorrupt, RecordError) as error:
+                if frame == 1:
                     logger.error("if this record was a commit, its producer is asked again: %s", error)
-                    continue
-                prepared = by_log_offset.get(copy.prepared_transaction_offset)
-                kind = copy.sys_flag & record.SYS_FLAG_TRANSACTION_MASK
-                if prepared is not None and kind == SYS_FLAG_COMMITTED:
-                    state.apply(Resolved(prepared.transaction, Resolution.COMMIT))
+                    at += 1
+                frame = 1  # at least one record comes: those around the unreadable one are read one by one
+                continue
+            at, frame = found.answers[0].next_offset, min(2 * frame, _FRAME_BYTES)
+            yield frame_of_records
+            await asyncio.sleep(0)  # what is in memory is read without waiting
 
     async def _last_op(self) -> int:
         """The log offset of the last op record, if it is ours, else 0: RocketMQ's come seconds after their copies."""

@@ -20,7 +20,7 @@ from broker_service.consumption import half_messages, snapshot
 from broker_service.consumption import transactions as module
 from broker_service.consumption.transaction_changes import TransactionId
 from broker_service.consumption.transitions import Place
-from broker_service.errors import DiskFull
+from broker_service.errors import DiskFull, ReadFailed
 from broker_service.node import BrokerNode
 from broker_service.v2 import clients
 from tests.support.brokers import running
@@ -459,6 +459,46 @@ async def test_a_crash_between_copy_and_op_record_makes_no_second_copy(tmp_path:
         assert (await end(client, "b")).code == d.OK
         assert (await end(client, "c")).code == d.OK
         assert bodies(node) == ["a", "b", "c", *(["plain"] * 4 if puts_follow else [])]
+
+
+async def test_copies_are_looked_up_in_frames_beside_other_work_and_past_unreadable_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_FRAME_BYTES", 4096)
+    async with v2_broker(tmp_path, **QUIET) as (node, client):
+        await prepare(client, "a", "b", "c")
+        store, read_ranges = node.store, node.store.read_ranges
+
+        def append(message: Record) -> None:
+            store.append_one(message, node.broker.now_ms(), node.broker.store_host)
+
+        for half_message in records(node, HALF_TOPIC)[:2]:
+            for number in range(300):
+                append(Record("X", b"plain %d" % number))
+            append(half_messages.committed_copy(half_message, 0))
+        turns = 0
+        turns_of_reads = []
+
+        def reading(ranges: list[tuple[str, int, int, int]], max_bytes: int) -> Any:
+            turns_of_reads.append(turns)
+            found = read_ranges(ranges, max_bytes)
+            if ranges[0][2] <= 20 < found.answers[0].next_offset:
+                raise ReadFailed("a bad sector under the record of queue offset 20")
+            return found
+
+        async def beat() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        monkeypatch.setattr(store, "read_ranges", reading)
+        beating = asyncio.create_task(beat())
+        await node.consumption.transactions._find_copies()
+        beating.cancel()
+        assert opened(node) == ["c"]
+        assert 30 < len(turns_of_reads) < 150
+        assert turns_of_reads[-1] - turns_of_reads[0] >= len(turns_of_reads) // 2
 
 
 async def test_an_op_record_that_the_disk_refuses_is_written_before_the_next_end(
