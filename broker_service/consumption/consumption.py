@@ -283,6 +283,7 @@ class Consumption:
                     if not any(one.groups for one in found):
                         status = PopStatus.NO_MATCH
                     await asyncio.shield(self._take(pop, found)[1])
+                    await asyncio.sleep(0)  # in order it is appended already
             except BaseException:
                 self._polls.notify(pop.group, pop.topic)  # another poll takes what this one was notified of
                 raise

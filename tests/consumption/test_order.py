@@ -151,6 +151,31 @@ async def test_one_look_passes_over_a_number_of_messages_and_a_poll_looks_again(
         assert await one.texts(poll_s=60) == "b1"
 
 
+async def test_others_go_on_between_two_looks_of_a_pop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumption_module, "_WAITING_A_LOOK", 2)
+    async with in_order(tmp_path) as one:
+        await one.send("a1 a2 a3 a4 a5 a6 b1")
+        assert await one.texts(max_messages=1) == "a1"
+        turns, seen = 0, []
+        look = one.consumption._look
+
+        def noted(*arguments: Any) -> Any:
+            seen.append(turns)
+            return look(*arguments)
+
+        async def count_turns() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        monkeypatch.setattr(one.consumption, "_look", noted)
+        counting = asyncio.create_task(count_turns())
+        assert await one.texts(poll_s=60) == "b1"
+        counting.cancel()
+        assert len(seen) == len(set(seen)) == 3
+
+
 async def test_one_look_passes_over_only_so_many_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumption_module, "MAX_POP_BYTES", 2500)
     async with in_order(tmp_path) as one:
