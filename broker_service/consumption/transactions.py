@@ -120,6 +120,7 @@ class Transactions:
 
         A second end of the same kind is like the first one.  UnknownTransaction otherwise.
         """
+        until = self._broker.clock() + timeout_s
         await self._until_ready(timeout_s)
         self._broker.acknowledgements.check_room()
         while True:
@@ -136,7 +137,7 @@ class Transactions:
                 self._write_ops()
                 end = self._rolled_back(prepared) if half is None else self._committed(prepared, half)
                 break
-        return await self._broker.acknowledgements.wait(end, timeout_s)
+        return await self._broker.acknowledgements.wait(end, max(0.0, until - self._broker.clock()))
 
     def _check_known(self, transaction: TransactionId, prepared: Prepared | None, resolution: Resolution) -> None:
         ended = self.state.resolution_of(transaction)
@@ -167,12 +168,15 @@ class Transactions:
         return self._append_ops([prepared.queue_offset], Resolution.ROLLBACK)
 
     def _write_ops(self) -> None:
-        """Appends the op records that are missing; raises if the log refuses them: nothing ends before."""
+        """Appends the op records that are missing; raises if the log refuses them: nothing ends before.
+
+        Those of commits are the first: `_find_copies` looks for copies behind the last op record only.
+        """
         by_resolution: dict[Resolution, list[int]] = {}
         for queue_offset, resolved in self.state.unlogged.items():
             by_resolution.setdefault(resolved.resolution, []).append(queue_offset)
-        for resolution, queue_offsets in by_resolution.items():
-            self._append_ops(queue_offsets, resolution)
+        for resolution in sorted(by_resolution, key=lambda one: one is not Resolution.COMMIT):
+            self._append_ops(by_resolution[resolution], resolution)
 
     def _append_ops(self, queue_offsets: list[int], resolution: Resolution) -> int:
         end = 0
