@@ -82,6 +82,7 @@ class Transactions:
         self._append = append  # returns the log's end; the state has what the record says
         self._append_checked = append_checked
         self._needed = NeededLog(broker.store, self._oldest)
+        self._unreadable: set[int] = set()  # to be given up, but the disk cannot read them; by queue offset
         self._ready = asyncio.Event()  # the state knows of all commits
 
     @property
@@ -326,12 +327,23 @@ class Transactions:
                 logger.info("no producer is there, and reads, that could say how transaction %s ended", _name(prepared))
 
     async def _give_up(self, prepared: Prepared) -> None:
-        """The message goes to TRANS_CHECK_MAX_TIME_TOPIC, where operators find it; one that cannot be read is lost."""
+        """The message goes to TRANS_CHECK_MAX_TIME_TOPIC, where operators find it.
+
+        One that has expired, or is damaged, is lost; one that the disk cannot read is tried again later.
+        """
         half: Record | None = None
         try:
             half = await self._half(prepared)
-        except (NotFound, ReadFailed, StoreCorrupt) as error:
+        except ReadFailed as error:
+            logger.error("transaction %s is given up once its message can be read: %s", _name(prepared), error)
+            if self._is_open(prepared):
+                self._unreadable.add(prepared.queue_offset)
+                later_ms = self._broker.now_ms() + int(1000 * _AFTER_TROUBLE_S)
+                self._append_checked(Checked(later_ms, ((prepared.queue_offset, prepared.checks),)))
+            return
+        except (NotFound, StoreCorrupt) as error:
             logger.error("transaction %s is given up, its message is lost: %s", _name(prepared), error)
+        self._unreadable.discard(prepared.queue_offset)
         await self._make_topic(DISCARDED_TOPIC)
         self._check_writable()
         if not self._is_open(prepared):
@@ -374,7 +386,8 @@ class Transactions:
 
     def _oldest(self) -> int | None:
         first = self._broker.store.min_offset
-        return min((one.log_offset for one in self.state.open.values() if one.log_offset >= first), default=None)
+        some = (one for one in self.state.open.values() if one.queue_offset not in self._unreadable)
+        return min((one.log_offset for one in some if one.log_offset >= first), default=None)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 

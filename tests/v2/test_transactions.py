@@ -18,9 +18,10 @@ from rocketsim_proto.reserved import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.consumption import half_messages, snapshot
 from broker_service.consumption import transactions as module
-from broker_service.consumption.transaction_changes import TransactionId
+from broker_service.consumption.transaction_changes import Resolution, Resolved, TransactionId
 from broker_service.consumption.transitions import Place
 from broker_service.errors import DiskFull, ReadFailed
+from broker_service.model import PutStatus
 from broker_service.node import BrokerNode
 from broker_service.v2 import clients
 from tests.support.brokers import running
@@ -352,6 +353,34 @@ async def test_a_producer_that_never_answers_is_given_up(tmp_path: Path) -> None
         assert bodies(node) == []
 
 
+async def test_what_is_given_up_is_not_lost_because_the_disk_cannot_read_it_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_AFTER_TROUBLE_S", 0.001)
+    keys = {"transaction_time_out": 1, "transaction_check_interval": 1, "transaction_check_max": 1}
+    async with v2_broker(tmp_path, **keys) as (node, client):
+        transactions = node.consumption.transactions
+        record_at = transactions._record_at
+        reads = 0
+        fails = True
+
+        async def reading(log_offset: int) -> Record:
+            nonlocal reads
+            reads += 1
+            if fails and reads > 1:
+                raise ReadFailed("too many open files")
+            return await record_at(log_offset)
+
+        monkeypatch.setattr(transactions, "_record_at", reading)
+        await prepare(client, "a")
+        await until(lambda: reads >= 4, "it is tried several times")
+        assert (opened(node), records(node, OP_TOPIC)) == (["a"], [])
+        assert transactions._oldest() is None  # it keeps no log file
+        fails = False
+        await until(lambda: not opened(node), "it is given up")
+        assert bodies(node, DISCARDED_TOPIC) == ["a"]
+
+
 async def test_a_producer_with_many_open_transactions_is_asked_about_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -525,6 +554,44 @@ async def test_an_op_record_that_the_disk_refuses_is_written_before_the_next_end
         assert (await end(client, "b", ROLLBACK)).code == d.OK
         assert bodies(node) == ["a"]
         assert sorted(one.body for one in records(node, OP_TOPIC)) == [b"0,", b"1,"]
+
+
+async def test_the_op_records_of_commits_are_the_first(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path, **QUIET) as (node, client):
+        await prepare(client, "a", "b")
+        assert opened(node) == ["a", "b"]
+        transactions = node.consumption.transactions
+        for name, resolution in (("a", Resolution.UNKNOWN), ("b", Resolution.COMMIT)):
+            transactions.state.apply(Resolved(TransactionId("X", name), resolution))
+        transactions._write_ops()
+        ops = [(one.body, one.properties["__RESOLUTION"]) for one in records(node, OP_TOPIC)]
+        assert ops == [(b"1,", "COMMIT"), (b"0,", "UNKNOWN")]
+
+
+async def test_an_end_waits_as_long_as_its_caller_and_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with v2_broker(tmp_path, **QUIET) as (node, client):
+        await prepare(client, "a")
+        assert opened(node) == ["a"]
+        clock, passed_s = node.broker.clock, 0.0
+        waits: list[float] = []
+
+        async def two_seconds(timeout_s: float) -> None:
+            nonlocal passed_s
+            passed_s += 2.0
+
+        async def wait(end_offset: int, timeout_s: float) -> PutStatus:
+            waits.append(timeout_s)
+            return PutStatus.PUT_OK
+
+        monkeypatch.setattr(node.broker, "clock", lambda: clock() + passed_s)
+        monkeypatch.setattr(node.broker.acknowledgements, "wait", wait)
+        transactions = node.consumption.transactions
+        monkeypatch.setattr(transactions, "_until_ready", two_seconds)
+        await transactions.end(TransactionId("X", "a"), Resolution.ROLLBACK, 3.0)
+        assert len(waits) == 1
+        assert waits[0] <= 1.0
 
 
 async def test_no_half_message_moves_before_all_commits_are_known(tmp_path: Path) -> None:
