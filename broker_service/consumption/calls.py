@@ -23,9 +23,11 @@ class ConsumptionCalls(Protocol):
     async def forward_to_dlq(self, group: str, topic: str, handle: str, timeout_s: float = 3.0) -> Settled:
         """Moves the message to `%DLQ%<group>` now.  A second call for the same delivery is OK and moves nothing."""
 
-    def give_back(self, group: str, topic: str, handles: Sequence[str], begun: int = 0) -> None:
+    def give_back(
+        self, group: str, topic: str, handles: Sequence[str], begun: int = 0, deadlines_ms: Sequence[int] = ()
+    ) -> None:
         """For a call that ended before all were sent.  The first `begun` count as an attempt, and the last of these
-        waits for its back-off; all others are delivered again at once."""
+        waits for its back-off; all others are delivered again at once.  `deadlines_ms`: those of the call's answer."""
 
     def client_gone(self, client_id: str) -> None:
         """The client's renewed deliveries are delivered to others at once; its other ones keep their deadlines."""

@@ -275,6 +275,8 @@ class Consumption:
         status = PopStatus.NO_MESSAGE
         while True:
             try:
+                if pop.attempt_id and self._pending:
+                    self._flush()  # what is given back in this turn is not handed out again
                 found = await cold_reads.read(self._broker.store, lambda: self._look(pop, selection))
                 # Nothing is awaited between the look and what follows of it.
                 if any(one.messages for one in found):
@@ -482,7 +484,10 @@ class Consumption:
         invisible_ms = retries.RENEWED_FOR_MS if pop.auto_renew else min(max(pop.invisible_ms, 0), MAX_INVISIBLE_MS)
         deadline_ms = now_ms + invisible_ms
         if found.again:
-            return Deadline(place=found.place, deliveries=found.again, deadline_ms=deadline_ms, renewed=pop.auto_renew)
+            before = [one.deadline_ms for it in found.again if (one := self.state.get(found.place, it)) is not None]
+            # Later than before in any case, by which `give_back` for the earlier attempt knows that it comes too late.
+            deadline_ms = max(deadline_ms, *(one + 1 for one in before))
+            return Deadline(place=found.place, deliveries=found.again, deadline_ms=deadline_ms, renewed=True)
         self._taken[found.place] = found.next
         renewed_until_ms = now_ms + retries.MAX_RENEWED_MS if pop.auto_renew else 0
         if found.groups is not None:
@@ -518,8 +523,9 @@ class Consumption:
         try:
             stored = await self._stored(appended, pop.timeout_s)
         except asyncio.CancelledError:
-            for one in found:
-                self._end(one.place, one.deliveries, 0, counted=False)
+            for one, take in zip(found, takes, strict=True):
+                mine = [it for it in one.deliveries if not self._was_handed_out_again(one.place, it, take.deadline_ms)]
+                self._end(one.place, mine, 0, counted=False)
             raise
         deliveries = [
             Delivery(
@@ -594,16 +600,21 @@ class Consumption:
         end = self._broker.store.end_offset
         return Settled(HandleStatus.OK, await self._broker.acknowledgements.wait(end, timeout_s))
 
-    def give_back(self, group: str, topic: str, handles: Sequence[str], begun: int = 0) -> None:
+    def give_back(
+        self, group: str, topic: str, handles: Sequence[str], begun: int = 0, deadlines_ms: Sequence[int] = ()
+    ) -> None:
         """Deliveries of a call that ended early are delivered again.
 
         Those that never reached the client come at once and count no attempt.  The first `begun` count: the sending of
         them had begun.  The last of these waits for its back-off, because it may be what the client could not receive;
-        the others come at once, without it.  Invalid handles are ignored.
+        the others come at once, without it.  Invalid handles are ignored.  `deadlines_ms`: those that the call was to
+        tell; what the client's next attempt has been given meanwhile, with later ones, stays with that.
         """
         for number, handle in enumerate(handles):
             if (due := self._under_way(group, topic, handle)) is not None:
                 delivery = DeliveryId(due.delivery.pop, due.queue_offset)
+                if deadlines_ms and self._was_handed_out_again(due.place, delivery, deadlines_ms[number]):
+                    continue
                 wait_ms = self._backoff_ms(due) if number == begun - 1 else 0
                 self._end(due.place, [delivery], wait_ms, counted=number < begun)
 
@@ -614,6 +625,12 @@ class Consumption:
             by_place.setdefault(place, []).append(delivery)
         for place, deliveries in by_place.items():
             self._end(place, deliveries, 0, counted=True)
+
+    def _was_handed_out_again(self, place: Place, delivery: DeliveryId, deadline_ms: int) -> bool:
+        """Whether a delivery in order has got another deadline than that since."""
+        found = self.state.get(place, delivery)
+        in_order = self.state.is_ordered(place, delivery.queue_offset)
+        return found is not None and in_order and found.deadline_ms != deadline_ms
 
     def _end(self, place: Place, deliveries: Sequence[DeliveryId], wait_ms: int, *, counted: bool) -> None:
         """They are no longer renewed, and are due after `wait_ms`."""

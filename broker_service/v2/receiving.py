@@ -87,7 +87,8 @@ class Receiving:
         """For a call that ended before all were sent: clients then use none of them.  The writing of the first `begun`
         had begun."""
         handles = [delivery.receipt_handle for delivery in deliveries]
-        self._consumption.give_back(request.group.name, request.message_queue.topic.name, handles, begun)
+        deadlines_ms = [delivery.deadline_ms for delivery in deliveries]
+        self._consumption.give_back(request.group.name, request.message_queue.topic.name, handles, begun, deadlines_ms)
 
     async def ack(self, request: service_pb2.AckMessageRequest, timeout_s: float) -> service_pb2.AckMessageResponse:
         """The response's status is the one that all entries have, or MULTIPLE_RESULTS."""

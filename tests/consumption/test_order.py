@@ -298,6 +298,8 @@ async def test_the_same_attempt_id_gets_the_same_batch_and_counts_no_attempt(tmp
         again = await one.take(max_messages=1, attempt_id="x")
         assert (said(again), attempts(again)) == ("a1 b1", [1, 1])
         assert [it.receipt_handle for it in again] == [it.receipt_handle for it in first]
+        third = await one.take(attempt_id="x")
+        assert [it.receipt_handle for it in third] == [it.receipt_handle for it in first]
         await one.later(INVISIBLE_MS - 1)
         assert await one.ack(*again) == [OK, OK]
         assert await one.texts(attempt_id="x") == "a2"
@@ -327,6 +329,23 @@ async def test_what_the_client_has_given_back_is_not_its_batch_any_more(tmp_path
         await one.later(1000)
         again = await one.take(attempt_id="x", auto_renew=True)
         assert (said(again), attempts(again)) == ("a1", [2])
+
+
+@pytest.mark.parametrize("auto_renew", [True, False])
+async def test_a_call_whose_end_is_noticed_late_takes_nothing_from_the_next_attempt(
+    tmp_path: Path, auto_renew: bool
+) -> None:
+    async with in_order(tmp_path) as one:
+        await one.send("a1 a2")
+        (first,) = await one.take(max_messages=1, attempt_id="x", auto_renew=auto_renew)
+        (again,) = await one.take(max_messages=1, attempt_id="x", auto_renew=auto_renew)
+        one.consumption.give_back("g", "t", [first.receipt_handle], begun=1, deadlines_ms=[first.deadline_ms])
+        await one.later(0)
+        assert await one.texts(attempt_id="y") == ""
+        one.consumption.give_back("g", "t", [again.receipt_handle], deadlines_ms=[again.deadline_ms])
+        assert await one.texts(attempt_id="x") == ""  # it is given back in this turn of the loop
+        await one.later(0)
+        assert await one.texts(attempt_id="y") == "a1 a2"
 
 
 async def test_an_attempt_id_has_as_many_bytes_as_a_client_id(tmp_path: Path) -> None:
@@ -390,9 +409,9 @@ async def test_a_restart_keeps_the_locks(tmp_path: Path, has_snapshot: bool) -> 
         assert await one.texts(attempt_id="x") == "a1"
         assert await one.ack(b1) == [OK]
         assert await one.texts() == "b2"
-        await one.later(INVISIBLE_MS)
+        await one.later(INVISIBLE_MS + 1)  # a1 was asked for again: its deadline is later than before
         again = await one.take()
-        assert (said(again), attempts(again)) == ("a1 a2 a3 b2", [2, 2, 1, 2])
+        assert (said(again), attempts(again)) == ("b2 a1 a2 a3", [2, 2, 2, 1])
 
 
 async def test_a_group_that_no_longer_consumes_in_order_gets_all_that_waits(tmp_path: Path) -> None:
