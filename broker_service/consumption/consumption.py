@@ -592,7 +592,7 @@ class Consumption:
             self._check_takes_changes()
             due = self._under_way(group, topic, handle)
         if due is not None and message is not None:
-            end = self._move(retries.dead_letter(message, due))
+            end = self._move(_dead_letter(message, due))
             return Settled(HandleStatus.OK, await self._broker.acknowledgements.wait(end, timeout_s))
         named = receipt_handle.decode(handle)
         if named is None or not self.state.is_dead_letter(named.delivery):
@@ -744,7 +744,7 @@ class Consumption:
                 logger.warning("message %d of %s has expired before group %s acknowledged it", *_name(due))
                 self._append_now(Settle(due.place, (delivery,)))
             else:
-                self._move((retries.dead_letter if fate is Fate.DEAD_LETTER else retries.retry_copy)(message, due))
+                self._move((_dead_letter if fate is Fate.DEAD_LETTER else retries.retry_copy)(message, due))
         except (RecordError, MessageIllegal, ReadFailed, StoreCorrupt, _NotReadable) as error:
             logger.error("message %d of %s cannot be delivered again to group %s: %s", *_name(due), error)
             later = self._broker.now_ms() + _DEFERRED_MS
@@ -889,6 +889,17 @@ def _bodies(changes: Sequence[Transition]) -> list[bytes]:
             bodies.append(transitions.encode(some))
             some, size = [], 0
     return bodies if bodies and not some else [*bodies, transitions.encode(some)]
+
+
+def _dead_letter(message: Record, due: Due) -> Record:
+    copy = retries.dead_letter(message, due)
+    if left_out := sorted(message.properties.keys() - copy.properties.keys()):
+        logger.warning(
+            "the dead letter of message %d of %s for group %s is without properties that do not fit: %.200s",
+            *_name(due),
+            ", ".join(left_out),
+        )
+    return copy
 
 
 def _name(due: Due) -> tuple[int, str, str]:

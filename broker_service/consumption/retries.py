@@ -6,7 +6,7 @@ copy names the delivery that it settles, so the copy and the settlement are one 
 
 from enum import Enum, auto
 
-from rocketsim_proto.records.record import Record
+from rocketsim_proto.records.record import MAX_PROPERTIES_SIZE, Record, encode_properties
 
 from broker_service.consumption.state import Due, UnderWay
 from broker_service.consumption.transitions import DeliveryId, Move, Place
@@ -23,6 +23,14 @@ PROPERTY_ORIGIN_GROUP = "ORIGIN_GROUP"
 PROPERTY_RETRY_TOPIC = "RETRY_TOPIC"
 PROPERTY_DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
 PROPERTY_DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
+
+_LEFT_OUT_FIRST = (
+    PROPERTY_RETRY_TOPIC,
+    PROPERTY_DLQ_ORIGIN_MESSAGE_ID,
+    PROPERTY_FIRST_POP_TIME,
+    PROPERTY_ORIGIN_GROUP,
+    PROPERTY_DLQ_ORIGIN_TOPIC,
+)
 
 
 class Fate(Enum):
@@ -75,12 +83,25 @@ def retry_copy(message: Record, due: Due) -> Record:
 
 
 def dead_letter(message: Record, due: Due) -> Record:
-    """The copy for the group's dead letter topic, from which nothing is delivered by itself."""
+    """The copy for the group's dead letter topic, from which nothing is delivered by itself.
+
+    Properties that do not fit are left out: the broker's own first, then the message's largest.
+    """
     copy = _copy(message, due, copy_topic(due.place, is_dead_letter=True), due.delivery.attempt)
     copy.properties[PROPERTY_RETRY_TOPIC] = due.place.topic
     copy.properties[PROPERTY_DLQ_ORIGIN_TOPIC] = original_topic(due.place)
     copy.properties[PROPERTY_DLQ_ORIGIN_MESSAGE_ID] = message.message_id
+    _make_fit(copy.properties)
     return copy
+
+
+def _make_fit(properties: dict[str, str]) -> None:
+    others = [name for name in properties if name not in (PROPERTY_SOURCE, *_LEFT_OUT_FIRST)]
+    others.sort(key=lambda name: len(properties[name].encode()), reverse=True)
+    for name in (*_LEFT_OUT_FIRST, *others):
+        if len(encode_properties(properties)) <= MAX_PROPERTIES_SIZE:
+            break
+        properties.pop(name, None)
 
 
 def _copy(message: Record, due: Due, topic: str, reconsume_times: int) -> Record:

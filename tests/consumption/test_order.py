@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rocketsim_proto.records import record
 
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
@@ -272,6 +273,22 @@ async def test_after_the_last_attempt_a_message_is_a_dead_letter_and_its_group_g
         dead = Consumer(one.node, topic="%DLQ%g", group="undertaker")
         assert await dead.bodies() == [b"a1"]
         assert one.node.topics.get("%RETRY%g+t") is None
+
+
+async def test_a_dead_letter_that_does_not_fit_is_without_the_largest_property_and_its_group_goes_on(
+    tmp_path: Path,
+) -> None:
+    async with in_order(tmp_path) as one:
+        one.node.groups.put(replace(IN_ORDER, retry_max_times=0), 0)
+        await put(one.node, "t", b"a1", __SHARDINGKEY="a", SMALL="s", BIG="x" * 32_735)
+        await one.send("a2")
+        assert await one.texts(max_messages=1) == "a1"
+        await one.later(INVISIBLE_MS)
+        assert await one.texts() == "a2"
+        (dead,) = (await Consumer(one.node, topic="%DLQ%g", group="undertaker").pop()).deliveries
+        properties = record.decode(dead.record).properties
+        assert "BIG" not in properties
+        assert properties["SMALL"] == "s"
 
 
 async def test_a_client_may_make_a_message_a_dead_letter_and_its_group_goes_on(tmp_path: Path) -> None:

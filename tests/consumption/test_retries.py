@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record
 
 from broker_service.broker.metadata.groups import SubscriptionGroup
@@ -39,6 +40,20 @@ MESSAGE = Record("my_t", b"body", properties={"UNIQ_KEY": "id", "TAGS": "a"}, re
 def test_fate(attempt: int, counted: bool, renewed_until_ms: int, is_connected: bool, expected: Fate) -> None:
     delivery = DELIVERY._replace(attempt=attempt, counted=counted, renewed_until_ms=renewed_until_ms)
     assert retries.fate(delivery, 10_000, 2, is_connected=is_connected) is expected
+
+
+@pytest.mark.parametrize(
+    ("size", "left_out"), [(30_000, set()), (32_700, {"RETRY_TOPIC", "DLQ_ORIGIN_MESSAGE_ID"}), (32_750, {"BIG"})]
+)
+def test_a_dead_letter_leaves_out_what_does_not_fit_the_brokers_own_first(size: int, left_out: set[str]) -> None:
+    message = replace(MESSAGE, properties={"BIG": "x" * size, "A": "a"})
+    copy = retries.dead_letter(message, Due(PLACE, 5, DELIVERY))
+    record.encode(copy)
+    assert left_out.isdisjoint(copy.properties)
+    assert ("BIG" in copy.properties) is ("BIG" not in left_out)
+    assert ("RETRY_TOPIC" in copy.properties) is (not left_out)
+    assert copy.properties["A"] == "a"
+    assert retries.move_of(copy) == Move(PLACE, DeliveryId(0xABC, 5), True)
 
 
 def test_no_retries_are_one_delivery() -> None:
