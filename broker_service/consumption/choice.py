@@ -50,6 +50,7 @@ class Choice(Generic[M]):
         self._locks = locks
         self._left, self._left_bytes, self._left_waiting = room
         self._chosen: dict[str, list[Ordered]] = {}
+        self._skipped: set[str] = set()
         self._emptied: set[str] = set()  # groups that were free, of which nothing waits any more
 
     @property
@@ -69,6 +70,11 @@ class Choice(Generic[M]):
             if len(wanted) >= self._left:
                 break
         return wanted
+
+    def skip(self, queue_offset: int) -> None:
+        """Nothing is taken of the message group of this message, which waits but cannot be read."""
+        if self._locks is not None:
+            self._skipped.add(self._locks.group_of[queue_offset])
 
     def take_waiting(self, found: Mapping[int, M], gone: Container[int]) -> None:
         """`found`: as many of the messages of `waiting` as were read; `gone`: those that have expired with the log."""
@@ -100,7 +106,8 @@ class Choice(Generic[M]):
         """The message groups that wait for a pop only."""
         if self._locks is not None:
             for group in self._locks.ready:
-                yield group, self._locks.by_group[group]
+                if group not in self._skipped:
+                    yield group, self._locks.by_group[group]
 
     def _deliver(self, group: str, message: M) -> None:
         self._left -= 1

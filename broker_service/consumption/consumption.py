@@ -154,6 +154,7 @@ class Consumption:
             append=self._move,
             append_checked=self._append_now,
         )
+        self._unreadable: set[tuple[Place, int]] = set()  # messages in order that the log file has named
         self._drops_due = True  # a topic or group may have been deleted that the state still has
         broker.visibility.arrived.append(self._polls.arrived)
         broker.topics.changed.append(self._topic_changed)
@@ -416,10 +417,19 @@ class Consumption:
         may_wait = min(_WAITING_A_LOOK, MAX_ORDERED_OF_A_QUEUE - ordered, MAX_ORDERED - self.state.ordered_count)
         choice: Choice[_Message] = Choice(locks, Room(room, room_bytes, may_wait))
         read_bytes = 0
-        if wanted := choice.waiting():
-            records, gone = self._records(place, wanted, room_bytes)
+        while wanted := choice.waiting():
+            try:
+                records, gone = self._records(place, wanted, room_bytes)
+            except (ReadFailed, StoreCorrupt):
+                unreadable = self._unreadable_of(place, wanted)
+                if not unreadable:
+                    raise
+                for offset in unreadable:
+                    choice.skip(offset)
+                continue
             read_bytes = sum(len(data) for _, data in records)
             choice.take_waiting({offset: _Message(data, offset, wanted[offset]) for offset, data in records}, gone)
+            break
         first, end = self._broker.store.queue_bounds(place.topic, place.queue_id)
         start = at = max(self._next(place, first), first)
         stopped = not may_take_new
@@ -461,6 +471,22 @@ class Consumption:
             at += size
         removed = GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.MESSAGE_WAS_REMOVING
         return records, {offsets[answer.span_index] for answer in read.answers if answer.status in removed}
+
+    def _unreadable_of(self, place: Place, queue_offsets: Collection[int]) -> list[int]:
+        """Those of these messages that the disk cannot read; the log file names each once."""
+        unreadable = []
+        for offset in queue_offsets:
+            try:
+                self._records(place, [offset], 1)
+            except (ReadFailed, StoreCorrupt) as error:
+                unreadable.append(offset)
+                if (place, offset) not in self._unreadable:
+                    self._unreadable.add((place, offset))
+                    logger.error(
+                        "message %d of %s cannot be read, its message group waits in group %s: %s",
+                        *(offset, place.topic, place.group, error),
+                    )
+        return unreadable
 
     def _next(self, place: Place, first: int) -> int:
         """The group's next offset: after what it has taken, else its commit as a pull consumer, else the first one."""

@@ -17,7 +17,7 @@ from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.consumption import consumption as consumption_module
 from broker_service.consumption.model import Delivery, HandleStatus, PopStatus
 from broker_service.consumption.transitions import Place
-from broker_service.errors import InvalidParameter
+from broker_service.errors import InvalidParameter, ReadFailed
 from tests.consumption.test_consumption import INVISIBLE_MS, Consumer, body_of, consumer, snapshot_in
 from tests.support.brokers import put
 from tests.support.polling import until
@@ -75,6 +75,30 @@ async def test_a_message_waits_for_those_of_its_group_that_were_popped_before_an
         assert await one.ack(*others[:2]) == [OK, OK]
         assert await one.texts() == "b3"
         assert one.node.topics.get("%RETRY%g+t") is None
+
+
+async def test_a_message_that_waits_and_cannot_be_read_holds_up_its_message_group_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with in_order(tmp_path) as one:
+        await one.send("a1 b1 a2 b2")
+        taken = await one.take(max_messages=2)
+        assert (said(taken), await one.texts()) == ("a1 b1", "")
+        await one.ack(*taken)
+        read_ranges = one.node.store.read_ranges
+        is_bad = True
+
+        def reading(ranges: list[tuple[str, int, int, int]], max_bytes: int) -> Any:
+            if is_bad and any(first <= 2 < end for _, _, first, end in ranges):
+                raise ReadFailed("a bad sector under a2")
+            return read_ranges(ranges, max_bytes)
+
+        monkeypatch.setattr(one.node.store, "read_ranges", reading)
+        await one.send("a3 c1")
+        assert await one.texts(max_messages=1) == "b2"
+        assert await one.texts() == "c1"
+        is_bad = False
+        assert await one.texts() == "a2 a3"
 
 
 async def test_messages_without_a_group_keep_the_order_of_their_queue(tmp_path: Path) -> None:
