@@ -48,6 +48,8 @@ def cell(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, float):
         return f"{value:.2f}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={cell(part)}" for key, part in value.items()) or "-"
     return str(value)
 
 

@@ -24,3 +24,10 @@ def test_a_table_without_rows_still_shows_its_columns(capsys):
 def test_values_come_sorted(capsys):
     show_values({"b": "2", "a": "1"}, as_json=False)
     assert capsys.readouterr().out.splitlines() == ["a: 1", "b: 2"]
+
+
+def test_attributes_are_shown_as_an_operator_writes_them(capsys):
+    rows = [{"topic": "a", "attributes": {"message.type": "FIFO"}}, {"topic": "b", "attributes": {}}]
+    show_rows(("topic", "attributes"), rows, as_json=False)
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    assert shown == [["a", "message.type=FIFO"], ["b", "-"]]
