@@ -7,7 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 import grpc
-from rocketsim_proto import admin_pb2, admin_pb2_grpc, broker_pb2, replication_pb2, replication_pb2_grpc
+from rocketsim_proto import (
+    admin_pb2,
+    admin_pb2_grpc,
+    broker_pb2,
+    consumption_pb2,
+    consumption_pb2_grpc,
+    replication_pb2,
+    replication_pb2_grpc,
+)
 
 from broker_service.admin.metrics import Metrics
 from broker_service.admin.operations import Operations
@@ -43,6 +51,7 @@ from broker_service.broker.servicer import BrokerServicer, add_to_server
 from broker_service.broker.store_settings import store_config
 from broker_service.config import BrokerConfig
 from broker_service.consumption.consumption import Consumption
+from broker_service.consumption_servicer import ConsumptionServicer
 from broker_service.errors import ConfigError, RocketSimError
 from broker_service.machine import Machine
 from broker_service.model import BrokerRole
@@ -346,6 +355,7 @@ class BrokerNode:
             BrokerServicer(self.broker, self.puts, self.pulls, self.ranges, commits, lookup, self.range_streams.offer),
             self.replication_master,
             AdminServicer(self.broker, operations, self.status, lookup),
+            ConsumptionServicer(self.broker, self.consumption),
         )
 
     def _make_v2(self) -> None:
@@ -489,6 +499,7 @@ def broker_services(
     broker: BrokerServicer,
     replication: replication_pb2_grpc.ReplicationServicer,
     admin: admin_pb2_grpc.AdminServicer,
+    consumption: consumption_pb2_grpc.ConsumptionServicer,
 ) -> list[Service]:
     """Each with the name under which reflection and health know it."""
     return [
@@ -502,5 +513,10 @@ def broker_services(
             admin_pb2.DESCRIPTOR.services_by_name["Admin"].full_name,
             admin_pb2_grpc.add_AdminServicer_to_server,
             admin,
+        ),
+        Service(
+            consumption_pb2.DESCRIPTOR.services_by_name["Consumption"].full_name,
+            consumption_pb2_grpc.add_ConsumptionServicer_to_server,
+            consumption,
         ),
     ]

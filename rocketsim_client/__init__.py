@@ -1,5 +1,5 @@
 # isort: skip_file
-"""What an application imports: producer, pull consumer, admin, their values and errors.
+"""What an application imports: producer, consumers, admin, their values and errors.
 
 Each name brings its module when it is first asked for: Spark's driver starts a process for every stream, and waits for
 what that imports.
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         ExpressionInvalid as ExpressionInvalid,
         GroupNotExist as GroupNotExist,
         InvalidParameter as InvalidParameter,
+        InvalidReceiptHandle as InvalidReceiptHandle,
         MasterNotExist as MasterNotExist,
         MessageIllegal as MessageIllegal,
         NameServerUnavailable as NameServerUnavailable,
@@ -64,6 +65,9 @@ if TYPE_CHECKING:
     )
     from rocketsim_client.expression import (
         SqlExpression as SqlExpression,
+    )
+    from rocketsim_client.group_consumer import (
+        Consumer as Consumer,
     )
     from rocketsim_client.message_view import (
         FoundMessages as FoundMessages,
@@ -93,6 +97,9 @@ if TYPE_CHECKING:
     from rocketsim_client.producer import (
         Producer as Producer,
     )
+    from rocketsim_client.received_message import (
+        ReceivedMessage as ReceivedMessage,
+    )
     from rocketsim_client.route import (
         BrokerData as BrokerData,
         QueueData as QueueData,
@@ -118,6 +125,7 @@ _MODULES = {  # where each name is
     "CommitResult": "model",
     "CommitStatus": "model",
     "ConsumeProgress": "admin_model",
+    "Consumer": "group_consumer",
     "ExpressionInvalid": "errors",
     "Forfeit": "admin_model",
     "FoundMessages": "message_view",
@@ -126,6 +134,7 @@ _MODULES = {  # where each name is
     "HaSlave": "admin_model",
     "HaStatus": "admin_model",
     "InvalidParameter": "errors",
+    "InvalidReceiptHandle": "errors",
     "LogEpoch": "model",
     "MasterNotExist": "errors",
     "Message": "model",
@@ -150,6 +159,7 @@ _MODULES = {  # where each name is
     "QueueData": "route",
     "QueueNotExist": "errors",
     "QueueRange": "model",
+    "ReceivedMessage": "received_message",
     "ResetOffset": "admin_model",
     "RocketSimError": "errors",
     "Segment": "model",

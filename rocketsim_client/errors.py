@@ -100,6 +100,13 @@ class NotFound(RocketSimError):
     code = 22
 
 
+class InvalidReceiptHandle(RocketSimError):
+    """An ack, nack or extension of a delivery that is over: past its deadline, settled otherwise, or of a topic or
+    group that was reset.  The message is delivered again, unless it was acknowledged."""
+
+    code = 40013  # RocketMQ 5's
+
+
 class ClientClosed(RocketSimError):
     """The producer, consumer or cluster has been closed."""
 

@@ -77,7 +77,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
     @maps_errors
     async def Pull(self, request: pb.PullRequest, context: Context[Any, Any]) -> pb.PullResponse:
         left_s = time_left_s(context)
-        hold_s = left_s - min(ANSWER_S, left_s * ANSWER_SHARE)
+        hold_s = left_s - answer_s(left_s)
         pulled = await self._pulls.pull(
             Pull(
                 group=request.consumer_group,
@@ -203,6 +203,10 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
 def time_left_s(context: Context[Any, Any]) -> float:
     left_s = context.time_remaining()
     return NO_DEADLINE_S if left_s is None else min(max(0.0, left_s), NO_DEADLINE_S)
+
+
+def answer_s(left_s: float) -> float:
+    return min(ANSWER_S, left_s * ANSWER_SHARE)
 
 
 def add_to_server(servicer: BrokerServicer, server: grpc.aio.Server) -> None:

@@ -81,9 +81,13 @@ class HandleStatus(Enum):
     INVALID_RECEIPT_HANDLE = auto()  # past its deadline, settled otherwise, forged, cut off, of another group or topic
 
 
+# Statuses of a put that asking again would make no better: it would bring no slave back.
+FINAL = (PutStatus.PUT_OK, PutStatus.SLAVE_NOT_AVAILABLE)
+
+
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """`stored` is a put's status: OK with PUT_OK is final in the broker's mode; with another one, ack again."""
+    """`stored` is a put's status: OK with PUT_OK is final in the broker's mode; unless it is FINAL, ack again."""
 
     status: HandleStatus
     stored: PutStatus = PutStatus.PUT_OK

@@ -4,14 +4,15 @@ A resource's namespace is ignored, as the proxy ignores it.
 """
 
 from rocketmq_v2 import definition_pb2 as pb
-from rocketsim_proto.reserved import SYSTEM_TOPICS
 
-from broker_service.broker.metadata.names import check_group_name, check_topic_name
+from broker_service.broker.metadata.names import (
+    check_group_name,
+    check_topic_name,
+    is_internal_group,
+    is_internal_topic,
+)
 from broker_service.errors import RocketSimError
 from broker_service.v2.status import Refused
-
-SYSTEM_TOPIC_PREFIX = "rmq_sys_"
-SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 
 
 def topic_of(resource: pb.Resource) -> str:
@@ -20,7 +21,7 @@ def topic_of(resource: pb.Resource) -> str:
         check_topic_name(resource.name)
     except RocketSimError as error:
         raise Refused(pb.ILLEGAL_TOPIC, str(error)) from error
-    if resource.name in SYSTEM_TOPICS or resource.name.startswith(SYSTEM_TOPIC_PREFIX):
+    if is_internal_topic(resource.name):
         raise Refused(pb.ILLEGAL_TOPIC, f"cannot access system topic: {resource.name}")
     return resource.name
 
@@ -30,7 +31,7 @@ def group_of(resource: pb.Resource) -> str:
         check_group_name(resource.name)
     except RocketSimError as error:
         raise Refused(pb.ILLEGAL_CONSUMER_GROUP, str(error)) from error
-    if resource.name.startswith(SYSTEM_GROUP_PREFIX):
+    if is_internal_group(resource.name):
         raise Refused(pb.ILLEGAL_CONSUMER_GROUP, f"cannot use system consumer group: {resource.name}")
     return resource.name
 

@@ -8,6 +8,7 @@ from rocketsim_proto.records import record
 from broker_service.broker.core.broker import Broker
 from broker_service.consumption.calls import ConsumptionCalls
 from broker_service.consumption.model import (
+    FINAL,
     MAX_MESSAGES,
     ChangeInvisible,
     Delivery,
@@ -17,7 +18,6 @@ from broker_service.consumption.model import (
     Settled,
 )
 from broker_service.consumption.selection import SQL92
-from broker_service.model import PutStatus
 from broker_service.v2 import delivered_message, names
 from broker_service.v2.clients import Clients
 from broker_service.v2.message_rules import milliseconds
@@ -168,9 +168,8 @@ def _check_not_too_long(invisible_ms: int) -> None:
 
 
 def _status_of(settled: Settled) -> pb.Status:
-    """OK also if no slave has the change: repeated acks would not bring a slave back."""
     if settled.status is HandleStatus.INVALID_RECEIPT_HANDLE:
         return _INVALID
-    if settled.stored in (PutStatus.PUT_OK, PutStatus.SLAVE_NOT_AVAILABLE):
+    if settled.stored in FINAL:
         return OK
     return status(STORED_BUT[settled.stored], f"it is stored, but {settled.stored.name}; acknowledge it again")

@@ -3,9 +3,9 @@
 from rocketmq_v2 import definition_pb2, service_pb2
 
 from broker_service.broker.core.broker import Broker
+from broker_service.consumption.model import FINAL
 from broker_service.consumption.transaction_changes import Resolution, TransactionId
 from broker_service.consumption.transactions import Check, Transactions, UnknownTransaction
-from broker_service.model import PutStatus
 from broker_service.v2 import delivered_message, names
 from broker_service.v2.clients import Clients
 from broker_service.v2.status import OK, STORED_BUT, Refused, status
@@ -39,8 +39,8 @@ class TransactionCalls:
             stored = await self._transactions.end(TransactionId(topic, name), resolution, timeout_s)
         except UnknownTransaction as error:
             raise Refused(pb.INVALID_TRANSACTION_ID, str(error)) from error
-        if stored in (PutStatus.PUT_OK, PutStatus.SLAVE_NOT_AVAILABLE):
-            return OK  # to end it again would bring no slave back
+        if stored in FINAL:
+            return OK
         return status(STORED_BUT[stored], f"it is stored, but {stored.name}; end the transaction again")
 
     async def ask(self, check: Check) -> bool:

@@ -64,6 +64,29 @@ class Channels:
         except (grpc.RpcError, ValueError) as error:
             raise self._translate(error, address, method, timeout_s) from error
 
+    def held(
+        self,
+        address: str,
+        stub_type: type,
+        method: str,
+        request: Any,
+        timeout_s: float,
+        under_way: "set[grpc.Future[Any]]",
+    ) -> Any:
+        """As `call`, but while it is in `under_way` another thread may cancel it: ClientClosed then."""
+        try:
+            call = getattr(self._stub(address, stub_type), method).future(request, timeout=max(timeout_s, 0.001))
+            under_way.add(call)
+            try:
+                return call.result()
+            finally:
+                under_way.discard(call)
+                call.cancel()
+        except grpc.FutureCancelledError:
+            raise ClientClosed(f"{method}: this client was closed during the call") from None
+        except (grpc.RpcError, ValueError) as error:
+            raise self._translate(error, address, method, timeout_s) from error
+
     def stream(
         self, address: str, stub_type: type, method: str, request: Any, timeout_s: float
     ) -> Generator[Any, None, None]:

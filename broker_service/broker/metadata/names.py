@@ -19,6 +19,15 @@ def is_system_topic(topic: str) -> bool:
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIXES)
 
 
+def is_internal_topic(topic: str) -> bool:
+    """One that no group consumes.  Retry topics and dead letters may be."""
+    return topic in SYSTEM_TOPICS or topic.startswith("rmq_sys_")
+
+
+def is_internal_group(group: str) -> bool:
+    return group.startswith("CID_RMQ_SYS_")
+
+
 def check_topic_name(topic: str) -> None:
     longest = MAX_RETRY_TOPIC_LENGTH if topic.startswith("%RETRY%") else MAX_TOPIC_LENGTH
     _check("topic", topic, longest, MessageIllegal)

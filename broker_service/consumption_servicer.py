@@ -1,0 +1,127 @@
+"""proto <-> consumption for our own consumers; decides nothing itself."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+from rocketsim_proto import consumption_pb2 as pb
+from rocketsim_proto import consumption_pb2_grpc
+
+from broker_service.broker.core.broker import Broker
+from broker_service.broker.metadata.groups import SubscriptionGroup
+from broker_service.broker.metadata.names import (
+    check_group_name,
+    check_topic_name,
+    is_internal_group,
+    is_internal_topic,
+)
+from broker_service.broker.servicer import answer_s, time_left_s
+from broker_service.consumption.calls import ConsumptionCalls
+from broker_service.consumption.model import FINAL, MAX_MESSAGES, Changed, ChangeInvisible, HandleStatus, Pop, Settled
+from broker_service.errors import InvalidParameter, NoPermission
+from broker_service.rpc_errors import maps_errors
+
+Context = grpc.aio.ServicerContext
+
+MAX_HANDLES = 1024  # of one call: the event loop does them in one turn
+
+
+class ConsumptionServicer(consumption_pb2_grpc.ConsumptionServicer):
+    def __init__(self, broker: Broker, consumption: ConsumptionCalls) -> None:
+        self._broker = broker
+        self._consumption = consumption
+
+    @maps_errors
+    async def Pop(self, request: pb.PopRequest, context: Context[Any, Any]) -> pb.PopResponse:
+        self._check(request)
+        if request.max_messages < 1 or request.invisible_ms < 1:
+            raise InvalidParameter(
+                f"a pop of {request.max_messages} messages for {request.invisible_ms} ms: at least 1 of both"
+            )
+        left_s = time_left_s(context)
+        popped = await self._consumption.pop(
+            Pop(
+                group=request.consumer_group,
+                topic=request.topic,
+                client_id=request.client_id,
+                max_messages=min(request.max_messages, MAX_MESSAGES),
+                invisible_ms=request.invisible_ms,
+                sub_expression=request.sub_expression,
+                expression_type=request.expression_type or "TAG",
+                poll_s=min(max(request.poll_ms, 0) / 1000, left_s - answer_s(left_s)),
+                timeout_s=answer_s(left_s),
+                attempt_id=request.attempt_id,
+            )
+        )
+        now_ms = self._broker.now_ms()
+        group = self._broker.groups.get(request.consumer_group) or SubscriptionGroup()
+        return pb.PopResponse(
+            records=b"".join(delivery.record for delivery in popped.deliveries),
+            deliveries=[
+                pb.PopResponse.Delivery(
+                    receipt_handle=delivery.receipt_handle,
+                    attempt=delivery.attempt,
+                    left_ms=delivery.deadline_ms - now_ms,
+                )
+                for delivery in popped.deliveries
+            ],
+            in_order=group.consume_message_orderly,
+        )
+
+    @maps_errors
+    async def Ack(self, request: pb.AckRequest, context: Context[Any, Any]) -> pb.SettleResponse:
+        self._check(request)
+        _check_number(len(request.receipt_handles))
+        return _settled(
+            await self._consumption.ack(
+                request.consumer_group, request.topic, request.receipt_handles, _wait_s(context)
+            )
+        )
+
+    @maps_errors
+    async def ChangeInvisible(
+        self, request: pb.ChangeInvisibleRequest, context: Context[Any, Any]
+    ) -> pb.SettleResponse:
+        self._check(request)
+        _check_number(len(request.entries))
+        timeout_s = _wait_s(context)
+        changes = [
+            ChangeInvisible(
+                group=request.consumer_group,
+                topic=request.topic,
+                receipt_handle=entry.receipt_handle,
+                invisible_ms=entry.invisible_ms if entry.HasField("invisible_ms") else None,
+                counted=not entry.uncounted,
+                timeout_s=timeout_s,
+            )
+            for entry in request.entries
+        ]
+        return _settled(await asyncio.gather(*map(self._consumption.change_invisible, changes)))
+
+    def _check(self, request: pb.PopRequest | pb.AckRequest | pb.ChangeInvisibleRequest) -> None:
+        own, topic, group = self._broker.config.broker_name, request.topic, request.consumer_group
+        if request.broker_name not in ("", own):
+            raise InvalidParameter(f"this is broker {own}, not {request.broker_name}; ask for the route")
+        check_topic_name(topic)
+        check_group_name(group)
+        if is_internal_topic(topic) or is_internal_group(group):
+            raise NoPermission(f"group {group}, topic {topic}: the broker's own are not for consumers")
+        self._broker.topics.existing(topic)
+
+
+def _settled(results: Sequence[Settled | Changed]) -> pb.SettleResponse:
+    return pb.SettleResponse(
+        valid=[one.status is HandleStatus.OK for one in results],
+        again=any(one.status is HandleStatus.OK and one.stored not in FINAL for one in results),
+    )
+
+
+def _check_number(handles: int) -> None:
+    if not 1 <= handles <= MAX_HANDLES:
+        raise InvalidParameter(f"{handles} receipt handles in a call: 1 to {MAX_HANDLES}")
+
+
+def _wait_s(context: Context[Any, Any]) -> float:
+    left_s = time_left_s(context)
+    return left_s - answer_s(left_s)

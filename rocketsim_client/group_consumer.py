@@ -1,0 +1,567 @@
+"""The consumer of a group: receives messages, and acknowledges each.  The broker keeps which messages are under way.
+
+One thread at a time asks brokers; all others wait for what it brings.  A thread of the consumer moves the deadlines of
+messages that are worked on.
+"""
+
+import itertools
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import grpc
+
+from rocketsim_client import forks, validation
+from rocketsim_client.cluster import Cluster
+from rocketsim_client.errors import (
+    BrokerRefused,
+    CallTimeout,
+    ClientClosed,
+    InvalidParameter,
+    InvalidReceiptHandle,
+    NoPermission,
+    RocketSimError,
+    ServiceNotAvailable,
+    Unreachable,
+)
+from rocketsim_client.expression import SqlExpression, TagExpression, expression_of
+from rocketsim_client.in_flight import InFlight
+from rocketsim_client.received_message import ReceivedMessage
+from rocketsim_client.retry import backoff_s, is_worth_asking_again
+from rocketsim_client.routing.members import Member
+from rocketsim_client.routing.static_route import Brokers
+from rocketsim_client.transport.grpc_consumption import (
+    MAX_HANDLES,
+    Change,
+    GrpcConsumption,
+    PopAnswer,
+    PopCall,
+    Settled,
+)
+from rocketsim_client.transport.grpc_transport import GrpcTransport
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+BATCH = 32  # RocketMQ's, of one call
+POLL_S = 15.0  # how long a broker holds a call
+MAX_INVISIBLE_S = 12 * 3600.0  # brokers take no more
+RENEW_FOR_S = 3 * 3600.0
+UNSUPPORTED = 3  # a broker that is too old for these calls
+
+
+@dataclass(slots=True)
+class _Source:
+    """A topic on a broker name.  `attempt_id`: of a pop that was not answered; "" otherwise."""
+
+    topic: str
+    broker_name: str
+    expression: TagExpression | SqlExpression
+    attempt_id: str = ""
+    failures: int = 0
+    error: RocketSimError | None = None
+    retry_at: float = 0.0
+
+
+class Consumer:
+    """Receives messages of topics for a group: each goes to one consumer of the group, and again to one unless it is
+    acknowledged.  Thread-safe; `close` (or leaving a `with` block) gives back what is not acknowledged.
+
+        with Consumer(name_server, "billing", "TopicTest") as consumer:
+            for message in consumer:
+                consumer.ack(message)
+
+    `name_server`: `host:port;host:port`; empty with `brokers` (broker name -> broker id -> `host:port`).  `topics`: a
+    topic, several, or topic -> filter: tags, as in "TagA || TagB", or an `SqlExpression`, which brokers evaluate
+    (their `enablePropertyFilter`).  Durations are in seconds:
+
+    `invisible_s` (60): how long a message is this consumer's; after half of it the consumer asks for more, for
+    `renew_for_s` (three hours; 0: never) from its receipt on
+    `timeout_s` (3): of an ack and the like over all attempts; how much longer than asked for a receive may take
+    `poll_interval_s` (30): how old a route may be
+
+    `max_in_flight`: messages that are received and not settled; with so many, a receive waits.  Whether a group
+    consumes in order, how often a message is delivered before it becomes a dead letter, and the back-off are settings
+    of the group (`Admin.update_sub_group`).
+    """
+
+    def __init__(
+        self,
+        name_server: str | Sequence[str],
+        group: str,
+        topics: str | Iterable[str] | Mapping[str, str | SqlExpression | None],
+        *,
+        max_in_flight: int = 1000,
+        invisible_s: float = 60.0,
+        renew_for_s: float = RENEW_FOR_S,
+        timeout_s: float = 3.0,
+        poll_interval_s: float = 30.0,
+        brokers: Brokers | None = None,
+        cluster: Cluster | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        validation.check_group(group)
+        self._expressions = _expressions_of(topics)
+        if max_in_flight < 1:
+            raise InvalidParameter(f"max_in_flight {max_in_flight}: at least 1")
+        _check_invisible(invisible_s)
+        self.group = group
+        self._max_in_flight = max_in_flight
+        self._invisible_s = invisible_s
+        self._renew_for_s = renew_for_s
+        self._timeout_s = timeout_s
+        self._owns_cluster = cluster is None
+        self._cluster = cluster or Cluster(
+            name_server, brokers=brokers, timeout_s=timeout_s, poll_interval_s=poll_interval_s
+        )
+        assert isinstance(self._cluster.transport, GrpcTransport)
+        self._brokers = GrpcConsumption(self._cluster.transport.channels)
+        self._clock = clock
+        self._turn = itertools.count()
+        self._start()
+        forks.watch(self)
+
+    def _start(self) -> None:
+        self._client_id = f"{socket.gethostname()[:64]}@{os.getpid()}@{uuid.uuid4().hex[:12]}"
+        self._in_flight = InFlight(self._max_in_flight, self._renew_for_s)
+        self._changed = threading.Condition()  # guards what is in flight, and who asks brokers
+        self._is_asking = False
+        self._deadlines = threading.Lock()  # one call at a time moves deadlines, so that none comes too late
+        self._closed = threading.Event()
+        self._under_way: set[grpc.Future[Any]] = set()
+        self._sources: dict[tuple[str, str], _Source] = {}
+        self._renewing: threading.Thread | None = None
+
+    def forget_parent(self) -> None:
+        """What the parent has received is the parent's."""
+        was_closed = self._closed.is_set()
+        self._start()
+        if was_closed:
+            self._closed.set()
+
+    def __enter__(self) -> "Consumer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __str__(self) -> str:
+        return f"consumer {self._client_id} of group {self.group}: {len(self._in_flight)} messages in flight"
+
+    @property
+    def cluster(self) -> Cluster:
+        return self._cluster
+
+    @property
+    def in_flight(self) -> int:
+        """How many messages are received and not settled, those included that wait here to be handed out."""
+        return len(self._in_flight)
+
+    # --- receiving ------------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        return self
+
+    def __next__(self) -> ReceivedMessage:
+        """Waits for a message; the iteration ends when the consumer is closed.  Several threads may iterate."""
+        try:
+            (message,) = self._receive(1, BATCH, None)
+        except ClientClosed:
+            raise StopIteration from None
+        return message
+
+    def receive(self, max_messages: int = BATCH, timeout_s: float | None = None) -> list[ReceivedMessage]:
+        """Waits for a first message, for `timeout_s` (None: without end), and returns it with those that are there,
+        32 at most; an empty list if none came.  A broker that does not answer is asked again; raises if none has
+        answered when the time is over."""
+        if max_messages < 1:
+            raise InvalidParameter(f"receive of {max_messages} messages: at least 1")
+        return self._receive(max_messages, min(max_messages, BATCH), timeout_s)
+
+    def _receive(self, at_most: int, batch: int, timeout_s: float | None) -> list[ReceivedMessage]:
+        until = float("inf") if timeout_s is None else self._clock() + timeout_s
+        has_asked = was_told = False
+        while True:
+            with self._changed:
+                self._check_open()
+                now = self._clock()
+                if self._in_flight.room <= 0:
+                    self._in_flight.expire(now)
+                if found := self._in_flight.hand_out(at_most, now):
+                    return found
+                left_s = until - now
+                if left_s <= 0 and has_asked:
+                    break
+                room = min(batch, self._in_flight.room)
+                if room <= 0 or self._is_asking:
+                    if left_s <= 0:
+                        return []
+                    if room <= 0 and not was_told:
+                        logger.warning("%s: max_in_flight is reached; the next receive waits for acks", self)
+                        was_told = True
+                    self._changed.wait(min(left_s, 1.0))
+                    continue
+                self._is_asking = True
+                waits_for_ack = self._in_flight.has_waiting
+            try:
+                self._ask(room, max(0.0, left_s), has_to_return_soon=waits_for_ack)
+            finally:
+                with self._changed:
+                    self._is_asking = False
+                    self._changed.notify_all()
+            has_asked = True
+        failed = [source.error for source in self._sources.values() if source.error is not None]
+        if failed and len(failed) == len(self._sources):
+            raise failed[-1].again()
+        return []
+
+    def _ask(self, room: int, left_s: float, *, has_to_return_soon: bool) -> None:
+        """One round of the topics and brokers.  With several, each is looked at first; one of them in turns then holds
+        the call, for less the fewer there are: a message waits at most so long."""
+        sources = self._turned(self._current_sources())
+        open_ones = [source for source in sources if source.retry_at <= self._clock()]
+        if not open_ones:
+            pause = min(source.retry_at for source in sources) - self._clock()
+            self._closed.wait(max(0.0, min(pause, left_s)))
+            return
+        is_only = len(sources) == 1
+        longest_s = POLL_S if is_only and not has_to_return_soon else min(1.0, 0.1 * len(sources))
+        looks = [] if is_only else [(source, 0.0) for source in open_ones]
+        for source, poll_s in [*looks, (open_ones[0], min(left_s, longest_s))]:
+            if self._closed.is_set() or self._pop(source, room, poll_s):
+                return
+
+    def _current_sources(self) -> list[_Source]:
+        """By the routes of now.  NoRoute: a topic that no name server has ever named."""
+        self._sources = {
+            (topic, name): self._sources.get((topic, name)) or _Source(topic, name, expression)
+            for topic, expression in self._expressions.items()
+            for name in sorted({queue.broker_name for queue in self._cluster.queues(topic)})
+        }
+        if not self._sources:
+            raise NoPermission(f"no queue of {', '.join(self._expressions)} can be read")
+        return list(self._sources.values())
+
+    def _turned(self, sources: list[_Source]) -> list[_Source]:
+        first = next(self._turn) % len(sources)
+        return sources[first:] + sources[:first]
+
+    def _pop(self, source: _Source, room: int, poll_s: float) -> bool:
+        """True if messages came.  Raises what asking again cannot cure."""
+        source.attempt_id = source.attempt_id or uuid.uuid4().hex
+        is_sql = isinstance(source.expression, SqlExpression)
+        call = PopCall(
+            group=self.group,
+            topic=source.topic,
+            broker_name=source.broker_name,
+            client_id=self._client_id,
+            max_messages=room,
+            invisible_s=self._invisible_s,
+            expression=source.expression.text,
+            expression_type="SQL92" if is_sql else "TAG",
+            poll_s=poll_s,
+            attempt_id=source.attempt_id,
+        )
+
+        def pop(member: Member) -> PopAnswer:
+            return self._brokers.pop(member.address, call, poll_s + self._timeout_s, self._under_way)
+
+        try:
+            answer = self._ask_master(source.topic, source.broker_name, pop)
+        except RocketSimError as error:
+            if not isinstance(error, Unreachable):
+                source.attempt_id = ""
+            if not _is_curable(error):
+                raise
+            self._failed(source, error)
+            return False
+        source.attempt_id = ""
+        if source.error is not None:
+            logger.info("%s on broker %s answers again", source.topic, source.broker_name)
+            source.failures, source.error = 0, None
+        with self._changed:
+            now = self._clock()
+            for message, left_s in zip(answer.messages, answer.left_s, strict=True):
+                self._in_flight.add(message, left_s, now, in_order=answer.in_order)
+            if answer.messages:
+                self._start_renewing()
+        return bool(answer.messages)
+
+    def _failed(self, source: _Source, error: RocketSimError) -> None:
+        if source.error is None:
+            logger.warning("%s on broker %s is asked again later: %s", source.topic, source.broker_name, error)
+        source.failures, source.error = source.failures + 1, error
+        holds_up_others = isinstance(error, CallTimeout) and len(self._sources) > 1
+        source.retry_at = self._clock() + (10.0 if holds_up_others else backoff_s(source.failures, 0.1, 1.0))
+
+    # --- settling -------------------------------------------------------------------------------------------------
+
+    def ack(self, messages: ReceivedMessage | Iterable[ReceivedMessage], *, timeout_s: float | None = None) -> None:
+        """The messages are done; final when it returns, in the broker's mode.  InvalidReceiptHandle: some deliveries
+        were over, and these messages are delivered again; the others are acknowledged.  Any other error: it is unknown
+        which are; the consumer keeps them, so acknowledge them again."""
+
+        def call(one: Sequence[ReceivedMessage], address: str, left_s: float) -> Settled:
+            topic, broker_name = one[0].topic, one[0].broker_name
+            handles = [message.receipt_handle for message in one]
+            return self._brokers.ack(address, self.group, topic, broker_name, handles, left_s)
+
+        self._check_open()
+        self._settle("acknowledged", _listed(messages), call, timeout_s)
+
+    def nack(
+        self,
+        messages: ReceivedMessage | Iterable[ReceivedMessage],
+        delay_s: float | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
+        """The messages have failed: each is delivered again after `delay_s`, or (None) after the group's back-off, and
+        is a dead letter after the last delivery that the group allows.  Errors are those of `ack`."""
+        if delay_s is not None and not 0 <= delay_s <= MAX_INVISIBLE_S:
+            raise InvalidParameter(f"delay_s {delay_s}: 0 to {MAX_INVISIBLE_S:g} s")
+        given = _listed(messages)
+        self._check_open()
+        with self._deadlines:
+            # They are delivered again behind the ones that have failed.
+            with self._changed:
+                behind = [other for message in given for other in self._in_flight.take_behind(message.receipt_handle)]
+            later = {other.receipt_handle for other in behind}
+
+            def call(one: Sequence[ReceivedMessage], address: str, left_s: float) -> Settled:
+                changes = [
+                    Change(message.receipt_handle, 0.0, counted=False)
+                    if message.receipt_handle in later
+                    else Change(message.receipt_handle, delay_s)
+                    for message in one
+                ]
+                return self._change(one, changes, address, left_s)
+
+            self._settle("given back", [*given, *behind], call, timeout_s, ends=True)
+
+    def extend(
+        self,
+        messages: ReceivedMessage | Iterable[ReceivedMessage],
+        invisible_s: float,
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
+        """The messages are this consumer's for `invisible_s` from now on; it goes on to renew them after half of it.
+        Errors are those of `ack`."""
+        _check_invisible(invisible_s)
+        self._check_open()
+        with self._deadlines:
+            self._move(_listed(messages), invisible_s, timeout_s)
+
+    def _move(self, messages: Sequence[ReceivedMessage], invisible_s: float, timeout_s: float | None) -> None:
+        def call(one: Sequence[ReceivedMessage], address: str, left_s: float) -> Settled:
+            return self._change(one, [Change(message.receipt_handle, invisible_s) for message in one], address, left_s)
+
+        now = self._clock()
+        self._settle("extended", messages, call, timeout_s, deadline=now + invisible_s)
+
+    def _change(
+        self, messages: Sequence[ReceivedMessage], changes: Sequence[Change], address: str, left_s: float
+    ) -> Settled:
+        topic, broker_name = messages[0].topic, messages[0].broker_name
+        return self._brokers.change_invisible(address, self.group, topic, broker_name, changes, left_s)
+
+    def _settle(
+        self,
+        what: str,
+        messages: Sequence[ReceivedMessage],
+        call: Callable[[Sequence[ReceivedMessage], str, float], Settled],
+        timeout_s: float | None,
+        *,
+        deadline: float | None = None,
+        ends: bool = False,
+    ) -> None:
+        """Makes the calls, one for each topic and broker; an error is raised after the last one.  With a `deadline` the
+        messages stay in flight until then.  `ends`: the calls end deliveries, so a repeated one may find that done."""
+        until = self._clock() + (self._timeout_s if timeout_s is None else timeout_s)
+        over: list[ReceivedMessage] = []
+        failure: RocketSimError | None = None
+        for some in _chunks(messages):
+            try:
+                valid = self._until_settled(some, partial(call, some), until, what, ends=ends)
+            except RocketSimError as error:
+                failure = error
+                continue
+            with self._changed:
+                for message, is_valid in zip(some, valid, strict=True):
+                    if not is_valid:
+                        over.append(message)
+                    if deadline is None or not is_valid:
+                        self._in_flight.settle(message.receipt_handle)
+                    else:
+                        self._in_flight.moved([message.receipt_handle], deadline)
+                self._changed.notify_all()
+        if failure is not None:
+            raise failure
+        if over:
+            names = ", ".join(f"{message.msg_id} of {message.topic}" for message in over[:5])
+            more = f" and {len(over) - 5} more" if len(over) > 5 else ""
+            raise InvalidReceiptHandle(
+                f"group {self.group}: not {what}: {names}{more}: these deliveries are over; messages that were not "
+                "acknowledged are delivered again"
+            )
+
+    def _until_settled(
+        self,
+        messages: Sequence[ReceivedMessage],
+        call: Callable[[str, float], Settled],
+        until: float,
+        what: str,
+        *,
+        ends: bool,
+    ) -> Sequence[bool]:
+        """Whether each was valid.  Tries again while that may help and there is time."""
+        topic, broker_name = messages[0].topic, messages[0].broker_name
+
+        def ask(member: Member) -> Settled:
+            return call(member.address, max(until - self._clock(), 0.1))
+
+        failures, answer_was_lost = 0, False
+        while True:
+            try:
+                answer = self._ask_master(topic, broker_name, ask)
+                if not answer.again:
+                    return [True] * len(messages) if answer_was_lost and ends else answer.valid
+                error: RocketSimError = ServiceNotAvailable(
+                    f"{len(messages)} messages of {topic} are {what} on broker {broker_name}, but its disk or slave "
+                    "did not take that in time: do it again"
+                )
+            except RocketSimError as failure:
+                if not _is_curable(failure):
+                    raise
+                error = failure
+                answer_was_lost = answer_was_lost or isinstance(error, Unreachable)
+            failures += 1
+            pause_s = backoff_s(failures, 0.05, 1.0)
+            if self._clock() + pause_s >= until:
+                raise error
+            time.sleep(pause_s)
+
+    def _ask_master(self, topic: str, broker_name: str, call: Callable[[Member], T]) -> T:
+        return self._cluster.ask(topic, broker_name, call, only_this=True)
+
+    # --- renewal --------------------------------------------------------------------------------------------------
+
+    def _start_renewing(self) -> None:
+        """By whom `_changed` is held."""
+        if self._renewing is None and self._renew_for_s > 0:
+            self._renewing = threading.Thread(
+                target=_renew_while_alive,
+                args=(weakref.ref(self), self._closed, self._invisible_s / 6),
+                name=f"rocketsim-renew-{self.group}",
+                daemon=True,
+            )
+            self._renewing.start()
+
+    def _renew(self) -> None:
+        with self._deadlines:
+            with self._changed:
+                due = self._in_flight.to_renew(self._clock(), self._invisible_s)
+            try:
+                self._move(due, self._invisible_s, None)
+            except ClientClosed:
+                pass
+            except RocketSimError as error:
+                logger.warning("%s: not renewed: %s", self, error)
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Ends receives, and gives back what is not settled: it is delivered to others at once.  Takes `timeout_s` at
+        most; what could not be given back then is delivered again after its invisible time."""
+        until = self._clock() + timeout_s
+        with self._changed:
+            if self._closed.is_set():
+                return
+            self._closed.set()
+            while self._is_asking and self._clock() < until:
+                for call in list(self._under_way):
+                    call.cancel()
+                self._changed.wait(0.05)
+            self._changed.notify_all()
+        if self._renewing is not None and self._renewing is not threading.current_thread():
+            self._renewing.join(max(0.0, until - self._clock()))
+        with self._changed:
+            handed_out, waiting = self._in_flight.take_all()
+        uncounted = {message.receipt_handle for message in waiting}
+
+        def give_back(one: Sequence[ReceivedMessage], address: str, left_s: float) -> Settled:
+            changes = [
+                Change(message.receipt_handle, 0.0, counted=message.receipt_handle not in uncounted) for message in one
+            ]
+            return self._change(one, changes, address, left_s)
+
+        try:
+            self._settle("given back", [*handed_out, *waiting], give_back, max(0.0, until - self._clock()), ends=True)
+        except InvalidReceiptHandle:
+            pass  # over already
+        except RocketSimError as error:
+            logger.warning("%s: messages come again after their invisible time only: %s", self, error)
+        if self._owns_cluster:
+            self._cluster.close()
+
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise ClientClosed(f"the consumer of group {self.group} has been closed")
+
+
+def _renew_while_alive(consumer: "weakref.ref[Consumer]", closed: threading.Event, every_s: float) -> None:
+    """Ends with the consumer, also if nobody closes it."""
+    while not closed.wait(every_s):
+        alive = consumer()
+        if alive is None:
+            return
+        alive._renew()
+        del alive
+
+
+def _expressions_of(
+    topics: str | Iterable[str] | Mapping[str, str | SqlExpression | None],
+) -> dict[str, TagExpression | SqlExpression]:
+    if isinstance(topics, str):
+        topics = [topics]
+    given = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics)
+    if not given:
+        raise InvalidParameter("no topic to consume")
+    for topic in given:
+        validation.check_topic(topic)
+    return {topic: expression_of(filtered) for topic, filtered in given.items()}
+
+
+def _check_invisible(invisible_s: float) -> None:
+    if not 0 < invisible_s <= MAX_INVISIBLE_S:
+        raise InvalidParameter(f"invisible_s {invisible_s}: more than 0, and at most {MAX_INVISIBLE_S:g} s")
+
+
+def _is_curable(error: RocketSimError) -> bool:
+    if type(error) is BrokerRefused and error.code == UNSUPPORTED:
+        return False
+    return is_worth_asking_again(error)
+
+
+def _listed(messages: ReceivedMessage | Iterable[ReceivedMessage]) -> list[ReceivedMessage]:
+    return [messages] if isinstance(messages, ReceivedMessage) else list(messages)
+
+
+def _chunks(messages: Iterable[ReceivedMessage]) -> Iterator[list[ReceivedMessage]]:
+    """What one call may have: of one topic and broker, and not too many."""
+    by_source: dict[tuple[str, str], list[ReceivedMessage]] = {}
+    for message in messages:
+        by_source.setdefault((message.topic, message.broker_name), []).append(message)
+    for some in by_source.values():
+        for first in range(0, len(some), MAX_HANDLES):
+            yield some[first : first + MAX_HANDLES]

@@ -1,0 +1,120 @@
+"""The messages that a consumer has: received, and not settled yet.  Pure: `now` (seconds) is an argument."""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rocketsim_client.received_message import ReceivedMessage
+
+# Of a group that consumes in order: broker name, the topic where the message lies, queue, message group.
+OrderKey = tuple[str, str, int, str]
+
+
+@dataclass(slots=True)
+class _Held:
+    """`deadline`: until when the broker gives it to nobody else, as far as is known here."""
+
+    message: ReceivedMessage
+    deadline: float
+    renew_until: float
+    order_key: OrderKey | None
+    is_handed_out: bool = False
+
+
+class InFlight:
+    """At most `most` messages (a pop may exceed it that gets the batch of an earlier attempt).  They wait in the order
+    in which they came, and are handed out once; in a group that consumes in order, one of a message group at a time.
+    """
+
+    def __init__(self, most: int, renew_for_s: float) -> None:
+        self._most = most
+        self._renew_for_s = renew_for_s
+        self._held: dict[str, _Held] = {}  # by receipt handle
+        self._waiting: deque[str] = deque()
+        self._busy: set[OrderKey] = set()  # of messages that are handed out
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def room(self) -> int:
+        return self._most - len(self._held)
+
+    @property
+    def has_waiting(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, message: ReceivedMessage, left_s: float, now: float, *, in_order: bool) -> None:
+        handle = message.receipt_handle
+        key = None
+        if in_order:
+            key = (message.broker_name, message.record.topic, message.queue_id, message.message_group or "")
+        if handle not in self._held:
+            self._waiting.append(handle)
+        self._held[handle] = _Held(message, now + left_s, now + self._renew_for_s, key)
+
+    def hand_out(self, at_most: int, now: float) -> list[ReceivedMessage]:
+        found: list[ReceivedMessage] = []
+        passed_over: list[str] = []
+        while self._waiting and len(found) < at_most:
+            handle = self._waiting.popleft()
+            held = self._held.get(handle)
+            if held is None:
+                continue
+            if held.deadline <= now:
+                del self._held[handle]
+            elif held.order_key in self._busy:
+                passed_over.append(handle)
+            else:
+                held.is_handed_out = True
+                if held.order_key is not None:
+                    self._busy.add(held.order_key)
+                found.append(held.message)
+        self._waiting.extendleft(reversed(passed_over))
+        return found
+
+    def settle(self, handle: str) -> None:
+        """It is acknowledged, given back, or over."""
+        held = self._held.pop(handle, None)
+        if held is not None and held.is_handed_out and held.order_key is not None:
+            self._busy.discard(held.order_key)
+
+    def take_behind(self, handle: str) -> list[ReceivedMessage]:
+        """The messages that wait behind this one in its message group; they are not in flight any more."""
+        first = self._held.get(handle)
+        if first is None or first.order_key is None:
+            return []
+        behind = [
+            held.message for held in self._held.values() if held.order_key == first.order_key and not held.is_handed_out
+        ]
+        for message in behind:
+            del self._held[message.receipt_handle]
+        return behind
+
+    def expire(self, now: float) -> None:
+        """Forget what is past its deadline: others get it."""
+        for handle in [handle for handle, held in self._held.items() if held.deadline <= now]:
+            self.settle(handle)
+
+    def to_renew(self, now: float, invisible_s: float) -> list[ReceivedMessage]:
+        """Those with less than half of `invisible_s` left."""
+        return [
+            held.message
+            for held in self._held.values()
+            if held.deadline - now < invisible_s / 2 and now < held.renew_until
+        ]
+
+    def moved(self, handles: Iterable[str], deadline: float) -> None:
+        for handle in handles:
+            if (held := self._held.get(handle)) is not None:
+                held.deadline = deadline
+
+    def take_all(self) -> tuple[list[ReceivedMessage], list[ReceivedMessage]]:
+        """(those that were handed out, those that were not); none is in flight any more."""
+        held, self._held = list(self._held.values()), {}
+        self._waiting.clear()
+        self._busy.clear()
+        return (
+            [one.message for one in held if one.is_handed_out],
+            [one.message for one in held if not one.is_handed_out],
+        )

@@ -1,0 +1,324 @@
+"""Consumer against a real broker in this process."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_service.errors import ServiceNotAvailable
+from rocketsim_client import (
+    BrokerUnavailable,
+    ClientClosed,
+    Consumer,
+    InvalidParameter,
+    InvalidReceiptHandle,
+    Message,
+    NoPermission,
+    NoRoute,
+    Producer,
+    ReceivedMessage,
+    SqlExpression,
+)
+from tests.support.broker_thread import BrokerThread, broker_thread
+from tests.support.polling import wait_until
+
+SOON_S = 30.0  # for what comes at once
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerThread]:
+    with broker_thread(tmp_path, enable_property_filter=True) as started:
+        started.make_topic("T")
+        started.make_topic("U")
+        yield started
+
+
+def consumer_of(broker: BrokerThread, group: str = "g", topics: Any = "T", **options: Any) -> Consumer:
+    return Consumer("", group, topics, brokers=broker.brokers, **options)
+
+
+def send(
+    broker: BrokerThread, *bodies: bytes, topic: str = "T", message_group: str | None = None, **fields: Any
+) -> None:
+    with Producer(brokers=broker.brokers) as producer:
+        for body in bodies:
+            producer.send(Message(topic, body, **fields), message_group=message_group)
+
+
+def bodies(messages: list[ReceivedMessage]) -> list[bytes]:
+    return [message.body for message in messages]
+
+
+def nothing_is_left(broker: BrokerThread, group: str = "g", topics: Any = "T") -> bool:
+    with consumer_of(broker, group, topics) as other:
+        return not other.receive(timeout_s=0) and not broker.do(lambda: broker.node.consumption.state.under_way_count)
+
+
+def test_a_message_that_is_acknowledged_is_done(broker: BrokerThread) -> None:
+    send(broker, b"1", b"2", b"3", tags="A", keys="k")
+    seen = []
+    with consumer_of(broker) as consumer:
+        for message in consumer:
+            assert (message.topic, message.tags, message.keys, message.delivery_attempt) == ("T", "A", "k", 1)
+            seen.append(message.body)
+            consumer.ack(message)
+            if len(seen) == 3:
+                break
+        assert consumer.in_flight == 0
+    assert seen == [b"1", b"2", b"3"] and nothing_is_left(broker)
+
+
+def test_a_batch_is_acknowledged_with_one_call(broker: BrokerThread) -> None:
+    send(broker, *(b"%d" % number for number in range(40)))
+    with consumer_of(broker) as consumer:
+        first = consumer.receive(100, SOON_S)
+        assert len(first) == 32
+        second = consumer.receive(100, SOON_S)
+        assert len(second) == 8
+        consumer.ack(first + second)
+        consumer.ack(first)  # a second time is no error
+        assert consumer.receive(timeout_s=0) == []
+    assert nothing_is_left(broker)
+
+
+def test_what_is_not_acknowledged_comes_again_at_once_after_close(broker: BrokerThread) -> None:
+    send(broker, b"handed out", b"waits here")
+    with consumer_of(broker) as consumer:
+        assert next(consumer).body == b"handed out"
+        assert consumer.in_flight == 2
+    with consumer_of(broker) as other:
+        attempts: dict[bytes, int] = {}
+        while len(attempts) < 2:
+            attempts |= {message.body: message.delivery_attempt for message in other.receive(timeout_s=SOON_S)}
+    assert attempts == {b"handed out": 2, b"waits here": 1}
+
+
+def test_a_message_that_failed_comes_again_and_is_a_dead_letter_in_the_end(broker: BrokerThread) -> None:
+    broker.make_group("g", retry_max_times=1)
+    send(broker, b"poison", keys="k")
+    with consumer_of(broker) as consumer:
+        for attempt in (1, 2):
+            (message,) = consumer.receive(timeout_s=SOON_S)
+            assert (message.delivery_attempt, message.topic, message.keys) == (attempt, "T", "k")
+            consumer.nack(message, delay_s=0)
+        wait_until(lambda: broker.do(lambda: broker.node.topics.get("%DLQ%g")), "the topic of dead letters")
+        assert consumer.receive(timeout_s=0) == []
+    with consumer_of(broker, "undertaker", "%DLQ%g") as consumer:
+        assert bodies(consumer.receive(timeout_s=SOON_S)) == [b"poison"]
+
+
+def test_a_delay_is_the_callers_or_the_groups(broker: BrokerThread) -> None:
+    send(broker, b"1", b"2")
+    with consumer_of(broker) as consumer:
+        first, second = consumer.receive(timeout_s=SOON_S)
+        now_ms = broker.node.broker.now_ms()
+        consumer.nack(first, delay_s=500)
+        consumer.nack(second)  # 1 s, after the first attempt
+        state = broker.node.consumption.state
+        assert now_ms + 900 <= broker.do(state.next_deadline_ms) <= broker.node.broker.now_ms() + 1000
+        assert consumer.in_flight == 0
+        with pytest.raises(InvalidParameter, match="delay_s -1"):
+            consumer.nack(first, delay_s=-1)
+
+
+def test_no_more_than_max_in_flight_are_received(broker: BrokerThread) -> None:
+    send(broker, b"1", b"2", b"3")
+    with consumer_of(broker, max_in_flight=2) as consumer:
+        held = consumer.receive(10, SOON_S)
+        assert bodies(held) == [b"1", b"2"]
+        assert consumer.receive(10, timeout_s=0) == []
+        consumer.ack(held[0])
+        assert bodies(consumer.receive(10, SOON_S)) == [b"3"]
+    with consumer_of(broker, "other", max_in_flight=1) as consumer:
+        for body in (b"1", b"2", b"3"):
+            message = next(consumer)
+            assert message.body == body and consumer.in_flight == 1
+            consumer.ack(message)
+
+
+def test_in_order_a_message_waits_for_those_before_it_in_its_message_group(broker: BrokerThread) -> None:
+    broker.make_group("g", consume_message_orderly=True)
+    for body in (b"a1", b"b1", b"a2", b"b2"):
+        send(broker, body, message_group=body[:1].decode())
+    with consumer_of(broker) as consumer:
+        a1, b1 = consumer.receive(10, SOON_S)
+        assert bodies([a1, b1]) == [b"a1", b"b1"]
+        consumer.ack(b1)
+        (b2,) = consumer.receive(10, SOON_S)
+        assert b2.body == b"b2"
+        consumer.nack(a1, delay_s=0)  # a2 waits here, and goes back with it
+        (again,) = consumer.receive(10, SOON_S)
+        assert (again.body, again.delivery_attempt) == (b"a1", 2)
+        consumer.ack([again, b2])
+        (a2,) = consumer.receive(10, SOON_S)
+        assert a2.body == b"a2"
+        consumer.ack(a2)
+    assert nothing_is_left(broker)
+
+
+def test_filters_by_tags_and_by_a_condition(broker: BrokerThread) -> None:
+    for number, tag in enumerate("ABC"):
+        send(broker, tag.encode(), tags=tag, properties={"number": str(number)})
+    send(broker, b"u", topic="U")
+    with consumer_of(broker, "tags", {"T": "A || C", "U": "*"}) as consumer:
+        found: list[bytes] = []
+        while len(found) < 3:
+            found += bodies(consumer.receive(timeout_s=SOON_S))
+    assert sorted(found) == [b"A", b"C", b"u"]
+    with consumer_of(broker, "sql", {"T": SqlExpression("number >= 1 AND TAGS <> 'C'")}) as consumer:
+        assert bodies(consumer.receive(timeout_s=SOON_S)) == [b"B"]
+
+
+def test_several_topics_are_all_read(broker: BrokerThread) -> None:
+    with consumer_of(broker, topics=["T", "U"]) as consumer:
+        assert consumer.receive(timeout_s=0) == []
+        for topic in ("T", "U", "U", "T"):
+            send(broker, topic.encode(), topic=topic)
+            (message,) = consumer.receive(timeout_s=SOON_S)
+            assert message.topic == message.body.decode() == topic
+            consumer.ack(message)
+    assert nothing_is_left(broker, topics=["T", "U"])
+
+
+def test_a_message_that_is_worked_on_is_renewed_for_a_time(broker: BrokerThread) -> None:
+    send(broker, b"long work")
+    passed_s = 0.0
+    started_ms = broker.node.broker.now_ms()
+
+    def passes(more_s: float) -> None:
+        nonlocal passed_s
+        passed_s += more_s
+        broker.do(lambda: setattr(broker.node.broker, "now_ms", lambda: started_ms + int(passed_s * 1000)))
+
+    passes(0)
+    with consumer_of(broker, invisible_s=60, renew_for_s=100, clock=lambda: passed_s) as consumer:
+        (message,) = consumer.receive(timeout_s=SOON_S)
+        for _ in range(3):
+            passes(40)
+            consumer._renew()
+        assert consumer.in_flight == 1
+        consumer.extend(message, 300)
+        passes(200)
+        consumer._renew()
+        passes(200)
+        with pytest.raises(InvalidReceiptHandle, match=f"not acknowledged: {message.msg_id} of T"):
+            consumer.ack(message)
+        assert consumer.in_flight == 0
+
+
+def test_an_ack_of_several_names_those_that_come_again(broker: BrokerThread) -> None:
+    send(broker, b"1", b"2")
+    with consumer_of(broker) as consumer:
+        over, good = consumer.receive(timeout_s=SOON_S)
+        consumer.nack(over, delay_s=0)
+        wait_until(lambda: broker.node.consumption.counts.retried, "the retry")
+        with pytest.raises(InvalidReceiptHandle) as caught:
+            consumer.ack([over, good])
+        assert over.msg_id in str(caught.value) and good.msg_id not in str(caught.value)
+        assert caught.value.code == 40013
+        (again,) = consumer.receive(timeout_s=SOON_S)
+        assert again.body == b"1"
+        consumer.ack(again)
+    assert nothing_is_left(broker)
+
+
+def test_an_ack_that_a_broker_refuses_for_a_moment_is_tried_again(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(broker, b"1")
+    real, calls = broker.node.consumption.ack, []
+
+    async def refuses_once(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise ServiceNotAvailable("a moment, please")
+        return await real(*arguments)
+
+    monkeypatch.setattr(broker.node.consumption, "ack", refuses_once)
+    with consumer_of(broker, timeout_s=SOON_S) as consumer:
+        consumer.ack(consumer.receive(timeout_s=SOON_S))
+    assert len(calls) == 2 and nothing_is_left(broker)
+
+
+def test_threads_share_the_messages_of_a_consumer(broker: BrokerThread) -> None:
+    broker.make_topic("M", 4)
+    expected = [b"%d" % number for number in range(100)]
+    send(broker, *expected, topic="M")
+    seen: list[bytes] = []
+    with consumer_of(broker, topics="M") as consumer:
+
+        def work() -> None:
+            for message in consumer:
+                consumer.ack(message)
+                seen.append(message.body)
+                if len(seen) == len(expected):
+                    consumer.close()
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert not any(thread.is_alive() for thread in threads)
+    assert sorted(seen) == sorted(expected)
+
+
+def test_close_ends_a_wait_of_another_thread(broker: BrokerThread) -> None:
+    consumer = consumer_of(broker)
+    ended = threading.Thread(target=lambda: list(consumer))
+    ended.start()
+    wait_until(lambda: broker.node.consumption.polls_held, "the call that the broker holds")
+    consumer.close()
+    ended.join(10)
+    assert not ended.is_alive()
+    wait_until(lambda: not broker.node.consumption.polls_held, "its end at the broker")
+    with pytest.raises(ClientClosed):
+        consumer.receive()
+    consumer.close()
+
+
+def test_a_child_has_nothing_of_what_its_parent_has_received(broker: BrokerThread) -> None:
+    send(broker, b"1")
+    with consumer_of(broker) as parent:
+        (message,) = parent.receive(timeout_s=SOON_S)
+        child = consumer_of(broker)
+        child.receive(timeout_s=0)
+        child.forget_parent()
+        assert child.in_flight == 0
+        child.close()
+        parent.ack(message)
+    assert nothing_is_left(broker)
+
+
+def test_what_cannot_be_asked_is_refused_with_its_reason(broker: BrokerThread) -> None:
+    with consumer_of(broker, topics="missing") as consumer, pytest.raises(NoRoute, match="missing"):
+        consumer.receive()
+    for topics in ([], {}):
+        with pytest.raises(InvalidParameter, match="no topic"):
+            consumer_of(broker, topics=topics)
+    for options in ({"max_in_flight": 0}, {"invisible_s": 0}, {"invisible_s": 50_000}):
+        with pytest.raises(InvalidParameter, match=next(iter(options))):
+            consumer_of(broker, **options)
+    with consumer_of(broker) as consumer, pytest.raises(InvalidParameter, match="receive of 0"):
+        consumer.receive(0)
+
+
+def test_a_group_or_topic_of_the_brokers_own_is_refused_at_once(broker: BrokerThread) -> None:
+    with consumer_of(broker, "CID_RMQ_SYS_x") as consumer, pytest.raises(NoPermission, match="the broker's own"):
+        consumer.receive()
+
+
+def test_a_broker_that_is_away_is_an_error_when_the_time_is_over(tmp_path: Path) -> None:
+    with broker_thread(tmp_path) as broker:
+        broker.make_topic("T")
+        send(broker, b"1")
+        consumer = consumer_of(broker)
+        (message,) = consumer.receive(timeout_s=SOON_S)
+    with consumer:
+        with pytest.raises(BrokerUnavailable):
+            consumer.receive(timeout_s=0.2)
+        with pytest.raises(BrokerUnavailable):
+            consumer.ack(message, timeout_s=0.2)
+        assert consumer.in_flight == 1

@@ -1,0 +1,88 @@
+"""Which messages a consumer has, and which it may hand out."""
+
+from rocketsim_proto.records import record
+from rocketsim_proto.records.record import Record
+
+from rocketsim_client.in_flight import InFlight
+from rocketsim_client.received_message import ReceivedMessage
+
+
+def message(handle: str, message_group: str = "") -> ReceivedMessage:
+    properties = {record.PROPERTY_SHARDING_KEY: message_group} if message_group else {}
+    data = record.encode(Record(topic="T", body=b"x", properties=properties))
+    return ReceivedMessage(data, 0, 0, 1, 0, "broker-a", "T", handle, 1)
+
+
+def filled(*handles: str, most: int = 10, in_order: bool = False, left_s: float = 60) -> InFlight:
+    """Handles like g1: message group g."""
+    made = InFlight(most, renew_for_s=1000)
+    for handle in handles:
+        made.add(message(handle, handle[0]), left_s, 0, in_order=in_order)
+    return made
+
+
+def names(messages: list[ReceivedMessage]) -> list[str]:
+    return [one.receipt_handle for one in messages]
+
+
+def test_messages_are_handed_out_once_and_count_until_they_are_settled() -> None:
+    held = filled("a1", "a2", "b1", most=4)
+    assert held.room == 1
+    assert names(held.hand_out(2, 0)) == ["a1", "a2"]
+    assert names(held.hand_out(9, 0)) == ["b1"]
+    assert held.hand_out(9, 0) == [] and held.room == 1
+    held.settle("a2")
+    held.settle("a2")
+    assert held.room == 2
+
+
+def test_in_order_one_of_a_message_group_is_handed_out_at_a_time() -> None:
+    held = filled("a1", "a2", "b1", "b2", in_order=True)
+    assert names(held.hand_out(9, 0)) == ["a1", "b1"]
+    assert held.hand_out(9, 0) == [] and held.has_waiting
+    held.settle("b1")
+    assert names(held.hand_out(9, 0)) == ["b2"]
+    held.settle("a1")
+    assert names(held.hand_out(9, 0)) == ["a2"]
+
+
+def test_what_waits_behind_a_message_of_its_group_can_be_taken_out() -> None:
+    held = filled("a1", "a2", "b1", "a3", in_order=True)
+    held.hand_out(1, 0)
+    assert names(held.take_behind("a1")) == ["a2", "a3"]
+    held.settle("a1")
+    assert names(held.hand_out(9, 0)) == ["b1"] and len(held) == 1
+    unordered = filled("a1", "a2")
+    unordered.hand_out(1, 0)
+    assert unordered.take_behind("a1") == [] and len(unordered) == 2
+
+
+def test_what_is_past_its_deadline_is_neither_handed_out_nor_counted() -> None:
+    held = filled("a1", "a2", in_order=True, left_s=10)
+    assert names(held.hand_out(1, 0)) == ["a1"]
+    held.moved(["a2"], 30)
+    held.expire(10)
+    assert len(held) == 1
+    assert held.hand_out(9, 30) == [] and len(held) == 0
+    again = filled("a1", "a2", in_order=True, left_s=10)
+    again.hand_out(1, 0)
+    again.moved(["a2"], 30)
+    again.expire(10)
+    assert names(again.hand_out(9, 10)) == ["a2"]
+
+
+def test_what_has_less_than_half_of_its_time_left_is_renewed_as_long_as_that_is_wanted() -> None:
+    held = filled("a1", "a2", left_s=60)
+    held.moved(["a2"], 90)
+    assert held.to_renew(30, 60) == []
+    assert names(held.to_renew(31, 60)) == ["a1"]
+    assert names(held.to_renew(999, 60)) == ["a1", "a2"]
+    assert held.to_renew(1000, 60) == []
+
+
+def test_at_the_end_those_that_were_handed_out_are_told_from_the_others() -> None:
+    held = filled("a1", "a2", "b1", in_order=True)
+    held.hand_out(1, 0)
+    handed_out, waiting = held.take_all()
+    assert (names(handed_out), names(waiting), len(held)) == (["a1"], ["a2", "b1"], 0)
+    assert held.hand_out(9, 0) == []

@@ -1,0 +1,106 @@
+"""The Consumption service: what it refuses, and what becomes of a call that ends early."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from rocketsim_proto import consumption_pb2 as pb
+from rocketsim_proto.consumption_pb2_grpc import ConsumptionStub
+from rocketsim_proto.records import record
+
+from broker_service.broker.metadata.topics import TopicConfig
+from broker_service.consumption.model import HandleStatus, Settled
+from broker_service.consumption.state import State
+from broker_service.model import PutStatus
+from tests.support.brokers import put, running, stub_of
+from tests.support.polling import until
+
+
+def pop_of(**fields: Any) -> pb.PopRequest:
+    defaults: dict[str, Any] = {"consumer_group": "g", "topic": "T", "max_messages": 10, "invisible_ms": 60_000}
+    return pb.PopRequest(**defaults | fields)
+
+
+async def test_messages_are_popped_with_their_facts_and_settled(tmp_path: Path) -> None:
+    async with running(tmp_path) as node, stub_of(node, ConsumptionStub) as stub:
+        node.topics.put(TopicConfig("T", 1, 1), 0)
+        await put(node, "T", b"1", b"2")
+        popped = await stub.Pop(pop_of(broker_name="broker-a"), timeout=30)
+        assert [record.decode(popped.records, at).body for at in (0, len(popped.records) // 2)] == [b"1", b"2"]
+        assert [one.attempt for one in popped.deliveries] == [1, 1] and not popped.in_order
+        assert all(55_000 < one.left_ms <= 60_000 for one in popped.deliveries)
+        first, second = (one.receipt_handle for one in popped.deliveries)
+        acked = await stub.Ack(pb.AckRequest(consumer_group="g", topic="T", receipt_handles=[first, "x"]))
+        assert list(acked.valid) == [True, False] and not acked.again
+        entries = [pb.ChangeInvisibleRequest.Entry(receipt_handle=second, invisible_ms=0, uncounted=True)]
+        changed = await stub.ChangeInvisible(pb.ChangeInvisibleRequest(consumer_group="g", topic="T", entries=entries))
+        assert list(changed.valid) == [True]
+        again = await stub.Pop(pop_of(poll_ms=30_000), timeout=60)
+        assert [one.attempt for one in again.deliveries] == [1]
+
+
+async def test_an_ack_that_disk_or_slave_did_not_take_in_time_is_to_be_asked_again(tmp_path: Path) -> None:
+    async with running(tmp_path) as node, stub_of(node, ConsumptionStub) as stub:
+        node.topics.put(TopicConfig("T", 1, 1), 0)
+        ack = pb.AckRequest(consumer_group="g", topic="T", receipt_handles=["h"])
+        for stored, again in (
+            (PutStatus.PUT_OK, False),
+            (PutStatus.SLAVE_NOT_AVAILABLE, False),
+            (PutStatus.FLUSH_SLAVE_TIMEOUT, True),
+            (PutStatus.FLUSH_DISK_TIMEOUT, True),
+        ):
+
+            async def settled(*_: Any, stored: PutStatus = stored) -> list[Settled]:
+                return [Settled(HandleStatus.OK, stored)]
+
+            node.consumption.ack = settled  # type: ignore[method-assign, assignment]
+            answer = await stub.Ack(ack)
+            assert (list(answer.valid), answer.again) == ([True], again)
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "text"),
+    [
+        (pop_of(broker_name="broker-b"), 29, "this is broker broker-a, not broker-b"),
+        (pop_of(topic="missing"), 17, "missing"),
+        (pop_of(topic=""), 13, "topic is missing"),
+        (pop_of(consumer_group=""), 29, "consumer group is missing"),
+        (pop_of(topic="rmq_sys_rocketsim_state"), 16, "the broker's own"),
+        (pop_of(topic="RMQ_SYS_TRANS_HALF_TOPIC"), 16, "the broker's own"),
+        (pop_of(consumer_group="CID_RMQ_SYS_x"), 16, "the broker's own"),
+        (pop_of(max_messages=0), 29, "a pop of 0 messages"),
+        (pop_of(invisible_ms=0), 29, "for 0 ms"),
+        (pop_of(sub_expression="A||*"), 23, "stands alone"),
+        (pop_of(sub_expression="a = 1", expression_type="SQL92"), None, "enablePropertyFilter"),
+        (pb.AckRequest(consumer_group="g", topic="T"), 29, "0 receipt handles"),
+        (pb.AckRequest(consumer_group="g", topic="T", receipt_handles=["h"] * 1025), 29, "1025 receipt handles"),
+        (pb.ChangeInvisibleRequest(consumer_group="g", topic="T"), 29, "0 receipt handles"),
+    ],
+)
+async def test_what_is_refused_names_its_reason(tmp_path: Path, request_: Any, code: int | None, text: str) -> None:
+    async with running(tmp_path) as node, stub_of(node, ConsumptionStub) as stub:
+        node.topics.put(TopicConfig("T", 1, 1), 0)
+        call = getattr(stub, type(request_).__name__.removesuffix("Request"))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(request_, timeout=30)
+        metadata = dict(caught.value.trailing_metadata() or ())
+        assert text in (caught.value.details() or "")
+        assert code is None or metadata["rocketsim-code"] == str(code)
+
+
+async def test_a_poll_that_is_cancelled_takes_nothing(tmp_path: Path) -> None:
+    async with running(tmp_path) as node, stub_of(node, ConsumptionStub) as stub:
+        node.topics.put(TopicConfig("T", 1, 1), 0)
+        held = stub.Pop(pop_of(poll_ms=30_000), timeout=60)
+        await until(lambda: node.consumption.polls_held, "the call that is held")
+        held.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await held
+        await until(lambda: not node.consumption.polls_held, "its end at the broker")
+        await put(node, "T", b"1")
+        state: State = node.consumption.state
+        assert state.under_way_count == 0
+        popped = await stub.Pop(pop_of(), timeout=30)
+        assert [one.attempt for one in popped.deliveries] == [1]

@@ -1,0 +1,62 @@
+"""A real broker in this process, on an event loop of its own, for tests of the synchronous client."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from broker_service.broker.metadata.groups import SubscriptionGroup
+from broker_service.broker.metadata.topics import TopicConfig
+from broker_service.node import BrokerNode
+from tests.support.brokers import running
+
+T = TypeVar("T")
+
+
+class BrokerThread:
+    """`node` belongs to the loop's thread: look at it, and change it by `do` only."""
+
+    def __init__(self, root: Path, **keys: Any) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="broker")
+        self._stack = AsyncExitStack()
+        self._thread.start()
+        self.node: BrokerNode = self._run(self._stack.enter_async_context(running(root, **keys)))
+
+    @property
+    def brokers(self) -> dict[str, dict[int, str]]:
+        return {"broker-a": {0: self.node.address}}
+
+    def do(self, act: Callable[[], T]) -> T:
+        async def on_the_loop() -> T:
+            return act()
+
+        return self._run(on_the_loop())
+
+    def make_topic(self, name: str, queues: int = 1) -> None:
+        self.do(lambda: self.node.topics.put(TopicConfig(name, queues, queues), 0))
+
+    def make_group(self, name: str, **settings: Any) -> None:
+        self.do(lambda: self.node.groups.put(SubscriptionGroup(name, **settings), 0))
+
+    def stop(self) -> None:
+        try:
+            self._run(self._stack.aclose())
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    def _run(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+
+
+@contextmanager
+def broker_thread(root: Path, **keys: Any) -> Iterator[BrokerThread]:
+    started = BrokerThread(root, **keys)
+    try:
+        yield started
+    finally:
+        started.stop()
