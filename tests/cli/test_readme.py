@@ -16,7 +16,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.spark]
 
 
 def readme_snippet(name_server: str) -> str:
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    snippets = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (code,) = (snippet for snippet in snippets if "pyspark" in snippet)
     assert len([line for line in code.splitlines() if line.strip()]) <= 12
     return re.sub(r'name_server = "[^"]*"', f'name_server = "{name_server}"', code)
 

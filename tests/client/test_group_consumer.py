@@ -1,7 +1,7 @@
 """Consumer against a real broker in this process."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import pytest
 
 from broker_service.errors import ServiceNotAvailable
 from rocketsim_client import (
+    Admin,
     BrokerUnavailable,
     ClientClosed,
     Consumer,
@@ -19,8 +20,10 @@ from rocketsim_client import (
     NoRoute,
     Producer,
     ReceivedMessage,
+    RocketSimError,
     SqlExpression,
 )
+from tests.client.conftest import RealPair
 from tests.support.broker_thread import BrokerThread, broker_thread
 from tests.support.polling import wait_until
 
@@ -316,9 +319,43 @@ def test_a_broker_that_is_away_is_an_error_when_the_time_is_over(tmp_path: Path)
         send(broker, b"1")
         consumer = consumer_of(broker)
         (message,) = consumer.receive(timeout_s=SOON_S)
-    with consumer:
+    try:
         with pytest.raises(BrokerUnavailable):
             consumer.receive(timeout_s=0.2)
         with pytest.raises(BrokerUnavailable):
             consumer.ack(message, timeout_s=0.2)
         assert consumer.in_flight == 1
+    finally:
+        consumer.close(timeout_s=0.2)
+
+
+@pytest.mark.cluster
+def test_after_the_masters_death_the_promoted_slave_takes_acks_and_delivers_the_rest_only(
+    real_pair: Callable[[str], RealPair],
+) -> None:
+    pair = real_pair("T")
+    expected = {b"%d" % number for number in range(60)}
+    with Producer(pair.name_server) as producer:
+        producer.send_batch([Message("T", body) for body in sorted(expected)])
+    with Consumer(pair.name_server, "g", "T") as consumer, Admin(pair.name_server) as admin:
+        held = consumer.receive(timeout_s=SOON_S)
+        done, rest = held[::2], held[1::2]
+        consumer.ack(done)
+        pair.master.kill()
+
+        def is_promoted() -> bool:
+            try:
+                return admin.promote_slave(pair.slave.address, broker_name="broker-a").epoch > 0
+            except RocketSimError:  # the slave has not noticed yet that its master is gone
+                return False
+
+        wait_until(is_promoted, "the slave is the master")
+        consumer.ack(rest, timeout_s=SOON_S)
+        seen = bodies(done) + bodies(rest)
+        while len(seen) < len(expected):
+            more = consumer.receive(timeout_s=SOON_S)
+            assert more and {message.delivery_attempt for message in more} == {1}
+            consumer.ack(more)
+            seen += bodies(more)
+        assert sorted(seen) == sorted(expected)
+        assert consumer.receive(timeout_s=0) == []
