@@ -116,7 +116,7 @@ class PeriodicTasks:
                         await part.move(begins_at)
                 except (RocketSimError, RecordError, OSError) as error:
                     logger.error("messages that wait keep their log files: %s", error)
-            needed = [part.needed_from() for part in waiting]
+            needed = [part.needed_from() for part in (self._consumption, *waiting)]
             needed_from = min((log_offset for log_offset in needed if log_offset is not None), default=None)
         for line in store.delete_expired(broker.now_ms(), needed_from):
             logger.info("%s", line)

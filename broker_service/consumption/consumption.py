@@ -191,6 +191,10 @@ class Consumption:
     def is_snapshot_due(self) -> bool:
         return self._log.is_snapshot_due
 
+    def needed_from(self) -> int | None:
+        """Where the log begins that the state has not taken in; None: it has all.  What waits there is not known."""
+        return self._log.unapplied_from
+
     def _show_offsets(self) -> None:
         offsets = self._broker.offsets
         for place, committed in self.state.take_changed():

@@ -138,6 +138,11 @@ class StateLog:
             for transition in told:
                 self.state.apply(transition)
 
+    @property
+    def unapplied_from(self) -> int | None:
+        """Where the first record lies that is not applied; None: all are."""
+        return min(self._unapplied, default=None)
+
     def _dispatched(self, extents: Iterable[QueueExtent]) -> None:
         for extent in extents:
             if _tells(extent.topic):

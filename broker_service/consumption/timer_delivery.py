@@ -23,7 +23,7 @@ from broker_service.broker.delayed.schedule import whole_records
 from broker_service.consumption import timer_check
 from broker_service.consumption.needed_log import NeededLog
 from broker_service.consumption.timers import Timers, due_ms
-from broker_service.consumption.transitions import Copied, Copying
+from broker_service.consumption.transitions import STATE_TOPIC, Copied, Copying
 from broker_service.errors import NotFound, ReadFailed, RocketSimError, ServiceNotAvailable, StoreCorrupt
 from broker_service.store.batch import Batch
 from broker_service.store.message_store import MessageStore
@@ -37,6 +37,9 @@ _BATCH_BYTES = 4 << 20
 _SETTLED_AT_ONCE = 1000
 _LONGEST_SLEEP_S = 1.0  # because the wall clock may jump
 _AFTER_TROUBLE_S = 10.0
+_KEPT_WAITING_S = 60.0  # how long copies that cannot be read keep all timers waiting
+_LOOK_BYTES = 64 << 10
+_KEPT_UNREADABLE_S = 3600.0  # how long what cannot be read keeps its log file
 
 
 class TimerDelivery:
@@ -56,7 +59,9 @@ class TimerDelivery:
         self._catch_up = catch_up
         self._arrival = asyncio.Event()
         self._retry_at: dict[int, float] = {}  # log offset of what cannot be read: when it is tried again
-        self._needed = NeededLog(broker.store, lambda: self.timers.oldest())
+        self._unreadable_since: dict[int, float] = {}  # log offset of what cannot be read: when that began
+        self._copies_unread_since: float | None = None
+        self._needed = NeededLog(broker.store, lambda: self.timers.oldest(self._given_up()))
         broker.visibility.arrived.append(self._arrived)
 
     @property
@@ -72,6 +77,8 @@ class TimerDelivery:
     async def run(self) -> None:
         """Until cancelled; to be started when the broker takes writes."""
         self._retry_at.clear()
+        self._unreadable_since.clear()
+        self._copies_unread_since = None
         is_begun = False
         while self._broker.mastership.standing is Standing.WRITABLE:
             self._arrival.clear()
@@ -108,14 +115,14 @@ class TimerDelivery:
         self._catch_up()
         await self._say_copies()
         for second in self.timers.due(broker.now_ms()):
-            while log_offsets := self.timers.first(second, BATCH, self._unreadable()):
+            while log_offsets := self.timers.first(second, BATCH, self._tried_later()):
                 self._deliver(second, await self._read(second, log_offsets))
                 await asyncio.sleep(0)
         following = self.timers.next_second()
         left_s = _LONGEST_SLEEP_S if following is None else (due_ms(following) - broker.now_ms()) / 1000
         return left_s if 0 < left_s < _LONGEST_SLEEP_S else _LONGEST_SLEEP_S
 
-    def _unreadable(self) -> Collection[int]:
+    def _tried_later(self) -> Collection[int]:
         now = self._broker.clock()
         self._retry_at = {log_offset: at for log_offset, at in self._retry_at.items() if at > now}
         return self._retry_at.keys()
@@ -134,9 +141,15 @@ class TimerDelivery:
                 if log_offset < store.min_offset:
                     logger.error("a message with a delivery time is lost: its log file has expired: %s", error)
                     self._settle(second, [(log_offset, None)])
+                    self._unreadable_since.pop(log_offset, None)
                     continue
-                logger.error("a message with a delivery time waits: %s", error)
-                self._retry_at[log_offset] = self._broker.clock() + _AFTER_TROUBLE_S
+                if log_offset not in self._unreadable_since:
+                    logger.error("a message with a delivery time waits: %s", error)
+                now = self._broker.clock()
+                self._retry_at[log_offset] = now + _AFTER_TROUBLE_S
+                self._unreadable_since.setdefault(log_offset, now)
+            else:
+                self._unreadable_since.pop(log_offset, None)
             if size >= _BATCH_BYTES:
                 break
         return found
@@ -193,19 +206,30 @@ class TimerDelivery:
         self._append(Copied(second, tuple(log_offset for log_offset, _ in batch)))
 
     async def _say_copies(self) -> None:
-        """Settles the timers whose copies are in the log without a COPIED behind them."""
+        """Settles the timers whose copies are in the log without a COPIED behind them.
+
+        Nothing is delivered before.  Copies that the disk cannot read for a minute are made again.
+        """
         if (begin := self.timers.copying) is None:
             return
         store = self._broker.store
         found: dict[int, list[int]] = {}
-        while True:
-            read = await cold_reads.read(store, partial(_next_records, store, begin))
-            if read is None:
-                break
-            begin, data = read
-            for second, log_offset in timer.sources(data):
-                if self.timers.waits(second, log_offset):
-                    found.setdefault(second, []).append(log_offset)
+        is_end = False
+        try:
+            while not is_end and (read := await cold_reads.read(store, partial(_next_records, store, begin))):
+                begin, data = read
+                for topic, source in timer.sources(data):
+                    if source is not None and self.timers.waits(*source):
+                        found.setdefault(source[0], []).append(source[1])
+                    # Nothing lies between the copies of a batch, and only transitions in front of them.
+                    is_end = is_end or (source is None and topic != STATE_TOPIC)
+        except (ReadFailed, StoreCorrupt, RecordError) as error:
+            now = self._broker.clock()
+            self._copies_unread_since = now if self._copies_unread_since is None else self._copies_unread_since
+            if now - self._copies_unread_since < _KEPT_WAITING_S:
+                raise
+            logger.error("up to %d messages with a delivery time may come twice: %s", BATCH, error)
+        self._copies_unread_since = None
         self._append(*(Copied(second, tuple(log_offsets)) for second, log_offsets in found.items()), Copied(0))
 
     # --- retention --------------------------------------------------------------------------------------------------
@@ -228,6 +252,11 @@ class TimerDelivery:
         """Where the log begins that timers need; None: there never was one."""
         return self._needed.begins_at() if self._broker.store.queue_end(TIMER_TOPIC, 0) else None
 
+    def _given_up(self) -> Collection[int]:
+        """What could not be read for so long that its log file goes; it is delivered if it can be read before."""
+        before = self._broker.clock() - _KEPT_UNREADABLE_S
+        return {log_offset for log_offset, since in self._unreadable_since.items() if since <= before}
+
     # --- for a real RocketMQ ----------------------------------------------------------------------------------------
 
     def write_check(self) -> None:
@@ -241,4 +270,4 @@ class TimerDelivery:
 
 
 def _next_records(store: MessageStore, log_offset: int) -> tuple[int, bytes] | None:
-    return next(whole_records(store, log_offset), None)
+    return next(whole_records(store, log_offset, _LOOK_BYTES), None)

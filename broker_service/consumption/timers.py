@@ -56,9 +56,12 @@ class Timers:
     def is_recalled(self, second: int, key: str) -> bool:
         return key in self._recalls.get(second, ())
 
-    def oldest(self) -> int | None:
-        """The lowest log offset that waits."""
-        return min((offsets[0] for offsets in self._waiting.values()), default=None)
+    def oldest(self, without: Collection[int] = ()) -> int | None:
+        """The lowest log offset that waits, except `without`."""
+        if not without:
+            return min((offsets[0] for offsets in self._waiting.values()), default=None)
+        firsts = (self.first(second, 1, without) for second in self._waiting)
+        return min((first[0] for first in firsts if first), default=None)
 
     def before(self, log_offset: int) -> list[tuple[int, list[int]]]:
         """The timers in front of a log offset, by second."""
@@ -120,7 +123,8 @@ class Timers:
             return
         self.count -= len(settled)
         offsets = self._waiting[second]
-        done = self._done.pop(second, set()) | settled
+        done = self._done.pop(second, set())
+        done |= settled
         gone = 0
         while gone < len(offsets) and offsets[gone] in done:
             done.discard(offsets[gone])

@@ -17,7 +17,7 @@ from broker_service.consumption import timer_check, timer_delivery
 from broker_service.consumption.timer_check import TimerCheck
 from broker_service.consumption.timers import Timers
 from broker_service.consumption.transitions import Copied, Copying, Transition
-from broker_service.errors import DiskFull, MessageIllegal, ReadFailed, ServiceNotAvailable, SystemBusy
+from broker_service.errors import DiskFull, MessageIllegal, NotFound, ReadFailed, ServiceNotAvailable, SystemBusy
 from broker_service.model import BrokerRole, PutStatus
 from broker_service.node import BrokerNode
 from broker_service.store.message_store import MessageStore
@@ -332,6 +332,54 @@ async def test_nothing_is_delivered_before_the_log_can_be_read_that_tells_what_w
     assert "messages with a delivery time wait" in caplog.text
 
 
+@pytest.mark.parametrize("bad", ["behind the copies", "in the second copy"])
+async def test_a_bad_sector_behind_copying_keeps_messages_waiting_for_a_minute_at_most(
+    tmp_path: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch, bad: str
+) -> None:
+    monkeypatch.setattr(timer_delivery, "_LOOK_BYTES", 100)  # a record at a time
+    for pause in ("_LONGEST_SLEEP_S", "_AFTER_TROUBLE_S"):  # of the broker's own task, which leaves all to the test
+        monkeypatch.setattr(timer_delivery, pause, 3600.0)
+    real = MessageStore.read_log
+    async with timed(tmp_path) as one:
+        delivery, store, broker = one.node.consumption.timer_delivery, one.node.store, one.node.broker
+        dying(one, lambda change: isinstance(change, Copied))
+        await one.send(b"a", b"b", b"c")
+        await one.send(b"d", in_ms=9000)
+        one.now_ms += 5000
+        with pytest.raises(DiskFull):
+            await delivery._deliver_due()
+        for _ in range(2):
+            await one.node.puts.put(send_of("t", message("t", bytes(200), 0)))
+        bad_at = store.log_offsets("t", 1, 1)[0] if bad == "in the second copy" else store.end_offset - 1
+        for _ in range(100):
+            await asyncio.sleep(0)  # the broker's own task fails, too
+        monkeypatch.setattr(delivery, "_append", one.node.consumption._append_now)
+        started_s, later_s = broker.clock(), 0.0
+        monkeypatch.setattr(broker, "clock", lambda: started_s + later_s)
+
+        def failing(store: MessageStore, at: int, size: int) -> bytes:
+            if at <= bad_at < at + size:
+                raise BAD_SECTOR
+            return real(store, at, size)
+
+        monkeypatch.setattr(MessageStore, "read_log", failing)
+        if bad == "in the second copy":
+            with pytest.raises(ReadFailed):
+                await delivery._deliver_due()
+            later_s = 59.0
+            with pytest.raises(ReadFailed):
+                await delivery._deliver_due()
+            assert one.received() == [b"a", b"b", b"c"]
+            later_s = 60.0
+        await delivery._deliver_due()
+        twice = [b"b", b"c"] if bad == "in the second copy" else []
+        assert one.received() == [b"a", b"b", b"c", *twice]
+        assert ("may come twice" in caplog.text) is bool(twice)
+        one.now_ms += 4000
+        await delivery._deliver_due()
+        assert (one.received()[-1], one.timers.count, one.timers.copying) == (b"d", 0, None)
+
+
 @pytest.mark.parametrize("end", ["fenced", "stopping"])
 async def test_a_broker_that_takes_no_more_writes_delivers_no_more_of_what_is_due(tmp_path: Path, end: str) -> None:
     async with timed(tmp_path) as one:
@@ -439,6 +487,60 @@ async def test_a_log_file_with_what_waits_stays_while_it_cannot_be_moved(
             await expire(one)
             assert one.node.store.min_offset == 0
             assert "keep their log files" in caplog.text
+        await expire(one)
+        assert one.node.store.min_offset > 0
+        await one.later(800_000)
+        assert one.received() == [b"a"]
+
+
+async def test_a_message_that_cannot_be_read_keeps_its_log_file_for_an_hour_and_is_settled_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    async with timed(tmp_path, **HOURS) as one:
+        broker, store = one.node.broker, one.node.store
+        await one.send(b"bad sector", b"a", in_ms=8_000_000)
+        await fill(one, 2)
+        assert one.timers.count == 2
+        one.now_ms += 7_200_000
+        real, started_s, later_s = store.read_record, broker.clock(), 0.0
+
+        def failing(log_offset: int) -> bytes:
+            if log_offset == 0:
+                raise NotFound("expired") if store.min_offset else BAD_SECTOR
+            return real(log_offset)
+
+        monkeypatch.setattr(store, "read_record", failing)
+        monkeypatch.setattr(broker, "clock", lambda: started_s + later_s)
+        await expire(one)
+        assert (store.min_offset, one.timers.count) == (0, 2), "it may be over in a moment"
+        later_s = 3599.0
+        await expire(one)
+        assert store.min_offset == 0
+        later_s = 3601.0
+        await expire(one)
+        assert store.min_offset > 0
+        later_s = 3620.0
+        await one.later(800_000)
+        assert (one.received(), one.timers.count) == ([b"a"], 0)
+        assert caplog.text.count("a message with a delivery time waits") == 1
+        assert "is lost: its log file has expired" in caplog.text
+
+
+async def test_nothing_expires_behind_a_record_of_the_state_that_cannot_be_applied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with timed(tmp_path, **HOURS) as one:
+        await one.send(b"a", in_ms=8_000_000)
+        await fill(one, 2)
+        one.now_ms += 7_200_000
+
+        def failing(log_offset: int) -> bytes:
+            raise BAD_SECTOR
+
+        with monkeypatch.context() as patch:
+            patch.setattr(one.node.store, "read_record", failing)
+            await expire(one)
+            assert one.node.store.min_offset == 0
         await expire(one)
         assert one.node.store.min_offset > 0
         await one.later(800_000)

@@ -213,10 +213,10 @@ def test_each_copy_names_its_source() -> None:
     assert (moved.topic, moved.properties["REAL_TOPIC"]) == ("rmq_sys_wheel_timer", "t")
     moved.commit_log_offset = 9000
     log = b"".join(map(record.encode, (SENT, moved, timer.delivered_record(moved), SENT)))
-    assert list(timer.sources(log)) == [(1_795_200_005, 4711), (1_795_200_005, 9000)]
-    assert list(timer.sources(record.encode(SENT))) == []
+    copies = ("rmq_sys_wheel_timer", (1_795_200_005, 4711)), ("t", (1_795_200_005, 9000))
+    assert list(timer.sources(log)) == [("t", None), *copies, ("t", None)]
     damaged = Record("t", b"", properties={"__TIMER_SOURCE": "5"})
-    assert list(timer.sources(record.encode(damaged))) == []
+    assert list(timer.sources(record.encode(damaged))) == [("t", None)]
 
 
 def test_three_days_are_the_most() -> None:

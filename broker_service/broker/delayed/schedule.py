@@ -57,12 +57,12 @@ def replayed_positions(position: DelayPosition, log: Log) -> Iterator[DelayPosit
         yield position
 
 
-def whole_records(log: Log, log_offset: int) -> Iterator[tuple[int, bytes]]:
+def whole_records(log: Log, log_offset: int, read_bytes: int = READ_BYTES) -> Iterator[tuple[int, bytes]]:
     """The log from that offset to its end: records back to back, and the log offset behind them."""
     at = max(log_offset, log.min_offset)
     while at < log.end_offset:
         at = max(at, log.min_offset)  # files may expire meanwhile
-        data = log.read_log(at, READ_BYTES)
+        data = log.read_log(at, read_bytes)
         whole, is_blank = _whole_records(data)
         if is_blank:
             at += BLANK.unpack_from(data)[0]

@@ -4,7 +4,7 @@ They wait in queue 0 of RocketMQ's `rmq_sys_wheel_timer`.  What is delivered, or
 that it settles, so that the copy is the settlement.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import replace
 
 from rocketsim_proto.records.columnar import Records
@@ -99,11 +99,12 @@ def _copy(waiting: Record) -> Record:
     return replace(waiting, properties={**waiting.properties, PROPERTY_TIMER_SOURCE: source})
 
 
-def sources(data: bytes) -> Iterable[tuple[int, int]]:
-    """(second, log offset) of the waiting records that these records, back to back, are copies of."""
-    if f"{PROPERTY_TIMER_SOURCE}\x01".encode() not in data:
-        return
-    for value in Records.walk(data).property(PROPERTY_TIMER_SOURCE).to_pylist():
+def sources(data: bytes) -> Iterator[tuple[str, tuple[int, int] | None]]:
+    """Of each of these records, back to back, its topic, and (second, log offset) of the waiting record that it is a
+    copy of."""
+    records = Records.walk(data)
+    values = records.property(PROPERTY_TIMER_SOURCE).to_pylist()
+    for topic, value in zip(records.topics().to_pylist(), values, strict=True):
         second, _, log_offset = (value or "").partition(" ")
-        if second.isdecimal() and log_offset.isdecimal():
-            yield int(second), int(log_offset)
+        is_copy = second.isdecimal() and log_offset.isdecimal()
+        yield topic, (int(second), int(log_offset)) if is_copy else None
