@@ -59,10 +59,6 @@ class Cluster(Router):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def close(self) -> None:
-        """Ends all calls that are under way."""
-        self.transport.close()
-
     # --- offsets of queues ----------------------------------------------------------------------------------------
 
     def bounds(

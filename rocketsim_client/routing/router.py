@@ -114,6 +114,7 @@ class Router:
         self._list: Mapping[str, Mapping[int, str]] | None = None
         self._listed_at = 0.0
         self._asking = threading.Lock()
+        self._asked_aside: dict[str, threading.Thread] = {}  # by topic
         forks.watch(self)
 
     @property
@@ -123,6 +124,13 @@ class Router:
 
     def forget_parent(self) -> None:
         self._asking, self._unreachable = threading.Lock(), UnreachableAddresses()
+        self._asked_aside = {}
+
+    def close(self) -> None:
+        """Ends all calls that are under way."""
+        self.transport.close()
+        for thread in list(self._asked_aside.values()):
+            thread.join()
 
     # --- routes ---------------------------------------------------------------------------------------------------
 
@@ -152,6 +160,41 @@ class Router:
                     raise
                 self._routes.ask_failed(topic, self._clock())
                 return known
+
+    def route_within(self, wait_s: float, topic: str) -> TopicRoute:
+        """As `route`, but where a route is known, a newer one is waited for no longer than `wait_s`."""
+        known = self._routes.get(topic)
+        if known is None:
+            return self.route(topic)
+        if self._routes.is_due(topic, self._clock()):
+            self._ask_aside(self.route, topic, wait_s)
+        return self._routes.get(topic) or known
+
+    def refresh_within(self, wait_s: float, topic: str, *, is_old: bool = False) -> TopicRoute | None:
+        """`refresh_after_failure`, or with `is_old` `refresh_old_route`, waited for no longer than `wait_s`: a name
+        server that does not answer takes more time than a send has left."""
+        self._ask_aside(self.refresh_old_route if is_old else self.refresh_after_failure, topic, wait_s)
+        return self._routes.get(topic)
+
+    def _ask_aside(self, ask: Callable[[str], object], topic: str, wait_s: float) -> None:
+        """Run `ask` in a thread of its own, one at a time for a topic; return after `wait_s` at the latest."""
+
+        def run() -> None:
+            try:
+                ask(topic)
+            except RocketSimError as error:
+                logger.info("the route of topic %r was not asked for again: %s", topic, error)
+
+        thread = self._asked_aside.get(topic)
+        if thread is None or not thread.is_alive():
+            thread = threading.Thread(target=run, name=f"rocketsim-route-{topic}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # Python 3.12 starts none at its end, where a forgotten producer is closed
+                run()
+                return
+            self._asked_aside[topic] = thread
+        thread.join(max(wait_s, 0.0))
 
     def refresh_after_failure(self, topic: str) -> TopicRoute | None:
         """Ask again now, unless that was done a moment ago.  Never raises: the old route is better than none."""

@@ -99,10 +99,9 @@ class SendAttempts:
                 maybe_stored = maybe_stored or isinstance(error, Unreachable)
                 self._publish.note_send(batch.broker_name, began, failed=True)
                 of_old_route = self._is_of_old_route(error)
-                if of_old_route:
-                    self._cluster.refresh_old_route(batch.topic)
-                else:
-                    self._cluster.refresh_after_failure(batch.topic)
+                # Half of what is left: the rest is for another attempt, whatever the name server does.
+                wait_s = budget.remaining_s(self._clock()) / 2
+                self._cluster.refresh_within(wait_s, batch.topic, is_old=of_old_route)
                 self._publish.forget(batch.topic)
                 if of_old_route:
                     if budget.may_try(self._clock()) and self._route_anew(batch, budget):

@@ -12,6 +12,7 @@ from rocketsim_client.sending.latency_fault import LatencyFaultTolerance
 from rocketsim_client.sending.selection import RoundRobin
 
 NEW_TOPIC_FOR_S = 1.0  # how long the default topic's route stands in for a topic that is being made
+NEWER_ROUTE_WAIT_S = 0.5  # for a newer route than the one that is known
 
 
 @dataclass(slots=True)
@@ -79,16 +80,16 @@ class PublishTable:
     def _look_up(self, topic: str, old: TopicPublishInfo | None, now: float) -> TopicPublishInfo:
         until = now + NEW_TOPIC_FOR_S
         try:
-            route = self._cluster.route(topic)
+            route = self._cluster.route_within(NEWER_ROUTE_WAIT_S, topic)
         except TopicNotExist as missing:
             try:
-                route = self._cluster.route(DEFAULT_TOPIC)
+                route = self._cluster.route_within(NEWER_ROUTE_WAIT_S, DEFAULT_TOPIC)
             except TopicNotExist:
                 raise missing from None
             route = route.for_new_topic(topic, self._default_topic_queue_nums)
         queues = route.writable_queues()
         if not queues:
-            refreshed = self._cluster.refresh_after_failure(topic)
+            refreshed = self._cluster.refresh_within(NEWER_ROUTE_WAIT_S, topic)
             queues = refreshed.writable_queues() if refreshed else []
             if not queues:
                 raise BrokerNotExist(f"topic {topic!r} has no queue to write to: no live master with write permission")

@@ -185,6 +185,82 @@ def test_one_total_timeout_bounds_a_send_to_brokers_that_hang(cluster, monkeypat
     assert given and sum(given) <= 0.3
 
 
+@pytest.fixture
+def held_routes(monkeypatch):
+    """`held_routes(producer)`: from now on nobody answers questions for a route; returns who asks."""
+    answer = threading.Event()
+
+    def hold(producer):
+        transport, asked = producer.cluster.transport, deque()
+        ask = transport.topic_route
+
+        def held(topic, timeout_s):
+            asked.append(topic)
+            assert answer.wait(60)
+            return ask(topic, timeout_s)
+
+        monkeypatch.setattr(transport, "topic_route", held)
+        monkeypatch.setattr(transport, "close", lambda close=transport.close: (answer.set(), close()))
+        return asked
+
+    yield hold
+    answer.set()
+
+
+def test_a_send_that_has_failed_waits_for_no_name_server(cluster, held_routes):
+    with Producer(cluster.address, timeout_s=0.3) as producer:
+        producer.send(Message("T", b"x"), timeout_s=60)
+        asked = held_routes(producer)
+        for broker in masters(cluster):
+            broker.script["Send"].extend([Hang()] * 9)
+        for _ in range(2):
+            with pytest.raises(SendFailed):
+                producer.send(Message("T", b"x"))
+        wait_until(lambda: list(asked) == ["T"], "the question for a new route")
+
+
+def test_a_send_goes_on_to_another_broker_though_no_name_server_answers(cluster, held_routes):
+    with Producer(cluster.address) as producer:
+        producer.send(Message("T", b"x"))
+        asked = held_routes(producer)
+        once = deque([Break()])
+        for broker in masters(cluster):
+            broker.script["Send"] = once
+        # With half of the time that is left: the first half may pass with the question for a new route.
+        assert producer.send(Message("T", b"x"), timeout_s=4).send_status == SendStatus.SEND_OK
+        assert list(asked) == ["T"] and producer.stats.sent_again == 1
+
+
+def test_where_no_thread_can_be_started_any_more_the_send_asks_for_the_route_itself(cluster, monkeypatch):
+    """At the end of Python 3.12."""
+    with Producer(cluster.address) as producer:
+        producer.send(Message("T", b"x"))
+        calls = len(cluster.route_calls)
+        once = deque([Break()])
+        for broker in masters(cluster):
+            broker.script["Send"] = once
+        start = threading.Thread.start
+
+        def refused(thread):
+            if thread.name.startswith("rocketsim-"):
+                raise RuntimeError("can't create new thread at interpreter shutdown")
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", refused)
+        assert producer.send(Message("T", b"x")).send_status == SendStatus.SEND_OK
+        assert len(cluster.route_calls) == calls + 1
+
+
+def test_a_route_that_is_due_holds_up_no_send(cluster, held_routes):
+    now = [0.0]
+    with Producer(cluster.address, poll_interval_s=0, clock=lambda: now[0]) as producer:
+        producer.send(Message("T", b"x"))
+        asked = held_routes(producer)
+        now[0] += 2  # the table of routes asks the cluster again
+        assert producer.send(Message("T", b"x")).send_status == SendStatus.SEND_OK
+        assert list(asked) == ["T"]
+
+
 def test_weak_statuses_are_results_and_only_tried_elsewhere_on_request(cluster):
     masters(cluster)[0].put_status = pb.SendResponse.FLUSH_SLAVE_TIMEOUT
     with Producer(cluster.address) as producer:
@@ -550,25 +626,6 @@ def test_keys_find_their_new_queue_and_keep_their_order(cluster, producer, old_c
     assert producer.stats.failed == 0
 
 
-class WatchedLock:
-    """`waited_for` is called by a thread that finds it locked."""
-
-    def __init__(self, waited_for):
-        self._lock = threading.Lock()
-        self._waited_for = waited_for
-
-    def locked(self):
-        return self._lock.locked()
-
-    def __enter__(self):
-        if not self._lock.acquire(blocking=False):
-            self._waited_for()
-            self._lock.acquire()
-
-    def __exit__(self, *_):
-        self._lock.release()
-
-
 @pytest.mark.parametrize("old_code", [False, True])
 def test_of_two_batches_by_an_old_route_the_second_waits_for_the_route_that_the_first_asks_for(
     cluster, monkeypatch, old_code
@@ -582,10 +639,17 @@ def test_of_two_batches_by_an_old_route_the_second_waits_for_the_route_that_the_
         lower_queue_count(cluster, 1)
         directory, second_is_there, refusals = producer.cluster, threading.Event(), Counter()
         ask, send = directory.transport.topic_route, directory.transport.send
+        refresh, waiting = directory.refresh_within, deque[str]()
 
         def held(topic, timeout_s):
             assert second_is_there.wait(60)
             return ask(topic, timeout_s)
+
+        def watched_refresh(wait_s, topic, **kwargs):
+            waiting.append(topic)
+            if len(waiting) == 2:
+                second_is_there.set()
+            return refresh(wait_s, topic, **kwargs)
 
         def watched(address, broker_name, *args, **kwargs):
             try:
@@ -598,7 +662,7 @@ def test_of_two_batches_by_an_old_route_the_second_waits_for_the_route_that_the_
 
         monkeypatch.setattr(directory.transport, "topic_route", held)
         monkeypatch.setattr(directory.transport, "send", watched)
-        monkeypatch.setattr(directory, "_asking", WatchedLock(second_is_there.set))
+        monkeypatch.setattr(directory, "refresh_within", watched_refresh)
         keys = pa.array([f"key-{row % 9}" for row in range(90)])
         results = producer.send_columns("T", pa.array([b"%d" % row for row in range(90)]), message_groups=keys)
         assert {result.message_queue.queue_id for result in results} == {0}
