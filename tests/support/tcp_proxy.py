@@ -101,8 +101,8 @@ class TcpProxy:
             await asyncio.gather(
                 self._pump(reader, server_writer, FROM_CLIENT), self._pump(server_reader, writer, FROM_SERVER)
             )
-        except (OSError, asyncio.CancelledError):
-            pass  # the server is not there; the proxy ends, and nobody awaits this
+        except (OSError, ValueError, asyncio.CancelledError):
+            pass  # the server is not there, or has no address yet; the proxy ends, and nobody awaits this
         finally:
             for end in ends:
                 end.transport.abort()
