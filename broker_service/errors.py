@@ -34,6 +34,14 @@ class NoPermission(RocketSimError):
     code = 16
 
 
+class AccessDenied(NoPermission):
+    """Access control: the user may not do this.  RocketMQ has one code for all of these."""
+
+
+class NotAuthenticated(AccessDenied):
+    """Access control: nobody has proved who makes the call."""
+
+
 class SubscriptionGroupNotExist(RocketSimError):
     code = 26
 

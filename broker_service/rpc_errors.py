@@ -28,6 +28,8 @@ _STATUS_OF: list[tuple[type[errors.RocketSimError], grpc.StatusCode]] = [
     (errors.TopicNotExist, grpc.StatusCode.NOT_FOUND),
     (errors.SubscriptionGroupNotExist, grpc.StatusCode.NOT_FOUND),
     (errors.NotFound, grpc.StatusCode.NOT_FOUND),
+    # Also where the user is known: clients tell it by this from a topic that may not be written.
+    (errors.AccessDenied, grpc.StatusCode.UNAUTHENTICATED),
     (errors.NoPermission, grpc.StatusCode.PERMISSION_DENIED),
     (errors.SystemBusy, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (errors.StoreCorrupt, grpc.StatusCode.DATA_LOSS),

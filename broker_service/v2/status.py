@@ -36,6 +36,7 @@ _CODE_OF: list[tuple[type[errors.RocketSimError], pb.Code]] = [
     (errors.SubscriptionGroupNotExist, pb.CONSUMER_GROUP_NOT_FOUND),
     (errors.SubscriptionParseFailed, pb.ILLEGAL_FILTER_EXPRESSION),
     (FilterNotSupported, pb.UNSUPPORTED),
+    (errors.AccessDenied, pb.UNAUTHORIZED),
     (errors.NoPermission, pb.FORBIDDEN),
     (errors.SystemBusy, pb.TOO_MANY_REQUESTS),
     (errors.NotFound, pb.NOT_FOUND),

@@ -1,0 +1,238 @@
+"""Users, resources, actions and policies, as RocketMQ 5 names them.  Pure: values, and their text; ValueError for text
+that is none of them.
+"""
+
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import Any, TypeVar
+
+MAX_NAME_LENGTH = 127
+MAX_PASSWORD_LENGTH = 255
+MAX_RESOURCES = 1000  # of one user
+MAX_SOURCE_IPS = 100  # of one policy
+
+_Word = TypeVar("_Word", bound=StrEnum)
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_USERNAME = re.compile(r"[a-zA-Z0-9_.-]+", re.ASCII)
+_RESOURCE_NAME = re.compile(r"[%|a-zA-Z0-9_.+-]+", re.ASCII)
+_PASSWORD = re.compile(r"[!-~]+", re.ASCII)  # what a header and a command line can carry
+
+
+class UserType(StrEnum):
+    SUPER = "Super"  # may do everything
+    NORMAL = "Normal"
+
+
+class UserStatus(StrEnum):
+    ENABLE = "enable"
+    DISABLE = "disable"
+
+
+class ResourceType(StrEnum):
+    TOPIC = "Topic"
+    GROUP = "Group"
+    CLUSTER = "Cluster"
+
+
+class Action(StrEnum):
+    ALL = "All"
+    PUB = "Pub"
+    SUB = "Sub"
+    CREATE = "Create"
+    UPDATE = "Update"
+    DELETE = "Delete"
+    GET = "Get"
+    LIST = "List"
+
+
+class Decision(StrEnum):
+    ALLOW = "Allow"
+    DENY = "Deny"
+
+
+class Pattern(IntEnum):
+    """The lower one goes first."""
+
+    LITERAL = 1
+    PREFIXED = 2
+    ANY = 3
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """`password` is the secret key itself, because a signature can only be checked with it."""
+
+    username: str = ""
+    password: str = field(default="", repr=False)
+    user_type: str = UserType.NORMAL
+    user_status: str = UserStatus.ENABLE
+
+    def __post_init__(self) -> None:
+        if len(self.username) > MAX_NAME_LENGTH or not _USERNAME.fullmatch(self.username):
+            raise ValueError(f"username {self.username!r}: 1 to {MAX_NAME_LENGTH} letters, digits and _.-")
+        if len(self.password) > MAX_PASSWORD_LENGTH or not _PASSWORD.fullmatch(self.password):
+            raise ValueError(
+                f"password of user {self.username}: 1 to {MAX_PASSWORD_LENGTH} printable ASCII characters, no blanks"
+            )
+        object.__setattr__(self, "user_type", str(word_of(UserType, self.user_type)))
+        object.__setattr__(self, "user_status", str(word_of(UserStatus, self.user_status)))
+
+    @property
+    def name(self) -> str:
+        return self.username
+
+    @property
+    def is_super(self) -> bool:
+        return self.user_type == UserType.SUPER
+
+    @property
+    def is_disabled(self) -> bool:
+        return self.user_status == UserStatus.DISABLE
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """What a policy is for: one name, all names that begin so, or all of the type."""
+
+    type: ResourceType
+    name: str
+    pattern: Pattern
+
+    @classmethod
+    def parse(cls, text: str) -> "Resource":
+        """`Topic:orders`, `Topic:ord*` or `Topic:*`."""
+        kind, colon, name = text.strip().partition(":")
+        if not colon:
+            raise ValueError(f"resource {text!r}: Topic:name, Group:name or Cluster:name; name* for all that begin so")
+        found = word_of(ResourceType, kind)
+        if name == "*":
+            return cls(found, "", Pattern.ANY)
+        prefix = name.removesuffix("*")
+        if len(name) > 2 * MAX_NAME_LENGTH or not _RESOURCE_NAME.fullmatch(prefix):
+            raise ValueError(f"resource {text!r}: letters, digits and %|_.+- with at most one * at the end")
+        return cls(found, prefix, Pattern.LITERAL if prefix == name else Pattern.PREFIXED)
+
+    def includes(self, kind: ResourceType, name: str) -> bool:
+        if kind is not self.type:
+            return False
+        if self.pattern is Pattern.LITERAL:
+            return name == self.name
+        return self.pattern is Pattern.ANY or name.startswith(self.name)
+
+    def __str__(self) -> str:
+        return f"{self.type}:{self.name}{'' if self.pattern is Pattern.LITERAL else '*'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """`source_ips` are addresses or networks; none: from everywhere."""
+
+    resource: Resource
+    actions: frozenset[Action]
+    decision: Decision
+    source_ips: tuple[Network, ...] = ()
+
+    @classmethod
+    def parse(
+        cls, resource: str, actions: Iterable[str], source_ips: Iterable[str] = (), decision: str = Decision.ALLOW
+    ) -> "Policy":
+        found = frozenset(word_of(Action, action) for action in actions)
+        if not found:
+            raise ValueError(f"resource {resource}: no action is named; one of {_words(Action)}")
+        networks = tuple(_network(text) for text in source_ips)
+        if len(networks) > MAX_SOURCE_IPS:
+            raise ValueError(f"resource {resource}: {len(networks)} source addresses; {MAX_SOURCE_IPS} at most")
+        return cls(Resource.parse(resource), found, word_of(Decision, decision), networks)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "actions": sorted(map(str, self.actions)),
+            "sourceIps": [_text(network) for network in self.source_ips],
+            "decision": str(self.decision),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Acl:
+    """The policies of one user, by resource.  `policies`: resource -> actions, sourceIps, decision."""
+
+    subject: str = ""
+    policies: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        user_of(self.subject)
+        self.parsed()
+
+    @property
+    def name(self) -> str:
+        return self.subject
+
+    def parsed(self) -> tuple[Policy, ...]:
+        if len(self.policies) > MAX_RESOURCES:
+            raise ValueError(f"{self.subject}: {len(self.policies)} resources; {MAX_RESOURCES} at most")
+        found = []
+        for resource, rest in self.policies.items():
+            if not isinstance(rest, Mapping):
+                raise ValueError(f"{self.subject}: the policy of {resource} is no object")
+            actions, source_ips = rest.get("actions") or (), rest.get("sourceIps") or ()
+            if isinstance(actions, str) or isinstance(source_ips, str):
+                raise ValueError(f"{self.subject}: actions and sourceIps of {resource} are lists")
+            found.append(Policy.parse(resource, actions, source_ips, rest.get("decision") or ""))
+        return tuple(found)
+
+    def with_policies(self, policies: Iterable[Policy]) -> "Acl":
+        """Each replaces the one of the same resource."""
+        return Acl(self.subject, {**self.policies, **{str(policy.resource): policy.to_json() for policy in policies}})
+
+    def without(self, resource: str) -> "Acl":
+        return Acl(self.subject, {name: rest for name, rest in self.policies.items() if name != resource})
+
+
+def user_of(subject: str) -> str:
+    """The name in `User:name`."""
+    kind, _, name = subject.partition(":")
+    if kind != "User" or not name or len(name) > MAX_NAME_LENGTH or not _USERNAME.fullmatch(name):
+        raise ValueError(f"subject {subject!r}: User:name")
+    return name
+
+
+def word_of(kind: type[_Word], text: str) -> _Word:
+    """The member of that name, in small letters or large ones."""
+    for member in kind:
+        if member.value.lower() == str(text).strip().lower():
+            return member
+    raise ValueError(f"{text!r} is none of {_words(kind)}")
+
+
+def address_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """None for what is no IP address; an IPv4 address that came in an IPv6 one is an IPv4 address."""
+    try:
+        found = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    return (found.ipv4_mapped or found) if isinstance(found, ipaddress.IPv6Address) else found
+
+
+def _network(text: str) -> Network:
+    try:
+        return ipaddress.ip_network(text.strip(), strict=False)
+    except ValueError as error:
+        raise ValueError(f"source address {text!r}: an IP address, or a network as in 10.0.0.0/8") from error
+
+
+def _text(network: Network) -> str:
+    return str(network.network_address if network.num_addresses == 1 else network)
+
+
+def _words(kind: type[StrEnum]) -> str:
+    return ", ".join(member.value for member in kind)
+
+
+def split(text: str) -> Sequence[str]:
+    """The parts of `a,b`."""
+    return [part.strip() for part in text.split(",") if part.strip()]

@@ -1,0 +1,82 @@
+"""Whose call it is, by its headers.  Pure: the clock and the users are arguments.
+
+Of RocketMQ 5's clients the date alone is signed, in each client's own form of it and mostly in local time: how old it
+is cannot be judged.  Our own calls are refused when they are old or from the future.  Texts are those of RocketMQ's
+proxy.
+"""
+
+import hmac
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from rocketsim_proto.signature import AUTHORIZATION, DATE, DATE_FORMAT, SCHEME, signature, v2_signature
+
+from broker_service.access.model import User
+from broker_service.errors import NotAuthenticated
+
+MAX_AGE_S = 15 * 60
+
+FindUser = Callable[[str], User | None]
+
+
+class _Claim(NamedTuple):
+    scheme: str
+    username: str
+    signature: str
+    date: str
+
+
+def v2_caller(headers: Mapping[str, str], find_user: FindUser) -> User:
+    """Raises NotAuthenticated."""
+    claim = _claim(headers)
+    return _proved(claim, find_user, lambda user: v2_signature(user.password, claim.date))
+
+
+def own_caller(headers: Mapping[str, str], method: str, now_s: float, find_user: FindUser) -> User:
+    """Raises NotAuthenticated; a header that RocketMQ 5's clients have signed is refused, too."""
+    claim = _claim(headers)
+    if claim.scheme != SCHEME:
+        raise NotAuthenticated(f"authentication header is incorrect: {SCHEME} is expected on this port.")
+    user = _proved(claim, find_user, lambda user: signature(user.password, method, claim.date))
+    try:
+        signed_at = datetime.strptime(claim.date, DATE_FORMAT).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        raise NotAuthenticated(f"the date of the call is not of the form {DATE_FORMAT}.") from None
+    if abs(late_s := now_s - signed_at) > MAX_AGE_S:
+        raise NotAuthenticated(
+            f"the call was signed {abs(late_s):.0f} s {'ago' if late_s > 0 else 'ahead'} by this server's clock; "
+            f"{MAX_AGE_S} s at most: set the clocks."
+        )
+    return user
+
+
+def _claim(headers: Mapping[str, str]) -> _Claim:
+    scheme, blank, rest = headers.get(AUTHORIZATION, "").partition(" ")
+    if not scheme:
+        raise NotAuthenticated("username cannot be null.")
+    if not blank:
+        raise NotAuthenticated("authentication header is incorrect.")
+    fields: dict[str, str] = {}
+    for part in rest.split(","):
+        name, equals, value = part.strip().partition("=")
+        if not equals:
+            raise NotAuthenticated("authentication header is incorrect.")
+        fields[name] = value
+    username = fields.get("Credential", "").partition("/")[0]  # the rest: a region and a service
+    if not username:
+        raise NotAuthenticated("username cannot be null.")
+    if not headers.get(DATE):
+        raise NotAuthenticated("datetime is null.")
+    return _Claim(scheme, username, fields.get("Signature", ""), headers[DATE])
+
+
+def _proved(claim: _Claim, find_user: FindUser, expected: Callable[[User], str]) -> User:
+    user = find_user(claim.username)
+    if user is None:
+        raise NotAuthenticated(f"User:{claim.username[:127]} is not found.")
+    if not hmac.compare_digest(expected(user).encode(), claim.signature.lower().encode()):
+        raise NotAuthenticated("check signature failed.")
+    if user.is_disabled:  # only told to who knows the secret
+        raise NotAuthenticated(f"User:{user.username} is disabled.")
+    return user
