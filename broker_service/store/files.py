@@ -209,14 +209,20 @@ class Files:
             self.close(handle)
         return self.read(path)
 
-    def write_atomically(self, path: Path, data: bytes) -> None:
+    def make_private(self, handle: int) -> None:
+        """Nobody but the file's owner may read it from now on."""
+        os.fchmod(handle, 0o600)
+
+    def write_atomically(self, path: Path, data: bytes, *, private: bool = False) -> None:
         """After a crash at any point the file has either the old or the new content; on return the new one is on
-        disk.
+        disk.  `private`: only the owner may read it, from its first byte on.
         """
         fresh = path.with_name(path.name + ".tmp")
         self.remove(fresh)
         handle = self.open(fresh, create=True)
         try:
+            if private:
+                self.make_private(handle)
             self.pwrite(handle, data, 0)
             self.fdatasync(handle)
         except OSError:

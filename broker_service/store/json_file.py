@@ -36,8 +36,10 @@ def dumps(value: Any) -> str:
 class JsonFile:
     """One file with one JSON object in it."""
 
-    def __init__(self, path: Path, files: Files | None = None) -> None:
+    def __init__(self, path: Path, files: Files | None = None, *, private: bool = False) -> None:
+        """`private`: with secrets in it, so that nobody but its owner may read it or its backup."""
         self.path = path
+        self._private = private
         self.backup = path.with_name(path.name + ".bak")
         self._files = files or Files()
 
@@ -72,8 +74,8 @@ class JsonFile:
             self._files.make_directory(self.path.parent)
         else:
             if _is_object(previous):  # never replace a good backup by a damaged file
-                self._files.write_atomically(self.backup, previous)
-        self._files.write_atomically(self.path, dumps(value).encode())
+                self._files.write_atomically(self.backup, previous, private=self._private)
+        self._files.write_atomically(self.path, dumps(value).encode(), private=self._private)
 
     def __str__(self) -> str:
         return str(self.path)

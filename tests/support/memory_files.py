@@ -356,6 +356,9 @@ class MemoryFiles(Files):
         path, inode = self._handles[handle]
         self._change("resize", path, lambda part: inode.resize(size) if part == 1.0 else None)
 
+    def make_private(self, handle: int) -> None:
+        self._change("make_private", self._handles[handle][0], lambda part: None)
+
     def pwrite(self, handle: int, data: Buffer, offset: int) -> None:
         path, inode = self._handles[handle]
         written = bytes(data)

@@ -292,6 +292,7 @@ def from_json(entry_class: type[Any], value: Mapping[str, Any]) -> Any:
             continue
         expected = {"int": int, "str": str, "bool": bool}.get(str(getattr(field.type, "__name__", field.type)), dict)
         if not isinstance(given, expected) or (expected is int and isinstance(given, bool)):
-            raise ValueError(f"{camel_case(field.name)} is {given!r}, not {expected.__name__}")
+            shown = repr(given) if field.repr else f"a {type(given).__name__}"  # a secret is in no error
+            raise ValueError(f"{camel_case(field.name)} is {shown}, not {expected.__name__}")
         arguments[field.name] = given
     return entry_class(**arguments)
