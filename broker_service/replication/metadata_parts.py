@@ -18,6 +18,9 @@ def parts(metadata: Metadata) -> Iterator[Metadata]:
         part = Metadata(
             topics_version=metadata.topics_version, groups_version=metadata.groups_version, epoch=metadata.epoch
         )
+        if metadata.HasField("users_version"):
+            part.users_version.CopyFrom(metadata.users_version)
+            part.acls_version.CopyFrom(metadata.acls_version)
         if first == 0:
             part.CopyFrom(metadata)
             part.ClearField("consumer_offsets")

@@ -167,7 +167,7 @@ class _MasterStream:
         self._sequence = 0  # of the changes that came on this stream
         self._heard_at = _now()
         self._welcomed = asyncio.Event()
-        self._versions = (0, 0)  # of the newest topics and groups that this master has told of
+        self._versions: tuple[int, ...] = (0, 0, 0, 0)  # of the newest tables that this master has told of
 
     def hand_back(self) -> None:
         self._hand_back_due = True
@@ -227,7 +227,8 @@ class _MasterStream:
 
     def _take(self, metadata: Metadata) -> bool:
         """False if it is skipped as older than what was applied: answers and changes may arrive out of order."""
-        versions = metadata.topics_version.counter, metadata.groups_version.counter
+        tables = metadata.topics_version, metadata.groups_version, metadata.users_version, metadata.acls_version
+        versions = tuple(version.counter for version in tables)
         if any(version < known for version, known in zip(versions, self._versions, strict=True)):
             return False
         try:

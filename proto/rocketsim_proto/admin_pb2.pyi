@@ -8,6 +8,98 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class CreateUserRequest(_message.Message):
+    __slots__ = ("user",)
+    USER_FIELD_NUMBER: _ClassVar[int]
+    user: _metadata_pb2.User
+    def __init__(self, user: _Optional[_Union[_metadata_pb2.User, _Mapping]] = ...) -> None: ...
+
+class UpdateUserRequest(_message.Message):
+    __slots__ = ("user",)
+    USER_FIELD_NUMBER: _ClassVar[int]
+    user: _metadata_pb2.User
+    def __init__(self, user: _Optional[_Union[_metadata_pb2.User, _Mapping]] = ...) -> None: ...
+
+class UserResponse(_message.Message):
+    __slots__ = ("user", "status")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    user: _metadata_pb2.User
+    status: _message_pb2.CommitStatus
+    def __init__(self, user: _Optional[_Union[_metadata_pb2.User, _Mapping]] = ..., status: _Optional[_Union[_message_pb2.CommitStatus, str]] = ...) -> None: ...
+
+class DeleteUserRequest(_message.Message):
+    __slots__ = ("username",)
+    USERNAME_FIELD_NUMBER: _ClassVar[int]
+    username: str
+    def __init__(self, username: _Optional[str] = ...) -> None: ...
+
+class DeleteUserResponse(_message.Message):
+    __slots__ = ("status",)
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    status: _message_pb2.CommitStatus
+    def __init__(self, status: _Optional[_Union[_message_pb2.CommitStatus, str]] = ...) -> None: ...
+
+class ListUsersRequest(_message.Message):
+    __slots__ = ("username",)
+    USERNAME_FIELD_NUMBER: _ClassVar[int]
+    username: str
+    def __init__(self, username: _Optional[str] = ...) -> None: ...
+
+class ListUsersResponse(_message.Message):
+    __slots__ = ("users",)
+    USERS_FIELD_NUMBER: _ClassVar[int]
+    users: _containers.RepeatedCompositeFieldContainer[_metadata_pb2.User]
+    def __init__(self, users: _Optional[_Iterable[_Union[_metadata_pb2.User, _Mapping]]] = ...) -> None: ...
+
+class CreateAclRequest(_message.Message):
+    __slots__ = ("acl",)
+    ACL_FIELD_NUMBER: _ClassVar[int]
+    acl: _metadata_pb2.Acl
+    def __init__(self, acl: _Optional[_Union[_metadata_pb2.Acl, _Mapping]] = ...) -> None: ...
+
+class UpdateAclRequest(_message.Message):
+    __slots__ = ("acl",)
+    ACL_FIELD_NUMBER: _ClassVar[int]
+    acl: _metadata_pb2.Acl
+    def __init__(self, acl: _Optional[_Union[_metadata_pb2.Acl, _Mapping]] = ...) -> None: ...
+
+class AclResponse(_message.Message):
+    __slots__ = ("acl", "status")
+    ACL_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    acl: _metadata_pb2.Acl
+    status: _message_pb2.CommitStatus
+    def __init__(self, acl: _Optional[_Union[_metadata_pb2.Acl, _Mapping]] = ..., status: _Optional[_Union[_message_pb2.CommitStatus, str]] = ...) -> None: ...
+
+class DeleteAclRequest(_message.Message):
+    __slots__ = ("subject", "resource")
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    subject: str
+    resource: str
+    def __init__(self, subject: _Optional[str] = ..., resource: _Optional[str] = ...) -> None: ...
+
+class DeleteAclResponse(_message.Message):
+    __slots__ = ("status",)
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    status: _message_pb2.CommitStatus
+    def __init__(self, status: _Optional[_Union[_message_pb2.CommitStatus, str]] = ...) -> None: ...
+
+class ListAclsRequest(_message.Message):
+    __slots__ = ("subject", "resource")
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    subject: str
+    resource: str
+    def __init__(self, subject: _Optional[str] = ..., resource: _Optional[str] = ...) -> None: ...
+
+class ListAclsResponse(_message.Message):
+    __slots__ = ("acls",)
+    ACLS_FIELD_NUMBER: _ClassVar[int]
+    acls: _containers.RepeatedCompositeFieldContainer[_metadata_pb2.Acl]
+    def __init__(self, acls: _Optional[_Iterable[_Union[_metadata_pb2.Acl, _Mapping]]] = ...) -> None: ...
+
 class UpdateTopicRequest(_message.Message):
     __slots__ = ("topic",)
     TOPIC_FIELD_NUMBER: _ClassVar[int]

@@ -126,6 +126,46 @@ class AdminStub:
                 request_serializer=rocketsim__proto_dot_admin__pb2.QueryMsgByOffsetRequest.SerializeToString,
                 response_deserializer=rocketsim__proto_dot_admin__pb2.QueryMsgResponse.FromString,
                 _registered_method=True)
+        self.CreateUser = channel.unary_unary(
+                '/rocketsim.Admin/CreateUser',
+                request_serializer=rocketsim__proto_dot_admin__pb2.CreateUserRequest.SerializeToString,
+                response_deserializer=rocketsim__proto_dot_admin__pb2.UserResponse.FromString,
+                _registered_method=True)
+        self.UpdateUser = channel.unary_unary(
+                '/rocketsim.Admin/UpdateUser',
+                request_serializer=rocketsim__proto_dot_admin__pb2.UpdateUserRequest.SerializeToString,
+                response_deserializer=rocketsim__proto_dot_admin__pb2.UserResponse.FromString,
+                _registered_method=True)
+        self.DeleteUser = channel.unary_unary(
+                '/rocketsim.Admin/DeleteUser',
+                request_serializer=rocketsim__proto_dot_admin__pb2.DeleteUserRequest.SerializeToString,
+                response_deserializer=rocketsim__proto_dot_admin__pb2.DeleteUserResponse.FromString,
+                _registered_method=True)
+        self.ListUsers = channel.unary_unary(
+                '/rocketsim.Admin/ListUsers',
+                request_serializer=rocketsim__proto_dot_admin__pb2.ListUsersRequest.SerializeToString,
+                response_deserializer=rocketsim__proto_dot_admin__pb2.ListUsersResponse.FromString,
+                _registered_method=True)
+        self.CreateAcl = channel.unary_unary(
+                '/rocketsim.Admin/CreateAcl',
+                request_serializer=rocketsim__proto_dot_admin__pb2.CreateAclRequest.SerializeToString,
+                response_deserializer=rocketsim__proto_dot_admin__pb2.AclResponse.FromString,
+                _registered_method=True)
+        self.UpdateAcl = channel.unary_unary(
+                '/rocketsim.Admin/UpdateAcl',
+                request_serializer=rocketsim__proto_dot_admin__pb2.UpdateAclRequest.SerializeToString,
+                response_deserializer=rocketsim__proto_dot_admin__pb2.AclResponse.FromString,
+                _registered_method=True)
+        self.DeleteAcl = channel.unary_unary(
+                '/rocketsim.Admin/DeleteAcl',
+                request_serializer=rocketsim__proto_dot_admin__pb2.DeleteAclRequest.SerializeToString,
+                response_deserializer=rocketsim__proto_dot_admin__pb2.DeleteAclResponse.FromString,
+                _registered_method=True)
+        self.ListAcls = channel.unary_unary(
+                '/rocketsim.Admin/ListAcls',
+                request_serializer=rocketsim__proto_dot_admin__pb2.ListAclsRequest.SerializeToString,
+                response_deserializer=rocketsim__proto_dot_admin__pb2.ListAclsResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -242,6 +282,55 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateUser(self, request, context):
+        """Access control. A change is on the slaves, as `status` says, when it is answered. Passwords are in no answer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateUser(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteUser(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListUsers(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateAcl(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateAcl(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteAcl(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListAcls(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -334,6 +423,46 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.QueryMsgByOffset,
                     request_deserializer=rocketsim__proto_dot_admin__pb2.QueryMsgByOffsetRequest.FromString,
                     response_serializer=rocketsim__proto_dot_admin__pb2.QueryMsgResponse.SerializeToString,
+            ),
+            'CreateUser': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateUser,
+                    request_deserializer=rocketsim__proto_dot_admin__pb2.CreateUserRequest.FromString,
+                    response_serializer=rocketsim__proto_dot_admin__pb2.UserResponse.SerializeToString,
+            ),
+            'UpdateUser': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateUser,
+                    request_deserializer=rocketsim__proto_dot_admin__pb2.UpdateUserRequest.FromString,
+                    response_serializer=rocketsim__proto_dot_admin__pb2.UserResponse.SerializeToString,
+            ),
+            'DeleteUser': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteUser,
+                    request_deserializer=rocketsim__proto_dot_admin__pb2.DeleteUserRequest.FromString,
+                    response_serializer=rocketsim__proto_dot_admin__pb2.DeleteUserResponse.SerializeToString,
+            ),
+            'ListUsers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListUsers,
+                    request_deserializer=rocketsim__proto_dot_admin__pb2.ListUsersRequest.FromString,
+                    response_serializer=rocketsim__proto_dot_admin__pb2.ListUsersResponse.SerializeToString,
+            ),
+            'CreateAcl': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateAcl,
+                    request_deserializer=rocketsim__proto_dot_admin__pb2.CreateAclRequest.FromString,
+                    response_serializer=rocketsim__proto_dot_admin__pb2.AclResponse.SerializeToString,
+            ),
+            'UpdateAcl': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateAcl,
+                    request_deserializer=rocketsim__proto_dot_admin__pb2.UpdateAclRequest.FromString,
+                    response_serializer=rocketsim__proto_dot_admin__pb2.AclResponse.SerializeToString,
+            ),
+            'DeleteAcl': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteAcl,
+                    request_deserializer=rocketsim__proto_dot_admin__pb2.DeleteAclRequest.FromString,
+                    response_serializer=rocketsim__proto_dot_admin__pb2.DeleteAclResponse.SerializeToString,
+            ),
+            'ListAcls': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAcls,
+                    request_deserializer=rocketsim__proto_dot_admin__pb2.ListAclsRequest.FromString,
+                    response_serializer=rocketsim__proto_dot_admin__pb2.ListAclsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -824,6 +953,222 @@ class Admin:
             '/rocketsim.Admin/QueryMsgByOffset',
             rocketsim__proto_dot_admin__pb2.QueryMsgByOffsetRequest.SerializeToString,
             rocketsim__proto_dot_admin__pb2.QueryMsgResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateUser(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rocketsim.Admin/CreateUser',
+            rocketsim__proto_dot_admin__pb2.CreateUserRequest.SerializeToString,
+            rocketsim__proto_dot_admin__pb2.UserResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateUser(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rocketsim.Admin/UpdateUser',
+            rocketsim__proto_dot_admin__pb2.UpdateUserRequest.SerializeToString,
+            rocketsim__proto_dot_admin__pb2.UserResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteUser(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rocketsim.Admin/DeleteUser',
+            rocketsim__proto_dot_admin__pb2.DeleteUserRequest.SerializeToString,
+            rocketsim__proto_dot_admin__pb2.DeleteUserResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListUsers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rocketsim.Admin/ListUsers',
+            rocketsim__proto_dot_admin__pb2.ListUsersRequest.SerializeToString,
+            rocketsim__proto_dot_admin__pb2.ListUsersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateAcl(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rocketsim.Admin/CreateAcl',
+            rocketsim__proto_dot_admin__pb2.CreateAclRequest.SerializeToString,
+            rocketsim__proto_dot_admin__pb2.AclResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateAcl(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rocketsim.Admin/UpdateAcl',
+            rocketsim__proto_dot_admin__pb2.UpdateAclRequest.SerializeToString,
+            rocketsim__proto_dot_admin__pb2.AclResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteAcl(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rocketsim.Admin/DeleteAcl',
+            rocketsim__proto_dot_admin__pb2.DeleteAclRequest.SerializeToString,
+            rocketsim__proto_dot_admin__pb2.DeleteAclResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAcls(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rocketsim.Admin/ListAcls',
+            rocketsim__proto_dot_admin__pb2.ListAclsRequest.SerializeToString,
+            rocketsim__proto_dot_admin__pb2.ListAclsResponse.FromString,
             options,
             channel_credentials,
             insecure,

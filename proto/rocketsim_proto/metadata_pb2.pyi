@@ -133,8 +133,39 @@ class KnownSlaves(_message.Message):
     addresses: _containers.ScalarMap[int, str]
     def __init__(self, addresses: _Optional[_Mapping[int, str]] = ...) -> None: ...
 
+class User(_message.Message):
+    __slots__ = ("username", "password", "user_type", "user_status")
+    USERNAME_FIELD_NUMBER: _ClassVar[int]
+    PASSWORD_FIELD_NUMBER: _ClassVar[int]
+    USER_TYPE_FIELD_NUMBER: _ClassVar[int]
+    USER_STATUS_FIELD_NUMBER: _ClassVar[int]
+    username: str
+    password: str
+    user_type: str
+    user_status: str
+    def __init__(self, username: _Optional[str] = ..., password: _Optional[str] = ..., user_type: _Optional[str] = ..., user_status: _Optional[str] = ...) -> None: ...
+
+class Acl(_message.Message):
+    __slots__ = ("subject", "policies")
+    class Policy(_message.Message):
+        __slots__ = ("resource", "actions", "source_ips", "decision")
+        RESOURCE_FIELD_NUMBER: _ClassVar[int]
+        ACTIONS_FIELD_NUMBER: _ClassVar[int]
+        SOURCE_IPS_FIELD_NUMBER: _ClassVar[int]
+        DECISION_FIELD_NUMBER: _ClassVar[int]
+        resource: str
+        actions: _containers.RepeatedScalarFieldContainer[str]
+        source_ips: _containers.RepeatedScalarFieldContainer[str]
+        decision: str
+        def __init__(self, resource: _Optional[str] = ..., actions: _Optional[_Iterable[str]] = ..., source_ips: _Optional[_Iterable[str]] = ..., decision: _Optional[str] = ...) -> None: ...
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    POLICIES_FIELD_NUMBER: _ClassVar[int]
+    subject: str
+    policies: _containers.RepeatedCompositeFieldContainer[Acl.Policy]
+    def __init__(self, subject: _Optional[str] = ..., policies: _Optional[_Iterable[_Union[Acl.Policy, _Mapping]]] = ...) -> None: ...
+
 class Metadata(_message.Message):
-    __slots__ = ("topics_version", "topics", "groups_version", "groups", "consumer_offsets", "delay_offsets", "deleted_topics", "deleted_groups", "complete", "epoch", "end_offset", "deleted_queues", "sequence", "known_slaves")
+    __slots__ = ("topics_version", "topics", "groups_version", "groups", "consumer_offsets", "delay_offsets", "deleted_topics", "deleted_groups", "complete", "epoch", "end_offset", "deleted_queues", "sequence", "known_slaves", "users_version", "users", "deleted_users", "acls_version", "acls", "deleted_acls")
     TOPICS_VERSION_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     GROUPS_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -149,6 +180,12 @@ class Metadata(_message.Message):
     DELETED_QUEUES_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     KNOWN_SLAVES_FIELD_NUMBER: _ClassVar[int]
+    USERS_VERSION_FIELD_NUMBER: _ClassVar[int]
+    USERS_FIELD_NUMBER: _ClassVar[int]
+    DELETED_USERS_FIELD_NUMBER: _ClassVar[int]
+    ACLS_VERSION_FIELD_NUMBER: _ClassVar[int]
+    ACLS_FIELD_NUMBER: _ClassVar[int]
+    DELETED_ACLS_FIELD_NUMBER: _ClassVar[int]
     topics_version: DataVersion
     topics: _containers.RepeatedCompositeFieldContainer[TopicConfig]
     groups_version: DataVersion
@@ -163,4 +200,10 @@ class Metadata(_message.Message):
     deleted_queues: _containers.RepeatedCompositeFieldContainer[QueueFloor]
     sequence: int
     known_slaves: KnownSlaves
-    def __init__(self, topics_version: _Optional[_Union[DataVersion, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[TopicConfig, _Mapping]]] = ..., groups_version: _Optional[_Union[DataVersion, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[SubscriptionGroupConfig, _Mapping]]] = ..., consumer_offsets: _Optional[_Iterable[_Union[ConsumerOffset, _Mapping]]] = ..., delay_offsets: _Optional[_Iterable[_Union[DelayOffset, _Mapping]]] = ..., deleted_topics: _Optional[_Iterable[str]] = ..., deleted_groups: _Optional[_Iterable[str]] = ..., complete: _Optional[bool] = ..., epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., deleted_queues: _Optional[_Iterable[_Union[QueueFloor, _Mapping]]] = ..., sequence: _Optional[int] = ..., known_slaves: _Optional[_Union[KnownSlaves, _Mapping]] = ...) -> None: ...
+    users_version: DataVersion
+    users: _containers.RepeatedCompositeFieldContainer[User]
+    deleted_users: _containers.RepeatedScalarFieldContainer[str]
+    acls_version: DataVersion
+    acls: _containers.RepeatedCompositeFieldContainer[Acl]
+    deleted_acls: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topics_version: _Optional[_Union[DataVersion, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[TopicConfig, _Mapping]]] = ..., groups_version: _Optional[_Union[DataVersion, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[SubscriptionGroupConfig, _Mapping]]] = ..., consumer_offsets: _Optional[_Iterable[_Union[ConsumerOffset, _Mapping]]] = ..., delay_offsets: _Optional[_Iterable[_Union[DelayOffset, _Mapping]]] = ..., deleted_topics: _Optional[_Iterable[str]] = ..., deleted_groups: _Optional[_Iterable[str]] = ..., complete: _Optional[bool] = ..., epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., deleted_queues: _Optional[_Iterable[_Union[QueueFloor, _Mapping]]] = ..., sequence: _Optional[int] = ..., known_slaves: _Optional[_Union[KnownSlaves, _Mapping]] = ..., users_version: _Optional[_Union[DataVersion, _Mapping]] = ..., users: _Optional[_Iterable[_Union[User, _Mapping]]] = ..., deleted_users: _Optional[_Iterable[str]] = ..., acls_version: _Optional[_Union[DataVersion, _Mapping]] = ..., acls: _Optional[_Iterable[_Union[Acl, _Mapping]]] = ..., deleted_acls: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -13,6 +13,7 @@ from broker_service.broker.core.long_polling import LongPolling
 from broker_service.broker.core.mastership import Mastership, Standing
 from broker_service.broker.core.peers import Peers
 from broker_service.broker.core.visibility import Visibility
+from broker_service.broker.metadata.access import AccessTables
 from broker_service.broker.metadata.consumer_offsets import ConsumerOffsetTable
 from broker_service.broker.metadata.groups import SubscriptionGroupTable
 from broker_service.broker.metadata.known_slaves import KnownSlaves
@@ -52,6 +53,7 @@ class Broker:
         store_host: bytes,
         clock: Callable[[], float],
         now_ms: Callable[[], int],
+        access: AccessTables | None = None,
     ) -> None:
         self.config = config
         self.store = store
@@ -59,6 +61,7 @@ class Broker:
         self.groups = groups
         self.offsets = offsets
         self.known_slaves = known_slaves
+        self.access = access  # None: there is no access control
         self.mastership = mastership
         self.acknowledgements = acknowledgements
         self.peers = Peers()

@@ -6,10 +6,12 @@ from typing import Any
 from rocketsim_proto import metadata_pb2
 
 from broker_service.broker.core.mastership import Mastership
+from broker_service.broker.metadata.access import AccessTables
 from broker_service.broker.metadata.consumer_offsets import Change, ConsumerOffsetTable
 from broker_service.broker.metadata.groups import SubscriptionGroupTable
 from broker_service.broker.metadata.known_slaves import KnownSlaves
 from broker_service.broker.metadata.messages import (
+    access_to_proto,
     floors_to_proto,
     group_to_proto,
     offsets_to_proto,
@@ -21,7 +23,8 @@ from broker_service.replication.slave_streams import SlaveStreams
 
 
 class MetadataChanges:
-    """Numbered, so that acks name them; on a slave nobody is to be told, and they are forgotten."""
+    """Numbered, so that acks name them; on a slave nobody is to be told, and they are forgotten.  `access` is None
+    without access control: then slaves are told nothing of users."""
 
     def __init__(
         self,
@@ -31,7 +34,11 @@ class MetadataChanges:
         known_slaves: KnownSlaves,
         mastership: Mastership,
         slaves: SlaveStreams[Any],
+        access: AccessTables | None = None,
     ) -> None:
+        self._access = access
+        self._users: set[str] = set()
+        self._acls: set[str] = set()
         self._tables = topics, groups, offsets, known_slaves
         self._mastership = mastership
         self._slaves = slaves
@@ -44,6 +51,9 @@ class MetadataChanges:
         groups.changed.append(self._groups.add)
         offsets.changed.append(self._offsets_changed)
         known_slaves.changed.append(self._known_slaves_changed)
+        if access is not None:
+            access.users.changed.append(self._users.add)
+            access.acls.changed.append(self._acls.add)
 
     @property
     def sequence(self) -> int:
@@ -72,9 +82,12 @@ class MetadataChanges:
         self._groups.clear()
         self._offsets = {}
         self._known_slaves = False
+        self._users.clear()
+        self._acls.clear()
 
     def _has_some(self) -> bool:
-        return bool(self._topics or self._groups or self._offsets or self._known_slaves)
+        some = self._topics or self._groups or self._offsets or self._known_slaves or self._users or self._acls
+        return bool(some)
 
     def _take(self) -> metadata_pb2.Metadata | None:
         """What has changed since the last call; None if nothing has."""
@@ -84,9 +97,10 @@ class MetadataChanges:
         topics, groups, offsets, known_slaves = self._tables
         topic_names, group_names = sorted(self._topics), sorted(self._groups)
         changed_offsets, slaves_changed = self._offsets, self._known_slaves
+        access = self._changed_access()
         self.forget()
         deleted = [name for name in topic_names if name not in topics.entries]
-        return metadata_pb2.Metadata(
+        change = metadata_pb2.Metadata(
             topics_version=version_to_proto(topics.version),
             topics=[topic_to_proto(topic) for name in topic_names if (topic := topics.get(name))],
             groups_version=version_to_proto(groups.version),
@@ -101,6 +115,21 @@ class MetadataChanges:
             known_slaves=metadata_pb2.KnownSlaves(addresses=known_slaves.addresses) if slaves_changed else None,
             epoch=self._mastership.epoch,
             sequence=self.sent,
+        )
+        if access is not None:
+            change.MergeFrom(access)
+        return change
+
+    def _changed_access(self) -> metadata_pb2.Metadata | None:
+        if self._access is None:
+            return None
+        users, acls = sorted(self._users), sorted(self._acls)
+        return access_to_proto(
+            self._access,
+            users,
+            [name for name in users if self._access.users.get(name) is None],
+            acls,
+            [subject for subject in acls if self._access.acls.get(subject) is None],
         )
 
     def _known_slaves_changed(self) -> None:

@@ -8,6 +8,8 @@ from rocketsim_proto import metadata_pb2
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.delayed.schedule import DelayPosition
 from broker_service.broker.metadata.messages import (
+    access_to_proto,
+    acl_from_proto,
     floors_to_proto,
     group_from_proto,
     group_to_proto,
@@ -15,6 +17,7 @@ from broker_service.broker.metadata.messages import (
     offsets_to_proto,
     topic_from_proto,
     topic_to_proto,
+    user_from_proto,
     version_from_proto,
     version_to_proto,
 )
@@ -42,7 +45,7 @@ class MetadataExchange:
     def snapshot(self) -> metadata_pb2.Metadata:
         broker = self._broker
         position = self._delays()
-        return metadata_pb2.Metadata(
+        snapshot = metadata_pb2.Metadata(
             topics_version=version_to_proto(broker.topics.version),
             topics=[topic_to_proto(topic) for topic in broker.topics.entries.values()],
             groups_version=version_to_proto(broker.groups.version),
@@ -60,6 +63,12 @@ class MetadataExchange:
             end_offset=position.log_offset,
             sequence=broker.changes.sent,
         )
+        if (access := broker.access) is not None:
+            users, acls = access
+            snapshot.MergeFrom(
+                access_to_proto(access, users.entries, users.deleted(), acls.entries, acls.deleted()),
+            )
+        return snapshot
 
     def accept_offsets(self, slave_id: int, metadata: metadata_pb2.Metadata) -> None:
         """Merge forward what a slave took while this master was away; ValueError for garbage.
@@ -113,6 +122,7 @@ class MetadataExchange:
             logger.info(
                 "taken over from the master: topics %s, groups %s", sorted(topics) or "-", sorted(groups) or "-"
             )
+        self._apply_access(metadata)
         if metadata.HasField("known_slaves"):
             slaves = metadata.known_slaves.addresses
             broker.known_slaves.adopt({at: slaves[at] for at in slaves if at != broker.broker_id})
@@ -123,6 +133,24 @@ class MetadataExchange:
             delays = {item.delay_level: item.offset for item in metadata.delay_offsets}
             self._take_delays(DelayPosition(metadata.end_offset, delays))
         broker.changes.forget()
+
+    def _apply_access(self, metadata: metadata_pb2.Metadata) -> None:
+        """A master without access control says nothing of users: what is here stays."""
+        access = self._broker.access
+        if access is None or not metadata.HasField("users_version"):
+            return
+        access.users.adopt(
+            version_from_proto(metadata.users_version),
+            [user_from_proto(user) for user in metadata.users],
+            {name: {} for name in metadata.deleted_users},
+            complete=metadata.complete,
+        )
+        access.acls.adopt(
+            version_from_proto(metadata.acls_version),
+            [acl_from_proto(acl) for acl in metadata.acls],
+            {subject: {} for subject in metadata.deleted_acls},
+            complete=metadata.complete,
+        )
 
     def offsets_to_hand_back(self) -> metadata_pb2.Metadata | None:
         offsets = offsets_to_proto(self._broker.offsets.to_hand_back())

@@ -6,6 +6,8 @@ from typing import Any
 
 from rocketsim_proto import metadata_pb2
 
+from broker_service.access.model import Acl, Policy, User
+from broker_service.broker.metadata.access import AccessTables
 from broker_service.broker.metadata.config_table import DataVersion, Tombstone
 from broker_service.broker.metadata.consumer_offsets import Change
 from broker_service.broker.metadata.groups import SubscriptionGroup
@@ -99,6 +101,60 @@ def retry_policy_from_proto(group: metadata_pb2.SubscriptionGroupConfig) -> dict
     if not isinstance(policy, dict):
         raise ValueError(f"group {group.group_name}: groupRetryPolicy: {group.group_retry_policy} is no JSON object")
     return policy
+
+
+def user_to_proto(user: User) -> metadata_pb2.User:
+    """With its password: for slaves alone."""
+    return metadata_pb2.User(
+        username=user.username, password=user.password, user_type=user.user_type, user_status=user.user_status
+    )
+
+
+def user_from_proto(user: metadata_pb2.User) -> User:
+    return User(user.username, user.password, user.user_type, user.user_status)
+
+
+def acl_to_proto(acl: Acl) -> metadata_pb2.Acl:
+    return metadata_pb2.Acl(
+        subject=acl.subject,
+        policies=[
+            metadata_pb2.Acl.Policy(
+                resource=str(policy.resource),
+                actions=sorted(policy.actions),
+                source_ips=policy.to_json()["sourceIps"],
+                decision=policy.decision,
+            )
+            for policy in acl.parsed()
+        ],
+    )
+
+
+def policies_from_proto(acl: metadata_pb2.Acl) -> tuple[Policy, ...]:
+    return tuple(
+        Policy.parse(policy.resource, policy.actions, policy.source_ips, policy.decision) for policy in acl.policies
+    )
+
+
+def acl_from_proto(acl: metadata_pb2.Acl) -> Acl:
+    return Acl(acl.subject).with_policies(policies_from_proto(acl))
+
+
+def access_to_proto(
+    access: AccessTables,
+    users: Iterable[str],
+    deleted_users: Iterable[str],
+    acls: Iterable[str],
+    deleted: Iterable[str],
+) -> metadata_pb2.Metadata:
+    """The fields of a Metadata that say these users and policies, by name and by subject."""
+    return metadata_pb2.Metadata(
+        users_version=version_to_proto(access.users.version),
+        users=[user_to_proto(user) for name in users if (user := access.users.get(name))],
+        deleted_users=deleted_users,
+        acls_version=version_to_proto(access.acls.version),
+        acls=[acl_to_proto(acl) for subject in acls if (acl := access.acls.get(subject))],
+        deleted_acls=deleted,
+    )
 
 
 def floors_to_proto(tombstones: Mapping[str, Tombstone], topics: Iterable[str]) -> list[metadata_pb2.QueueFloor]:

@@ -1,0 +1,96 @@
+"""Users and their policies: `rocketsim/users.json` and `acls.json`, which only their owner may read."""
+
+from typing import NamedTuple
+
+from broker_service.access.model import Acl, Policy, User, UserType, user_of
+from broker_service.broker.metadata.config_table import ConfigTable, JsonStore, Planned
+from broker_service.errors import InvalidParameter, NotFound
+
+
+class UserTable(ConfigTable[User]):
+    entry_class = User
+    table_key = "users"
+
+    def creating(self, user: User, now_ms: int) -> Planned[User] | None:
+        if user.username in self.entries:
+            raise InvalidParameter(f"User:{user.username} exists; change it with updateUser")
+        return self.putting(user, now_ms)
+
+    def making_first(self, user: User, now_ms: int) -> Planned[User] | None:
+        """The user of the configuration, unless there is one of that name."""
+        return None if user.username in self.entries else self.putting(user, now_ms)
+
+    def updating(self, username: str, password: str, user_type: str, status: str, now_ms: int) -> Planned[User] | None:
+        """What is empty stays as it is.  ValueError for what is no such word."""
+        known = self.existing(username)
+        return self.putting(
+            User(username, password or known.password, user_type or known.user_type, status or known.user_status),
+            now_ms,
+        )
+
+    def removing(self, username: str, now_ms: int) -> Planned[User] | None:
+        self.existing(username)
+        return self.deleting(username, now_ms)
+
+    def existing(self, username: str) -> User:
+        if (user := self.entries.get(username)) is None:
+            raise NotFound(f"User:{username} does not exist here")
+        return user
+
+
+class AclTable(ConfigTable[Acl]):
+    """By subject, `User:name`."""
+
+    entry_class = Acl
+    table_key = "acls"
+
+    def __init__(self, file: JsonStore, tombstones_file: JsonStore) -> None:
+        super().__init__(file, tombstones_file)
+        self._policies = {subject: acl.parsed() for subject, acl in self.entries.items()}
+        self.changed.append(self._parse)
+
+    def _parse(self, subject: str) -> None:
+        acl = self.entries.get(subject)
+        self._policies[subject] = acl.parsed() if acl is not None else ()
+
+    def policies_of(self, username: str) -> tuple[Policy, ...]:
+        return self._policies.get(f"User:{username}", ())
+
+    def creating(self, subject: str, policies: tuple[Policy, ...], now_ms: int) -> Planned[Acl] | None:
+        """More policies, as createAcl does it for a user that has some."""
+        return self.putting((self.entries.get(subject) or Acl(subject)).with_policies(policies), now_ms)
+
+    def updating(self, subject: str, policies: tuple[Policy, ...], now_ms: int) -> Planned[Acl] | None:
+        return self.putting(self.existing(subject).with_policies(policies), now_ms)
+
+    def removing(self, subject: str, resource: str, now_ms: int) -> Planned[Acl] | None:
+        """All policies, or the one of a resource."""
+        known = self.existing(subject)
+        if resource and resource not in known.policies:
+            raise NotFound(f"{subject} has no policy for {resource} here; it has: {', '.join(sorted(known.policies))}")
+        left = known.without(resource) if resource else Acl(subject)
+        return self.putting(left, now_ms) if left.policies else self.deleting(subject, now_ms)
+
+    def existing(self, subject: str) -> Acl:
+        if (acl := self.entries.get(subject)) is None:
+            raise NotFound(f"{subject} has no policies here")
+        return acl
+
+
+class AccessTables(NamedTuple):
+    users: UserTable
+    acls: AclTable
+
+    async def make_first_user(self, username: str, password: str, now_ms: int) -> bool:
+        """A super user, unless there is a user of that name; whether it was made."""
+        user = User(username, password, UserType.SUPER)
+        return await self.users.apply(lambda: self.users.making_first(user, now_ms))
+
+    def subject(self, text: str) -> str:
+        """`User:name` of a user that is there."""
+        try:
+            username = user_of(text)
+        except ValueError as error:
+            raise InvalidParameter(str(error)) from error
+        self.users.existing(username)
+        return text
