@@ -13,7 +13,7 @@ from broker_service.config import BrokerConfig
 from broker_service.errors import ConfigError
 from broker_service.machine import Machine
 from broker_service.node import BrokerNode
-from broker_service.server import check_protobuf, host_port, write_address_file
+from broker_service.server import check_protobuf, host_port, warn_of_open_access, write_address_file
 
 logger = logging.getLogger(__name__)
 
@@ -28,12 +28,15 @@ async def run_broker(config: BrokerConfig, shutdown: asyncio.Event) -> None:
 async def broker(config: BrokerConfig, machine: Machine | None = None) -> AsyncIterator[BrokerNode]:
     """A broker that serves; it stops cleanly when the context is left."""
     check_protobuf()
+    warn_of_open_access(config.bind_address, has_access_control=config.authentication_enabled)
     machine = machine or Machine()
     # The store first: a second process on one directory must hear that, and not that the port is taken.
     node = BrokerNode.open(config, machine)
     try:
         # Not what `maxMessageSize` says: that may be changed at run time, and is checked frame by frame.
-        server, port = machine.network.listen(config.bind_address, config.listen_port, MAX_RPC_BYTES)
+        server, port = machine.network.listen(
+            config.bind_address, config.listen_port, MAX_RPC_BYTES, interceptors=node.interceptors
+        )
         await node.start(
             server, host_port(config.advertised_host, port), encode_host(ip_of(config.advertised_host), port)
         )

@@ -7,6 +7,7 @@ of our own are marked so in their description.  Durations are milliseconds and s
 # ruff: noqa: RUF009 -- `key` makes a dataclass field
 
 import dataclasses
+import json
 import logging
 import re
 from collections.abc import Mapping
@@ -15,8 +16,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rocketsim_proto.limits import FRAME_BYTES, MAX_BODY_BYTES
+from rocketsim_proto.signature import Credentials
 
 from broker_service import rocketmq_keys
+from broker_service.access.model import User, UserType
 from broker_service.errors import ConfigError
 from broker_service.model import BrokerRole, FlushDiskType
 from broker_service.properties import (
@@ -50,6 +53,27 @@ INT32_MAX = 2**31 - 1
 DELAY_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
+INNER_CREDENTIALS_DOC = (
+    'as `{"accessKey":"broker","secretKey":"..."}`: with these a broker signs its calls to other brokers and name '
+    "servers, which know them as a super user's; the same for all of a cluster"
+)
+
+
+def credentials_of(name: str, text: str, names: tuple[str, str]) -> Credentials | None:
+    """Those of RocketMQ's JSON in a key; None where it is empty.  Raises ConfigError, without the value."""
+    if not text:
+        return None
+    wanted = f"{name}: expected " + json.dumps(dict.fromkeys(names, "..."))
+    try:
+        found = json.loads(text)
+        made = User(found[names[0]], found[names[1]], UserType.SUPER)
+    except (KeyError, TypeError, AttributeError):
+        raise ConfigError(wanted) from None
+    except ValueError as error:
+        raise ConfigError(wanted if isinstance(error, json.JSONDecodeError) else f"{name}: {error}") from None
+    return Credentials(made.username, made.password)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
     """One broker process."""
@@ -78,7 +102,7 @@ class BrokerConfig:
         low=-1,
         high=65535,
     )
-    # Loopback, because nothing is authenticated: opening it to a network must be somebody's decision.
+    # Loopback, because nothing is authenticated by default: opening it to a network must be somebody's decision.
     bind_address: str = key("127.0.0.1", "the address listened on; loopback unless said otherwise")
     broker_ip1: str = key("", "the address told to others, `bindAddress` by default", name="brokerIP1")
     ha_master_address: str = key("", "a slave's master, `host:port`, instead of asking the name servers")
@@ -89,6 +113,21 @@ class BrokerConfig:
         None, "own: written with `host:port` once the port is bound; default `<root>/rocketsim/address`"
     )
     metrics_port: int = key(0, "own: Prometheus metrics over HTTP on `bindAddress`; 0: off", low=0, high=65535)
+
+    # --- access control --------------------------------------------------------------------------------------------
+    authentication_enabled: bool = key(
+        False, "every call is signed by a user; needs `innerClientAuthenticationCredentials`"
+    )
+    authorization_enabled: bool = key(
+        False, "and users that are not super users need a policy for what they do; needs `authenticationEnabled`"
+    )
+    init_authentication_user: str = key(
+        "",
+        'the first super user, as `{"username":"admin","password":"..."}`; a master makes it if there is none of that '
+        "name",
+        secret=True,
+    )
+    inner_client_authentication_credentials: str = key("", INNER_CREDENTIALS_DOC, secret=True)
 
     # --- files -----------------------------------------------------------------------------------------------------
     store_path_root_dir: Path = key(REQUIRED, "the store's directory, one per process; `~` is understood")
@@ -275,8 +314,21 @@ class BrokerConfig:
                 f"maxHashSlotNum={self.max_hash_slot_num} with maxIndexNum={self.max_index_num}: "
                 "an index file would pass 2 GiB"
             )
+        _check_access(self)
+        if self.authorization_enabled and not self.authentication_enabled:
+            raise ConfigError("authorizationEnabled=true: set authenticationEnabled=true, too")
         # As RocketMQ does it: a file holds whole entries.
         object.__setattr__(self, "mapped_file_size_consume_queue", -(-self.mapped_file_size_consume_queue // 20) * 20)
+
+    @property
+    def init_user(self) -> Credentials | None:
+        text = self.init_authentication_user
+        return credentials_of("initAuthenticationUser", text, ("username", "password"))
+
+    @property
+    def inner_credentials(self) -> Credentials | None:
+        text = self.inner_client_authentication_credentials
+        return credentials_of("innerClientAuthenticationCredentials", text, ("accessKey", "secretKey"))
 
     @property
     def name_servers(self) -> tuple[str, ...]:
@@ -318,9 +370,29 @@ class NamesrvConfig:
     address_file: Path | None = key(None, "own: written with `host:port` once the port is bound; empty: nowhere")
     broker_expire_time_ms: int = key(120_000, "own: a broker silent for this long is removed", low=10, high=INT32_MAX)
     scan_not_active_broker_interval: int = key(5_000, "between two looks for silent brokers", low=10, high=INT32_MAX)
+    authentication_enabled: bool = key(
+        False,
+        "brokers sign their registrations, operators wipeWritePerm and addWritePerm; needs "
+        "`innerClientAuthenticationCredentials`. Routes are told to everybody, as RocketMQ's name servers do",
+    )
+    init_authentication_user: str = key(
+        "", 'who may call wipeWritePerm and addWritePerm, as `{"username":"admin","password":"..."}`', secret=True
+    )
+    inner_client_authentication_credentials: str = key("", INNER_CREDENTIALS_DOC, secret=True)
 
     def __post_init__(self) -> None:
         check_bounds(self)
+        _check_access(self)
+
+    @property
+    def init_user(self) -> Credentials | None:
+        text = self.init_authentication_user
+        return credentials_of("initAuthenticationUser", text, ("username", "password"))
+
+    @property
+    def inner_credentials(self) -> Credentials | None:
+        text = self.inner_client_authentication_credentials
+        return credentials_of("innerClientAuthenticationCredentials", text, ("accessKey", "secretKey"))
 
 
 RUNTIME_KEYS = frozenset(name for name, field in fields_by_key(BrokerConfig).items() if field.metadata["runtime"])
@@ -335,11 +407,8 @@ class Promise(NamedTuple):
 
 
 _NO = frozenset({"false"})
-_LOCKED_DOWN = "access control is not there yet, and a broker that ignores this key would be open"
 PROMISES = {
-    "aclEnable": Promise(_NO, _LOCKED_DOWN),
-    "authenticationEnabled": Promise(_NO, _LOCKED_DOWN),
-    "authorizationEnabled": Promise(_NO, _LOCKED_DOWN),
+    "aclEnable": Promise(_NO, "set authenticationEnabled and authorizationEnabled, RocketMQ 5's access control"),
     "useTLS": Promise(_NO, "TLS is not there yet, and a broker that ignores this key would talk in the clear"),
     "allAckInSyncStateSet": Promise(_NO, "one slave in sync releases a put; use brokerRole=SYNC_MASTER"),
     "inSyncReplicas": Promise(frozenset({"1", "2"}), "one slave in sync releases a put; use brokerRole=SYNC_MASTER"),
@@ -442,6 +511,21 @@ def broken_promise(setting: Setting, settings: Mapping[str, Setting]) -> str:
         return "" if inside or not root else "it must be storePathRootDir/commitlog; leave it out"
     promise = PROMISES.get(setting.key)
     return promise.instead if promise and setting.value not in promise.allowed else ""
+
+
+def _check_access(config: BrokerConfig | NamesrvConfig) -> None:
+    """Raises ConfigError, with no secret in it."""
+    users = config.init_user, config.inner_credentials
+    if config.authentication_enabled and users[1] is None:
+        raise ConfigError(
+            "authenticationEnabled=true: set innerClientAuthenticationCredentials, too; without it brokers and name "
+            "servers refuse each other"
+        )
+    if all(users) and len({user.access_key for user in users if user}) == 1:
+        raise ConfigError(
+            "initAuthenticationUser is the user of innerClientAuthenticationCredentials, whose key no command may "
+            "change: choose another name"
+        )
 
 
 def _addresses(text: str) -> tuple[str, ...]:

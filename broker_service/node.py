@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,11 +17,16 @@ from rocketsim_proto import (
     replication_pb2,
     replication_pb2_grpc,
 )
+from rocketsim_proto.signature import SigningChannel
 
+from broker_service.access.gate import Gate, super_user
+from broker_service.access.interceptor import AccessInterceptor
+from broker_service.access.rights import RIGHTS, Right
 from broker_service.admin.metrics import Metrics
 from broker_service.admin.operations import Operations
 from broker_service.admin.servicer import AdminServicer
 from broker_service.admin.status import Status
+from broker_service.admin.users import UserOperations
 from broker_service.broker.core.broker import Broker, ack_levels
 from broker_service.broker.core.changes import MetadataChanges
 from broker_service.broker.core.long_polling import LongPolling
@@ -36,6 +42,7 @@ from broker_service.broker.leadership.registration import Registration
 from broker_service.broker.leadership.replication_link import ReplicationLink
 from broker_service.broker.leadership.role_file import RoleFile
 from broker_service.broker.leadership.roll_call import RollCall
+from broker_service.broker.metadata.access import AccessTables, AclTable, UserTable
 from broker_service.broker.metadata.consumer_offsets import ConsumerOffsetTable
 from broker_service.broker.metadata.groups import SubscriptionGroupTable
 from broker_service.broker.metadata.known_slaves import KnownSlaves
@@ -52,7 +59,7 @@ from broker_service.broker.store_settings import store_config
 from broker_service.config import BrokerConfig
 from broker_service.consumption.consumption import Consumption
 from broker_service.consumption_servicer import ConsumptionServicer
-from broker_service.errors import ConfigError, RocketSimError
+from broker_service.errors import ConfigError, RocketSimError, ServiceNotAvailable
 from broker_service.machine import Machine
 from broker_service.model import BrokerRole
 from broker_service.periodic import PeriodicTasks
@@ -74,6 +81,7 @@ from broker_service.store.json_file import JsonFile
 from broker_service.store.message_store import MessageStore
 from broker_service.store.offset_journal import LogPoint, OffsetJournal
 from broker_service.tasks import OwnedTasks
+from broker_service.v2 import rights as v2_rights
 from broker_service.v2.clients import Clients
 from broker_service.v2.port import Port as V2Port
 from broker_service.v2.receiving import Receiving
@@ -124,6 +132,15 @@ class BrokerNode:
             log_point=lambda: LogPoint(self.epochs.epochs.last, self.epochs.epochs.last_id, store.end_offset),
             has_passed=lambda point: self.epochs.epochs.has_passed(*point),
         )
+
+        self.access = self._access_tables() if config.authentication_enabled else None
+
+    def _access_tables(self) -> AccessTables:
+        def table(name: str) -> tuple[JsonFile, JsonFile]:
+            root, disk = self.file_config.store_path_root_dir / "rocketsim", self.store.disk
+            return JsonFile(root / f"{name}.json", disk, private=True), JsonFile(root / f"deleted_{name}.json", disk)
+
+        return AccessTables(UserTable(*table("users")), AclTable(*table("acls")))
 
     def _note_unclean_stop(self) -> bool:
         """False where the disk has no room for it: to be tried again before this store counts as closed cleanly."""
@@ -203,7 +220,7 @@ class BrokerNode:
         self.flusher.failed.append(self._flush_failed)
         self.slave_streams: SlaveStreams[Any] = SlaveStreams()
         tables = self.topics, self.groups, self.offsets, self.known_slaves
-        changes = MetadataChanges(*tables, self.mastership, self.slave_streams)
+        changes = MetadataChanges(*tables, self.mastership, self.slave_streams, self.access)
         self.broker = Broker(
             config,
             store=store,
@@ -221,6 +238,7 @@ class BrokerNode:
             store_host=store_host,
             clock=self.machine.monotonic,
             now_ms=self.machine.now_ms,
+            access=self.access,
         )
         self.schedule = ScheduleService(self.broker, self._delay_file, self._position_file)
         access = ReadAccess(self.broker, Commits(self.broker))
@@ -282,7 +300,7 @@ class BrokerNode:
                 housekeeping_s=config.ha_housekeeping_interval / 1000,
                 metadata_interval_s=config.sync_metadata_interval / 1000,
             ),
-            open_channel=self.machine.network.open_channel,
+            open_channel=self._open_channel,
             chance=self.machine.chance,
         )
         membership = self.membership = Membership(
@@ -293,14 +311,14 @@ class BrokerNode:
             period_s=config.register_name_server_period / 1000,
             describe=membership.registration,
             answered=membership.name_server_answered,
-            open_channel=self.machine.network.open_channel,
+            open_channel=self._open_channel,
         )
         self.roll_call = RollCall(
             slaves=membership.slaves,
             request=membership.question,
             answered=membership.slave_answered,
             pause_s=membership.pause_s,
-            open_channel=self.machine.network.open_channel,
+            open_channel=self._open_channel,
         )
         self.leadership = Leadership(
             self.broker,
@@ -351,17 +369,18 @@ class BrokerNode:
             register=self.registration.notify,
         )
         operations = Operations(self.broker, self.leadership)
+        users = UserOperations(self.broker, self.leadership)
         return broker_services(
             BrokerServicer(self.broker, self.puts, self.pulls, self.ranges, commits, lookup, self.range_streams.offer),
             self.replication_master,
-            AdminServicer(self.broker, operations, self.status, lookup),
+            AdminServicer(self.broker, operations, self.status, lookup, users),
             ConsumptionServicer(self.broker, self.consumption),
         )
 
     def _make_v2(self) -> None:
         clients = Clients(self.machine.monotonic, self.consumption.client_gone)
         self.consumption.is_connected = clients.is_connected
-        self.v2_routing = Routing(self.broker, self.machine.network.open_channel)
+        self.v2_routing = Routing(self.broker, self._open_channel)
         sends = SendPath(self.broker, self.puts, self.consumption.transactions)
         servicer = V2Servicer(
             self.broker,
@@ -381,12 +400,63 @@ class BrokerNode:
             self.config.grpc_address_path,
             opened=sends.opened,
             changed=self.registration.notify,
+            interceptors=self._v2_interceptors,
         )
+
+    # --- access control ---------------------------------------------------------------------------------------------
+
+    @property
+    def interceptors(self) -> list[AccessInterceptor]:
+        """Of the port for our own clients, brokers and operators."""
+        return [AccessInterceptor(self._gate(RIGHTS))] if self.access is not None else []
+
+    @property
+    def _v2_interceptors(self) -> list[AccessInterceptor]:
+        if self.access is None:
+            return []
+        return [AccessInterceptor(self._gate(v2_rights.V2_RIGHTS, v2=True), v2_rights.refusal, v2_rights.is_free)]
+
+    def _gate(self, rights: Mapping[str, Right], *, v2: bool = False) -> Gate:
+        assert self.access is not None
+        users, acls = self.access
+        inner = super_user(self.config.inner_credentials)
+        return Gate(
+            rights,
+            find_user=lambda name: inner if inner is not None and name == inner.username else users.get(name),
+            policies=acls.policies_of if self.config.authorization_enabled else None,
+            cluster_name=self.config.broker_cluster_name,
+            now_s=lambda: self.machine.now_ms() / 1000,
+            v2=v2,
+        )
+
+    def _open_channel(self, address: str, options: Sequence[tuple[str, Any]] = ()) -> Any:
+        """To another broker or a name server, whose calls are signed if there is something to sign with."""
+        channel = self.machine.network.open_channel(address, options)
+        credentials = self.config.inner_credentials
+        if credentials is None:
+            return channel
+        return SigningChannel(channel, credentials, now=lambda: self.machine.now_ms() / 1000)
+
+    async def _make_first_user(self, access: AccessTables) -> None:
+        """Of a master that has just begun to take writes."""
+        first = self.config.init_user
+        if first is None:
+            return
+        try:
+            made = await access.make_first_user(first.access_key, first.secret_key, self.machine.now_ms())
+        except ServiceNotAvailable as error:
+            logger.error(
+                "User:%s of initAuthenticationUser is not made, restart to try again: %s", first.access_key, error
+            )
+            return
+        if made:
+            self.broker.changes.publish()
+            logger.info("User:%s of initAuthenticationUser is made: a super user", first.access_key)
 
     def _stream_sockets(self) -> list[socket.socket]:
         config = self.config
-        if not config.pull_range_stream_enable:
-            return []
+        if not config.pull_range_stream_enable or config.authentication_enabled:
+            return []  # nobody is asked there who he is
         return self.machine.network.listen_for_streams(
             self.range_streams.unix_name, config.bind_address, config.pull_range_stream_port
         )
@@ -424,7 +494,7 @@ class BrokerNode:
         await self.v2_port.close(0)  # if it was about to open
         await self.v2_routing.close()
         await self.periodic.finish()
-        await asyncio.gather(self.topics.settled(), self.groups.settled())
+        await asyncio.gather(*(table.settled() for table in (self.topics, self.groups, *(self.access or ()))))
         self.metrics.close()
         await self.flusher.close()
         try:
@@ -476,6 +546,8 @@ class BrokerNode:
 
     def _opened(self) -> None:
         self.v2_port.notify()
+        if self.access is not None:
+            self.tasks.own("first-user", self._make_first_user(self.access))
         self.tasks.own("schedule", self.schedule.run())
         self.tasks.own("consumption", self.consumption.run())
         self.tasks.own("transactions", self.consumption.transactions.run())

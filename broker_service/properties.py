@@ -15,6 +15,7 @@ import javaproperties
 
 from broker_service.errors import ConfigError
 
+HIDDEN = "******"
 REQUIRED: Any = dataclasses.MISSING
 """The default of a key that a file has to give."""
 
@@ -28,16 +29,18 @@ def key(
     high: int | None = None,
     one_of: tuple[int, ...] = (),
     runtime: bool = False,
+    secret: bool = False,
 ) -> Any:
     """A dataclass field that is a configuration key; `default` may be REQUIRED.
 
     `doc` is its line in docs/operations.md.  `low`, `high` (inclusive) and `one_of` bound a number.  `runtime` keys may
-    be changed while the broker runs.  `name` is for a key that is not the field's name in camelCase.
+    be changed while the broker runs.  `name` is for a key that is not the field's name in camelCase.  The value of a
+    `secret` key is in no list, representation or error.
     """
     metadata = {"doc": doc, "name": name, "low": low, "high": high, "one_of": one_of, "runtime": runtime}
     if callable(default):
         return dataclasses.field(default_factory=default, metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata, repr=not secret)
 
 
 def key_name(field: dataclasses.Field[Any]) -> str:
@@ -104,7 +107,8 @@ def parse_fields(config_class: type, settings: Iterable[Setting]) -> tuple[dict[
             if expected := out_of_bounds(field, value):
                 raise ValueError(expected)
         except ValueError as error:
-            errors.append(f"{setting.where}: {setting.key}={setting.value}: {error}")
+            shown = setting.value if field.repr else HIDDEN
+            errors.append(f"{setting.where}: {setting.key}={shown}: {error}")
     return values, errors
 
 
@@ -178,8 +182,9 @@ def as_text(value: Any) -> str:
 
 
 def as_properties(config: Any) -> dict[str, str]:
-    """Every key of a config with its present value."""
-    return {name: as_text(getattr(config, field.name)) for name, field in fields_by_key(type(config)).items()}
+    """Every key of a config with its present value; of a secret one only whether there is a value."""
+    values = {name: (field, getattr(config, field.name)) for name, field in fields_by_key(type(config)).items()}
+    return {name: as_text(value) if field.repr or not value else HIDDEN for name, (field, value) in values.items()}
 
 
 def settings_from(values: Mapping[str, str], where: str) -> dict[str, Setting]:

@@ -5,6 +5,7 @@
 `start_server` does all of it; a process whose services must know their port first takes the steps one by one.
 """
 
+import ipaddress
 import logging
 import socket
 import sys
@@ -35,10 +36,15 @@ class Network:
         return grpc.aio.insecure_channel(address, options=options)
 
     def listen(
-        self, bind_address: str, port: int, max_message_bytes: int, key: str = "listenPort"
+        self,
+        bind_address: str,
+        port: int,
+        max_message_bytes: int,
+        key: str = "listenPort",
+        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     ) -> tuple[grpc.aio.Server, int]:
         """A server that is bound and not started, and its port: `port`, the value of `key`, itself unless that is 0."""
-        server = build_server(max_message_bytes)
+        server = build_server(max_message_bytes, interceptors)
         return server, bind(server, bind_address, port, key)
 
     def listen_for_streams(self, unix_name: str, bind_address: str, port: int) -> list[socket.socket]:
@@ -85,9 +91,10 @@ async def start_server(
     address_file: Path | None,
     max_message_bytes: int,
     network: Network | None = None,
+    interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
 ) -> tuple[grpc.aio.Server, int]:
     """A server that answers, and its port.  The caller stops it."""
-    server, bound_port = (network or Network()).listen(bind_address, port, max_message_bytes)
+    server, bound_port = (network or Network()).listen(bind_address, port, max_message_bytes, interceptors=interceptors)
     await add_services(server, services)
     await server.start()
     if address_file is not None:
@@ -95,9 +102,10 @@ async def start_server(
     return server, bound_port
 
 
-def build_server(max_message_bytes: int) -> grpc.aio.Server:
+def build_server(max_message_bytes: int, interceptors: Sequence[grpc.aio.ServerInterceptor] = ()) -> grpc.aio.Server:
     """An unbound server.  gRPC's cap counts a message with its overhead, so callers add room to their own limits."""
     return grpc.aio.server(
+        interceptors=interceptors,
         options=[
             ("grpc.max_receive_message_length", max_message_bytes),
             # A second process on our port must fail, not share it.
@@ -110,7 +118,7 @@ def build_server(max_message_bytes: int) -> grpc.aio.Server:
             # Clients do the same to us; their pings are no offence.
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
             ("grpc.max_concurrent_streams", 10_000),
-        ]
+        ],
     )
 
 
@@ -150,6 +158,22 @@ def check_protobuf() -> None:
     implementation = api_implementation.Type()
     if implementation != "upb":
         raise ConfigError(f"protobuf runs as {implementation!r}, not upb: install its binary wheel for this Python")
+
+
+def warn_of_open_access(bind_address: str, *, has_access_control: bool) -> None:
+    if not has_access_control and not is_loopback(bind_address):
+        logger.warning(
+            "NO ACCESS CONTROL: bindAddress=%s and authenticationEnabled=false: whoever reaches this port may read, "
+            "change and delete everything",
+            bind_address,
+        )
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def write_address_file(path: Path, host: str, port: int, files: Files) -> None:

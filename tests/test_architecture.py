@@ -37,6 +37,10 @@ STAYS_OUT_OF = {
     "broker_service/replication/tracker.py": {"asyncio", "grpc", "time", "rocketsim_proto", "logging"},
     "broker_service/replication/catch_up.py": {"asyncio", "grpc", "time", "rocketsim_proto", "logging"},
     "broker_service/replication/epochs.py": {"asyncio", "grpc", "time", "rocketsim_proto", "logging"},
+    "broker_service/access": {
+        *(f"broker_service.{room}" for room in ("store", "replication", "broker", "admin", "namesrv", "v2", "node")),
+        "rocketmq_v2",
+    },
     "broker_service/broker": {"broker_service.admin", "broker_service.namesrv", "broker_service.consumption"},
     "broker_service/consumption": {
         "grpc",

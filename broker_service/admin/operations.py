@@ -210,9 +210,10 @@ class Operations:
     # --- messages ---------------------------------------------------------------------------------------------------
 
     async def message_by_id(self, topic: str, message_id: str) -> list[bytes]:
-        """Takes the client's id (UNIQ_KEY, which needs the topic) and the offset id: both may be 32 hex digits."""
+        """Takes the client's id (UNIQ_KEY, which needs the topic) and the offset id: both may be 32 hex digits.  With a
+        topic nothing of another one is found: who may read one may not read all."""
         found = await self._by_offset_id(message_id)
-        if found is not None:
+        if found is not None and (not topic or decode(found, check_crc=False).topic == topic):
             return [found]
         if not topic:
             raise NotFound(f"no record here has the offset message id {message_id!r}; name the topic for a client's id")

@@ -8,12 +8,16 @@ import grpc
 from rocketsim_proto import admin_pb2 as pb
 from rocketsim_proto import admin_pb2_grpc, metadata_pb2
 
+from broker_service.access.model import Policy, User
 from broker_service.admin.operations import Operations
 from broker_service.admin.status import Status
+from broker_service.admin.users import UserOperations
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.messages import (
+    acl_to_proto,
     group_to_proto,
+    policies_from_proto,
     retry_policy_from_proto,
     topic_to_proto,
     version_to_proto,
@@ -28,11 +32,14 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class AdminServicer(admin_pb2_grpc.AdminServicer):
-    def __init__(self, broker: Broker, operations: Operations, status: Status, queues: QueueLookup) -> None:
+    def __init__(
+        self, broker: Broker, operations: Operations, status: Status, queues: QueueLookup, users: UserOperations
+    ) -> None:
         self._broker = broker
         self._operations = operations
         self._status = status
         self._queues = queues
+        self._users = users
 
     # --- topics and groups ------------------------------------------------------------------------------------------
 
@@ -208,6 +215,65 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
     @maps_errors
     async def QueryMsgByOffset(self, request: pb.QueryMsgByOffsetRequest, context: Context) -> pb.QueryMsgResponse:
         return _messages([await self._operations.message_by_offset(request.topic, request.queue_id, request.offset)])
+
+    # --- access control ---------------------------------------------------------------------------------------------
+
+    async def _shared(self, context: Context) -> str:
+        """Who has the change that was made just now, before it is answered."""
+        return (await self._broker.shared_changes(time_left_s(context))).name
+
+    @maps_errors
+    async def CreateUser(self, request: pb.CreateUserRequest, context: Context) -> pb.UserResponse:
+        user = await self._users.create_user(*_fields(request.user))
+        return pb.UserResponse(user=_without_password(user), status=await self._shared(context))
+
+    @maps_errors
+    async def UpdateUser(self, request: pb.UpdateUserRequest, context: Context) -> pb.UserResponse:
+        user = await self._users.update_user(*_fields(request.user))
+        return pb.UserResponse(user=_without_password(user), status=await self._shared(context))
+
+    @maps_errors
+    async def DeleteUser(self, request: pb.DeleteUserRequest, context: Context) -> pb.DeleteUserResponse:
+        await self._users.delete_user(request.username)
+        return pb.DeleteUserResponse(status=await self._shared(context))
+
+    @maps_errors
+    async def ListUsers(self, request: pb.ListUsersRequest, context: Context) -> pb.ListUsersResponse:
+        return pb.ListUsersResponse(users=map(_without_password, self._users.users(request.username)))
+
+    @maps_errors
+    async def CreateAcl(self, request: pb.CreateAclRequest, context: Context) -> pb.AclResponse:
+        acl = await self._users.create_acl(request.acl.subject, asked_policies(request.acl))
+        return pb.AclResponse(acl=acl_to_proto(acl), status=await self._shared(context))
+
+    @maps_errors
+    async def UpdateAcl(self, request: pb.UpdateAclRequest, context: Context) -> pb.AclResponse:
+        acl = await self._users.update_acl(request.acl.subject, asked_policies(request.acl))
+        return pb.AclResponse(acl=acl_to_proto(acl), status=await self._shared(context))
+
+    @maps_errors
+    async def DeleteAcl(self, request: pb.DeleteAclRequest, context: Context) -> pb.DeleteAclResponse:
+        await self._users.delete_acl(request.subject, request.resource)
+        return pb.DeleteAclResponse(status=await self._shared(context))
+
+    @maps_errors
+    async def ListAcls(self, request: pb.ListAclsRequest, context: Context) -> pb.ListAclsResponse:
+        return pb.ListAclsResponse(acls=map(acl_to_proto, self._users.acls(request.subject, request.resource)))
+
+
+def _fields(user: metadata_pb2.User) -> tuple[str, str, str, str]:
+    return user.username, user.password, user.user_type, user.user_status
+
+
+def _without_password(user: User) -> metadata_pb2.User:
+    return metadata_pb2.User(username=user.username, user_type=user.user_type, user_status=user.user_status)
+
+
+def asked_policies(acl: metadata_pb2.Acl) -> tuple[Policy, ...]:
+    try:
+        return policies_from_proto(acl)
+    except ValueError as error:
+        raise InvalidParameter(str(error)) from error
 
 
 def asked_topic(asked: metadata_pb2.TopicConfig) -> TopicConfig:

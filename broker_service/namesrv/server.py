@@ -7,10 +7,20 @@ from collections.abc import Callable
 
 from rocketsim_proto import namesrv_pb2, namesrv_pb2_grpc
 
+from broker_service.access.gate import Gate, super_user
+from broker_service.access.interceptor import AccessInterceptor
+from broker_service.access.rights import NAMESRV_RIGHTS
 from broker_service.config import NamesrvConfig
 from broker_service.namesrv.route_table import RouteTable
 from broker_service.namesrv.servicer import NamesrvServicer
-from broker_service.server import Network, Service, check_protobuf, host_port, start_server
+from broker_service.server import (
+    Network,
+    Service,
+    check_protobuf,
+    host_port,
+    start_server,
+    warn_of_open_access,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +33,16 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
+def interceptors(config: NamesrvConfig, now_s: Callable[[], float] = time.time) -> list[AccessInterceptor]:
+    """It has no table of users: it knows those of its configuration."""
+    if not config.authentication_enabled:
+        return []
+    known = [user for user in map(super_user, (config.init_user, config.inner_credentials)) if user is not None]
+    users = {user.username: user for user in known}
+    gate = Gate(NAMESRV_RIGHTS, find_user=users.get, policies=None, cluster_name="*", now_s=now_s)
+    return [AccessInterceptor(gate)]
+
+
 async def run_namesrv(
     config: NamesrvConfig,
     shutdown: asyncio.Event,
@@ -31,6 +51,7 @@ async def run_namesrv(
 ) -> None:
     """Serves until `shutdown` is set.  `clock` returns milliseconds and is monotonic."""
     check_protobuf()
+    warn_of_open_access(config.bind_address, has_access_control=config.authentication_enabled)
     table = RouteTable(config.broker_expire_time_ms)
     service = Service(
         namesrv_pb2.DESCRIPTOR.services_by_name["NameServer"].full_name,
@@ -44,6 +65,7 @@ async def run_namesrv(
         address_file=config.address_file,
         max_message_bytes=MAX_MESSAGE_BYTES,
         network=network,
+        interceptors=interceptors(config),
     )
     logger.info("name server listening on %s", host_port(config.bind_address, port))
     try:

@@ -5,7 +5,7 @@ A client that has both addresses of a pair connects to either that listens, so a
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import grpc
@@ -38,6 +38,7 @@ class Port:
         address_file: Path,
         opened: Callable[[], None],
         changed: Callable[[], None],
+        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     ) -> None:
         self._broker = broker
         self._servicer = servicer
@@ -46,6 +47,7 @@ class Port:
         self._address_file = address_file
         self._opened = opened
         self._changed = changed
+        self._interceptors = interceptors
         self._server: grpc.aio.Server | None = None
         self._port = broker.config.grpc_server_port
         self._notified = asyncio.Event()
@@ -87,7 +89,7 @@ class Port:
         config = self._broker.config
         try:
             server, port = self._machine.network.listen(
-                config.bind_address, self._port, MAX_RPC_BYTES, key="grpcServerPort"
+                config.bind_address, self._port, MAX_RPC_BYTES, "grpcServerPort", self._interceptors
             )
         except ConfigError as error:
             if not self._complained:

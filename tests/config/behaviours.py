@@ -113,6 +113,10 @@ BROKER_KEYS = {
     "bindAddress": "broker/test_each_key::test_bind_address",
     "brokerIP1": "broker/test_process::test_its_addresses_ip_is_what_records_keep",
     "haMasterAddress": "broker/test_leadership::test_a_slave_with_a_configured_master_follows_it_without_a_name_server",
+    "authenticationEnabled": "access/test_brokers::test_a_name_server_takes_registrations_of_brokers_and_changes_of_operators",
+    "authorizationEnabled": "access/test_brokers::test_without_authorization_users_may_do_what_has_no_secrets",
+    "initAuthenticationUser": "access/test_brokers::test_the_first_user_is_made_once",
+    "innerClientAuthenticationCredentials": "access/test_brokers::test_a_name_server_takes_registrations_of_brokers_and_changes_of_operators",
     "haSlaveAddresses": "broker/test_start::test_without_a_name_server_a_master_takes_no_writes_until_a_configured_slave_has_answered",
     "addressFile": "broker/test_each_key::test_address_file",
     "metricsPort": "broker/test_each_key::test_metrics_port",
@@ -175,4 +179,7 @@ NAMESRV_KEYS = {
     "addressFile": "namesrv/test_process::test_it_listens_where_its_configuration_says_and_writes_that_down",
     "brokerExpireTimeMs": "namesrv/test_servicer::test_a_silent_broker_is_removed_although_its_stream_is_open",
     "scanNotActiveBrokerInterval": "namesrv/test_servicer::test_a_silent_broker_is_removed_although_its_stream_is_open",
+    "authenticationEnabled": "access/test_brokers::test_a_name_server_takes_registrations_of_brokers_and_changes_of_operators",
+    "initAuthenticationUser": "access/test_brokers::test_a_name_server_takes_registrations_of_brokers_and_changes_of_operators",
+    "innerClientAuthenticationCredentials": "access/test_brokers::test_a_name_server_takes_registrations_of_brokers_and_changes_of_operators",
 }

@@ -173,8 +173,9 @@ def test_a_file_with_only_known_keys_warns_of_nothing(load, caplog):
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("aclEnable=true", "access control is not there"),
-        ("authenticationEnabled=true", "access control is not there"),
+        ("aclEnable=true", "set authenticationEnabled and authorizationEnabled"),
+        ("authenticationEnabled=true", "set innerClientAuthenticationCredentials, too"),
+        ("authorizationEnabled=true", "set authenticationEnabled=true, too"),
         ("useTLS=true", "TLS is not there"),
         ("inSyncReplicas=3", "one slave in sync releases a put"),
         ("cleanFileForciblyEnable=false", "diskSpaceCleanForciblyRatio=100"),

@@ -106,7 +106,9 @@ class Network(RealNetwork):
     def open_channel(self, address: str, options: Sequence[tuple[str, Any]] = ()) -> Any:
         return Channel(self._wire, self._host, address, dict(options))
 
-    def listen(self, bind_address: str, port: int, max_message_bytes: int, key: str = "listenPort") -> tuple[Any, int]:
+    def listen(
+        self, bind_address: str, port: int, max_message_bytes: int, key: str = "listenPort", interceptors: Any = ()
+    ) -> tuple[Any, int]:
         process = current_process()
         assert process is not None
         return Server(self._wire, process, f"{self._host}:{port}"), port

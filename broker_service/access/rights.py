@@ -1,0 +1,174 @@
+"""What each call of this project's own services needs: who may make it, and which actions on which resources.
+
+`RIGHTS` and `NAMESRV_RIGHTS` have every method that a broker and a name server serve; a method that is in none is
+refused.  The needs are those of RocketMQ 5, where it has such a call.  Pure: requests are only looked at.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from typing import Any, NamedTuple
+
+from broker_service.access.model import Action, ResourceType
+
+TOPIC, GROUP, CLUSTER = ResourceType
+ALL_NAMES = "*"  # needs a policy for all names; no topic or group can be called so
+OF_GROUPS = ("%RETRY%", "%DLQ%")
+
+
+class Caller(Enum):
+    ANYBODY = "anybody"
+    USER = "user"  # who has the rights
+    SUPER_USER = "super user"  # whether or not rights are asked for: what answers with secrets, or changes them
+
+
+class Need(NamedTuple):
+    """One of the actions on one resource.  Of a cluster the name is the broker's to say."""
+
+    kind: ResourceType
+    name: str
+    actions: tuple[Action, ...]
+
+
+Needs = Callable[[Any], Iterable[Need]]
+
+
+class Right(NamedTuple):
+    """`needs` is asked for each message of a stream of requests."""
+
+    caller: Caller
+    needs: Needs | None = None
+
+
+def of_topic(name: str, *actions: Action) -> Need:
+    """A retry or dead letter topic belongs to its group."""
+    for prefix in OF_GROUPS:
+        if name.startswith(prefix):
+            return Need(GROUP, name.removeprefix(prefix).partition("+")[0], actions)
+    return Need(TOPIC, name or ALL_NAMES, actions)
+
+
+def of_group(name: str, *actions: Action) -> Need:
+    return Need(GROUP, name or ALL_NAMES, actions)
+
+
+def of_cluster(*actions: Action) -> Need:
+    return Need(CLUSTER, "", actions)
+
+
+def user(needs: Needs) -> Right:
+    return Right(Caller.USER, needs)
+
+
+ANYBODY = Right(Caller.ANYBODY)
+SUPER_USER = Right(Caller.SUPER_USER)
+
+PUB, SUB, GET = (Action.PUB,), (Action.SUB,), (Action.GET,)
+READ = (Action.SUB, Action.GET)
+LISTING = (Action.LIST, Action.GET)
+
+
+def _pull(request: Any) -> list[Need]:
+    return [of_group(request.consumer_group, *SUB), of_topic(request.topic, *SUB)]
+
+
+def _pull_range(request: Any) -> list[Need]:
+    """A read without a group is of no group."""
+    needs = [of_topic(topic, *SUB) for topic in sorted({one.topic for one in request.ranges})]
+    return ([of_group(request.consumer_group, *SUB)] if request.consumer_group else []) + needs
+
+
+def _commit(request: Any) -> list[Need]:
+    actions = (Action.SUB, Action.UPDATE)
+    topics = sorted({entry.topic for entry in request.entries})
+    return [of_group(request.consumer_group, *actions), *(of_topic(topic, *actions) for topic in topics)]
+
+
+def _query_offsets(request: Any) -> list[Need]:
+    topics = sorted({queue.topic for queue in request.queues})
+    return [of_group(request.consumer_group, *READ), *(of_topic(topic, *READ) for topic in topics)]
+
+
+def _progress(request: Any) -> list[Need]:
+    return [of_group(request.group, *GET), *([of_topic(request.topic, *READ)] if request.topic else [])]
+
+
+def _reset(request: Any) -> list[Need]:
+    return [of_group(request.group, Action.UPDATE), of_topic(request.topic, Action.UPDATE)]
+
+
+_OF_A_BROKER: Mapping[str, Mapping[str, Right]] = {
+    "rocketsim.Broker": {
+        "Send": user(lambda received: [of_topic(received.message.topic, *PUB)]),
+        "Pull": user(_pull),
+        "PullRange": user(_pull_range),
+        "CommitOffsets": user(_commit),
+        "QueryOffsets": user(_query_offsets),
+        "QueueBounds": user(lambda request: [of_topic(request.topic, *READ)]),
+        "SearchOffsets": user(lambda request: [of_topic(request.topic, *READ)]),
+    },
+    "rocketsim.Consumption": {
+        "Pop": user(_pull),
+        "Ack": user(_pull),
+        "ChangeInvisible": user(_pull),
+    },
+    "rocketsim.Replication": {
+        "Replicate": SUPER_USER,
+        "GetMetadata": SUPER_USER,
+        "GetMember": SUPER_USER,
+        "PromiseEpoch": SUPER_USER,
+    },
+    "rocketsim.Admin": {
+        "UpdateTopic": user(lambda request: [of_topic(request.topic.topic_name, Action.CREATE)]),
+        "DeleteTopic": user(lambda request: [of_topic(request.topic, Action.DELETE)]),
+        "ListTopics": user(lambda request: [of_topic("", *LISTING)]),
+        "TopicStatus": user(lambda request: [of_topic(request.topic, *READ)]),
+        "UpdateSubGroup": user(lambda request: [of_group(request.group.group_name, Action.CREATE)]),
+        "DeleteSubGroup": user(lambda request: [of_group(request.group, Action.DELETE)]),
+        "ListSubGroups": user(lambda request: [of_group("", *LISTING)]),
+        "ConsumerProgress": user(_progress),
+        "ResetOffsetByTime": user(_reset),
+        "HaStatus": user(lambda request: [of_cluster(*GET)]),
+        "BrokerStatus": user(lambda request: [of_cluster(*GET)]),
+        "GetBrokerConfig": user(lambda request: [of_cluster(*GET)]),
+        "UpdateBrokerConfig": user(lambda request: [of_cluster(Action.UPDATE)]),
+        "PromoteSlave": user(lambda request: [of_cluster(Action.UPDATE)]),
+        "RemoveSlave": user(lambda request: [of_cluster(Action.UPDATE)]),
+        "QueryMsgById": user(lambda request: [of_topic(request.topic, *READ)]),
+        "QueryMsgByKey": user(lambda request: [of_topic(request.topic, *READ)]),
+        "QueryMsgByOffset": user(lambda request: [of_topic(request.topic, *READ)]),
+        "CreateUser": SUPER_USER,
+        "UpdateUser": SUPER_USER,
+        "DeleteUser": SUPER_USER,
+        "ListUsers": SUPER_USER,
+        "CreateAcl": SUPER_USER,
+        "UpdateAcl": SUPER_USER,
+        "DeleteAcl": SUPER_USER,
+        "ListAcls": SUPER_USER,
+    },
+}
+
+_OF_A_NAME_SERVER: Mapping[str, Mapping[str, Right]] = {
+    "rocketsim.NameServer": {
+        "RegisterBroker": SUPER_USER,
+        "TopicRoute": ANYBODY,  # a name server has no users; RocketMQ's checks nothing at all
+        "TopicList": ANYBODY,
+        "ClusterList": ANYBODY,
+        "WipeWritePerm": SUPER_USER,
+        "AddWritePerm": SUPER_USER,
+    },
+}
+
+# What says only that a server is there, and which calls it has.
+_OF_BOTH: Mapping[str, Mapping[str, Right]] = {
+    "grpc.health.v1.Health": dict.fromkeys(("Check", "Watch", "List"), ANYBODY),
+    "grpc.reflection.v1alpha.ServerReflection": {"ServerReflectionInfo": ANYBODY},
+}
+
+
+def by_path(services: Mapping[str, Mapping[str, Right]]) -> dict[str, Right]:
+    """By what gRPC calls a method: `/package.Service/Method`."""
+    return {f"/{service}/{method}": right for service, rights in services.items() for method, right in rights.items()}
+
+
+RIGHTS = by_path({**_OF_A_BROKER, **_OF_BOTH})
+NAMESRV_RIGHTS = by_path({**_OF_A_NAME_SERVER, **_OF_BOTH})

@@ -1,0 +1,146 @@
+"""UserOperations: what operators ask of users and their policies.  Changes are the master's to make.
+
+A change that is answered is on its disk; whether a slave has it says the status, as of a commit.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+from broker_service.access.model import Acl, Policy, Resource, User, user_of
+from broker_service.broker.core.broker import Broker
+from broker_service.broker.leadership.leadership import Leadership
+from broker_service.broker.metadata.access import AccessTables
+from broker_service.errors import InvalidParameter, ServiceNotAvailable
+from broker_service.tasks import to_its_end
+
+logger = logging.getLogger(__name__)
+
+_Made = TypeVar("_Made")
+
+START_WAIT_S = 3.0  # less than any operator's deadline
+
+
+class UserOperations:
+    def __init__(self, broker: Broker, leadership: Leadership) -> None:
+        self._broker = broker
+        self._leadership = leadership
+
+    # --- users ------------------------------------------------------------------------------------------------------
+
+    async def create_user(self, username: str, password: str, user_type: str, status: str) -> User:
+        tables = await self._writable()
+        self._check_not_inner(username)
+        default = User("any", "any")
+        user = _value(lambda: User(username, password, user_type or default.user_type, status or default.user_status))
+        await tables.users.apply(lambda: tables.users.creating(user, self._broker.now_ms()))
+        logger.info("User:%s is made: %s, %s", user.username, user.user_type, user.user_status)
+        return user
+
+    async def update_user(self, username: str, password: str, user_type: str, status: str) -> User:
+        """What is empty stays as it is."""
+        tables = await self._writable()
+        self._check_not_inner(username)
+        now_ms = self._broker.now_ms()
+        await tables.users.apply(
+            lambda: _value(lambda: tables.users.updating(username, password, user_type, status, now_ms))
+        )
+        user = tables.users.existing(username)
+        new = " and has a new password" if password else ""
+        logger.info("User:%s is %s, %s%s", user.username, user.user_type, user.user_status, new)
+        return user
+
+    async def delete_user(self, username: str) -> None:
+        """Its policies go first: another user of that name is not to have them."""
+        tables = await self._writable()
+        self._check_not_inner(username)
+        tables.users.existing(username)
+        await to_its_end(self._delete_user(tables, username))
+
+    async def _delete_user(self, tables: AccessTables, username: str) -> None:
+        subject, now_ms = f"User:{username}", self._broker.now_ms()
+        await tables.acls.apply(lambda: tables.acls.deleting(subject, now_ms))
+        await tables.users.apply(lambda: tables.users.removing(username, now_ms))
+        logger.info("User:%s is deleted", username)
+
+    def users(self, username: str) -> list[User]:
+        """All, or the one of that name."""
+        tables = self._tables()
+        if username:
+            return [tables.users.existing(username)]
+        return [tables.users.entries[name] for name in sorted(tables.users.entries)]
+
+    # --- policies ---------------------------------------------------------------------------------------------------
+
+    async def create_acl(self, subject: str, policies: tuple[Policy, ...]) -> Acl:
+        """A policy replaces the one of the same resource; others stay."""
+        tables = await self._writable()
+        tables.subject(subject)
+        await tables.acls.apply(
+            lambda: _value(lambda: tables.acls.creating(subject, _some(policies), self._broker.now_ms()))
+        )
+        return self._changed(tables, subject)
+
+    async def update_acl(self, subject: str, policies: tuple[Policy, ...]) -> Acl:
+        tables = await self._writable()
+        tables.subject(subject)
+        await tables.acls.apply(
+            lambda: _value(lambda: tables.acls.updating(subject, _some(policies), self._broker.now_ms()))
+        )
+        return self._changed(tables, subject)
+
+    def _changed(self, tables: AccessTables, subject: str) -> Acl:
+        acl = tables.acls.existing(subject)
+        logger.info("policies of %s: %s", subject, dict(acl.policies))
+        return acl
+
+    async def delete_acl(self, subject: str, resource: str) -> None:
+        """All policies of the user, or the one of a resource."""
+        tables = await self._writable()
+        _value(lambda: user_of(subject))
+        name = str(_value(lambda: Resource.parse(resource))) if resource else ""
+        await tables.acls.apply(lambda: tables.acls.removing(subject, name, self._broker.now_ms()))
+        logger.info("policies of %s%s are deleted", subject, f" for {name}" if name else "")
+
+    def acls(self, subject: str, resource: str) -> list[Acl]:
+        """Of all users or of one, for all resources or for one."""
+        tables = self._tables()
+        found = [tables.acls.existing(subject)] if subject else list(tables.acls.entries.values())
+        name = str(_value(lambda: Resource.parse(resource))) if resource else ""
+        return [acl for acl in sorted(found, key=lambda acl: acl.subject) if not name or name in acl.policies]
+
+    # --- what may be changed ----------------------------------------------------------------------------------------
+
+    def _tables(self) -> AccessTables:
+        if self._broker.access is None:
+            raise ServiceNotAvailable(
+                "this broker has no access control: authenticationEnabled is false in its configuration"
+            )
+        return self._broker.access
+
+    async def _writable(self) -> AccessTables:
+        tables = self._tables()
+        await self._leadership.settled(START_WAIT_S)
+        self._broker.check_writable()
+        return tables
+
+    def _check_not_inner(self, username: str) -> None:
+        inner = self._broker.config.inner_credentials
+        if inner is not None and username == inner.access_key:
+            raise InvalidParameter(
+                f"User:{username} is the brokers' own: change innerClientAuthenticationCredentials in the configuration"
+            )
+
+
+def _some(policies: tuple[Policy, ...]) -> tuple[Policy, ...]:
+    if not policies:
+        raise ValueError("no resource is named")
+    return policies
+
+
+def _value(make: Callable[[], _Made]) -> _Made:
+    """Raises InvalidParameter for what is no such value."""
+    try:
+        return make()
+    except ValueError as error:
+        raise InvalidParameter(str(error)) from error

@@ -1,0 +1,424 @@
+"""Brokers with access control: who may call, what is kept and where, and what a slave gets."""
+
+import logging
+import stat
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from rocketmq_v2 import definition_pb2 as d
+from rocketmq_v2 import service_pb2 as s
+from rocketsim_proto import (
+    admin_pb2,
+    broker_pb2,
+    message_pb2,
+    metadata_pb2,
+    namesrv_pb2,
+    namesrv_pb2_grpc,
+    replication_pb2,
+)
+from rocketsim_proto.broker_pb2_grpc import BrokerStub
+from rocketsim_proto.metadata_pb2 import Metadata
+from rocketsim_proto.replication_pb2_grpc import ReplicationStub
+from rocketsim_proto.signature import Credentials, SigningChannel
+
+from broker_service.access.model import Acl, Policy, User
+from broker_service.config import NamesrvConfig
+from broker_service.model import BrokerRole
+from broker_service.namesrv.route_table import RouteTable
+from broker_service.namesrv.server import interceptors
+from broker_service.namesrv.servicer import NamesrvServicer
+from broker_service.node import BrokerNode
+from broker_service.server import Service, start_server, warn_of_open_access
+from tests.support.access import ADMIN, INNER, KEYS, first_user, signed, v2_headers, v2_stub
+from tests.support.brokers import put, running
+from tests.support.polling import until
+from tests.support.v2 import make_topics, message, resource
+
+NORMAL = Credentials("n", "n0rm4l-s3cr3t")
+SECRETS = (ADMIN.secret_key, INNER.secret_key, NORMAL.secret_key)
+UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
+
+
+async def refused(call: Any) -> grpc.aio.AioRpcError:
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await call
+    return error.value
+
+
+def user(who: Credentials, **fields: str) -> metadata_pb2.User:
+    return metadata_pb2.User(username=who.access_key, password=who.secret_key, **fields)
+
+
+def acl(who: Credentials, *policies: str) -> metadata_pb2.Acl:
+    """`Topic:x Pub,Sub` allows it."""
+    return metadata_pb2.Acl(
+        subject=f"User:{who.access_key}",
+        policies=[
+            metadata_pb2.Acl.Policy(resource=resource, actions=actions.split(","), decision="Allow")
+            for resource, actions in map(str.split, policies)
+        ],
+    )
+
+
+async def allow(node: BrokerNode, who: Credentials, *policies: str) -> None:
+    """In the node's tables at once."""
+    await first_user(node)
+    assert node.access is not None
+    await node.access.users.settled()
+    node.access.users.put(User(who.access_key, who.secret_key), 0)
+    parsed = [Policy.parse(name, actions.split(",")) for name, actions in map(str.split, policies)]
+    node.access.acls.put(Acl(f"User:{who.access_key}").with_policies(parsed), 0)
+
+
+# --- users and policies -----------------------------------------------------------------------------------------------
+
+
+async def test_users_and_policies_are_made_changed_listed_and_deleted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "broker_service")
+    async with running(tmp_path, **KEYS) as node, signed(node, ADMIN) as admin:
+        await first_user(node)
+        made = await admin.CreateUser(admin_pb2.CreateUserRequest(user=user(NORMAL)))
+        assert (made.user.username, made.user.user_type, made.user.user_status, made.user.password) == (
+            *("n", "Normal", "enable"),
+            "",
+        )
+        again = await refused(admin.CreateUser(admin_pb2.CreateUserRequest(user=user(NORMAL))))
+        assert "exists; change it with updateUser" in str(again.details())
+        changed = await admin.UpdateUser(
+            admin_pb2.UpdateUserRequest(user=metadata_pb2.User(username="n", user_status="disable"))
+        )
+        assert (changed.user.user_type, changed.user.user_status) == ("Normal", "disable")
+        listed = (await admin.ListUsers(admin_pb2.ListUsersRequest())).users
+        assert [(one.username, one.user_type, one.password) for one in listed] == [
+            ("admin", "Super", ""),
+            ("n", "Normal", ""),
+        ]
+        one = await admin.CreateAcl(admin_pb2.CreateAclRequest(acl=acl(NORMAL, "Topic:x* Pub,Sub", "Group:y Sub")))
+        assert [(p.resource, list(p.actions)) for p in one.acl.policies] == [
+            ("Topic:x*", ["Pub", "Sub"]),
+            ("Group:y", ["Sub"]),
+        ]
+        await admin.UpdateAcl(admin_pb2.UpdateAclRequest(acl=acl(NORMAL, "Topic:x* Pub")))
+        await admin.DeleteAcl(admin_pb2.DeleteAclRequest(subject="User:n", resource="Group:y"))
+        (found,) = (await admin.ListAcls(admin_pb2.ListAclsRequest(resource="Topic:x*"))).acls
+        assert [(p.resource, list(p.actions), p.decision) for p in found.policies] == [("Topic:x*", ["Pub"], "Allow")]
+        config = (await admin.GetBrokerConfig(admin_pb2.GetBrokerConfigRequest())).values
+        assert config["innerClientAuthenticationCredentials"] == config["initAuthenticationUser"] == "******"
+        status = str(await admin.BrokerStatus(admin_pb2.BrokerStatusRequest()))
+        for name in ("users.json", "acls.json"):
+            assert stat.S_IMODE((tmp_path / "rocketsim" / name).stat().st_mode) == 0o600
+        assert stat.S_IMODE((tmp_path / "rocketsim" / "users.json.bak").stat().st_mode) == 0o600
+        assert NORMAL.secret_key in (tmp_path / "rocketsim" / "users.json").read_text()
+        node.metrics.picture()
+        said = caplog.text + str(listed) + str(config) + status + repr(node.config) + repr(node.access)
+        assert not [secret for secret in SECRETS if secret in said]
+        # What is wrong is refused as such.
+        for call, said in (
+            (admin.CreateUser(admin_pb2.CreateUserRequest(user=user(INNER))), "User:broker is the brokers' own"),
+            (admin.CreateUser(admin_pb2.CreateUserRequest(user=metadata_pb2.User(username="x"))), "password of user x"),
+            (
+                admin.CreateAcl(admin_pb2.CreateAclRequest(acl=acl(Credentials("no", ""), "Topic:x Pub"))),
+                "User:no does",
+            ),
+            (admin.CreateAcl(admin_pb2.CreateAclRequest(acl=acl(NORMAL))), "no resource is named"),
+            (admin.CreateAcl(admin_pb2.CreateAclRequest(acl=acl(NORMAL, "Topic:x Publish"))), "'Publish' is none of"),
+            (admin.DeleteAcl(admin_pb2.DeleteAclRequest(subject="User:n", resource="Topic:z")), "has no policy for"),
+            (admin.ListUsers(admin_pb2.ListUsersRequest(username="no")), "User:no does not exist"),
+        ):
+            assert said in str((await refused(call)).details())
+        # A user's policies go with it.
+        await admin.DeleteUser(admin_pb2.DeleteUserRequest(username="n"))
+        assert not (await admin.ListAcls(admin_pb2.ListAclsRequest())).acls
+        await admin.CreateUser(admin_pb2.CreateUserRequest(user=user(NORMAL)))
+        assert node.access is not None and node.access.acls.policies_of("n") == ()
+    # They outlive a restart, and the first user is not made anew.
+    async with running(
+        tmp_path, **KEYS | {"init_authentication_user": '{"username":"admin","password":"other"}'}
+    ) as node:
+        assert node.access is not None
+        assert node.access.users.existing("n").password == NORMAL.secret_key
+        async with signed(node, ADMIN) as admin:
+            assert len((await admin.ListUsers(admin_pb2.ListUsersRequest())).users) == 2
+
+
+async def test_without_access_control_there_are_no_users(tmp_path: Path) -> None:
+    async with running(tmp_path) as node, signed(node, None) as admin:
+        error = await refused(admin.CreateUser(admin_pb2.CreateUserRequest(user=user(NORMAL))))
+        assert "authenticationEnabled is false" in str(error.details())
+        assert not (tmp_path / "rocketsim" / "users.json").exists()
+
+
+async def test_a_change_is_on_the_slave_when_it_is_answered(tmp_path: Path) -> None:
+    keys = KEYS | {"broker_role": BrokerRole.SYNC_MASTER, "sync_metadata_interval": 1_000_000}
+    async with AsyncExitStack() as parts:
+        master = await parts.enter_async_context(running(tmp_path / "m", **keys))
+        slave = await parts.enter_async_context(
+            running(
+                tmp_path / "s",
+                **keys | {"broker_role": BrokerRole.SLAVE, "broker_id": 1, "ha_master_address": master.address},
+            )
+        )
+        await until(lambda: bool(master.status.slaves()) and master.status.slaves()[0].in_sync, "the slave is in sync")
+        admin = await parts.enter_async_context(signed(master, ADMIN))
+        assert slave.access is not None
+        made = await admin.CreateUser(admin_pb2.CreateUserRequest(user=user(NORMAL)))
+        assert made.status == message_pb2.COMMIT_OK
+        assert slave.access.users.existing("n").password == NORMAL.secret_key
+        assert slave.access.users.existing("admin").is_super
+        await admin.CreateAcl(admin_pb2.CreateAclRequest(acl=acl(NORMAL, "Topic:t Sub", "Group:g Sub")))
+        assert len(slave.access.acls.policies_of("n")) == 2
+        # The slave knows its callers, and takes no change itself.
+        await put(master, "t", b"x")
+        async with signed(slave, NORMAL, BrokerStub) as reader, signed(slave, ADMIN) as its_admin:
+            pulled = broker_pb2.PullRequest(consumer_group="g", topic="t", max_msg_nums=1)
+            await until(lambda: slave.store.queue_end("t", 0) == 1, "the message")
+            assert (await reader.Pull(pulled)).count == 1
+            error = await refused(its_admin.DeleteUser(admin_pb2.DeleteUserRequest(username="n")))
+            assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
+        await admin.DeleteUser(admin_pb2.DeleteUserRequest(username="n"))
+        assert slave.access.users.get("n") is None and slave.access.acls.policies_of("n") == ()
+        secrets = (tmp_path / "s" / "rocketsim" / "users.json").stat()
+        assert stat.S_IMODE(secrets.st_mode) == 0o600
+        # A master without access control says nothing of users, and they stay.
+        slave.replication_slave._broker.apply_metadata(Metadata(complete=True))
+        assert slave.access.users.existing("admin")
+
+
+# --- who may call -----------------------------------------------------------------------------------------------------
+
+
+async def test_calls_of_our_own_clients_and_operators(tmp_path: Path) -> None:
+    async with running(tmp_path, **KEYS) as node:
+        await first_user(node)
+        await put(node, "t", b"x")
+        await put(node, "u", b"x")
+        await allow(node, NORMAL, "Topic:t Sub", "Group:g Sub")
+        pull = broker_pb2.PullRequest(consumer_group="g", topic="t", max_msg_nums=1)
+        for who, said in (
+            (None, "username cannot be null."),
+            (Credentials("nobody", "x"), "User:nobody is not found."),
+            (Credentials("n", "wrong"), "check signature failed."),
+        ):
+            async with signed(node, who, BrokerStub) as reader, signed(node, who) as admin:
+                for call in (reader.Pull(pull), admin.DeleteTopic(admin_pb2.DeleteTopicRequest(topic="t"))):
+                    error = await refused(call)
+                    assert (error.code(), error.details()) == (UNAUTHENTICATED, said)
+                    assert ("rocketsim-code", "16") in list(error.trailing_metadata())
+        async with signed(node, NORMAL, BrokerStub) as reader, signed(node, NORMAL) as admin:
+            assert (await reader.Pull(pull)).count == 1
+            other = broker_pb2.PullRequest(consumer_group="g", topic="u", max_msg_nums=1)
+            assert (await refused(reader.Pull(other))).details() == (
+                "User:n has no permission to access Topic:u from 127.0.0.1, no matched policies. Action: Sub."
+            )
+            frames = broker_pb2.PullRangeRequest(
+                consumer_group="g", ranges=[broker_pb2.PullRangeRequest.Range(topic="t", until_offset=1)]
+            )
+            frames.accepts_stream = True
+            answers = [frame async for frame in reader.PullRange(frames)]
+            assert answers and not any(frame.HasField("stream") for frame in answers)
+            frames.ranges[0].topic = "u"
+            assert (await refused(anext(aiter(reader.PullRange(frames))))).code() is UNAUTHENTICATED
+            for call in (
+                admin.DeleteTopic(admin_pb2.DeleteTopicRequest(topic="t")),
+                admin.UpdateBrokerConfig(admin_pb2.UpdateBrokerConfigRequest(values={"brokerPermission": "6"})),
+                admin.ListUsers(admin_pb2.ListUsersRequest()),
+            ):
+                assert (await refused(call)).code() is UNAUTHENTICATED
+        # Nobody has an offer of a stream beside gRPC, where nobody is asked who he is.
+        assert node.range_streams.offer() is None
+        # Whoever is there may ask whether the server is well.
+        async with grpc.aio.insecure_channel(node.address) as channel:
+            health = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
+            assert health.status == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_replication_is_for_brokers(tmp_path: Path) -> None:
+    async with running(tmp_path, **KEYS) as node:
+        await allow(node, NORMAL, "Topic:* All", "Group:* All", "Cluster:* All")
+        request = replication_pb2.GetMetadataRequest(broker_name="broker-a", broker_id=1)
+        for who in (None, NORMAL):
+            async with signed(node, who, ReplicationStub) as peer:
+                assert (await refused(peer.GetMetadata(request))).code() is UNAUTHENTICATED
+                assert (await refused(anext(aiter(peer.Replicate())))).code() is UNAUTHENTICATED
+        async with signed(node, INNER, ReplicationStub) as peer:
+            assert NORMAL.access_key in {one.username for one in (await peer.GetMetadata(request)).users}
+
+
+async def test_a_snapshot_without_access_control_has_no_secrets(tmp_path: Path) -> None:
+    async with running(tmp_path, **KEYS) as node:
+        await first_user(node)
+        assert node.metadata.snapshot().users
+    async with running(tmp_path) as node:
+        snapshot = node.metadata.snapshot()
+        assert not snapshot.users and not snapshot.HasField("users_version")
+
+
+async def test_calls_of_rocketmq_5s_clients(tmp_path: Path) -> None:
+    async with running(tmp_path, grpc_server_port=0, **KEYS) as node, v2_stub(node) as v2:
+        make_topics(node)
+        await allow(node, NORMAL, "Topic:T Pub,Sub", "Group:g Sub")
+
+        async def send(topic: str, headers: Any) -> tuple[int, str]:
+            answer = await v2.SendMessage(s.SendMessageRequest(messages=[message(topic)]), metadata=headers)
+            return answer.status.code, answer.status.message
+
+        own = v2_headers(NORMAL)
+        assert await send("T", own) == (d.OK, "OK")
+        assert await send("M", own) == (
+            d.UNAUTHORIZED,
+            "UNAUTHORIZED: User:n has no permission to access Topic:M from 127.0.0.1, no matched policies. "
+            "Action: Pub.",
+        )
+        assert await send("T", [("x-mq-client-id", "c")]) == (d.UNAUTHORIZED, "UNAUTHORIZED: username cannot be null.")
+        wrong = v2_headers(Credentials("n", "wrong"))
+        assert await send("T", wrong) == (d.UNAUTHORIZED, "UNAUTHORIZED: check signature failed.")
+        await first_user(node)
+        assert await send("M", v2_headers(ADMIN)) == (d.OK, "OK")  # a super user
+
+        def receive(topic: str) -> s.ReceiveMessageRequest:
+            return s.ReceiveMessageRequest(
+                group=resource("g"),
+                message_queue=d.MessageQueue(topic=resource(topic)),
+                batch_size=1,
+                invisible_duration=Duration(seconds=30),
+            )
+
+        answers = [answer async for answer in v2.ReceiveMessage(receive("M"), metadata=own)]
+        assert [answer.status.code for answer in answers] == [d.UNAUTHORIZED]
+        answers = [answer async for answer in v2.ReceiveMessage(receive("T"), metadata=own, timeout=30)]
+        assert answers[0].status.code == d.OK
+        change = s.ChangeInvisibleDurationRequest(group=resource("g"), topic=resource("M"), receipt_handle="h")
+        answer = await v2.ChangeInvisibleDuration(change, metadata=own)
+        assert (answer.status.code, answer.receipt_handle) == (d.UNAUTHORIZED, "h")
+        pulled = [answer async for answer in v2.PullMessage(s.PullMessageRequest(group=resource("g")), metadata=wrong)]
+        assert [answer.status.code for answer in pulled] == [d.UNAUTHORIZED]
+        # Go's heartbeat has no headers; any other needs a signature.
+        assert (await v2.Heartbeat(s.HeartbeatRequest())).status.code == d.OK
+        named = await v2.Heartbeat(s.HeartbeatRequest(), metadata=[("x-mq-client-id", "c")])
+        assert named.status.code == d.UNAUTHORIZED
+        # A stream of settings is answered with a status and ends without an error.
+        for headers, topic, codes in ((own, "M", [d.UNAUTHORIZED]), (wrong, "T", [d.UNAUTHORIZED])):
+            stream = v2.Telemetry(metadata=headers)
+            publishing = d.Publishing(topics=[resource(topic)])
+            await stream.write(s.TelemetryCommand(settings=d.Settings(publishing=publishing)))
+            assert [command.status.code async for command in stream] == codes
+            assert await stream.code() is grpc.StatusCode.OK
+        stream = v2.Telemetry(metadata=own)
+        await stream.write(s.TelemetryCommand(settings=d.Settings(publishing=d.Publishing(topics=[resource("T")]))))
+        assert (await stream.read()).status.code == d.OK
+        stream.cancel()
+
+
+async def test_a_user_that_is_disabled_or_deleted_is_refused_at_once(tmp_path: Path) -> None:
+    async with running(tmp_path, **KEYS) as node:
+        assert node.access is not None
+        await allow(node, NORMAL, "Topic:* All")
+        request = admin_pb2.ListTopicsRequest()
+        async with signed(node, NORMAL) as admin:
+            await admin.ListTopics(request)
+            node.access.users.put(User(NORMAL.access_key, NORMAL.secret_key, user_status="disable"), 0)
+            assert (await refused(admin.ListTopics(request))).details() == "User:n is disabled."
+            node.access.users.delete("n", 0)
+            assert (await refused(admin.ListTopics(request))).details() == "User:n is not found."
+
+
+# --- the address ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "enabled", "warns"),
+    [("127.0.0.2", False, False), ("::1", False, False), ("0.0.0.0", False, True), ("10.0.0.1", True, False)],
+)
+def test_an_address_that_others_reach_is_warned_of(
+    address: str, enabled: bool, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_of_open_access(address, has_access_control=enabled)
+    assert ("NO ACCESS CONTROL" in caplog.text) == warns
+    assert len(caplog.records) == warns
+
+
+# --- brokers and name servers -----------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def guarded_name_server(**keys: Any) -> AsyncIterator[str]:
+    """The address of one that has access control."""
+    wanted = {name: value for name, value in KEYS.items() if name != "authorization_enabled"} | keys
+    server, port = await start_server(
+        [
+            Service(
+                namesrv_pb2.DESCRIPTOR.services_by_name["NameServer"].full_name,
+                namesrv_pb2_grpc.add_NameServerServicer_to_server,
+                NamesrvServicer(RouteTable(), lambda: 0),
+            )
+        ],
+        bind_address="127.0.0.1",
+        port=0,
+        address_file=None,
+        max_message_bytes=1 << 20,
+        interceptors=interceptors(NamesrvConfig(**wanted)),
+    )
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(0)
+
+
+async def test_a_name_server_takes_registrations_of_brokers_and_changes_of_operators(tmp_path: Path) -> None:
+    keys = {
+        "authentication_enabled": True,
+        "init_authentication_user": KEYS["init_authentication_user"],
+        "inner_client_authentication_credentials": KEYS["inner_client_authentication_credentials"],
+    }
+    async with (
+        guarded_name_server(**keys) as names,
+        running(tmp_path / "a", namesrv_addr=names, **KEYS) as node,
+        running(tmp_path / "b", writable=False, namesrv_addr=names, broker_name="stranger") as stranger,
+        grpc.aio.insecure_channel(names) as channel,
+    ):
+        anybody = namesrv_pb2_grpc.NameServerStub(channel)
+        listed = await anybody.ClusterList(namesrv_pb2.ClusterListRequest())
+        assert [broker.broker_name for broker in listed.brokers] == ["broker-a"]
+        assert not stranger.broker.takes_clients_writes  # no name server has answered it
+        await put(node, "t", b"x")
+        await until(lambda: node.registration._links[0].answers > 1, "the topic is told")
+        assert (await anybody.TopicRoute(namesrv_pb2.TopicRouteRequest(topic="t"))).queue_datas
+        wipe = namesrv_pb2.WritePermRequest(broker_name="broker-a")
+        for who in (None, Credentials("n", "x"), Credentials("admin", "wrong")):
+            stub = anybody if who is None else namesrv_pb2_grpc.NameServerStub(SigningChannel(channel, who))
+            assert (await refused(stub.WipeWritePerm(wipe))).code() is UNAUTHENTICATED
+        for who in (ADMIN, INNER):
+            stub = namesrv_pb2_grpc.NameServerStub(SigningChannel(channel, who))
+            await stub.WipeWritePerm(wipe)
+
+
+async def test_without_authorization_users_may_do_what_has_no_secrets(tmp_path: Path) -> None:
+    async with running(tmp_path, **KEYS | {"authorization_enabled": False}) as node:
+        await allow(node, NORMAL)
+        async with signed(node, NORMAL) as admin:
+            await admin.ListTopics(admin_pb2.ListTopicsRequest())
+            assert (await refused(admin.ListUsers(admin_pb2.ListUsersRequest()))).code() is UNAUTHENTICATED
+        async with signed(node, None) as admin:
+            assert (await refused(admin.ListTopics(admin_pb2.ListTopicsRequest()))).code() is UNAUTHENTICATED
+
+
+async def test_the_first_user_is_made_once(tmp_path: Path) -> None:
+    keys = KEYS | {"init_authentication_user": '{"username":"first","password":"one"}'}
+    async with running(tmp_path, **keys) as node:
+        assert node.access is not None
+        users = node.access.users
+        await until(lambda: users.get("first") is not None, "the first user")
+        assert users.existing("first").is_super
+        await users.settled()
+        users.put(User("first", "another"), 0)
+    async with running(tmp_path, **keys) as node:
+        assert node.access is not None
+        assert node.access.users.existing("first") == User("first", "another")

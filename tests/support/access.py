@@ -1,0 +1,59 @@
+"""Brokers with access control in the test's process, and calls that are signed."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+from rocketmq_v2.service_pb2_grpc import MessagingServiceStub
+from rocketsim_proto.admin_pb2_grpc import AdminStub
+from rocketsim_proto.signature import Credentials, SigningChannel, v2_signature
+
+from broker_service.node import BrokerNode
+from tests.support.polling import until
+
+ADMIN = Credentials("admin", "4dm1n-s3cr3t")
+INNER = Credentials("broker", "1nn3r-s3cr3t")
+KEYS: dict[str, Any] = {
+    "authentication_enabled": True,
+    "authorization_enabled": True,
+    "init_authentication_user": f'{{"username":"{ADMIN.access_key}","password":"{ADMIN.secret_key}"}}',
+    "inner_client_authentication_credentials": (
+        f'{{"accessKey":"{INNER.access_key}","secretKey":"{INNER.secret_key}"}}'
+    ),
+}
+DATE = "20160101T000000Z"
+
+
+@asynccontextmanager
+async def signed(node: BrokerNode, who: Credentials | None, stub_class: type[Any] = AdminStub) -> AsyncIterator[Any]:
+    """A stub for our own services; None: calls without a signature."""
+    channel = grpc.aio.insecure_channel(node.address, options=[("grpc.use_local_subchannel_pool", 1)])
+    async with channel:
+        yield stub_class(channel if who is None else SigningChannel(channel, who))
+
+
+def v2_headers(who: Credentials, client_id: str = "client-1") -> list[tuple[str, str]]:
+    signed = v2_signature(who.secret_key, DATE).upper()
+    return [
+        ("x-mq-client-id", client_id),
+        ("x-mq-date-time", DATE),
+        (
+            "authorization",
+            f"MQv2-HMAC-SHA1 Credential={who.access_key}//Rocketmq, SignedHeaders=x-mq-date-time, Signature={signed}",
+        ),
+    ]
+
+
+@asynccontextmanager
+async def v2_stub(node: BrokerNode) -> AsyncIterator[Any]:
+    await until(lambda: bool(node.v2_port.address), "the port for RocketMQ 5's clients is open")
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    async with grpc.aio.insecure_channel(node.v2_port.address, options=options) as channel:
+        yield MessagingServiceStub(channel)
+
+
+async def first_user(node: BrokerNode) -> None:
+    assert node.access is not None
+    users = node.access.users
+    await until(lambda: users.get(ADMIN.access_key) is not None, "the first user is made")
