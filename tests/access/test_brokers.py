@@ -36,7 +36,7 @@ from broker_service.namesrv.servicer import NamesrvServicer
 from broker_service.node import BrokerNode
 from broker_service.server import Service, start_server, warn_of_open_access
 from tests.support.access import ADMIN, INNER, KEYS, first_user, signed, v2_headers, v2_stub
-from tests.support.brokers import put, running
+from tests.support.brokers import NameServer, put, running
 from tests.support.polling import until
 from tests.support.v2 import make_topics, message, resource
 
@@ -349,15 +349,16 @@ def test_an_address_that_others_reach_is_warned_of(
 
 
 @asynccontextmanager
-async def guarded_name_server(**keys: Any) -> AsyncIterator[str]:
-    """The address of one that has access control."""
+async def guarded_name_server(**keys: Any) -> AsyncIterator[NameServer]:
+    """One that has access control."""
+    table = RouteTable()
     wanted = {name: value for name, value in KEYS.items() if name != "authorization_enabled"} | keys
     server, port = await start_server(
         [
             Service(
                 namesrv_pb2.DESCRIPTOR.services_by_name["NameServer"].full_name,
                 namesrv_pb2_grpc.add_NameServerServicer_to_server,
-                NamesrvServicer(RouteTable(), lambda: 0),
+                NamesrvServicer(table, lambda: 0),
             )
         ],
         bind_address="127.0.0.1",
@@ -367,7 +368,7 @@ async def guarded_name_server(**keys: Any) -> AsyncIterator[str]:
         interceptors=interceptors(NamesrvConfig(**wanted)),
     )
     try:
-        yield f"127.0.0.1:{port}"
+        yield NameServer(table, f"127.0.0.1:{port}")
     finally:
         await server.stop(0)
 
@@ -380,16 +381,16 @@ async def test_a_name_server_takes_registrations_of_brokers_and_changes_of_opera
     }
     async with (
         guarded_name_server(**keys) as names,
-        running(tmp_path / "a", namesrv_addr=names, **KEYS) as node,
-        running(tmp_path / "b", writable=False, namesrv_addr=names, broker_name="stranger") as stranger,
-        grpc.aio.insecure_channel(names) as channel,
+        running(tmp_path / "a", namesrv_addr=names.address, **KEYS) as node,
+        running(tmp_path / "b", writable=False, namesrv_addr=names.address, broker_name="stranger") as stranger,
+        grpc.aio.insecure_channel(names.address) as channel,
     ):
         anybody = namesrv_pb2_grpc.NameServerStub(channel)
         listed = await anybody.ClusterList(namesrv_pb2.ClusterListRequest())
         assert [broker.broker_name for broker in listed.brokers] == ["broker-a"]
         assert not stranger.broker.takes_clients_writes  # no name server has answered it
         await put(node, "t", b"x")
-        await until(lambda: node.registration._links[0].answers > 1, "the topic is told")
+        await until(lambda: bool(names.table.route("t")), "the topic is told")
         assert (await anybody.TopicRoute(namesrv_pb2.TopicRouteRequest(topic="t"))).queue_datas
         wipe = namesrv_pb2.WritePermRequest(broker_name="broker-a")
         for who in (None, Credentials("n", "x"), Credentials("admin", "wrong")):
