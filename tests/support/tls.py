@@ -1,0 +1,40 @@
+"""The certificates of tests/data/tls: `server`, `renewed` and `client` are of `ca`, `stranger` of `other-ca`.  They are
+for localhost, 127.0.0.1 and ::1.
+"""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+DATA = Path(__file__).parents[1] / "data/tls"
+CA, OTHER_CA = DATA / "ca.pem", DATA / "other-ca.pem"
+OPTIONS = [("grpc.use_local_subchannel_pool", 1)]
+
+
+def keys_of(name: str = "server") -> dict[str, Any]:
+    """Of BrokerConfig and NamesrvConfig."""
+    return {"tls_cert": DATA / f"{name}.pem", "tls_key": DATA / f"{name}.key", "tls_ca": CA}
+
+
+def replace(name: str, cert: Path, key: Path) -> None:
+    """The files get the certificate `name`, the key last."""
+    for source, target in ((DATA / f"{name}.pem", cert), (DATA / f"{name}.key", key)):
+        new = target.with_name("new")
+        shutil.copy(source, new)
+        os.replace(new, target)
+
+
+def credentials(ca: Path = CA, name: str = "") -> grpc.ChannelCredentials:
+    """Of a client that has the certificate `name`, or none."""
+    pair = [(DATA / f"{name}{suffix}").read_bytes() for suffix in (".key", ".pem")] if name else [None, None]
+    return grpc.ssl_channel_credentials(ca.read_bytes(), *pair)
+
+
+def channel(address: str, ca: Path | None = CA, name: str = "") -> grpc.aio.Channel:
+    """Plaintext without a CA."""
+    if ca is None:
+        return grpc.aio.insecure_channel(address, OPTIONS)
+    return grpc.aio.secure_channel(address, credentials(ca, name), OPTIONS)
