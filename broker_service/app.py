@@ -13,7 +13,7 @@ from broker_service.config import BrokerConfig
 from broker_service.errors import ConfigError
 from broker_service.machine import Machine
 from broker_service.node import BrokerNode
-from broker_service.server import check_protobuf, host_port, warn_of_open_access, write_address_file
+from broker_service.server import Network, check_protobuf, host_port, warn_of_open_access, write_address_file
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ async def broker(config: BrokerConfig, machine: Machine | None = None) -> AsyncI
     """A broker that serves; it stops cleanly when the context is left."""
     check_protobuf()
     warn_of_open_access(config.bind_address, has_access_control=config.authentication_enabled)
-    machine = machine or Machine()
+    machine = machine or Machine(network=Network.of(config))
     # The store first: a second process on one directory must hear that, and not that the port is taken.
     node = BrokerNode.open(config, machine)
     try:

@@ -21,7 +21,7 @@ from rocketsim_proto.signature import Credentials
 from broker_service import rocketmq_keys
 from broker_service.access.model import User, UserType
 from broker_service.errors import ConfigError
-from broker_service.model import BrokerRole, FlushDiskType
+from broker_service.model import BrokerRole, FlushDiskType, TlsMode
 from broker_service.properties import (
     REQUIRED,
     Setting,
@@ -128,6 +128,24 @@ class BrokerConfig:
         secret=True,
     )
     inner_client_authentication_credentials: str = key("", INNER_CREDENTIALS_DOC, secret=True)
+
+    # --- TLS -------------------------------------------------------------------------------------------------------
+    tls_cert: Path | None = key(
+        None, "own: PEM file of this server's certificate, and those that lead to its CA; empty: no port speaks TLS"
+    )
+    tls_key: Path | None = key(None, "own: PEM file of the certificate's key, without a passphrase")
+    tls_ca: Path | None = key(
+        None, "own: PEM file of the CAs that peers' certificates are checked with; empty: the public ones"
+    )
+    tls_client_auth: str = key(
+        "",
+        "own: the ports on which clients need a certificate of `tlsCa`: `listenPort`, `grpcServerPort`, `metricsPort`, "
+        "separated by `;`",
+    )
+    grpc_server_tls_mode: TlsMode = key(
+        TlsMode.PERMISSIVE,
+        "own: with `tlsCert`, what `grpcServerPort` takes: `PERMISSIVE` plaintext and TLS, `ENFORCING` TLS only",
+    )
 
     # --- files -----------------------------------------------------------------------------------------------------
     store_path_root_dir: Path = key(REQUIRED, "the store's directory, one per process; `~` is understood")
@@ -317,6 +335,12 @@ class BrokerConfig:
         _check_access(self)
         if self.authorization_enabled and not self.authentication_enabled:
             raise ConfigError("authorizationEnabled=true: set authenticationEnabled=true, too")
+        _check_tls(self, ("listenPort", "grpcServerPort", "metricsPort"))
+        if "grpcServerPort" in self.client_auth_ports and self.grpc_server_tls_mode is not TlsMode.ENFORCING:
+            raise ConfigError(
+                f"tlsClientAuth={self.tls_client_auth}: with grpcServerTlsMode={self.grpc_server_tls_mode.name} "
+                "clients need no TLS on grpcServerPort, and so no certificate; set grpcServerTlsMode=ENFORCING"
+            )
         # As RocketMQ does it: a file holds whole entries.
         object.__setattr__(self, "mapped_file_size_consume_queue", -(-self.mapped_file_size_consume_queue // 20) * 20)
 
@@ -333,6 +357,11 @@ class BrokerConfig:
     @property
     def name_servers(self) -> tuple[str, ...]:
         return _addresses(self.namesrv_addr)
+
+    @property
+    def client_auth_ports(self) -> frozenset[str]:
+        """Keys of the ports on which clients need a certificate."""
+        return frozenset(_addresses(self.tls_client_auth))
 
     @property
     def slave_addresses(self) -> tuple[str, ...]:
@@ -379,10 +408,19 @@ class NamesrvConfig:
         "", 'who may call wipeWritePerm and addWritePerm, as `{"username":"admin","password":"..."}`', secret=True
     )
     inner_client_authentication_credentials: str = key("", INNER_CREDENTIALS_DOC, secret=True)
+    tls_cert: Path | None = key(
+        None, "own: PEM file of this server's certificate, and those that lead to its CA; empty: no port speaks TLS"
+    )
+    tls_key: Path | None = key(None, "own: PEM file of the certificate's key, without a passphrase")
+    tls_ca: Path | None = key(
+        None, "own: PEM file of the CAs that peers' certificates are checked with; empty: the public ones"
+    )
+    tls_client_auth: str = key("", "own: `listenPort`: clients need a certificate of `tlsCa`")
 
     def __post_init__(self) -> None:
         check_bounds(self)
         _check_access(self)
+        _check_tls(self, ("listenPort",))
 
     @property
     def init_user(self) -> Credentials | None:
@@ -393,6 +431,10 @@ class NamesrvConfig:
     def inner_credentials(self) -> Credentials | None:
         text = self.inner_client_authentication_credentials
         return credentials_of("innerClientAuthenticationCredentials", text, ("accessKey", "secretKey"))
+
+    @property
+    def client_auth_ports(self) -> frozenset[str]:
+        return frozenset(_addresses(self.tls_client_auth))
 
 
 RUNTIME_KEYS = frozenset(name for name, field in fields_by_key(BrokerConfig).items() if field.metadata["runtime"])
@@ -409,7 +451,7 @@ class Promise(NamedTuple):
 _NO = frozenset({"false"})
 PROMISES = {
     "aclEnable": Promise(_NO, "set authenticationEnabled and authorizationEnabled, RocketMQ 5's access control"),
-    "useTLS": Promise(_NO, "TLS is not there yet, and a broker that ignores this key would talk in the clear"),
+    "useTLS": Promise(_NO, "TLS is switched on by tlsCert and tlsKey"),
     "allAckInSyncStateSet": Promise(_NO, "one slave in sync releases a put; use brokerRole=SYNC_MASTER"),
     "inSyncReplicas": Promise(frozenset({"1", "2"}), "one slave in sync releases a put; use brokerRole=SYNC_MASTER"),
     "minInSyncReplicas": Promise(frozenset({"1"}), "a put without a slave is stored and says SLAVE_NOT_AVAILABLE"),
@@ -542,6 +584,21 @@ def _check_addresses(name: str, text: str) -> None:
             or not 0 < int(port) < 65536
         ):
             raise ConfigError(f"{name}={text}: {address} is not host:port (several are separated by ;)")
+
+
+def _check_tls(config: "BrokerConfig | NamesrvConfig", ports: tuple[str, ...]) -> None:
+    if (config.tls_cert is None) != (config.tls_key is None):
+        given, missing = ("tlsCert", "tlsKey") if config.tls_key is None else ("tlsKey", "tlsCert")
+        raise ConfigError(f"{given}={config.tls_cert or config.tls_key}: TLS needs {missing}, too")
+    if config.tls_ca is not None and config.tls_cert is None:
+        raise ConfigError(f"tlsCa={config.tls_ca}: TLS needs tlsCert and tlsKey, too")
+    for port in sorted(config.client_auth_ports):
+        if port not in ports:
+            raise ConfigError(f"tlsClientAuth={config.tls_client_auth}: expected {' or '.join(ports)}, separated by ;")
+    if config.client_auth_ports and config.tls_ca is None:
+        raise ConfigError(
+            f"tlsClientAuth={config.tls_client_auth}: clients' certificates are checked with tlsCa; set it"
+        )
 
 
 def _hours(text: str) -> frozenset[int]:

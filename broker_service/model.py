@@ -24,6 +24,13 @@ class FlushDiskType(Enum):
     SYNC_FLUSH = "SYNC_FLUSH"
 
 
+class TlsMode(Enum):
+    """RocketMQ's `tls.server.mode`, as far as a port with a certificate has it."""
+
+    PERMISSIVE = "PERMISSIVE"
+    ENFORCING = "ENFORCING"
+
+
 class PutStatus(IntEnum):
     """RocketMQ's PutMessageStatus, as far as a stored message can have it (table D4); numbers as in broker.proto."""
 

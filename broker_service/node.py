@@ -464,10 +464,17 @@ class BrokerNode:
     def _serve_metrics(self) -> None:
         self.metrics.picture()
         try:
-            port = self.metrics.serve(self.config.bind_address, self.config.metrics_port)
+            network = self.machine.network
+            port = self.metrics.serve(
+                self.config.bind_address,
+                self.config.metrics_port,
+                network.certificates,
+                client_auth="metricsPort" in network.client_auth_ports,
+            )
         except OSError as error:
             raise ConfigError(f"metricsPort={self.config.metrics_port}: {error}") from error
-        logger.info("metrics on http://%s/metrics", host_port(self.config.bind_address, port))
+        scheme = "http" if network.certificates is None else "https"
+        logger.info("metrics on %s://%s/metrics", scheme, host_port(self.config.bind_address, port))
 
     # --- stopping ---------------------------------------------------------------------------------------------------
 

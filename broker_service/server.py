@@ -18,6 +18,8 @@ from google.protobuf.internal import api_implementation
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from broker_service.certificates import Certificates
+from broker_service.config import BrokerConfig, NamesrvConfig
 from broker_service.errors import ConfigError
 from broker_service.store.files import Files
 
@@ -29,11 +31,25 @@ OpenChannel = Callable[[str, Sequence[tuple[str, Any]]], grpc.aio.Channel]
 
 
 class Network:
-    """gRPC over TCP."""
+    """gRPC over TCP; with certificates over TLS, whoever listens or dials."""
+
+    certificates: Certificates | None = None
+    client_auth_ports: frozenset[str] = frozenset()  # keys of the ports on which clients need a certificate
+
+    @classmethod
+    def of(cls, config: BrokerConfig | NamesrvConfig) -> "Network":
+        """Raises ConfigError if the certificates cannot be used."""
+        made = cls()
+        if config.tls_cert is not None and config.tls_key is not None:
+            made.certificates = Certificates(config.tls_cert, config.tls_key, config.tls_ca)
+            made.client_auth_ports = config.client_auth_ports
+        return made
 
     def open_channel(self, address: str, options: Sequence[tuple[str, Any]] = ()) -> grpc.aio.Channel:
-        """A channel that its opener closes; it connects with the first call."""
-        return grpc.aio.insecure_channel(address, options=options)
+        """A channel that its opener closes; it connects with the first call, and keeps the certificates of now."""
+        if self.certificates is None:
+            return grpc.aio.insecure_channel(address, options=options)
+        return grpc.aio.secure_channel(address, self.certificates.channel_credentials(), options=options)
 
     def listen(
         self,
@@ -45,20 +61,40 @@ class Network:
     ) -> tuple[grpc.aio.Server, int]:
         """A server that is bound and not started, and its port: `port`, the value of `key`, itself unless that is 0."""
         server = build_server(max_message_bytes, interceptors)
-        return server, bind(server, bind_address, port, key)
+        return server, bind(server, bind_address, port, key, self.server_credentials(key))
+
+    def listen_for_front(self, bind_address: str, port: int, key: str) -> tuple[socket.socket, int]:
+        """A socket that listens, for who is not gRPC, and its port."""
+        try:
+            made = _listening_tcp(bind_address, port)
+        except OSError as error:
+            raise _cannot_listen(key, bind_address, port) from error
+        return made, int(made.getsockname()[1])
+
+    def server_credentials(self, key: str) -> grpc.ServerCredentials | None:
+        """Those of the port with this key; None: plaintext."""
+        if self.certificates is None:
+            return None
+        return self.certificates.server_credentials(client_auth=key in self.client_auth_ports)
 
     def listen_for_streams(self, unix_name: str, bind_address: str, port: int) -> list[socket.socket]:
         """Sockets that listen: an abstract Unix one, where the system has such, and one for TCP unless `port` is 0."""
         sockets = []
         if sys.platform == "linux":
             sockets.append(_listening(socket.AF_UNIX, f"\0{unix_name}"))
-        if port:
-            family = socket.AF_INET6 if ":" in bind_address else socket.AF_INET
+        if port and self.certificates is not None:
+            logger.warning("pullRangeStreamPort=%d is not opened: with TLS ranges go over gRPC", port)
+        elif port:
             try:
-                sockets.append(_listening(family, (bind_address.strip("[]"), port)))
+                sockets.append(_listening_tcp(bind_address, port))
             except OSError as error:
                 raise ConfigError(f"pullRangeStreamPort={port}: cannot listen on {bind_address}: {error}") from error
         return sockets
+
+
+def _listening_tcp(bind_address: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in bind_address else socket.AF_INET
+    return _listening(family, (bind_address.strip("[]"), port))
 
 
 def _listening(family: socket.AddressFamily, address: str | tuple[str, int]) -> socket.socket:
@@ -122,18 +158,28 @@ def build_server(max_message_bytes: int, interceptors: Sequence[grpc.aio.ServerI
     )
 
 
-def bind(server: grpc.aio.Server, bind_address: str, port: int, key: str) -> int:
+def bind(
+    server: grpc.aio.Server, bind_address: str, port: int, key: str, credentials: grpc.ServerCredentials | None = None
+) -> int:
     """The port that was got; `port` itself unless that is 0."""
+    address = host_port(bind_address, port)
     try:
-        bound_port = server.add_insecure_port(host_port(bind_address, port))
+        if credentials is None:
+            bound_port = server.add_insecure_port(address)
+        else:
+            bound_port = server.add_secure_port(address, credentials)
     except RuntimeError:
         bound_port = 0
     if bound_port == 0:
-        raise ConfigError(
-            f"{key}={port}: cannot listen on {host_port(bind_address, port)}; "
-            "is another process using the port, and is bindAddress an address of this machine?"
-        )
+        raise _cannot_listen(key, bind_address, port)
     return bound_port
+
+
+def _cannot_listen(key: str, bind_address: str, port: int) -> ConfigError:
+    return ConfigError(
+        f"{key}={port}: cannot listen on {host_port(bind_address, port)}; "
+        "is another process using the port, and is bindAddress an address of this machine?"
+    )
 
 
 async def add_services(server: grpc.aio.Server, services: Iterable[Service]) -> health.aio.HealthServicer:

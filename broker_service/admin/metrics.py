@@ -1,5 +1,9 @@
 """Metrics over HTTP for Prometheus.  The event loop renders them once a second; the HTTP thread serves that text."""
 
+import logging
+import socket
+import ssl
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -9,7 +13,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from broker_service.admin.status import Status
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.range_streams import RangeStreams
+from broker_service.certificates import Certificates
 from broker_service.consumption.consumption import Consumption
+
+logger = logging.getLogger(__name__)
 
 Sample = tuple[tuple[str, ...], float]
 
@@ -43,11 +50,27 @@ class Metrics:
         """What the next reader sees; called on the event loop."""
         self._picture = list(self._families())
 
-    def serve(self, address: str, port: int) -> int:
-        """The port that listens."""
+    def serve(
+        self, address: str, port: int, certificates: Certificates | None = None, *, client_auth: bool = False
+    ) -> int:
+        """The port that listens, for HTTPS if there are certificates."""
         registry = CollectorRegistry()
         registry.register(self)
-        self._server, _ = start_http_server(port, address, registry)
+        if certificates is None:
+            self._server, _ = start_http_server(port, address, registry)
+        else:
+            self._server, _ = start_http_server(
+                port,
+                address,
+                registry,
+                certfile=str(certificates.cert),
+                keyfile=str(certificates.key),
+                client_cafile=str(certificates.ca) if certificates.ca is not None else None,
+                client_auth_required=client_auth,
+            )
+            listening = self._server.socket
+            self._server.get_request = lambda: _accepted(listening, certificates.newest().context, client_auth)
+            self._server.handle_error = _connection_failed
         return int(self._server.server_port)
 
     def close(self) -> None:
@@ -93,6 +116,17 @@ class Metrics:
         most = max(consumption.state.under_way_of.values(), default=0)
         yield _gauge("rocketsim_deliveries_under_way_of_one_group", "Those of the group that has most.", most)
         yield _gauge("rocketsim_pops_held", "Pops that wait for a message.", consumption.polls_held)
+
+
+def _accepted(listening: socket.socket, context: ssl.SSLContext, client_auth: bool) -> tuple[ssl.SSLSocket, Any]:
+    """The handshake is left to the thread that answers: a client which says nothing holds up no other one."""
+    connection, address = socket.socket.accept(listening)
+    context.verify_mode = ssl.CERT_REQUIRED if client_auth else ssl.CERT_NONE
+    return context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False), address
+
+
+def _connection_failed(connection: Any, address: Any) -> None:
+    logger.warning("a connection of %s to metricsPort failed: %s", address[0], sys.exception())
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

@@ -64,7 +64,7 @@ async def run_namesrv(
         port=config.listen_port,
         address_file=config.address_file,
         max_message_bytes=MAX_MESSAGE_BYTES,
-        network=network,
+        network=network or Network.of(config),
         interceptors=interceptors(config),
     )
     logger.info("name server listening on %s", host_port(config.bind_address, port))

@@ -86,9 +86,10 @@ class Routing:
         raise PeerLost(f"no name server answers; {lost}")
 
     async def _ask_one(self, topic: str, address: str) -> namesrv_pb2.TopicRouteResponse:
-        if address not in self._channels:
-            self._channels[address] = self._open_channel(address, ())
-        stub = namesrv_pb2_grpc.NameServerStub(self._channels[address])
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._channels[address] = self._open_channel(address, ())
+        stub = namesrv_pb2_grpc.NameServerStub(channel)
         try:
             route: namesrv_pb2.TopicRouteResponse | None = await stub.TopicRoute(
                 namesrv_pb2.TopicRouteRequest(topic=topic), timeout=ASK_WITHIN_S
@@ -96,6 +97,10 @@ class Routing:
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.NOT_FOUND:
                 return namesrv_pb2.TopicRouteResponse()
+            if self._channels.get(address) is channel:
+                # The next one has the certificates of then, and connects at once; calls on this one end in time.
+                del self._channels[address]
+                await channel.close(ASK_WITHIN_S)
             raise
         if route is None:
             raise PeerLost(f"the answer of {address} is no route; is it a name server?")

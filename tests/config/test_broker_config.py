@@ -176,7 +176,7 @@ def test_a_file_with_only_known_keys_warns_of_nothing(load, caplog):
         ("aclEnable=true", "set authenticationEnabled and authorizationEnabled"),
         ("authenticationEnabled=true", "set innerClientAuthenticationCredentials, too"),
         ("authorizationEnabled=true", "set authenticationEnabled=true, too"),
-        ("useTLS=true", "TLS is not there"),
+        ("useTLS=true", "switched on by tlsCert and tlsKey"),
         ("inSyncReplicas=3", "one slave in sync releases a put"),
         ("cleanFileForciblyEnable=false", "diskSpaceCleanForciblyRatio=100"),
         ("enableDLegerCommitLog=true", "another format"),
