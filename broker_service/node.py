@@ -427,6 +427,7 @@ class BrokerNode:
             cluster_name=self.config.broker_cluster_name,
             now_s=lambda: self.machine.now_ms() / 1000,
             v2=v2,
+            client_of=(lambda peer: self.v2_port.client_of(peer)) if v2 else str,
         )
 
     def _open_channel(self, address: str, options: Sequence[tuple[str, Any]] = ()) -> Any:

@@ -18,7 +18,7 @@ Headers = Iterable[tuple[str, str | bytes]]
 
 class Gate:
     """`rights`: of every method, by its path.  `policies` of a user; None: users need no rights (authorizationEnabled
-    is false).  `v2`: its callers are RocketMQ 5's clients.
+    is false).  `v2`: its callers are RocketMQ 5's clients.  `client_of`: a caller's address by `context.peer()`.
     """
 
     def __init__(
@@ -30,6 +30,7 @@ class Gate:
         cluster_name: str,
         now_s: Callable[[], float],
         v2: bool = False,
+        client_of: Callable[[str], str] = str,
     ) -> None:
         self._rights = rights
         self._find_user = find_user
@@ -37,6 +38,7 @@ class Gate:
         self._cluster_name = cluster_name
         self._now_s = now_s
         self._v2 = v2
+        self._client_of = client_of
 
     def right_of(self, method: str) -> Right:
         """Raises AccessDenied for a method that nobody has said anything of."""
@@ -56,7 +58,7 @@ class Gate:
         of the call before the first message of its stream."""
         if user.is_super:
             return
-        source = source_of(peer)
+        source = source_of(self._client_of(peer))
         if right.caller is Caller.SUPER_USER:
             raise AccessDenied(
                 f"User:{user.username} has no permission to access {ResourceType.CLUSTER}:{self._cluster_name} from "

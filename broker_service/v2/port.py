@@ -15,12 +15,15 @@ from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
 from broker_service.errors import ConfigError
 from broker_service.machine import Machine
-from broker_service.server import host_port, write_address_file
+from broker_service.model import TlsMode
+from broker_service.server import build_server, host_port, write_address_file
 from broker_service.v2.clients import Clients
+from broker_service.v2.front import Front
 from broker_service.v2.servicer import V2Servicer, add_to_server
 
 logger = logging.getLogger(__name__)
 
+KEY = "grpcServerPort"
 OFF = -1
 TRY_AGAIN_S = 2.0
 CLOSE_GRACE_S = 2.0  # for calls under way when this broker stops being the master
@@ -49,6 +52,8 @@ class Port:
         self._changed = changed
         self._interceptors = interceptors
         self._server: grpc.aio.Server | None = None
+        self._front: Front | None = None
+        servicer.client_of = self.client_of
         self._port = broker.config.grpc_server_port
         self._notified = asyncio.Event()
         self._complained = False
@@ -57,6 +62,10 @@ class Port:
     def address(self) -> str:
         """host:port; empty while it is closed."""
         return self._servicer.own_address if self._server is not None else ""
+
+    def client_of(self, peer: str) -> str:
+        """A caller's address, as gRPC says it, by what `context.peer()` says."""
+        return self._front.client_of(peer) if self._front is not None else peer
 
     def notify(self) -> None:
         """To be called when the master may have changed."""
@@ -88,9 +97,7 @@ class Port:
         """False if another process has the port: it may be the former master, which is still stopping, so try again."""
         config = self._broker.config
         try:
-            server, port = self._machine.network.listen(
-                config.bind_address, self._port, MAX_RPC_BYTES, "grpcServerPort", self._interceptors
-            )
+            server, port, front = self._listen()
         except ConfigError as error:
             if not self._complained:
                 logger.error("RocketMQ 5's clients cannot connect, tried again every %g s: %s", TRY_AGAIN_S, error)
@@ -100,8 +107,11 @@ class Port:
         self._port = port  # kept, so that it opens with the same number again
         add_to_server(self._servicer, server)
         self._servicer.own_address = host_port(config.advertised_host, port)
+        self._front = front
         self._opened()
         await server.start()
+        if front is not None:
+            await front.start()
         self._server = server
         try:
             write_address_file(self._address_file, config.advertised_host, port, self._machine.files)
@@ -111,11 +121,31 @@ class Port:
         self._changed()
         return True
 
+    def _listen(self) -> tuple[grpc.aio.Server, int, Front | None]:
+        """With certificates there is a front, unless everybody has to speak TLS.  Raises ConfigError."""
+        config, network = self._broker.config, self._machine.network
+        if network.certificates is None or config.grpc_server_tls_mode is TlsMode.ENFORCING:
+            return *network.listen(config.bind_address, self._port, MAX_RPC_BYTES, KEY, self._interceptors), None
+        listening, port = network.listen_for_front(config.bind_address, self._port, KEY)
+        front = Front(listening)
+        server = build_server(MAX_RPC_BYTES, self._interceptors)
+        server.add_insecure_port(f"unix-abstract:{front.plaintext}")
+        credentials = network.certificates.server_credentials(client_auth=False)
+        server.add_secure_port(f"unix-abstract:{front.tls}", credentials)
+        return server, port, front
+
     async def close(self, grace_s: float) -> None:
         """Takes no new calls; those under way have `grace_s` to end."""
         server, self._server = self._server, None
+        front = self._front
+        if front is not None:
+            front.stop_listening()
         if server is not None:
             stopping = asyncio.ensure_future(server.stop(grace_s))
             await asyncio.sleep(0)  # it takes no new stream from here on
             self._clients.close()
             await stopping
+        if front is not None:
+            await front.close()
+            if self._front is front:
+                self._front = None

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
@@ -62,6 +62,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
         self._receiving = receiving
         self._transactions = transactions
         self.own_address = ""
+        self.client_of: Callable[[str], str] = str  # a caller's address by `context.peer()`
 
     # --- where the queues are ---------------------------------------------------------------------------------------
 
@@ -161,7 +162,8 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
     @answers_with(pb.SendMessageResponse)
     async def SendMessage(self, request: pb.SendMessageRequest, context: Context) -> pb.SendMessageResponse:
         client_id = client_id_of(context)
-        sent = await self._sends.send(request.messages, peer_of(context.peer()), wait_s(context), client_id)
+        peer = peer_of(self.client_of(context.peer()))
+        sent = await self._sends.send(request.messages, peer, wait_s(context), client_id)
         self._clients.publishes(client_id, request.messages[0].topic.name)
         return sent
 

@@ -1,0 +1,323 @@
+"""The port for RocketMQ 5's clients takes plaintext and TLS at once."""
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from rocketmq_v2 import definition_pb2 as d
+from rocketmq_v2 import service_pb2 as s
+from rocketmq_v2.service_pb2_grpc import MessagingServiceStub
+from rocketsim_proto.records import record
+from rocketsim_proto.signature import Credentials
+
+from broker_service.access.model import Acl, Policy, User
+from broker_service.broker.core.mastership import Standing
+from broker_service.model import BrokerRole, TlsMode
+from broker_service.node import BrokerNode
+from broker_service.v2 import front as module
+from broker_service.v2.front import Front
+from tests.support.access import KEYS, first_user, v2_headers
+from tests.support.brokers import running
+from tests.support.polling import until
+from tests.support.stores import records_of
+from tests.support.tls import CA, OTHER_CA, channel, keys_of
+from tests.support.v2 import CLIENT, Client, make_topics, message, resource
+
+PREFACE = b"PRI * HTTP/2.0"
+HELLO = b"\x16\x03\x01"
+
+
+@asynccontextmanager
+async def tls_broker(root: Path, **keys: Any) -> AsyncIterator[BrokerNode]:
+    async with running(root, grpc_server_port=0, **keys_of(), **keys) as node:
+        await until(lambda: bool(node.v2_port.address), "the port for RocketMQ 5's clients is open")
+        make_topics(node)
+        yield node
+
+
+async def is_answered(node: BrokerNode, ca: Path | None, name: str = "") -> bool:
+    async with channel(node.v2_port.address, ca, name) as made:
+        try:
+            answer = await Client(made).send(message())
+        except grpc.aio.AioRpcError as error:
+            assert error.code() is grpc.StatusCode.UNAVAILABLE
+            return False
+    return answer.status.code == d.OK
+
+
+# --- with real clients ------------------------------------------------------------------------------------------------
+
+
+async def test_clients_with_and_without_tls_use_one_port(tmp_path: Path) -> None:
+    async with tls_broker(tmp_path) as node:
+        assert await is_answered(node, None)
+        assert await is_answered(node, CA)
+        assert not await is_answered(node, OTHER_CA)
+
+
+async def test_enforcing_takes_tls_only(tmp_path: Path) -> None:
+    async with tls_broker(tmp_path, grpc_server_tls_mode=TlsMode.ENFORCING) as node:
+        assert await is_answered(node, CA)
+        assert not await is_answered(node, None)
+
+
+async def test_enforcing_may_ask_for_a_certificate(tmp_path: Path) -> None:
+    keys = {"grpc_server_tls_mode": TlsMode.ENFORCING, "tls_client_auth": "grpcServerPort"}
+    async with tls_broker(tmp_path, **keys) as node:
+        assert await is_answered(node, CA, "client")
+        assert not await is_answered(node, CA)
+        assert not await is_answered(node, CA, "stranger")
+
+
+async def test_large_messages_and_streams_pass(tmp_path: Path) -> None:
+    body = bytes(range(256)) * 8192  # 2 MiB: more than is buffered on the way
+    async with (
+        tls_broker(tmp_path, mapped_file_size_commit_log=16 << 20) as node,
+        channel(node.v2_port.address) as made,
+    ):
+        client = Client(made)
+        telemetry = client.calls.Telemetry(metadata=CLIENT)
+        await telemetry.write(
+            s.TelemetryCommand(settings=d.Settings(client_type=d.PRODUCER, publishing=d.Publishing()))
+        )
+        assert (await telemetry.read()).status.code == d.OK
+        for _ in range(3):
+            assert (await client.send(message(body=body))).status.code == d.OK
+        request = s.ReceiveMessageRequest(
+            group=resource("g"), message_queue=d.MessageQueue(topic=resource("T")), batch_size=3
+        )
+        request.invisible_duration.FromSeconds(60)
+        request.long_polling_timeout.FromSeconds(5)
+        bodies = []
+        while len(bodies) < 3:
+            bodies += [part.message.body async for part in client.ReceiveMessage(request) if part.HasField("message")]
+        assert bodies == [body] * 3
+        assert node.v2_port._front is not None and len(node.v2_port._front._ends) == 2
+
+
+async def test_a_message_keeps_its_producers_address(tmp_path: Path) -> None:
+    async with tls_broker(tmp_path) as node, channel(node.v2_port.address) as made:
+        assert (await Client(made).send(message())).status.code == d.OK
+        (client,) = [end for end in node.v2_port._front._ends if isinstance(end, module._Client)]
+        (stored,) = [found for found in records_of(node.store) if found.topic == "T"]
+        assert record.decode_host(stored.born_host) == client.transport.get_extra_info("peername")
+
+
+async def test_access_control_sees_through_the_front(tmp_path: Path) -> None:
+    """A call needs its signature there, too, and a policy for an address is judged by the client's own."""
+    user = Credentials("n", "s3cr3t")
+    async with tls_broker(tmp_path, **KEYS) as node, channel(node.v2_port.address) as made:
+        await first_user(node)
+        await node.access.users.settled()
+        node.access.users.put(User(user.access_key, user.secret_key), 0)
+
+        async def send(*headers: tuple[str, str]) -> int:
+            request = s.SendMessageRequest(messages=[message()])
+            calls = MessagingServiceStub(made)
+            return (await calls.SendMessage(request, metadata=headers or CLIENT, timeout=60)).status.code
+
+        def allow(address: str) -> None:
+            policy = Policy.parse("Topic:T", ["Pub"], source_ips=[address])
+            node.access.acls.put(Acl("User:n").with_policies([policy]), 0)
+
+        assert await send() == d.UNAUTHORIZED
+        allow("10.0.0.1")
+        assert await send(*v2_headers(user)) == d.UNAUTHORIZED
+        allow("127.0.0.1")
+        assert await send(*v2_headers(user)) == d.OK
+
+
+async def test_it_closes_with_its_broker_and_opens_again(tmp_path: Path) -> None:
+    """A broker that is not the master any more ends all connections, those that have not said anything, too."""
+    async with tls_broker(tmp_path) as node, channel(node.v2_port.address) as made:
+        assert (await Client(made).send(message())).status.code == d.OK
+        host, _, port = node.v2_port.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        await until(lambda: len(node.v2_port._front._ends) == 3, "the silent connection")
+        front = node.v2_port._front
+        await node.v2_port.close(0)
+        assert not front._ends and not front._tasks
+        with suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        writer.close()
+        with socket.socket() as caller:
+            assert caller.connect_ex((host, int(port)))
+        node.v2_port.notify()
+        await until(lambda: bool(node.v2_port.address), "it is open again")
+        assert node.v2_port.address == f"{host}:{port}" and await is_answered(node, CA)
+
+
+# --- the front alone --------------------------------------------------------------------------------------------------
+
+
+class Behind:
+    """Listens on the front's two names; answers nothing by itself."""
+
+    def __init__(self) -> None:
+        self.connections: asyncio.Queue[tuple[str, asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
+        self.writers: list[asyncio.StreamWriter] = []
+
+    @asynccontextmanager
+    async def front(self) -> AsyncIterator[tuple[Front, str, int]]:
+        listening = socket.socket()
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        listening.setblocking(False)
+        front = Front(listening)
+        servers = [
+            await asyncio.start_unix_server(self._taker(kind), path=f"\0{name}")
+            for kind, name in (("plaintext", front.plaintext), ("tls", front.tls))
+        ]
+        await front.start()
+        try:
+            yield front, *listening.getsockname()
+        finally:
+            await front.close()
+            for server in servers:
+                server.close()
+            for writer in self.writers:
+                writer.close()
+
+    def _taker(self, kind: str) -> Any:
+        async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self.writers.append(writer)
+            await self.connections.put((kind, reader, writer))
+
+        return take
+
+
+@pytest.mark.parametrize(("first", "kind"), [(PREFACE, "plaintext"), (HELLO, "tls"), (b"GET", "plaintext")])
+async def test_the_first_byte_decides(first: bytes, kind: str) -> None:
+    behind = Behind()
+    async with behind.front() as (front, host, port):
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(first)
+        found, inner_reader, inner_writer = await behind.connections.get()
+        assert found == kind and await inner_reader.readexactly(len(first)) == first
+        inner_writer.write(b"answer")
+        assert await reader.readexactly(6) == b"answer"
+        name = inner_writer.get_extra_info("peername")[1:].decode()
+        own = writer.get_extra_info("sockname")
+        assert front.client_of(f"unix-abstract:{name}") == f"ipv4:{own[0]}:{own[1]}"
+        assert front.client_of("ipv4:10.0.0.1:1") == "ipv4:10.0.0.1:1"
+        writer.close()
+
+
+async def test_an_end_of_one_direction_leaves_the_other_one_open() -> None:
+    behind = Behind()
+    async with behind.front() as (front, host, port):
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(HELLO)
+        writer.write_eof()
+        _, inner_reader, inner_writer = await behind.connections.get()
+        assert await inner_reader.read() == HELLO  # and the end
+        inner_writer.write(b"late")
+        inner_writer.write_eof()
+        assert await reader.read() == b"late"
+        writer.close()
+        await until(lambda: not front._ends, "both ends are gone")
+
+
+async def test_an_end_that_the_other_side_does_not_answer_is_waited_for_a_while(monkeypatch) -> None:
+    monkeypatch.setattr(module, "LINGER_S", 0.01)
+    behind = Behind()
+    async with behind.front() as (front, host, port):
+        _, writer = await asyncio.open_connection(host, port)
+        writer.write(HELLO)
+        writer.write_eof()
+        _, inner_reader, _ = await behind.connections.get()
+        await inner_reader.read()
+        await until(lambda: not front._ends, "the front has given up")
+        writer.close()
+
+
+async def test_a_connection_that_breaks_ends_the_other_side() -> None:
+    behind = Behind()
+    async with behind.front() as (front, host, port):
+        _, writer = await asyncio.open_connection(host, port)
+        writer.write(HELLO)
+        _, inner_reader, _ = await behind.connections.get()
+        await inner_reader.readexactly(len(HELLO))
+        at_once = struct.pack("ii", 1, 0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+        writer.transport.abort()
+        assert await inner_reader.read() == b""
+        await until(lambda: not front._ends, "both ends are gone")
+
+
+async def test_who_does_not_read_is_not_written_to_without_bound() -> None:
+    """Neither direction is read faster than the other end takes it."""
+    behind = Behind()
+    async with behind.front() as (front, host, port):
+        reader, writer = await asyncio.open_connection(host, port, limit=1024)
+        writer.write(HELLO)
+        _, inner_reader, inner_writer = await behind.connections.get()
+        await inner_reader.readexactly(len(HELLO))
+        data = bytes(64 << 20)
+        inner_writer.write(data)
+        slow = next(end for end in front._ends if isinstance(end, module._Client))
+        await until(lambda: not slow.other.transport.is_reading(), "the front has stopped reading")
+        assert slow.transport.get_write_buffer_size() < 2 << 20
+        assert inner_writer.transport.get_write_buffer_size() > 32 << 20
+        assert len(await reader.readexactly(len(data))) == len(data)
+        writer.close()
+
+
+async def test_a_client_that_says_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FIRST_BYTE_S", 0.01)
+    behind = Behind()
+    async with behind.front() as (_, host, port):
+        reader, writer = await asyncio.open_connection(host, port)
+        with suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        assert behind.connections.empty()
+        writer.close()
+
+
+async def test_so_many_say_nothing_that_the_oldest_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_SILENT", 2)
+    behind = Behind()
+    async with behind.front() as (front, host, port):
+        made = []
+        for number in range(3):
+            made.append(await asyncio.open_connection(host, port))
+            await until(lambda number=number: len(front._ends) == min(number + 1, 2), "it is there")
+        with suppress(ConnectionResetError):
+            assert await made[0][0].read() == b""
+        made[2][1].write(HELLO)  # the others are served
+        await behind.connections.get()
+        for _, writer in made:
+            writer.close()
+
+
+async def test_nobody_behind_closes_the_connection() -> None:
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    listening.listen()
+    front = Front(listening)
+    await front.start()
+    reader, writer = await asyncio.open_connection(*listening.getsockname())
+    writer.write(HELLO)
+    with suppress(ConnectionResetError):
+        assert await reader.read() == b""
+    writer.close()
+    await front.close()
+    assert not front._ends
+
+
+async def test_a_front_that_never_started_leaves_no_socket() -> None:
+    listening = socket.socket()
+    front = Front(listening)
+    await front.close()
+    assert listening.fileno() == -1
+
+
+async def test_a_slave_takes_no_connection(tmp_path: Path) -> None:
+    async with running(tmp_path, grpc_server_port=0, broker_role=BrokerRole.SLAVE, broker_id=1, **keys_of()) as node:
+        assert node.mastership.standing is not Standing.WRITABLE and node.v2_port._front is None
