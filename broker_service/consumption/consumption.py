@@ -78,9 +78,9 @@ MAX_UNDER_WAY = 500_000  # deliveries: some 300 bytes each
 MAX_POP_BYTES = 4 << 20
 MAX_INVISIBLE_MS = 12 * 3600 * 1000
 MAX_CLIENT_ID = 255  # bytes; also of an attempt id
-MAX_ORDERED = (
-    200_000  # messages that were taken in order and are not settled, or wait for others: 170 to 800 bytes each
-)
+# Messages that were taken in order and are not settled, or wait for others: 170 to 800 bytes each.  A group may have as
+# many as it leaves room for others.
+MAX_ORDERED = 200_000
 MAX_ORDERED_OF_A_QUEUE = 10_000
 RETRY_FIRST = 0.2  # the share of pops that read the retry topic first, as in RocketMQ
 
@@ -310,7 +310,8 @@ class Consumption:
         broker.acknowledgements.check_room()
         if self.state.under_way_count >= MAX_UNDER_WAY:
             raise SystemBusy(f"{MAX_UNDER_WAY} messages are delivered and not acknowledged; pop again in a moment")
-        room, room_bytes, entries = min(pop.max_messages, MAX_MESSAGES), MAX_POP_BYTES, selection.entries
+        room, entries = min(pop.max_messages, MAX_MESSAGES), selection.entries
+        room_bytes = min(MAX_POP_BYTES, selection.most_bytes)
         places = self._places(group, topic)
         is_ordered = group.consume_message_orderly
         if is_ordered and pop.attempt_id:
@@ -418,7 +419,8 @@ class Consumption:
         if locks is None and not may_take_new:
             return None
         ordered = len(locks.group_of) if locks is not None else 0
-        may_wait = min(_WAITING_A_LOOK, MAX_ORDERED_OF_A_QUEUE - ordered, MAX_ORDERED - self.state.ordered_count)
+        unused = MAX_ORDERED - self.state.ordered_count - self.state.ordered_of.get(place.group, 0)
+        may_wait = min(_WAITING_A_LOOK, MAX_ORDERED_OF_A_QUEUE - ordered, unused // 2)
         choice: Choice[_Message] = Choice(locks, Room(room, room_bytes, may_wait))
         read_bytes = 0
         while wanted := choice.waiting():
@@ -451,9 +453,20 @@ class Consumption:
 
     def _again(self, place: Place, is_retry: bool, attempt_id: str) -> _Found | None:
         """What an earlier attempt of this pop took in order.  Not if the client has given some of it back since, or has
-        changed a deadline: it got the answer then, or the attempt counts because of what it could not receive."""
+        changed a deadline: it got the answer then, or the attempt counts because of what it could not receive.  Without
+        the message groups of which a message cannot be read."""
         taken = {delivery.queue_offset: (delivery, one) for delivery, one in self.state.taken_by(place, attempt_id)}
-        records, _ = self._records(place, taken, MAX_POP_BYTES)
+        try:
+            records, _ = self._records(place, taken, MAX_POP_BYTES)
+        except (ReadFailed, StoreCorrupt):
+            unreadable = self._unreadable_of(place, taken)
+            if not unreadable:
+                raise
+            locks = self.state.queues[place].locks
+            assert locks is not None
+            waits = {locks.group_of[offset] for offset in unreadable}
+            readable = [offset for offset in taken if locks.group_of[offset] not in waits]
+            records, _ = self._records(place, readable, MAX_POP_BYTES)
         if not records:
             return None
         messages = tuple(_Message(data, offset, taken[offset][1].attempt) for offset, data in records)
@@ -764,17 +777,18 @@ class Consumption:
         delivery = DeliveryId(due.delivery.pop, due.queue_offset)
         try:
             message = await self._message(due)
-            if message is not None:
-                await self._make_topic(retries.copy_topic(due.place, is_dead_letter=fate is Fate.DEAD_LETTER))
+            copy = _copy(message, due, fate) if message is not None else None
+            if copy is not None:
+                await self._make_topic(copy.topic)
             self._flush()
             if self.state.get(due.place, delivery) != due.delivery:
                 return  # settled or changed while the disk was read
             self._check_writable()
-            if message is None:
+            if copy is None:
                 logger.warning("message %d of %s has expired before group %s acknowledged it", *_name(due))
                 self._append_now(Settle(due.place, (delivery,)))
             else:
-                self._move((_dead_letter if fate is Fate.DEAD_LETTER else retries.retry_copy)(message, due))
+                self._move(copy)
         except (RecordError, MessageIllegal, ReadFailed, StoreCorrupt, _NotReadable) as error:
             logger.error("message %d of %s cannot be delivered again to group %s: %s", *_name(due), error)
             later = self._broker.now_ms() + _DEFERRED_MS
@@ -919,6 +933,19 @@ def _bodies(changes: Sequence[Transition]) -> list[bytes]:
             bodies.append(transitions.encode(some))
             some, size = [], 0
     return bodies if bodies and not some else [*bodies, transitions.encode(some)]
+
+
+def _copy(message: Record, due: Due, fate: Fate) -> Record:
+    """For the retry topic or the dead letters; for these also if a retry would not fit."""
+    if fate is Fate.RETRY:
+        copy = retries.retry_copy(message, due)
+        if retries.fits(copy.properties):
+            return copy
+        logger.warning(
+            "message %d of %s is a dead letter of group %s: its properties leave no room for those of a retry",
+            *_name(due),
+        )
+    return _dead_letter(message, due)
 
 
 def _dead_letter(message: Record, due: Due) -> Record:

@@ -4,7 +4,7 @@ A second half message with the topic and id of an open one takes its place: it i
 """
 
 import heapq
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
@@ -27,6 +27,7 @@ class OpenTransactions:
 
     def __init__(self) -> None:
         self.open: dict[TransactionId, Prepared] = {}
+        self.open_of: Counter[str] = Counter()  # by topic
         self.unlogged: dict[int, Resolved] = {}  # settled half messages without an op record, by queue offset
         self._by_offset: dict[int, TransactionId] = {}
         self._recent: OrderedDict[TransactionId, Resolution] = OrderedDict()
@@ -92,6 +93,7 @@ class OpenTransactions:
             self.apply(Resolved(prepared.transaction, Resolution.UNKNOWN))
         self._recent.pop(prepared.transaction, None)
         self.open[prepared.transaction] = prepared
+        self.open_of[prepared.transaction.topic] += 1
         self._by_offset[prepared.queue_offset] = prepared.transaction
         self._watch(prepared.due_ms, prepared.queue_offset)
 
@@ -99,6 +101,9 @@ class OpenTransactions:
         ended = self.open.pop(transaction, None)
         if ended is not None:
             del self._by_offset[ended.queue_offset]
+            self.open_of[transaction.topic] -= 1
+            if not self.open_of[transaction.topic]:
+                del self.open_of[transaction.topic]
         if resolution is not Resolution.UNKNOWN:
             self._recent[transaction] = resolution
             if len(self._recent) > MAX_RECENT:

@@ -4,6 +4,7 @@ Names and attempts are RocketMQ 5's, the back-off is the group's (`SubscriptionG
 copy names the delivery that it settles, so the copy and the settlement are one record.
 """
 
+from collections.abc import Mapping
 from enum import Enum, auto
 
 from rocketsim_proto.records.record import MAX_PROPERTIES_SIZE, Record, encode_properties
@@ -73,7 +74,7 @@ def copy_topic(place: Place, *, is_dead_letter: bool) -> str:
 
 
 def retry_copy(message: Record, due: Due) -> Record:
-    """The copy for the retry topic, from which the message is delivered next."""
+    """The copy for the retry topic, from which the message is delivered next, if it `fits`."""
     place, _, delivery = due
     topic = copy_topic(place, is_dead_letter=False)
     copy = _copy(message, due, topic, delivery.attempt if delivery.counted else delivery.attempt - 1)
@@ -99,9 +100,14 @@ def _make_fit(properties: dict[str, str]) -> None:
     others = [name for name in properties if name not in (PROPERTY_SOURCE, *_LEFT_OUT_FIRST)]
     others.sort(key=lambda name: len(properties[name].encode()), reverse=True)
     for name in (*_LEFT_OUT_FIRST, *others):
-        if len(encode_properties(properties)) <= MAX_PROPERTIES_SIZE:
+        if fits(properties):
             break
         properties.pop(name, None)
+
+
+def fits(properties: Mapping[str, str]) -> bool:
+    """Whether a record has room for them."""
+    return len(encode_properties(properties)) <= MAX_PROPERTIES_SIZE
 
 
 def _copy(message: Record, due: Due, topic: str, reconsume_times: int) -> Record:

@@ -24,6 +24,7 @@ KEPT = 256  # parsed conditions
 _EVALUATED_FIRST = 64  # messages, together
 _EVALUATED_AT_MOST = 1024
 _PARTS_OF_ENTRIES = 200_000  # parts of the condition times messages, which one look evaluates
+_SEARCHED_BYTES = 8 << 20  # searches for a text times bytes of records, which one look evaluates: some 80 ms
 _LEAST_COUNTED = 128  # messages as which an evaluation of fewer counts: it costs as much
 
 
@@ -32,13 +33,14 @@ class Selection:
     """`tags` or `condition` (an expression of `sql_filter`); without either, all messages.
 
     `entries`: of how many messages one look may exclude, and `least_counted`: as how many those of a queue count at
-    least.
+    least.  `most_bytes`: of records that one look may read.
     """
 
     tags: frozenset[str] | None = None
     condition: Any = None
     entries: int
     least_counted: int = 0
+    most_bytes: int = _SEARCHED_BYTES
 
     @staticmethod
     def evaluated_together(looked_at: int) -> int:
@@ -118,4 +120,5 @@ def _parsed(text: str) -> Selection | str:
         return f"an SQL92 filter with {parts} operations and properties; at most {MOST_PARTS} are allowed"
     sql_filter.selected(condition, lambda name: pa.nulls(1, pa.string()), 1)
     entries = min(ENTRIES, _PARTS_OF_ENTRIES // max(parts, 1))
-    return Selection(condition=condition, entries=entries, least_counted=_LEAST_COUNTED)
+    most_bytes = _SEARCHED_BYTES // max(sql_filter.count_searches(condition), 1)
+    return Selection(condition=condition, entries=entries, least_counted=_LEAST_COUNTED, most_bytes=most_bytes)

@@ -99,6 +99,7 @@ class State:
         self.transactions = OpenTransactions()
         self.under_way_count = 0
         self.ordered_count = 0  # messages that locks have
+        self.ordered_of: dict[str, int] = {}  # by group, without those that have none
         self._released: set[Place] = set()
         self.under_way_of: dict[str, int] = {}  # by group, without those that have none
         self.timers = Timers()
@@ -236,7 +237,7 @@ class State:
             for message in messages:
                 if message.queue_offset in locks.group_of:
                     queue.take(message.queue_offset)
-        self._count_ordered(queue, before)
+        self._count_ordered(take.place, queue, before)
         queue.next = max(queue.next, take.next)
         self._changed.add(take.place)
 
@@ -254,7 +255,7 @@ class State:
             before = len(queue.locks.group_of)
             if queue.locks.settle(delivery.queue_offset):
                 self._released.add(place)
-            self._count_ordered(queue, before)
+            self._count_ordered(place, queue, before)
         if is_final:
             self._remember(delivery, is_dead_letter)
 
@@ -266,7 +267,7 @@ class State:
         before = len(queue.locks.group_of)
         if queue.locks.give_back(delivery.queue_offset, counted=found.counted):
             self._released.add(place)
-        self._count_ordered(queue, before)
+        self._count_ordered(place, queue, before)
 
     def _end(self, place: Place, delivery: DeliveryId, found: UnderWay) -> QueueState:
         queue = self.queues[place]
@@ -276,9 +277,11 @@ class State:
         self._changed.add(place)
         return queue
 
-    def _count_ordered(self, queue: QueueState, before: int) -> None:
+    def _count_ordered(self, place: Place, queue: QueueState, before: int) -> None:
         assert queue.locks is not None
-        self.ordered_count += len(queue.locks.group_of) - before
+        more = len(queue.locks.group_of) - before
+        self.ordered_count += more
+        _add(self.ordered_of, place.group, more)
         if not queue.locks.group_of:
             queue.locks = None
 
@@ -308,16 +311,14 @@ class State:
             for offset, delivery in queue.under_way.items():
                 self._unwatch(place, offset, delivery)
             self._count(place.group, -len(queue.under_way))
-            self.ordered_count -= len(queue.locks.group_of) if queue.locks is not None else 0
+            ordered = len(queue.locks.group_of) if queue.locks is not None else 0
+            self.ordered_count -= ordered
+            _add(self.ordered_of, place.group, -ordered)
             self._changed.add(place)
 
     def _count(self, group: str, more: int) -> None:
         self.under_way_count += more
-        now = self.under_way_of.get(group, 0) + more
-        if now:
-            self.under_way_of[group] = now
-        else:
-            self.under_way_of.pop(group, None)
+        _add(self.under_way_of, group, more)
 
     # --- deadlines --------------------------------------------------------------------------------------------------
 
@@ -348,3 +349,11 @@ class State:
             if found is not None and found.deadline_ms == deadline_ms:
                 return
             heapq.heappop(self._deadlines)
+
+
+def _add(counts: dict[str, int], name: str, more: int) -> None:
+    """Counts of 0 are not kept."""
+    if now := counts.get(name, 0) + more:
+        counts[name] = now
+    else:
+        counts.pop(name, None)

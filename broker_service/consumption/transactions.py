@@ -36,7 +36,7 @@ from broker_service.model import PutStatus
 
 logger = logging.getLogger(__name__)
 
-MAX_OPEN = 100_000  # half messages: some 600 bytes each
+MAX_OPEN = 200_000  # half messages: some 600 bytes each; a topic may have as many as it leaves room for others
 
 _AT_A_TIME = 256
 _FRAME_BYTES = 1 << 20  # of a queue that is searched for copies
@@ -91,15 +91,17 @@ class Transactions:
 
     # --- half messages ----------------------------------------------------------------------------------------------
 
-    async def get_room(self) -> None:
-        """To be awaited before a half message is put."""
+    async def get_room(self, topic: str) -> None:
+        """To be awaited before a half message of this topic is put."""
         self._check_writable()
-        if len(self.state.open) >= MAX_OPEN:
+        count, of_topic = len(self.state.open), self.state.open_of[topic]
+        if count + of_topic >= MAX_OPEN:
             raise SystemBusy(
-                f"{MAX_OPEN} transactions are open; their producers have to commit or roll back, or they are given up"
+                f"{count} transactions are open, {of_topic} of topic {topic}; their producers have to commit or roll "
+                "back, or they are given up"
             )
-        for topic in (HALF_TOPIC, OP_TOPIC):
-            await self._make_topic(topic)
+        for own in (HALF_TOPIC, OP_TOPIC):
+            await self._make_topic(own)
 
     def half_of(self, message: Record, client_id: str, immunity_s: int) -> Record:
         """What is stored now for a transactional message."""

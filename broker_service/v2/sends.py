@@ -135,7 +135,7 @@ class SendPath:
 
         half: Callable[[record.Record], record.Record] | None = None
         if message_rules.type_of(messages[0]) == pb.TRANSACTION:
-            await self._transactions.get_room()
+            await self._transactions.get_room(topic.name)
             recovery = messages[0].system_properties.orphaned_transaction_recovery_duration
             half = partial(self._transactions.half_of, client_id=client_id, immunity_s=max(0, recovery.seconds))
 

@@ -279,6 +279,7 @@ async def test_large_messages_that_a_condition_excludes_are_read_a_few_at_a_time
         (" OR ".join(f"p{number} = {number}" for number in range(100)), "201 .* and properties; at most 200"),
         ("a = '" + "x" * selection.MOST_CHARACTERS + "'", "characters; at most"),
         ("NOT " * 150 + "a", "nested deeper"),
+        ("a = " + "9" * 5000, "is larger than"),
     ],
 )
 async def test_a_condition_that_is_none_or_too_large_is_refused_every_time(
@@ -305,6 +306,17 @@ def test_a_look_evaluates_fewer_messages_the_more_parts_a_condition_has() -> Non
     small, large = selection._parsed("a = 1"), selection._parsed(" OR ".join(f"p{n} = {n}" for n in range(60)))
     assert isinstance(small, selection.Selection) and isinstance(large, selection.Selection)
     assert small.entries == selection.ENTRIES > 4 * large.entries
+
+
+async def test_a_look_searches_fewer_bytes_the_more_texts_a_condition_searches_for(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(selection, "_SEARCHED_BYTES", 40_000)
+    async with consumer(tmp_path, enable_property_filter=True) as one:
+        await put(one.node, "t", *[b"x" * 3000] * 10, NAME="y")
+        text = " OR ".join(f"NAME CONTAINS 'x{number}'" for number in range(4))
+        assert (await one.pop(sub_expression=text, expression_type="SQL92")).status is PopStatus.NO_MATCH
+        assert one.committed() == 4
 
 
 # --- waiting ----------------------------------------------------------------------------------------------------------
@@ -706,16 +718,15 @@ async def test_a_message_that_expired_before_its_ack_is_settled(tmp_path: Path) 
         assert len(await one.bodies()) == 1
 
 
-async def test_a_message_whose_retry_copy_does_not_fit_stays_under_way(tmp_path: Path) -> None:
+async def test_a_message_whose_retry_copy_does_not_fit_is_a_dead_letter(tmp_path: Path, caplog: Any) -> None:
     async with consumer(tmp_path) as one:
         await one.node.puts.put(send_of("t", message("t", b"a", 0, LARGE="x" * 32_700)))
-        (delivery,) = (await one.pop()).deliveries
+        await one.pop()
         await one.later(INVISIBLE_MS)
-        assert (one.committed(), one.consumption.state.under_way_count) == (0, 1)
-        assert one.consumption.state.next_deadline_ms() > one.node.broker.now_ms()
-        settled = await one.consumption.forward_to_dlq("g", "t", delivery.receipt_handle)
-        assert settled.status is HandleStatus.OK
         assert (one.committed(), one.consumption.state.under_way_count) == (1, 0)
+        assert one.node.store.queue_end("%DLQ%g", 0) == 1
+        assert one.node.topics.get("%RETRY%g+t") is None
+        assert "message 0 of t is a dead letter of group g: its properties leave no room" in caplog.text
 
 
 async def test_a_full_disk_keeps_what_is_due_for_later(tmp_path: Path, monkeypatch: Any) -> None:

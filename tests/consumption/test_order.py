@@ -166,6 +166,21 @@ async def test_only_so_many_messages_wait_and_the_next_ones_are_read_when_they_a
         assert await one.texts() == "a4 b1"
 
 
+async def test_a_group_whose_messages_wait_leaves_room_for_those_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumption_module, "MAX_ORDERED", 8)
+    async with in_order(tmp_path) as one:
+        one.node.groups.put(replace(IN_ORDER, group_name="h"), 0)
+        other = InOrder(one.node, "h")
+        await one.send("a1 a2 a3 a4 a5 a6 b1")
+        for consumer_of in (one, other):
+            assert said(await consumer_of.take(max_messages=1)) == "a1"
+            assert await consumer_of.texts() == ""
+        assert one.consumption.state.ordered_of == {"g": 4, "h": 2}
+        assert one.consumption.state.ordered_count == 6
+
+
 async def test_one_look_passes_over_a_number_of_messages_and_a_poll_looks_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -344,6 +359,32 @@ async def test_the_same_attempt_id_gets_the_same_batch_and_counts_no_attempt(tmp
         await one.later(INVISIBLE_MS - 1)
         assert await one.ack(*again) == [OK, OK]
         assert await one.texts(attempt_id="x") == "a2"
+
+
+async def test_an_attempt_that_comes_again_goes_on_without_a_message_group_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with in_order(tmp_path) as one:
+        await one.send("a1 b1 a2 b2 c1")
+        assert await one.texts(max_messages=4, attempt_id="x") == "a1 b1 a2 b2"
+        read_ranges = one.node.store.read_ranges
+        bad = {0, 2}
+
+        def reading(ranges: list[tuple[str, int, int, int]], max_bytes: int) -> Any:
+            if any(first in bad for _, _, first, _ in ranges):
+                raise ReadFailed("a bad sector")
+            return read_ranges(ranges, max_bytes)
+
+        monkeypatch.setattr(one.node.store, "read_ranges", reading)
+        bad.remove(2)
+        again = await one.take(attempt_id="x")
+        assert (said(again), attempts(again)) == ("b1 b2", [1, 1]), "not a2 without a1"
+        await one.ack(*again)
+        assert await one.texts(attempt_id="x") == "c1"
+        bad.clear()
+        await one.later(INVISIBLE_MS)
+        again = await one.take()
+        assert (said(again[:2]), attempts(again[:2])) == ("a1 a2", [2, 2])
 
 
 async def test_renewed_deliveries_are_renewed_for_no_longer_when_they_are_asked_for_again(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -218,14 +219,22 @@ async def test_a_half_message_that_is_sent_again_is_stored_once(tmp_path: Path) 
         assert len(records(node, HALF_TOPIC)) == 1
 
 
-async def test_open_transactions_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_OPEN", 2)
-    async with v2_broker(tmp_path, **QUIET) as (_, client):
+async def test_open_transactions_are_bounded_and_those_of_one_topic_leave_room_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_OPEN", 4)
+    async with v2_broker(tmp_path, **QUIET) as (node, client):
+        node.topics.put(replace(node.topics.entries["X"], topic_name="Y"), 0)
         await prepare(client, "a", "b")
         assert (await client.send(half("c"))).status.code == d.TOO_MANY_REQUESTS
+        assert (await client.send(half("y", topic="Y"))).status.code == d.OK
+        assert (await client.send(half("z", topic="Y"))).status.code == d.TOO_MANY_REQUESTS
         assert (await client.send(message("T"))).status.code == d.OK
-        await end(client, "a", ROLLBACK)
+        for name in "ab":
+            await end(client, name, ROLLBACK)
         await prepare(client, "c")
+        node.consumption.catch_up()
+        assert node.consumption.state.transactions.open_of == {"X": 1, "Y": 1}
 
 
 async def test_a_topic_that_has_fewer_queues_by_now_gets_the_message_all_the_same(tmp_path: Path) -> None:

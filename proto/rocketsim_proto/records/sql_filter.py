@@ -10,7 +10,7 @@ Refused here, accepted there: text behind the end of an expression, which Rocket
 there: the number 0.0.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache, reduce
 from typing import Any, TypeAlias
@@ -147,7 +147,7 @@ FLOAT.2: /([0-9]+\.[0-9]*(e[+-]?[0-9]+)?|\.[0-9]+(e[+-]?[0-9]+)?|[0-9]+e[+-]?[0-
 INTEGER: /(0|[1-9][0-9]*)l?(?![a-z0-9_$])/i
 NAME: /[a-z_$][a-z0-9_$]*/i
 SPACE: /[ \t\n\r\f]+/
-LINE_COMMENT: /--[^\n\r]*[\n\r]/
+LINE_COMMENT: /--[^\n\r]*+[\n\r]/
 BLOCK_COMMENT: /\/\*(.|\n)*?\*\//
 %ignore SPACE
 %ignore LINE_COMMENT
@@ -169,7 +169,8 @@ class _Builder(Transformer[Any, Expression]):
         return Constant(value)
 
     def integer(self, token: str) -> Constant:
-        value = int(token.rstrip("lL"))
+        digits = token.rstrip("lL")  # Python reads only so many
+        value = int(digits) if len(digits) < 20 else LONGS.stop
         if value not in LONGS:
             raise SqlFilterInvalid(f"{token} is larger than {LONGS[-1]}")
         return Constant(value, is_long=value not in INTEGERS)
@@ -286,14 +287,23 @@ def _depth(expression: Any) -> int:
 
 
 def count_parts(expression: Expression) -> int:
-    """How many operations and properties it has: what its evaluation costs."""
-    count, waiting = 0, [expression]
+    """How many operations and properties it has: what its evaluation costs for each record."""
+    return sum(
+        not isinstance(one, Constant) and not (isinstance(one, All | Some) and len(_operands(one)) == 1)
+        for one in _parts(expression)
+    )
+
+
+def count_searches(expression: Expression) -> int:
+    """How often it searches a text: what its evaluation costs for each byte."""
+    return sum(isinstance(one, Text) for one in _parts(expression))
+
+
+def _parts(expression: Expression) -> Iterator[Expression]:
+    waiting = [expression]
     while waiting:
-        one = waiting.pop()
-        operands = _operands(one)
-        count += not isinstance(one, Constant) and not (isinstance(one, All | Some) and len(operands) == 1)
-        waiting.extend(operands)
-    return count
+        yield (one := waiting.pop())
+        waiting.extend(_operands(one))
 
 
 def _operands(expression: Any) -> tuple[Expression, ...]:
