@@ -45,6 +45,7 @@ class Replay:
         self._publish = publish
         self._timeout_s = timeout_s
         self._clock = clock
+        self._rounds = 0
         self._thread = threading.Thread(target=self._run, name="rocketsim-replay", daemon=True)
         self._thread.start()
 
@@ -93,8 +94,13 @@ class Replay:
         return stored, failure
 
     def _lanes_by_topic(self) -> list[list[Lane]]:
+        """Another lane comes first each time: one that fills as fast as it empties, or cannot be sent, keeps no
+        others."""
+        lanes = self._spool.lanes()
+        first = self._rounds % max(len(lanes), 1)
+        self._rounds += 1
         by_topic: dict[str, list[Lane]] = {}
-        for lane in self._spool.lanes():
+        for lane in [*lanes[first:], *lanes[:first]]:
             by_topic.setdefault(lane.topic, []).append(lane)
         return list(by_topic.values())
 

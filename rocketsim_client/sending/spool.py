@@ -128,9 +128,12 @@ class Spool:
 
     def holds(self, lane: Lane) -> bool:
         """Whether later messages of the lane go into the spool, too.  Those that may go to any queue have no order to
-        keep, and go to brokers again as soon as one has taken something out of their lane."""
+        keep, and go to brokers again as soon as one has taken something out of their lane, or if the spool is
+        damaged."""
         backlog = self._lanes.get(lane)
-        return backlog is not None and (backlog.blocked or lane.name != ANY_QUEUE)
+        if backlog is None or lane.name != ANY_QUEUE:
+            return backlog is not None
+        return backlog.blocked and self._damage is None
 
     def put(self, lanes: Sequence[Lane], msg_ids: Sequence[str], records: Sequence[bytes]) -> None:
         """Records with the lane and message id of each; returns when all are on the disk.  SpoolFailed: none is, since

@@ -188,8 +188,11 @@ class SpoolView:
             raise
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
+        """SpoolUnusable instead of an error of SQLite's."""
         self._database.close()
+        if isinstance(error, sqlite3.Error):
+            raise _unusable(self._directory, error) from error
 
     def waiting(self) -> list[Waiting]:
         return _waiting(self._database)

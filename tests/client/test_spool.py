@@ -10,6 +10,8 @@ from collections import defaultdict, deque
 
 import pyarrow as pa
 import pytest
+from rocketsim_proto.records import record
+from rocketsim_proto.records.record import Record
 
 from rocketsim_client import (
     Admin,
@@ -251,6 +253,32 @@ def test_a_named_queue_is_kept_and_holds_up_no_other(cluster, directory):
     assert [stored.body for stored in cluster.messages("T") if stored.queue_id == 3][:3] == [b"0", b"1", b"2"]
 
 
+def test_a_lane_that_cannot_be_sent_keeps_no_others(directory, monkeypatch):
+    """Nor does one that fills as fast as it empties: each round begins with another lane."""
+    monkeypatch.setattr(replay, "FRAME_BYTES", 1)
+    sent = []
+
+    class Attempts:
+        def send(self, batch, deadline, retries):
+            if batch.msg_ids[0] == "stuck":
+                raise NoRoute("a queue that no route knows")
+            sent.extend(batch.msg_ids)
+
+    class Publish:
+        def queues(self, topic):
+            return [MessageQueue(topic, "broker-a", 0)]
+
+    spool = Spool(directory, 1 << 20)
+    data = record.encode(Record("T", b"x", properties={"UNIQ_KEY": "id"}))
+    lanes = [Lane.of_group("T", group) for group in ("a", "b", "c")]
+    spool.put(lanes, ["stuck", "b", "c"], [data] * 3)
+    replaying = replay.Replay(spool, Attempts(), Publish(), timeout_s=1, clock=lambda: 0.0)
+    wait_until(lambda: sorted(sent) == ["b", "c"], "the others are sent")
+    replaying.close()
+    spool.close()
+    assert waiting(directory) == 1
+
+
 def test_messages_for_any_queue_go_to_brokers_again_while_the_spool_still_has_some(one, producer, monkeypatch):
     """They have no order to keep, and a busy producer would never empty its spool."""
     monkeypatch.setattr(replay, "FRAME_BYTES", 1)
@@ -440,8 +468,8 @@ def test_one_that_fails_takes_no_others_with_it(directory, monkeypatch):
 
 
 def test_a_database_that_proves_damaged_takes_and_gives_nothing_more(directory, monkeypatch):
-    spool, lane = Spool(directory, 1 << 20), Lane("T", ANY_QUEUE)
-    spool.put([lane], ["id-1"], [b"1"])
+    spool, lane, ordered = Spool(directory, 1 << 20), Lane("T", ANY_QUEUE), Lane.of_group("T", "g")
+    spool.put([lane, ordered], ["id-1", "id-0"], [b"1", b"0"])
     with monkeypatch.context() as patch:
         patch.setattr(SpoolFile, "insert", lambda *_: (_ for _ in ()).throw(sqlite3.DatabaseError("malformed")))
         with pytest.raises(SpoolFailed, match="malformed"):
@@ -450,8 +478,9 @@ def test_a_database_that_proves_damaged_takes_and_gives_nothing_more(directory, 
         spool.put([lane], ["id-3"], [b"3"])
     with pytest.raises(SpoolUnusable, match="malformed: it is damaged"):
         spool.oldest([lane], 100)
+    assert (spool.holds(lane), spool.holds(ordered)) == (False, True), "what has no order goes to brokers"
     spool.close()
-    assert waiting(directory) == 1
+    assert waiting(directory) == 2
 
 
 def test_an_empty_spool_gives_its_space_back_when_it_is_closed(one, directory):

@@ -140,6 +140,16 @@ def test_a_damaged_database_is_refused_with_what_to_do(directory, at):
         SpoolFile(directory)
 
 
+def test_a_look_at_a_damaged_database_says_what_to_do(directory):
+    filled(directory, 2000, size=100)
+    with open(directory / DATABASE, "r+b") as database:
+        database.seek(4096)
+        database.write(b"\xa5" * 60_000)
+    with pytest.raises(SpoolUnusable, match=r"spool\.db is damaged: move the directory away"):
+        with SpoolView(directory) as view:
+            view.waiting()
+
+
 def test_a_path_that_cannot_be_a_spool_is_refused(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(SpoolUnusable, match="file: File exists"):
