@@ -9,7 +9,8 @@ from rocketmq_v2 import definition_pb2 as pb
 from broker_service.v2.status import Refused
 
 MAX_USER_PROPERTIES = 128
-MAX_PROPERTIES_BYTES = 16_384  # keys, tag, trace context, born host and user properties together
+MAX_PROPERTIES_BYTES = 16_384  # keys, tag and user properties together
+MAX_ORIGIN_BYTES = 8_192  # trace context and born host together: clients set these, not their users
 MAX_MESSAGE_GROUP_BYTES = 63
 MAX_MESSAGE_ID_BYTES = 1024
 MAX_DELAY_MS = 24 * 3_600_000
@@ -135,7 +136,7 @@ def _check_properties(message: pb.Message) -> None:
             f"too many user properties: {len(properties)}, max is {MAX_USER_PROPERTIES}",
         )
     system = message.system_properties
-    size = sum(len(text.encode()) for text in (system.tag, system.trace_context, system.born_host, *system.keys))
+    size = sum(len(text.encode()) for text in (system.tag, *system.keys))
     for name, value in properties.items():
         if name in RESERVED_PROPERTIES:
             raise Refused(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property is used by system: {name}")
@@ -148,8 +149,13 @@ def _check_properties(message: pb.Message) -> None:
     if size > MAX_PROPERTIES_BYTES:
         raise Refused(
             pb.MESSAGE_PROPERTIES_TOO_LARGE,
-            f"keys, tag, trace context, born host and user properties have {size} bytes together, "
-            f"max is {MAX_PROPERTIES_BYTES}",
+            f"keys, tag and user properties have {size} bytes together, max is {MAX_PROPERTIES_BYTES}",
+        )
+    origin_size = len(system.trace_context.encode()) + len(system.born_host.encode())
+    if origin_size > MAX_ORIGIN_BYTES:
+        raise Refused(
+            pb.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"trace context and born host have {origin_size} bytes together, max is {MAX_ORIGIN_BYTES}",
         )
 
 

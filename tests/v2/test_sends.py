@@ -15,7 +15,12 @@ from rocketsim_proto.records import record
 
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.model import BrokerRole
-from broker_service.v2.message_rules import MAX_DELAY_MS, MAX_PROPERTIES_BYTES, RESERVED_PROPERTIES
+from broker_service.v2.message_rules import (
+    MAX_DELAY_MS,
+    MAX_ORIGIN_BYTES,
+    MAX_PROPERTIES_BYTES,
+    RESERVED_PROPERTIES,
+)
 from rocketsim_client import PullConsumer
 from tests.support.brokers import stub_of
 from tests.support.v2 import message, v2_broker
@@ -151,6 +156,7 @@ REFUSED = [
     (message(keys=["ok", ""]), d.ILLEGAL_MESSAGE_KEY, "whitespace"),
     (message(keys=["a\x7f"]), d.ILLEGAL_MESSAGE_KEY, "control character"),
     (message(user={str(n): "" for n in range(129)}), d.MESSAGE_PROPERTIES_TOO_LARGE, "max is 128"),
+    (message(trace_context="t" * MAX_ORIGIN_BYTES, born_host="h"), d.MESSAGE_PROPERTIES_TOO_LARGE, "max is 8192"),
     (message(user={"a": "x" * MAX_PROPERTIES_BYTES}), d.MESSAGE_PROPERTIES_TOO_LARGE, "max is 16384"),
     (message(tag="x" * MAX_PROPERTIES_BYTES, keys=["k"]), d.MESSAGE_PROPERTIES_TOO_LARGE, "max is 16384"),
     (message(user={"a\n": "1"}), d.ILLEGAL_MESSAGE_PROPERTY_KEY, "control character"),
@@ -208,7 +214,8 @@ async def test_a_day_is_the_longest_delay(tmp_path: Path) -> None:
 
 async def test_the_largest_that_is_allowed_is_stored(tmp_path: Path) -> None:
     async with v2_broker(tmp_path, mapped_file_size_commit_log=8 << 20) as (_, client):
-        largest = message(body=bytes(4 << 20), user={"a": "x" * (MAX_PROPERTIES_BYTES - 1)})
+        origin = {"born_host": "host", "trace_context": "t" * (MAX_ORIGIN_BYTES - 4)}
+        largest = message(body=bytes(4 << 20), user={"a": "x" * (MAX_PROPERTIES_BYTES - 1)}, **origin)
         assert (await client.send(largest)).status.code == d.OK
 
 
