@@ -147,6 +147,7 @@ class Consumption:
         self._sooner = asyncio.Event()  # set for a deadline before the one that is waited for
         self._wakes_at_ms = 0
         self._grace_until = 0.0
+        self._took_over_after_ms = 0
         self.transactions = Transactions(
             broker,
             lambda: self.state.transactions,
@@ -710,9 +711,13 @@ class Consumption:
     async def run(self) -> None:
         """Until cancelled; to be started when the broker takes writes."""
         self._grace_until = self._broker.clock() + _RECONNECT_S
+        took_over = False
         while self._broker.mastership.standing is Standing.WRITABLE:
             try:
                 self._check_writable()
+                if not took_over:
+                    self._took_over_after_ms = self.state.last_renewed_pop_ms()
+                    took_over = True
                 if self._drops_due:
                     self._drop_deleted()
                 sleep_s = await self._expire()
@@ -771,7 +776,13 @@ class Consumption:
         group = self._group_of(due)
         client_id = due.delivery.client_id
         is_connected = self._broker.clock() < self._grace_until or self.is_connected(client_id)
-        return retries.fate(due.delivery, now_ms, group.retry_max_times, is_connected=is_connected)
+        return retries.fate(
+            due.delivery,
+            now_ms,
+            group.retry_max_times,
+            is_connected=is_connected,
+            took_over_after_ms=self._took_over_after_ms,
+        )
 
     async def _expire_one(self, due: Due, fate: Fate) -> None:
         delivery = DeliveryId(due.delivery.pop, due.queue_offset)

@@ -59,8 +59,20 @@ def max_attempts(retry_max_times: int) -> int:
     return max(0, retry_max_times) + 1
 
 
-def fate(delivery: UnderWay, now_ms: int, retry_max_times: int, *, is_connected: bool) -> Fate:
+def may_be_lost(delivery: UnderWay, took_over_after_ms: int) -> bool:
+    """Whether the client may have no answer to its pop: a master before this one delivered it, and may have died then.
+
+    `took_over_after_ms`: when the last delivery of that master was popped.  What was renewed had been received.
+    """
+    return delivery.popped_ms <= took_over_after_ms and delivery.deadline_ms <= delivery.popped_ms + RENEWED_FOR_MS
+
+
+def fate(
+    delivery: UnderWay, now_ms: int, retry_max_times: int, *, is_connected: bool, took_over_after_ms: int = 0
+) -> Fate:
     """The fate of a delivery whose deadline has come."""
+    if delivery.renewed_until_ms and may_be_lost(delivery, took_over_after_ms):
+        return Fate.RETRY
     if is_connected and now_ms < delivery.renewed_until_ms:
         return Fate.RENEW
     if delivery.counted and delivery.attempt >= max_attempts(retry_max_times):

@@ -133,6 +133,11 @@ class State:
             for place, offset in self._renewed.get(client_id, ())
         ]
 
+    def last_renewed_pop_ms(self) -> int:
+        """When the newest of the deliveries under way that are renewed was popped; 0 without any."""
+        renewed = (one for deliveries in self._renewed.values() for one in deliveries)
+        return max((self.queues[place].under_way[offset].popped_ms for place, offset in renewed), default=0)
+
     def taken_by(self, place: Place, attempt_id: str) -> list[tuple[DeliveryId, UnderWay]]:
         """The deliveries under way that a pop with this attempt id took in order."""
         queue = self.queues.get(place)

@@ -604,6 +604,32 @@ async def test_a_client_that_is_gone_gives_back_what_is_renewed_for_it(tmp_path:
         assert [(body_of(it), it.attempt) for it in (await one.pop()).deliveries] == [(b"a", 2)]
 
 
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_after_a_restart_what_was_renewed_stays_and_what_was_just_delivered_comes_again(
+    tmp_path: Path, orderly: bool
+) -> None:
+    """The client may have no answer to its last pop: the broker may have died between the two."""
+    async with consumer(tmp_path) as one:
+        one.consumption.is_connected = lambda client_id: True
+        one.node.groups.put(SubscriptionGroup("g", consume_message_orderly=orderly), 0)
+        await put(one.node, "t", b"a", __SHARDINGKEY="1")
+        await one.pop(auto_renew=True)
+        await one.later(60_000)
+        await put(one.node, "t", b"b", __SHARDINGKEY="2")
+        await one.pop(auto_renew=True)
+        now_ms = one.node.broker.now_ms()
+    async with consumer(tmp_path) as one:
+        one.node.broker.now_ms = lambda: now_ms
+        one.consumption.is_connected = lambda client_id: True
+        await until(lambda: one.consumption._took_over_after_ms, "it looks for what is due")
+        await one.later(60_000)
+        popped = await one.pop(auto_renew=True)
+        assert [(body_of(it), it.attempt) for it in popped.deliveries] == [(b"b", 2)]
+        for _ in range(3):
+            await one.later(60_000)
+        assert await one.bodies() == []
+
+
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 

@@ -43,6 +43,24 @@ def test_fate(attempt: int, counted: bool, renewed_until_ms: int, is_connected: 
 
 
 @pytest.mark.parametrize(
+    ("popped_ms", "deadline_ms", "expected"),
+    [
+        (5_000, 65_000, Fate.RETRY),  # by a master before this one: the client may have no answer
+        (5_000, 65_001, Fate.RENEW),  # it was renewed
+        (5_001, 65_001, Fate.RENEW),  # by this master
+    ],
+)
+def test_what_another_master_delivered_is_renewed_if_it_had_been(
+    popped_ms: int, deadline_ms: int, expected: Fate
+) -> None:
+    delivery = DELIVERY._replace(
+        attempt=3, popped_ms=popped_ms, deadline_ms=deadline_ms, renewed_until_ms=3_600_000, counted=True
+    )
+    found = retries.fate(delivery, 65_001, 2, is_connected=True, took_over_after_ms=5_000)
+    assert found is expected, "and it is no dead letter"
+
+
+@pytest.mark.parametrize(
     ("size", "left_out"), [(30_000, set()), (32_700, {"RETRY_TOPIC", "DLQ_ORIGIN_MESSAGE_ID"}), (32_750, {"BIG"})]
 )
 def test_a_dead_letter_leaves_out_what_does_not_fit_the_brokers_own_first(size: int, left_out: set[str]) -> None:
