@@ -197,6 +197,8 @@ def test_long_tests_are_chosen_by_one_word_and_the_rest_goes_to_pytest(machine):
     machine.has("java", JAVA % "17")
     machine.run("test", "--long", "-x")
     assert machine.calls().endswith("python -m pytest -m long -o faulthandler_timeout=7200 -x\n")
+    machine.run("test", "--clients", "-x")
+    assert machine.calls().endswith("python -m pytest -m clients -o faulthandler_timeout=7200 -x\n")
     machine.run("test", "tests/store", "-k", "a b")
     assert machine.calls().endswith(f"{TEST} tests/store -k a b\n")
 

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.jars import fetch_jars
+
 HERE = Path(__file__).parent
-VERSION = "5.5.0"
+VERSION = "5.5.0"  # as in pom.xml
 BROKER_NAME = "interop"
 START_TIMEOUT_S = 60.0
 READ_TIMEOUT_S = 600
@@ -30,19 +32,9 @@ class RocketMQError(Exception):
     """A process of RocketMQ did not start, or ended with an error; the message has what it printed."""
 
 
-def fetch_jars() -> Path:
+def rocketmq_jars() -> Path:
     """The directory with RocketMQ's jars."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    jars = cache / "rocketsim-interop" / f"rocketmq-{VERSION}"
-    done = jars / "complete"
-    if not done.exists():
-        command = ["mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), "dependency:copy-dependencies"]
-        subprocess.run(
-            [*command, "-DincludeScope=runtime", f"-DoutputDirectory={jars}", f"-Drocketmq.version={VERSION}"],
-            check=True,
-        )
-        done.touch()
-    return jars
+    return fetch_jars(HERE / "pom.xml", f"rocketmq-{VERSION}")
 
 
 def free_port() -> int:
@@ -84,7 +76,7 @@ class RocketMQ:
 @contextmanager
 def running(store: Path, work: Path) -> Iterator[RocketMQ]:
     """Serves the store directory, which RocketMQ writes to: give it a copy.  Leaving stops both processes cleanly."""
-    jars = fetch_jars()
+    jars = rocketmq_jars()
     work.mkdir(parents=True, exist_ok=True)
     name_server_port, broker_port = free_port(), free_port()
     name_server = f"127.0.0.1:{name_server_port}"

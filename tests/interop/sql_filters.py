@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.interop.real_rocketmq import HERE, fetch_jars
+from tests.interop.real_rocketmq import HERE, rocketmq_jars
 from tests.support.sql_filters import OUTCOMES, Outcomes
 
 VALUES = ["", "0", "5", "05", "-5", "+5", "5.5", "5.", ".5", "1e1", "5d", " 5 ", "10", "2147483647", "2147483648"]
@@ -262,7 +262,7 @@ def outcomes(texts: Sequence[str], folder: Path) -> Outcomes:
     lines = ["\t".join(word for pair in row.items() for word in pair) for row in rows()]
     messages.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     filters.write_text("".join(text + "\n" for text in texts), encoding="utf-8")
-    command = ["java", "-Dfile.encoding=UTF-8", "-cp", f"{fetch_jars()}/*", str(HERE / "SqlFilter.java")]
+    command = ["java", "-Dfile.encoding=UTF-8", "-cp", f"{rocketmq_jars()}/*", str(HERE / "SqlFilter.java")]
     answer = subprocess.run([*command, str(messages), str(filters)], capture_output=True, check=True).stdout.decode()
     return Outcomes(rows(), dict(zip(texts, answer.splitlines(), strict=True)))
 

@@ -1,0 +1,65 @@
+"""A client that is a program of its own: it goes on until its input ends, and prints a line for whatever happens."""
+
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def free_ports(count: int) -> list[int]:
+    taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in taken]
+    for one in taken:
+        one.close()
+    return ports
+
+
+class Program:
+    """`lines` are what it has printed so far; what it says of errors is in a file in `home`."""
+
+    def __init__(self, home: Path, command: Sequence[str], name: str = "program") -> None:
+        self._errors = (home / f"{name}.errors").open("w+")
+        self.process = subprocess.Popen(
+            command,
+            env=os.environ | {"HOME": str(home)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+        self.lines: list[str] = []
+        self._reading = threading.Thread(target=self._read)
+        self._reading.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.strip())
+
+    def say(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
+    def end(self) -> list[str]:
+        """Its input ends; all that it has printed."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self._reading.join()
+        self._errors.seek(0)
+        assert self.process.wait() == 0, self._errors.read()
+        return self.lines
+
+    def __enter__(self) -> "Program":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self._reading.join()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
+        self._errors.close()
