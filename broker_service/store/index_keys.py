@@ -18,7 +18,7 @@ from rocketsim_proto.records.record import (
     SYS_FLAG_TRANSACTION_MASK,
     tags_code,
 )
-from rocketsim_proto.records.slices import flat
+from rocketsim_proto.records.slices import flat_bytes
 
 from broker_service.store.dispatch import ROLLED_BACK
 
@@ -138,7 +138,7 @@ def _tokens(keys: pa.StringArray) -> tuple[pa.StringArray, npt.NDArray[np.int64]
     """The words of each value, and the row each is from."""
     if keys.null_count == len(keys):
         return pa.array([], pa.string()), np.empty(0, np.int64)
-    if not (flat(keys)[0] == ord(" ")).any():
+    if not (flat_bytes(keys) == ord(" ")).any():
         return keys, np.arange(len(keys))
     lists = pc.split_pattern(keys, " ")
     return pc.list_flatten(lists), pc.list_parent_indices(lists).to_numpy().astype(np.int64)

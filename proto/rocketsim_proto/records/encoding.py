@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from isal import isal_zlib
 
 from rocketsim_proto.records.layout import HOST_FLAGS, layout
+from rocketsim_proto.records.property_columns import joined
 from rocketsim_proto.records.record import (
     MAX_PROPERTIES_SIZE,
     MAX_TOPIC_SIZE,
@@ -23,7 +23,16 @@ from rocketsim_proto.records.record import (
     SYS_FLAG_STORE_HOST_V6,
     RecordError,
 )
-from rocketsim_proto.records.slices import Bytes, Positions, binary_array, binary_slices, fixed_binary, flat, gather
+from rocketsim_proto.records.slices import (
+    Bytes,
+    Positions,
+    binary_array,
+    binary_slices,
+    fixed_binary,
+    flat_bytes,
+    gather,
+    offsets,
+)
 
 CRC_MASK = 0x7FFFFFFF  # RocketMQ keeps CRC-32 without its top bit
 _SMALL = 256  # bytes a body on average: below, two copies in C are cheaper than a slice in Python
@@ -85,8 +94,8 @@ def encode(
     if not 1 <= len(name) <= MAX_TOPIC_SIZE:
         raise RecordError(0, f"topic of {len(name)} bytes; 1 to {MAX_TOPIC_SIZE} are possible")
     count = len(bodies)
-    body_sizes = np.diff(flat(bodies)[1])
-    properties_sizes = np.diff(flat(properties)[1])
+    body_sizes = np.diff(offsets(bodies))
+    properties_sizes = np.diff(offsets(properties))
     if count and properties_sizes.max() > MAX_PROPERTIES_SIZE:
         row = int(properties_sizes.argmax())
         raise RecordError(row, f"properties of {properties_sizes[row]} bytes; {MAX_PROPERTIES_SIZE} at most")
@@ -107,12 +116,11 @@ def encode(
     heads["born_timestamp"] = born_timestamp
     heads["body_size"] = body_sizes
 
-    records = pc.binary_join_element_wise(
-        fixed_binary(heads.view(np.uint8), form.itemsize),
-        bodies,
-        bytes((len(name),)) + name,
-        fixed_binary(properties_sizes.astype(">u2").view(np.uint8), 2),
-        properties,
-        b"",
-    )
-    return flat(records)[0].data, sizes.astype(np.uint32)
+    topic_size_and_name, sizes_of_properties = bytes((len(name),)) + name, properties_sizes.astype(">u2")
+    between: list[bytes | pa.BinaryArray]
+    if count and (properties_sizes == properties_sizes[0]).all():
+        between = [topic_size_and_name + sizes_of_properties[:1].tobytes()]
+    else:
+        between = [topic_size_and_name, fixed_binary(sizes_of_properties.view(np.uint8), 2)]
+    records = joined([fixed_binary(heads.view(np.uint8), form.itemsize), bodies, *between, properties])
+    return flat_bytes(records).data, sizes.astype(np.uint32)

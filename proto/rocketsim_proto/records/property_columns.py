@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rocketsim_proto.records.record import NAME_END, PROPERTY_END
-from rocketsim_proto.records.slices import MAX_BUFFER, fixed_binary, flat
+from rocketsim_proto.records.slices import MAX_BUFFER, fixed_binary, flat_bytes, offsets
 
 _SEPARATORS = "property {} contains \\x01 or \\x02, which separate properties"
 _MARKS = (ord(NAME_END), ord(PROPERTY_END))
@@ -63,7 +63,7 @@ def _one_array(column: pa.Array) -> pa.Array:
 
 
 def _refuse_separators(values: pa.BinaryArray, name: str) -> None:
-    text, _ = flat(values)
+    text = flat_bytes(values)
     if len(text) and int(text.min()) <= max(_MARKS) and np.isin(text, _MARKS).any():
         raise ValueError(_SEPARATORS.format(name))
 
@@ -86,10 +86,8 @@ def joined(pieces: Sequence[bytes | pa.BinaryArray]) -> pa.BinaryArray:
         return pc.binary_join_element_wise(*pieces, b"", null_handling="replace", null_replacement="")
     rows = np.empty(count, _row(tuple(widths)))
     for number, piece in enumerate(pieces):
-        if widths[number]:
-            rows[f"{number}"] = (
-                np.void(piece) if isinstance(piece, bytes) else flat(piece)[0].view(f"V{widths[number]}")
-            )
+        if width := widths[number]:
+            rows[f"{number}"] = np.void(piece) if isinstance(piece, bytes) else flat_bytes(piece).view(f"V{width}")
     return fixed_binary(rows.view(np.uint8), rows.itemsize)
 
 
@@ -101,5 +99,5 @@ def _row(widths: tuple[int, ...]) -> np.dtype:
 
 def _width(array: pa.BinaryArray) -> int | None:
     """The size of all elements; None if they are of several."""
-    sizes = np.diff(flat(array)[1])
+    sizes = np.diff(offsets(array))
     return None if array.null_count or not len(sizes) or (sizes != sizes[0]).any() else int(sizes[0])

@@ -7,6 +7,7 @@ copies them in C.
 """
 
 from itertools import repeat
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -102,14 +103,24 @@ def _first_bytes(data: Bytes, starts: Positions) -> npt.NDArray[np.void]:
 
 def flat(array: pa.Array) -> tuple[Bytes, Positions]:
     """The bytes of a binary or string array back to back, and the count + 1 positions between its elements."""
-    _, offset_buffer, data_buffer = array.buffers()
+    positions = offsets(array).astype(np.int64)
+    positions -= positions[0]
+    return flat_bytes(array), positions
+
+
+def flat_bytes(array: pa.Array) -> Bytes:
+    """The bytes of a binary or string array back to back."""
+    data, places = array.buffers()[2], offsets(array)
+    return np.frombuffer(data, np.uint8)[places[0] : places[-1]] if data is not None else np.empty(0, np.uint8)
+
+
+def offsets(array: pa.Array) -> npt.NDArray[Any]:
+    """The count + 1 positions between the elements of a binary or string array, in its buffer; not copied."""
     if not len(array):
-        return np.empty(0, np.uint8), np.zeros(1, np.int64)
+        return np.zeros(1, np.int32)
     wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
-    offsets = np.frombuffer(offset_buffer, np.int64 if wide else np.int32)
-    offsets = offsets[array.offset : array.offset + len(array) + 1].astype(np.int64)
-    data = np.frombuffer(data_buffer, np.uint8) if data_buffer is not None else np.empty(0, np.uint8)
-    return data[offsets[0] : offsets[-1]], offsets - offsets[0]
+    found = np.frombuffer(array.buffers()[1], np.int64 if wide else np.int32)
+    return found[array.offset : array.offset + len(array) + 1]
 
 
 def strings(array: pa.BinaryArray) -> pa.StringArray:
