@@ -7,15 +7,14 @@ hash codes of tags only, and different tags may share one; conditions it does no
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from rocketsim_proto.records.record import PROPERTY_TAGS
 
 from rocketsim_client.errors import ExpressionInvalid
 
 ALL = "*"
-Mask = npt.NDArray[np.bool_]
-Records = Any  # of `rocketsim_proto.records.columnar`, whose import the start of a query would wait for
+# The start of a query would wait for the imports of what these are.
+Records = Any  # of `rocketsim_proto.records.columnar`
+Mask = Any  # npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

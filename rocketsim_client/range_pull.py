@@ -1,10 +1,13 @@
 """How far a pull of ranges has come, so that it can go on at another broker.  Pure."""
 
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from rocketsim_client.errors import BadAnswer
 from rocketsim_client.model import MessageQueue, OffsetRange, PullFrame, QueueRange, Ranges
+
+if TYPE_CHECKING:  # the start of a query would wait for it
+    import numpy as np
+    import numpy.typing as npt
 
 # What a frame costs on both sides whatever it holds is little then; larger ones gained nothing.
 FRAME_BYTES = 3 << 20
@@ -50,15 +53,15 @@ class RangeProgress:
 
 def check_rows(
     queue: MessageQueue,
-    queue_ids: npt.NDArray[np.int32],
-    offsets: npt.NDArray[np.int64],
+    queue_ids: "npt.NDArray[np.int32]",
+    offsets: "npt.NDArray[np.int64]",
     start: int,
     end: int,
 ) -> None:
     """BadAnswer unless these are records of the queue with rising offsets in [start, end)."""
     if not len(offsets):
         return
-    in_order = len(offsets) == 1 or bool((np.diff(offsets) > 0).all())
+    in_order = len(offsets) == 1 or bool((offsets[1:] > offsets[:-1]).all())
     if not in_order or offsets[0] < start or offsets[-1] >= end or bool((queue_ids != queue.queue_id).any()):
         raise BadAnswer(
             f"records that are not {queue} from {start} to {end} in order: offsets {offsets[0]} to {offsets[-1]}"
