@@ -17,37 +17,9 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    TimestampNTZType,
-    TimestampType,
-)
 from rocketsim_proto.records.slices import fixed_binary
 from rocketsim_proto.records.unique_ids import hex_strings
 
-# Values that are equal have one form, so that they have one hash.  (Not so fractions: 0.0 and -0.0, NaN.)
-HASHED: tuple[type[DataType], ...] = (
-    StringType,
-    BinaryType,
-    ByteType,
-    ShortType,
-    IntegerType,
-    LongType,
-    BooleanType,
-    DateType,
-    TimestampType,
-    TimestampNTZType,
-    DecimalType,
-)
 NULL_SIZE = 0xFFFFFFFF
 # Those of Arrow's widest decimal: the usual context rounds to 28, and Spark's decimals have up to 38.
 ALL_DIGITS = decimal.Context(prec=76)

@@ -22,10 +22,11 @@ from rocketsim_source.reading.decode import Decoder
 from rocketsim_source.reading.partition_reader import read_partition
 from rocketsim_source.reading.range_fetch import RangeFetch
 from rocketsim_source.schema import source_schema
-from rocketsim_source.sink import writer
+from rocketsim_source.sink import task
 from rocketsim_source.sink.row_ids import OldIds, PlaceIds
 from rocketsim_source.sink.sink_columns import SinkColumns
-from rocketsim_source.sink.writer import SinkPlan, row_ids, worker_producer, write_rows
+from rocketsim_source.sink.task import row_ids, worker_producer, write_rows
+from rocketsim_source.sink.writer import SinkPlan
 from rocketsim_source.source_cluster import ClientCluster
 from rocketsim_source.stream_query import StreamQuery
 from tests.source.memory_cluster import MemoryCluster, message
@@ -227,7 +228,7 @@ def test_commit_reconcile_interval_ms(interval: str, again: bool) -> None:
 @pytest.fixture(autouse=True)
 def new_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     made: dict[Any, Any] = {}
-    monkeypatch.setattr(writer, "_producers", made)
+    monkeypatch.setattr(task, "_producers", made)
     yield
     for producer in made.values():
         producer.close()
@@ -319,7 +320,7 @@ def test_max_message_size(fake: FakeCluster) -> None:
 
 
 def test_id_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    properties = {writer.QUERY_ID: "q", writer.BATCH_ID: "7"}
+    properties = {task.QUERY_ID: "q", task.BATCH_ID: "7"}
 
     class Context:
         @classmethod
@@ -332,7 +333,7 @@ def test_id_version(monkeypatch: pytest.MonkeyPatch) -> None:
         def partitionId(self) -> int:
             return 3
 
-    monkeypatch.setattr(writer, "TaskContext", Context)
+    monkeypatch.setattr(task, "TaskContext", Context)
     batch = next(rows(b"x", b"y"))
 
     def made(**given: str) -> list[str]:
@@ -344,7 +345,7 @@ def test_id_version(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made(idVersion="0") == ["q-7-3-0", "q-7-3-1"]
     assert made(sinkName="out") == made(sinkName="out", idVersion="1")
     seven = made(sinkName="out")
-    properties[writer.BATCH_ID] = "8"
+    properties[task.BATCH_ID] = "8"
     assert not set(seven) & set(made(sinkName="out"))
     assert made(sinkName="out") != made(sinkName="in")
     properties.clear()  # a batch job

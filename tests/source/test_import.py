@@ -35,6 +35,13 @@ def test_the_start_of_a_query_imports_only_what_asks_brokers() -> None:
     assert run(f"{code}print('pyarrow.compute' in sys.modules)") == "False"
 
 
+def test_a_schema_and_the_plan_of_a_write_need_neither_numpy_nor_arrow() -> None:
+    """Each is a process of its own on the driver."""
+    modules = "rocketsim_source.schema, rocketsim_source.sink.writer"
+    heavy = "print([m for m in ('grpc', 'numpy', 'pyarrow') if m in sys.modules])"
+    assert run(f"import sys, {modules}; {heavy}") == run(f"import sys, pyspark.sql.datasource; {heavy}")
+
+
 # What pyspark.sql.worker.lookup_data_sources does.
 LOOKUP = """
 import importlib, sys

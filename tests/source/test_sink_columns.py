@@ -9,7 +9,8 @@ from pyspark.sql.types import DataType, StructType
 from rocketsim_source.options.option_values import OptionError
 from rocketsim_source.options.sink_options import sink_options
 from rocketsim_source.schema import HEADERS, PROPERTIES
-from rocketsim_source.sink.sink_columns import Outgoing, SinkColumns, outgoing
+from rocketsim_source.sink.outgoing import Outgoing, outgoing
+from rocketsim_source.sink.sink_columns import SinkColumns
 
 OPTIONS = {"nameServer": "h:1"}
 

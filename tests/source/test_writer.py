@@ -11,9 +11,10 @@ from rocketsim_client.model import BatchPart, MessageQueue, ProducerStats, SendS
 from rocketsim_client.sending.pending import Pending
 from rocketsim_source.options.sink_options import sink_options
 from rocketsim_source.partition_numbers import partition_number
-from rocketsim_source.sink import writer
+from rocketsim_source.sink import task
 from rocketsim_source.sink.sink_columns import SinkColumns
-from rocketsim_source.sink.writer import Sender, SendStuck, SinkPlan
+from rocketsim_source.sink.task import Sender, SendStuck
+from rocketsim_source.sink.writer import SinkPlan
 
 
 class MemoryProducer:
@@ -163,7 +164,7 @@ def test_a_partition_that_was_read_goes_back_to_its_broker_and_queue() -> None:
 
 
 def test_what_may_pass_is_waited_for_and_anything_else_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "MASTER_WAIT_S", 0.001)
+    monkeypatch.setattr(task, "MASTER_WAIT_S", 0.001)
     producer = MemoryProducer()
     producer.refuses = [BrokerNotExist("no master"), NameServerUnavailable("none"), NoRoute("not yet")]
     found = sender(producer)
@@ -179,10 +180,10 @@ def test_what_may_pass_is_waited_for_and_anything_else_is_not(monkeypatch: pytes
 
 
 def test_a_workers_producer_is_kept_for_tasks_with_the_same_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "_producers", {})
+    monkeypatch.setattr(task, "_producers", {})
     base = {"nameServer": "127.0.0.1:1"}
     made = [
-        writer.worker_producer(sink_options(base | other))
+        task.worker_producer(sink_options(base | other))
         for other in ({}, {"topic": "T"}, {"compressMsgBodyOverHowmuch": "1g"}, {"compressType": "LZ4"}, {"group": "g"})
     ]
     assert made[0] is made[1]

@@ -1,0 +1,168 @@
+"""One task of a write, in an executor's Python worker: Arrow batches -> messages, every one of them acknowledged."""
+
+import os
+import time
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from rocketsim_client.errors import RocketSimError
+from rocketsim_client.model import BatchPart
+from rocketsim_client.producer import Producer
+from rocketsim_client.retry import is_worth_sending_again
+from rocketsim_source.options.sink_options import SinkOptions
+from rocketsim_source.partition_numbers import QUEUES, queues_with
+from rocketsim_source.sink.outgoing import Outgoing, outgoing
+from rocketsim_source.sink.row_ids import ColumnIds, OldIds, PlaceIds, RowIds
+from rocketsim_source.sink.writer import Sent, SinkPlan
+
+MASTER_WAIT_S = 0.2
+QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
+
+_producers: dict[tuple[object, ...], Producer] = {}
+
+
+class SendStuck(RuntimeError):
+    """No frame was acknowledged or given up in time."""
+
+
+def write_rows(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> Sent:
+    """Returns when a broker has acknowledged every row; raises if one could not be sent, and the task fails."""
+    sender = Sender(plan, worker_producer(plan.options), row_ids(plan))
+    for batch in batches:
+        rows = plan.options.send_batch_size or max(1, batch.num_rows)
+        for start in range(0, batch.num_rows, rows):
+            sender.send(batch.slice(start, rows))
+    return sender.finish()
+
+
+def row_ids(plan: SinkPlan) -> RowIds | None:
+    """What makes this task's ids; None: the producer."""
+    options = plan.options
+    if options.mode != "idempotent":
+        return None
+    if options.id_columns:
+        return ColumnIds(options.sink_name or "", options.topic, plan.columns.ids)
+    context = TaskContext.get()
+    assert context is not None
+    query_id, batch_id = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
+    whole = f"{query_id}-{batch_id}" if query_id and batch_id else plan.job
+    if options.sink_name is None:
+        return OldIds(whole, context.partitionId())
+    return PlaceIds(options.sink_name, options.topic, whole, context.partitionId())
+
+
+def worker_producer(options: SinkOptions) -> Producer:
+    """This worker's producer, made after the fork and kept: its channels and routes serve the next task too.  It is
+    never closed, and holds nothing back: a task waits for all of its acknowledgements.
+    """
+    bodies = options.compress_over, options.compress_type, options.max_message_size
+    key = os.getpid(), options.connection, options.group, options.retries, options.max_inflight, bodies
+    if key not in _producers:
+        _producers[key] = Producer(
+            group=options.group,
+            cluster=options.connection.open(),
+            send_msg_timeout_ms=options.send_timeout_ms,
+            retry_times_when_send_failed=options.retries,
+            retry_times_when_send_async_failed=options.retries,
+            max_in_flight=options.max_inflight,
+            compress_msg_body_over_howmuch=options.compress_over,
+            compress_type=options.compress_type,
+            max_message_size=options.max_message_size,
+        )
+    return _producers[key]
+
+
+class Sender:
+    """One task's rows on their way."""
+
+    def __init__(self, plan: SinkPlan, producer: Producer, row_ids: RowIds | None) -> None:
+        self._plan = plan
+        self._producer = producer
+        self._row_ids = row_ids
+        self._turn = 0
+        self._waiting: deque[Any] = deque()
+        self._statuses: Counter[str] = Counter()
+
+    def send(self, batch: pa.RecordBatch) -> None:
+        for rows in outgoing(batch, self._plan.columns, self._plan.options.topic, self._row_ids):
+            self._waiting.extend(self._accepted(rows))
+        # Each broker has its own limit in flight; this one only bounds what waits in memory.
+        while len(self._waiting) > 4 * self._plan.options.max_inflight:
+            self._settle()
+
+    def _accepted(self, rows: Outgoing) -> Sequence[Any]:
+        """The futures of a rows.  A temporary error (no master, no name server) is retried until
+        sendTimeoutMs.
+        """
+        deadline = time.monotonic() + self._plan.options.send_timeout_ms / 1000
+        while True:
+            try:
+                return self._producer.send_columns_async(
+                    rows.topic,
+                    rows.bodies,
+                    tags=rows.tags,
+                    keys=rows.keys,
+                    properties=rows.properties,
+                    message_groups=rows.message_groups,
+                    msg_ids=rows.msg_ids,
+                    queue=self._queue(rows),
+                )
+            except RocketSimError as error:
+                if not is_worth_sending_again(error) or time.monotonic() >= deadline:
+                    raise
+            time.sleep(MASTER_WAIT_S)
+
+    def finish(self) -> Sent:
+        while self._waiting:
+            self._settle()
+        return Sent(dict(self._statuses))
+
+    def _acknowledged(self, future: Any) -> BatchPart:
+        """The next frame's acknowledgement.  Every frame is answered or given up within sendTimeoutMs once it leaves,
+        so a time in which none is means that something is stuck: the task fails then, and does not hang.
+        """
+        stats = self._producer.stats
+        while True:
+            settled = stats.acknowledged + stats.failed
+            try:
+                return cast(BatchPart, future.result(2 * self._plan.options.send_timeout_ms / 1000))
+            except TimeoutError:
+                if future.done():  # just now, or the error is the frame's own
+                    return cast(BatchPart, future.result())
+                if stats.acknowledged + stats.failed == settled:
+                    raise SendStuck(
+                        f"no frame was answered or given up within {2 * self._plan.options.send_timeout_ms} ms (twice "
+                        f"sendTimeoutMs): this task waits for {1 + len(self._waiting)} of them, first for one to topic "
+                        f"{future.queue.topic} at broker {future.queue.broker_name}; {self._producer}"
+                    ) from None
+
+    def _settle(self) -> None:
+        part = self._acknowledged(self._waiting.popleft())
+        status = part.send_status.name
+        self._statuses[status] += len(part.msg_ids)
+        if status != "SEND_OK" and self._plan.options.unsynced_send_policy == "fail":
+            raise RuntimeError(f"{len(part.msg_ids)} messages were stored with {status} (unsyncedSendPolicy=fail)")
+
+    def _queue(self, rows: Outgoing) -> Any:
+        """The queue with the wanted id, of the broker names in turn where column queueId says nothing about the broker;
+        a number of column partition that was read names the broker, too.
+        """
+        if rows.queue_id is None:
+            return None
+        there = self._producer.publish_queues(rows.topic)
+        queues = queues_with(rows.queue_id, there)
+        if not queues:
+            number = rows.queue_id
+            of_broker = "" if number < QUEUES else f" ({number % QUEUES} of a broker of another name)"
+            names = ", ".join(sorted({queue.broker_name for queue in there}))
+            raise ValueError(
+                f"topic {rows.topic} has no writable queue {number}{of_broker} at {names}; without column queueId "
+                "(partition) the rows are spread"
+            )
+        self._turn += 1
+        return queues[self._turn % len(queues)]
