@@ -879,11 +879,12 @@ class Consumption:
         broker = self._broker
         self.transactions.drop_topic(name)
         places = [place for place in self.state.queues if name in (place.topic, original_topic(place))]
-        for retry in sorted({retry_topic(place.group, name) for place in places}):
-            ends = broker.store.queue_ends(retry)
-            if broker.topics.delete(retry, broker.now_ms(), ends):
-                broker.store.forget_before({retry: ends})
-                broker.offsets.delete_topic(retry)
+        retries_of = {retry_topic(place.group, name) for place in places} & broker.topics.entries.keys()
+        if retries_of:
+            ends = {retry: broker.store.queue_ends(retry) for retry in retries_of}
+            broker.topics.delete_all(ends, broker.now_ms())
+            broker.store.forget_before(ends)
+            broker.offsets.delete_topics(retries_of)
         left = sorted({place.topic for place in places if place in self.state.queues})
         self._append_now(*(Drop(topic=topic) for topic in left))
 

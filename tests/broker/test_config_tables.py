@@ -118,6 +118,18 @@ def test_a_change_is_told_once_with_its_name(tmp_path: Path) -> None:
     assert heard == ["t", "t"]
 
 
+def test_several_are_deleted_as_one_change(tmp_path: Path) -> None:
+    topics = topics_in(tmp_path)
+    for name in "abc":
+        topics.put(TopicConfig(name), 1)
+    topics.delete_all({"a": {0: 7}, "b": {}, "never made": {0: 3}}, 2)
+    again = topics_in(tmp_path)
+    assert (sorted(again.entries), again.version) == (["c"], DataVersion(timestamp=2, counter=4))
+    assert {name: grave.queue_offsets for name, grave in again.tombstones.items()} == {"a": {0: 7}, "b": {}}
+    topics.delete_all({"never made": {}}, 3)
+    assert topics.version == again.version
+
+
 def test_a_deletion_leaves_a_tombstone_until_the_topic_is_made_again(tmp_path: Path) -> None:
     topics = topics_in(tmp_path)
     topics.put(TopicConfig("t"), now_ms=1)

@@ -841,6 +841,25 @@ async def test_a_deleted_topic_takes_its_deliveries_and_retries_with_it(tmp_path
         assert await one.bodies() == [b"new"]
 
 
+async def test_the_retry_topics_of_all_groups_go_with_their_topic_in_one_write(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a")
+        for group in "ghi":
+            other = Consumer(one.node, group)
+            (delivery,) = (await other.pop()).deliveries
+            await other.nack(delivery)
+        await one.later(0)
+        assert sum(name.startswith("%RETRY%") for name in one.node.topics.entries) == 3
+        writes, write = [], one.node.topics._write
+        monkeypatch.setattr(one.node.topics, "_write", lambda planned: writes.append(planned.names) or write(planned))
+        await Operations(one.node.broker, one.node.leadership).delete_topic("t")
+        assert list(map(len, writes)) == [1, 3]
+        assert not any(name.startswith("%RETRY%") for name in one.node.topics.entries)
+        assert one.consumption.state.queues == {}
+
+
 async def test_a_deleted_group_takes_its_deliveries_with_it(tmp_path: Path) -> None:
     async with consumer(tmp_path) as one:
         await put(one.node, "t", b"a")
@@ -887,7 +906,7 @@ async def test_a_deletion_that_a_full_disk_interrupts_leaves_no_retries(tmp_path
             raise DiskFull("full")
 
         with monkeypatch.context() as patch:
-            patch.setattr(one.node.topics, "delete", full)
+            patch.setattr(one.node.topics, "delete_all", full)
             await Operations(one.node.broker, one.node.leadership).delete_topic("t")
         one.consumption._drop_deleted()
         assert (one.consumption.state.queues, one.node.topics.get("%RETRY%g+t")) == ({}, None)

@@ -167,12 +167,22 @@ class ConfigTable(Generic[Entry]):
         return self._apply_now(self.deleting(name, now_ms, queue_offsets))
 
     def deleting(self, name: str, now_ms: int, queue_offsets: Mapping[int, int] | None = None) -> Planned[Entry] | None:
-        if name not in self.entries:
+        return self._without({name: queue_offsets or {}}, now_ms)
+
+    def delete_all(self, ends: Mapping[str, Mapping[int, int]], now_ms: int) -> None:
+        """As `delete`, of several, in one write.  `ends`: where the queues of each end."""
+        self._apply_now(self._without(ends, now_ms))
+
+    def _without(self, ends: Mapping[str, Mapping[int, int]], now_ms: int) -> Planned[Entry] | None:
+        gone = ends.keys() & self.entries.keys()
+        if not gone:
             return None
-        before = self.tombstones.get(name)  # a queue that was not used again since still goes on from there
-        offsets = {**(before.queue_offsets if before else {}), **(queue_offsets or {})}
-        table = {key: entry for key, entry in self.entries.items() if key != name}
-        return Planned(table, self.version.next(now_ms), frozenset((name,)), {name: Tombstone(now_ms, offsets)})
+        buried = {}
+        for name in sorted(gone):
+            before = self.tombstones.get(name)  # a queue that was not used again since still goes on from there
+            buried[name] = Tombstone(now_ms, {**(before.queue_offsets if before else {}), **ends[name]})
+        table = {name: entry for name, entry in self.entries.items() if name not in gone}
+        return Planned(table, self.version.next(now_ms), frozenset(gone), buried)
 
     def adopt(
         self,
