@@ -31,7 +31,7 @@ class InFlight:
         self._renew_for_s = renew_for_s
         self._held: dict[str, _Held] = {}  # by receipt handle
         self._waiting: deque[str] = deque()
-        self._busy: set[OrderKey] = set()  # of messages that are handed out
+        self._busy: dict[OrderKey | None, str] = {}  # the message that is handed out
 
     def __len__(self) -> int:
         return len(self._held)
@@ -49,9 +49,18 @@ class InFlight:
         key = None
         if in_order:
             key = (message.broker_name, message.record.topic, message.queue_id, message.message_group or "")
+            self._forget_overdue(key, now)
         if handle not in self._held:
             self._waiting.append(handle)
         self._held[handle] = _Held(message, now + left_s, now + self._renew_for_s, key)
+
+    def _forget_overdue(self, key: OrderKey, now: float) -> None:
+        """The broker gives out this message group anew: what is past its deadline, and may never be settled, is over,
+        and what waits behind it comes again behind the new delivery."""
+        handle = self._busy.get(key, "")
+        if (held := self._held.get(handle)) is not None and held.deadline <= now:
+            self.take_behind(handle)
+            self.settle(handle)
 
     def hand_out(self, at_most: int, now: float) -> list[ReceivedMessage]:
         found: list[ReceivedMessage] = []
@@ -68,7 +77,7 @@ class InFlight:
             else:
                 held.is_handed_out = True
                 if held.order_key is not None:
-                    self._busy.add(held.order_key)
+                    self._busy[held.order_key] = handle
                 found.append(held.message)
         self._waiting.extendleft(reversed(passed_over))
         return found
@@ -76,8 +85,8 @@ class InFlight:
     def settle(self, handle: str) -> None:
         """It is acknowledged, given back, or over."""
         held = self._held.pop(handle, None)
-        if held is not None and held.is_handed_out and held.order_key is not None:
-            self._busy.discard(held.order_key)
+        if held is not None and held.order_key is not None and self._busy.get(held.order_key) == handle:
+            del self._busy[held.order_key]
 
     def take_behind(self, handle: str) -> list[ReceivedMessage]:
         """The messages that wait behind this one in its message group; they are not in flight any more."""

@@ -71,6 +71,20 @@ def test_what_is_past_its_deadline_is_neither_handed_out_nor_counted() -> None:
     assert names(again.hand_out(9, 10)) == ["a2"]
 
 
+def test_in_order_a_message_that_nobody_settles_does_not_hold_up_its_next_delivery() -> None:
+    held = filled("a1", "a2", "b1", in_order=True, left_s=10)
+    assert names(held.hand_out(9, 0)) == ["a1", "b1"]
+    held.moved(["a2"], 30)  # it may not come before the one that it waits for
+    assert held.hand_out(9, 10) == []
+    for handle in ("a3", "a4"):  # the broker's next deliveries of both
+        held.add(message(handle, "a"), 60, 11, in_order=True)
+    assert names(held.hand_out(9, 11)) == ["a3"]
+    held.settle("a1")  # an ack that comes too late
+    assert held.hand_out(9, 11) == []
+    held.settle("a3")
+    assert names(held.hand_out(9, 11)) == ["a4"]
+
+
 def test_what_has_less_than_half_of_its_time_left_is_renewed_as_long_as_that_is_wanted() -> None:
     held = filled("a1", "a2", left_s=60)
     held.moved(["a2"], 90)
