@@ -14,6 +14,8 @@ if TYPE_CHECKING:
         Admin as Admin,
     )
     from rocketsim_client.admin_model import (
+        AclInfo as AclInfo,
+        AclPolicy as AclPolicy,
         ClusterMember as ClusterMember,
         ConsumeProgress as ConsumeProgress,
         Forfeit as Forfeit,
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
         SubscriptionGroupConfig as SubscriptionGroupConfig,
         TopicConfig as TopicConfig,
         TopicStatus as TopicStatus,
+        UserInfo as UserInfo,
     )
     from rocketsim_client.cluster import (
         Cluster as Cluster,
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
         PullResult as PullResult,
     )
     from rocketsim_client.errors import (
+        AccessDenied as AccessDenied,
         BadAnswer as BadAnswer,
         BrokerNotExist as BrokerNotExist,
         BrokerRefused as BrokerRefused,
@@ -110,6 +114,9 @@ if TYPE_CHECKING:
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 _MODULES = {  # where each name is
+    "AccessDenied": "errors",
+    "AclInfo": "admin_model",
+    "AclPolicy": "admin_model",
     "Admin": "admin",
     "BadAnswer": "errors",
     "BatchPart": "model",
@@ -181,6 +188,7 @@ _MODULES = {  # where each name is
     "TopicRoute": "route",
     "TopicStatus": "admin_model",
     "Unreachable": "errors",
+    "UserInfo": "admin_model",
 }
 
 __all__ = list(_MODULES)

@@ -11,6 +11,8 @@ from itertools import chain
 from typing import TypeVar
 
 from rocketsim_client.admin_model import (
+    AclInfo,
+    AclPolicy,
     ClusterMember,
     ConsumeProgress,
     HaStatus,
@@ -19,6 +21,7 @@ from rocketsim_client.admin_model import (
     SubscriptionGroupConfig,
     TopicConfig,
     TopicStatus,
+    UserInfo,
 )
 from rocketsim_client.cluster import Cluster
 from rocketsim_client.errors import (
@@ -44,13 +47,21 @@ MAX_QUERY_MESSAGES = 64
 
 class Admin:
     """Blocking; every call has a deadline of `timeout_s` (5) for each broker it asks.  `timeout_ms` is its older name,
-    in milliseconds."""
+    in milliseconds.  `access_key` and `secret_key`: the user and password that calls are signed with, for servers with
+    access control.
+    """
 
     def __init__(
-        self, name_server: str | Sequence[str], *, timeout_s: float | None = None, timeout_ms: int = 5000
+        self,
+        name_server: str | Sequence[str],
+        *,
+        timeout_s: float | None = None,
+        access_key: str = "",
+        secret_key: str = "",
+        timeout_ms: int = 5000,
     ) -> None:
         self._timeout_s = seconds(timeout_s, timeout_ms)
-        self._cluster = Cluster(name_server, timeout_s=self._timeout_s)
+        self._cluster = Cluster(name_server, timeout_s=self._timeout_s, access_key=access_key, secret_key=secret_key)
         assert isinstance(self._cluster.transport, GrpcTransport)
         channels: Channels = self._cluster.transport.channels
         self._brokers = GrpcAdmin(channels)
@@ -274,6 +285,107 @@ class Admin:
     def remove_slave(self, broker_addr: str, broker_id: int) -> dict[int, str]:
         """Make that broker forget a slave that is gone for good; the slaves that it still knows, by id."""
         return self._brokers.remove_slave(broker_addr, broker_id, self._timeout_s)
+
+    # --- access control -------------------------------------------------------------------------------------------
+
+    def create_user(
+        self,
+        username: str,
+        password: str,
+        *,
+        user_type: str = "Normal",
+        broker_addr: str | None = None,
+        cluster_name: str | None = None,
+    ) -> dict[str, UserInfo]:
+        """`user_type`: Super or Normal.  By broker address."""
+        masters = self.masters(broker_addr, cluster_name)
+        return {
+            address: self._brokers.create_user(address, username, password, user_type, self._timeout_s)
+            for address in masters
+        }
+
+    def update_user(
+        self,
+        username: str,
+        *,
+        password: str | None = None,
+        user_type: str | None = None,
+        user_status: str | None = None,
+        broker_addr: str | None = None,
+        cluster_name: str | None = None,
+    ) -> dict[str, UserInfo]:
+        """What is None stays as it is.  `user_status`: enable or disable."""
+        masters = self.masters(broker_addr, cluster_name)
+        wanted = password or "", user_type or "", user_status or ""
+        return {address: self._brokers.update_user(address, username, *wanted, self._timeout_s) for address in masters}
+
+    def delete_user(
+        self, username: str, *, broker_addr: str | None = None, cluster_name: str | None = None
+    ) -> list[str]:
+        """With its policies.  The addresses of the brokers that had it, and have it no more."""
+        masters = self.masters(broker_addr, cluster_name)
+        deleted = self._had(masters, NotFound, lambda at: self._brokers.delete_user(at, username, self._timeout_s))
+        if not deleted:
+            raise NotFound(f"User:{username} is not at {', '.join(masters)}")
+        return deleted
+
+    def users(
+        self, username: str = "", *, broker_addr: str | None = None, cluster_name: str | None = None
+    ) -> dict[str, list[UserInfo]]:
+        """All, or the one of that name, by broker address.  Nobody is told a password."""
+        masters = self.masters(broker_addr, cluster_name)
+        return {address: self._brokers.list_users(address, username, self._timeout_s) for address in masters}
+
+    def create_acl(
+        self,
+        subject: str,
+        policies: Iterable[AclPolicy],
+        *,
+        broker_addr: str | None = None,
+        cluster_name: str | None = None,
+    ) -> dict[str, AclInfo]:
+        """`subject`: `User:name`.  A policy replaces the one of the same resource, others stay.  By broker address."""
+        wanted = AclInfo(subject, tuple(policies))
+        masters = self.masters(broker_addr, cluster_name)
+        return {address: self._brokers.create_acl(address, wanted, self._timeout_s) for address in masters}
+
+    def update_acl(
+        self,
+        subject: str,
+        policies: Iterable[AclPolicy],
+        *,
+        broker_addr: str | None = None,
+        cluster_name: str | None = None,
+    ) -> dict[str, AclInfo]:
+        """As `create_acl`, for a user that has policies."""
+        wanted = AclInfo(subject, tuple(policies))
+        masters = self.masters(broker_addr, cluster_name)
+        return {address: self._brokers.update_acl(address, wanted, self._timeout_s) for address in masters}
+
+    def delete_acl(
+        self, subject: str, resource: str = "", *, broker_addr: str | None = None, cluster_name: str | None = None
+    ) -> list[str]:
+        """All policies of the user, or the one of a resource.  The addresses of the brokers that had them."""
+        masters = self.masters(broker_addr, cluster_name)
+        deleted = self._had(
+            masters, NotFound, lambda at: self._brokers.delete_acl(at, subject, resource, self._timeout_s)
+        )
+        if not deleted:
+            what = f" for {resource}" if resource else ""
+            raise NotFound(f"{subject} has no policy{what} at {', '.join(masters)}")
+        return deleted
+
+    def acls(
+        self,
+        subject: str = "",
+        resource: str = "",
+        *,
+        broker_addr: str | None = None,
+        cluster_name: str | None = None,
+    ) -> dict[str, list[AclInfo]]:
+        """Of all users or of one, for all resources or for one; by broker address."""
+        masters = self.masters(broker_addr, cluster_name)
+        return {address: self._brokers.list_acls(address, subject, resource, self._timeout_s) for address in masters}
 
     # --- messages -------------------------------------------------------------------------------------------------
 

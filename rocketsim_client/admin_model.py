@@ -123,3 +123,33 @@ class Promotion:
     epoch: int
     start_offset: int
     forfeits: tuple[Forfeit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UserInfo:
+    """A user of access control.  `commit_status`, of a change: who has it (a slave, too, for COMMIT_OK)."""
+
+    username: str
+    user_type: str = "Normal"  # or Super
+    user_status: str = "enable"  # or disable
+    commit_status: CommitStatus = CommitStatus.UNSAID
+
+
+@dataclass(frozen=True, slots=True)
+class AclPolicy:
+    """`resource`: Topic:name, Group:prefix*, Cluster:*.  `actions`: Pub, Sub, Create, Update, Delete, Get, List, All.
+    `source_ips`: addresses and networks; none: everywhere.  `decision`: Allow or Deny."""
+
+    resource: str
+    actions: tuple[str, ...]
+    source_ips: tuple[str, ...] = ()
+    decision: str = "Allow"
+
+
+@dataclass(frozen=True, slots=True)
+class AclInfo:
+    """The policies of one user, `User:name`."""
+
+    subject: str
+    policies: tuple[AclPolicy, ...]
+    commit_status: CommitStatus = CommitStatus.UNSAID

@@ -64,6 +64,7 @@ class PullConsumer:
     `name_server`: `host:port;host:port`.  Without a name server, `brokers` says where the brokers are: broker name ->
     broker id -> `host:port`.  `timeout_s` (3) is that of each call to one broker, `poll_interval_s` (30) how old a
     route may be; `timeout_ms` and `poll_name_server_interval_ms` are older names of them, in milliseconds.
+    `access_key` and `secret_key`: the user and password that calls are signed with, for servers with access control.
     """
 
     def __init__(
@@ -74,6 +75,8 @@ class PullConsumer:
         timeout_s: float | None = None,
         poll_interval_s: float | None = None,
         brokers: Brokers | None = None,
+        access_key: str = "",
+        secret_key: str = "",
         cluster: Cluster | None = None,
         clock: Callable[[], float] = time.monotonic,
         timeout_ms: int = 3000,
@@ -88,6 +91,8 @@ class PullConsumer:
             brokers=brokers,
             timeout_s=self._timeout_s,
             poll_interval_s=validation.seconds(poll_interval_s, poll_name_server_interval_ms),
+            access_key=access_key,
+            secret_key=secret_key,
         )
         self._clock = clock
         self._suggestions = Suggestions()

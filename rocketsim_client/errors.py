@@ -69,6 +69,11 @@ class NoPermission(RocketSimError):
     code = 16
 
 
+class AccessDenied(NoPermission):
+    """Access control: a server does not know the user or its secret key, or the user may not do this.  The message says
+    user, action and resource."""
+
+
 class TooNew(RocketSimError):
     """A name server or broker speaks a newer version of the wire than this client: upgrade the client."""
 

@@ -89,6 +89,8 @@ class Consumer:
     `timeout_s` (3): of an ack and the like over all attempts; how much longer than asked for a receive may take
     `poll_interval_s` (30): how old a route may be
 
+    `access_key` and `secret_key`: the user and password that calls are signed with, for servers with access control.
+
     `max_in_flight`: messages that are received and not settled; with so many, a receive waits.  Whether a group
     consumes in order, how often a message is delivered before it becomes a dead letter, and the back-off are settings
     of the group (`Admin.update_sub_group`).
@@ -106,6 +108,8 @@ class Consumer:
         timeout_s: float = 3.0,
         poll_interval_s: float = 30.0,
         brokers: Brokers | None = None,
+        access_key: str = "",
+        secret_key: str = "",
         cluster: Cluster | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -121,7 +125,12 @@ class Consumer:
         self._timeout_s = timeout_s
         self._owns_cluster = cluster is None
         self._cluster = cluster or Cluster(
-            name_server, brokers=brokers, timeout_s=timeout_s, poll_interval_s=poll_interval_s
+            name_server,
+            brokers=brokers,
+            timeout_s=timeout_s,
+            poll_interval_s=poll_interval_s,
+            access_key=access_key,
+            secret_key=secret_key,
         )
         assert isinstance(self._cluster.transport, GrpcTransport)
         self._brokers = GrpcConsumption(self._cluster.transport.channels)

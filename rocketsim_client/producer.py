@@ -73,6 +73,8 @@ class Producer:
     `spool_bytes` at most, and sent later, by the next producer with this directory if this one ends.  SpoolUnusable: it
     cannot be opened.
 
+    `access_key` and `secret_key`: the user and password that calls are signed with, for servers with access control.
+
     The other options have RocketMQ's names and meanings; `send_msg_timeout_ms`,
     `send_msg_max_timeout_per_request_ms`, `linger_ms` and `poll_name_server_interval_ms` are older names of the
     durations, in milliseconds.
@@ -101,6 +103,8 @@ class Producer:
         brokers: Brokers | None = None,
         spool: str | os.PathLike[str] | None = None,
         spool_bytes: int = 1 << 30,
+        access_key: str = "",
+        secret_key: str = "",
         cluster: Cluster | None = None,
         clock: Callable[[], float] = time.monotonic,
         chance: random.Random | None = None,
@@ -115,7 +119,11 @@ class Producer:
         self.group = group
         self._owns_cluster = cluster is None
         self._cluster = cluster or Cluster(
-            name_server, brokers=brokers, poll_interval_s=seconds(poll_interval_s, poll_name_server_interval_ms)
+            name_server,
+            brokers=brokers,
+            poll_interval_s=seconds(poll_interval_s, poll_name_server_interval_ms),
+            access_key=access_key,
+            secret_key=secret_key,
         )
         self._timeout_s = seconds(timeout_s, send_msg_timeout_ms)
         self._compress_over = compress_msg_body_over_howmuch

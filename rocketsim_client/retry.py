@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rocketsim_client.errors import (
+    AccessDenied,
     BadAnswer,
     BrokerNotExist,
     BrokerRefused,
@@ -60,6 +61,7 @@ CURES: dict[type[RocketSimError], Cure] = {
     TopicNotExist: Cure(Another.OF_A_SLAVE, read=False, send=True),
     InvalidParameter: Cure(Another.OF_A_SLAVE, read=False, send=False),
     GroupNotExist: Cure(Another.OF_A_SLAVE, read=False, send=False),
+    AccessDenied: Cure(Another.NO, read=False, send=False),
     NoPermission: Cure(Another.NO, read=False, send=True),
 }
 INCURABLE = Cure(Another.NO, read=False, send=False)

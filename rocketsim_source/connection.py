@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rocketsim_proto.signature import Credentials
+
 if TYPE_CHECKING:
     from rocketsim_client.cluster import Cluster
 
@@ -20,6 +22,7 @@ class Connection:
     route_ms: int  # how old a route may be
     channel: tuple[tuple[str, int | str], ...] = ()  # gRPC's own arguments
     range_streams: bool = True  # or gRPC alone
+    credentials: Credentials | None = None  # of the user, for brokers with access control
 
     @classmethod
     def of(
@@ -30,9 +33,11 @@ class Connection:
         route_ms: int,
         channel: Mapping[str, int | str],
         range_streams: bool = True,
+        credentials: Credentials | None = None,
     ) -> "Connection":
         members = tuple(sorted((name, tuple(sorted(ids.items()))) for name, ids in (brokers or {}).items()))
-        return cls(name_servers, members, timeout_ms, route_ms, tuple(sorted(channel.items())), range_streams)
+        arguments = tuple(sorted(channel.items()))
+        return cls(name_servers, members, timeout_ms, route_ms, arguments, range_streams, credentials)
 
     def open(self) -> "Cluster":
         """Opens no channel yet: that is done by the first call, which is after any fork."""
@@ -45,4 +50,6 @@ class Connection:
             poll_interval_s=self.route_ms / 1000,
             channel_options=dict(self.channel),
             range_streams=self.range_streams,
+            access_key=self.credentials.access_key if self.credentials else "",
+            secret_key=self.credentials.secret_key if self.credentials else "",
         )

@@ -103,7 +103,7 @@ _OF_A_BROKER: Mapping[str, Mapping[str, Right]] = {
         "PullRange": user(_pull_range),
         "CommitOffsets": user(_commit),
         "QueryOffsets": user(_query_offsets),
-        "QueueBounds": user(lambda request: [of_topic(request.topic, *READ)]),
+        "QueueBounds": user(lambda request: [of_topic(request.topic, *PUB, *READ)]),  # a route without name servers
         "SearchOffsets": user(lambda request: [of_topic(request.topic, *READ)]),
     },
     "rocketsim.Consumption": {

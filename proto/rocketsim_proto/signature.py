@@ -46,6 +46,21 @@ def signed_headers(credentials: Credentials, method: str, now_s: float) -> tuple
     )
 
 
+class _SignedCall:
+    """What a stub has for one method."""
+
+    def __init__(self, call: Any, headers: Callable[[], Any]) -> None:
+        self._call = call
+        self._headers = headers
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return self._call(*arguments, metadata=self._headers(), **options)
+
+    def future(self, *arguments: Any, **options: Any) -> Any:
+        """Of a blocking channel's unary call."""
+        return self._call.future(*arguments, metadata=self._headers(), **options)
+
+
 class SigningChannel:
     """A channel of gRPC, blocking or asynchronous, whose calls are signed when they are made."""
 
@@ -68,10 +83,7 @@ class SigningChannel:
         return self._signing(method, self._channel.stream_stream(method, *arguments, **options))
 
     def _signing(self, method: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def made(*arguments: Any, **options: Any) -> Any:
-            return call(*arguments, metadata=signed_headers(self._credentials, method, self._now()), **options)
-
-        return made
+        return _SignedCall(call, lambda: signed_headers(self._credentials, method, self._now()))
 
     async def __aenter__(self) -> "SigningChannel":
         await self._channel.__aenter__()

@@ -2,7 +2,7 @@
 
 import typer
 
-from rocketsim_cli.admin import brokers, groups, messages, topics
+from rocketsim_cli.admin import brokers, groups, messages, topics, users
 
 commands = typer.Typer(
     help="Query and change a running cluster; commands and flags are mqadmin's.", no_args_is_help=True
@@ -31,5 +31,15 @@ for name, command in (
     ("queryMsgByOffset", messages.query_msg_by_offset),
     ("wipeWritePerm", brokers.wipe_write_perm),
     ("addWritePerm", brokers.add_write_perm),
+    ("createUser", users.create_user),
+    ("updateUser", users.update_user),
+    ("deleteUser", users.delete_user),
+    ("getUser", users.get_user),
+    ("listUser", users.list_user),
+    ("createAcl", users.create_acl),
+    ("updateAcl", users.update_acl),
+    ("deleteAcl", users.delete_acl),
+    ("getAcl", users.get_acl),
+    ("listAcl", users.list_acl),
 ):
     commands.command(name)(command)

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
+from rocketsim_proto.signature import Credentials
+
 from rocketsim_client import forks
 from rocketsim_client.errors import (
     BrokerNotExist,
@@ -61,6 +63,18 @@ def _checked(broker_name: str, members: Mapping[int, str]) -> Mapping[int, str]:
     return members
 
 
+def credentials_of(access_key: str, secret_key: str) -> Credentials | None:
+    """None if neither is given."""
+    if not access_key and not secret_key:
+        return None
+    if not access_key or not secret_key:
+        raise InvalidParameter(f"{'secret_key' if access_key else 'access_key'} is missing: give both or neither")
+    for name, text in (("access_key", access_key), ("secret_key", secret_key)):
+        if not re.fullmatch("[!-~]+", text, re.ASCII) or (name == "access_key" and re.search("[,=/]", text)):
+            raise InvalidParameter(f"{name}: printable ASCII characters without blanks are expected")
+    return Credentials(access_key, secret_key)
+
+
 def _is_address(text: str) -> bool:
     return _ADDRESS.fullmatch(text) is not None and 0 < int(text.rpartition(":")[2]) < 65536
 
@@ -84,6 +98,7 @@ class Router:
     `timeout_s` bounds each call to one server; falling back takes a further call.  A route is asked for again after
     `poll_interval_s`, and sooner when it proves wrong.  `channel_options` are gRPC's own channel arguments.
     `range_streams`: ranges are pulled over plain sockets from brokers that offer it, otherwise over gRPC.
+    `access_key` and `secret_key`: the user and password that calls are signed with, for servers with access control.
     """
 
     def __init__(
@@ -95,6 +110,8 @@ class Router:
         poll_interval_s: float = 30.0,
         channel_options: Mapping[str, int | str] | None = None,
         range_streams: bool = True,
+        access_key: str = "",
+        secret_key: str = "",
         transport: Transport | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -103,10 +120,11 @@ class Router:
             raise InvalidParameter("name_server and brokers: where the cluster is, is said by one of them")
         self.timeout_s = timeout_s
         self.brokers = {name: _checked(name, members) for name, members in (brokers or {}).items()}
+        credentials = credentials_of(access_key, secret_key)
         self.transport: Transport = transport or (
-            StaticRoute(self.brokers, channel_options, range_streams=range_streams)
+            StaticRoute(self.brokers, channel_options, range_streams=range_streams, credentials=credentials)
             if self.brokers
-            else GrpcTransport(self.name_servers, channel_options, range_streams=range_streams)
+            else GrpcTransport(self.name_servers, channel_options, range_streams=range_streams, credentials=credentials)
         )
         self._clock = clock
         self._routes = RouteCache(poll_interval_s)

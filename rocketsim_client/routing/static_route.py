@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from rocketsim_proto.signature import Credentials
+
 from rocketsim_client.errors import BrokerNotExist, MasterNotExist, NoPermission, NoRoute, RocketSimError, TopicNotExist
 from rocketsim_client.model import MASTER_ID
 from rocketsim_client.route import PERM_READ, PERM_WRITE, BrokerData, QueueData, TopicRoute
@@ -14,9 +16,14 @@ class StaticRoute(GrpcTransport):
     """After a promotion the member that says it is the master takes the place of the one that was given as 0."""
 
     def __init__(
-        self, brokers: Brokers, channel_options: Mapping[str, int | str] | None = None, *, range_streams: bool = True
+        self,
+        brokers: Brokers,
+        channel_options: Mapping[str, int | str] | None = None,
+        *,
+        range_streams: bool = True,
+        credentials: Credentials | None = None,
     ) -> None:
-        super().__init__([], channel_options, range_streams=range_streams)
+        super().__init__([], channel_options, range_streams=range_streams, credentials=credentials)
         self._brokers = {name: dict(members) for name, members in brokers.items()}
         self._known: dict[tuple[str, str], QueueData] = {}
 

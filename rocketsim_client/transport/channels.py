@@ -13,9 +13,11 @@ from typing import Any
 import grpc
 from rocketsim_proto.allocation import keep_freed_memory
 from rocketsim_proto.limits import MAX_RPC_BYTES
+from rocketsim_proto.signature import Credentials, SigningChannel
 
 from rocketsim_client import forks
 from rocketsim_client.errors import (
+    AccessDenied,
     BrokerRefused,
     BrokerUnavailable,
     CallTimeout,
@@ -46,9 +48,11 @@ _inherited: list[Any] = []
 
 
 class Channels:
-    """Thread-safe.  `close` ends all calls that are under way.  `options` are gRPC's channel arguments."""
+    """Thread-safe.  `close` ends all calls that are under way.  `options` are gRPC's channel arguments; with
+    `credentials` calls are signed."""
 
-    def __init__(self, options: Mapping[str, int | str] | None = None) -> None:
+    def __init__(self, options: Mapping[str, int | str] | None = None, credentials: Credentials | None = None) -> None:
+        self._credentials = credentials
         self._options = tuple({**dict(OPTIONS), **(options or {})}.items())
         self._lock = threading.Lock()
         self._channels: dict[str, grpc.Channel] = {}
@@ -122,7 +126,8 @@ class Channels:
                 channel = self._channels.get(address)
                 if channel is None:
                     channel = self._channels[address] = grpc.insecure_channel(address, options=self._options)
-                stub = self._stubs.setdefault((address, stub_type), stub_type(channel))
+                signing = channel if self._credentials is None else SigningChannel(channel, self._credentials)
+                stub = self._stubs.setdefault((address, stub_type), stub_type(signing))
         return stub
 
     def _translate(self, error: Exception, address: str, method: str, timeout_s: float) -> RocketSimError:
@@ -162,6 +167,8 @@ def refused(code: int, status: grpc.StatusCode, details: str, address: str) -> R
     """What a server of ours has refused, with RocketMQ's code."""
     if status == grpc.StatusCode.DATA_LOSS:
         return StoreDamaged(details, address=address, code=code)
+    if status == grpc.StatusCode.UNAUTHENTICATED:
+        return AccessDenied(details, address=address, code=code)
     return refusal(code, details, address)
 
 

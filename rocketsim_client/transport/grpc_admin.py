@@ -1,7 +1,7 @@
 """The Admin service's calls: generated messages on one side, `admin_model` on the other, nothing else."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from rocketsim_proto import admin_pb2 as pb
@@ -11,6 +11,8 @@ from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.record import RecordError
 
 from rocketsim_client.admin_model import (
+    AclInfo,
+    AclPolicy,
     ConsumeProgress,
     Forfeit,
     HaSlave,
@@ -20,6 +22,7 @@ from rocketsim_client.admin_model import (
     SubscriptionGroupConfig,
     TopicConfig,
     TopicStatus,
+    UserInfo,
 )
 from rocketsim_client.errors import BadAnswer
 from rocketsim_client.message_view import Messages
@@ -168,6 +171,40 @@ class GrpcAdmin:
             self._call(address, "RemoveSlave", pb.RemoveSlaveRequest(broker_id=broker_id), timeout_s).known_slaves
         )
 
+    # --- access control -------------------------------------------------------------------------------------------
+
+    def create_user(self, address: str, username: str, password: str, user_type: str, timeout_s: float) -> UserInfo:
+        user = meta.User(username=username, password=password, user_type=user_type)
+        return _changed_user(self._call(address, "CreateUser", pb.CreateUserRequest(user=user), timeout_s))
+
+    def update_user(
+        self, address: str, username: str, password: str, user_type: str, user_status: str, timeout_s: float
+    ) -> UserInfo:
+        user = meta.User(username=username, password=password, user_type=user_type, user_status=user_status)
+        return _changed_user(self._call(address, "UpdateUser", pb.UpdateUserRequest(user=user), timeout_s))
+
+    def delete_user(self, address: str, username: str, timeout_s: float) -> None:
+        self._call(address, "DeleteUser", pb.DeleteUserRequest(username=username), timeout_s)
+
+    def list_users(self, address: str, username: str, timeout_s: float) -> list[UserInfo]:
+        answer = self._call(address, "ListUsers", pb.ListUsersRequest(username=username), timeout_s)
+        return [UserInfo(user.username, user.user_type, user.user_status) for user in answer.users]
+
+    def create_acl(self, address: str, acl: AclInfo, timeout_s: float) -> AclInfo:
+        answer = self._call(address, "CreateAcl", pb.CreateAclRequest(acl=_acl_message(acl)), timeout_s)
+        return replace(_acl(answer.acl), commit_status=commit_status(answer.status))
+
+    def update_acl(self, address: str, acl: AclInfo, timeout_s: float) -> AclInfo:
+        answer = self._call(address, "UpdateAcl", pb.UpdateAclRequest(acl=_acl_message(acl)), timeout_s)
+        return replace(_acl(answer.acl), commit_status=commit_status(answer.status))
+
+    def delete_acl(self, address: str, subject: str, resource: str, timeout_s: float) -> None:
+        self._call(address, "DeleteAcl", pb.DeleteAclRequest(subject=subject, resource=resource), timeout_s)
+
+    def list_acls(self, address: str, subject: str, resource: str, timeout_s: float) -> list[AclInfo]:
+        request = pb.ListAclsRequest(subject=subject, resource=resource)
+        return [_acl(acl) for acl in self._call(address, "ListAcls", request, timeout_s).acls]
+
     # --- messages -------------------------------------------------------------------------------------------------
 
     def query_msg_by_id(self, address: str, broker_name: str, topic: str, msg_id: str, timeout_s: float) -> Messages:
@@ -201,6 +238,30 @@ class GrpcAdmin:
     def query_msg_by_offset(self, address: str, queue: MessageQueue, offset: int, timeout_s: float) -> Messages:
         request = pb.QueryMsgByOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, offset=offset)
         return _messages(self._call(address, "QueryMsgByOffset", request, timeout_s), queue.broker_name)
+
+
+def _changed_user(answer: pb.UserResponse) -> UserInfo:
+    user = answer.user
+    return UserInfo(user.username, user.user_type, user.user_status, commit_status(answer.status))
+
+
+def _acl_message(acl: AclInfo) -> meta.Acl:
+    return meta.Acl(
+        subject=acl.subject,
+        policies=[
+            meta.Acl.Policy(
+                resource=one.resource, actions=one.actions, source_ips=one.source_ips, decision=one.decision
+            )
+            for one in acl.policies
+        ],
+    )
+
+
+def _acl(acl: meta.Acl) -> AclInfo:
+    return AclInfo(
+        acl.subject,
+        tuple(AclPolicy(one.resource, tuple(one.actions), tuple(one.source_ips), one.decision) for one in acl.policies),
+    )
 
 
 def _values(config: TopicConfig | SubscriptionGroupConfig) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto import bytes_field
 from rocketsim_proto.broker_pb2_grpc import BrokerStub
 from rocketsim_proto.bytes_field import Received
+from rocketsim_proto.signature import Credentials
 
 from rocketsim_client.errors import BadAnswer
 from rocketsim_client.model import NO_EPOCH, GetMessageStatus, LogEpoch, MessageQueue, PullFrame, QueueBounds, Ranges
@@ -52,9 +53,10 @@ class GrpcTransport(GrpcNameServers):
         channel_options: Mapping[str, int | str] | None = None,
         *,
         range_streams: bool = True,
+        credentials: Credentials | None = None,
     ) -> None:
         """`range_streams`: ranges are pulled over plain sockets from brokers that offer it."""
-        super().__init__(Channels(channel_options), name_servers)
+        super().__init__(Channels(channel_options, credentials), name_servers)
         self.range_streams = RangeStreams() if range_streams else None
 
     def close(self) -> None:

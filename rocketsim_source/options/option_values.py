@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, TypeVar
 
+from rocketsim_proto.signature import Credentials
+
 MAX_LONG = 2**63 - 1
 CHANNEL = "grpc."  # options of gRPC's channels, handed through
 MAX_SHOWN = 300  # characters of a value that an error repeats
@@ -32,11 +34,17 @@ class Option:
     aliases: tuple[str, ...] = ()
     # A value that is refused as "not supported yet": None if all are supported, else the texts that are.
     only: tuple[str, ...] | None = None
+    is_secret: bool = False  # in no error and no representation
 
 
 def option(name: str, parse: Parse, default: Any = None, *aliases: str) -> Any:
     """A dataclass field that `read_options` fills from the option of that name."""
     return field(default=default, metadata={"option": Option(name, parse, aliases)})
+
+
+def secret(name: str) -> Any:
+    """As `option`, for text that nobody is to see."""
+    return field(default=None, metadata={"option": Option(name, text, is_secret=True)}, repr=False)
 
 
 def unsupported(name: str, *only: str) -> Any:
@@ -72,6 +80,8 @@ def read_options(kind: type[Options], given: Mapping[str, str], *, also: tuple[s
             values[item.name] = entry.parse(text_given)
         except OptionError as error:
             shown = text_given if len(text_given) <= MAX_SHOWN else text_given[:MAX_SHOWN] + "…"
+            if entry.is_secret:
+                shown = "******"
             raise OptionError(f"option {used[0]} = {shown!r}: {error}") from None
     if any(item.name == "channel" for item in fields(kind)):  # type: ignore[arg-type]
         values["channel"] = {
@@ -83,6 +93,15 @@ def read_options(kind: type[Options], given: Mapping[str, str], *, also: tuple[s
     if getattr(options, "strict", True):
         refuse_unknown(given, known)
     return options
+
+
+def credentials(access_key: str | None, secret_key: str | None) -> Credentials | None:
+    if access_key is None and secret_key is None:
+        return None
+    if access_key is None or secret_key is None:
+        missing = "accessKey" if access_key is None else "secretKey"
+        raise OptionError(f"{missing} is missing: accessKey and secretKey are given together")
+    return Credentials(access_key, secret_key)
 
 
 def option_names(kind: type[Any]) -> list[str]:

@@ -10,16 +10,17 @@ from rocketsim_source.options.option_values import (
     addresses,
     boolean,
     choice,
+    credentials,
     integer,
     milliseconds,
     names,
     option,
     option_names,
     read_options,
+    secret,
     size_bytes,
     static_brokers,
     text,
-    unsupported,
 )
 from rocketsim_source.options.source_options import FROM_SPARK, SourceOptions, one_of
 
@@ -64,19 +65,26 @@ class SinkOptions:
     strict: bool = option("strictOptions", boolean, True)
 
     channel: dict[str, int | str] = field(default_factory=dict)  # grpc.*
-
-    access_key: str | None = unsupported("accessKey")
-    secret_key: str | None = unsupported("secretKey")
+    access_key: str | None = option("accessKey", text)
+    secret_key: str | None = secret("secretKey")
 
     @property
     def connection(self) -> Connection:
-        return Connection.of(self.name_server, self.brokers, self.send_timeout_ms, ROUTE_MS, self.channel)
+        return Connection.of(
+            self.name_server,
+            self.brokers,
+            self.send_timeout_ms,
+            ROUTE_MS,
+            self.channel,
+            credentials=credentials(self.access_key, self.secret_key),
+        )
 
     def __post_init__(self) -> None:
         one_of(
             {"nameServer": self.name_server, "brokers": self.brokers},
             "where the brokers are: nameServer=host:port, or brokers=broker-a=0@host:port,1@host:port",
         )
+        credentials(self.access_key, self.secret_key)
         self._check_ids()
 
     def _check_ids(self) -> None:

@@ -19,6 +19,7 @@ from rocketsim_source.options.option_values import (
     addresses,
     boolean,
     choice,
+    credentials,
     integer,
     milliseconds,
     names,
@@ -26,6 +27,7 @@ from rocketsim_source.options.option_values import (
     option_names,
     pattern,
     read_options,
+    secret,
     size_bytes,
     static_brokers,
     text,
@@ -142,14 +144,14 @@ class SourceOptions:
     group_conflict_policy: str = option("groupConflictPolicy", choice("warn", "fail", "ignore"), "warn")
 
     channel: dict[str, int | str] = field(default_factory=dict)  # grpc.*
+    access_key: str | None = option("accessKey", text)
+    secret_key: str | None = secret("secretKey")
 
     view: str | None = unsupported("view", "messages")
     max_time_range_per_trigger: str | None = unsupported("maxTimeRangePerTrigger")
     align_queues_by_timestamp: str | None = unsupported("alignQueuesByTimestamp", "false")
     slow_queue_adjustment: str | None = unsupported("slowQueueAdjustment", "false")
     heartbeat_interval_ms: str | None = unsupported("heartbeatIntervalMs", "0")
-    access_key: str | None = unsupported("accessKey")
-    secret_key: str | None = unsupported("secretKey")
 
     def __post_init__(self) -> None:
         one_of(
@@ -165,6 +167,7 @@ class SourceOptions:
             },
             "what to read: topic, subscribe, subscribePattern or assign",
         )
+        credentials(self.access_key, self.secret_key)
         if self.subscribe_pattern and self.brokers:
             raise OptionError("subscribePattern needs nameServer: only a name server knows all topics")
         if self.commit_offsets in ("onCommit", "onTrigger") and self.group is None:
@@ -213,6 +216,7 @@ class SourceOptions:
             self.metadata_refresh_ms,
             self.channel,
             self.pull_transport == "auto",
+            credentials(self.access_key, self.secret_key),
         )
 
     @property

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,6 +34,10 @@ class BrokerThread:
             return act()
 
         return self._run(on_the_loop())
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        result: T = self._run(work)
+        return result
 
     def make_topic(self, name: str, queues: int = 1) -> None:
         self.do(lambda: self.node.topics.put(TopicConfig(name, queues, queues), 0))

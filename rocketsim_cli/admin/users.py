@@ -1,0 +1,234 @@
+"""Access control: users and their policies."""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rocketsim_cli.admin.session import facts, open_admin
+from rocketsim_cli.credentials import password as password_of
+from rocketsim_cli.options import AsJson, BrokerAddr, ClusterName, OptionalNameServer
+from rocketsim_cli.tables import show_rows
+
+if TYPE_CHECKING:
+    from rocketsim_client import AclInfo, AclPolicy, UserInfo
+
+USER_COLUMNS = ("brokerAddr", "username", "userType", "userStatus")
+ACL_COLUMNS = ("brokerAddr", "subject", "resource", "actions", "sourceIps", "decision")
+
+Username = Annotated[str, typer.Option("-u", "--username", help="The user's name, the access key of clients.")]
+Subject = Annotated[str, typer.Option("-s", "--subject", help="User:name.")]
+OptionalSubject = Annotated[str | None, typer.Option("-s", "--subject", help="User:name; none: all.")]
+Resources = Annotated[
+    str, typer.Option("-r", "--resources", help="Topic:name, Group:prefix*, Cluster:*; several with ','.")
+]
+Actions = Annotated[
+    str, typer.Option("-a", "--actions", help="Pub, Sub, Create, Update, Delete, Get, List, All; several with ','.")
+]
+SourceIps = Annotated[
+    str | None, typer.Option("-i", "--source-ips", help="Addresses and networks, several with ','; none: everywhere.")
+]
+Decision = Annotated[str, typer.Option("-d", "--decision", help="Allow or Deny.")]
+
+
+def create_user(
+    username: Username,
+    password: Annotated[
+        str, typer.Option("-p", "--password", help="The secret key of clients; - reads it from standard input.")
+    ],
+    user_type: Annotated[str, typer.Option("-t", "--user-type", help="Super or Normal.")] = "Normal",
+    name_server: OptionalNameServer = None,
+    broker_addr: BrokerAddr = None,
+    cluster: ClusterName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a user at the masters."""
+    with open_admin(name_server, broker_addr) as admin:
+        made = admin.create_user(
+            username, password_of(password), user_type=user_type, broker_addr=broker_addr, cluster_name=cluster
+        )
+    _show_changed(made, as_json)
+
+
+def update_user(
+    username: Username,
+    password: Annotated[
+        str | None, typer.Option("-p", "--password", help="Its new secret key; - reads it from standard input.")
+    ] = None,
+    user_type: Annotated[str | None, typer.Option("-t", "--user-type", help="Super or Normal.")] = None,
+    user_status: Annotated[str | None, typer.Option("-s", "--user-status", help="enable or disable.")] = None,
+    name_server: OptionalNameServer = None,
+    broker_addr: BrokerAddr = None,
+    cluster: ClusterName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change a user; what is not given stays as it is."""
+    with open_admin(name_server, broker_addr) as admin:
+        changed = admin.update_user(
+            username,
+            password=None if password is None else password_of(password),
+            user_type=user_type,
+            user_status=user_status,
+            broker_addr=broker_addr,
+            cluster_name=cluster,
+        )
+    _show_changed(changed, as_json)
+
+
+def delete_user(
+    username: Username,
+    name_server: OptionalNameServer = None,
+    broker_addr: BrokerAddr = None,
+    cluster: ClusterName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a user with its policies."""
+    with open_admin(name_server, broker_addr) as admin:
+        addresses = admin.delete_user(username, broker_addr=broker_addr, cluster_name=cluster)
+    rows = [{"username": username, "deletedAt": address} for address in addresses]
+    show_rows(("username", "deletedAt"), rows, as_json=as_json)
+
+
+def get_user(
+    username: Username,
+    name_server: OptionalNameServer = None,
+    broker_addr: BrokerAddr = None,
+    cluster: ClusterName = None,
+    as_json: AsJson = False,
+) -> None:
+    """One user, without its password."""
+    _show_users(username, name_server, broker_addr, cluster, as_json)
+
+
+def list_user(
+    name_server: OptionalNameServer = None,
+    broker_addr: BrokerAddr = None,
+    cluster: ClusterName = None,
+    as_json: AsJson = False,
+) -> None:
+    """All users, without their passwords."""
+    _show_users("", name_server, broker_addr, cluster, as_json)
+
+
+def _show_users(
+    username: str, name_server: str | None, broker_addr: str | None, cluster: str | None, as_json: bool
+) -> None:
+    with open_admin(name_server, broker_addr) as admin:
+        found = admin.users(username, broker_addr=broker_addr, cluster_name=cluster)
+    rows = [{"brokerAddr": address, **facts(user)} for address, users in found.items() for user in users]
+    show_rows(USER_COLUMNS, rows, as_json=as_json)
+
+
+def _show_changed(changed: "Mapping[str, UserInfo]", as_json: bool) -> None:
+    rows = [
+        {"brokerAddr": address, **facts(user), "status": user.commit_status.name} for address, user in changed.items()
+    ]
+    show_rows((*USER_COLUMNS, "status"), rows, as_json=as_json)
+
+
+def create_acl(
+    subject: Subject,
+    resources: Resources,
+    actions: Actions,
+    decision: Decision = "Allow",
+    source_ips: SourceIps = None,
+    name_server: OptionalNameServer = None,
+    broker_addr: BrokerAddr = None,
+    cluster: ClusterName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Allow or deny a user actions on resources; what it has for other resources stays."""
+    policies = policies_of(resources, actions, source_ips, decision)
+    with open_admin(name_server, broker_addr) as admin:
+        made = admin.create_acl(subject, policies, broker_addr=broker_addr, cluster_name=cluster)
+    _show_policies({address: [acl] for address, acl in made.items()}, as_json, changed=True)
+
+
+def update_acl(
+    subject: Subject,
+    resources: Resources,
+    actions: Actions,
+    decision: Decision = "Allow",
+    source_ips: SourceIps = None,
+    name_server: OptionalNameServer = None,
+    broker_addr: BrokerAddr = None,
+    cluster: ClusterName = None,
+    as_json: AsJson = False,
+) -> None:
+    """As createAcl, for a user that has policies."""
+    policies = policies_of(resources, actions, source_ips, decision)
+    with open_admin(name_server, broker_addr) as admin:
+        made = admin.update_acl(subject, policies, broker_addr=broker_addr, cluster_name=cluster)
+    _show_policies({address: [acl] for address, acl in made.items()}, as_json, changed=True)
+
+
+def delete_acl(
+    subject: Subject,
+    resource: Annotated[str, typer.Option("-r", "--resource", help="As it was given; none: all of the user's.")] = "",
+    name_server: OptionalNameServer = None,
+    broker_addr: BrokerAddr = None,
+    cluster: ClusterName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a user's policies, or the one for a resource."""
+    with open_admin(name_server, broker_addr) as admin:
+        addresses = admin.delete_acl(subject, resource, broker_addr=broker_addr, cluster_name=cluster)
+    rows = [{"subject": subject, "resource": resource or None, "deletedAt": address} for address in addresses]
+    show_rows(("subject", "resource", "deletedAt"), rows, as_json=as_json)
+
+
+def get_acl(
+    subject: Subject,
+    name_server: OptionalNameServer = None,
+    broker_addr: BrokerAddr = None,
+    cluster: ClusterName = None,
+    as_json: AsJson = False,
+) -> None:
+    """A user's policies."""
+    with open_admin(name_server, broker_addr) as admin:
+        _show_policies(admin.acls(subject, broker_addr=broker_addr, cluster_name=cluster), as_json)
+
+
+def list_acl(
+    subject: OptionalSubject = None,
+    resource: Annotated[str | None, typer.Option("-r", "--resource", help="As it was given; none: all.")] = None,
+    name_server: OptionalNameServer = None,
+    broker_addr: BrokerAddr = None,
+    cluster: ClusterName = None,
+    as_json: AsJson = False,
+) -> None:
+    """The policies of all users."""
+    with open_admin(name_server, broker_addr) as admin:
+        found = admin.acls(subject or "", resource or "", broker_addr=broker_addr, cluster_name=cluster)
+    _show_policies(found, as_json)
+
+
+def policies_of(resources: str, actions: str, source_ips: str | None, decision: str) -> "list[AclPolicy]":
+    """One for each resource."""
+    from rocketsim_client import AclPolicy
+
+    return [
+        AclPolicy(resource, tuple(_parts(actions)), tuple(_parts(source_ips or "")), decision)
+        for resource in _parts(resources)
+    ]
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _show_policies(found: "Mapping[str, Iterable[AclInfo]]", as_json: bool, *, changed: bool = False) -> None:
+    rows = [
+        {
+            "brokerAddr": address,
+            "subject": acl.subject,
+            **facts(policy),
+            "actions": ",".join(policy.actions),
+            "sourceIps": ",".join(policy.source_ips) or None,
+            "status": acl.commit_status.name,
+        }
+        for address, acls in found.items()
+        for acl in acls
+        for policy in acl.policies
+    ]
+    show_rows((*ACL_COLUMNS, "status") if changed else ACL_COLUMNS, rows, as_json=as_json)
