@@ -97,8 +97,8 @@ OPTIONS = {
     "alignQueuesByTimestamp": "source/test_options::test_a_refusal_says_what_is_wrong",
     "slowQueueAdjustment": "source/test_options::test_a_refusal_says_what_is_wrong",
     "heartbeatIntervalMs": "source/test_options::test_a_refusal_says_what_is_wrong",
-    "accessKey": "source/test_options::test_a_refusal_says_what_is_wrong",
-    "secretKey": "source/test_options::test_a_refusal_says_what_is_wrong",
+    "accessKey": "source/test_access::test_spark_reads_writes_and_commits_and_nobody_sees_its_secret",
+    "secretKey": "source/test_access::test_spark_reads_writes_and_commits_and_nobody_sees_its_secret",
 }
 
 BROKER_KEYS = {

@@ -125,8 +125,6 @@ def test_static_brokers_name_every_member_of_a_pair() -> None:
         ({"slowQueueAdjustment": "true"}, "not supported yet"),
         ({"view": "lag"}, "not supported yet"),
         ({"tls__ca": "file"}, "not supported yet"),
-        ({"accessKey": "k"}, "not supported yet"),
-        ({"secretKey": "k"}, "not supported yet"),
         ({"heartbeatIntervalMs": "30000"}, "not supported yet"),
     ],
 )

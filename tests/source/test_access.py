@@ -1,0 +1,104 @@
+"""accessKey and secretKey: a source and a sink for brokers with access control, and no secret where people look."""
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_service.access.model import Acl, Policy, User
+from rocketsim_source.options.option_values import OptionError
+from rocketsim_source.options.sink_options import sink_options
+from rocketsim_source.options.source_options import READER_GROUP, source_options
+from tests.support.access import ADMIN, KEYS
+from tests.support.broker_thread import BrokerThread, broker_thread
+from tests.support.polling import wait_until
+
+SECRET = "sp4rk-s3cr3t"
+TIMEOUT_S = 60.0
+
+
+@pytest.fixture
+def broker(spark: Any, tmp_path: Path) -> Iterator[BrokerThread]:
+    """User spark may send to and read T."""
+    with broker_thread(tmp_path / "broker", mapped_file_size_commit_log=8 << 20, **KEYS) as started:
+        access = started.node.access
+        assert access is not None
+        wait_until(lambda: access.users.get(ADMIN.access_key) is not None, "the first user")
+        started.make_topic("T")
+
+        async def allow() -> None:
+            await access.users.apply(lambda: access.users.putting(User("spark", SECRET), 1))
+            policies = [
+                Policy.parse("Topic:T", ["Pub", "Sub"]),
+                Policy.parse("Group:g", ["Sub"]),
+                Policy.parse(f"Group:{READER_GROUP}", ["Sub"]),
+            ]
+            await access.acls.apply(lambda: access.acls.putting(Acl("User:spark").with_policies(policies), 1))
+
+        started.run(allow())
+        yield started
+
+
+def test_spark_reads_writes_and_commits_and_nobody_sees_its_secret(
+    spark: Any,
+    broker: BrokerThread,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("broker_service", "rocketsim_client", "rocketsim_source"):  # py4j's own would tell every command
+        caplog.set_level(logging.DEBUG, name)
+    reached = {"brokers": f"broker-a=0@{broker.node.address}", "topic": "T"}
+    keys = {"accessKey": "spark", "secretKey": SECRET}
+    rows = spark.createDataFrame([(b"a",), (b"b",)], "body binary")
+    rows.write.format("rocketsim").mode("append").options(**reached, **keys).save()
+    assert broker.do(lambda: broker.node.store.queue_end("T", 0)) == 2
+    stream = spark.readStream.format("rocketsim").options(
+        **reached, **keys, group="g", startingOffsets="earliest", commitOffsets="onTrigger"
+    ).load()  # fmt: skip
+    checkpoint = tmp_path / "checkpoint"
+    query = (
+        stream.select("body")
+        .writeStream.format("memory")
+        .queryName("seen")
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    try:
+        assert query.awaitTermination(TIMEOUT_S)
+        assert sorted(row.body for row in spark.sql("SELECT body FROM seen").collect()) == [b"a", b"b"]
+        assert broker.do(lambda: broker.node.offsets.progress("g", "T", 0).offset) == 2
+        progress = [json.dumps(json.loads(one.json)) for one in query.recentProgress]
+        assert progress
+        batch = spark.read.format("rocketsim").options(**reached, **keys).load()
+        batch.explain("extended")
+        stream.explain("extended")
+        plans = [frame._jdf.queryExecution().toString() for frame in (batch, stream)]
+        written = [path.read_text(errors="replace") for path in checkpoint.rglob("*") if path.is_file()]
+        assert batch.count() == 2 and written
+    finally:
+        query.stop()
+    # A wrong secret is refused at once, with the reason.
+    with pytest.raises(Exception, match="check signature failed") as refused:
+        wrong = spark.read.format("rocketsim").options(**reached, accessKey="spark", secretKey=f"{SECRET}-wrong").load()
+        wrong.count()
+    out, err = capfd.readouterr()
+    seen = [*progress, *plans, *written, str(refused.value), caplog.text, out, err]
+    assert not [text for text in seen if SECRET in text]
+
+
+@pytest.mark.parametrize("parse", [lambda given: source_options(given, streaming=True), sink_options])
+def test_the_options_belong_together_and_are_in_no_representation(parse: Any) -> None:
+    where = {"nameServer": "h:1", "topic": "T"}
+    options = parse({**where, "accessKey": "spark", "secretKey": SECRET})
+    assert options.connection.credentials.secret_key == SECRET
+    assert SECRET not in repr(options) + repr(options.connection)
+    assert parse(where).connection.credentials is None
+    for given in ({"accessKey": "spark"}, {"secretKey": SECRET}, {"accessKey": "spark", "secretKey": " "}):
+        with pytest.raises(OptionError, match=r"accessKey|secretKey") as refused:
+            parse(where | given)
+        assert SECRET not in str(refused.value)
