@@ -31,7 +31,8 @@ from tests.support.polling import wait_until
 
 SECRET = "n0rm4l-s3cr3t"
 NORMAL: Any = {"access_key": "n", "secret_key": SECRET}
-OPERATOR: Any = {"access_key": ADMIN.access_key, "secret_key": ADMIN.secret_key}
+PATIENT_S = 60.0  # a busy machine may take longer than the clients' three seconds
+OPERATOR: Any = {"timeout_s": PATIENT_S, "access_key": ADMIN.access_key, "secret_key": ADMIN.secret_key}
 
 
 @pytest.fixture(scope="module")
@@ -53,16 +54,30 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread]:
         yield started
 
 
+def producer_of(broker: BrokerThread, **options: Any) -> Producer:
+    producer = Producer(brokers=broker.brokers, timeout_s=PATIENT_S, **options)
+    producer._cluster.timeout_s = PATIENT_S
+    return producer
+
+
+def puller_of(broker: BrokerThread, **options: Any) -> PullConsumer:
+    return PullConsumer(group="g", brokers=broker.brokers, timeout_s=PATIENT_S, **options)
+
+
+def consumer_of(broker: BrokerThread, topic: str = "T", **options: Any) -> Consumer:
+    return Consumer("", "g2", topic, brokers=broker.brokers, timeout_s=PATIENT_S, **options)
+
+
 def test_with_their_keys_they_send_read_commit_and_acknowledge(broker: BrokerThread) -> None:
-    with Producer(brokers=broker.brokers, **NORMAL) as producer:
+    with producer_of(broker, **NORMAL) as producer:
         sent = producer.send(Message("T", b"hello"))
-    with PullConsumer(group="g", brokers=broker.brokers, **NORMAL) as puller:
+    with puller_of(broker, **NORMAL) as puller:
         (queue,) = puller.message_queues("T")
         assert puller.pull(queue, sent.queue_offset).messages[0].body == b"hello"
         assert sum(batch.num_rows for batch in puller.read("T")) == puller.max_offset(queue) > 0
         puller.commit(queue, 1)
         assert puller.committed(queue) == 1
-    with Consumer("", "g2", "T", brokers=broker.brokers, **NORMAL) as consumer:
+    with consumer_of(broker, **NORMAL) as consumer:
         (message, *_) = consumer.receive(timeout_s=60)
         consumer.ack(message)
 
@@ -81,14 +96,14 @@ def test_a_refusal_is_told_at_once_and_not_tried_again(
 ) -> None:
     """Also with a spool: what a user may not send does not wait on the disk for another answer."""
     for spool in (None, tmp_path / "spool"):
-        with Producer(brokers=broker.brokers, spool=spool, timeout_s=60, **keys) as producer:
+        with producer_of(broker, spool=spool, **keys) as producer:
             with pytest.raises(AccessDenied, match=said) as refused:
                 producer.send(Message("U", b"x"))
             assert refused.value.code == 16
             assert spool is None or producer.spool_status().records == 0
-    with PullConsumer(group="g", brokers=broker.brokers, **keys) as puller, pytest.raises(AccessDenied, match=said):
+    with puller_of(broker, **keys) as puller, pytest.raises(AccessDenied, match=said):
         puller.message_queues("U")
-    with Consumer("", "g2", "U", brokers=broker.brokers, **keys) as consumer, pytest.raises(AccessDenied, match=said):
+    with consumer_of(broker, "U", **keys) as consumer, pytest.raises(AccessDenied, match=said):
         consumer.receive(timeout_s=60)
 
 
@@ -105,9 +120,9 @@ def test_the_secret_is_in_no_representation_log_or_error(
     caplog.set_level(logging.DEBUG)
     seen: list[str] = []
     with (
-        Producer(brokers=broker.brokers, **NORMAL) as producer,
-        PullConsumer(group="g", brokers=broker.brokers, **NORMAL) as puller,
-        Admin(broker.node.address, **NORMAL) as admin,
+        producer_of(broker, **NORMAL) as producer,
+        puller_of(broker, **NORMAL) as puller,
+        Admin(broker.node.address, timeout_s=PATIENT_S, **NORMAL) as admin,
     ):
         producer.send(Message("T", b"x"))
         for client in (producer, puller, admin):

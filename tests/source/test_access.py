@@ -52,12 +52,13 @@ def test_spark_reads_writes_and_commits_and_nobody_sees_its_secret(
     for name in ("broker_service", "rocketsim_client", "rocketsim_source"):  # py4j's own would tell every command
         caplog.set_level(logging.DEBUG, name)
     reached = {"brokers": f"broker-a=0@{broker.node.address}", "topic": "T"}
+    patient = {"pullTimeoutMs": "60s"}
     keys = {"accessKey": "spark", "secretKey": SECRET}
     rows = spark.createDataFrame([(b"a",), (b"b",)], "body binary")
-    rows.write.format("rocketsim").mode("append").options(**reached, **keys).save()
+    rows.write.format("rocketsim").mode("append").options(**reached, **keys, sendTimeoutMs="60s").save()
     assert broker.do(lambda: broker.node.store.queue_end("T", 0)) == 2
     stream = spark.readStream.format("rocketsim").options(
-        **reached, **keys, group="g", startingOffsets="earliest", commitOffsets="onTrigger"
+        **reached, **keys, **patient, group="g", startingOffsets="earliest", commitOffsets="onTrigger"
     ).load()  # fmt: skip
     checkpoint = tmp_path / "checkpoint"
     query = (
@@ -74,7 +75,7 @@ def test_spark_reads_writes_and_commits_and_nobody_sees_its_secret(
         assert broker.do(lambda: broker.node.offsets.progress("g", "T", 0).offset) == 2
         progress = [json.dumps(json.loads(one.json)) for one in query.recentProgress]
         assert progress
-        batch = spark.read.format("rocketsim").options(**reached, **keys).load()
+        batch = spark.read.format("rocketsim").options(**reached, **keys, **patient).load()
         batch.explain("extended")
         stream.explain("extended")
         plans = [frame._jdf.queryExecution().toString() for frame in (batch, stream)]
@@ -84,7 +85,11 @@ def test_spark_reads_writes_and_commits_and_nobody_sees_its_secret(
         query.stop()
     # A wrong secret is refused at once, with the reason.
     with pytest.raises(Exception, match="check signature failed") as refused:
-        wrong = spark.read.format("rocketsim").options(**reached, accessKey="spark", secretKey=f"{SECRET}-wrong").load()
+        wrong = (
+            spark.read.format("rocketsim")
+            .options(**reached, accessKey="spark", secretKey=f"{SECRET}-wrong", **patient)
+            .load()
+        )
         wrong.count()
     out, err = capfd.readouterr()
     seen = [*progress, *plans, *written, str(refused.value), caplog.text, out, err]

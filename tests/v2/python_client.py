@@ -5,6 +5,7 @@ python_client.py fifo ENDPOINTS TOPIC               one JSON object; groups "sim
 python_client.py transact ENDPOINTS TOPIC           one JSON object
 python_client.py filter ENDPOINTS TOPIC             what simple and push consumers got by conditions of SQL92
 python_client.py delay ENDPOINTS DELAY_TOPIC        one JSON object
+python_client.py keys ENDPOINTS TOPIC OTHER_TOPIC ACCESS_KEY SECRET_KEY    one JSON object
 python_client.py produce ENDPOINTS TOPIC            a line for each body that was stored, until its input ends
 python_client.py consume ENDPOINTS TOPIC            a line for each body, until there are no more
 """
@@ -295,6 +296,32 @@ def consume(endpoints: str, topic: str) -> None:
     consumer.shutdown()
 
 
+def with_keys(endpoints: str, topic: str, other: str, access_key: str, secret_key: str) -> None:
+    """Which calls a user may make."""
+    configuration = ClientConfiguration(endpoints, Credentials(access_key, secret_key))
+    producer = Producer(configuration, (topic,))
+    producer.startup()
+    found = {}
+    for name in (topic, other):
+        try:
+            found[name] = producer.send(message(name, "m")).message_id
+        except Exception as error:
+            found[name] = f"refused: {error}"
+    consumer = SimpleConsumer(configuration, "g", {topic: FilterExpression()}, await_duration=2)
+    consumer.startup()
+    try:
+        received = consumer.receive(32, 15)
+        for one in received:
+            consumer.ack(one)
+        found["received"] = [one.message_id for one in received]
+    except Exception as error:
+        found["received"] = f"refused: {error}"
+    consumer.shutdown()
+    producer.shutdown()
+    print(json.dumps(found), flush=True)
+
+
 if __name__ == "__main__":
     calls = {"all": do_all, "fifo": do_fifo, "transact": transact, "filter": filter_by_sql, "delay": delay}
+    calls["keys"] = with_keys
     (calls | {"produce": produce, "consume": consume})[sys.argv[1]](*sys.argv[2:])

@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from broker_service.access.model import Acl, Policy, User
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from rocketsim_client import PullConsumer
+from tests.support.access import KEYS, first_user
 from tests.support.polling import until
 from tests.support.v2 import v2_broker
 
@@ -56,6 +58,22 @@ async def test_it_produces_receives_acknowledges_and_consumes_by_push(tmp_path: 
         assert {(one.tags, one.keys, one.properties["colour"]) for one in messages["T"]} == {("A", "k", "red")}
         assert [one.body for one in messages["F"]] == [b"f0", b"f1", b"f2"]  # of one queue, in order
         assert {one.properties["__SHARDINGKEY"] for one in messages["F"]} == {"g"}
+
+
+async def test_its_access_keys_open_what_its_user_may_do(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path / "store", mapped_file_size_commit_log=8 << 20, **KEYS) as (node, _):
+        await first_user(node)
+        assert node.access is not None
+        users, acls = node.access
+        policies = [Policy.parse("Topic:T", ["Pub", "Sub"]), Policy.parse("Group:g", ["Sub"])]
+        await users.apply(lambda: users.putting(User("n", "sk"), 1))
+        await acls.apply(lambda: acls.putting(Acl("User:n").with_policies(policies), 1))
+        found = await run(tmp_path, "keys", node.v2_port.address, "T", "M", "n", "sk")
+        assert found["received"] == [found["T"]] and "refused" not in found["T"]
+        assert "refused" in found["M"] and not node.store.queue_ends("M")
+        assert node.consumption.state.under_way_count == 0  # it was acknowledged
+        wrong = await run(tmp_path, "keys", node.v2_port.address, "T", "M", "n", "wrong")
+        assert [name for name, said in wrong.items() if "refused" in said] == ["T", "M", "received"]
 
 
 async def test_it_consumes_in_order_and_makes_what_always_fails_a_dead_letter(tmp_path: Path) -> None:
