@@ -104,6 +104,15 @@ class _Message:
 
 
 @dataclass(frozen=True, slots=True)
+class _Unreadable:
+    """A queue cannot be read from this offset on; it is tried again after `until`, by the broker's clock."""
+
+    queue_offset: int
+    until: float
+    failure: RocketSimError
+
+
+@dataclass(frozen=True, slots=True)
 class _Found:
     """The messages found in a queue from `start` to `next`; `read_bytes` were read for them.
 
@@ -156,6 +165,7 @@ class Consumption:
             append_checked=self._append_now,
         )
         self._unreadable: set[tuple[Place, int]] = set()  # messages in order that the log file has named
+        self._unreadable_from: dict[Place, _Unreadable] = {}
         self._drops_due = True  # a topic or group may have been deleted that the state still has
         broker.visibility.arrived.append(self._polls.arrived)
         broker.topics.changed.append(self._topic_changed)
@@ -325,6 +335,7 @@ class Consumption:
                 "acknowledge some, or pop again in a moment"
             )
         found: list[_Found] = []
+        failure: RocketSimError | None = None
         for place, is_retry in places:
             looks = [partial(self._look_in_order, place, is_retry, may_take_new=is_ordered)]
             if not is_ordered:
@@ -332,12 +343,18 @@ class Consumption:
             for look in looks:
                 if room <= 0 or room_bytes <= 0 or entries <= 0:
                     return found
-                one = look(room, room_bytes, entries, selection)
+                try:
+                    one = look(room, room_bytes, entries, selection)
+                except (ReadFailed, StoreCorrupt) as error:
+                    failure = error
+                    continue  # other queues go on
                 if one is not None:
                     found.append(one)
                     room -= len(one.messages)
                     room_bytes -= one.read_bytes
                     entries -= max(one.next - one.start, selection.least_counted)
+        if failure is not None and not found:
+            raise failure
         return found
 
     def _group(self, pop: Pop) -> SubscriptionGroup:
@@ -367,7 +384,12 @@ class Consumption:
         read_bytes = 0
         while at < end and at - start < entries and read_bytes < room_bytes and not messages:
             left = room, room_bytes - read_bytes
-            at, messages, size = self._read_on(place, is_retry, start, at, entries, *left, selection)
+            try:
+                at, messages, size = self._read_on(place, is_retry, start, at, entries, *left, selection)
+            except (ReadFailed, StoreCorrupt):
+                if at == start:
+                    raise
+                break
             read_bytes += size
         if at == start:
             return None
@@ -386,8 +408,41 @@ class Consumption:
     ) -> tuple[int, list[_Message], int]:
         """The next offset to read, the messages before it that are selected, and how many bytes were read.
 
-        `start`: where the look began, which goes `entries` far.  A retried message was selected when it came first.
+        `start`: where the look began, which goes `entries` far.  Where the disk cannot read all of it, the first one
+        alone; where it cannot read that, the queue is tried again later.
         """
+        known = self._unreadable_from.get(place)
+        if known is not None and known.queue_offset == at and self._broker.clock() < known.until:
+            raise known.failure.with_traceback(None)  # else it grows with each time
+        try:
+            try:
+                read = self._read_some(place, is_retry, start, at, entries, most, most_bytes, selection)
+            except (ReadFailed, StoreCorrupt):
+                read = self._read_some(place, is_retry, at, at, 1, 1, 1, selection)
+        except (ReadFailed, StoreCorrupt) as failure:
+            if known is None or known.queue_offset != at:
+                logger.error(
+                    "queue %d of %s cannot be read from %d on, group %s gets no more of it for now: %s",
+                    *(place.queue_id, place.topic, at, place.group, failure),
+                )
+            self._unreadable_from[place] = _Unreadable(at, self._broker.clock() + _AFTER_TROUBLE_S, failure)
+            raise
+        if known is not None:
+            del self._unreadable_from[place]
+        return read
+
+    def _read_some(
+        self,
+        place: Place,
+        is_retry: bool,
+        start: int,
+        at: int,
+        entries: int,
+        most: int,
+        most_bytes: int,
+        selection: Selection,
+    ) -> tuple[int, list[_Message], int]:
+        """A retried message was selected when it came first."""
         store = self._broker.store
         if selection.condition is not None and not is_retry:
             until = min(start + entries, at + selection.evaluated_together(at - start))
@@ -442,7 +497,12 @@ class Consumption:
         stopped = not may_take_new
         while not stopped and at < end and at - start < entries and read_bytes < room_bytes and not choice.is_full:
             left = MAX_MESSAGES, room_bytes - read_bytes
-            at, messages, size = self._read_on(place, is_retry, start, at, entries, *left, selection)
+            try:
+                at, messages, size = self._read_on(place, is_retry, start, at, entries, *left, selection)
+            except (ReadFailed, StoreCorrupt):
+                if at == start and not choice.groups:
+                    raise
+                break
             read_bytes += size
             refused = next((message for message in messages if not choice.take(message)), None)
             if refused is not None:

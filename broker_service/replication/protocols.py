@@ -13,6 +13,7 @@ from rocketsim_proto.metadata_pb2 import Metadata
 from broker_service.replication.catch_up import Cut
 from broker_service.replication.promise import Promise
 from broker_service.replication.tracker import SlaveProgress
+from broker_service.store.open_files import Failed
 from broker_service.store.residency import Place
 
 
@@ -34,8 +35,8 @@ class ReplicatedLog(Protocol):
     def view_log(self, commit_log_offset: int, max_bytes: int) -> memoryview:
         """The same without a copy; valid until the next operation on the log."""
 
-    def without_waiting(self) -> AbstractContextManager[None]:
-        """In this context `view_log` raises Cold instead of waiting for the disk."""
+    def without_waiting(self, failed: Failed) -> AbstractContextManager[None]:
+        """In this context `view_log` raises Cold instead of waiting for the disk, and ReadFailed for what `failed`."""
 
     def warm(self, places: Iterable[Place]) -> None:
         """Callable on any thread: reads the cold bytes into memory."""

@@ -391,6 +391,7 @@ class CommitLog:
             places = list(self._places(block))
             if not all(self._open.is_cached(path, size, at) for path, at, size in places):
                 if not self._open.waits:
+                    self._open.check_failed(places)
                     cold += places
                     continue
                 for path, at, size in places:

@@ -27,7 +27,7 @@ from broker_service.store.flushed_offset import Flushed
 from broker_service.store.format_version import check_version, note_version
 from broker_service.store.index import Index
 from broker_service.store.key_search import KeySearch
-from broker_service.store.open_files import OpenFiles, WithoutWaiting
+from broker_service.store.open_files import Failed, OpenFiles, WithoutWaiting
 from broker_service.store.pull import GetMessageResult, Reader
 from broker_service.store.queue_table import QueueTable
 from broker_service.store.ranges import RangesResult, Span, TagsCodes
@@ -457,11 +457,11 @@ class MessageStore:
 
     # --- reading --------------------------------------------------------------------------------------------------
 
-    def without_waiting(self) -> WithoutWaiting:
+    def without_waiting(self, failed: Failed) -> WithoutWaiting:
         """A context in which a read that would wait for the disk raises Cold; a thread then calls `warm` with its
-        places.
+        places.  `failed`: for which of them that has failed.
         """
-        return self._without_waiting
+        return self._without_waiting(failed)
 
     def warm(self, places: Iterable[Place]) -> None:
         """Reads parts of files into the page cache; any thread may call it.  ReadFailed names file and position."""

@@ -4,11 +4,15 @@ Only the event loop's thread uses it; the flush thread opens what it syncs by it
 """
 
 from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from broker_service.errors import ReadFailed
 from broker_service.store.files import Files
-from broker_service.store.residency import Cold
+from broker_service.store.residency import Cold, Place
+
+Failed = Mapping[tuple[Path, int], ReadFailed]  # by file and position: what a thread could not read
+NOTHING_FAILED: Failed = {}
 
 
 class OpenFiles:
@@ -17,6 +21,7 @@ class OpenFiles:
     def __init__(self, files: Files, handles: int = 512, maps: int = 64) -> None:
         self.files = files
         self.waits = True  # for the disk
+        self.failed = NOTHING_FAILED
         self._handle_limit = handles
         self._map_limit = maps
         self._handles: OrderedDict[Path, int] = OrderedDict()
@@ -39,7 +44,7 @@ class OpenFiles:
 
     def read(self, path: Path, size: int, at: int) -> bytes:
         """`size` bytes, fewer only where the file ends.  ReadFailed names file and position; Cold where `waits` is
-        False and the bytes are not in memory.
+        False and the bytes are not in memory, unless they are among what `failed`.
         """
         try:
             if self.waits:
@@ -48,8 +53,15 @@ class OpenFiles:
         except OSError as error:
             raise ReadFailed.of(path, at, error) from error
         if data is None:
+            self.check_failed([(path, at, size)])
             raise Cold([(path, at, size)])
         return data
+
+    def check_failed(self, places: Iterable[Place]) -> None:
+        """Raises the failure of the first place that a thread could not read."""
+        for path, at, _ in places:
+            if (failure := self.failed.get((path, at))) is not None:
+                raise failure.with_traceback(None)  # else it grows with each time
 
     def is_cached(self, path: Path, size: int, at: int) -> bool:
         """Whether a read of these bytes would not wait; ReadFailed as for `read`."""
@@ -91,13 +103,19 @@ class OpenFiles:
 
 
 class WithoutWaiting:
-    """A context in which reads of these files do not wait for the disk.  Not to be entered twice."""
+    """A context in which reads of these files do not wait for the disk, and what has `failed` fails.  Not to be entered
+    twice."""
 
     def __init__(self, open_files: OpenFiles) -> None:
         self._open = open_files
+
+    def __call__(self, failed: Failed) -> "WithoutWaiting":
+        self._open.failed = failed
+        return self
 
     def __enter__(self) -> None:
         self._open.waits = False
 
     def __exit__(self, *_: object) -> None:
         self._open.waits = True
+        self._open.failed = NOTHING_FAILED

@@ -24,6 +24,7 @@ from broker_service.consumption.transitions import Place
 from broker_service.errors import (
     DiskFull,
     InvalidParameter,
+    ReadFailed,
     ServiceNotAvailable,
     SubscriptionParseFailed,
     SystemBusy,
@@ -317,6 +318,56 @@ async def test_a_look_searches_fewer_bytes_the_more_texts_a_condition_searches_f
         text = " OR ".join(f"NAME CONTAINS 'x{number}'" for number in range(4))
         assert (await one.pop(sub_expression=text, expression_type="SQL92")).status is PopStatus.NO_MATCH
         assert one.committed() == 4
+
+
+# --- bad sectors ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "filtered", [{}, {"sub_expression": "TAGS = 'A'", "expression_type": "SQL92"}], ids=["", "sql"]
+)
+async def test_a_message_that_cannot_be_read_holds_up_its_queue_only(
+    tmp_path: Path, monkeypatch: Any, caplog: Any, filtered: dict[str, str]
+) -> None:
+    async with consumer(tmp_path, enable_property_filter=True) as one:
+        broker, store = one.node.broker, one.node.store
+        one.node.topics.put(TopicConfig("t", 2, 2), 0)
+        await put(one.node, "t", b"a", b"bad", b"c", TAGS="A")
+        await put(one.node, "t", b"x", b"y", queue_id=1, TAGS="A")
+        get_message, read_ranges, reads = store.get_message, store.read_ranges, []
+
+        def check(queue_id: int, first: int, end: int) -> None:
+            if queue_id == 0 and first <= 1 < end:
+                reads.append(first)
+                raise ReadFailed("a bad sector")
+
+        def getting(topic: str, queue_id: int, at: int, most: int, *rest: Any) -> Any:
+            check(queue_id, at, at + most)
+            return get_message(topic, queue_id, at, most, *rest)
+
+        def reading(ranges: list[tuple[str, int, int, int]], *rest: Any, **more: Any) -> Any:
+            for _, *where in ranges:
+                check(*where)
+            return read_ranges(ranges, *rest, **more)
+
+        started_s, later_s = broker.clock(), 0.0
+        monkeypatch.setattr(broker, "clock", lambda: started_s + later_s)
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "get_message", getting)
+            patch.setattr(store, "read_ranges", reading)
+            assert await one.bodies(**filtered) == [b"a", b"x", b"y"]
+            await put(one.node, "t", b"z", queue_id=1, TAGS="A")
+            assert await one.bodies(**filtered) == [b"z"]
+            tries = len(reads)
+            for _ in range(2):
+                with pytest.raises(ReadFailed, match="a bad sector"):
+                    await one.pop(poll_s=60, **filtered)
+            assert len(reads) == tries, "it is not asked all the time"
+        with pytest.raises(ReadFailed):
+            await one.pop(**filtered)
+        later_s = 10.0
+        assert await one.bodies(**filtered) == [b"bad", b"c"]
+        assert caplog.text.count("queue 0 of t cannot be read from 1 on, group g gets no more of it for now") == 1
 
 
 # --- waiting ----------------------------------------------------------------------------------------------------------

@@ -101,6 +101,28 @@ async def test_a_message_that_waits_and_cannot_be_read_holds_up_its_message_grou
         assert await one.texts() == "a2 a3"
 
 
+async def test_what_waits_is_delivered_though_what_is_behind_it_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with in_order(tmp_path) as one:
+        await one.send("a1 a2")
+        (a1,) = await one.take(max_messages=1)
+        assert await one.texts() == ""
+        await one.send("b1")
+        get_message = one.node.store.get_message
+
+        def failing(topic: str, queue_id: int, at: int, *rest: Any) -> Any:
+            if at == 2:
+                raise ReadFailed("a bad sector")
+            return get_message(topic, queue_id, at, *rest)
+
+        monkeypatch.setattr(one.node.store, "get_message", failing)
+        with pytest.raises(ReadFailed):
+            await one.take()
+        await one.ack(a1)
+        assert await one.texts() == "a2"
+
+
 async def test_messages_without_a_group_keep_the_order_of_their_queue(tmp_path: Path) -> None:
     async with in_order(tmp_path) as one:
         one.node.topics.put(TopicConfig("t", 2, 2), 0)

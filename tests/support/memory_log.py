@@ -46,7 +46,7 @@ class MemoryLog:
     def view_log(self, commit_log_offset: int, max_bytes: int) -> memoryview:
         return memoryview(self.read_log(commit_log_offset, max_bytes))
 
-    def without_waiting(self) -> AbstractContextManager[None]:
+    def without_waiting(self, failed: object) -> AbstractContextManager[None]:
         return nullcontext()
 
     def warm(self, places: object) -> None:
