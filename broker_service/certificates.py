@@ -4,33 +4,16 @@ Every port of a process and every connection that it opens use the same ones.
 """
 
 import logging
-import re
-import ssl
 import threading
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
+from rocketsim_proto.pem import Pem, PemError, PemFiles
 
 from broker_service.errors import ConfigError
 
 logger = logging.getLogger(__name__)
-
-CERT, KEY, CA = "tlsCert", "tlsKey", "tlsCa"
-READS = 3  # of files that are being replaced meanwhile
-
-
-class Pem(NamedTuple):
-    """PEM text: a certificate with those that lead to its CA, its key, and the CAs that peers are checked with."""
-
-    cert: bytes
-    key: bytes
-    ca: bytes | None
-    context: ssl.SSLContext  # of them, for a server that is not gRPC's
-
-
-Stamps = tuple[tuple[int, int, int] | None, ...]  # time, inode and size of each file
 
 
 class Certificates:
@@ -38,24 +21,26 @@ class Certificates:
 
     def __init__(self, cert: Path, key: Path, ca: Path | None = None) -> None:
         """Raises ConfigError with the key and the file that cannot be used."""
-        self.cert, self.key, self.ca = cert, key, ca
-        self._files = {CERT: cert, KEY: key} | ({CA: ca} if ca is not None else {})
+        self.files = PemFiles(cert, key, ca)
         self._lock = threading.Lock()
-        self._stamps, self._pem = _read(self._files)
+        try:
+            self._stamps, self._pem = self.files.read(server=True)
+        except PemError as error:
+            raise ConfigError(str(error)) from error
 
     def newest(self) -> Pem:
         """As the files have it; as they had it before, while what they have cannot be used."""
         with self._lock:
-            if _stamps_of(self._files) == self._stamps:
+            stamps = self.files.stamps()
+            if stamps == self._stamps:
                 return self._pem
-            # What is wrong now is said once, and looked at again after the next change.
-            self._stamps = _stamps_of(self._files)
             try:
-                self._stamps, self._pem = _read(self._files)
-            except ConfigError as error:
+                self._stamps, self._pem = self.files.read(server=True)
+            except PemError as error:
+                self._stamps = stamps  # said once, and looked at again after the next change
                 logger.error("TLS goes on with the certificate that was read before: %s", error)
             else:
-                logger.info("TLS uses the certificate that %s has now", self.cert)
+                logger.info("TLS uses the certificate that %s has now", self.files.cert)
             return self._pem
 
     def server_credentials(self, *, client_auth: bool) -> grpc.ServerCredentials:
@@ -80,64 +65,5 @@ class Certificates:
 
 
 def _configuration(pem: Pem, client_auth: bool) -> grpc.ServerCertificateConfiguration:
+    assert pem.key is not None and pem.cert is not None
     return grpc.ssl_server_certificate_configuration([(pem.key, pem.cert)], pem.ca if client_auth else None)
-
-
-def _stamps_of(files: Mapping[str, Path]) -> Stamps:
-    """What changes when a file does."""
-    return tuple(_stamp(path) for path in files.values())
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_ino, found.st_size
-
-
-def _read(files: Mapping[str, Path]) -> tuple[Stamps, Pem]:
-    """The files as they were at one time, checked; raises ConfigError."""
-    for _ in range(READS):
-        stamps = _stamps_of(files)
-        cert, key = _content(CERT, files[CERT]), _content(KEY, files[KEY])
-        ca = _content(CA, files[CA]) if CA in files else None
-        context = _context_of(files[CERT], files[KEY])
-        if ca is not None:
-            _load_ca(context, files[CA], ca)
-        if _stamps_of(files) == stamps:
-            return stamps, Pem(cert, key, ca, context)
-    raise ConfigError(f"{CERT}={files[CERT]}, {KEY}={files[KEY]}: they were being replaced while they were read")
-
-
-def _content(name: str, path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{name}={path}: cannot be read: {error.strerror}") from error
-
-
-def _context_of(cert: Path, key: Path) -> ssl.SSLContext:
-    """Checks the pair, without a word of what the key has.  One with a passphrase is refused: nobody is there to type
-    it.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(cert, key, password=lambda: "")
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{CERT}={cert}, {KEY}={key}: expected a PEM certificate and its own key without a passphrase: "
-            f"{_reason(error)}"
-        ) from error
-    return context
-
-
-def _load_ca(context: ssl.SSLContext, path: Path, text: bytes) -> None:
-    try:
-        context.load_verify_locations(cadata=text.decode("ascii"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{CA}={path}: expected PEM certificates: {_reason(error)}") from error
-
-
-def _reason(error: Exception) -> str:
-    return re.sub(r"\[.*?\] ?| \(_ssl\.c:\d+\)", "", str(error)).lower() or type(error).__name__

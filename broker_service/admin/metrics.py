@@ -63,9 +63,9 @@ class Metrics:
                 port,
                 address,
                 registry,
-                certfile=str(certificates.cert),
-                keyfile=str(certificates.key),
-                client_cafile=str(certificates.ca) if certificates.ca is not None else None,
+                certfile=str(certificates.files.cert),
+                keyfile=str(certificates.files.key),
+                client_cafile=str(certificates.files.ca) if certificates.files.ca is not None else None,
                 client_auth_required=client_auth,
             )
             listening = self._server.socket

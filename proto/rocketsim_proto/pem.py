@@ -1,0 +1,96 @@
+"""PEM files of TLS: a certificate, its key, and the CAs that the other side is checked with, read and checked together.
+
+Messages name them by the keys of brokers, which are Spark's options, too: `tlsCert`, `tlsKey`, `tlsCa`.
+"""
+
+import re
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+READS = 3  # of files that are being replaced meanwhile
+
+Stamps = tuple[tuple[int, int, int] | None, ...]  # time, inode and size of each file
+
+
+class PemError(ValueError):
+    """A file cannot be used; the message says which one, and never what is in it."""
+
+
+class Pem(NamedTuple):
+    """The text of the files.  `context` is made of it, for whom gRPC does not serve."""
+
+    cert: bytes | None
+    key: bytes | None
+    ca: bytes | None
+    context: ssl.SSLContext
+
+
+@dataclass(frozen=True, slots=True)
+class PemFiles:
+    """`cert` and `key` come together.  Without `ca` the public CAs are meant."""
+
+    cert: Path | None = None
+    key: Path | None = None
+    ca: Path | None = None
+
+    def stamps(self) -> Stamps:
+        """What changes when a file does."""
+        return tuple(_stamp(path) for path in (self.cert, self.key, self.ca))
+
+    def read(self, *, server: bool) -> tuple[Stamps, Pem]:
+        """The files as they were at one time; raises PemError."""
+        for _ in range(READS):
+            stamps = self.stamps()
+            found = Pem(
+                _content("tlsCert", self.cert),
+                _content("tlsKey", self.key),
+                _content("tlsCa", self.ca),
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT),
+            )
+            self._load_pair(found.context)
+            self._load_ca(found)
+            if self.stamps() == stamps:
+                return stamps, found
+        raise PemError(f"tlsCert={self.cert}, tlsKey={self.key}: they were being replaced while they were read")
+
+    def _load_pair(self, context: ssl.SSLContext) -> None:
+        """A key with a passphrase is refused: nobody is there to type it."""
+        if self.cert is None:
+            return
+        try:
+            context.load_cert_chain(self.cert, self.key, password=lambda: "")
+        except (OSError, ValueError) as error:
+            raise PemError(
+                f"tlsCert={self.cert}, tlsKey={self.key}: expected a PEM certificate and its own key without a "
+                f"passphrase: {_reason(error)}"
+            ) from error
+
+    def _load_ca(self, found: Pem) -> None:
+        if found.ca is None:
+            found.context.load_default_certs()
+            return
+        try:
+            found.context.load_verify_locations(cadata=found.ca.decode("ascii"))
+        except (OSError, ValueError) as error:
+            raise PemError(f"tlsCa={self.ca}: expected PEM certificates: {_reason(error)}") from error
+
+
+def _stamp(path: Path | None) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat() if path is not None else None
+    except OSError:
+        return None
+    return (found.st_mtime_ns, found.st_ino, found.st_size) if found is not None else None
+
+
+def _content(name: str, path: Path | None) -> bytes | None:
+    try:
+        return path.read_bytes() if path is not None else None
+    except OSError as error:
+        raise PemError(f"{name}={path}: cannot be read: {error.strerror}") from error
+
+
+def _reason(error: Exception) -> str:
+    return re.sub(r"\[.*?\] ?| \(_ssl\.c:\d+\)", "", str(error)).lower() or type(error).__name__
