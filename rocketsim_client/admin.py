@@ -35,6 +35,7 @@ from rocketsim_client.errors import (
 from rocketsim_client.message_view import FoundMessages, Messages, MessageView
 from rocketsim_client.model import MASTER_ID, MessageQueue
 from rocketsim_client.route import TopicRoute
+from rocketsim_client.tls import File
 from rocketsim_client.transport.channels import Channels
 from rocketsim_client.transport.grpc_admin import GrpcAdmin
 from rocketsim_client.transport.grpc_transport import GrpcTransport
@@ -48,7 +49,7 @@ MAX_QUERY_MESSAGES = 64
 class Admin:
     """Blocking; every call has a deadline of `timeout_s` (5) for each broker it asks.  `timeout_ms` is its older name,
     in milliseconds.  `access_key` and `secret_key`: the user and password that calls are signed with, for servers with
-    access control.
+    access control.  `tls`, `tls_ca`, `tls_cert`, `tls_key`: as of Cluster.
     """
 
     def __init__(
@@ -58,10 +59,23 @@ class Admin:
         timeout_s: float | None = None,
         access_key: str = "",
         secret_key: str = "",
+        tls: bool = False,
+        tls_ca: File = None,
+        tls_cert: File = None,
+        tls_key: File = None,
         timeout_ms: int = 5000,
     ) -> None:
         self._timeout_s = seconds(timeout_s, timeout_ms)
-        self._cluster = Cluster(name_server, timeout_s=self._timeout_s, access_key=access_key, secret_key=secret_key)
+        self._cluster = Cluster(
+            name_server,
+            timeout_s=self._timeout_s,
+            access_key=access_key,
+            secret_key=secret_key,
+            tls=tls,
+            tls_ca=tls_ca,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+        )
         assert isinstance(self._cluster.transport, GrpcTransport)
         channels: Channels = self._cluster.transport.channels
         self._brokers = GrpcAdmin(channels)

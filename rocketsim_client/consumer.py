@@ -30,6 +30,7 @@ from rocketsim_client.range_pull import FRAME_BYTES
 from rocketsim_client.routing.members import Member
 from rocketsim_client.routing.static_route import Brokers
 from rocketsim_client.routing.suggestion import Suggestions
+from rocketsim_client.tls import File
 from rocketsim_client.transport.transport import PullAnswer, PullCall
 
 SUSPEND_S = 15.0  # RocketMQ's brokerSuspendMaxTimeMillis
@@ -65,6 +66,7 @@ class PullConsumer:
     broker id -> `host:port`.  `timeout_s` (3) is that of each call to one broker, `poll_interval_s` (30) how old a
     route may be; `timeout_ms` and `poll_name_server_interval_ms` are older names of them, in milliseconds.
     `access_key` and `secret_key`: the user and password that calls are signed with, for servers with access control.
+    `tls`, `tls_ca`, `tls_cert`, `tls_key`: as of Cluster.
     """
 
     def __init__(
@@ -77,6 +79,10 @@ class PullConsumer:
         brokers: Brokers | None = None,
         access_key: str = "",
         secret_key: str = "",
+        tls: bool = False,
+        tls_ca: File = None,
+        tls_cert: File = None,
+        tls_key: File = None,
         cluster: Cluster | None = None,
         clock: Callable[[], float] = time.monotonic,
         timeout_ms: int = 3000,
@@ -93,6 +99,10 @@ class PullConsumer:
             poll_interval_s=validation.seconds(poll_interval_s, poll_name_server_interval_ms),
             access_key=access_key,
             secret_key=secret_key,
+            tls=tls,
+            tls_ca=tls_ca,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
         )
         self._clock = clock
         self._suggestions = Suggestions()

@@ -112,6 +112,11 @@ class InvalidReceiptHandle(RocketSimError):
     code = 40013  # RocketMQ 5's
 
 
+class TlsFailed(RocketSimError):
+    """A server and this client do not come together over TLS: a certificate that is not valid for the other side, a
+    file that cannot be read, or only one of them speaks TLS.  The message names the option."""
+
+
 class ClientClosed(RocketSimError):
     """The producer, consumer or cluster has been closed."""
 

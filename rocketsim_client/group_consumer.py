@@ -38,6 +38,7 @@ from rocketsim_client.received_message import ReceivedMessage
 from rocketsim_client.retry import backoff_s, is_worth_asking_again
 from rocketsim_client.routing.members import Member
 from rocketsim_client.routing.static_route import Brokers
+from rocketsim_client.tls import File
 from rocketsim_client.transport.grpc_consumption import (
     MAX_HANDLES,
     Change,
@@ -93,7 +94,7 @@ class Consumer:
 
     `max_in_flight`: messages that are received and not settled; with so many, a receive waits.  Whether a group
     consumes in order, how often a message is delivered before it becomes a dead letter, and the back-off are settings
-    of the group (`Admin.update_sub_group`).
+    of the group (`Admin.update_sub_group`).  `tls`, `tls_ca`, `tls_cert`, `tls_key`: as of Cluster.
     """
 
     def __init__(
@@ -110,6 +111,10 @@ class Consumer:
         brokers: Brokers | None = None,
         access_key: str = "",
         secret_key: str = "",
+        tls: bool = False,
+        tls_ca: File = None,
+        tls_cert: File = None,
+        tls_key: File = None,
         cluster: Cluster | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -131,6 +136,10 @@ class Consumer:
             poll_interval_s=poll_interval_s,
             access_key=access_key,
             secret_key=secret_key,
+            tls=tls,
+            tls_ca=tls_ca,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
         )
         assert isinstance(self._cluster.transport, GrpcTransport)
         self._brokers = GrpcConsumption(self._cluster.transport.channels)

@@ -40,6 +40,7 @@ from rocketsim_client.sending.outbox import Outbox
 from rocketsim_client.sending.pending import Pending
 from rocketsim_client.sending.publish_info import PublishTable
 from rocketsim_client.sending.sender import Sender, SenderOptions
+from rocketsim_client.tls import File
 from rocketsim_client.validation import seconds
 
 if TYPE_CHECKING:
@@ -75,6 +76,8 @@ class Producer:
 
     `access_key` and `secret_key`: the user and password that calls are signed with, for servers with access control.
 
+    `tls`, `tls_ca`, `tls_cert`, `tls_key`: as of Cluster.
+
     The other options have RocketMQ's names and meanings; `send_msg_timeout_ms`,
     `send_msg_max_timeout_per_request_ms`, `linger_ms` and `poll_name_server_interval_ms` are older names of the
     durations, in milliseconds.
@@ -101,6 +104,10 @@ class Producer:
         buffer_bytes: int = 64 << 20,
         poll_interval_s: float | None = None,
         brokers: Brokers | None = None,
+        tls: bool = False,
+        tls_ca: File = None,
+        tls_cert: File = None,
+        tls_key: File = None,
         spool: str | os.PathLike[str] | None = None,
         spool_bytes: int = 1 << 30,
         access_key: str = "",
@@ -124,6 +131,10 @@ class Producer:
             poll_interval_s=seconds(poll_interval_s, poll_name_server_interval_ms),
             access_key=access_key,
             secret_key=secret_key,
+            tls=tls,
+            tls_ca=tls_ca,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
         )
         self._timeout_s = seconds(timeout_s, send_msg_timeout_ms)
         self._compress_over = compress_msg_body_over_howmuch

@@ -27,6 +27,7 @@ from rocketsim_client.errors import (
     ServiceNotAvailable,
     StoreDamaged,
     SystemBusy,
+    TlsFailed,
     TopicNotExist,
     Unreachable,
 )
@@ -63,6 +64,7 @@ CURES: dict[type[RocketSimError], Cure] = {
     GroupNotExist: Cure(Another.OF_A_SLAVE, read=False, send=False),
     AccessDenied: Cure(Another.NO, read=False, send=False),
     NoPermission: Cure(Another.NO, read=False, send=True),
+    TlsFailed: Cure(Another.NO, read=False, send=True),
 }
 INCURABLE = Cure(Another.NO, read=False, send=False)
 # Of a broker's other refusals (BrokerRefused), those that a send is repeated for.

@@ -10,7 +10,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rocketsim_proto.signature import Credentials
 
@@ -31,6 +31,7 @@ from rocketsim_client.route import BrokerData, TopicRoute
 from rocketsim_client.routing.members import Member, candidates
 from rocketsim_client.routing.route_cache import RouteCache
 from rocketsim_client.routing.static_route import Brokers, StaticRoute
+from rocketsim_client.tls import File, Tls
 from rocketsim_client.transport.grpc_transport import GrpcTransport
 from rocketsim_client.transport.transport import Transport
 from rocketsim_client.transport.unreachable import UnreachableAddresses
@@ -99,6 +100,9 @@ class Router:
     `poll_interval_s`, and sooner when it proves wrong.  `channel_options` are gRPC's own channel arguments.
     `range_streams`: ranges are pulled over plain sockets from brokers that offer it, otherwise over gRPC.
     `access_key` and `secret_key`: the user and password that calls are signed with, for servers with access control.
+
+    `tls`: servers speak TLS.  `tls_ca`: a PEM file of the CAs that their certificates are checked with, the public ones
+    without it.  `tls_cert`, `tls_key`: PEM files of this client's own certificate, for servers that ask for one.
     """
 
     def __init__(
@@ -112,6 +116,10 @@ class Router:
         range_streams: bool = True,
         access_key: str = "",
         secret_key: str = "",
+        tls: bool = False,
+        tls_ca: File = None,
+        tls_cert: File = None,
+        tls_key: File = None,
         transport: Transport | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -120,11 +128,15 @@ class Router:
             raise InvalidParameter("name_server and brokers: where the cluster is, is said by one of them")
         self.timeout_s = timeout_s
         self.brokers = {name: _checked(name, members) for name, members in (brokers or {}).items()}
-        credentials = credentials_of(access_key, secret_key)
+        common: dict[str, Any] = {
+            "range_streams": range_streams,
+            "credentials": credentials_of(access_key, secret_key),
+            "tls": Tls.of(tls, tls_ca, tls_cert, tls_key),
+        }
         self.transport: Transport = transport or (
-            StaticRoute(self.brokers, channel_options, range_streams=range_streams, credentials=credentials)
+            StaticRoute(self.brokers, channel_options, **common)
             if self.brokers
-            else GrpcTransport(self.name_servers, channel_options, range_streams=range_streams, credentials=credentials)
+            else GrpcTransport(self.name_servers, channel_options, **common)
         )
         self._clock = clock
         self._routes = RouteCache(poll_interval_s)

@@ -7,6 +7,7 @@ from rocketsim_proto.signature import Credentials
 from rocketsim_client.errors import BrokerNotExist, MasterNotExist, NoPermission, NoRoute, RocketSimError, TopicNotExist
 from rocketsim_client.model import MASTER_ID
 from rocketsim_client.route import PERM_READ, PERM_WRITE, BrokerData, QueueData, TopicRoute
+from rocketsim_client.tls import Tls
 from rocketsim_client.transport.grpc_transport import GrpcTransport
 
 Brokers = Mapping[str, Mapping[int, str]]  # broker name -> broker id -> host:port
@@ -22,8 +23,9 @@ class StaticRoute(GrpcTransport):
         *,
         range_streams: bool = True,
         credentials: Credentials | None = None,
+        tls: Tls | None = None,
     ) -> None:
-        super().__init__([], channel_options, range_streams=range_streams, credentials=credentials)
+        super().__init__([], channel_options, range_streams=range_streams, credentials=credentials, tls=tls)
         self._brokers = {name: dict(members) for name, members in brokers.items()}
         self._known: dict[tuple[str, str], QueueData] = {}
 

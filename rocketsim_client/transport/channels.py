@@ -4,6 +4,7 @@ Channels are opened at the first call, never at import: a channel that is open a
 After a fork the child therefore starts with none.
 """
 
+import re
 import socket
 import threading
 from collections.abc import Generator, Mapping
@@ -13,6 +14,7 @@ from typing import Any
 import grpc
 from rocketsim_proto.allocation import keep_freed_memory
 from rocketsim_proto.limits import MAX_RPC_BYTES
+from rocketsim_proto.pem import Pem, Stamps
 from rocketsim_proto.signature import Credentials, SigningChannel
 
 from rocketsim_client import forks
@@ -26,8 +28,10 @@ from rocketsim_client.errors import (
     RocketSimError,
     StoreDamaged,
     SystemBusy,
+    TlsFailed,
     refusal,
 )
+from rocketsim_client.tls import Tls, why_not
 
 CODE_METADATA = "rocketsim-code"
 OPTIONS = (
@@ -41,6 +45,10 @@ OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.enable_http_proxy", 0),
 )
+# What gRPC says of a server that is there and has closed the connection before it said anything.
+_CLOSED_AT_ONCE = re.compile(
+    "failed to connect.*(handshake|verification|Socket closed|reset by peer|Broken pipe)", re.I | re.S
+)
 LOOPBACK = b"\x7f\x00\x00\x01"
 
 # Destroying a channel inherited from the parent could wait for the parent's threads, so the child keeps them, unused.
@@ -49,14 +57,25 @@ _inherited: list[Any] = []
 
 class Channels:
     """Thread-safe.  `close` ends all calls that are under way.  `options` are gRPC's channel arguments; with
-    `credentials` calls are signed."""
+    `credentials` calls are signed; without `tls` channels are plaintext.
 
-    def __init__(self, options: Mapping[str, int | str] | None = None, credentials: Credentials | None = None) -> None:
+    A channel keeps the certificates that the files had when it was opened.  When a server does not take them, and the
+    files have others by then, a new one is opened.
+    """
+
+    def __init__(
+        self,
+        options: Mapping[str, int | str] | None = None,
+        credentials: Credentials | None = None,
+        tls: Tls | None = None,
+    ) -> None:
         self._credentials = credentials
         self._options = tuple({**dict(OPTIONS), **(options or {})}.items())
         self._lock = threading.Lock()
         self._channels: dict[str, grpc.Channel] = {}
         self._stubs: dict[tuple[str, type], Any] = {}
+        self._tls = tls
+        self._pems: dict[str, tuple[Stamps, Pem]] = {}
         self._closed = False
         keep_freed_memory()
         forks.watch(self)
@@ -115,7 +134,7 @@ class Channels:
 
     def forget_parent(self) -> None:
         _inherited.append((self._channels, self._stubs))
-        self._lock, self._channels, self._stubs = threading.Lock(), {}, {}
+        self._lock, self._channels, self._stubs, self._pems = threading.Lock(), {}, {}, {}
 
     def _stub(self, address: str, stub_type: type) -> Any:
         stub = self._stubs.get((address, stub_type))
@@ -125,10 +144,39 @@ class Channels:
                     raise ClientClosed("this client has been closed")
                 channel = self._channels.get(address)
                 if channel is None:
-                    channel = self._channels[address] = grpc.insecure_channel(address, options=self._options)
+                    channel = self._channels[address] = self._opened(address)
                 signing = channel if self._credentials is None else SigningChannel(channel, self._credentials)
                 stub = self._stubs.setdefault((address, stub_type), stub_type(signing))
         return stub
+
+    def _opened(self, address: str) -> grpc.Channel:
+        """By whom the lock is held."""
+        if self._tls is None:
+            return grpc.insecure_channel(address, options=self._options)
+        _, pem = self._pems[address] = self._tls.read(address)
+        credentials = grpc.ssl_channel_credentials(pem.ca, pem.key, pem.cert)
+        return grpc.secure_channel(address, credentials, options=self._options)
+
+    def _tls_failure(self, address: str, method: str) -> RocketSimError | None:
+        stamps, pem = self._pems.get(address, (None, None))
+        why = why_not(address, self._tls, pem)
+        if not why:
+            return None
+        if self._tls is not None and stamps != self._tls.files.stamps():
+            self._drop(address, stamps)
+            return BrokerUnavailable(f"{method} at {address}: {why}; the files have changed meanwhile", address=address)
+        return TlsFailed(f"{method} at {address}: {why}", address=address)
+
+    def _drop(self, address: str, stamps: Stamps | None) -> None:
+        """The next call opens another channel than that of these stamps, which has no connection."""
+        with self._lock:
+            if self._pems.get(address, (None,))[0] != stamps:
+                return
+            channel = self._channels.pop(address, None)
+            self._stubs = {key: stub for key, stub in self._stubs.items() if key[0] != address}
+            self._pems.pop(address, None)
+        if channel is not None:
+            channel.close()
 
     def _translate(self, error: Exception, address: str, method: str, timeout_s: float) -> RocketSimError:
         if self._closed:
@@ -137,6 +185,8 @@ class Channels:
             error, grpc.RpcError
         ):  # gRPC says ValueError for a request it cannot serialise or a closed channel.
             return RocketSimError(f"{method} at {address}: {error}", address=address)
+        if error.code() == grpc.StatusCode.UNAVAILABLE and _CLOSED_AT_ONCE.search(error.details() or ""):
+            return self._tls_failure(address, method) or translate(error, address, method, timeout_s)
         return translate(error, address, method, timeout_s)
 
 

@@ -15,6 +15,7 @@ from rocketsim_proto.signature import Credentials
 
 from rocketsim_client.errors import BadAnswer
 from rocketsim_client.model import NO_EPOCH, GetMessageStatus, LogEpoch, MessageQueue, PullFrame, QueueBounds, Ranges
+from rocketsim_client.tls import Tls
 from rocketsim_client.transport.channels import Channels, local_ipv4
 from rocketsim_client.transport.grpc_answers import acknowledged, commit_status, pull_frame, queue_bounds
 from rocketsim_client.transport.grpc_name_servers import GrpcNameServers
@@ -54,10 +55,12 @@ class GrpcTransport(GrpcNameServers):
         *,
         range_streams: bool = True,
         credentials: Credentials | None = None,
+        tls: Tls | None = None,
     ) -> None:
-        """`range_streams`: ranges are pulled over plain sockets from brokers that offer it."""
-        super().__init__(Channels(channel_options, credentials), name_servers)
-        self.range_streams = RangeStreams() if range_streams else None
+        """`range_streams`: ranges are pulled over plain sockets from brokers that offer it; with `tls` over those
+        alone that do not leave this machine."""
+        super().__init__(Channels(channel_options, credentials, tls), name_servers)
+        self.range_streams = RangeStreams(tcp=tls is None) if range_streams else None
 
     def close(self) -> None:
         self.channels.close()

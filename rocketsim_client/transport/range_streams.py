@@ -38,7 +38,9 @@ class _Broken(Exception):
 class RangeStreams:
     """Thread-safe.  What was offered by which address, and the connections that are open."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, tcp: bool = True) -> None:
+        """Without `tcp` only Unix sockets are used."""
+        self._tcp = tcp
         self._offers: dict[str, pb.StreamOffer] = {}
         self._not_until: dict[str, float] = {}
         self._open: set[socket.socket] = set()
@@ -51,7 +53,9 @@ class RangeStreams:
         return self._not_until.get(address, 0.0) <= time.monotonic()
 
     def offered(self, address: str, offer: pb.StreamOffer) -> None:
-        self._offers[address] = offer
+        self._offers[address] = (
+            offer if self._tcp else pb.StreamOffer(instance=offer.instance, unix_name=offer.unix_name)
+        )
 
     def frames(
         self, address: str, request: pb.PullRangeRequest, deadline: float, timeout_s: float

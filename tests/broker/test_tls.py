@@ -35,7 +35,7 @@ SLAVE: dict[str, Any] = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
 async def answers(address: str, ca: Path | None = CA, name: str = "") -> bool:
     async with channel(address, ca, name) as made:
         try:
-            await AdminStub(made).HaStatus(admin_pb2.HaStatusRequest(), timeout=30)
+            await AdminStub(made).HaStatus(admin_pb2.HaStatusRequest(), timeout=60)
         except grpc.aio.AioRpcError as error:
             assert error.code() is grpc.StatusCode.UNAVAILABLE
             return False
@@ -47,7 +47,7 @@ def certificate_of(address: str) -> str:
     host, _, port = address.rpartition(":")
     context = ssl.create_default_context(cafile=CA)
     with (
-        socket.create_connection((host, int(port)), 30) as plain,
+        socket.create_connection((host, int(port)), 60) as plain,
         context.wrap_socket(plain, server_hostname=host) as made,
     ):
         found = made.getpeercert()
@@ -98,13 +98,15 @@ async def test_a_pair_and_its_name_server_speak_tls_to_each_other(tmp_path: Path
     mutual = keys_of() | {"tls_client_auth": "listenPort"}
     async with (
         tls_name_server(tmp_path, **mutual) as names,
-        running(tmp_path / "m", namesrv_addr=names, broker_role=BrokerRole.SYNC_MASTER, **mutual) as master,
+        running(
+            tmp_path / "m", namesrv_addr=names, broker_role=BrokerRole.SYNC_MASTER, slave_timeout=60_000, **mutual
+        ) as master,
         running(tmp_path / "s", namesrv_addr=names, **SLAVE, **mutual) as slave,
     ):
         await until(lambda: bool(master.status.slaves()) and master.status.slaves()[0].in_sync, "the slave is in sync")
         assert await put(master, "T", b"hello") is PutStatus.PUT_OK
         async with channel(names, name="client") as made:
-            found = await NameServerStub(made).ClusterList(namesrv_pb2.ClusterListRequest(), timeout=30)
+            found = await NameServerStub(made).ClusterList(namesrv_pb2.ClusterListRequest(), timeout=60)
         assert dict(found.brokers[0].broker_addrs) == {0: master.address, 1: slave.address}
         await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
         assert await put(slave, "T", b"again") is PutStatus.PUT_OK
@@ -143,7 +145,7 @@ async def test_metrics_are_served_over_https(tmp_path: Path, files: dict[str, Pa
 
         def is_renewed() -> bool:
             with (
-                socket.create_connection(("127.0.0.1", port), 30) as plain,
+                socket.create_connection(("127.0.0.1", port), 60) as plain,
                 trusting.wrap_socket(plain, server_hostname="127.0.0.1") as made,
             ):
                 return "renewed" in str(made.getpeercert())
@@ -165,11 +167,11 @@ async def test_a_certificate_is_replaced_while_the_broker_runs(
     tmp_path: Path, files: dict[str, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(tmp_path / "store", **files) as node, channel(node.address) as before:
-        await AdminStub(before).HaStatus(admin_pb2.HaStatusRequest(), timeout=30)
+        await AdminStub(before).HaStatus(admin_pb2.HaStatusRequest(), timeout=60)
         assert await asyncio.to_thread(certificate_of, node.address) == "test server"
         replace("renewed", files["tls_cert"], files["tls_key"])
         assert await asyncio.to_thread(certificate_of, node.address) == "test renewed"
-        await AdminStub(before).HaStatus(admin_pb2.HaStatusRequest(), timeout=30)
+        await AdminStub(before).HaStatus(admin_pb2.HaStatusRequest(), timeout=60)
         shutil.copy(DATA / "client.key", files["tls_key"])  # of another certificate
         caplog.clear()
         for _ in range(2):

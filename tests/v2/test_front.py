@@ -33,6 +33,12 @@ PREFACE = b"PRI * HTTP/2.0"
 HELLO = b"\x16\x03\x01"
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FIRST_BYTE_S", "LINGER_S", "CONNECT_S"):
+        monkeypatch.setattr(module, name, 60.0)
+
+
 @asynccontextmanager
 async def tls_broker(root: Path, **keys: Any) -> AsyncIterator[BrokerNode]:
     async with running(root, grpc_server_port=0, **keys_of(), **keys) as node:

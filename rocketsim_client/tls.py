@@ -1,0 +1,123 @@
+"""TLS of a client: which files it is made of, and why it did not come about with a server."""
+
+import os
+import socket
+import ssl
+from dataclasses import dataclass
+from enum import Enum, auto
+from pathlib import Path
+
+from rocketsim_proto.pem import Pem, PemError, PemFiles, Stamps
+
+from rocketsim_client.errors import InvalidParameter, TlsFailed
+
+LOOK_S = 1.0  # for the look at a server that has closed a connection at once
+
+File = str | os.PathLike[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Paths of PEM files.  An empty `ca` stands for the CAs that gRPC brings; `cert` and `key` are this client's own,
+    for servers that ask for one."""
+
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+
+    @classmethod
+    def of(cls, tls: bool, ca: File = None, cert: File = None, key: File = None) -> "Tls | None":
+        """None: plaintext.  Raises InvalidParameter."""
+        given = {"tls_ca": ca, "tls_cert": cert, "tls_key": key}
+        paths = {name: os.fspath(path) for name, path in given.items() if path}
+        if paths and not tls:
+            raise InvalidParameter(f"{', '.join(paths)}: for TLS, which is off; set tls, too")
+        if ("tls_cert" in paths) != ("tls_key" in paths):
+            raise InvalidParameter("tls_cert and tls_key: a client's certificate needs both")
+        return cls(*(paths.get(name, "") for name in given)) if tls else None
+
+    @property
+    def files(self) -> PemFiles:
+        return PemFiles(*(Path(path) if path else None for path in (self.cert, self.key, self.ca)))
+
+    def read(self, address: str) -> tuple[Stamps, Pem]:
+        """For a connection to that address.  Raises TlsFailed with the option and the file."""
+        try:
+            return self.files.read(server=False)
+        except PemError as error:
+            raise TlsFailed(str(error), address=address) from error
+
+
+def why_not(address: str, tls: Tls | None, pem: Pem | None) -> str:
+    """What is wrong between this client and whoever listens there, by connections of its own; empty if that is not
+    TLS.  For a server that accepts connections and closes them: gRPC does not say why."""
+    if tls is None or pem is None:
+        return SPEAKS_TLS if _look(address, _trusting()) in (Found.OPEN, Found.CLOSED, Found.ALERT) else ""
+    found = _look(address, pem.context)
+    if found is Found.CLOSED:
+        found = _look(address, pem.context)  # perhaps it was just ending
+    if isinstance(found, ssl.SSLCertVerificationError):
+        checked = f"tlsCa={tls.ca}" if tls.ca else "the public CAs, since tlsCa is not given"
+        host = address.rpartition(":")[0]
+        return f"the server's certificate is not valid for {host}: {found.verify_message} (checked with {checked})"
+    if found is Found.PLAINTEXT:
+        return "the server speaks plaintext, and this client TLS: leave out the option tls"
+    if found in (Found.CLOSED, Found.ALERT):
+        own = f"tlsCert={tls.cert} is none" if tls.cert else "set tlsCert and tlsKey"
+        return f"the server takes only clients with a certificate of a CA that it knows: {own}"
+    return ""
+
+
+SPEAKS_TLS = "the server speaks TLS, and this client plaintext: set the option tls, and tlsCa"
+
+
+class Found(Enum):
+    """At a server's address."""
+
+    OPEN = auto()  # TLS, and its first byte
+    CLOSED = auto()  # TLS, and then the end: so it is with a client whose certificate is not taken
+    ALERT = auto()  # TLS, and a refusal
+    PLAINTEXT = auto()
+    NOTHING = auto()
+
+
+def _look(address: str, context: ssl.SSLContext) -> Found | ssl.SSLCertVerificationError:
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    context.set_alpn_protocols(["h2"])
+    try:
+        plain = socket.create_connection((host, int(port)), LOOK_S)
+    except (OSError, ValueError):
+        return Found.NOTHING
+    with plain:
+        try:
+            made = context.wrap_socket(plain, server_hostname=host)
+        except ssl.SSLCertVerificationError as error:
+            return error
+        except ssl.SSLError as error:
+            return _of_handshake(error.reason or "")
+        except (OSError, ValueError):
+            return Found.NOTHING
+        with made:
+            try:
+                return Found.OPEN if made.recv(1) else Found.CLOSED
+            except TimeoutError:
+                return Found.OPEN
+            except ssl.SSLError as error:
+                return Found.ALERT if "ALERT" in (error.reason or "") else Found.CLOSED
+            except OSError:
+                return Found.CLOSED
+
+
+def _of_handshake(reason: str) -> Found:
+    if "ALERT" in reason:
+        return Found.ALERT
+    return Found.PLAINTEXT if reason == "WRONG_VERSION_NUMBER" else Found.NOTHING
+
+
+def _trusting() -> ssl.SSLContext:
+    """Takes any certificate: it is only to see whether there is one."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
