@@ -15,6 +15,7 @@ from rocketsim_cli.credentials import credentials
 from rocketsim_cli.message_facts import message_facts, message_text
 from rocketsim_cli.options import NameServer, Topic
 from rocketsim_cli.tables import note, show_json
+from rocketsim_cli.tls import tls_files
 from rocketsim_cli.trouble import Trouble
 
 if TYPE_CHECKING:
@@ -51,7 +52,9 @@ def consume(
 
     if start is Start.COMMITTED and group is None:
         raise Trouble("--from committed needs a group: -g NAME")
-    with PullConsumer(name_server=name_server, group=group or "rocketsim-consume", **credentials()) as consumer:
+    with PullConsumer(
+        name_server=name_server, group=group or "rocketsim-consume", **credentials(), **tls_files()
+    ) as consumer:
         reader = Reader(consumer, topic, tags, commits=group is not None, tell=partial(note, as_json=as_json))
         reader.start(start or (Start.COMMITTED if group else Start.EARLIEST))
         show = _show_json if as_json else _show_text

@@ -12,6 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from rocketsim_cli import consume, demo, produce, servers, spool, store
+from rocketsim_cli import tls as tls_options
 from rocketsim_cli.admin import commands as admin
 from rocketsim_cli.tables import show_json
 from rocketsim_cli.trouble import EXIT_TROUBLE, explain, usage
@@ -45,8 +46,12 @@ def rocketsim(
     version: Annotated[
         bool, typer.Option("--version", help="Say which version this is.", callback=show_version, is_eager=True)
     ] = False,
+    tls: tls_options.Tls = False,
+    tls_ca: tls_options.TlsCa = None,
+    tls_cert: tls_options.TlsCert = None,
+    tls_key: tls_options.TlsKey = None,
 ) -> None:
-    pass
+    tls_options.use(tls, tls_ca, tls_cert, tls_key)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

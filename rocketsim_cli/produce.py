@@ -12,6 +12,7 @@ import typer
 from rocketsim_cli.credentials import credentials
 from rocketsim_cli.options import NameServer, Topic
 from rocketsim_cli.tables import console, show_json
+from rocketsim_cli.tls import tls_files
 from rocketsim_cli.trouble import EXIT_LESS_SAFE, Trouble
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def produce(
         raise Trouble("--count repeats bodies given as arguments; standard input can be read only once")
     started = time.monotonic()
     statuses: Counter[str] = Counter()
-    with Producer(name_server=name_server, group=group, **credentials()) as producer:
+    with Producer(name_server=name_server, group=group, **credentials(), **tls_files()) as producer:
         # On a terminal each answer is shown before the next line is read.
         in_flight = 1 if not bodies and sys.stdin.isatty() else IN_FLIGHT
         for result in _results(producer, messages(), rate, in_flight):

@@ -6,6 +6,7 @@ from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING
 
 from rocketsim_cli.credentials import credentials
+from rocketsim_cli.tls import tls_files
 from rocketsim_cli.trouble import Trouble
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ def open_admin(name_server: str | None, broker_addr: str | None = None) -> "Iter
 
     if not name_server and not broker_addr:
         raise Trouble("no name server given: -n host:port, or NAMESRV_ADDR in the environment; or one broker with -b")
-    with Admin(name_server or broker_addr or "", **credentials()) as admin:
+    with Admin(name_server or broker_addr or "", **credentials(), **tls_files()) as admin:
         yield admin
 
 

@@ -104,6 +104,14 @@ def credentials(access_key: str | None, secret_key: str | None) -> Credentials |
     return Credentials(access_key, secret_key)
 
 
+def check_tls(tls: bool, **files: str | None) -> None:
+    given = [name for name, path in files.items() if path]
+    if given and not tls:
+        raise OptionError(f"{', '.join(given)}: only with tls=true; give that, too")
+    if ("tlsCert" in given) != ("tlsKey" in given):
+        raise OptionError("tlsCert and tlsKey are a pair: a client's certificate and its key")
+
+
 def option_names(kind: type[Any]) -> list[str]:
     """All names of the options of a dataclass, aliases too."""
     entries: list[Option] = [item.metadata["option"] for item in fields(kind) if "option" in item.metadata]
@@ -122,7 +130,7 @@ def refuse_unknown(given: Mapping[str, str], known: list[str]) -> None:
                 "kafka.bootstrap.servers names Kafka's brokers; leave it out, and say where the name server is: "
                 "nameServer=host:port"
             )
-        if name.startswith(("tls.", "kafka.")):
+        if name.startswith("kafka."):
             raise OptionError(f"option {name} is not supported yet; leave it out")
         near = difflib.get_close_matches(name, by_lower, n=1)
         hint = f"did you mean {by_lower[near[0]]}?" if near else "see docs/spark.md for those there are"

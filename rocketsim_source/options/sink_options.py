@@ -9,6 +9,7 @@ from rocketsim_source.options.option_values import (
     OptionError,
     addresses,
     boolean,
+    check_tls,
     choice,
     credentials,
     integer,
@@ -67,6 +68,10 @@ class SinkOptions:
     channel: dict[str, int | str] = field(default_factory=dict)  # grpc.*
     access_key: str | None = option("accessKey", text)
     secret_key: str | None = secret("secretKey")
+    tls: bool = option("tls", boolean, False)
+    tls_ca: str | None = option("tlsCa", text)  # files on every machine
+    tls_cert: str | None = option("tlsCert", text)
+    tls_key: str | None = option("tlsKey", text)
 
     @property
     def connection(self) -> Connection:
@@ -77,6 +82,7 @@ class SinkOptions:
             ROUTE_MS,
             self.channel,
             credentials=credentials(self.access_key, self.secret_key),
+            tls=(self.tls_ca, self.tls_cert, self.tls_key) if self.tls else None,
         )
 
     def __post_init__(self) -> None:
@@ -85,6 +91,7 @@ class SinkOptions:
             "where the brokers are: nameServer=host:port, or brokers=broker-a=0@host:port,1@host:port",
         )
         credentials(self.access_key, self.secret_key)
+        check_tls(self.tls, tlsCa=self.tls_ca, tlsCert=self.tls_cert, tlsKey=self.tls_key)
         self._check_ids()
 
     def _check_ids(self) -> None:

@@ -18,6 +18,7 @@ from rocketsim_source.options.option_values import (
     OptionError,
     addresses,
     boolean,
+    check_tls,
     choice,
     credentials,
     integer,
@@ -146,6 +147,10 @@ class SourceOptions:
     channel: dict[str, int | str] = field(default_factory=dict)  # grpc.*
     access_key: str | None = option("accessKey", text)
     secret_key: str | None = secret("secretKey")
+    tls: bool = option("tls", boolean, False)
+    tls_ca: str | None = option("tlsCa", text)  # files on every machine
+    tls_cert: str | None = option("tlsCert", text)
+    tls_key: str | None = option("tlsKey", text)
 
     view: str | None = unsupported("view", "messages")
     max_time_range_per_trigger: str | None = unsupported("maxTimeRangePerTrigger")
@@ -158,6 +163,7 @@ class SourceOptions:
             {"nameServer": self.name_server, "brokers": self.brokers},
             "where the brokers are: nameServer=host:port, or brokers=broker-a=0@host:port,1@host:port",
         )
+        check_tls(self.tls, tlsCa=self.tls_ca, tlsCert=self.tls_cert, tlsKey=self.tls_key)
         one_of(
             {
                 "topic": self.topic,
@@ -217,6 +223,7 @@ class SourceOptions:
             self.channel,
             self.pull_transport == "auto",
             credentials(self.access_key, self.secret_key),
+            tls=(self.tls_ca, self.tls_cert, self.tls_key) if self.tls else None,
         )
 
     @property

@@ -99,6 +99,10 @@ OPTIONS = {
     "heartbeatIntervalMs": "source/test_options::test_a_refusal_says_what_is_wrong",
     "accessKey": "source/test_access::test_spark_reads_writes_and_commits_and_nobody_sees_its_secret",
     "secretKey": "source/test_access::test_spark_reads_writes_and_commits_and_nobody_sees_its_secret",
+    "tls": "source/test_batch::test_source_and_sink_speak_tls",
+    "tlsCa": "source/test_batch::test_source_and_sink_speak_tls",
+    "tlsCert": "source/test_batch::test_source_and_sink_speak_tls",
+    "tlsKey": "source/test_batch::test_source_and_sink_speak_tls",
 }
 
 BROKER_KEYS = {

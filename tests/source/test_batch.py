@@ -1,11 +1,14 @@
 """Batch reads over a real pair: columns, projection, bounds, and the errors that say what to do."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.source.bench import Bench
+from tests.support.processes import Processes
+from tests.support.tls import CA, DATA
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
@@ -98,6 +101,24 @@ def test_read_from_the_slave(pair: Bench, topic: str) -> None:
     for read_from, broker_id in (("slave", 1), ("master", 0), ("masterOnly", 0)):
         rows = pair.batch(topic, schema="servedByBrokerId int", readFrom=read_from).collect()
         assert {row.servedByBrokerId for row in rows} == {broker_id}
+
+
+def test_source_and_sink_speak_tls(spark: Any, tmp_path: Path) -> None:
+    """Workers are forked, and read the files themselves."""
+    server = {"tlsCert": DATA / "server.pem", "tlsKey": DATA / "server.key", "tlsCa": CA, "tlsClientAuth": "listenPort"}
+    client = {"tls": "true", "tlsCa": CA, "tlsCert": DATA / "client.pem", "tlsKey": DATA / "client.key"}
+    with Processes(tmp_path) as processes:
+        broker = processes.start_broker("broker-a", 0, **server, autoCreateTopicEnable=True)
+        where = {"brokers": f"broker-a=0@{broker.address}", "topic": "T"}
+        rows = spark.createDataFrame([(str(number),) for number in range(10)], "body string")
+        patient = {"sendTimeoutMs": "60s", "retryTimesWhenSendFailed": "20"}
+        rows.write.format("rocketsim").mode("append").options(**where, **client, **patient).save()
+        found = spark.read.format("rocketsim").options(**where, **client, pullTimeoutMs="60s").load()
+        assert bodies(found) == sorted(map(str, range(10)))
+        plan = found._jdf.queryExecution().toString()
+        assert "PRIVATE KEY" not in plan and (DATA / "client.key").read_text().splitlines()[1] not in plan
+        with pytest.raises(Exception, match="the server speaks TLS, and this client plaintext"):
+            spark.read.format("rocketsim").options(**where).load().collect()
 
 
 @pytest.mark.parametrize(

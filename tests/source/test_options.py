@@ -124,7 +124,9 @@ def test_static_brokers_name_every_member_of_a_pair() -> None:
         ({"maxTimeRangePerTrigger": "1h"}, "not supported yet"),
         ({"slowQueueAdjustment": "true"}, "not supported yet"),
         ({"view": "lag"}, "not supported yet"),
-        ({"tls__ca": "file"}, "not supported yet"),
+        ({"tls__ca": "file"}, "did you mean tlsCa"),
+        ({"tlsCa": "file"}, "tlsCa: only with tls=true"),
+        ({"tls": "true", "tlsKey": "file"}, "tlsCert and tlsKey are a pair"),
         ({"heartbeatIntervalMs": "30000"}, "not supported yet"),
     ],
 )
