@@ -16,6 +16,8 @@ from rocketsim_proto import (
     consumption_pb2_grpc,
     replication_pb2,
     replication_pb2_grpc,
+    transactions_pb2,
+    transactions_pb2_grpc,
 )
 from rocketsim_proto.signature import SigningChannel
 
@@ -81,6 +83,7 @@ from broker_service.store.json_file import JsonFile
 from broker_service.store.message_store import MessageStore
 from broker_service.store.offset_journal import LogPoint, OffsetJournal
 from broker_service.tasks import OwnedTasks
+from broker_service.transaction_servicer import TransactionServicer
 from broker_service.v2 import rights as v2_rights
 from broker_service.v2.clients import Clients
 from broker_service.v2.port import Port as V2Port
@@ -370,16 +373,18 @@ class BrokerNode:
         )
         operations = Operations(self.broker, self.leadership)
         users = UserOperations(self.broker, self.leadership)
+        transactions = self.consumption.transactions
+        self.clients = Clients(self.machine.monotonic, self.consumption.client_gone)
+        self.consumption.is_connected = self.clients.is_connected
         return broker_services(
             BrokerServicer(self.broker, self.puts, self.pulls, self.ranges, commits, lookup, self.range_streams.offer),
             self.replication_master,
             AdminServicer(self.broker, operations, self.status, lookup, users),
             ConsumptionServicer(self.broker, self.consumption),
+            TransactionServicer(self.broker, self.puts, transactions, self.clients),
         )
 
     def _make_v2(self) -> None:
-        clients = Clients(self.machine.monotonic, self.consumption.client_gone)
-        self.consumption.is_connected = clients.is_connected
         self.v2_routing = Routing(self.broker, self._open_channel)
         sends = SendPath(self.broker, self.puts, self.consumption.transactions)
         servicer = V2Servicer(
@@ -388,14 +393,14 @@ class BrokerNode:
             routing=self.v2_routing,
             commits=self.commits,
             queues=self.lookup,
-            clients=clients,
-            receiving=Receiving(self.broker, self.consumption, clients),
-            transactions=TransactionCalls(self.broker, self.consumption.transactions, clients),
+            clients=self.clients,
+            receiving=Receiving(self.broker, self.consumption, self.clients),
+            transactions=TransactionCalls(self.broker, self.consumption.transactions, self.clients),
         )
         self.v2_port = V2Port(
             self.broker,
             servicer,
-            clients,
+            self.clients,
             self.machine,
             self.config.grpc_address_path,
             opened=sends.opened,
@@ -580,6 +585,7 @@ def broker_services(
     replication: replication_pb2_grpc.ReplicationServicer,
     admin: admin_pb2_grpc.AdminServicer,
     consumption: consumption_pb2_grpc.ConsumptionServicer,
+    transactions: transactions_pb2_grpc.TransactionsServicer,
 ) -> list[Service]:
     """Each with the name under which reflection and health know it."""
     return [
@@ -598,5 +604,10 @@ def broker_services(
             consumption_pb2.DESCRIPTOR.services_by_name["Consumption"].full_name,
             consumption_pb2_grpc.add_ConsumptionServicer_to_server,
             consumption,
+        ),
+        Service(
+            transactions_pb2.DESCRIPTOR.services_by_name["Transactions"].full_name,
+            transactions_pb2_grpc.add_TransactionsServicer_to_server,
+            transactions,
         ),
     ]

@@ -105,6 +105,9 @@ if TYPE_CHECKING:
     from rocketsim_client.received_message import (
         ReceivedMessage as ReceivedMessage,
     )
+    from rocketsim_client.sending.transactions import (
+        Transaction as Transaction,
+    )
     from rocketsim_client.route import (
         BrokerData as BrokerData,
         QueueData as QueueData,
@@ -189,6 +192,7 @@ _MODULES = {  # where each name is
     "TopicNotExist": "errors",
     "TopicRoute": "route",
     "TopicStatus": "admin_model",
+    "Transaction": "sending.transactions",
     "Unreachable": "errors",
     "UserInfo": "admin_model",
 }

@@ -7,6 +7,7 @@ linger, for a sender thread, together with what others send to the same broker m
 import atexit
 import os
 import random
+import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -20,7 +21,14 @@ import pyarrow as pa
 
 from rocketsim_client import forks, validation
 from rocketsim_client.cluster import Cluster
-from rocketsim_client.errors import CallTimeout, InvalidParameter, MessageIllegal, RocketSimError, SendFailed
+from rocketsim_client.errors import (
+    CallTimeout,
+    ClientClosed,
+    InvalidParameter,
+    MessageIllegal,
+    RocketSimError,
+    SendFailed,
+)
 from rocketsim_client.model import (
     BatchPart,
     Message,
@@ -41,6 +49,7 @@ from rocketsim_client.sending.pending import Pending
 from rocketsim_client.sending.publish_info import PublishTable
 from rocketsim_client.sending.sender import Sender, SenderOptions
 from rocketsim_client.tls import File
+from rocketsim_client.sending.transactions import Checker, Transaction, Transactions
 from rocketsim_client.validation import seconds
 
 if TYPE_CHECKING:
@@ -78,6 +87,10 @@ class Producer:
 
     `tls`, `tls_ca`, `tls_cert`, `tls_key`: as of Cluster.
 
+    `checker`: says of a message whether its transaction is to be committed (True) or rolled back (False), when a broker
+    asks because nobody has ended it; None: not known yet.  It is called in a thread of the producer, for transactions
+    of other producers of the topic, too.
+
     The other options have RocketMQ's names and meanings; `send_msg_timeout_ms`,
     `send_msg_max_timeout_per_request_ms`, `linger_ms` and `poll_name_server_interval_ms` are older names of the
     durations, in milliseconds.
@@ -112,6 +125,7 @@ class Producer:
         spool_bytes: int = 1 << 30,
         access_key: str = "",
         secret_key: str = "",
+        checker: Checker | None = None,
         cluster: Cluster | None = None,
         clock: Callable[[], float] = time.monotonic,
         chance: random.Random | None = None,
@@ -169,6 +183,10 @@ class Producer:
             async_retries=retry_times_when_send_async_failed,
         )
         peer = self._cluster.first_address
+        self._options = options
+        self._checker = checker
+        self._transactions: Transactions | None = None  # made by the first one
+        self._making_transactions = threading.Lock()
         self._choice: PublishTable | AcceptingTable = self._publish
         self._spool: Spool | None = None
         self._replay: Replay | None = None
@@ -186,6 +204,7 @@ class Producer:
             clock=clock,
         )
         self._good_topics: set[str] = set()
+        self._is_closed = False
         # Whoever forgets close(), or the producer, still loses nothing at the end of the process: sender threads keep
         # the outbox.
         self._at_exit = _close_if_alive(weakref.ref(self._outbox))
@@ -207,6 +226,7 @@ class Producer:
         """The parent's threads, and the messages it accepted, are the parent's."""
         self._outbox.start_anew()
         self._attempts.start_anew()
+        self._transactions, self._making_transactions = None, threading.Lock()
 
     def __enter__(self) -> "Producer":
         return self
@@ -405,6 +425,11 @@ class Producer:
     def close(self) -> None:
         """Sends what was accepted, waits for the answers, then stops.  A second call changes nothing.  What is spooled
         stays for the next producer with the directory."""
+        with self._making_transactions:
+            self._is_closed = True
+            transactions = self._transactions
+        if transactions is not None:
+            transactions.close()
         self._outbox.close()
         atexit.unregister(self._at_exit)
         if self._spool is not None and self._replay is not None and not self._spool.is_parents:
@@ -412,6 +437,50 @@ class Producer:
             self._spool.close()
         if self._owns_cluster:
             self._cluster.close()
+
+    # --- transactions ---------------------------------------------------------------------------------------------
+
+    def transaction(self, *, timeout_s: float | None = None) -> Transaction:
+        """A message that readers see only when it is committed: at the end of a `with` block, unless that ends with an
+        exception.  RocketMQ's transactions: one message each, and never spooled.
+
+            with producer.transaction() as transaction:
+                transaction.send(Message("Orders", b"paid"))
+                database.commit()
+
+        `timeout_s`: of the send and of the commit.  A transaction that is not ended, because this process has died or
+        the answer was lost, is asked for by the broker: see `checker`.
+        """
+        return Transaction(self._own_transactions(), self._half, self._timeout_s if timeout_s is None else timeout_s)
+
+    def check_transactions(self, *topics: str) -> None:
+        """From now on brokers may ask this producer's `checker` about transactions of these topics, for instance those
+        of a process that has died.  Topics of its own transactions need not be named."""
+        if self._checker is None:
+            raise InvalidParameter("this producer cannot answer for transactions: Producer(checker=…)")
+        for topic in topics:
+            self._check_topic(topic)
+        self._own_transactions().answer_for(list(topics))
+
+    def _own_transactions(self) -> Transactions:
+        with self._making_transactions:
+            if self._is_closed:
+                raise ClientClosed("this producer has been closed")
+            if self._transactions is None:
+                self._transactions = Transactions(
+                    self._cluster,
+                    self._attempts,
+                    self._publish,
+                    self._options,
+                    self._cluster.first_address,
+                    checker=self._checker,
+                    clock=self._clock,
+                )
+            return self._transactions
+
+    def _half(self, message: Message, queue: MessageQueue | None, message_group: str | None) -> tuple[Kind, Pending]:
+        kind, entry, _ = self._checked(message, queue, message_group, Kind.SYNC, self._publish)
+        return kind, entry
 
     # --- the spool ------------------------------------------------------------------------------------------------
 
@@ -441,12 +510,25 @@ class Producer:
         waits_s: float | None = None,
     ) -> Pending:
         """Check a message, choose its queue, and hand it over."""
+        kind, entry, size = self._checked(message, queue, message_group, kind, self._choice)
+        self._outbox.accept(entry, message.topic, kind, message.wait_store_msg_ok, size, waits_s=waits_s)
+        return entry
+
+    def _checked(
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        message_group: str | None,
+        kind: Kind,
+        choice: "PublishTable | AcceptingTable",
+    ) -> tuple[Kind, Pending, int]:
+        """How the message is sent, with its queue, and its size; MessageIllegal says what is wrong with it."""
         topic = message.topic
         if topic not in self._good_topics:
             self._check_topic(topic)
         size = validation.check(message, self._max_message_size)
         if queue is None and message_group is None:
-            entry = Pending(message, self._choice.choose(topic))
+            entry = Pending(message, choice.choose(topic))
         elif queue is not None:
             kind, entry = Kind.ORDERED, Pending(message, self._own_queue(queue, topic), message_group, pinned=True)
         else:
@@ -455,14 +537,13 @@ class Producer:
                 raise MessageIllegal(
                     f"message group {message_group!r} contains \\x01 or \\x02, which separate properties"
                 )
-            target = selection.by_group(self._choice.queues(topic), message_group)
+            target = selection.by_group(choice.queues(topic), message_group)
             kind, entry = Kind.ORDERED, Pending(message, target, message_group, pinned=True, by_group=True)
         if message.delay_level or message.deliver_ms:
             if message.delay_level < 0:
                 raise MessageIllegal(f"delay level {message.delay_level}: 1 or more, or 0 for no delay")
             kind = Kind.ALONE
-        self._outbox.accept(entry, topic, kind, message.wait_store_msg_ok, size, waits_s=waits_s)
-        return entry
+        return kind, entry, size
 
     def _check_topic(self, topic: str) -> None:
         validation.check_topic_for_sending(topic)

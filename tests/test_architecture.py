@@ -77,6 +77,7 @@ STAYS_OUT_OF = {
     | {"threading"},
     "rocketsim_client/sending/replay.py": {f"{SENDING}.{name}" for name in ("outbox", "sender", "pending")},
     "rocketsim_client/sending/spool.py": {f"{SENDING}.{name}" for name in ("outbox", "sender", "attempts", "replay")},
+    "rocketsim_client/sending/transactions.py": {f"{SENDING}.{name}" for name in ("outbox", "spool", "replay")},
     "rocketsim_client/sending/spool_file.py": {SENDING, "grpc", "time", "threading", "logging", "rocketsim_proto"},
     "rocketsim_client/cluster.py": {*CALLERS, "rocketsim_client.sending"},
     "rocketsim_client/routing": {*CALLERS, "rocketsim_client.sending", "rocketsim_client.cluster"},

@@ -111,6 +111,11 @@ _OF_A_BROKER: Mapping[str, Mapping[str, Right]] = {
         "Ack": user(_pull),
         "ChangeInvisible": user(_pull),
     },
+    "rocketsim.Transactions": {
+        "Prepare": user(lambda request: [of_topic(request.topic, *PUB)]),
+        "End": user(lambda request: [of_topic(request.topic, *PUB)]),
+        "Check": user(lambda request: [of_topic(topic, *PUB) for topic in sorted(set(request.topics))]),
+    },
     "rocketsim.Replication": {
         "Replicate": SUPER_USER,
         "GetMetadata": SUPER_USER,

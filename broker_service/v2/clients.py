@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import grpc
+from google.protobuf.message import Message
 from rocketmq_v2 import definition_pb2
-from rocketmq_v2 import service_pb2 as pb
 
+from broker_service.consumption.transactions import Check
 from broker_service.v2.message_rules import milliseconds
 from broker_service.v2.status import Context
 
@@ -26,8 +27,11 @@ MAX_TOPICS = 100  # of one producer that are remembered
 
 
 class ClientStream:
-    def __init__(self, client_id: str, context: Context) -> None:
+    """`question`: makes the message that asks this client about a transaction; None: RocketMQ 5's."""
+
+    def __init__(self, client_id: str, context: Context, question: Callable[[Check], Message] | None = None) -> None:
         self.client_id = client_id
+        self.question = question
         self.is_closing = False
         self._context = context
         self._task = asyncio.current_task()
@@ -36,12 +40,12 @@ class ClientStream:
         self._was_read = asyncio.Event()  # a command was
         self._is_stuck = False
 
-    async def say(self, command: pb.TelemetryCommand) -> None:
+    async def say(self, command: Message) -> None:
         """Waits while the client does not read, so other calls must not wait for it."""
         async with self._writing:
             await self._context.write(command)
 
-    def tell(self, command: pb.TelemetryCommand) -> bool:
+    def tell(self, command: Message) -> bool:
         """Sends without waiting; False if too many commands are under way to this client."""
         size, under_way = command.ByteSize(), sum(self._commands.values())
         if self.is_closing or len(self._commands) >= MAX_COMMANDS or under_way + size > max(MAX_COMMAND_BYTES, size):
@@ -57,7 +61,7 @@ class ClientStream:
             self._is_stuck = False
             self._was_read.set()
 
-    async def tell_in_turn(self, command: pb.TelemetryCommand, wait_s: float) -> bool:
+    async def tell_in_turn(self, command: Message, wait_s: float) -> bool:
         """As `tell`, but waits for room while the client reads; False once it has read nothing for `wait_s`."""
         while not self.tell(command):
             if self.is_closing or self._is_stuck:
@@ -70,7 +74,7 @@ class ClientStream:
                 self._is_stuck = True
         return True
 
-    async def _say_if_there(self, command: pb.TelemetryCommand) -> None:
+    async def _say_if_there(self, command: Message) -> None:
         try:
             await self.say(command)
         except (grpc.RpcError, asyncio.InvalidStateError) as error:  # the stream has ended

@@ -45,19 +45,22 @@ class TransactionCalls:
 
     async def ask(self, check: Check) -> bool:
         """Asks the client that has sent the half message, else another producer of its topic."""
-        topic, name = check.transaction
-        stream = self._clients.producer_of(topic, check.client_id, check.times)
+        stream = self._clients.producer_of(check.transaction.topic, check.client_id, check.times)
         if stream is None:
             return False
-        message = delivered_message.message_of(
-            check.half,
-            pb.Resource(name=topic),
-            queue_id=check.queue_id,
-            queue_offset=check.half.queue_offset,
-            attempt=1,
-            receipt_handle="",
-        )
-        command = service_pb2.RecoverOrphanedTransactionCommand(message=message, transaction_id=name)
-        return await stream.tell_in_turn(
-            service_pb2.TelemetryCommand(recover_orphaned_transaction_command=command), READS_WITHIN_S
-        )
+        question = stream.question or _question
+        return await stream.tell_in_turn(question(check), READS_WITHIN_S)
+
+
+def _question(check: Check) -> service_pb2.TelemetryCommand:
+    topic, name = check.transaction
+    message = delivered_message.message_of(
+        check.half,
+        pb.Resource(name=topic),
+        queue_id=check.queue_id,
+        queue_offset=check.half.queue_offset,
+        attempt=1,
+        receipt_handle="",
+    )
+    command = service_pb2.RecoverOrphanedTransactionCommand(message=message, transaction_id=name)
+    return service_pb2.TelemetryCommand(recover_orphaned_transaction_command=command)

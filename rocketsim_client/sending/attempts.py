@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +28,7 @@ from rocketsim_client.retry import Budget, backoff_s, is_worth_sending_again
 from rocketsim_client.sending import record_frame
 from rocketsim_client.sending.batch import OutgoingBatch
 from rocketsim_client.sending.publish_info import PublishTable
+from rocketsim_client.transport.transport import Acknowledged
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +36,9 @@ FIRST_PAUSE_S = 0.05  # before the second attempt at the same broker
 # What brokers say of a missing queue that have no code of its own for it.
 OLDER_BROKERS_WORDS = re.compile(r"queue -?\d+ of topic .*, which has \d+ write queues")
 OLD_ROUTE_PAUSE_S = 0.2  # a route is not asked again sooner
+
+
+Send = Callable[..., Acknowledged]  # as `Transport.send`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +66,19 @@ class SendAttempts:
         self._options = options
         self._clock = clock
         self._chance = chance
+        self._send: Send | None = None
         self.stats = ProducerStats()
         self.start_anew()
 
     def start_anew(self) -> None:
         """Make the lock: at the beginning, and in a forked child, where a thread of the parent may have held it."""
         self._lock = threading.Lock()
+
+    def by(self, send: Send) -> "SendAttempts":
+        """The same, with the same counters, by another call than the transport's `send`."""
+        other = copy(self)
+        other._send = send
+        return other
 
     def send(self, batch: OutgoingBatch, deadline: float, retries: int) -> BatchPart:
         """Returns when a broker has acknowledged the whole batch; raises when the budget is used up or an error cannot
@@ -143,7 +155,7 @@ class SendAttempts:
                 f"broker {batch.broker_name!r} has no master in the route of topic {batch.topic!r}", code=14
             )
         try:
-            answer = cluster.transport.send(
+            answer = (self._send or cluster.transport.send)(
                 address,
                 batch.broker_name,
                 batch.outgoing(),

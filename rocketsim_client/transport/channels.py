@@ -111,18 +111,28 @@ class Channels:
             raise self._translate(error, address, method, timeout_s) from error
 
     def stream(
-        self, address: str, stub_type: type, method: str, request: Any, timeout_s: float
+        self,
+        address: str,
+        stub_type: type,
+        method: str,
+        request: Any,
+        timeout_s: float,
+        under_way: "set[grpc.Future[Any]] | None" = None,
     ) -> Generator[Any, None, None]:
-        """A server stream with a deadline for the whole of it.  Closing the generator cancels the call."""
+        """A server stream with a deadline for the whole of it.  Closing the generator cancels the call; while it is in
+        `under_way` another thread may cancel it."""
         try:
             call = getattr(self._stub(address, stub_type), method)(request, timeout=max(timeout_s, 0.001))
         except ValueError as error:
             raise self._translate(error, address, method, timeout_s) from error
+        under_way = set() if under_way is None else under_way
+        under_way.add(call)
         try:
             yield from call
         except grpc.RpcError as error:
             raise self._translate(error, address, method, timeout_s) from error
         finally:
+            under_way.discard(call)
             call.cancel()
 
     def close(self) -> None:

@@ -1,20 +1,24 @@
-"""The Consumption service: what it refuses, and what becomes of a call that ends early."""
+"""The services Consumption and Transactions: what they refuse, and what becomes of a call that ends early."""
 
 import asyncio
+import zlib
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 from rocketsim_proto import consumption_pb2 as pb
+from rocketsim_proto import transactions_pb2 as transactions
 from rocketsim_proto.consumption_pb2_grpc import ConsumptionStub
 from rocketsim_proto.records import record
+from rocketsim_proto.reserved import HALF_TOPIC
+from rocketsim_proto.transactions_pb2_grpc import TransactionsStub
 
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.consumption.model import HandleStatus, Settled
 from broker_service.consumption.state import State
 from broker_service.model import PutStatus
-from tests.support.brokers import put, running, stub_of
+from tests.support.brokers import message, put, running, stub_of
 from tests.support.polling import until
 
 
@@ -104,3 +108,56 @@ async def test_a_poll_that_is_cancelled_takes_nothing(tmp_path: Path) -> None:
         assert state.under_way_count == 0
         popped = await stub.Pop(pop_of(), timeout=30)
         assert [one.attempt for one in popped.deliveries] == [1]
+
+
+# --- transactions ---------------------------------------------------------------------------------------------------
+
+
+def prepare_of(*, name: str = "a", **fields: Any) -> transactions.PrepareRequest:
+    data = message("T", b"x", 0, **{"UNIQ_KEY": name} if name else {}, **fields.pop("properties", {}))
+    return transactions.PrepareRequest(**{"topic": "T", "record": data, "crc32": zlib.crc32(data)} | fields)
+
+
+async def test_a_half_message_that_is_sent_again_is_stored_once(tmp_path: Path) -> None:
+    async with running(tmp_path) as node, stub_of(node, TransactionsStub) as stub:
+        node.topics.put(TopicConfig("T", 1, 1), 0)
+        await stub.Prepare(prepare_of(name="other"), timeout=30)
+        first, again = [await stub.Prepare(prepare_of(), timeout=30) for _ in range(2)]
+        assert first.queues == again.queues and first.queues[0].first_queue_offset == 1
+        assert first.runs == again.runs
+        assert node.store.queue_end(HALF_TOPIC, 0) == 2
+
+
+@pytest.mark.parametrize(
+    ("request_", "text"),
+    [
+        (prepare_of(broker_name="broker-b"), "this is broker broker-a"),
+        (prepare_of(name=""), "has an id"),
+        (prepare_of(record=b"x"), "cannot be read"),
+        (prepare_of(crc32=1), "CRC"),
+        (prepare_of(topic="U"), "topic"),
+        (prepare_of(properties={"DELAY": "1"}), "cannot have a delay"),
+        (prepare_of(properties={"TIMER_DELIVER_MS": "99999999999999"}), "cannot have a delay"),
+        (transactions.EndRequest(topic="T", transaction_id="a"), "COMMIT or ROLLBACK"),
+        (transactions.EndRequest(topic="T", transaction_id="a", resolution="COMMIT"), "no transaction 'a'"),
+        (transactions.EndRequest(broker_name="broker-b", resolution="COMMIT"), "this is broker broker-a"),
+    ],
+)
+async def test_a_transaction_that_is_refused_names_its_reason(tmp_path: Path, request_: Any, text: str) -> None:
+    async with running(tmp_path) as node, stub_of(node, TransactionsStub) as stub:
+        node.topics.put(TopicConfig("T", 1, 1), 0)
+        with pytest.raises(grpc.aio.AioRpcError, match=text):
+            await getattr(stub, type(request_).__name__.removesuffix("Request"))(request_, timeout=30)
+        assert node.store.queue_end(HALF_TOPIC, 0) == 0
+
+
+async def test_a_call_for_questions_ends_with_the_master(tmp_path: Path) -> None:
+    async with running(tmp_path) as node, stub_of(node, TransactionsStub) as stub:
+        call = stub.Check(transactions.CheckRequest(client_id="c", topics=["T"]), timeout=60)
+        await until(lambda: node.clients.stream_of("c"), "the stream")
+        node.broker.stopping = True
+        assert [one async for one in call] == []
+        assert node.clients.stream_of("c") is None
+        with pytest.raises(grpc.aio.AioRpcError, match="client id is missing"):
+            node.broker.stopping = False
+            await stub.Check(transactions.CheckRequest(), timeout=30).read()

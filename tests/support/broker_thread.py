@@ -20,10 +20,14 @@ class BrokerThread:
 
     def __init__(self, root: Path, **keys: Any) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="broker")
+        self._thread = threading.Thread(target=self._loop.run_forever, name="broker", daemon=True)
         self._stack = AsyncExitStack()
         self._thread.start()
-        self.node: BrokerNode = self._run(self._stack.enter_async_context(running(root, **keys)))
+        try:
+            self.node: BrokerNode = self._run(self._stack.enter_async_context(running(root, **keys)))
+        except BaseException:
+            self.stop()
+            raise
 
     @property
     def brokers(self) -> dict[str, dict[int, str]]:

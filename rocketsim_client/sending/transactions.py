@@ -1,0 +1,267 @@
+"""A producer's transactions: half messages, their commit or rollback, and answers to brokers that ask for it."""
+
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from types import TracebackType
+from typing import Any, cast
+
+import grpc
+
+from rocketsim_client.cluster import Cluster
+from rocketsim_client.errors import (
+    CallTimeout,
+    InvalidParameter,
+    MessageIllegal,
+    NotFound,
+    RocketSimError,
+    SendFailed,
+    Unreachable,
+)
+from rocketsim_client.message_view import MessageView
+from rocketsim_client.model import MASTER_ID, Message, MessageQueue, SendResult
+from rocketsim_client.retry import backoff_s, is_worth_asking_again
+from rocketsim_client.routing.members import Member
+from rocketsim_client.sending.accumulator import Kind
+from rocketsim_client.sending.attempts import SendAttempts
+from rocketsim_client.sending.pending import Pending
+from rocketsim_client.sending.publish_info import PublishTable
+from rocketsim_client.sending.sender import Sender, SenderOptions
+from rocketsim_client.transport.grpc_transactions import GrpcTransactions, OpenTransaction
+from rocketsim_client.transport.grpc_transport import GrpcTransport
+
+logger = logging.getLogger(__name__)
+
+CHECK_S = 30.0  # a call for questions lasts so long; the next one may go to another master
+LONGEST_PAUSE_S = 5.0  # between calls for questions that fail
+
+Checker = Callable[[MessageView], bool | None]  # True: commit, False: roll back, None: not known yet
+
+
+class Transaction:
+    """One message that readers see when it is committed: at the end of the `with` block, unless that ends with an
+    exception, which rolls it back."""
+
+    def __init__(
+        self,
+        transactions: "Transactions",
+        accept: Callable[[Message, MessageQueue | None, str | None], tuple[Kind, Pending]],
+        timeout_s: float,
+    ) -> None:
+        self._transactions = transactions
+        self._accept = accept
+        self._timeout_s = timeout_s
+        self._pid = os.getpid()
+        self._prepared: SendResult | None = None
+        self._is_used = self._has_ended = False
+
+    def __enter__(self) -> "Transaction":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._prepared is None or self._has_ended or self._pid != os.getpid():
+            return
+        if kind is None:
+            self.commit()
+            return
+        try:
+            self.rollback()
+        except RocketSimError as failure:
+            logger.warning("transaction %s is open until a broker asks for it: %s", self.transaction_id, failure)
+
+    @property
+    def transaction_id(self) -> str:
+        """The id of its message; empty before `send`."""
+        return self._prepared.msg_id if self._prepared is not None else ""
+
+    def send(
+        self, message: Message, *, queue: MessageQueue | None = None, message_group: str | None = None
+    ) -> SendResult:
+        """Stores the message, which nobody sees yet; the result's offset is that of the half message.  A transaction
+        has one message.  Errors are those of `Producer.send`; nothing is spooled."""
+        if self._is_used:
+            raise InvalidParameter("a transaction has one message; begin another one")
+        if message.delay_level or message.deliver_ms:
+            raise MessageIllegal(f"topic {message.topic!r}: the message of a transaction cannot be delayed")
+        self._is_used = True
+        kind, entry = self._accept(message, queue, message_group)
+        self._prepared = self._transactions.prepare(entry, kind, self._timeout_s)
+        return self._prepared
+
+    def commit(self) -> None:
+        """Readers see the message when it returns; final in the broker's mode.  SendFailed: it is not known whether it
+        is committed; the broker asks.  NotFound: it is not open any more, because the broker has given it up, or it
+        was rolled back."""
+        self._end(commit=True)
+
+    def rollback(self) -> None:
+        """Nobody will see the message.  Errors are those of `commit`."""
+        self._end(commit=False)
+
+    def _end(self, *, commit: bool) -> None:
+        if self._prepared is None:
+            raise InvalidParameter("the transaction has no message: nothing was sent in it")
+        self._has_ended = True
+        self._transactions.end(
+            self._prepared.message_queue, self.transaction_id, commit=commit, timeout_s=self._timeout_s
+        )
+
+
+class Transactions:
+    """Thread-safe.  With a checker, a thread for each broker name answers its questions, from the first transaction
+    there on."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        attempts: SendAttempts,
+        publish: PublishTable,
+        options: SenderOptions,
+        peer: str,
+        *,
+        checker: Checker | None,
+        clock: Callable[[], float],
+    ) -> None:
+        assert isinstance(cluster.transport, GrpcTransport)
+        self._cluster = cluster
+        self._calls = GrpcTransactions(cluster.transport.channels)
+        self._checker = checker
+        self._clock = clock
+        self._client_id = f"{socket.gethostname()[:64]}@{os.getpid()}@{uuid.uuid4().hex[:12]}"
+        self._sender = Sender(attempts.by(partial(self._calls.prepare, self._client_id)), publish, options, peer)
+        self._lock = threading.Lock()
+        self._here: set[str] = set()  # transactions that this process is in the middle of
+        self._topics: dict[str, None] = {}
+        self._threads: dict[str, threading.Thread] = {}  # by broker name
+        self._under_way: set[grpc.Future[Any]] = set()
+        self._closed = threading.Event()
+
+    def prepare(self, entry: Pending, kind: Kind, timeout_s: float) -> SendResult:
+        self._sender.send([entry], kind, self._clock() + timeout_s)
+        prepared = cast(SendResult, entry.result())
+        with self._lock:
+            self._here.add(prepared.msg_id)
+        self.answer_for([prepared.message_queue.topic], [prepared.message_queue.broker_name])
+        return prepared
+
+    def end(self, queue: MessageQueue, transaction_id: str, *, commit: bool, timeout_s: float) -> None:
+        word, until, failures = "committed" if commit else "rolled back", self._clock() + timeout_s, 0
+
+        def end(member: Member) -> bool:
+            left_s = max(until - self._clock(), 0.1)
+            return self._calls.end(
+                member.address, queue.topic, queue.broker_name, transaction_id, commit=commit, timeout_s=left_s
+            )
+
+        try:
+            while True:
+                try:
+                    if self._cluster.ask(queue.topic, queue.broker_name, end, only_this=True):
+                        return
+                    failure: RocketSimError | None = None
+                except RocketSimError as error:
+                    if not is_worth_asking_again(error):
+                        raise
+                    failure = error
+                failures += 1
+                pause_s = backoff_s(failures, 0.05, 1.0)
+                if self._clock() + pause_s >= until:
+                    raise SendFailed(
+                        f"transaction {transaction_id} of topic {queue.topic!r}: whether it is {word} is not known: "
+                        f"{failure or 'disk or slave did not take it in time'}; the broker asks its producer",
+                        attempts=failures,
+                        maybe_stored=True,
+                        code=failure.code if failure is not None else None,
+                    ) from failure
+                time.sleep(pause_s)
+        finally:
+            with self._lock:
+                self._here.discard(transaction_id)
+
+    # --- questions ------------------------------------------------------------------------------------------------
+
+    def answer_for(self, topics: list[str], broker_names: list[str] | None = None) -> None:
+        """Be there for questions about transactions of these topics, of other producers, too."""
+        if self._checker is None:
+            return
+        if broker_names is None:
+            broker_names = sorted({queue.broker_name for topic in topics for queue in self._cluster.queues(topic)})
+        with self._lock:
+            new_topics = [topic for topic in topics if topic not in self._topics]
+            self._topics.update(dict.fromkeys(topics))
+            for name in broker_names:
+                if name not in self._threads and not self._closed.is_set():
+                    self._threads[name] = threading.Thread(
+                        target=self._answer, args=(name,), name=f"rocketsim-check-{name}", daemon=True
+                    )
+                    self._threads[name].start()
+        if new_topics:
+            self._cancel()  # the next call names them
+
+    def _answer(self, broker_name: str) -> None:
+        failures = 0
+        while not self._closed.is_set():
+            topics = list(self._topics)
+            try:
+                self._answer_one_call(broker_name, topics)
+                failures = 0
+            except RocketSimError as error:
+                if self._closed.is_set():
+                    return
+                failures += 1
+                if failures == 2 or not isinstance(error, Unreachable):
+                    logger.warning("questions of broker %s are not heard, tried again: %s", broker_name, error)
+                for topic in topics[:1]:
+                    self._cluster.refresh_after_failure(topic)
+                self._closed.wait(backoff_s(failures, 0.1, LONGEST_PAUSE_S))
+
+    def _answer_one_call(self, broker_name: str, topics: list[str]) -> None:
+        member = self._cluster.next_member(topics[0], broker_name, MASTER_ID, only_this=True)
+        if member is None:
+            raise CallTimeout(f"broker {broker_name!r} has no master now")
+        asked = self._calls.check(member.address, self._client_id, broker_name, topics, CHECK_S, self._under_way)
+        with closing(asked):
+            for transaction in asked:
+                self._answer_question(broker_name, transaction)
+
+    def _answer_question(self, broker_name: str, asked: OpenTransaction) -> None:
+        assert self._checker is not None
+        with self._lock:
+            if asked.transaction_id in self._here:
+                return  # it is not over yet
+        try:
+            commit = self._checker(asked.message)
+        except Exception:
+            logger.exception("the checker failed for transaction %s of %s", asked.transaction_id, asked.topic)
+            return
+        if commit is None:
+            return
+        try:
+            queue = MessageQueue(asked.topic, broker_name, asked.message.queue_id)
+            self.end(queue, asked.transaction_id, commit=commit, timeout_s=self._cluster.timeout_s)
+        except NotFound:
+            pass  # somebody else has ended it
+        except RocketSimError as error:
+            logger.warning("transaction %s is asked for again: %s", asked.transaction_id, error)
+
+    def _cancel(self) -> None:
+        for call in list(self._under_way):
+            call.cancel()
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        with self._lock:
+            self._closed.set()
+            threads = list(self._threads.values())
+        until = time.monotonic() + timeout_s
+        for thread in threads:
+            while thread.is_alive() and thread is not threading.current_thread() and time.monotonic() < until:
+                self._cancel()
+                thread.join(0.05)

@@ -1,0 +1,96 @@
+"""The Transactions service's calls: generated messages on one side, the client's values on the other, nothing else."""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from isal import isal_zlib
+from rocketsim_proto import transactions_pb2 as pb
+from rocketsim_proto.records.columnar import Records
+from rocketsim_proto.records.record import RecordError
+from rocketsim_proto.transactions_pb2_grpc import TransactionsStub
+
+from rocketsim_client.errors import BadAnswer
+from rocketsim_client.message_view import Messages, MessageView
+from rocketsim_client.transport.channels import Channels, local_ipv4
+from rocketsim_client.transport.grpc_answers import acknowledged
+from rocketsim_client.transport.transport import Acknowledged, Encode, Outgoing
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction that nobody has ended.  `times`: how often a broker has asked, this time included."""
+
+    topic: str
+    transaction_id: str
+    message: MessageView
+    times: int
+
+
+class GrpcTransactions:
+    """Every call asks one broker, once."""
+
+    def __init__(self, channels: Channels) -> None:
+        self._channels = channels
+
+    def prepare(
+        self,
+        client_id: str,
+        address: str,
+        broker_name: str,
+        outgoing: Outgoing,
+        encode: Encode,
+        *,
+        group: str,
+        epoch: int,
+        default_topic_queue_nums: int,
+        timeout_s: float,
+    ) -> Acknowledged:
+        """As `Transport.send`, for one message, which is stored as a half message."""
+        records, sizes = encode(outgoing, local_ipv4(address))
+        request = pb.PrepareRequest(
+            topic=outgoing.topic,
+            record=bytes(records),
+            crc32=isal_zlib.crc32(records),
+            producer_group=group,
+            epoch=epoch,
+            broker_name=broker_name,
+            default_topic_queue_nums=default_topic_queue_nums,
+            client_id=client_id,
+        )
+        answer = self._channels.call(address, TransactionsStub, "Prepare", request, timeout_s)
+        return acknowledged(answer, outgoing.queue_ids, sizes, address)
+
+    def end(
+        self, address: str, topic: str, broker_name: str, transaction_id: str, *, commit: bool, timeout_s: float
+    ) -> bool:
+        """False: it has ended on this broker, but disk or slave did not take that in time."""
+        resolution = pb.EndRequest.COMMIT if commit else pb.EndRequest.ROLLBACK
+        request = pb.EndRequest(
+            topic=topic, broker_name=broker_name, transaction_id=transaction_id, resolution=resolution
+        )
+        return not self._channels.call(address, TransactionsStub, "End", request, timeout_s).again
+
+    def check(
+        self,
+        address: str,
+        client_id: str,
+        broker_name: str,
+        topics: Sequence[str],
+        timeout_s: float,
+        under_way: "set[grpc.Future[Any]]",
+    ) -> Generator[OpenTransaction, None, None]:
+        """The broker's questions.  Ends before `timeout_s`; a call in `under_way` may be cancelled."""
+        request = pb.CheckRequest(client_id=client_id, broker_name=broker_name, topics=topics)
+        for asked in self._channels.stream(address, TransactionsStub, "Check", request, timeout_s, under_way):
+            try:
+                records = Records.walk(asked.record, 1)
+                records.check()
+            except RecordError as error:
+                raise BadAnswer(
+                    f"transaction {asked.transaction_id} of {asked.topic} at {address}: damaged record: {error}",
+                    address=address,
+                ) from error
+            (message,) = Messages(records, asked.record, broker_name)
+            yield OpenTransaction(asked.topic, asked.transaction_id, message, asked.times)

@@ -1,0 +1,234 @@
+"""Producer.transaction against a real broker in this process."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_service.errors import ServiceNotAvailable
+from rocketsim_client import (
+    ClientClosed,
+    Consumer,
+    InvalidParameter,
+    Message,
+    MessageIllegal,
+    NotFound,
+    Producer,
+    SendFailed,
+    SendStatus,
+)
+from tests.support.broker_thread import BrokerThread, broker_thread
+from tests.support.polling import wait_until
+
+NEVER_MS = 3_600_000
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerThread]:
+    """It asks nobody."""
+    with broker_thread(tmp_path, transaction_time_out=NEVER_MS) as started:
+        started.make_topic("T", 2)
+        yield started
+
+
+@pytest.fixture
+def asking_broker(tmp_path: Path) -> Iterator[BrokerThread]:
+    """It asks at once, again and again, and gives nothing up."""
+    with broker_thread(
+        tmp_path, transaction_time_out=1, transaction_check_interval=20, transaction_check_max=65_535
+    ) as started:
+        started.make_topic("T", 2)
+        yield started
+
+
+def producer_of(broker: BrokerThread, **options: Any) -> Producer:
+    return Producer(brokers=broker.brokers, **options)
+
+
+def received(broker: BrokerThread) -> list[bytes]:
+    """What readers see, each message once."""
+    with Consumer("", "g", "T", brokers=broker.brokers) as consumer:
+        messages = consumer.receive(timeout_s=0)
+        if messages:
+            consumer.ack(messages)
+        return sorted(message.body for message in messages)
+
+
+def open_ones(broker: BrokerThread) -> dict[str, int]:
+    """The ids of open transactions, and how often somebody was asked about each."""
+
+    def look() -> dict[str, int]:
+        consumption = broker.node.consumption
+        consumption.catch_up()
+        return {name: prepared.checks for (_, name), prepared in consumption.state.transactions.open.items()}
+
+    return broker.do(look)
+
+
+def test_a_message_is_seen_after_the_end_of_the_block(broker: BrokerThread) -> None:
+    with producer_of(broker) as producer:
+        with producer.transaction() as transaction:
+            result = transaction.send(Message("T", b"paid", tags="A"))
+            assert (result.send_status, result.msg_id) == (SendStatus.SEND_OK, transaction.transaction_id)
+            assert received(broker) == []
+        assert received(broker) == [b"paid"]
+        assert open_ones(broker) == {} and producer.stats.acknowledged == 1
+        transaction.commit()  # a second time is no error
+        with pytest.raises(NotFound, match="has ended already, with COMMIT"):
+            transaction.rollback()
+        assert received(broker) == []
+
+
+def test_an_exception_rolls_back_and_goes_on(broker: BrokerThread) -> None:
+    with producer_of(broker) as producer:
+        with pytest.raises(ZeroDivisionError), producer.transaction() as transaction:
+            transaction.send(Message("T", b"unpaid"), message_group="g")
+            raise ZeroDivisionError
+        assert received(broker) == [] and open_ones(broker) == {}
+        with pytest.raises(NotFound, match="ROLLBACK"):
+            transaction.commit()
+
+
+def test_it_may_be_ended_in_the_block_and_by_hand(broker: BrokerThread) -> None:
+    with producer_of(broker) as producer:
+        with producer.transaction() as transaction:
+            transaction.send(Message("T", b"a"))
+            transaction.rollback()
+        by_hand = producer.transaction()
+        queue = producer.publish_queues("T")[1]
+        assert by_hand.send(Message("T", b"b"), queue=queue).message_queue == queue
+        by_hand.commit()
+        with producer.transaction():
+            pass  # without a message there is nothing to commit
+    assert received(broker) == [b"b"]
+
+
+def test_what_cannot_be_in_a_transaction_is_refused(broker: BrokerThread) -> None:
+    with producer_of(broker) as producer:
+        with producer.transaction() as transaction:
+            transaction.send(Message("T", b"one"))
+            with pytest.raises(InvalidParameter, match="one message"):
+                transaction.send(Message("T", b"two"))
+        with pytest.raises(MessageIllegal, match="cannot be delayed"):
+            producer.transaction().send(Message("T", b"x", delay_level=1))
+        with pytest.raises(MessageIllegal, match="the body is empty"):
+            producer.transaction().send(Message("T", b""))
+        with pytest.raises(InvalidParameter, match="no message"):
+            producer.transaction().commit()
+        with pytest.raises(InvalidParameter, match="checker"):
+            producer.check_transactions("T")
+    with pytest.raises(ClientClosed):
+        producer.transaction()
+
+
+def test_a_commit_that_a_broker_refuses_for_a_moment_is_tried_again(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = broker.node.consumption.transactions.end, []
+
+    async def refuses_once(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise ServiceNotAvailable("a moment, please")
+        return await real(*arguments)
+
+    monkeypatch.setattr(broker.node.consumption.transactions, "end", refuses_once)
+    with producer_of(broker) as producer, producer.transaction(timeout_s=30) as transaction:
+        transaction.send(Message("T", b"1"))
+    assert len(calls) == 2 and received(broker) == [b"1"]
+
+
+def test_a_commit_without_an_answer_says_that_nothing_is_known(broker: BrokerThread, tmp_path: Path) -> None:
+    async def refuses(*_: Any) -> Any:
+        raise ServiceNotAvailable("not now")
+
+    broker.node.consumption.transactions.end = refuses  # type: ignore[method-assign]
+    with producer_of(broker) as producer:
+        with pytest.raises(SendFailed, match="whether it is committed is not known: not now") as caught:
+            with producer.transaction(timeout_s=0.5) as transaction:
+                transaction.send(Message("T", b"1"))
+        assert caught.value.maybe_stored and list(open_ones(broker)) == [transaction.transaction_id]
+        with pytest.raises(ZeroDivisionError), producer.transaction(timeout_s=0.5) as transaction:
+            transaction.send(Message("T", b"2"))
+            raise ZeroDivisionError  # which a rollback that fails does not hide
+
+
+def test_a_transaction_is_never_spooled(tmp_path: Path) -> None:
+    with broker_thread(tmp_path / "broker") as broker:
+        broker.make_topic("T")
+        producer = producer_of(broker, spool=tmp_path / "spool", timeout_s=0.3)
+        with producer.transaction() as transaction:
+            transaction.send(Message("T", b"1"))
+        assert received(broker) == [b"1"]
+    with producer:
+        with pytest.raises(SendFailed), producer.transaction() as transaction:
+            transaction.send(Message("T", b"2"))
+        assert producer.spool_status().records == 0
+
+
+def test_what_a_dead_producer_has_left_open_is_answered_by_another_ones_checker(asking_broker: BrokerThread) -> None:
+    with producer_of(asking_broker) as dead:
+        ids = {body: dead.transaction().send(Message("T", body, tags="A")).msg_id for body in (b"yes", b"no")}
+    asked: list[bytes] = []
+
+    def checker(message: Any) -> bool | None:
+        assert (message.topic, message.tags, message.msg_id) == ("T", "A", ids[message.body])
+        asked.append(message.body)
+        if asked.count(message.body) == 1:
+            return None  # asked again
+        if asked.count(message.body) == 2:
+            raise ZeroDivisionError  # asked again, too
+        return bool(message.body == b"yes")
+
+    with producer_of(asking_broker, checker=checker) as other:
+        other.check_transactions("T")
+        wait_until(lambda: not open_ones(asking_broker), "the end of both transactions")
+    assert received(asking_broker) == [b"yes"]
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("rocketsim-check")]
+
+
+def test_a_transaction_that_is_not_over_is_not_answered_for(asking_broker: BrokerThread) -> None:
+    asked: list[str] = []
+    with producer_of(asking_broker, checker=lambda message: asked.append(message.msg_id)) as producer:
+        with producer.transaction() as transaction:
+            transaction.send(Message("T", b"1"))
+            name = transaction.transaction_id
+            first = open_ones(asking_broker)[name]
+            wait_until(lambda: open_ones(asking_broker)[name] > first + 3, "some questions")
+        abandoned = producer.transaction()
+        with pytest.raises(ZeroDivisionError), abandoned:
+            abandoned.send(Message("T", b"2"))
+            abandoned._transactions.end = lambda *_, **__: 1 / 0  # type: ignore[method-assign]
+        assert asked == []
+    assert received(asking_broker) == [b"1"]
+
+
+def test_without_a_checker_the_broker_gives_up_in_the_end(tmp_path: Path) -> None:
+    with broker_thread(
+        tmp_path, transaction_time_out=1, transaction_check_interval=1, transaction_check_max=2
+    ) as broker:
+        broker.make_topic("T")
+        with producer_of(broker) as producer:
+            transaction = producer.transaction()
+            transaction.send(Message("T", b"1"))
+            wait_until(lambda: not open_ones(broker), "that the broker has given up")
+            with pytest.raises(NotFound):
+                transaction.commit()
+        assert received(broker) == []
+
+
+def test_a_child_has_no_part_in_its_parents_transactions(broker: BrokerThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    with producer_of(broker) as producer:
+        transaction = producer.transaction()
+        with monkeypatch.context() as child:
+            with transaction:
+                transaction.send(Message("T", b"1"))
+                child.setattr("os.getpid", lambda: -1)
+        assert len(open_ones(broker)) == 1
+        transaction.commit()
+        producer.forget_parent()
+        with producer.transaction() as own:
+            own.send(Message("T", b"2"))
+    assert received(broker) == [b"1", b"2"]
