@@ -44,7 +44,7 @@ class TransactionServicer(transactions_pb2_grpc.TransactionsServicer):
         self._broker.check_writable(request.epoch)
         message = _message_of(request)
         left_s = time_left_s(context)
-        await self._transactions.get_room()
+        await self._transactions.get_room(request.topic)
         stored = self._transactions.stored_half(TransactionId(request.topic, message.message_id))
         if stored is not None:
             waiting = self._broker.acknowledgements.wait(self._broker.store.end_offset, left_s - answer_s(left_s))

@@ -16,6 +16,7 @@ from rocketsim_proto import (
     metadata_pb2,
     namesrv_pb2,
     replication_pb2,
+    transactions_pb2,
 )
 from rocketsim_proto.bytes_field import Received
 
@@ -55,7 +56,7 @@ def methods_of(*services: Any) -> set[str]:
 
 def test_every_method_of_every_service_has_its_rights() -> None:
     """A call that is added has to be added there: it is refused until then."""
-    files = broker_pb2, consumption_pb2, replication_pb2, admin_pb2, health_pb2
+    files = broker_pb2, consumption_pb2, transactions_pb2, replication_pb2, admin_pb2, health_pb2
     served = methods_of(*(service for file in files for service in file.DESCRIPTOR.services_by_name.values()))
     reflection = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
     assert {*served, reflection} - RIGHTS.keys() == set()
@@ -171,6 +172,18 @@ RANGES = [broker_pb2.PullRangeRequest.Range(topic=name) for name in ("t", "u")]
                 "Ack": consumption_pb2.AckRequest,
                 "ChangeInvisible": consumption_pb2.ChangeInvisibleRequest,
             }.items()
+        ),
+        *(
+            (f"/rocketsim.Transactions/{name}", request, ["Topic:t Pub"])
+            for name, request in {
+                "Prepare": transactions_pb2.PrepareRequest(topic="t"),
+                "End": transactions_pb2.EndRequest(topic="t"),
+            }.items()
+        ),
+        (
+            "/rocketsim.Transactions/Check",
+            transactions_pb2.CheckRequest(topics=["t", "u", "t"]),
+            ["Topic:t Pub", "Topic:u Pub"],
         ),
         (BROKER + "QueueBounds", broker_pb2.QueueBoundsRequest(topic="t"), ["Topic:t Get"]),
         (BROKER + "SearchOffsets", broker_pb2.SearchOffsetsRequest(topic="t"), ["Topic:t Sub"]),
