@@ -10,6 +10,7 @@ import pytest
 from broker_service.errors import ServiceNotAvailable
 from rocketsim_client import (
     ClientClosed,
+    Cluster,
     Consumer,
     InvalidParameter,
     Message,
@@ -20,7 +21,7 @@ from rocketsim_client import (
     SendStatus,
 )
 from tests.support.broker_thread import BrokerThread, broker_thread
-from tests.support.polling import wait_until
+from tests.support.polling import PATIENCE_S, wait_until
 
 NEVER_MS = 3_600_000
 
@@ -44,12 +45,12 @@ def asking_broker(tmp_path: Path) -> Iterator[BrokerThread]:
 
 
 def producer_of(broker: BrokerThread, **options: Any) -> Producer:
-    return Producer(brokers=broker.brokers, **options)
+    return Producer(**{"cluster": broker.cluster, "timeout_s": PATIENCE_S} | options)
 
 
 def received(broker: BrokerThread) -> list[bytes]:
     """What readers see, each message once."""
-    with Consumer("", "g", "T", brokers=broker.brokers) as consumer:
+    with Consumer("", "g", "T", cluster=broker.cluster, timeout_s=PATIENCE_S) as consumer:
         messages = consumer.receive(timeout_s=0)
         if messages:
             consumer.ack(messages)
@@ -135,7 +136,7 @@ def test_a_commit_that_a_broker_refuses_for_a_moment_is_tried_again(
         return await real(*arguments)
 
     monkeypatch.setattr(broker.node.consumption.transactions, "end", refuses_once)
-    with producer_of(broker) as producer, producer.transaction(timeout_s=30) as transaction:
+    with producer_of(broker) as producer, producer.transaction() as transaction:
         transaction.send(Message("T", b"1"))
     assert len(calls) == 2 and received(broker) == [b"1"]
 
@@ -147,22 +148,25 @@ def test_a_commit_without_an_answer_says_that_nothing_is_known(broker: BrokerThr
     broker.node.consumption.transactions.end = refuses  # type: ignore[method-assign]
     with producer_of(broker) as producer:
         with pytest.raises(SendFailed, match="whether it is committed is not known: not now") as caught:
-            with producer.transaction(timeout_s=0.5) as transaction:
+            with producer.transaction() as transaction:
                 transaction.send(Message("T", b"1"))
+                transaction._timeout_s = 0.1
         assert caught.value.maybe_stored and list(open_ones(broker)) == [transaction.transaction_id]
-        with pytest.raises(ZeroDivisionError), producer.transaction(timeout_s=0.5) as transaction:
+        with pytest.raises(ZeroDivisionError), producer.transaction() as transaction:
             transaction.send(Message("T", b"2"))
+            transaction._timeout_s = 0.1
             raise ZeroDivisionError  # which a rollback that fails does not hide
 
 
 def test_a_transaction_is_never_spooled(tmp_path: Path) -> None:
     with broker_thread(tmp_path / "broker") as broker:
         broker.make_topic("T")
-        producer = producer_of(broker, spool=tmp_path / "spool", timeout_s=0.3)
-        with producer.transaction() as transaction:
+        cluster = Cluster("", brokers=broker.brokers, timeout_s=PATIENCE_S)
+        producer = Producer(cluster=cluster, spool=tmp_path / "spool", timeout_s=0.3)
+        with producer.transaction(timeout_s=PATIENCE_S) as transaction:
             transaction.send(Message("T", b"1"))
         assert received(broker) == [b"1"]
-    with producer:
+    with cluster, producer:
         with pytest.raises(SendFailed), producer.transaction() as transaction:
             transaction.send(Message("T", b"2"))
         assert producer.spool_status().records == 0

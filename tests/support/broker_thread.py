@@ -10,24 +10,29 @@ from typing import Any, TypeVar
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.node import BrokerNode
+from rocketsim_client import Cluster
 from tests.support.brokers import running
+from tests.support.polling import PATIENCE_S
 
 T = TypeVar("T")
 
 
 class BrokerThread:
-    """`node` belongs to the loop's thread: look at it, and change it by `do` only."""
+    """`node` belongs to the loop's thread: look at it, and change it by `do` only.  `cluster` is for clients, which may
+    take long on a slow machine."""
 
     def __init__(self, root: Path, **keys: Any) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="broker", daemon=True)
         self._stack = AsyncExitStack()
         self._thread.start()
+        self.cluster: Cluster | None = None
         try:
             self.node: BrokerNode = self._run(self._stack.enter_async_context(running(root, **keys)))
         except BaseException:
             self.stop()
             raise
+        self.cluster = Cluster("", brokers=self.brokers, timeout_s=PATIENCE_S)
 
     @property
     def brokers(self) -> dict[str, dict[int, str]]:
@@ -50,6 +55,8 @@ class BrokerThread:
         self.do(lambda: self.node.groups.put(SubscriptionGroup(name, **settings), 0))
 
     def stop(self) -> None:
+        if self.cluster is not None:
+            self.cluster.close()
         try:
             self._run(self._stack.aclose())
         finally:
@@ -58,7 +65,7 @@ class BrokerThread:
             self._loop.close()
 
     def _run(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
 
 
 @contextmanager
