@@ -48,8 +48,8 @@ from rocketsim_client.sending.outbox import Outbox
 from rocketsim_client.sending.pending import Pending
 from rocketsim_client.sending.publish_info import PublishTable
 from rocketsim_client.sending.sender import Sender, SenderOptions
-from rocketsim_client.tls import File
 from rocketsim_client.sending.transactions import Checker, Transaction, Transactions
+from rocketsim_client.tls import File
 from rocketsim_client.validation import seconds
 
 if TYPE_CHECKING:

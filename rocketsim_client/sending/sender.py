@@ -77,6 +77,10 @@ class Sender:
             fail(entries, error)
             raise
 
+    def send_as(self, entry: Pending, msg_id: str, kind: Kind, deadline: float) -> None:
+        """One message, under an id that the caller has from `new_ids`."""
+        self._send_messages([entry], kind, deadline, NEW_ROUTES, [msg_id])
+
     def _send_alike(self, entries: Sequence[Pending], kind: Kind, deadline: float) -> None:
         if not _is_columns(entries[0]):
             self._send_messages(entries, kind, deadline, NEW_ROUTES)

@@ -145,10 +145,15 @@ class Transactions:
         self._closed = threading.Event()
 
     def prepare(self, entry: Pending, kind: Kind, timeout_s: float) -> SendResult:
-        self._sender.send([entry], kind, self._clock() + timeout_s)
-        prepared = cast(SendResult, entry.result())
+        (msg_id,) = self._sender.new_ids(1, time.time_ns() // 1_000_000).to_pylist()
         with self._lock:
-            self._here.add(prepared.msg_id)
+            self._here.add(msg_id)  # before a broker may ask
+        try:
+            self._sender.send_as(entry, msg_id, kind, self._clock() + timeout_s)
+            prepared = cast(SendResult, entry.result())
+        except BaseException:
+            self._forget(msg_id)
+            raise
         self.answer_for([prepared.message_queue.topic], [prepared.message_queue.broker_name])
         return prepared
 
@@ -183,8 +188,11 @@ class Transactions:
                     ) from failure
                 time.sleep(pause_s)
         finally:
-            with self._lock:
-                self._here.discard(transaction_id)
+            self._forget(transaction_id)
+
+    def _forget(self, transaction_id: str) -> None:
+        with self._lock:
+            self._here.discard(transaction_id)
 
     # --- questions ------------------------------------------------------------------------------------------------
 
