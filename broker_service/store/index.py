@@ -69,21 +69,29 @@ class Index:
         missing.
 
         After an unclean stop the entries of records from `sure_until` on, or where that is unknown of the newest two
-        files, are looked at and written again, since they may be in the page cache only.
+        files, are looked at and written again, since they may be in the page cache only.  Of several writes since the
+        last sync a power loss may have left any: slots without their entries, a file without the end of the one before.
         """
         self._sure_until = sure_until or 0
         names = [name for name in self._files.names(self.directory) if name.isdigit()]
         expected = self._expected_names()
+        if expected is not None:
+            for name in set(names) - expected:  # deleted before a power loss, or not in use yet
+                self._files.remove(self.directory / name)
+            names = [name for name in names if name in expected]
         dropped = ""
         for name in [*names] if expected is None else sorted({*names, *expected}):
             file = IndexFile(self._files, self._open, self.directory / name, self._slot_count, self._entry_limit)
+            before = self._index_files[-1] if self._index_files else None
             if name not in names:
                 dropped = dropped or f"index file {name} is missing"
+            elif not dropped and before is not None and before.room:
+                dropped = f"index file {before.path.name} is not full and index file {name} follows"
             elif not dropped:
                 try:
                     wrong = file.load()
                     in_doubt = name in names[-2:] if sure_until is None else file.header.last_offset >= sure_until
-                    if not wrong and not clean and in_doubt:
+                    if not wrong and not clean and (in_doubt or (file.room and file.slots_are_newer())):
                         wrong = self._repair(file, sure_until or 0)
                 except ReadFailed as error:
                     wrong = str(error)
@@ -234,17 +242,17 @@ class Index:
             name = max(name, str(int(self._index_files[-1].path.name) + 1))
         file = IndexFile(self._files, self._open, self.directory / name, self._slot_count, self._entry_limit)
         file.create()
+        self._save_names([*self._index_files, file])  # before it is used: a start deletes what is not in the list
         self._index_files.append(file)
-        self._save_names()
         return file
 
-    def _save_names(self) -> None:
-        self._names_file.save({"files": [file.path.name for file in self._index_files]})
+    def _save_names(self, files: list[IndexFile]) -> None:
+        self._names_file.save({"files": [file.path.name for file in files]})
 
     def _can_save(self, files: list[IndexFile]) -> bool:
         """Writes the list of the files; False if the disk has no room for it."""
         with Attempt() as saving:
-            self._names_file.save({"files": [file.path.name for file in files]})
+            self._save_names(files)
         if saving.refused:
             self.trouble = f"the index's list of files cannot be written: {saving.refused}"
         return saving.refused is None
@@ -281,6 +289,14 @@ class Index:
     def _timestamp_of(self, offset: int) -> int:
         found = next(iter(self._scan(offset, self._log.start_of(offset) + self._log.file_size)), None)
         return int(found[1].store_timestamp[0]) if found else 0
+
+    def start_over(self, log_offset: int) -> None:
+        """Forgets everything: the log is empty and begins at that offset."""
+        self._drop_from(0)
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self.position, self._entries_done = log_offset, 0
+        self._can_save([])
 
     def trim(self, log_min: int) -> list[Path]:
         """Deletes the files, but the newest, that have only records before `log_min`."""

@@ -179,6 +179,11 @@ class IndexFile:
         self._files.pwrite(self._handle, bytes(cut * ENTRY_SIZE), self._entry_at(keep + 1))
         self._rebuild_slots(kept)
 
+    def slots_are_newer(self) -> bool:
+        """Whether a slot has an entry that the header does not count."""
+        data = self._open.read(self.path, self._slot_count * SLOT_SIZE, HEADER_SIZE)
+        return bool((np.frombuffer(data, ">i4") >= self.header.next_entry).any())
+
     def repair(self, sure_until: int) -> str | None:
         """After an unclean stop: makes the slots again from the entries; returns what is wrong if these do not fit.
 

@@ -308,11 +308,10 @@ class MessageStore:
                 self._log.delete_after(before)
                 self._queues.drop_all()
                 if self.config.message_index_enable:
-                    self._index.truncate(before)
+                    self._index.start_over(offset)
                 with Attempt() as beginning:
                     self._queues.begin_at(floors)
                     self._log.begin_at(offset)
-                    self._index.trim(offset)
                     self._log.create_first()
                 if beginning.refused:
                     # No room: the log stays empty, and its master makes it start over again.

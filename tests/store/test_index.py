@@ -15,7 +15,7 @@ from broker_service.store.files import Files
 from broker_service.store.index_file import CLOCK_MARGIN_MS, HEADER, IndexFile, Search
 from broker_service.store.open_files import OpenFiles
 from tests.support.memory_files import MemoryFiles
-from tests.support.stores import NOW, open_store, put, records_of
+from tests.support.stores import LOG_FILE, NOW, open_store, put, records_of
 
 ROOT = Path("/store")
 SLOTS, ENTRIES = 7, 50
@@ -325,3 +325,63 @@ def test_a_new_index_file_is_there_after_a_thorough_flush():
     (name,) = disk.names(ROOT / "index")
     for seed in range(20):
         assert disk.power_loss(random.Random(seed)).names(ROOT / "index") == [name], f"seed {seed}"
+
+
+def all_are_found(store) -> bool:
+    store._work_on_index(1 << 30)
+    found = {key: [] for key in "abc"}
+    for one in records_of(store):
+        for key in one.properties["KEYS"].split(" "):
+            found[key].insert(0, one.commit_log_offset)
+    return all(store.key_search("topic", key, 10_000, 0, 2 * NOW).run().offsets == found[key] for key in found)
+
+
+@pytest.mark.parametrize("first", range(0, 40, 20))
+def test_every_key_is_found_after_any_power_losses(first):
+    """Whatever part of what was not synced is left: a file without the end of the one before it, slots without their
+    entries, a file that was deleted."""
+    for seed in range(first, first + 20):
+        chance, disk = random.Random(seed), MemoryFiles()
+        store = open_store(ROOT, disk)
+        for _ in range(6):
+            for _ in range(chance.randrange(4)):
+                for _ in range(chance.randrange(10)):
+                    put(store, "topic", 0, [b"body"], properties=[("KEYS", chance.choice(["a", "b c", "a c"]))])
+                store._work_on_index(1 << 30)
+                chance.choice([store.flush, store.flush, store._flush_thoroughly])()
+            store.flush()
+            store = open_store(ROOT, disk := disk.power_loss(chance))
+            if chance.random() < 0.5:
+                assert all_are_found(store), f"seed {seed}"
+        assert all_are_found(store), f"seed {seed}"
+
+
+def test_a_deleted_index_file_that_a_power_loss_brings_back_counts_for_nothing():
+    disk, directory = MemoryFiles(), ROOT / "index"
+    store = open_store(ROOT, disk)
+    for _ in range(30):
+        put(store, "topic", 0, [b"body"], properties=[("KEYS", "a b c")])
+    store.tick(NOW)
+    deleted = {name: disk.read(directory / name) for name in disk.names(directory)[-1:]}
+    disk = disk.kill()
+    for name in disk.names(directory):
+        disk.remove(directory / name)
+    open_store(ROOT, disk).tick(NOW + 1000)  # makes others instead
+    disk = disk.kill()
+    for name in disk.names(directory):
+        disk.remove(directory / name)
+    for name, data in deleted.items():
+        disk.write_atomically(directory / name, data)
+    assert all_are_found(open_store(ROOT, disk))
+
+
+def test_what_a_log_that_starts_over_gets_is_found_before_its_former_beginning_too():
+    source = open_store(ROOT, MemoryFiles())
+    put(source, "topic", 0, [b"body"] * 3, properties=[("KEYS", "a c")])
+    store = open_store(ROOT, MemoryFiles())
+    put(store, "topic", 0, [b"body"], properties=[("KEYS", "b")])
+    store.start_over(LOG_FILE)
+    store._work_on_index(1 << 30)
+    store.start_over(0)
+    store.append_replicated(0, source.read_log(0, source.end_offset))
+    assert len(records_of(store)) == 3 and all_are_found(store)
