@@ -8,8 +8,8 @@ from urllib.parse import unquote
 from rocketsim_proto.signature import Credentials
 
 from broker_service.access import signature
-from broker_service.access.decision import Address, decide
-from broker_service.access.model import Decision, Policy, ResourceType, User, UserType, address_of
+from broker_service.access.decision import Address, Policies
+from broker_service.access.model import Decision, ResourceType, User, UserType, address_of
 from broker_service.access.rights import Caller, Need, Right
 from broker_service.errors import AccessDenied
 
@@ -26,7 +26,7 @@ class Gate:
         rights: Mapping[str, Right],
         *,
         find_user: signature.FindUser,
-        policies: Callable[[str], Iterable[Policy]] | None,
+        policies: Callable[[str], Policies] | None,
         cluster_name: str,
         now_s: Callable[[], float],
         v2: bool = False,
@@ -67,12 +67,12 @@ class Gate:
         if right.needs is None or request is None or self._policies is None:
             return
         policies = self._policies(user.username)
-        for need in right.needs(request):
+        for need in dict.fromkeys(right.needs(request)):  # each once, however often the request says it
             self._check_need(user, need, policies, source)
 
-    def _check_need(self, user: User, need: Need, policies: Iterable[Policy], source: Address | None) -> None:
+    def _check_need(self, user: User, need: Need, policies: Policies, source: Address | None) -> None:
         name = self._cluster_name if need.kind is ResourceType.CLUSTER else need.name
-        found = [decide(policies, need.kind, name, action, source) for action in need.actions]
+        found = [policies.decide(need.kind, name, action, source) for action in need.actions]
         if Decision.ALLOW in found:
             return
         why = "the decision is deny" if Decision.DENY in found else "no matched policies"

@@ -56,7 +56,7 @@ class Decision(StrEnum):
 
 
 class Pattern(IntEnum):
-    """The lower one goes first."""
+    """In the order in which policies are looked for."""
 
     LITERAL = 1
     PREFIXED = 2
@@ -116,13 +116,6 @@ class Resource:
         if len(name) > 2 * MAX_NAME_LENGTH or not _RESOURCE_NAME.fullmatch(prefix):
             raise ValueError(f"resource {text!r}: letters, digits and %|_.+- with at most one * at the end")
         return cls(found, prefix, Pattern.LITERAL if prefix == name else Pattern.PREFIXED)
-
-    def includes(self, kind: ResourceType, name: str) -> bool:
-        if kind is not self.type:
-            return False
-        if self.pattern is Pattern.LITERAL:
-            return name == self.name
-        return self.pattern is Pattern.ANY or name.startswith(self.name)
 
     def __str__(self) -> str:
         return f"{self.type}:{self.name}{'' if self.pattern is Pattern.LITERAL else '*'}"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker_service.access.decision import decide
+from broker_service.access.decision import Policies
 from broker_service.access.model import (
     Acl,
     Action,
@@ -57,15 +57,37 @@ def policy(resource: str, actions: str, decision: Decision = ALLOW, *source_ips:
     ],
 )
 def test_which_policy_decides(policies: list[Policy], expected: Decision | None) -> None:
-    assert decide(policies, TOPIC, "orders", Action.PUB, HOME) is expected
-    assert decide(reversed(policies), TOPIC, "orders", Action.PUB, HOME) is expected
+    assert Policies(policies).decide(TOPIC, "orders", Action.PUB, HOME) is expected
+    assert Policies(reversed(policies)).decide(TOPIC, "orders", Action.PUB, HOME) is expected
 
 
-def test_a_caller_without_an_address_matches_no_policy_for_some_addresses() -> None:
+def test_a_caller_without_an_address_is_allowed_nothing_by_a_policy_for_some_addresses() -> None:
     policies = [policy("Topic:orders", "Pub", ALLOW, "0.0.0.0/0")]
-    assert decide(policies, TOPIC, "orders", Action.PUB, None) is None
-    assert decide(policies, TOPIC, "orders", Action.PUB, address_of("::ffff:10.1.2.3")) is ALLOW
-    assert decide(policies, TOPIC, "orders", Action.PUB, address_of("fe80::1")) is None
+    assert Policies(policies).decide(TOPIC, "orders", Action.PUB, None) is None
+    assert Policies(policies).decide(TOPIC, "orders", Action.PUB, address_of("::ffff:10.1.2.3")) is ALLOW
+    assert Policies(policies).decide(TOPIC, "orders", Action.PUB, address_of("fe80::1")) is None
+    policies = [policy("Topic:orders", "Pub", DENY, "10.1.2.3"), policy("Topic:*", "Pub")]
+    assert Policies(policies).decide(TOPIC, "orders", Action.PUB, None) is DENY
+    assert Policies(policies).decide(TOPIC, "orders", Action.PUB, address_of("10.1.2.4")) is ALLOW
+
+
+def test_a_decision_looks_at_few_of_many_policies() -> None:
+    looked = 0
+
+    class Counted(frozenset[Action]):
+        def __contains__(self, action: object) -> bool:
+            nonlocal looked
+            looked += 1
+            return super().__contains__(action)
+
+    resources = [f"Topic:t{number}{end}" for number in range(5000) for end in ("", "*")]
+    many = Policies(Policy(Resource.parse(name), Counted({Action.PUB}), ALLOW) for name in [*resources, "Topic:*"])
+    assert len(many) == 10_001
+    assert many.decide(TOPIC, "t4711", Action.PUB, HOME) is ALLOW
+    assert many.decide(TOPIC, "t47110", Action.PUB, HOME) is ALLOW
+    assert many.decide(TOPIC, "u", Action.PUB, HOME) is ALLOW
+    assert many.decide(GROUP, "t4711", Action.PUB, HOME) is None
+    assert looked == 3
 
 
 def test_resources_as_text() -> None:

@@ -20,8 +20,9 @@ from rocketsim_proto import (
 )
 from rocketsim_proto.bytes_field import Received
 
+from broker_service.access.decision import Policies
 from broker_service.access.gate import Gate, source_of
-from broker_service.access.model import Acl, Policy, User, address_of
+from broker_service.access.model import Decision, Policy, User, address_of
 from broker_service.access.rights import NAMESRV_RIGHTS, RIGHTS, Caller, of_topic
 from broker_service.errors import AccessDenied
 from broker_service.v2.rights import V2_RIGHTS
@@ -39,7 +40,7 @@ def gate(*policies: str, rights: Any = None, authorizes: bool = True) -> Gate:
     return Gate(
         {**RIGHTS, **V2_RIGHTS} if rights is None else rights,
         find_user={"n": NORMAL}.get,
-        policies=(lambda _: parsed) if authorizes else None,
+        policies=(lambda _: Policies(parsed)) if authorizes else None,
         cluster_name="north",
         now_s=lambda: 0.0,
     )
@@ -247,7 +248,7 @@ def test_a_denial_says_so() -> None:
     guard = Gate(
         RIGHTS,
         find_user={}.get,
-        policies=lambda _: Acl("User:n").with_policies([Policy.parse("Topic:t", ["Pub"], [], "Deny")]).parsed(),
+        policies=lambda _: Policies([Policy.parse("Topic:t", ["Pub"], [], "Deny")]),
         cluster_name="north",
         now_s=lambda: 0.0,
     )
@@ -262,6 +263,23 @@ def test_a_denial_says_so() -> None:
 def test_a_method_that_is_not_known_is_refused() -> None:
     with pytest.raises(AccessDenied, match=r"knows no call /rocketsim[.]Broker/New"):
         gate().right_of("/rocketsim.Broker/New")
+
+
+def test_what_a_request_says_often_is_asked_once() -> None:
+    asked: list[str] = []
+
+    class Asked(Policies):
+        def decide(self, kind: Any, name: str, action: Any, source: Any) -> Decision | None:
+            asked.append(name)
+            return super().decide(kind, name, action, source)
+
+    policies = Asked([Policy.parse("Topic:t*", ["Sub"])])
+    guard = Gate(V2_RIGHTS, find_user={}.get, policies=lambda _: policies, cluster_name="north", now_s=lambda: 0.0)
+    entries = [d.SubscriptionEntry(topic=d.Resource(name="t1")) for _ in range(1000)]
+    settings = d.Settings(subscription=d.Subscription(subscriptions=entries))
+    right = guard.right_of(V2 + "Telemetry")
+    guard.check(NORMAL, V2 + "Telemetry", right, PEER, s.TelemetryCommand(settings=settings))
+    assert asked == ["t1"]
 
 
 def test_retry_and_dead_letter_topics_belong_to_their_group() -> None:

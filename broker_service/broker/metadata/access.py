@@ -2,9 +2,12 @@
 
 from typing import NamedTuple
 
+from broker_service.access.decision import Policies
 from broker_service.access.model import Acl, Policy, User, UserType, user_of
 from broker_service.broker.metadata.config_table import ConfigTable, JsonStore, Planned
 from broker_service.errors import InvalidParameter, NotFound
+
+_NONE = Policies()
 
 
 class UserTable(ConfigTable[User]):
@@ -46,15 +49,18 @@ class AclTable(ConfigTable[Acl]):
 
     def __init__(self, file: JsonStore, tombstones_file: JsonStore) -> None:
         super().__init__(file, tombstones_file)
-        self._policies = {subject: acl.parsed() for subject, acl in self.entries.items()}
+        self._policies = {subject: Policies(acl.parsed()) for subject, acl in self.entries.items()}
         self.changed.append(self._parse)
 
     def _parse(self, subject: str) -> None:
         acl = self.entries.get(subject)
-        self._policies[subject] = acl.parsed() if acl is not None else ()
+        if acl is None:
+            self._policies.pop(subject, None)
+        else:
+            self._policies[subject] = Policies(acl.parsed())
 
-    def policies_of(self, username: str) -> tuple[Policy, ...]:
-        return self._policies.get(f"User:{username}", ())
+    def policies_of(self, username: str) -> Policies:
+        return self._policies.get(f"User:{username}", _NONE)
 
     def creating(self, subject: str, policies: tuple[Policy, ...], now_ms: int) -> Planned[Acl] | None:
         """More policies, as createAcl does it for a user that has some."""
