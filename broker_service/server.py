@@ -79,6 +79,8 @@ class Network:
 
     def listen_for_streams(self, unix_name: str, bind_address: str, port: int) -> list[socket.socket]:
         """Sockets that listen: an abstract Unix one, where the system has such, and one for TCP unless `port` is 0."""
+        if "listenPort" in self.client_auth_ports:
+            return []  # nobody is asked for a certificate there
         sockets = []
         if sys.platform == "linux":
             sockets.append(_listening(socket.AF_UNIX, f"\0{unix_name}"))

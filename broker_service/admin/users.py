@@ -3,6 +3,7 @@
 A change that is answered is on its disk; whether a slave has it says the status, as of a commit.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import TypeVar
@@ -11,12 +12,14 @@ from broker_service.access.model import Acl, Policy, Resource, User, user_of
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.leadership.leadership import Leadership
 from broker_service.broker.metadata.access import AccessTables
+from broker_service.broker.metadata.config_table import Planned
 from broker_service.errors import InvalidParameter, ServiceNotAvailable
 from broker_service.tasks import to_its_end
 
 logger = logging.getLogger(__name__)
 
 _Made = TypeVar("_Made")
+_Plan = Callable[[str, tuple[Policy, ...], int], Planned[Acl] | None]
 
 START_WAIT_S = 3.0  # less than any operator's deadline
 
@@ -25,6 +28,7 @@ class UserOperations:
     def __init__(self, broker: Broker, leadership: Leadership) -> None:
         self._broker = broker
         self._leadership = leadership
+        self._turn = asyncio.Lock()  # a user and its policies are in two tables
 
     # --- users ------------------------------------------------------------------------------------------------------
 
@@ -59,8 +63,9 @@ class UserOperations:
 
     async def _delete_user(self, tables: AccessTables, username: str) -> None:
         subject, now_ms = f"User:{username}", self._broker.now_ms()
-        await tables.acls.apply(lambda: tables.acls.deleting(subject, now_ms))
-        await tables.users.apply(lambda: tables.users.removing(username, now_ms))
+        async with self._turn:
+            await tables.acls.apply(lambda: tables.acls.deleting(subject, now_ms))
+            await tables.users.apply(lambda: tables.users.removing(username, now_ms))
         logger.info("User:%s is deleted", username)
 
     def users(self, username: str) -> list[User]:
@@ -75,22 +80,17 @@ class UserOperations:
     async def create_acl(self, subject: str, policies: tuple[Policy, ...]) -> Acl:
         """A policy replaces the one of the same resource; others stay."""
         tables = await self._writable()
-        tables.subject(subject)
-        await tables.acls.apply(
-            lambda: _value(lambda: tables.acls.creating(subject, _some(policies), self._broker.now_ms()))
-        )
-        return self._changed(tables, subject)
+        return await to_its_end(self._change(tables, subject, policies, tables.acls.creating))
 
     async def update_acl(self, subject: str, policies: tuple[Policy, ...]) -> Acl:
         tables = await self._writable()
-        tables.subject(subject)
-        await tables.acls.apply(
-            lambda: _value(lambda: tables.acls.updating(subject, _some(policies), self._broker.now_ms()))
-        )
-        return self._changed(tables, subject)
+        return await to_its_end(self._change(tables, subject, policies, tables.acls.updating))
 
-    def _changed(self, tables: AccessTables, subject: str) -> Acl:
-        acl = tables.acls.existing(subject)
+    async def _change(self, tables: AccessTables, subject: str, policies: tuple[Policy, ...], plan: _Plan) -> Acl:
+        async with self._turn:
+            tables.subject(subject)
+            await tables.acls.apply(lambda: _value(lambda: plan(subject, _some(policies), self._broker.now_ms())))
+            acl = tables.acls.existing(subject)
         logger.info("policies of %s: %s", subject, dict(acl.policies))
         return acl
 

@@ -48,7 +48,7 @@ VERDICTS = {
 
 _METHODS = {
     Operation.READ: "open map pread pread_cached is_cached read written_parts exists size names disk_usage",
-    Operation.WRITE: "create pwrite preallocate resize make_private make_directory remove remove_tree rename",
+    Operation.WRITE: "create pwrite preallocate resize make_directory remove remove_tree rename",
     Operation.SYNC: "fdatasync sync_directory",
 }
 OPERATIONS = {method: operation for operation, methods in _METHODS.items() for method in methods.split()}
@@ -120,10 +120,10 @@ class Disk(Files):
                 logger.critical("%s", self.fatal)
             self.check()
 
-    def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> int:
+    def open(self, path: Path, *, create: bool = False, read_only: bool = False, private: bool = False) -> int:
         if create:
             with self._judged("create", path):
-                handle = self._files.open(path, create=True, read_only=read_only)
+                handle = self._files.open(path, create=True, read_only=read_only, private=private)
         else:
             handle = self._files.open(path, read_only=read_only)
         self._paths[handle] = path
@@ -144,10 +144,6 @@ class Disk(Files):
     def resize(self, handle: int, size: int) -> None:
         with self._judged("resize", self._paths.get(handle)):
             self._files.resize(handle, size)
-
-    def make_private(self, handle: int) -> None:
-        with self._judged("make_private", self._paths.get(handle)):
-            self._files.make_private(handle)
 
     def make_directory(self, path: Path) -> None:
         with self._judged("make_directory", path):

@@ -59,9 +59,10 @@ def refusal(error: OSError, doing: str) -> ServiceNotAvailable:
 class Files:
     """The real file system.  A handle is an int that `open` returned; writes go to a position."""
 
-    def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> int:
+    def open(self, path: Path, *, create: bool = False, read_only: bool = False, private: bool = False) -> int:
+        """`private`: a file that is created can be opened by its owner alone."""
         flags = os.O_RDONLY if read_only else os.O_RDWR
-        return os.open(path, flags | (os.O_CREAT if create else 0) | os.O_CLOEXEC, 0o644)
+        return os.open(path, flags | (os.O_CREAT if create else 0) | os.O_CLOEXEC, 0o600 if private else 0o644)
 
     def close(self, handle: int) -> None:
         os.close(handle)
@@ -209,20 +210,14 @@ class Files:
             self.close(handle)
         return self.read(path)
 
-    def make_private(self, handle: int) -> None:
-        """Nobody but the file's owner may read it from now on."""
-        os.fchmod(handle, 0o600)
-
     def write_atomically(self, path: Path, data: bytes, *, private: bool = False) -> None:
         """After a crash at any point the file has either the old or the new content; on return the new one is on
         disk.  `private`: only the owner may read it, from its first byte on.
         """
         fresh = path.with_name(path.name + ".tmp")
         self.remove(fresh)
-        handle = self.open(fresh, create=True)
+        handle = self.open(fresh, create=True, private=private)
         try:
-            if private:
-                self.make_private(handle)
             self.pwrite(handle, data, 0)
             self.fdatasync(handle)
         except OSError:

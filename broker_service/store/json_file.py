@@ -37,7 +37,9 @@ class JsonFile:
     """One file with one JSON object in it."""
 
     def __init__(self, path: Path, files: Files | None = None, *, private: bool = False) -> None:
-        """`private`: with secrets in it, so that nobody but its owner may read it or its backup."""
+        """`private`: with secrets and rights in it.  Nobody but its owner may read it or its backup, and the backup is
+        not taken in its place: it may have a right that the last change took away.
+        """
         self.path = path
         self._private = private
         self.backup = path.with_name(path.name + ".bak")
@@ -59,6 +61,11 @@ class JsonFile:
             if isinstance(value, dict):
                 if path is self.backup:
                     why = damage[0] if damage else f"{self.path} is missing"
+                    if self._private:
+                        raise StoreCorrupt(
+                            f"{why}: {path} lacks the last change, which may have taken a right away; look at it and "
+                            "put it in its place, or move both away to start without"
+                        )
                     logger.warning("%s: the content before the last change is taken, from %s", why, path)
                 return value
             damage.append(f"{path} is not a JSON object")

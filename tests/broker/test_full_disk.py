@@ -173,8 +173,8 @@ class FullJournal(Files):
     def __init__(self) -> None:
         self._journals: set[int] = set()
 
-    def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> int:
-        handle = super().open(path, create=create, read_only=read_only)
+    def open(self, path: Path, *, create: bool = False, read_only: bool = False, private: bool = False) -> int:
+        handle = super().open(path, create=create, read_only=read_only, private=private)
         (self._journals.add if path.name.startswith("offsets.journal") else self._journals.discard)(handle)
         return handle
 

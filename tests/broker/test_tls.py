@@ -92,6 +92,7 @@ async def test_tls_client_auth_asks_for_a_certificate_of_the_ca(tmp_path: Path) 
         assert await answers(node.address, name="client")
         assert not await answers(node.address)
         assert not await answers(node.address, name="stranger")
+        assert node.range_streams.offer() is None  # where nobody is asked for one
 
 
 async def test_a_pair_and_its_name_server_speak_tls_to_each_other(tmp_path: Path) -> None:

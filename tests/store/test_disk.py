@@ -33,7 +33,6 @@ CALLS: dict[str, Callable[[Disk], Any]] = {
     "pwrite": lambda disk: disk.pwrite(1, b"a", 0),
     "preallocate": lambda disk: disk.preallocate(1, 1),
     "resize": lambda disk: disk.resize(1, 1),
-    "make_private": lambda disk: disk.make_private(1),
     "make_directory": lambda disk: disk.make_directory(ROOT),
     "remove": lambda disk: disk.remove(ROOT),
     "remove_tree": lambda disk: disk.remove_tree(ROOT),

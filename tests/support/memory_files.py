@@ -314,7 +314,7 @@ class MemoryFiles(Files):
 
     # --- Files ----------------------------------------------------------------------------------------------------
 
-    def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> int:
+    def open(self, path: Path, *, create: bool = False, read_only: bool = False, private: bool = False) -> int:
         if self._off:
             raise PowerCut
         self._look("open", path)
@@ -355,9 +355,6 @@ class MemoryFiles(Files):
     def resize(self, handle: int, size: int) -> None:
         path, inode = self._handles[handle]
         self._change("resize", path, lambda part: inode.resize(size) if part == 1.0 else None)
-
-    def make_private(self, handle: int) -> None:
-        self._change("make_private", self._handles[handle][0], lambda part: None)
 
     def pwrite(self, handle: int, data: Buffer, offset: int) -> None:
         path, inode = self._handles[handle]
