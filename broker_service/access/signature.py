@@ -6,8 +6,9 @@ proxy.
 """
 
 import hmac
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import NamedTuple
 
 from rocketsim_proto.signature import AUTHORIZATION, DATE, DATE_FORMAT, SCHEME, signature, v2_signature
@@ -40,7 +41,7 @@ def own_caller(headers: Mapping[str, str], method: str, now_s: float, find_user:
         raise NotAuthenticated(f"authentication header is incorrect: {SCHEME} is expected on this port.")
     user = _proved(claim, find_user, lambda user: signature(user.password, method, claim.date))
     try:
-        signed_at = datetime.strptime(claim.date, DATE_FORMAT).replace(tzinfo=UTC).timestamp()
+        signed_at = _seconds_of(claim.date)
     except ValueError:
         raise NotAuthenticated(f"the date of the call is not of the form {DATE_FORMAT}.") from None
     if abs(late_s := now_s - signed_at) > MAX_AGE_S:
@@ -49,6 +50,22 @@ def own_caller(headers: Mapping[str, str], method: str, now_s: float, find_user:
             f"{MAX_AGE_S} s at most: set the clocks."
         )
     return user
+
+
+@lru_cache(maxsize=1024)
+def _seconds_of(date: str) -> float:
+    """Since 1970.  Remembered, because the calls of a second have the same date."""
+    return datetime.strptime(date, DATE_FORMAT).replace(tzinfo=UTC).timestamp()
+
+
+def client_of_user(metadata: Iterable[tuple[str, str | bytes]], client_id: str) -> str:
+    """The client's id behind the name of the user that has signed the call, as the two above read it: a client of one
+    user is never that of another.  "" without a client id; the id itself without a signature."""
+    try:
+        user = _claim({name: value for name, value in metadata if isinstance(value, str)}).username
+    except NotAuthenticated:
+        return client_id
+    return client_id and f"{user}/{client_id}"
 
 
 def _claim(headers: Mapping[str, str]) -> _Claim:

@@ -13,6 +13,7 @@ from rocketmq_v2 import definition_pb2, service_pb2_grpc
 from rocketmq_v2 import service_pb2 as pb
 from rocketsim_proto.records.record import encode_host
 
+from broker_service.access.signature import client_of_user
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.reads.commits import NOT_FOUND, Commits
@@ -296,7 +297,8 @@ def client_id_of(context: Context) -> str:
 
 
 def client_id_in(context: Context) -> str:
-    return next((str(value) for key, value in context.invocation_metadata() or () if key == CLIENT_ID), "")
+    metadata = context.invocation_metadata() or ()
+    return client_of_user(metadata, next((str(value) for key, value in metadata if key == CLIENT_ID), ""))
 
 
 def unsupported(call: str) -> Refused:

@@ -1,5 +1,7 @@
 """Brokers with access control: who may call, what is kept and where, and what a slave gets."""
 
+import asyncio
+import json
 import logging
 import stat
 from collections.abc import AsyncIterator
@@ -28,7 +30,9 @@ from rocketsim_proto.replication_pb2_grpc import ReplicationStub
 from rocketsim_proto.signature import Credentials, SigningChannel
 
 from broker_service.access.model import Acl, Policy, User
+from broker_service.admin.users import UserOperations
 from broker_service.config import NamesrvConfig
+from broker_service.errors import NotFound, StoreCorrupt
 from broker_service.model import BrokerRole
 from broker_service.namesrv.route_table import RouteTable
 from broker_service.namesrv.server import interceptors
@@ -138,7 +142,7 @@ async def test_users_and_policies_are_made_changed_listed_and_deleted(
         await admin.DeleteUser(admin_pb2.DeleteUserRequest(username="n"))
         assert not (await admin.ListAcls(admin_pb2.ListAclsRequest())).acls
         await admin.CreateUser(admin_pb2.CreateUserRequest(user=user(NORMAL)))
-        assert node.access is not None and node.access.acls.policies_of("n") == ()
+        assert node.access is not None and not node.access.acls.policies_of("n")
     # They outlive a restart, and the first user is not made anew.
     async with running(
         tmp_path, **KEYS | {"init_authentication_user": '{"username":"admin","password":"other"}'}
@@ -147,6 +151,39 @@ async def test_users_and_policies_are_made_changed_listed_and_deleted(
         assert node.access.users.existing("n").password == NORMAL.secret_key
         async with signed(node, ADMIN) as admin:
             assert len((await admin.ListUsers(admin_pb2.ListUsersRequest())).users) == 2
+
+
+async def test_policies_that_are_made_while_their_user_is_deleted_go_with_it(tmp_path: Path) -> None:
+    async with running(tmp_path, **KEYS) as node:
+        await allow(node, NORMAL, "Topic:t Sub")
+        users, policies = UserOperations(node.broker, node.leadership), (Policy.parse("Topic:u", ["Pub"]),)
+        results = await asyncio.gather(
+            users.delete_user("n"), users.create_acl("User:n", policies), return_exceptions=True
+        )
+        assert results[0] is None and isinstance(results[1], NotFound)
+        assert node.access is not None and node.access.acls.get("User:n") is None
+
+
+@pytest.mark.parametrize("damage", ["{", None])
+async def test_damaged_users_are_not_replaced_by_those_before_the_last_change(
+    tmp_path: Path, damage: str | None
+) -> None:
+    async with running(tmp_path, **KEYS) as node:
+        await allow(node, NORMAL, "Topic:t Sub")
+        assert node.access is not None
+        node.access.users.delete(NORMAL.access_key, 0)
+    path = tmp_path / "rocketsim" / "users.json"
+    assert NORMAL.access_key in json.loads(path.with_name("users.json.bak").read_text())["users"]
+    path.unlink()
+    if damage:
+        path.write_text(damage)
+    with pytest.raises(StoreCorrupt, match=r"users[.]json.* is (missing|not JSON).*lacks the last change"):
+        async with running(tmp_path, **KEYS):
+            pass
+    path.with_name("users.json.bak").unlink()
+    path.unlink(missing_ok=True)
+    async with running(tmp_path, **KEYS) as node:
+        assert node.access is not None and node.access.users.get(NORMAL.access_key) is None
 
 
 async def test_without_access_control_there_are_no_users(tmp_path: Path) -> None:
@@ -184,7 +221,7 @@ async def test_a_change_is_on_the_slave_when_it_is_answered(tmp_path: Path) -> N
             error = await refused(its_admin.DeleteUser(admin_pb2.DeleteUserRequest(username="n")))
             assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
         await admin.DeleteUser(admin_pb2.DeleteUserRequest(username="n"))
-        assert slave.access.users.get("n") is None and slave.access.acls.policies_of("n") == ()
+        assert slave.access.users.get("n") is None and not slave.access.acls.policies_of("n")
         secrets = (tmp_path / "s" / "rocketsim" / "users.json").stat()
         assert stat.S_IMODE(secrets.st_mode) == 0o600
         # A master without access control says nothing of users, and they stay.
@@ -315,6 +352,27 @@ async def test_calls_of_rocketmq_5s_clients(tmp_path: Path) -> None:
         await stream.write(s.TelemetryCommand(settings=d.Settings(publishing=d.Publishing(topics=[resource("T")]))))
         assert (await stream.read()).status.code == d.OK
         stream.cancel()
+
+
+async def test_a_client_of_one_user_is_not_that_of_another(tmp_path: Path) -> None:
+    other = Credentials("other", "0th3r")
+    async with running(tmp_path, grpc_server_port=0, **KEYS) as node, v2_stub(node) as v2:
+        make_topics(node)
+        await allow(node, NORMAL, "Topic:T Pub,Sub", "Group:g Sub")
+        await allow(node, other)
+        clients = node.consumption.is_connected
+        stream, intruder = v2.Telemetry(metadata=v2_headers(NORMAL)), v2.Telemetry(metadata=v2_headers(other))
+        settings = d.Settings(publishing=d.Publishing(topics=[resource("T")]))
+        await stream.write(s.TelemetryCommand(settings=settings))
+        assert (await stream.read()).status.code == d.OK
+        # The same client id, without a right and without settings: neither its stream nor its word counts.
+        await intruder.write(s.TelemetryCommand())
+        await until(lambda: clients("other/client-1"), "the other stream is there")
+        ended = await v2.NotifyClientTermination(s.NotifyClientTerminationRequest(), metadata=v2_headers(other))
+        assert ended.status.code == d.OK
+        assert clients("n/client-1") and not clients("other/client-1")
+        stream.cancel()
+        intruder.cancel()
 
 
 async def test_a_user_that_is_disabled_or_deleted_is_refused_at_once(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import pytest
 from rocketsim_proto.signature import Credentials, SigningChannel, signature, signed_headers, v2_signature
 
 from broker_service.access.model import User
-from broker_service.access.signature import MAX_AGE_S, own_caller, v2_caller
+from broker_service.access.signature import MAX_AGE_S, client_of_user, own_caller, v2_caller
 from broker_service.errors import NotAuthenticated
 
 USERS = {"ak": User("ak", "sk"), "gone": User("gone", "sk", user_status="disable")}
@@ -120,3 +120,13 @@ def test_a_channel_signs_each_call_when_it_is_made() -> None:
 
 def test_credentials_have_no_secret_in_their_representation() -> None:
     assert "s3cr3t" not in repr(Credentials("ak", "s3cr3t")) + str(Credentials("ak", "s3cr3t"))
+
+
+def test_a_client_belongs_to_the_user_that_is_proved() -> None:
+    twice = {"authorization": "MQv2-HMAC-SHA1 Credential=a, Credential=b/r, Signature=x", "x-mq-date-time": "d"}
+    with pytest.raises(NotAuthenticated, match="User:b is not found"):
+        v2_caller(twice, {}.get)
+    assert client_of_user(twice.items(), "c") == "b/c"
+    assert client_of_user(twice.items(), "") == ""
+    assert client_of_user({"authorization": "x", "x-mq-date-time": "d"}.items(), "c") == "c"
+    assert client_of_user((), "c") == "c"
