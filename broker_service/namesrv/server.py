@@ -9,8 +9,10 @@ from rocketsim_proto import namesrv_pb2, namesrv_pb2_grpc
 
 from broker_service.access.gate import Gate, super_user
 from broker_service.access.interceptor import AccessInterceptor
+from broker_service.access.model import User
 from broker_service.access.rights import NAMESRV_RIGHTS
 from broker_service.config import NamesrvConfig
+from broker_service.errors import NotAuthenticated
 from broker_service.namesrv.route_table import RouteTable
 from broker_service.namesrv.servicer import NamesrvServicer
 from broker_service.server import (
@@ -39,7 +41,16 @@ def interceptors(config: NamesrvConfig, now_s: Callable[[], float] = time.time) 
         return []
     known = [user for user in map(super_user, (config.init_user, config.inner_credentials)) if user is not None]
     users = {user.username: user for user in known}
-    gate = Gate(NAMESRV_RIGHTS, find_user=users.get, policies=None, cluster_name="*", now_s=now_s)
+
+    def find_user(name: str) -> User:
+        if (user := users.get(name)) is None:
+            raise NotAuthenticated(
+                f"User:{name[:127]} is not found: a name server knows initAuthenticationUser and "
+                "innerClientAuthenticationCredentials alone."
+            )
+        return user
+
+    gate = Gate(NAMESRV_RIGHTS, find_user=find_user, policies=None, cluster_name="*", now_s=now_s)
     return [AccessInterceptor(gate)]
 
 

@@ -451,9 +451,14 @@ async def test_a_name_server_takes_registrations_of_brokers_and_changes_of_opera
         await until(lambda: bool(names.table.route("t")), "the topic is told")
         assert (await anybody.TopicRoute(namesrv_pb2.TopicRouteRequest(topic="t"))).queue_datas
         wipe = namesrv_pb2.WritePermRequest(broker_name="broker-a")
-        for who in (None, Credentials("n", "x"), Credentials("admin", "wrong")):
+        for who, said in (
+            (None, "username cannot be null."),
+            (Credentials("n", "x"), "User:n is not found: a name server knows initAuthenticationUser and"),
+            (Credentials("admin", "wrong"), "check signature failed."),
+        ):
             stub = anybody if who is None else namesrv_pb2_grpc.NameServerStub(SigningChannel(channel, who))
-            assert (await refused(stub.WipeWritePerm(wipe))).code() is UNAUTHENTICATED
+            error = await refused(stub.WipeWritePerm(wipe))
+            assert error.code() is UNAUTHENTICATED and str(error.details()).startswith(said)
         for who in (ADMIN, INNER):
             stub = namesrv_pb2_grpc.NameServerStub(SigningChannel(channel, who))
             await stub.WipeWritePerm(wipe)
