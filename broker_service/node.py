@@ -348,7 +348,7 @@ class BrokerNode:
         taken, given = Traffic(), Traffic()
         commits, lookup = self.commits, self.lookup = Commits(self.broker), QueueLookup(self.broker)
         access = ReadAccess(self.broker, commits)
-        self.puts = PutPath(self.broker, taken, timers=lambda: self.consumption.state.timers.count)
+        self.puts = PutPath(self.broker, taken, timers=lambda: self.consumption.state.timers.weight)
         self.pulls = PullPath(self.broker, access, commits, given)
         self.ranges = RangePath(self.broker, access, given)
         self.range_streams = RangeStreams(self.broker, self.ranges)

@@ -52,7 +52,7 @@ class _Turn:
 
 
 class PutPath:
-    """`timers`: how many messages wait for their delivery time."""
+    """`timers`: how many messages wait for their delivery time, or would take as much memory."""
 
     def __init__(self, broker: Broker, traffic: Traffic, timers: Callable[[], int] = lambda: 0) -> None:
         self._broker = broker
@@ -229,4 +229,4 @@ class PutPath:
 
     def _check_timers(self) -> None:
         if self._timers() >= MAX_TIMERS:
-            raise SystemBusy(f"{MAX_TIMERS} messages wait for their delivery time; send again later")
+            raise SystemBusy(f"{MAX_TIMERS} messages and recalls wait for their delivery time; try again later")

@@ -12,6 +12,8 @@ from itertools import islice
 
 from broker_service.consumption.transitions import Copied, Copying, Timer, Waiting
 
+RECALL_WEIGHT = 10  # it keeps the name of a message
+
 
 class Timers:
     """Each second has its log offsets in order; a recall is a timer itself, which ends with its second."""
@@ -22,9 +24,15 @@ class Timers:
         self._waiting: dict[int, array[int]] = {}
         self._done: dict[int, set[int]] = {}  # settled behind others of their second that wait
         self._recalls: dict[int, dict[str, None]] = {}
+        self._recall_count = 0
         self._seconds: list[int] = []  # a heap; seconds that are over are removed later
 
     # --- asking -----------------------------------------------------------------------------------------------------
+
+    @property
+    def weight(self) -> int:
+        """How many messages that wait would take as much memory."""
+        return self.count + RECALL_WEIGHT * self._recall_count
 
     def next_second(self) -> int | None:
         while self._seconds and self._seconds[0] not in self._waiting:
@@ -91,14 +99,14 @@ class Timers:
             case Timer(second, log_offset, recalls):
                 self._wait(second, array("q", (log_offset,)))
                 if recalls:
-                    self._recalls.setdefault(second, {})[recalls] = None
+                    self._recall(second, recalls)
             case Waiting(seconds, counts, log_offsets, keys):
                 at, all_offsets = 0, array("q", log_offsets)
                 for second, count in zip(array("q", seconds), array("q", counts), strict=True):
                     self._wait(second, all_offsets[at : at + count])
                     at += count
                 for second, key in keys:
-                    self._recalls.setdefault(second, {})[key] = None
+                    self._recall(second, key)
             case Copying(log_offset):
                 if self.copying is None:
                     self.copying = log_offset
@@ -117,6 +125,11 @@ class Timers:
             known.extend(log_offsets)
         self.count += len(log_offsets)
 
+    def _recall(self, second: int, key: str) -> None:
+        keys = self._recalls.setdefault(second, {})
+        self._recall_count += key not in keys
+        keys[key] = None
+
     def _settle(self, second: int, log_offsets: Iterable[int]) -> None:
         settled = {one for one in log_offsets if self.waits(second, one)}
         if not settled:
@@ -132,7 +145,7 @@ class Timers:
         del offsets[:gone]
         if not offsets:
             del self._waiting[second]
-            self._recalls.pop(second, None)
+            self._recall_count -= len(self._recalls.pop(second, ()))
         elif done:
             self._done[second] = done
 

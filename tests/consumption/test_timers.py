@@ -130,6 +130,20 @@ def test_a_second_is_due_when_it_is_over_and_no_later_one_with_it() -> None:
     assert timers.due(8000) == [5, 7]
 
 
+def test_a_recall_weighs_more_than_a_message_until_its_second_is_settled() -> None:
+    timers = Timers()
+    timers.apply(Timer(5, 100, ""))
+    for log_offset in (200, 300):
+        timers.apply(Timer(5, log_offset, "t+a"))
+    assert (timers.count, timers.weight) == (3, 13)
+    again = Timers()
+    for transition in timers.rebuilding():
+        again.apply(transition)
+    assert again.weight == 13
+    timers.apply(Copied(5, (100, 200, 300)))
+    assert timers.weight == 0
+
+
 def test_a_recall_is_known_until_its_second_is_settled() -> None:
     timers = Timers()
     for transition in (Timer(5, 0), Timer(5, 10, "t+a"), Timer(6, 20)):
