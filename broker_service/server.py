@@ -156,6 +156,8 @@ def build_server(max_message_bytes: int, interceptors: Sequence[grpc.aio.ServerI
             # Clients do the same to us; their pings are no offence.
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
             ("grpc.max_concurrent_streams", 10_000),
+            # Two minutes by default: a connection that says nothing would hold its handles for so long.
+            ("grpc.server_handshake_timeout_ms", 30_000),
         ],
     )
 

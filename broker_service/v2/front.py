@@ -40,6 +40,7 @@ class Front:
         self._ends: set[_End] = set()
         self._ended = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closing = False
         self._clients: dict[str, str] = {}  # by the name of the socket behind them
 
     async def start(self) -> None:
@@ -59,7 +60,8 @@ class Front:
             self._server.close()
 
     async def close(self) -> None:
-        """Connections that are still there break off."""
+        """Connections that are still there break off, and one that was being taken does."""
+        self._is_closing = True
         self.stop_listening()
         while self._ends:
             for end in list(self._ends):
@@ -72,6 +74,8 @@ class Front:
 
     def began(self, end: "_End") -> None:
         self._ends.add(end)
+        if self._is_closing:
+            end.abort()
 
     def ended(self, end: "_End") -> None:
         self._ends.discard(end)

@@ -26,6 +26,10 @@ class Pem(NamedTuple):
     ca: bytes | None
     context: ssl.SSLContext
 
+    def __repr__(self) -> str:
+        """Without the key."""
+        return f"Pem({self.cert!r}, ca={self.ca!r})"
+
 
 @dataclass(frozen=True, slots=True)
 class PemFiles:

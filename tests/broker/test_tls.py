@@ -186,6 +186,7 @@ async def test_a_certificate_is_replaced_while_the_broker_runs(
 def test_a_connection_uses_the_files_of_its_beginning(files: dict[str, Path]) -> None:
     """Brokers open a new one whenever they connect again."""
     certificates = Certificates(files["tls_cert"], files["tls_key"])
+    assert "PRIVATE KEY" not in repr(certificates.newest())
     first = certificates.newest()
     assert certificates.newest() is first
     replace("renewed", files["tls_cert"], files["tls_key"])

@@ -324,6 +324,18 @@ async def test_a_front_that_never_started_leaves_no_socket() -> None:
     assert listening.fileno() == -1
 
 
+async def test_a_connection_that_was_being_taken_at_the_end_breaks_off() -> None:
+    front = Front(socket.create_server(("127.0.0.1", 0)))
+    await front.close()
+    taken, client = socket.socketpair()
+    with client:
+        loop = asyncio.get_running_loop()
+        await loop.connect_accepted_socket(lambda: module._Client(front), taken)
+        client.setblocking(False)
+        assert await loop.sock_recv(client, 1) == b""
+    await front.close()
+
+
 async def test_a_slave_takes_no_connection(tmp_path: Path) -> None:
     async with running(tmp_path, grpc_server_port=0, broker_role=BrokerRole.SLAVE, broker_id=1, **keys_of()) as node:
         assert node.mastership.standing is not Standing.WRITABLE and node.v2_port._front is None
