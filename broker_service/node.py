@@ -432,6 +432,7 @@ class BrokerNode:
             cluster_name=self.config.broker_cluster_name,
             now_s=lambda: self.machine.now_ms() / 1000,
             v2=v2,
+            brokers_user=inner,
             client_of=(lambda peer: self.v2_port.client_of(peer)) if v2 else str,
         )
 

@@ -15,10 +15,13 @@ from broker_service.errors import AccessDenied
 
 Headers = Iterable[tuple[str, str | bytes]]
 
+_WHO = {Caller.SUPER_USER: "super users and brokers", Caller.BROKER: "brokers"}
+
 
 class Gate:
     """`rights`: of every method, by its path.  `policies` of a user; None: users need no rights (authorizationEnabled
     is false).  `v2`: its callers are RocketMQ 5's clients.  `client_of`: a caller's address by `context.peer()`.
+    `brokers_user`: whom `find_user` finds for the calls of brokers to each other.
     """
 
     def __init__(
@@ -31,6 +34,7 @@ class Gate:
         now_s: Callable[[], float],
         v2: bool = False,
         client_of: Callable[[str], str] = str,
+        brokers_user: User | None = None,
     ) -> None:
         self._rights = rights
         self._find_user = find_user
@@ -39,6 +43,7 @@ class Gate:
         self._now_s = now_s
         self._v2 = v2
         self._client_of = client_of
+        self._brokers_user = brokers_user
 
     def right_of(self, method: str) -> Right:
         """Raises AccessDenied for a method that nobody has said anything of."""
@@ -56,13 +61,13 @@ class Gate:
     def check(self, user: User, method: str, right: Right, peer: str, request: Any = None) -> None:
         """Raises AccessDenied unless the user may do what this request asks for.  Without a request: what can be said
         of the call before the first message of its stream."""
-        if user.is_super:
+        if user is self._brokers_user or (user.is_super and right.caller is not Caller.BROKER):
             return
         source = source_of(self._client_of(peer))
-        if right.caller is Caller.SUPER_USER:
+        if right.caller in _WHO:
             raise AccessDenied(
                 f"User:{user.username} has no permission to access {ResourceType.CLUSTER}:{self._cluster_name} from "
-                f"{source}, only super users and brokers call {method.rpartition('/')[2]}."
+                f"{source}, only {_WHO[right.caller]} call {method.rpartition('/')[2]}."
             )
         if right.needs is None or request is None or self._policies is None:
             return

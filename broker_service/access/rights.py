@@ -18,7 +18,8 @@ OF_GROUPS = ("%RETRY%", "%DLQ%")
 class Caller(Enum):
     ANYBODY = "anybody"
     USER = "user"  # who has the rights
-    SUPER_USER = "super user"  # whether or not rights are asked for: what answers with secrets, or changes them
+    SUPER_USER = "super user"  # whether or not rights are asked for: what changes users and rights
+    BROKER = "broker"  # the user of the configuration: what answers with secrets, or makes a broker of the caller
 
 
 class Need(NamedTuple):
@@ -61,6 +62,7 @@ def user(needs: Needs) -> Right:
 
 ANYBODY = Right(Caller.ANYBODY)
 SUPER_USER = Right(Caller.SUPER_USER)
+BROKER = Right(Caller.BROKER)
 
 PUB, SUB, GET = (Action.PUB,), (Action.SUB,), (Action.GET,)
 READ = (Action.SUB, Action.GET)
@@ -117,10 +119,10 @@ _OF_A_BROKER: Mapping[str, Mapping[str, Right]] = {
         "Check": user(lambda request: [of_topic(topic, *PUB) for topic in sorted(set(request.topics))]),
     },
     "rocketsim.Replication": {
-        "Replicate": SUPER_USER,
-        "GetMetadata": SUPER_USER,
-        "GetMember": SUPER_USER,
-        "PromiseEpoch": SUPER_USER,
+        "Replicate": BROKER,
+        "GetMetadata": BROKER,
+        "GetMember": BROKER,
+        "PromiseEpoch": BROKER,
     },
     "rocketsim.Admin": {
         "UpdateTopic": user(lambda request: [of_topic(request.topic.topic_name, Action.CREATE)]),
@@ -154,7 +156,7 @@ _OF_A_BROKER: Mapping[str, Mapping[str, Right]] = {
 
 _OF_A_NAME_SERVER: Mapping[str, Mapping[str, Right]] = {
     "rocketsim.NameServer": {
-        "RegisterBroker": SUPER_USER,
+        "RegisterBroker": BROKER,
         "TopicRoute": ANYBODY,  # a name server has no users; RocketMQ's checks nothing at all
         "TopicList": ANYBODY,
         "ClusterList": ANYBODY,

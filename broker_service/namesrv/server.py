@@ -50,7 +50,15 @@ def interceptors(config: NamesrvConfig, now_s: Callable[[], float] = time.time) 
             )
         return user
 
-    gate = Gate(NAMESRV_RIGHTS, find_user=find_user, policies=None, cluster_name="*", now_s=now_s)
+    inner = config.inner_credentials
+    gate = Gate(
+        NAMESRV_RIGHTS,
+        find_user=find_user,
+        policies=None,
+        cluster_name="*",
+        now_s=now_s,
+        brokers_user=users[inner.access_key] if inner is not None else None,
+    )
     return [AccessInterceptor(gate)]
 
 

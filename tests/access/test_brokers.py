@@ -281,7 +281,7 @@ async def test_replication_is_for_brokers(tmp_path: Path) -> None:
     async with running(tmp_path, **KEYS) as node:
         await allow(node, NORMAL, "Topic:* All", "Group:* All", "Cluster:* All")
         request = replication_pb2.GetMetadataRequest(broker_name="broker-a", broker_id=1)
-        for who in (None, NORMAL):
+        for who in (None, NORMAL, ADMIN):
             async with signed(node, who, ReplicationStub) as peer:
                 assert (await refused(peer.GetMetadata(request))).code() is UNAUTHENTICATED
                 assert (await refused(anext(aiter(peer.Replicate())))).code() is UNAUTHENTICATED

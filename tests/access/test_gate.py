@@ -29,6 +29,7 @@ from broker_service.v2.rights import V2_RIGHTS
 from tests.support.brokers import running
 
 NORMAL = User("n", "sk")
+BROKERS = User("brokers", "sk", "Super")
 PEER = "ipv4:127.0.0.1:4711"
 V2 = "/apache.rocketmq.v2.MessagingService/"
 BROKER, ADMIN = "/rocketsim.Broker/", "/rocketsim.Admin/"
@@ -43,6 +44,7 @@ def gate(*policies: str, rights: Any = None, authorizes: bool = True) -> Gate:
         policies=(lambda _: Policies(parsed)) if authorizes else None,
         cluster_name="north",
         now_s=lambda: 0.0,
+        brokers_user=BROKERS,
     )
 
 
@@ -228,14 +230,27 @@ def test_a_call_needs_each_of_its_rights(method: str, request_: Any, policies: l
 def test_what_has_secrets_or_changes_rights_is_for_super_users_whatever_is_allowed() -> None:
     only = {path for path, right in RIGHTS.items() if right.caller is Caller.SUPER_USER}
     assert {path.rpartition("/")[2] for path in only} == {
-        *("Replicate", "GetMetadata", "GetMember", "PromiseEpoch", "CreateUser", "UpdateUser", "DeleteUser"),
-        *("ListUsers", "CreateAcl", "UpdateAcl", "DeleteAcl", "ListAcls"),
+        *("CreateUser", "UpdateUser", "DeleteUser", "ListUsers", "CreateAcl", "UpdateAcl", "DeleteAcl", "ListAcls")
     }
     for path in only:
         for guard in (gate("Cluster:* All"), gate(authorizes=False)):
             with pytest.raises(AccessDenied, match="only super users"):
                 guard.check(NORMAL, path, guard.right_of(path), PEER, None)
             guard.check(User("s", "sk", "Super"), path, guard.right_of(path), PEER, None)
+
+
+def test_what_answers_with_secrets_or_makes_a_broker_of_the_caller_is_for_brokers() -> None:
+    rights = {**RIGHTS, **NAMESRV_RIGHTS}
+    only = {path for path, right in rights.items() if right.caller is Caller.BROKER}
+    assert {path.rpartition("/")[2] for path in only} == {
+        *("Replicate", "GetMetadata", "GetMember", "PromiseEpoch", "RegisterBroker")
+    }
+    for path in only:
+        guard = gate("Cluster:* All", rights=rights)
+        for user in (NORMAL, User("s", "sk", "Super"), User("brokers", "other", "Super")):
+            with pytest.raises(AccessDenied, match="only brokers call"):
+                guard.check(user, path, guard.right_of(path), PEER, None)
+        guard.check(BROKERS, path, guard.right_of(path), PEER, None)
 
 
 def test_without_authorization_a_user_needs_no_rights() -> None:
