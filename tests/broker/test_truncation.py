@@ -165,6 +165,21 @@ async def test_who_cannot_say_says_nothing(tmp_path: Path) -> None:
         assert ends(await bounds(node, LogEpoch(0, 1))) == {}
 
 
+async def test_what_a_replaced_master_gives_was_read_in_its_own_epoch(tmp_path: Path) -> None:
+    """With an older one the new master would say that what both have was truncated, and give it again."""
+    async with running(tmp_path) as node:
+        await put(node, "t", *[b"x"] * 10)
+        before = node.broker.log_epoch
+    (tmp_path / "abort").write_bytes(b"")
+    async with running(tmp_path) as node:
+        await put(node, "t", *[b"y"] * 5)
+        node.mastership.newer_epoch(10**15, "a test")
+        found = await pull(node, 8, before)
+        assert (found.count, found.read_in) == (7, node.broker.log_epoch)
+        assert (await pull(node, 12, before)).read_in == before, "what was read there is not here"
+        assert (await pull(node, 12, before)).status is GetMessageStatus.FOUND, "and it cannot say what is gone"
+
+
 async def test_an_offset_of_what_is_cut_off_goes_before_it_is_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,7 +103,11 @@ class Broker:
         """Up to which log offset all is here that was ever read while `epoch` was the newest; None: this broker cannot
         say, or the epoch goes on.  What was read behind that offset is other records now, or none.
         """
-        if not epoch.epoch or epoch == self.log_epoch or self.mastership.standing is Standing.FENCED:
+        return None if self.mastership.standing is Standing.FENCED else self.end_here_of(epoch)
+
+    def end_here_of(self, epoch: LogEpoch) -> int | None:
+        """As `end_of`, of this broker's log, which on a broker that was replaced is not the history of its name."""
+        if not epoch.epoch or epoch == self.log_epoch:
             return None
         end = self._log_epochs().end_of(*epoch)
         return end if end is not None and end <= self.store.end_offset else None

@@ -136,9 +136,16 @@ class PullPath:
     def _read_in(self, pull: Pull, next_offset: int, max_offset: int) -> LogEpoch:
         """The consumer's own epoch as long as this broker cannot say whether what it read then is here."""
         here = self._broker.log_epoch
-        if not pull.read_in.epoch or pull.read_in == here or self._broker.end_of(pull.read_in) is not None:
+        if not pull.read_in.epoch or pull.read_in == here or self._has_all_before(pull):
             return here if next_offset <= max_offset else pull.read_in
         return here if here < pull.read_in and pull.queue_offset < next_offset else pull.read_in
+
+    def _has_all_before(self, pull: Pull) -> bool:
+        """Whether all that the consumer has read is in this log, on a broker that was replaced, too."""
+        log_end = self._broker.end_here_of(pull.read_in)
+        if log_end is None:
+            return False
+        return pull.queue_offset <= self._broker.store.queue_end_at(pull.topic, pull.queue_id, log_end)
 
     def _hold_s(self, suspend_s: float) -> float:
         config = self._broker.config
