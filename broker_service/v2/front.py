@@ -15,6 +15,7 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
+LOOPBACK = "ipv4:127.0.0.1:0"
 TLS_HANDSHAKE = 0x16  # of RFC 8446's record types; plaintext begins with HTTP/2's preface, `PRI`
 FIRST_BYTE_S = 10.0  # for a client to say anything
 MAX_SILENT = 1000  # connections that have not said anything; the oldest one goes
@@ -49,9 +50,10 @@ class Front:
         self._server = await loop.create_server(lambda: _Client(self), sock=self._listening)
 
     def client_of(self, peer: str) -> str:
-        """The client's address as gRPC says it, by what gRPC says of the connection's other end."""
+        """The client's address as gRPC says it, by what gRPC says of the connection's other end.  A connection that is
+        not the front's own comes from a process of this machine."""
         kind, _, name = peer.partition(":")
-        return self._clients.get(name, peer) if kind == "unix-abstract" else peer
+        return self._clients.get(name, LOOPBACK) if kind == "unix-abstract" else peer
 
     def stop_listening(self) -> None:
         if self._server is None:

@@ -212,6 +212,7 @@ async def test_the_first_byte_decides(first: bytes, kind: str) -> None:
         own = writer.get_extra_info("sockname")
         assert front.client_of(f"unix-abstract:{name}") == f"ipv4:{own[0]}:{own[1]}"
         assert front.client_of("ipv4:10.0.0.1:1") == "ipv4:10.0.0.1:1"
+        assert front.client_of("unix-abstract:another-process") == "ipv4:127.0.0.1:0"
         writer.close()
 
 
