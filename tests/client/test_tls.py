@@ -93,17 +93,26 @@ def test_every_kind_of_client_speaks_it(mutual: BrokerThread) -> None:
         assert admin.ha_status(broker_addr=address_of(mutual))[0].is_master
 
 
-def test_ranges_come_over_the_unix_socket_or_over_grpc(mutual: BrokerThread) -> None:
-    options = TRUSTED | OWN
-    with Producer(brokers=mutual.brokers, **options) as producer:
+def test_ranges_come_over_the_unix_socket_or_over_grpc(broker: BrokerThread) -> None:
+    with Producer(brokers=broker.brokers, **TRUSTED) as producer:
         producer.send(Message("T", b"hello"))
     for streams in (True, False):
-        with Cluster("", brokers=mutual.brokers, range_streams=streams, **options) as cluster:
+        with Cluster("", brokers=broker.brokers, range_streams=streams, **TRUSTED) as cluster:
             frames = cluster.pull_range("broker-a", [QueueRange("T", 0, 0, 1)], group="g")
             assert sum(segment.count for frame in frames for segment in frame.segments) == 1
             assert isinstance(cluster.transport, GrpcTransport)
             used = cluster.transport.range_streams
             assert (used is not None and bool(used._offers)) is streams
+
+
+def test_no_socket_is_there_where_clients_need_a_certificate(mutual: BrokerThread) -> None:
+    """Nobody is asked for one on it."""
+    assert mutual.node.range_streams.offer() is None
+    with Producer(brokers=mutual.brokers, **TRUSTED, **OWN) as producer:
+        producer.send(Message("T", b"hello"))
+    with Cluster("", brokers=mutual.brokers, **TRUSTED, **OWN) as cluster:
+        frames = cluster.pull_range("broker-a", [QueueRange("T", 0, 0, 1)], group="g")
+        assert sum(segment.count for frame in frames for segment in frame.segments) == 1
 
 
 def test_an_offered_tcp_port_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ python_client.py fifo ENDPOINTS TOPIC               one JSON object; groups "sim
 python_client.py transact ENDPOINTS TOPIC           one JSON object
 python_client.py filter ENDPOINTS TOPIC             what simple and push consumers got by conditions of SQL92
 python_client.py delay ENDPOINTS DELAY_TOPIC        one JSON object
+python_client.py tls ENDPOINTS TOPIC                what was sent and received over TLS
 python_client.py keys ENDPOINTS TOPIC OTHER_TOPIC ACCESS_KEY SECRET_KEY    one JSON object
 python_client.py produce ENDPOINTS TOPIC            a line for each body that was stored, until its input ends
 python_client.py consume ENDPOINTS TOPIC            a line for each body, until there are no more
@@ -321,7 +322,24 @@ def with_keys(endpoints: str, topic: str, other: str, access_key: str, secret_ke
     print(json.dumps(found), flush=True)
 
 
+def over_tls(endpoints: str, topic: str) -> None:
+    configuration = ClientConfiguration(endpoints, Credentials())
+    producer = Producer(configuration, (topic,), tls_enable=True)
+    producer.startup()
+    sent = producer.send(message(topic, "m")).message_id
+    consumer = SimpleConsumer(configuration, "g", {topic: FilterExpression()}, await_duration=5, tls_enable=True)
+    consumer.startup()
+    received: list[str] = []
+    while sent not in received:
+        for one in consumer.receive(32, 15):
+            received.append(one.message_id)
+            consumer.ack(one)
+    consumer.shutdown()
+    producer.shutdown()
+    print(json.dumps({"received": len(received)}), flush=True)
+
+
 if __name__ == "__main__":
     calls = {"all": do_all, "fifo": do_fifo, "transact": transact, "filter": filter_by_sql, "delay": delay}
-    calls["keys"] = with_keys
+    calls |= {"keys": with_keys, "tls": over_tls}
     (calls | {"produce": produce, "consume": consume})[sys.argv[1]](*sys.argv[2:])

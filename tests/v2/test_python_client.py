@@ -7,23 +7,26 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from rocketmq_v2 import definition_pb2 as d
+
 from broker_service.access.model import Acl, Policy, User
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from rocketsim_client import PullConsumer
 from tests.support.access import KEYS, first_user
 from tests.support.polling import until
-from tests.support.v2 import v2_broker
+from tests.support.tls import CA, keys_of
+from tests.support.v2 import message, v2_broker
 
 PROGRAM = Path(__file__).with_name("python_client.py")
 
 
-async def run(home: Path, *arguments: str) -> dict[str, Any]:
+async def run(home: Path, *arguments: str, **environment: str) -> dict[str, Any]:
     """It writes a log into its user's home when it is imported."""
     program = await asyncio.create_subprocess_exec(
         sys.executable,
         str(PROGRAM),
         *arguments,
-        env=os.environ | {"HOME": str(home)},
+        env=os.environ | {"HOME": str(home)} | environment,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -58,6 +61,15 @@ async def test_it_produces_receives_acknowledges_and_consumes_by_push(tmp_path: 
         assert {(one.tags, one.keys, one.properties["colour"]) for one in messages["T"]} == {("A", "k", "red")}
         assert [one.body for one in messages["F"]] == [b"f0", b"f1", b"f2"]  # of one queue, in order
         assert {one.properties["__SHARDINGKEY"] for one in messages["F"]} == {"g"}
+
+
+async def test_it_speaks_tls_and_checks_the_servers_certificate(tmp_path: Path) -> None:
+    """On the port where others speak plaintext."""
+    async with v2_broker(tmp_path / "store", **keys_of()) as (node, client):
+        assert (await client.send(message())).status.code == d.OK
+        found = await run(tmp_path, "tls", node.v2_port.address, "T", GRPC_DEFAULT_SSL_ROOTS_FILE_PATH=str(CA))
+        assert found["received"] == 2
+        assert node.consumption.state.under_way_count == 0
 
 
 async def test_its_access_keys_open_what_its_user_may_do(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 from rocketmq_v2 import definition_pb2 as d
@@ -12,7 +14,9 @@ from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.broker.reads.commits import CommitEntry
 from broker_service.model import BrokerRole
+from broker_service.peer_call import PeerLost
 from broker_service.v2.route import Queues, endpoints_of, message_queues
+from broker_service.v2.routing import Routing
 from tests.support.brokers import name_server, put, running
 from tests.support.polling import until
 from tests.support.v2 import DIALLED, make_topics, resource, v2_broker
@@ -90,6 +94,25 @@ async def test_a_topic_that_nobody_has_is_not_found_in_the_words_of_the_real_one
             assert answer.status.code == d.TOPIC_NOT_FOUND and text in answer.status.message
         for bad in ("", "a b", "t" * 128, "TBW102", "rmq_sys_wheel_timer"):
             assert (await client.QueryRoute(route_of(bad))).status.code == d.ILLEGAL_TOPIC
+
+
+async def test_a_name_server_that_does_not_answer_is_asked_over_another_connection(tmp_path: Path) -> None:
+    """With the certificates of then."""
+    opened: list[str] = []
+
+    def open_channel(address: str, options: Any = ()) -> grpc.aio.Channel:
+        opened.append(address)
+        return grpc.aio.insecure_channel(address, options)
+
+    async with v2_broker(tmp_path) as (node, _), name_server() as names:
+        gone = "127.0.0.1:1"
+        routing = Routing(node.broker, open_channel)
+        for _ in range(2):
+            with pytest.raises(PeerLost):
+                await routing._ask("T", (gone,))
+            await routing._ask("T", (names.address,))
+        assert opened == [gone, names.address, gone]
+        await routing.close()
 
 
 async def test_other_masters_are_listed_where_they_say_and_slaves_never(tmp_path: Path) -> None:
