@@ -77,10 +77,9 @@ class StreamQuery:
 
     def latest_offset(self, start: StreamOffset, *, unlimited: bool) -> StreamOffset:
         first, self._asked_before = not self._asked_before, True
-        is_initial = self._initial is not None and start.offsets == self._initial.offsets
+        is_initial = self._initial is not None and start.offsets == self._initial.offsets and start.batch_start is None
+        keeps_start = first and is_initial and not start.anchor and self.options.initial_offset_anchor
         self._position = dict(start.offsets)
-        if first and is_initial and not start.anchor and self.options.initial_offset_anchor and not unlimited:
-            return StreamOffset(start.offsets, anchor=True, read_in=start.read_in)
         if not is_initial:
             self._processed(start, "onTrigger")
         deadline = time.monotonic() + self.options.idle_poll_ms / 1000
@@ -91,7 +90,10 @@ class StreamQuery:
             if end != start.offsets:
                 self._position = dict(end)
                 epochs = read_in(start, end, self._states.bounds)
-                return StreamOffset(end, split=parallelism_now(self.options), read_in=epochs)
+                batch_start = start.offsets if keeps_start else None
+                return StreamOffset(end, split=parallelism_now(self.options), read_in=epochs, batch_start=batch_start)
+            if keeps_start and not unlimited:
+                return StreamOffset(start.offsets, anchor=True, read_in=start.read_in)
             if self.available_now or unlimited or left <= 0:
                 return start
             # An idle query would ask ninety times a second; a new record is still states within this pause.
@@ -171,12 +173,13 @@ class StreamQuery:
         """
         if end.anchor:
             return []
-        if self._initial is not None and not self._asked_before:
-            self._refuse_unknown_starts(end.offsets.keys() - start.offsets.keys())
+        starts = start.offsets if end.batch_start is None else end.batch_start
+        if end.batch_start is None and self._initial is not None and not self._asked_before:
+            self._refuse_unknown_starts(end.offsets.keys() - starts.keys())
         ranges = [
-            OffsetRange(queue, self._from(queue, start.offsets[queue], until), until)
+            OffsetRange(queue, self._from(queue, starts[queue], until), until)
             for queue, until in end.offsets.items()
-            if queue in start.offsets  # else it is new, and starts there
+            if queue in starts  # else it is new, and starts there
         ]
         parallelism = end.split or parallelism_now(self.options)
         return plan_partitions(ranges, self.options, self._cluster, parallelism, end.read_in)
@@ -194,7 +197,7 @@ class StreamQuery:
         return min(until, found.min_offset if found else until)
 
     def _refuse_unknown_starts(self, queues: set[MessageQueue]) -> None:
-        """The first batch of a query is run again, without an anchor before it: its start is what the brokers say now.
+        """The first batch of a query is run again, and does not say where it starts: that is what the brokers say now.
         A queue without an answer must not be taken for a new one, of which nothing is read.
         """
         states = self._watch.states(sorted(queues))

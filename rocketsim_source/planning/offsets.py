@@ -1,13 +1,16 @@
 """A stream's offset as Spark keeps it in the checkpoint.  Pure.
 
-    {"anchor":1,"epochs":{"TopicA":{"broker-a":"1#3e9f"}},"q":{"TopicA":{"broker-a":{"0":123}}},
-     "split":{"cores":8,"rule":1},"v":1}
+    {"epochs":{"TopicA":{"broker-a":"1#3e9f"}},"q":{"TopicA":{"broker-a":{"0":123}}},
+     "split":{"cores":8,"rule":1},"start":{"TopicA":{"broker-a":{"0":100}}},"v":1}
 
 Spark compares offsets as JSON text, so keys are always sorted and values whole numbers.  `split` is how the batch that
 ends here is cut into partitions, so that it is cut in the same way when it is run again, by a driver with other cores,
-options or code; it was not written before there was one.  `anchor` marks the one empty
-first batch that writes a new query's start into the checkpoint: Spark asks a replayed first batch for its initial
-offset again, and by then `latest` may be somewhere else, so that the records between would be lost in silence.
+options or code; it was not written before there was one.
+
+Spark asks a replayed first batch for its initial offset again, and by then `latest` may be somewhere else, so that the
+records between would be lost in silence.  So the end of a query's first batch says where the batch starts (`start`).
+While there is nothing to read, the first batch is an empty one that writes the start into the checkpoint, marked
+`"anchor":1`.
 """
 
 from dataclasses import dataclass, field
@@ -32,6 +35,7 @@ class StreamOffset:
     # Two offsets are one place however they were planned.
     split: Parallelism | None = field(default=None, compare=False)
     read_in: ReadIn = field(default_factory=dict, compare=False)
+    batch_start: Offsets | None = field(default=None, compare=False)  # of the first batch
 
     def json(self) -> dict[str, Any]:
         written: dict[str, Any] = {"anchor": 1} if self.anchor else {}
@@ -40,6 +44,8 @@ class StreamOffset:
         written["q"] = as_json(self.offsets)
         if self.split is not None:
             written["split"] = split_as_json(self.split)
+        if self.batch_start is not None:
+            written["start"] = as_json(self.batch_start)
         return written | {"v": VERSION}
 
     @classmethod
@@ -55,7 +61,7 @@ class StreamOffset:
             )
         if not isinstance(written.get("q"), dict):
             raise OffsetError(f"an offset in the checkpoint has no queues: {written!r}")
-        if not set(written) <= {"anchor", "epochs", "q", "split", "v"}:
+        if not set(written) <= {"anchor", "epochs", "q", "split", "start", "v"}:
             raise OffsetError(f"an offset in the checkpoint has unknown parts: {written!r}")
         split = split_from_json(written["split"]) if "split" in written else None
         offsets = from_json(written["q"])
@@ -63,7 +69,8 @@ class StreamOffset:
             read_in = epochs.from_json(written.get("epochs", {}), offsets)
         except ValueError as error:
             raise OffsetError(f"{error} (checkpoint edited?)") from error
-        return cls(offsets, written.get("anchor") == 1, split, read_in)
+        batch_start = from_json(written["start"]) if "start" in written else None
+        return cls(offsets, written.get("anchor") == 1, split, read_in, batch_start)
 
 
 def split_as_json(split: Parallelism) -> dict[str, int]:

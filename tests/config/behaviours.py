@@ -28,7 +28,7 @@ OPTIONS = {
     "endingOffsets": "source/test_stream::test_a_stream_can_have_an_end",
     "endingTimestamp": "source/test_stream_query::test_an_ending_timestamp_holds_once_a_record_has_passed_it",
     "endingOffsetsByTimestamp": "source/test_each_option::test_ending_offsets_by_timestamp",
-    "initialOffsetAnchor": "source/test_stream::test_without_the_anchor_the_same_failure_is_at_least_an_error",
+    "initialOffsetAnchor": "source/test_stream::test_a_first_batch_that_failed_starts_where_it_did_or_is_at_least_an_error",
     # how much at a time
     "maxOffsetsPerTrigger": "source/test_stream_query::test_limited_batches_go_on_until_available_now_has_its_target",
     "maxOffsetsPerQueue": "source/test_each_option::test_max_offsets_per_queue",

@@ -67,14 +67,18 @@ splits = st.none() | st.builds(Parallelism, st.integers(1, 512), counts, counts)
 epochs = st.builds(LogEpoch, st.integers(1, 2**63 - 1), st.integers(0, 2**62))
 
 
-@given(offsets, st.booleans(), splits, st.data())
+@given(offsets, st.booleans(), splits, st.none() | offsets, st.data())
 def test_what_is_written_reads_back_equal(
-    found: dict[MessageQueue, int], anchor: bool, split: Parallelism | None, data: st.DataObject
+    found: dict[MessageQueue, int],
+    anchor: bool,
+    split: Parallelism | None,
+    batch_start: dict[MessageQueue, int] | None,
+    data: st.DataObject,
 ) -> None:
     read_in = data.draw(st.dictionaries(st.sampled_from(sorted(found)), epochs)) if found else {}
-    offset = StreamOffset(found, anchor, split, read_in)
+    offset = StreamOffset(found, anchor, split, read_in, batch_start)
     read = StreamOffset.of(json.loads(json.dumps(offset.json())))
-    assert (read, read.split, read.read_in) == (offset, split, read_in)
+    assert (read, read.split, read.read_in, read.batch_start) == (offset, split, read_in, batch_start)
     assert json.dumps(offset.json()) == json.dumps(offset.json(), sort_keys=True)
 
 
@@ -103,6 +107,8 @@ def test_queues_of_one_broker_share_the_text_of_their_epoch() -> None:
         {"v": True, "q": {}},
         {"v": 1},
         {"v": 1, "q": []},
+        {"v": 1, "q": {}, "start": []},
+        {"v": 1, "q": {}, "start": {"T": {"b": {"0": -1}}}},
         {"v": 1, "q": {"T": 5}},
         {"v": 1, "q": {"T": {"b": {"0": "7"}}}},
         {"v": 1, "q": {"T": {"b": {"0": -1}}}},

@@ -22,7 +22,7 @@ def test_an_idle_query_reaches_lag_zero_and_runs_no_empty_batches(pair: Bench, c
     pair.wait_committed(group, topic)
     assert pair.bodies(checkpoint) == sorted(map(str, range(20)))
     planned = batches(checkpoint)
-    assert planned == 2  # the anchor, and the data
+    assert planned == 1
     pair.send(topic, ["more"])
     pair.wait_committed(group, topic)
     wait_until(lambda: batches(checkpoint) == planned + 1, "one more batch")
@@ -75,7 +75,7 @@ def test_available_now_reads_what_is_there_in_limited_batches_and_ends(pair: Ben
     query = pair.start(stream, checkpoint, and_one_more, availableNow=True)
     assert query.awaitTermination(TIMEOUT_S)
     assert pair.bodies(checkpoint) == sorted(map(str, range(40)))
-    assert batches(checkpoint) == 1 + 3
+    assert batches(checkpoint) == 3
     pair.run(stream, checkpoint)
     assert pair.bodies(checkpoint) == sorted([*map(str, range(40)), "late"])
 
@@ -94,7 +94,7 @@ def test_a_start_at_latest_loses_nothing_when_the_first_batch_fails(
     pair: Bench, checkpoint: str, trigger: dict[str, Any], failing: int
 ) -> None:
     """Spark asks a replayed batch 0 for its initial offset again, when `latest` has moved.  The anchor batch has
-    written it into the checkpoint before anything is read."""
+    written it into the checkpoint before anything is there."""
     topic = pair.topic(4)
     stream = pair.stream(topic)
 
@@ -111,12 +111,15 @@ def test_a_start_at_latest_loses_nothing_when_the_first_batch_fails(
     query.stop()
 
 
-def test_without_the_anchor_the_same_failure_is_at_least_an_error(pair: Bench, checkpoint: str) -> None:
+@pytest.mark.parametrize("keeps_start", [True, False])
+def test_a_first_batch_that_failed_starts_where_it_did_or_is_at_least_an_error(
+    pair: Bench, checkpoint: str, keeps_start: bool
+) -> None:
     topic, group = pair.topic(), pair.name("group")
     pair.send(topic, ["a", "b"], queue_id=0)
     pair.cluster.commit(group, dict.fromkeys(pair.end(topic), 0))
     stream = pair.stream(
-        topic, group=group, startingOffsets="committed", initialOffsetAnchor=False, commitOffsets="none"
+        topic, group=group, startingOffsets="committed", initialOffsetAnchor=keeps_start, commitOffsets="none"
     )
 
     def fail(frame: Any, batch_id: int) -> None:
@@ -125,6 +128,11 @@ def test_without_the_anchor_the_same_failure_is_at_least_an_error(pair: Bench, c
     assert "the test's failure" in failure_of(pair.start(stream, checkpoint, fail))
     pair.send(topic, ["c"], queue_id=0)
     pair.cluster.commit(group, pair.end(topic))  # the start moves on, past the end of the batch that was not finished
+    if keeps_start:
+        pair.run(stream, checkpoint)
+        assert pair.bodies(checkpoint) == ["a", "b", "c", "first"]
+        assert batches(checkpoint) == 2
+        return
     said = failure_of(pair.start(stream, checkpoint))
     assert "initialOffsetAnchor=true" in said
     assert "failOnDataLoss" in said

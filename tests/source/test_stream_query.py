@@ -65,16 +65,43 @@ def planned(found: StreamQuery, start: StreamOffset, end: StreamOffset) -> dict[
     return ranges
 
 
-def test_the_first_batch_is_an_anchor_and_reads_nothing() -> None:
-    found = driver(cluster_with())
+def test_the_first_batch_says_where_it_starts_and_reads_on_from_there_whatever_the_start_is_meanwhile() -> None:
+    cluster = cluster_with()
+    found = driver(cluster)
+    start = found.initial_offset()
+    end = next_end(found, start)
+    assert (end.offsets, end.batch_start, end.anchor) == ({Q0: 10, Q1: 10}, {Q0: 0, Q1: 0}, False)
+    assert planned(found, start, end) == {Q0: (0, 10), Q1: (0, 10)}
+    assert next_end(found, end) is end
+    again = driver(cluster, startingOffsets="latest")  # `earliest` moves with the retention, `committed` by commits
+    assert planned(again, again.initial_offset(), StreamOffset.of(end.json())) == {Q0: (0, 10), Q1: (0, 10)}
+    cluster.put(Q0, 5)
+    assert next_end(again, end) == StreamOffset({Q0: 15, Q1: 10})
+    assert next_end(again, end).batch_start is None
+
+
+def test_a_first_batch_that_is_run_again_is_committed_though_the_query_would_start_at_its_end() -> None:
+    cluster = cluster_with()
+    end = next_end(driver(cluster), StreamOffset({Q0: 0, Q1: 0}))
+    again = driver(cluster, startingOffsets="latest", group="g", commitInitialOffset="false", commitAsync="false")
+    end = StreamOffset(end.offsets, batch_start={Q0: 0, Q1: 0})
+    assert again.initial_offset() == end
+    assert next_end(again, end) is end
+    assert cluster.offsets["g"] == {Q0: 10, Q1: 10}
+    again.close()
+
+
+def test_a_first_batch_with_nothing_to_read_is_an_anchor() -> None:
+    cluster = cluster_with()
+    found = driver(cluster, startingOffsets="latest")
     start = found.initial_offset()
     anchor = next_end(found, start)
-    assert anchor == StreamOffset({Q0: 0, Q1: 0}, anchor=True)
+    assert anchor == StreamOffset({Q0: 10, Q1: 10}, anchor=True)
     assert planned(found, start, anchor) == {}
+    cluster.put(Q0, 5)
     end = next_end(found, anchor)
-    assert end == StreamOffset({Q0: 10, Q1: 10})
-    assert planned(found, anchor, end) == {Q0: (0, 10), Q1: (0, 10)}
-    assert next_end(found, end) is end
+    assert (end, end.batch_start) == (StreamOffset({Q0: 15, Q1: 10}), None)
+    assert planned(found, anchor, end) == {Q0: (10, 15)}
 
 
 def test_only_the_very_first_call_anchors() -> None:
@@ -93,7 +120,15 @@ def test_a_restart_that_was_not_asked_for_its_start_does_not_anchor() -> None:
 
 def test_once_takes_everything_at_once_and_without_an_anchor() -> None:
     found = driver(cluster_with(100), maxOffsetsPerTrigger="10", minOffsetsPerTrigger="5")
-    assert next_end(found, found.initial_offset(), unlimited=True) == StreamOffset({Q0: 100, Q1: 100})
+    end = next_end(found, found.initial_offset(), unlimited=True)
+    assert (end, end.batch_start) == (StreamOffset({Q0: 100, Q1: 100}), {Q0: 0, Q1: 0})
+    nothing = driver(cluster_with(0))
+    assert next_end(nothing, nothing.initial_offset(), unlimited=True) == StreamOffset({Q0: 0, Q1: 0})
+
+
+def test_a_start_is_not_kept_if_it_need_not_be() -> None:
+    found = driver(cluster_with(), initialOffsetAnchor="false")
+    assert next_end(found, found.initial_offset()).batch_start is None
 
 
 def test_an_anchored_end_replayed_with_another_start_reads_nothing() -> None:
@@ -135,7 +170,7 @@ def test_limited_batches_go_on_until_available_now_has_its_target() -> None:
     cluster = cluster_with(25)
     found = driver(cluster, maxOffsetsPerTrigger="20")
     found.available_now = True
-    at, ends = next_end(found, found.initial_offset()), []
+    at, ends = found.initial_offset(), []
     while True:
         cluster.put(Q0, 100)  # producers do not stop
         end = next_end(found, at)
@@ -530,7 +565,7 @@ def wait_stands(cluster: MemoryCluster, offsets: Offsets) -> None:
 def test_what_latest_offset_is_given_is_processed_and_committed() -> None:
     cluster = cluster_with()
     found = driver(cluster, group="g")
-    at = next_end(found, next_end(found, found.initial_offset()))
+    at = next_end(found, found.initial_offset())
     wait_stands(cluster, {Q0: 0, Q1: 0})  # the group is there, with its lag
     next_end(found, at)
     wait_stands(cluster, {Q0: 10, Q1: 10})
@@ -597,7 +632,7 @@ def test_the_commit_of_a_queue_that_is_gone_does_not_hold_up_the_others() -> Non
 def test_progress_has_lag_group_and_route_from_the_cache() -> None:
     cluster = cluster_with(100)
     found = driver(cluster, group="g", maxOffsetsPerTrigger="20", commitAsync="false")
-    next_end(found, next_end(found, found.initial_offset()))
+    next_end(found, found.initial_offset())
     calls = cluster.bounds_calls
     report = found.report()
     assert report is not None
