@@ -8,10 +8,8 @@ A thread is started when there is something to send and all others are busy.  Cl
 import concurrent.futures.thread  # noqa: F401
 import threading
 from collections.abc import Callable
-from typing import cast
 
 from rocketsim_client.errors import CallTimeout, ClientClosed, SendFailed
-from rocketsim_client.model import MessageQueue
 from rocketsim_client.sending.accumulator import Accumulator, Batch, Kind
 from rocketsim_client.sending.pending import Pending
 from rocketsim_client.sending.sender import Sender
@@ -68,7 +66,8 @@ class Outbox:
     ) -> None:
         """Returns when there is room for the entry, which is at once unless senders are slower than callers.  A caller
         that waits for the result anyway, for `waits_s`, sends the entry itself when its lane is idle."""
-        queue = cast(MessageQueue, entry.queue)
+        queue = entry.queue
+        assert queue is not None
         with self._lock:
             if self._closed:
                 raise ClientClosed("this producer has been closed")

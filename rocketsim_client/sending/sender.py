@@ -114,8 +114,8 @@ class Sender:
 
     def _batch_of(self, entries: Sequence[Pending], kind: Kind, msg_ids: Sequence[str] | None = None) -> OutgoingBatch:
         return self._batch(
-            [cast(Message, entry.message) for entry in entries],
-            [cast(MessageQueue, entry.queue) for entry in entries],
+            cast(list[Message], [entry.message for entry in entries]),
+            cast(list[MessageQueue], [entry.queue for entry in entries]),
             [entry.message_group for entry in entries],
             kind in MAY_MOVE and not entries[0].pinned,
             msg_ids,
@@ -232,7 +232,7 @@ def _is_columns(entry: Pending) -> bool:
 
 def results(part: BatchPart, entries: Sequence[Pending]) -> "map[SendResult]":
     """One result a message, in order; the queue objects are the callers' own unless the batch has moved."""
-    queues = [cast(MessageQueue, entry.queue) for entry in entries]
+    queues = cast(list[MessageQueue], [entry.queue for entry in entries])
     if queues[0].broker_name != part.broker_name or [queue.queue_id for queue in queues] != _plain(part.queue_ids):
         queues = [MessageQueue(part.topic, part.broker_name, int(queue_id)) for queue_id in part.queue_ids]
     return map(
