@@ -10,6 +10,7 @@ from rocketsim_proto import transactions_pb2 as pb
 from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record, RecordError
 
+from broker_service.access.signature import client_of_user
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
 from broker_service.broker.frame import PROPERTY_DELIVER_MS
@@ -43,6 +44,7 @@ class TransactionServicer(transactions_pb2_grpc.TransactionsServicer):
         self._check_broker_name(request.broker_name)
         self._broker.check_writable(request.epoch)
         message = _message_of(request)
+        client_id = _client_of(request, context)
         left_s = time_left_s(context)
         await self._transactions.get_room(request.topic)
         stored = self._transactions.stored_half(TransactionId(request.topic, message.message_id))
@@ -58,10 +60,10 @@ class TransactionServicer(transactions_pb2_grpc.TransactionsServicer):
                 epoch=request.epoch,
                 default_queue_nums=request.default_topic_queue_nums,
                 timeout_s=left_s,
-                stored_as=partial(self._transactions.half_of, client_id=request.client_id, immunity_s=0),
+                stored_as=partial(self._transactions.half_of, client_id=client_id, immunity_s=0),
             )
         )
-        self._clients.publishes(request.client_id, request.topic)
+        self._clients.publishes(client_id, request.topic)
         (queue,), ((log_offset, _),) = appended.queues, appended.extents
         return self._prepared(queue.first_queue_offset, log_offset, status)
 
@@ -92,10 +94,11 @@ class TransactionServicer(transactions_pb2_grpc.TransactionsServicer):
         await self._check_open(request, context)
         left_s = time_left_s(context)
         until = self._broker.clock() + left_s - answer_s(left_s)
-        stream = ClientStream(request.client_id, context, _question)
+        client_id = _client_of(request, context)
+        stream = ClientStream(client_id, context, _question)
         self._clients.opened(stream)
         for topic in request.topics:
-            self._clients.publishes(request.client_id, topic)
+            self._clients.publishes(client_id, topic)
         try:
             # No event tells that a broker stops being the master.
             while self._is_master and (left_s := until - self._broker.clock()) > 0:  # noqa: ASYNC110
@@ -112,6 +115,10 @@ class TransactionServicer(transactions_pb2_grpc.TransactionsServicer):
         self._broker.check_writable()
         if not request.client_id:
             raise InvalidParameter("a client id is missing")
+        if not request.topics:
+            raise InvalidParameter(
+                "a call for questions names topics: those of the transactions that it is asked about"
+            )
 
     @property
     def _is_master(self) -> bool:
@@ -121,6 +128,10 @@ class TransactionServicer(transactions_pb2_grpc.TransactionsServicer):
         own = self._broker.config.broker_name
         if asked not in ("", own):
             raise InvalidParameter(f"this is broker {own}, not {asked}; ask for the route")
+
+
+def _client_of(request: pb.PrepareRequest | pb.CheckRequest, context: Context[Any, Any]) -> str:
+    return client_of_user(context.invocation_metadata() or (), request.client_id)
 
 
 def _message_of(request: pb.PrepareRequest) -> Record:

@@ -23,11 +23,13 @@ from rocketsim_proto import (
     namesrv_pb2,
     namesrv_pb2_grpc,
     replication_pb2,
+    transactions_pb2,
 )
 from rocketsim_proto.broker_pb2_grpc import BrokerStub
 from rocketsim_proto.metadata_pb2 import Metadata
 from rocketsim_proto.replication_pb2_grpc import ReplicationStub
 from rocketsim_proto.signature import Credentials, SigningChannel
+from rocketsim_proto.transactions_pb2_grpc import TransactionsStub
 
 from broker_service.access.model import Acl, Policy, User
 from broker_service.admin.users import UserOperations
@@ -371,6 +373,13 @@ async def test_a_client_of_one_user_is_not_that_of_another(tmp_path: Path) -> No
         ended = await v2.NotifyClientTermination(s.NotifyClientTerminationRequest(), metadata=v2_headers(other))
         assert ended.status.code == d.OK
         assert clients("n/client-1") and not clients("other/client-1")
+        # Nor one that it gives itself on the port for our own clients.
+        await allow(node, other, "Topic:M Pub")
+        async with signed(node, other, TransactionsStub) as transactions:
+            asked = transactions_pb2.CheckRequest(client_id="n/client-1", topics=["M"])
+            call = transactions.Check(asked, timeout=60)
+            await until(lambda: clients("other/n/client-1"), "its stream is there")
+            call.cancel()
         stream.cancel()
         intruder.cancel()
 
