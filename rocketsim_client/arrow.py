@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from rocketsim_proto.records.arrays import numbers, repeated_text, texts
 from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.record import PROPERTY_KEYS, PROPERTY_SHARDING_KEY, PROPERTY_TAGS, RecordError
 
@@ -42,15 +43,16 @@ class Rows(NamedTuple):
 
 def repeated(counted: Sequence[tuple[Any, int]], kind: pa.DataType) -> pa.Array:
     """Each value as often as its count says."""
-    values = [value for value, _ in counted]
+    values, counts = [value for value, _ in counted], [count for _, count in counted]
+    if kind != pa.string():
+        return numbers(np.repeat(np.array(values, kind.to_pandas_dtype()), counts))
     if len(set(values)) == 1:
-        return pa.repeat(pa.scalar(values[0], kind), sum(count for _, count in counted))
-    rows = np.repeat(np.arange(len(counted)), [count for _, count in counted])
-    return pa.array(values, kind).take(pa.array(rows))
+        return repeated_text(values[0], sum(counts))
+    return texts(values).take(numbers(np.repeat(np.arange(len(counted)), counts)))
 
 
 def timestamps(ms: np.ndarray) -> pa.Array:
-    return pa.array(ms * 1000, pa.int64()).cast(TIME)
+    return numbers(ms * 1000).view(TIME)
 
 
 def text_of(binary: pa.Array) -> pa.Array:
@@ -58,11 +60,11 @@ def text_of(binary: pa.Array) -> pa.Array:
     try:
         return binary.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array([None if v is None else v.decode("utf-8", "replace") for v in binary.to_pylist()], pa.string())
+        return texts([None if v is None else v.decode("utf-8", "replace") for v in binary.to_pylist()])
 
 
 def json_of(maps: pa.Array) -> pa.Array:
-    return pa.array([json.dumps(dict(pairs), ensure_ascii=False) for pairs in maps.to_pylist()], pa.string())
+    return texts([json.dumps(dict(pairs), ensure_ascii=False) for pairs in maps.to_pylist()])
 
 
 def as_text(column: pa.Array) -> pa.Array:
@@ -83,15 +85,15 @@ COLUMNS: dict[str, Column] = {
     "topic": lambda rows: repeated([(queue.topic, size) for queue, size in rows.queues], pa.string()),
     "brokername": lambda rows: repeated([(queue.broker_name, size) for queue, size in rows.queues], pa.string()),
     "queueid": lambda rows: repeated([(queue.queue_id, size) for queue, size in rows.queues], pa.int32()),
-    "queueoffset": lambda rows: pa.array(rows.records.queue_offset),
+    "queueoffset": lambda rows: numbers(rows.records.queue_offset),
     "msgid": lambda rows: rows.records.message_ids(),
     "keys": lambda rows: rows.records.property(PROPERTY_KEYS),
     "tags": lambda rows: rows.records.property(PROPERTY_TAGS),
     "body": bodies,
-    "flag": lambda rows: pa.array(rows.records.flag),
+    "flag": lambda rows: numbers(rows.records.flag),
     "borntimestamp": lambda rows: timestamps(rows.records.born_timestamp),
     "storetimestamp": lambda rows: timestamps(rows.records.store_timestamp),
-    "reconsumetimes": lambda rows: pa.array(rows.records.reconsume_times),
+    "reconsumetimes": lambda rows: numbers(rows.records.reconsume_times),
     "messagegroup": lambda rows: rows.records.property(PROPERTY_SHARDING_KEY),
     "properties": lambda rows: rows.records.properties(),
     "bornhost": lambda rows: rows.records.born_hosts(),

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import zstandard
 from rocketsim_proto.records import record
+from rocketsim_proto.records.arrays import numbers
 from rocketsim_proto.records.columnar import encode_property_columns
 
 from rocketsim_client.model import Message, MessageQueue
@@ -77,7 +78,7 @@ class OutgoingBatch:
 
     def take(self, rows: npt.NDArray[np.int64]) -> "OutgoingBatch":
         """Some rows of a batch of columns."""
-        return self._some(lambda values: values.take(pa.array(rows)) if isinstance(values, pa.Array) else values[rows])
+        return self._some(lambda values: values.take(numbers(rows)) if isinstance(values, pa.Array) else values[rows])
 
     def _some(self, pick: Callable[[Any], Any]) -> "OutgoingBatch":
         return OutgoingBatch(

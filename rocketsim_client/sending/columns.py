@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from rocketsim_proto.records.arrays import binaries, mask, numpy_of
+from rocketsim_proto.records.slices import offsets
 
 from rocketsim_client.errors import MessageIllegal
 from rocketsim_client.model import MessageQueue
@@ -55,9 +57,9 @@ def plan_columns(
     sys_flags: Any = 0
     if len(sizes) and int(sizes.max()) >= plan.compress_over:
         packed, flags = compressed(bodies.to_pylist(), plan.compress_over, plan.compress_type)
-        bodies, sys_flags = pa.array(packed, pa.binary()), np.asarray(flags, np.int32)
-        sizes = pc.binary_length(bodies).to_numpy()
-    record_sizes = sizes + pc.binary_length(encoded).to_numpy() + OVERHEAD + len(plan.topic)
+        bodies, sys_flags = binaries(packed), np.asarray(flags, np.int32)
+        sizes = np.diff(offsets(bodies))
+    record_sizes = sizes + np.diff(offsets(encoded)) + OVERHEAD + len(plan.topic)
     whole = OutgoingBatch(
         plan.topic,
         "",
@@ -74,7 +76,7 @@ def plan_columns(
         return
     keyed, keyed_sizes = whole, record_sizes
     if texts[2].null_count:  # no key: as if there were no column of them
-        has_key = texts[2].is_valid().to_numpy(zero_copy_only=False)
+        has_key = mask(texts[2].is_valid())
         rows = np.flatnonzero(~has_key)
         yield from _in_turn(plan, whole.take(rows), record_sizes[rows])
         rows = np.flatnonzero(has_key)
@@ -115,14 +117,14 @@ def cut_by_group(batch: OutgoingBatch, queues: Sequence[MessageQueue]) -> Iterat
 def _group_hashes(message_groups: pa.StringArray) -> Positions:
     codes = pc.dictionary_encode(message_groups)
     hashes = np.array([selection.group_hash(group) for group in codes.dictionary.to_pylist()], np.int64)
-    of_rows: Positions = hashes[codes.indices.to_numpy()]
+    of_rows: Positions = hashes[numpy_of(codes.indices)]
     return of_rows
 
 
 def _sizes(plan: ColumnPlan, bodies: pa.BinaryArray) -> npt.NDArray[np.int64]:
     if bodies.null_count:
         raise MessageIllegal(f"topic {plan.topic!r}: a body is null")
-    sizes: npt.NDArray[np.int64] = pc.binary_length(bodies).to_numpy().astype(np.int64)
+    sizes: npt.NDArray[np.int64] = np.diff(offsets(bodies)).astype(np.int64)
     if int(sizes.min()) == 0:
         raise MessageIllegal(f"topic {plan.topic!r}: the body of row {int(sizes.argmin())} is empty")
     if int(sizes.max()) > plan.max_message_size:

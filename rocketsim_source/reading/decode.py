@@ -3,6 +3,7 @@
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
+from rocketsim_proto.records.arrays import numbers
 from rocketsim_proto.records.record import PROPERTY_KEYS
 
 from rocketsim_client.arrow import COLUMNS, RecordDecoder, Rows, bodies, repeated, timestamps
@@ -21,7 +22,7 @@ SPARK_COLUMNS = COLUMNS | {
     "key": lambda rows: rows.records.property(PROPERTY_KEYS).cast(pa.binary()),
     "value": bodies,
     "partition": lambda rows: repeated([(partition_number(queue), size) for queue, size in rows.queues], pa.int32()),
-    "offset": lambda rows: pa.array(rows.records.queue_offset),
+    "offset": lambda rows: numbers(rows.records.queue_offset),
     "timestamp": lambda rows: timestamps(rows.records.born_timestamp),
     "timestamptype": lambda rows: repeated([(0, len(rows.records))], pa.int32()),  # CreateTime
     "headers": headers,

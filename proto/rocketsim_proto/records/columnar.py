@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from rocketsim_proto.limits import MAX_BODY_BYTES
 from rocketsim_proto.records import record
+from rocketsim_proto.records.arrays import binaries, booleans, numbers, numpy_of, texts
 from rocketsim_proto.records.compression import CompressionError, decompress
 from rocketsim_proto.records.encoding import encode, slice_crcs
 from rocketsim_proto.records.framing import check_sizes, walk_sizes
@@ -23,7 +24,17 @@ from rocketsim_proto.records.layout import HOST_FLAGS, layout_of
 from rocketsim_proto.records.properties import Matrix, Properties
 from rocketsim_proto.records.property_columns import encode_property_columns
 from rocketsim_proto.records.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_SIZE, SYS_FLAG_COMPRESSED, RecordError
-from rocketsim_proto.records.slices import FEW, Bytes, Positions, as_bytes, binary_slices, fixed_binary, gather, windows
+from rocketsim_proto.records.slices import (
+    FEW,
+    Bytes,
+    Positions,
+    as_bytes,
+    binary_slices,
+    fixed_binary,
+    gather,
+    offsets,
+    windows,
+)
 from rocketsim_proto.records.unique_ids import UniqIds, hex_strings
 
 __all__ = ["RecordError", "Records", "UniqIds", "encode", "encode_property_columns", "java_hash"]
@@ -293,7 +304,7 @@ class Records:
                 except UnicodeDecodeError:
                     raise RecordError(int(self.starts[0]), "a topic that is not UTF-8") from None
         names = self.topics().dictionary_encode()
-        return names.dictionary.to_pylist(), names.indices.to_numpy().astype(np.int64)
+        return names.dictionary.to_pylist(), numpy_of(names.indices).astype(np.int64)
 
     def _strings(self, starts: Positions, sizes: Positions) -> pa.StringArray:
         array = binary_slices(self.data, starts, sizes)
@@ -367,13 +378,13 @@ class Records:
         mine = [row for row in unpacked if row < rows.stop]
         bodies = [unpacked.pop(row) for row in mine]
         if len(mine) == rows.stop - rows.start:
-            return pa.array(bodies, pa.binary())
+            return binaries(bodies)
         stored = binary_slices(self.data, self.body_start[rows], self.body_size[rows])
         if not mine:
             return stored
         mask = np.zeros(len(stored), np.bool_)
         mask[np.array(mine) - rows.start] = True
-        return pc.replace_with_mask(stored, pa.array(mask), pa.array(bodies, pa.binary()))
+        return pc.replace_with_mask(stored, booleans(mask), binaries(bodies))
 
     @cached_property
     def _properties(self) -> Properties:
@@ -406,21 +417,21 @@ class Records:
             return self._by_layout(lambda records: records._hosts(name))
         hosts = np.ascontiguousarray(self._heads[0][1][name])
         codes = fixed_binary(hosts.view(np.uint8), hosts.itemsize).dictionary_encode()
-        return pa.array([_host_text(host) for host in codes.dictionary.to_pylist()], pa.string()).take(codes.indices)
+        return texts([_host_text(host) for host in codes.dictionary.to_pylist()]).take(codes.indices)
 
     def _by_layout(self, column: Callable[["Records"], pa.StringArray]) -> pa.StringArray:
         """A column made from records of one layout at a time."""
         parts = [column(self[rows]) for rows, _ in self._heads]
         order = np.concatenate([rows for rows, _ in self._heads])
-        return pa.concat_arrays(parts).take(pa.array(np.argsort(order)))
+        return pa.concat_arrays(parts).take(numbers(np.argsort(order)))
 
     def message_ids(self) -> pa.StringArray:
         """UNIQ_KEY, or the offset message id of a record without one."""
         ids = self.property(record.PROPERTY_UNIQ_KEY)
-        missing = pc.fill_null(pc.equal(ids, ""), True).to_numpy(zero_copy_only=False)
+        missing = np.diff(offsets(ids)) == 0  # null or empty
         if not missing.any():
             return ids
-        return pc.replace_with_mask(ids, pa.array(missing), self[missing].offset_message_ids())
+        return pc.replace_with_mask(ids, booleans(missing), self[missing].offset_message_ids())
 
     def offset_message_ids(self) -> pa.StringArray:
         """Store host and log offset in hex, as `record.offset_message_id`."""

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rocketsim_proto.records.arrays import mask
 from rocketsim_proto.records.record import tags_code
 from rocketsim_proto.records.slices import Bytes, Positions, extremes, flat, gather
 
@@ -49,7 +50,7 @@ def java_hash(strings: pa.StringArray, before: "int | npt.NDArray[np.int32]" = 0
     if len(characters) and characters.max() >= 0x80:
         _hash_wide(strings, characters, bounds, np.broadcast_to(np.asarray(before), len(strings)), hashes)
     if strings.null_count:
-        hashes[strings.is_null().to_numpy(zero_copy_only=False)] = 0
+        hashes[mask(strings.is_null())] = 0
     return hashes.view(np.int32)
 
 

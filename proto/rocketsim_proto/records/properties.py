@@ -9,15 +9,16 @@ the same sizes, the batch is a matrix (`Matrix`); if not, values are a table of 
 taken apart piece by piece (`_Pieces`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rocketsim_proto.records.arrays import binaries, numbers, numpy_of, texts
 from rocketsim_proto.records.java_hash import hash_rows, java_hash
 from rocketsim_proto.records.record import NAME_END, PROPERTY_END, decode_properties
 from rocketsim_proto.records.slices import (
@@ -98,7 +99,7 @@ class _Few:
         self._rows = [decode_properties(data.data[start : start + size]) for start, size in bounds]
 
     def column(self, name: bytes) -> pa.StringArray:
-        return pa.array(self.texts(name.decode()), pa.string())
+        return texts(self.texts(name.decode()))
 
     def texts(self, name: str) -> list[str | None]:
         return [row.get(name) for row in self._rows]
@@ -107,7 +108,7 @@ class _Few:
         return frozenset(name.encode() for row in self._rows for name in row)
 
     def maps(self) -> pa.MapArray:
-        return pa.array([list(row.items()) for row in self._rows], pa.map_(pa.string(), pa.string()))
+        return _maps([row.items() for row in self._rows])
 
 
 # --- the same names and sizes in every record ---------------------------------------------------------------------
@@ -157,7 +158,7 @@ class Matrix:
         names = np.tile(np.frombuffer(b"".join(self._values), np.uint8), count)
         offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
         return pa.MapArray.from_arrays(
-            pa.array(offsets),
+            numbers(offsets),
             strings(_in_turn(names, [len(name) for name in self._values], count)),
             strings(_in_turn(values, [value.stop - value.start for value in places], count)),
         )
@@ -224,9 +225,9 @@ class _Table:
     def maps(self) -> pa.MapArray:
         count, width = self._starts.shape
         values = binary_slices(self._text, self._starts.reshape(-1), self._sizes.reshape(-1))
-        names = pa.array(self._names, pa.binary()).take(pa.array(np.tile(np.arange(width), count)))
+        names = binaries(self._names).take(numbers(np.tile(np.arange(width), count)))
         offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
-        return pa.MapArray.from_arrays(pa.array(offsets), strings(names), strings(values))
+        return pa.MapArray.from_arrays(numbers(offsets), strings(names), strings(values))
 
 
 def _table(text: Bytes, bounds: Positions) -> _Table | None:
@@ -308,14 +309,14 @@ class _Pieces:
         offsets = np.searchsorted(self._row, np.arange(self._count + 1)).astype(np.int32)
         if self._some_name_twice(names, offsets):
             return self._maps_one_by_one(names, values, offsets)
-        return pa.MapArray.from_arrays(pa.array(offsets), names, values)
+        return pa.MapArray.from_arrays(numbers(offsets), names, values)
 
     def _some_name_twice(self, names: pa.StringArray, offsets: npt.NDArray[np.int32]) -> bool:
         """Whether a record may have a name twice; yes, when there are too many names to tell quickly."""
         codes = pc.dictionary_encode(names)
         if len(codes.dictionary) > 64:
             return True
-        bits = np.uint64(1) << codes.indices.to_numpy().astype(np.uint64)
+        bits = np.uint64(1) << numpy_of(codes.indices).astype(np.uint64)
         filled = np.flatnonzero(np.diff(offsets))
         if not len(filled):
             return False
@@ -327,7 +328,15 @@ class _Pieces:
     ) -> pa.MapArray:
         name_list, value_list, bounds = names.to_pylist(), values.to_pylist(), offsets.tolist()
         rows = [
-            list(dict(zip(name_list[start:end], value_list[start:end], strict=True)).items())
+            dict(zip(name_list[start:end], value_list[start:end], strict=True)).items()
             for start, end in pairwise(bounds)
         ]
-        return pa.array(rows, pa.map_(pa.string(), pa.string()))
+        return _maps(rows)
+
+
+def _maps(rows: Sequence[Collection[tuple[str, str]]]) -> pa.MapArray:
+    offsets = np.fromiter(accumulate(map(len, rows), initial=0), np.int32, len(rows) + 1)
+    pairs = [pair for row in rows for pair in row]
+    return pa.MapArray.from_arrays(
+        numbers(offsets), texts([name for name, _ in pairs]), texts([value for _, value in pairs])
+    )

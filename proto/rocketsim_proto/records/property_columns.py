@@ -10,11 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rocketsim_proto.records.arrays import binaries, numbers, numpy_of
 from rocketsim_proto.records.record import NAME_END, PROPERTY_END
 from rocketsim_proto.records.slices import MAX_BUFFER, fixed_binary, flat_bytes, offsets
 
 _SEPARATORS = "property {} contains \\x01 or \\x02, which separate properties"
 _MARKS = (ord(NAME_END), ord(PROPERTY_END))
+_NOTHING = binaries([b""])[0]
 
 
 def encode_property_columns(columns: Mapping[str, pa.Array], further: pa.Array | None = None) -> pa.BinaryArray:
@@ -32,7 +34,7 @@ def encode_property_columns(columns: Mapping[str, pa.Array], further: pa.Array |
         _refuse_separators(values, name)
         begin = f"{name}{NAME_END}".encode()
         if values.null_count:
-            pieces += [text, pc.binary_join_element_wise(begin, values, PROPERTY_END.encode(), b"")]
+            pieces += [text, _join(begin, values, PROPERTY_END.encode())]
             text = b""
         else:
             pieces += [text + begin, values]
@@ -46,16 +48,15 @@ def encode_property_columns(columns: Mapping[str, pa.Array], further: pa.Array |
 
 
 def _encode_maps(maps: pa.MapArray) -> pa.BinaryArray:
-    offsets = maps.offsets.to_numpy()
-    entries = slice(offsets[0], offsets[-1])
+    places = numpy_of(maps.offsets)
+    entries = slice(places[0], places[-1])
     names, values = maps.keys[entries].cast(pa.binary()), maps.items[entries].cast(pa.binary())
     _refuse_separators(names, "name")
     _refuse_separators(values, "value")
-    pairs = pc.binary_join_element_wise(names, values, NAME_END.encode())
-    pairs = pc.binary_join_element_wise(pairs, b"", PROPERTY_END.encode())
+    pairs = _join(names, NAME_END.encode(), values, PROPERTY_END.encode())
     # A null value is a property that is not there, a null map has none.
-    lists = pa.ListArray.from_arrays(pa.array(offsets - offsets[0]), pc.fill_null(pairs, b""))
-    return pc.if_else(maps.is_valid(), pc.binary_join(lists, b""), b"")
+    lists = pa.ListArray.from_arrays(numbers(places - places[0]), pc.fill_null(pairs, _NOTHING))
+    return pc.if_else(maps.is_valid(), pc.binary_join(lists, _NOTHING), _NOTHING)
 
 
 def _one_array(column: pa.Array) -> pa.Array:
@@ -83,12 +84,18 @@ def joined(pieces: Sequence[bytes | pa.BinaryArray]) -> pa.BinaryArray:
     count = next(len(piece) for piece in pieces if not isinstance(piece, bytes))
     widths = [len(piece) if isinstance(piece, bytes) else _width(piece) for piece in pieces]
     if None in widths or not 0 < sum(width or 0 for width in widths) * count <= MAX_BUFFER:
-        return pc.binary_join_element_wise(*pieces, b"", null_handling="replace", null_replacement="")
+        return _join(*pieces, null_handling="replace", null_replacement="")
     rows = np.empty(count, _row(tuple(widths)))
     for number, piece in enumerate(pieces):
         if width := widths[number]:
             rows[f"{number}"] = np.void(piece) if isinstance(piece, bytes) else flat_bytes(piece).view(f"V{width}")
     return fixed_binary(rows.view(np.uint8), rows.itemsize)
+
+
+def _join(*pieces: bytes | pa.BinaryArray, **nulls: str) -> pa.BinaryArray:
+    """A null piece makes the row null, unless `nulls` says otherwise."""
+    constants = [binaries([piece])[0] if isinstance(piece, bytes) else piece for piece in pieces]
+    return pc.binary_join_element_wise(*constants, _NOTHING, **nulls)
 
 
 @lru_cache(maxsize=64)

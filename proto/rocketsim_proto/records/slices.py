@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rocketsim_proto.records.arrays import binaries, texts
+
 Bytes = npt.NDArray[np.uint8]
 Positions = npt.NDArray[np.int64]
 
@@ -73,7 +75,7 @@ def binary_slices(
     if count <= FEW and sum(lengths := sizes.tolist()) <= LITTLE:
         bounds = zip(starts.tolist(), lengths, valid.tolist() if valid is not None else repeat(True), strict=False)
         values = [data.data[start : start + size].tobytes() if there else None for start, size, there in bounds]
-        return pa.array(values, pa.binary())
+        return binaries(values)
     if len(data) > MAX_BUFFER:
         raise ValueError(f"a buffer of {len(data)} bytes; {MAX_BUFFER} at most")
     if valid is not None:
@@ -128,16 +130,16 @@ def strings(array: pa.BinaryArray) -> pa.StringArray:
     try:
         return array.cast(pa.string())
     except pa.ArrowInvalid:
-        texts = [None if value is None else value.decode("utf-8", "replace") for value in array.to_pylist()]
-        return pa.array(texts, pa.string())
+        decoded = [None if value is None else value.decode("utf-8", "replace") for value in array.to_pylist()]
+        return texts(decoded)
 
 
-def binary_array(values: object) -> pa.BinaryArray:
+def binary_array(values: Any) -> pa.BinaryArray:
     """A binary array of an Arrow array (any binary or string type, chunked or not) or a list of bytes, without
     nulls."""
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
-    array = values if isinstance(values, pa.Array) else pa.array(values, pa.binary())
+    array = values if isinstance(values, pa.Array) else binaries(values)
     if array.type != pa.binary():
         array = array.cast(pa.binary())
     if array.null_count:
