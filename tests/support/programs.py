@@ -48,9 +48,12 @@ class Program:
         assert self.process.stdin is not None
         self.process.stdin.close()
         self._reading.join()
-        self._errors.seek(0)
-        assert self.process.wait() == 0, self._errors.read()
+        assert self.process.wait() == 0, self.errors()
         return self.lines
+
+    def errors(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read()
 
     def __enter__(self) -> "Program":
         return self
