@@ -76,8 +76,6 @@ def test_spark_reads_writes_and_commits_and_nobody_sees_its_secret(
         progress = [json.dumps(json.loads(one.json)) for one in query.recentProgress]
         assert progress
         batch = spark.read.format("rocketsim").options(**reached, **keys, **patient).load()
-        batch.explain("extended")
-        stream.explain("extended")
         plans = [frame._jdf.queryExecution().toString() for frame in (batch, stream)]
         written = [path.read_text(errors="replace") for path in checkpoint.rglob("*") if path.is_file()]
         assert batch.count() == 2 and written
