@@ -156,9 +156,10 @@ def test_an_option_of_kafkas_is_taken_under_its_name_or_refused_by_it(name: str)
 
 
 def texts_of_errors() -> list[str]:
-    """The strings of source and client, with … for what an f-string fills in; parts of one text joined."""
+    """The strings of source, client and contract, with … for what an f-string fills in; parts of one text joined."""
     found = []
-    paths = [path for package in ("rocketsim_source", "rocketsim_client") for path in (ROOT / package).rglob("*.py")]
+    packages = ("rocketsim_source", "rocketsim_client", "proto/rocketsim_proto")
+    paths = [path for package in packages for path in (ROOT / package).rglob("*.py")]
     for path in paths:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.JoinedStr):
