@@ -46,6 +46,8 @@ class VisibleEnds:
         match message.WhichOneof("kind"):
             case "handshake":
                 process.streams[message.handshake.broker_id] = _Stream(call)
+            case "ack" if message.ack.epoch < broker.live.epochs.epochs.last:
+                pass  # The slave does not have the master's epoch yet, and will acknowledge again when it has.
             case "ack":
                 for stream in process.streams.values():
                     stream.has_acknowledged |= stream.call is call
