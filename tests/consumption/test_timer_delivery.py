@@ -93,6 +93,8 @@ async def test_messages_arrive_at_their_time_in_the_order_of_their_times(tmp_pat
         assert one.node.store.queue_bounds(TIMER_TOPIC, 0) == (0, 3)
         await one.later(4999)
         assert (one.received(), one.timers.count) == ([], 3)
+        metrics = {sample.name: sample.value for family in one.node.metrics._families() for sample in family.samples}
+        assert metrics["rocketsim_timers"] == 3.0
         await one.later(1)
         assert one.received() == [b"a", b"b"]
         await one.later(4001)  # its time has come: its second is over in 999 ms
