@@ -22,6 +22,8 @@ KINDS = (
     ("master.properties", "RocketMQ's master"),
     ("ProxyStartup", "proxy"),
     ("RocketMqLoad", "Java client"),
+    ("RocketMqV2Load", "Java client"),
+    ("benchmarks.null_broker", "null broker"),
     ("rocketmq_client", "Python client"),
     ("SparkSubmit", "Spark's JVM"),
     ("pyspark", "Spark's Python"),

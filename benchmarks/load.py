@@ -20,11 +20,16 @@ from benchmarks.bodies import bodies
 from benchmarks.driver_loop import serve
 from benchmarks.figures import percentile
 from rocketsim_client import Message, Producer, PullConsumer, PullStatus, QueueRange, SendStatus
+from rocketsim_client.transport.grpc_consumption import GrpcConsumption, PopAnswer, PopCall
+from rocketsim_client.transport.grpc_transport import GrpcTransport
 
 FILL_ROWS = 50_000
 COLUMN_ROWS, COLUMN_BYTES = 10_000, 16 << 20
 COLUMNS_IN_FLIGHT = 8
 TIMEOUT_S = 60.0
+POP_MESSAGES = 32
+INVISIBLE_S = 10 * 3600.0
+TIMERS_IN_FLIGHT = 10_000
 
 
 class Load:
@@ -159,6 +164,88 @@ class Load:
             self._consumer.cluster.commit(f"lag-{number:05}", dict.fromkeys(queues, number % 7))
         return _rate(groups, time.perf_counter() - begun)
 
+    # --- consumption that the broker keeps ------------------------------------------------------------------------
+
+    def timers(self, topic: str, count: int, size: int, after_s: int, spread_s: int) -> dict[str, Any]:
+        """Sends messages that are due from `after_s` seconds from now on, as many in each of `spread_s` seconds."""
+        body, producer, first = b"x" * size, self._producer, int(time.time()) + after_s
+        pending: deque[Any] = deque()
+        begun = time.perf_counter()
+        for number in range(count):
+            if len(pending) >= TIMERS_IN_FLIGHT:
+                _ok(pending.popleft().result(TIMEOUT_S).send_status)
+            pending.append(producer.send_async(Message(topic, body), deliver_at=first + number * spread_s // count))
+        for future in pending:
+            _ok(future.result(TIMEOUT_S).send_status)
+        return _rate(count, time.perf_counter() - begun) | {"first_s": first}
+
+    def pop_ack(self, topic: str, group: str, address: str, seconds: float, threads: int) -> dict[str, Any]:
+        """Pops and acknowledges, a call each; an empty pop is an error."""
+
+        def once() -> int:
+            handles = [message.receipt_handle for message in self._pop(topic, group, address, POP_MESSAGES).messages]
+            if not handles:
+                raise RuntimeError(f"{topic} is empty for {group}: too few messages for a run")
+            self._ack(topic, group, address, handles)
+            return len(handles)
+
+        return _threads(threads, seconds, once)
+
+    def pop(self, topic: str, group: str, address: str, count: int) -> dict[str, Any]:
+        """Pops this many messages and leaves them under way for hours."""
+        begun, left = time.perf_counter(), count
+        while left:
+            found = len(self._pop(topic, group, address, min(left, POP_MESSAGES)).messages)
+            if not found:
+                raise RuntimeError(f"{topic} has {left} messages too few for {group}")
+            left -= found
+        return _rate(count, time.perf_counter() - begun)
+
+    def pop_groups(self, topic: str, address: str, groups: int, count: int, threads: int) -> dict[str, Any]:
+        """Makes groups; each pops the topic's `count` messages and acknowledges them."""
+        numbers = iter(range(groups))
+        turn = threading.Lock()
+
+        def once() -> int:
+            with turn:
+                number = next(numbers, None)
+            if number is None:
+                return 0
+            group, left = f"popping-{number:05}", count
+            while left:
+                found = self._pop(topic, group, address, POP_MESSAGES).messages
+                self._ack(topic, group, address, [message.receipt_handle for message in found])
+                left -= len(found)
+            return 1
+
+        return _threads(threads, None, once)
+
+    def _pop(self, topic: str, group: str, address: str, count: int) -> PopAnswer:
+        call = PopCall(
+            group=group,
+            topic=topic,
+            broker_name="broker-a",
+            client_id="bench",
+            max_messages=count,
+            invisible_s=INVISIBLE_S,
+            expression="*",
+            expression_type="TAG",
+            poll_s=0.0,
+            attempt_id="",
+        )
+        return self._consumption.pop(address, call, TIMEOUT_S, set())
+
+    def _ack(self, topic: str, group: str, address: str, handles: Sequence[str]) -> None:
+        settled = self._consumption.ack(address, group, topic, "broker-a", handles, TIMEOUT_S)
+        if settled.again or not all(settled.valid):
+            raise RuntimeError(f"an ack of {len(handles)} messages of {topic} was not taken: {settled}")
+
+    @property
+    def _consumption(self) -> GrpcConsumption:
+        transport = self._consumer.cluster.transport
+        assert isinstance(transport, GrpcTransport)
+        return GrpcConsumption(transport.channels)
+
     # --- pulls ----------------------------------------------------------------------------------------------------
 
     def pull_columns(self, topic: str, crc: int = 0, limit: int = 0) -> dict[str, Any]:
@@ -238,18 +325,24 @@ def _rate(count: int, seconds: float) -> dict[str, Any]:
     return {"messages": count, "seconds": seconds, "rate": count / seconds}
 
 
-def _threads(threads: int, seconds: float, once: Callable[[], int], *, latencies: bool = False) -> dict[str, Any]:
-    """Calls `once` repeatedly in each thread; the first failure is raised to the caller."""
+def _threads(
+    threads: int, seconds: float | None, once: Callable[[], int], *, latencies: bool = False
+) -> dict[str, Any]:
+    """Calls `once` repeatedly in each thread, for so long, or (None) until it returns 0; the first failure is raised to
+    the caller."""
     counts = [0] * threads
     took: list[list[float]] = [[] for _ in range(threads)]
     failures: list[BaseException] = []
     begun = time.perf_counter()
-    end = begun + seconds
+    end = float("inf") if seconds is None else begun + seconds
 
     def work(index: int) -> None:
         try:
             while (before := time.perf_counter()) < end:
-                counts[index] += once()
+                done = once()
+                if seconds is None and not done:
+                    break
+                counts[index] += done
                 took[index].append(time.perf_counter() - before)
         except BaseException as error:
             failures.append(error)
@@ -279,8 +372,18 @@ def _latencies(took: Sequence[float]) -> dict[str, Any]:
 
 def main(name_server: str) -> None:
     load = Load(name_server)
-    commands = ("fill", "send_async", "send", "send_list", "send_columns", "paced", "commit_groups", "pull_columns")
-    serve({name: getattr(load, name) for name in (*commands, "pull_messages")})
+    commands: tuple[str, ...] = (
+        "fill",
+        "send_async",
+        "send",
+        "send_list",
+        "send_columns",
+        "paced",
+        "commit_groups",
+        "pull_columns",
+    )
+    commands += ("pull_messages", "timers", "pop_ack", "pop", "pop_groups")
+    serve({name: getattr(load, name) for name in commands})
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def ours(one: OurCluster, how: str, count: int) -> Contestant:
         if how == "scan":
             (one.master.store / "checkpoint").unlink()
             (one.master.store / "rocketsim" / "flushed").unlink(missing_ok=True)
-        return {"seconds": until_it_serves(one, count)}
+        return {"seconds": until_it_serves(one, TOPIC, count)}
 
     return restart
 
@@ -75,22 +75,22 @@ def rebuild(one: OurCluster, count: int, size: int) -> Contestant:
     def run() -> Sample:
         one.master.stop()
         shutil.rmtree(one.master.store / "consumequeue")
-        return {"rate": size / until_it_serves(one, count) / 1e6}
+        return {"rate": size / until_it_serves(one, TOPIC, count) / 1e6}
 
     return run
 
 
-def until_it_serves(one: OurCluster, count: int) -> float:
-    """Seconds until the broker answers a client with the ends of the queues."""
+def until_it_serves(one: OurCluster, topic: str, count: int) -> float:
+    """Seconds until a broker that was ended answers a client with the ends of a topic's queues."""
     begun = time.perf_counter()
     one.master.launch()
-    queues = [MessageQueue(TOPIC, BROKER, number) for number in range(4)]
+    queues = [MessageQueue(topic, BROKER, number) for number in range(4)]
     transport = one.admin.cluster.transport
     address = f"127.0.0.1:{one.master.keys['listenPort']}"
     while time.perf_counter() < begun + LIMIT_S:
         if one.master.address_path.exists():
             try:
-                bounds = transport.queue_bounds(address, TOPIC, [queue.queue_id for queue in queues], 2.0)
+                bounds = transport.queue_bounds(address, topic, [queue.queue_id for queue in queues], 2.0)
                 seconds = time.perf_counter() - begun
                 must_be("messages after a restart", sum(found.max_offset for found in bounds.values()), count)
                 one.await_writable()

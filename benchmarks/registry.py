@@ -114,6 +114,18 @@ def cold_backlog(bench: Bench) -> None:
     cold_backlog.run(bench)
 
 
+def consumption(bench: Bench) -> None:
+    from benchmarks import consumption
+
+    consumption.run(bench)
+
+
+def v2(bench: Bench) -> None:
+    from benchmarks import v2
+
+    v2.run(bench)
+
+
 _KAFKA = "Java 17, Maven: Kafka 4.2.1 and Spark's connector"
 _ROCKETMQ = "Java 17, Maven: RocketMQ 5.5.0"
 
@@ -136,6 +148,8 @@ BENCHMARKS = (
     Benchmark("memory", "P13", "memory after millions of messages", "Java 17; 40 GiB", memory, True),
     Benchmark("growth", "P14", "what more log, queues and groups cost", "Java 17; 30 GiB", growth, True),
     Benchmark("cold-backlog", "P15", "puts while a cold backlog is read", "Linux, a disk; 10 GiB", cold_backlog),
+    Benchmark("consumption", "P16", "what pending timers, deliveries and groups cost", "8 GiB", consumption),
+    Benchmark("v2", "P17", "RocketMQ 5's official clients beside the real one", f"{_ROCKETMQ}; 5 GiB", v2),
 )
 
 BY_NAME = {one.name: one for one in BENCHMARKS}

@@ -1,4 +1,4 @@
-"""P1 to P15: the targets of figures and their references.  Pure."""
+"""P1 to P17: the targets of figures and their references.  Pure."""
 
 from enum import Enum
 from typing import NamedTuple
@@ -77,3 +77,15 @@ GROWTH_LOG = at_most("P14", 1.3)
 GROWTH_QUEUES = at_most("P14", 2.0)
 GROWTH_LAG = at_most("P14", 1.0, of_value=True)
 COLD_BACKLOG = at_most("P15", 2.0)
+# Costs grow with what is due, not with what is stored; what is stored is read at a start, and takes memory.
+PENDING_RATE = at_least("P16", 0.9)
+PENDING_START = at_most("P16", 2.0)
+TIMER_BYTES = at_most("P16", 64, of_value=True)
+DELIVERY_BYTES = at_most("P16", 500, of_value=True)
+GROUP_BYTES = at_most("P16", 8192, of_value=True)
+V2_SEND = at_least("P17", 0.6)
+V2_RECEIVE = at_least("P17", 1.0)
+V2_P99 = at_most("P17", 2.0)
+V2_JAVA = at_least("P17", 0.2)
+V2_ECHO = at_least("P17", 0.6)
+V2_MEMORY = at_most("P17", 0.4)

@@ -24,6 +24,7 @@ from benchmarks.peers import maven
 from tests.interop.real_rocketmq import OPENS, VERSION, free_port
 
 CLUSTER = "bench"
+V2_CLIENT = "5.2.0"
 BROKER = "peer-a"
 HEAP = "1g"
 FILE_SIZE = 256 << 20  # ours is given the same
@@ -67,6 +68,12 @@ class JavaServer:
                 break
             time.sleep(0.01)
         raise Unavailable(f"RocketMQ's {self.name} does not answer on port {self.port}: {self._tail()}")
+
+    @property
+    def pid(self) -> int:
+        """Of a JVM that was started."""
+        assert self._process is not None
+        return self._process.pid
 
     def send_signal(self, number: signal.Signals) -> None:
         """Sends a signal, if the JVM runs."""
@@ -160,10 +167,10 @@ def java(class_path: str, folder: Path, heap: str, *main: str) -> list[str]:
     return ["java", *settings, "-cp", class_path, *main]
 
 
-def load_classes(jars: Path) -> Path:
-    """Compiles RocketMqLoad.java once for each version of its source: that takes as long as a server's start."""
-    source = maven.HERE / "RocketMqLoad.java"
-    folder = maven.cache() / f"rocketmq-load-{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}"
+def load_classes(jars: Path, name: str) -> Path:
+    """Compiles NAME.java once for each version of its source: that takes as long as a server's start."""
+    source = maven.HERE / f"{name}.java"
+    folder = maven.cache() / f"{name}-{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}"
     if not folder.exists():
         with tempfile.TemporaryDirectory(dir=maven.cache()) as made:
             command = ["javac", "-nowarn", "--release", "17", "-cp", f"{jars}/*", "-d", f"{made}/classes", str(source)]
@@ -233,7 +240,7 @@ def running(
     namesrv = JavaServer(jars, folder, "namesrv", port, "256m", _MAIN + "namesrv.NamesrvStartup", "-c", str(config))
     master = broker(jars, folder, "master", role, disk, name_server, settings)
     slave = broker(jars, folder, "slave", "SLAVE", disk, name_server, settings) if pair else None
-    command = java(f"{load_classes(jars)}:{jars}/*", folder, HEAP, "RocketMqLoad", name_server)
+    command = java(f"{load_classes(jars, 'RocketMqLoad')}:{jars}/*", folder, HEAP, "RocketMqLoad", name_server)
     with ExitStack() as servers, Driver("RocketMQ's Java client", command, folder / "client.log") as load:
         for server in filter(None, (namesrv, master, slave)):
             # Its store is not needed any more, and a clean end takes long.
@@ -270,3 +277,16 @@ def proxy(peer: RocketMq) -> Iterator[str]:
         yield f"127.0.0.1:{port}"
     finally:
         peer.proxy.end(signal.SIGKILL)
+
+
+def v2_classes() -> str:
+    """The class path of RocketMqV2Load.java with RocketMQ 5's Java client."""
+    jars = maven.jars("rocketmq.xml", "v2-client", f"rocketmq-client-java-{V2_CLIENT}")
+    return f"{load_classes(jars, 'RocketMqV2Load')}:{jars}/*"
+
+
+def v2_client(folder: Path, name: str, endpoint: str, topic: str, group: str) -> Driver:
+    """That client as a driver."""
+    folder.mkdir(parents=True, exist_ok=True)
+    command = java(v2_classes(), folder, "512m", "RocketMqV2Load", endpoint, topic, group)
+    return Driver(f"RocketMQ's Java client at {name}", command, folder / f"{name.replace(' ', '-')}.log")

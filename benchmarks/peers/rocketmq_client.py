@@ -9,6 +9,7 @@ from collections import deque
 from typing import Any
 
 from benchmarks.driver_loop import serve
+from benchmarks.figures import percentile
 
 SETTLE_S = 60.0
 
@@ -26,27 +27,72 @@ class Client:
         self._consumer: Any = None
 
     def send_async(self, size: int, seconds: float, window: int) -> dict[str, Any]:
-        from rocketmq.v5.model import Message
-        from rocketmq.v5.producer import Producer
-
-        if self._producer is None:
-            self._producer = Producer(self._configuration, (self._topic,))
-            self._producer.startup()
-        body, pending, done = b"x" * size, deque[Any](), 0
+        producer, pending, done = self._sending(), deque[Any](), 0
         begun = time.perf_counter()
         while time.perf_counter() < begun + seconds:
             if len(pending) >= window:
                 pending.popleft().result()
                 done += 1
-            message = Message()
-            message.topic = self._topic
-            message.body = body
-            pending.append(self._producer.send_async(message))
+            pending.append(producer.send_async(self._message(size)))
         while pending:
             pending.popleft().result()
             done += 1
         taken = time.perf_counter() - begun
         return {"messages": done, "seconds": taken, "rate": done / taken}
+
+    def send(self, size: int, seconds: float) -> dict[str, Any]:
+        """Blocking sends, one after the other."""
+        producer, took = self._sending(), []
+        begun = time.perf_counter()
+        while (before := time.perf_counter()) < begun + seconds:
+            producer.send(self._message(size))
+            took.append(time.perf_counter() - before)
+        taken = time.perf_counter() - begun
+        answer = {"messages": len(took), "seconds": taken, "rate": len(took) / taken}
+        return answer | {"p99_ms": percentile(took, 0.99) * 1000}
+
+    def _sending(self) -> Any:
+        if self._producer is None:
+            from rocketmq.v5.producer import Producer
+
+            self._producer = Producer(self._configuration, (self._topic,))
+            self._producer.startup()
+        return self._producer
+
+    def _message(self, size: int) -> Any:
+        from rocketmq.v5.model import Message
+
+        message = Message()
+        message.topic = self._topic
+        message.body = b"x" * size
+        return message
+
+    def consume(self, seconds: float, batch: int) -> dict[str, Any]:
+        """Receives, and acknowledges each message.  The rates of both are those of the time that the calls took; an
+        empty receive is an error, because it waits."""
+        consumer = self._ready()
+        receives, acks, count = [], [], 0
+        begun = time.perf_counter()
+        while (before := time.perf_counter()) < begun + seconds:
+            found = consumer.receive(batch, 60) or []
+            receives.append(time.perf_counter() - before)
+            if not found:
+                raise RuntimeError("the topic is empty: too few messages for a run")
+            count += len(found)
+            for message in found:
+                before = time.perf_counter()
+                consumer.ack(message)
+                acks.append(time.perf_counter() - before)
+        taken = time.perf_counter() - begun
+        return {
+            "messages": count,
+            "seconds": taken,
+            "rate": count / taken,
+            "receive_rate": count / sum(receives),
+            "ack_rate": count / sum(acks),
+            "receive_p99_ms": percentile(receives, 0.99) * 1000,
+            "ack_p99_ms": percentile(acks, 0.99) * 1000,
+        }
 
     def receive(self, seconds: float, batch: int) -> dict[str, Any]:
         """Receives without acknowledging.  Received messages are invisible for a minute, so new ones are needed."""
@@ -86,7 +132,7 @@ class Client:
 
 def main(endpoint: str, topic: str, group: str) -> None:
     client = Client(endpoint, topic, group)
-    serve({"send_async": client.send_async, "receive": client.receive})
+    serve({name: getattr(client, name) for name in ("send_async", "send", "receive", "consume")})
 
 
 if __name__ == "__main__":

@@ -20,15 +20,15 @@ def every_target() -> list[Target]:
     return found
 
 
-def test_p1_to_p15_all_have_a_target_and_a_benchmark():
-    numbers = [f"P{number}" for number in range(1, 16)]
+def test_p1_to_p17_all_have_a_target_and_a_benchmark():
+    numbers = [f"P{number}" for number in range(1, 18)]
     assert sorted({target.number for target in every_target()}, key=lambda name: int(name[1:])) == numbers
     assert list(dict.fromkeys(one.targets for one in BENCHMARKS)) == numbers
 
 
 def test_the_benchmarks_have_their_promised_names():
     words = "spark-read spark-stream spark-body spark-sink send-async send-batch send sync-ratio flush-ratio"
-    words += " pull catchup recovery latency memory growth cold-backlog"
+    words += " pull catchup recovery latency memory growth cold-backlog consumption v2"
     assert [one.name for one in BENCHMARKS] == words.split()
     assert all(one.needs and one.what for one in BENCHMARKS)
 
@@ -63,6 +63,14 @@ def test_what_starts_spark_and_what_does_not_is_all_there_is():
         (targets.LATENCY, Sense.AT_MOST, 1.0),
         (targets.GROWTH_LOG, Sense.AT_MOST, 1.3),
         (targets.COLD_BACKLOG, Sense.AT_MOST, 2.0),
+        (targets.PENDING_RATE, Sense.AT_LEAST, 0.9),
+        (targets.PENDING_START, Sense.AT_MOST, 2.0),
+        (targets.V2_SEND, Sense.AT_LEAST, 0.6),
+        (targets.V2_RECEIVE, Sense.AT_LEAST, 1.0),
+        (targets.V2_P99, Sense.AT_MOST, 2.0),
+        (targets.V2_JAVA, Sense.AT_LEAST, 0.2),
+        (targets.V2_ECHO, Sense.AT_LEAST, 0.6),
+        (targets.V2_MEMORY, Sense.AT_MOST, 0.4),
     ],
 )
 def test_a_target_points_the_right_way(target, sense, limit):
