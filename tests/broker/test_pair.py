@@ -202,6 +202,22 @@ async def test_what_a_slave_hands_back_ends_where_the_masters_queue_does(tmp_pat
         assert node.offsets.get("g", "t", 0).offset == 1
 
 
+async def test_what_a_slave_hands_back_of_a_topic_that_never_came_here_stands_and_of_a_deleted_one_does_not(
+    tmp_path: Path,
+) -> None:
+    """A slave that is promoted may lack a topic that its master had made, and a consumer has an offset of it."""
+    async with running(tmp_path) as node:
+        await put(node, "deleted", b"a")
+        await Operations(node.broker, node.leadership).delete_topic("deleted")
+        offsets = [
+            ConsumerOffset(group="g", topic="deleted", queue_id=0, offset=0),
+            ConsumerOffset(group="g", topic="unknown", queue_id=0, offset=0),
+            ConsumerOffset(group="g", topic="unknown", queue_id=1, offset=7),
+        ]
+        node.metadata.accept_offsets(1, Metadata(consumer_offsets=offsets))
+        assert list(node.offsets.everything()) == [("g", "unknown", {0: (0, 0), 1: (0, 0)})]
+
+
 @pytest.mark.parametrize(("kept_in", "stands_at"), [(None, 2), ("diverged", 0)], ids=["only behind", "forked off"])
 async def test_a_slave_that_starts_over_keeps_the_commits_it_took_unless_its_records_were_forked_off(
     tmp_path: Path, kept_in: str | None, stands_at: int

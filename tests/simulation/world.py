@@ -755,9 +755,9 @@ class World:
                 if mine.entries != other.entries:
                     return f"{broker} has {mine.entries}, and {masters[0]} {other.entries}"
             ours, theirs = _offsets(node), _offsets(master)
-            # A slave keeps what it has of topics that its master has never heard of.
-            both = {key for key in {*ours, *theirs} if key[1] in master.topics.entries}
-            different = {key for key in both if ours.get(key) != theirs.get(key)}
+            # A slave keeps what it has of deleted topics, and its master does not take it.
+            alive = {key for key in {*ours, *theirs} if key[1] not in master.topics.deleted()}
+            different = {key for key in alive if ours.get(key) != theirs.get(key)}
             if different:
                 return f"{broker} and the master have other offsets: " + ", ".join(
                     f"{key}: {ours.get(key)} and {theirs.get(key)}" for key in sorted(different)

@@ -73,12 +73,14 @@ class MetadataExchange:
     def accept_offsets(self, slave_id: int, metadata: metadata_pb2.Metadata) -> None:
         """Merge forward what a slave took while this master was away; ValueError for garbage.
 
-        A tail that a newer epoch forked off may have been read there: its offsets end where the queue ends here.
+        A tail that a newer epoch forked off may have been read there: its offsets end where the queue ends here.  Its
+        topic may have been made there and never have come here: its offsets are kept for when it is made again.
         """
         end_of = self._broker.store.queue_end
+        topics = self._broker.topics
         changes = []
         for group, topic, queues in offsets_from_proto(metadata.consumer_offsets):
-            if topic not in self._broker.topics.entries:
+            if topic in topics.tombstones and topic not in topics.entries:
                 continue  # deleted here since
             foreign = [queue for queue, entry in queues.items() if not self._broker.offsets.may_bring(entry)]
             if foreign:
