@@ -66,6 +66,7 @@ class OffsetPromises:
         self._trouble_at: dict[int, float] = {}  # when its disk was full or failed last
         self._before_power_loss: dict[int, tuple[float, Table]] = {}
         self._following: dict[tuple[int, int, int, int], float] = {}  # slave, its run, master, its run: since when
+        self._last_followed: dict[tuple[int, int], int] = {}  # slave, its run: master
         self.committed = self.queried = 0
 
     # --- promises, as they are made -------------------------------------------------------------------------------
@@ -169,6 +170,7 @@ class OffsetPromises:
             if slave.live.replication_slave.is_following() and slave.live.leadership._followed == master.address
         }
         self._following = {pair: self._following.get(pair, now) for pair in pairs}
+        self._last_followed |= {(slave, run): master for slave, run, master, _ in pairs}
 
     def _goes_on_from(self, broker: Broker, fork: int) -> None:
         ends = self._queue_ends(broker, fork)
@@ -258,9 +260,19 @@ class OffsetPromises:
             since = self._following.get((other.broker_id, other.run, broker.broker_id, broker.run), world.loop.now)
             if world.loop.now - since > ON_ITS_WAY_S:
                 return f"{other.name} has it, and follows it"
-            if world.could_meet(broker, other):
+            if world.could_meet(broker, other) and self._waits_for(broker, other):
                 return f"{other.name} has it, and was there all the time"
         return ""
+
+    def _waits_for(self, broker: Broker, other: Broker) -> bool:
+        """Whether a starting master waits for what the other one hands over (docs/replication.md, Committed offsets): a
+        slave of which a name server or the configuration says, or which has followed it and still knows where it is.
+        A master that it replaced hands over what it has when it is restarted as a slave."""
+        if other.leads and other.role_epoch() < broker.role_epoch():
+            return False
+        names = self._world.names
+        is_told = not names or any(name.is_up for name in names)
+        return is_told or self._last_followed.get((other.broker_id, other.run)) == broker.broker_id
 
     def check_all(self, broker: Broker, records: Iterable[Record]) -> None:
         """No master has a generation that was raised in a log position that its log does not have, or an offset beyond
