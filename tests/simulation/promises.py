@@ -22,7 +22,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto.records import record
@@ -72,6 +72,18 @@ class Message:
     excused: str = ""
 
 
+class Opening(NamedTuple):
+    """A broker began to take writes.  `needed` says of which brokers it had to have every record, and why."""
+
+    history: tuple[Epoch, ...]  # the last one is the epoch that began
+    was_promoted: bool
+    needed: dict[int, str]
+
+    @property
+    def epoch(self) -> Epoch:
+        return self.history[-1]
+
+
 class Promises:
     def __init__(self, world: World) -> None:
         self._world = world
@@ -84,7 +96,7 @@ class Promises:
         self._epochs: dict[tuple[int, int], tuple[int, int]] = {}  # (number, id) -> (start, who was first seen with it)
         self._promised_epoch: dict[int, int] = {}
         self._before_power_loss: dict[int, tuple[float, bytes]] = {}
-        self._openings: set[tuple[int, Epoch]] = set()
+        self._openings: dict[tuple[int, Epoch], Opening] = {}
         self.ok = self.read = self.lost = self.damaged_reads = 0
         self.tainted: list[tuple[int, int, bytes]] = []  # log offsets that some disk has damaged once, and to what
         self._held_before_damage: list[tuple[Broker, Message]] = []
@@ -178,8 +190,8 @@ class Promises:
                 data,
                 by_ok=False,
             )
-            if self._is_of_the_past(message):
-                continue  # a replaced master that does not know it yet gives records that will be cut
+            if self._is_of_the_past(message) or self._is_left_behind(message):
+                continue  # who does not know it yet gives records that will be cut
             self._oblige(message)
             self.queues.told(message, one)
         return given
@@ -282,6 +294,22 @@ class Promises:
         is_other = (message.epoch, message.epoch_id) != (newest.epoch, newest.id)
         return message.epoch <= newest.epoch and is_other and not self._has(self._world.brokers[by], message)
 
+    def _is_left_behind(self, message: Message) -> bool:
+        """Whether the newest master's history goes on without it, and whoever left it out was allowed to: a slave that
+        was away then gives it until it hears of its master."""
+        if not self._openings:
+            return False
+        newest = max(self._openings.values(), key=lambda opening: opening.epoch.epoch)
+        # NB: an epoch in which nothing was left when the next one began is not in the list.
+        own, number = (message.epoch, message.epoch_id), message.epoch
+        later = [epoch for epoch in newest.history if epoch.epoch >= number and (epoch.epoch, epoch.id) != own]
+        if not later or later[0].start_offset >= message.end:
+            return False
+        openings = [opening for opening in self._openings.values() if opening.epoch in later]
+        first = min(openings, key=lambda opening: opening.epoch.epoch)
+        having = {broker.broker_id for broker in self._world.brokers if self._has(broker, message)}
+        return not _why_not(first, message, having)
+
     # --- what ends a promise --------------------------------------------------------------------------------------
 
     def power_goes(self, broker: Broker) -> None:
@@ -373,7 +401,9 @@ class Promises:
         epoch = broker.live.epochs.epochs.epochs[-1]
         if (broker.broker_id, epoch) in self._openings:
             return
-        self._openings.add((broker.broker_id, epoch))
+        history, was_promoted = broker.live.epochs.epochs.epochs, (epoch, broker.broker_id) in self._world.promoted
+        opening = Opening(tuple(history), was_promoted, self._needed_by(broker, epoch))
+        self._openings[broker.broker_id, epoch] = opening
         self._knows_its_successor(broker, epoch)
         self.offsets.becomes_master(broker, epoch.start_offset)
         for message in self.messages:
@@ -382,7 +412,7 @@ class Promises:
                 continue
             if self._was_given(broker, message):
                 continue
-            if reason := self._why_not(broker, message, epoch):
+            if reason := _why_not(opening, message, message.holders):
                 raise PromiseBroken(
                     f"{broker.name} becomes master with epoch {epoch} without {message.what} "
                     f"[{message.begin}, {message.end}) of epoch {message.epoch}: {reason}"
@@ -412,22 +442,19 @@ class Promises:
             if promotion.epoch > last and other.serves and self._world.could_hear_of(broker, other):
                 raise PromiseBroken(f"{broker.name} takes a message in epoch {last}, and {other} was there")
 
-    def _why_not(self, broker: Broker, message: Message, epoch: Epoch) -> str:
-        """Why no broker without that message may become master; empty if one may."""
-        world = self._world
-        if broker.broker_id in message.holders:
-            return "it had it"
-        others = [other for other in world.brokers if other.broker_id in message.holders]
-        slaves = [other for other in others if not other.leads]
-        if (epoch, broker.broker_id) in world.promoted:
-            if world.promoted[epoch, broker.broker_id] or message.epoch == epoch.epoch:
-                return ""  # promoted by force, or two were promoted without knowing of each other
-            if world.levels.sync_master and slaves:
-                return f"{slaves[0].name} has it, and nobody forced the promotion"
-            reachable = [other for other in slaves if world.could_ask(broker, other)]
-            return f"{reachable[0].name} has it, and could be asked" if reachable else ""
-        met = [other for other in others if world.could_meet(broker, other)]
-        return f"{met[0].name} has it, and was there all the time" if met else ""
+    def _needed_by(self, broker: Broker, epoch: Epoch) -> dict[int, str]:
+        """The brokers, by id, without whose records that one may not become master now, and why not."""
+        world, needed = self._world, {broker.broker_id: "it had it"}
+        others = [other for other in world.brokers if other is not broker]
+        is_forced = world.promoted.get((epoch, broker.broker_id))
+        for other in others:
+            if is_forced is None and world.could_meet(broker, other):
+                needed[other.broker_id] = f"{other.name} has it, and was there all the time"
+            elif is_forced is False and not other.leads and world.levels.sync_master:
+                needed[other.broker_id] = f"{other.name} has it, and nobody forced the promotion"
+            elif is_forced is False and not other.leads and world.could_ask(broker, other):
+                needed[other.broker_id] = f"{other.name} has it, and could be asked"
+        return needed
 
     def _equal_as_far_as_the_epochs_say(self, one: Broker, other: Broker) -> None:
         ours, theirs = one.live.store, other.live.store
@@ -568,6 +595,14 @@ class Promises:
             if now.get(key) is None or now[key] < entry:
                 raise PromiseBroken(f"{broker.name}: offset {key} went back from {entry} to {now.get(key)}")
         self._offsets[broker.broker_id] = now
+
+
+def _why_not(opening: Opening, message: Message, having: set[int]) -> str:
+    """Why the message, which these brokers have, could not be left out; empty if it could."""
+    reasons = [reason for number, reason in opening.needed.items() if number in having]
+    if opening.was_promoted and message.epoch == opening.epoch.epoch:  # two were promoted, and knew nothing of it
+        reasons = [reason for reason in reasons if reason == "it had it"]
+    return reasons[0] if reasons else ""
 
 
 def _offsets(broker: Broker) -> dict[tuple[str, str, int], Any]:

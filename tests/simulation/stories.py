@@ -434,3 +434,61 @@ def a_producer_sends_to_a_master_that_was_replaced(world: World) -> None:
     world.pass_time(3.0)
     send(world, past, 3)
     world.heal()
+
+
+def a_slave_that_was_away_shows_what_its_master_has_lost(world: World) -> None:
+    """A power loss takes the master's tail, and it goes on alone.  Whoever reads the tail from the slave, before that
+    hears of its master, is told by the master that it is gone."""
+    master, slave, *others = world.brokers
+    for other in others:
+        other.kill()
+    follow(world, slave)
+    send(world, master, 8)
+    world.pass_time(2.0)
+    lose_the_tail(world, master, slave, 6)
+    master.start()
+    until_writable(world, master)
+    cut_off(world, slave, master)
+    slave.start()
+    world.pass_time(1.0)
+    behind = slave.live.store.end_offset
+    assert behind > master.live.store.end_offset
+    read(world, slave)
+    assert slave.live.store.end_offset == behind
+    world.wire.heal()
+    world.pass_time(12.0)
+    assert slave.live.store.end_offset < behind
+    send(world, master, 12)
+    read(world, master)
+    world.heal()
+
+
+def lose_the_tail(world: World, master: Broker, slave: Broker, messages: int) -> None:
+    """The slave has received it, the master has not flushed it when its power goes, and the slave is killed."""
+    for number in range(messages):
+        world.clients.send(master, random.Random(number))
+    end = master.live.store.end_offset
+    assert world.loop.run_until(lambda: slave.live.store.end_offset == master.live.store.end_offset > end, 0.2, 0.001)
+    master.lose_power()
+    slave.kill()
+
+
+def a_master_has_lost_what_has_expired_at_its_slave(world: World) -> None:
+    """Its log ends before its slave's begins, and the slave is promoted."""
+    master, slave, *others = world.brokers
+    for other in others:
+        other.kill()
+    follow(world, slave)
+    send(world, master, 8)
+    world.pass_time(2.0)
+    lose_the_tail(world, master, slave, 60)
+    slave.start()
+    for broker in world.brokers:
+        broker.clock.off_ms += 70 * 60_000
+    world.pass_time(10.5)
+    master.start()
+    world.pass_time(5.0)
+    assert slave.live.store.min_offset > master.live.store.end_offset
+    world.heal()
+    assert slave.leads
+    assert not master.leads

@@ -4,11 +4,14 @@ from itertools import takewhile
 
 import pytest
 
+from tests.simulation import stories
 from tests.simulation.crash_points import CrashPoints
+from tests.simulation.promises import PromiseBroken
 from tests.simulation.shrinking import shrunk
 from tests.simulation.world import World, plan
 
 STEPS = 150
+ASYNC_MASTER_ASYNC_FLUSH = 3
 CRASH_SEEDS, CRASH_POINTS = 9, 1_112  # 10^4 in all
 
 
@@ -45,6 +48,15 @@ def test_a_failing_run_is_shrunk_to_what_it_takes():
     kept, message = shrunk(decisions, "seed 3, mode: broker-0 lost 4", run)
     assert set(kept) == needed
     assert message == "seed 3, mode: broker-1 lost 17"
+
+
+def test_a_slave_that_was_away_may_show_what_its_master_has_lost(monkeypatch):
+    """And only that one: who was there all the time is asked before the master goes on."""
+    story = stories.a_slave_that_was_away_shows_what_its_master_has_lost
+    World(ASYNC_MASTER_ASYNC_FLUSH).play(story)
+    monkeypatch.setattr(World, "could_meet", lambda *_: True)
+    with pytest.raises(PromiseBroken, match=r"is gone from broker-1 \(a consumer has it\)"):
+        World(ASYNC_MASTER_ASYNC_FLUSH).play(story)
 
 
 @pytest.mark.long
