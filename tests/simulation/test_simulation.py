@@ -11,7 +11,7 @@ from tests.simulation.shrinking import shrunk
 from tests.simulation.world import World, plan
 
 STEPS = 150
-ASYNC_MASTER_ASYNC_FLUSH = 3
+ASYNC_MASTER_ASYNC_FLUSH, WITH_RETENTION = 3, 7
 CRASH_SEEDS, CRASH_POINTS = 9, 1_112  # 10^4 in all
 
 
@@ -57,6 +57,10 @@ def test_a_slave_that_was_away_may_show_what_its_master_has_lost(monkeypatch):
     monkeypatch.setattr(World, "could_meet", lambda *_: True)
     with pytest.raises(PromiseBroken, match=r"is gone from broker-1 \(a consumer has it\)"):
         World(ASYNC_MASTER_ASYNC_FLUSH).play(story)
+
+
+def test_an_operator_promotes_the_slave_of_a_master_that_has_lost_what_expired_there():
+    World(WITH_RETENTION).play(stories.a_master_has_lost_what_has_expired_at_its_slave)
 
 
 @pytest.mark.long

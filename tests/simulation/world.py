@@ -701,6 +701,8 @@ class World:
                 self._rebuild_who_took_over_damage()
             if step > 40 and not any(broker.leads for broker in self.brokers):
                 self._promote_anybody()
+            if step > 40 and step % 20 == 1:
+                self._promote_who_begins_behind_the_master()
         for broker in self.brokers:
             for group in GROUPS:
                 self.clients.query(broker, group)
@@ -724,8 +726,26 @@ class World:
     def _promote_anybody(self) -> None:
         slaves = [broker for broker in self.brokers if _may_be_promoted(broker)]
         if slaves and not self.clients.promoting:
-            best = max(slaves, key=lambda slave: (slave.live.epochs.epochs.last, slave.live.store.end_offset))
+            best = max(slaves, key=_newest)
             self.history.append(self.promote_by_force(best))
+
+    def _promote_who_begins_behind_the_master(self) -> None:
+        """A master has lost a tail whose beginning has expired at its slaves: it cannot fetch that, and both say that
+        the slave is to be promoted.  An operator stops the master and does that, without force."""
+        for master in self.brokers:
+            if master.standing is not Standing.WAITING:
+                continue
+            end = master.live.store.end_offset
+            ahead = [one for one in self.brokers if _may_be_promoted(one) and one.live.store.min_offset > end]
+            if ahead:
+                self._promote_instead(master, max(ahead, key=_newest))
+
+    def _promote_instead(self, master: Broker, slave: Broker) -> None:
+        master.kill()
+        self.loop.run_for(1.0)
+        self._force = False
+        self.history.append(self.clients.promote(slave, force=False))
+        self.loop.run_until(lambda: slave.leads, 5.0)
 
     def _what_is_not_whole(self) -> str:
         down = [broker.name for broker in self.brokers if not broker.serves]
@@ -806,6 +826,10 @@ def _is_writable(broker: Broker) -> bool:
 def _may_be_promoted(broker: Broker) -> bool:
     """Whether it is a slave that has followed a master: one that never did would begin a history of its own."""
     return broker.standing is Standing.SLAVE and broker.node is not None and broker.live.epochs.epochs.last > 0
+
+
+def _newest(broker: Broker) -> tuple[int, int]:
+    return broker.live.epochs.epochs.last, broker.live.store.end_offset
 
 
 def _used(content: bytes) -> range:
