@@ -35,11 +35,38 @@ class NoPermission(RocketSimError):
 
 
 class AccessDenied(NoPermission):
-    """Access control: the user may not do this.  RocketMQ has one code for all of these."""
+    """Access control: the user may not do this.  RocketMQ has one code for all of these.
+
+    `reason` is what metrics and logs call it; `user`: whose name the call has, empty unless there is that user.
+    """
+
+    reason = "forbidden"
+
+    def __init__(self, message: str, user: str = "") -> None:
+        super().__init__(message)
+        self.user = user
 
 
 class NotAuthenticated(AccessDenied):
     """Access control: nobody has proved who makes the call."""
+
+    reason = "unauthenticated"
+
+
+class UnknownUser(NotAuthenticated):
+    """The text has the name that the caller gave, which may be anything, a secret by mistake, too."""
+
+    reason = "unknown_user"
+
+
+class BadSignature(NotAuthenticated):
+    reason = "bad_signature"
+
+
+class ClockSkew(NotAuthenticated):
+    """The call was signed too long ago, or in the future."""
+
+    reason = "clock_skew"
 
 
 class SubscriptionGroupNotExist(RocketSimError):

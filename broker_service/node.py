@@ -23,6 +23,7 @@ from rocketsim_proto.signature import SigningChannel
 
 from broker_service.access.gate import Gate, super_user
 from broker_service.access.interceptor import AccessInterceptor
+from broker_service.access.refusals import Refusals
 from broker_service.access.rights import RIGHTS, Right
 from broker_service.admin.metrics import Metrics
 from broker_service.admin.operations import Operations
@@ -137,6 +138,7 @@ class BrokerNode:
         )
 
         self.access = self._access_tables() if config.authentication_enabled else None
+        self.refusals = Refusals()
 
     def _access_tables(self) -> AccessTables:
         def table(name: str) -> tuple[JsonFile, JsonFile]:
@@ -361,7 +363,7 @@ class BrokerNode:
             given,
             self.schedule,
         )
-        self.metrics = Metrics(self.broker, self.status, self.range_streams, self.consumption)
+        self.metrics = Metrics(self.broker, self.status, self.range_streams, self.consumption, self.refusals)
         self.periodic = PeriodicTasks(
             self.broker,
             schedule=self.schedule,
@@ -413,13 +415,20 @@ class BrokerNode:
     @property
     def interceptors(self) -> list[AccessInterceptor]:
         """Of the port for our own clients, brokers and operators."""
-        return [AccessInterceptor(self._gate(RIGHTS))] if self.access is not None else []
+        return self._interceptors(self._gate(RIGHTS)) if self.access is not None else []
 
     @property
     def _v2_interceptors(self) -> list[AccessInterceptor]:
         if self.access is None:
             return []
-        return [AccessInterceptor(self._gate(v2_rights.V2_RIGHTS, v2=True), v2_rights.refusal, v2_rights.is_free)]
+        return self._interceptors(self._gate(v2_rights.V2_RIGHTS, v2=True), v2_rights.refusal, v2_rights.is_free)
+
+    def _interceptors(self, gate: Gate, *answers: Any) -> list[AccessInterceptor]:
+        assert self.access is not None
+        made = AccessInterceptor(gate, self.refusals, *answers)
+        self.access.users.changed.append(made.look_again)
+        self.access.acls.changed.append(lambda subject: made.look_again(subject.removeprefix("User:")))
+        return [made]
 
     def _gate(self, rights: Mapping[str, Right], *, v2: bool = False) -> Gate:
         assert self.access is not None

@@ -58,6 +58,18 @@ class Gate:
             return signature.v2_caller(text, self._find_user)
         return signature.own_caller(text, method, self._now_s(), self._find_user)
 
+    def still(self, user: User) -> User:
+        """The user of a call that was let in, as he is now.  Raises NotAuthenticated."""
+        return signature.still(user, self._find_user)
+
+    def address(self, peer: str) -> str:
+        """Of a caller, without the port; "None" where there is none."""
+        return str(source_of(self._client_of(peer)))
+
+    @property
+    def now_s(self) -> float:
+        return self._now_s()
+
     def check(self, user: User, method: str, right: Right, peer: str, request: Any = None) -> None:
         """Raises AccessDenied unless the user may do what this request asks for.  Without a request: what can be said
         of the call before the first message of its stream."""
@@ -67,7 +79,8 @@ class Gate:
         if right.caller in _WHO:
             raise AccessDenied(
                 f"User:{user.username} has no permission to access {ResourceType.CLUSTER}:{self._cluster_name} from "
-                f"{source}, only {_WHO[right.caller]} call {method.rpartition('/')[2]}."
+                f"{source}, only {_WHO[right.caller]} call {method.rpartition('/')[2]}.",
+                user.username,
             )
         if right.needs is None or request is None or self._policies is None:
             return
@@ -83,7 +96,8 @@ class Gate:
         why = "the decision is deny" if Decision.DENY in found else "no matched policies"
         raise AccessDenied(
             f"User:{user.username} has no permission to access {need.kind}:{name} from {source}, {why}. "
-            f"Action: {' or '.join(need.actions)}."
+            f"Action: {' or '.join(need.actions)}.",
+            user.username,
         )
 
 

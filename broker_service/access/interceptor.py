@@ -1,7 +1,13 @@
-"""AccessInterceptor: asks the gate before every call of a server, whichever service has it."""
+"""AccessInterceptor: asks the gate before every call of a server, whichever service has it.
 
-import inspect
+Whose call it is, is asked before its request is parsed: the signature is over headers alone.  Calls that stay open,
+streams and long polls, are asked for again when their user or what he may do has changed.
+"""
+
+import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any, TypeAlias
 
 import grpc
@@ -9,27 +15,79 @@ import grpc
 from broker_service import rpc_errors
 from broker_service.access.gate import Gate
 from broker_service.access.model import User
+from broker_service.access.refusals import Refusals
 from broker_service.access.rights import Caller, Right
 from broker_service.errors import AccessDenied
 
+logger = logging.getLogger(__name__)
+
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
-Answer = Callable[[str, AccessDenied, Any], Any]
+Parse = Callable[[Any], Any]
+Answer = Callable[[str, AccessDenied, Callable[[], Any]], Any]
+
+
+class _OpenCall:
+    """A call that stays open, and its context.  `request`: the last one that needs rights, as it came."""
+
+    __slots__ = (
+        *("_context", "is_writing", "method", "parse", "peer_name"),
+        *("refused", "request", "right", "task", "user"),
+    )
+
+    def __init__(self, user: User, method: str, right: Right, parse: Parse, request: Any, context: Context) -> None:
+        self.user = user
+        self.method = method
+        self.right = right
+        self.parse = parse
+        self.request = request
+        self.peer_name = context.peer()
+        self.task = asyncio.current_task()
+        self.refused: AccessDenied | None = None
+        self.is_writing = False  # also after a write that was cancelled: gRPC goes on with it
+        self._context = context
+
+    async def write(self, message: Any) -> None:
+        self.is_writing = True
+        await self._context.write(message)
+        self.is_writing = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
 
 
 class AccessInterceptor(grpc.aio.ServerInterceptor):
     """A refused call ends with UNAUTHENTICATED, or with the message that `answer` makes for its method.
 
-    `is_free` says of a method and its headers whether it may be called by anybody.
+    `is_free` says of a method and its headers whether it may be called by anybody.  `look_again` is to be called when a
+    user or his policies have changed: his open calls end if they would not be taken any more.
     """
 
     def __init__(
-        self, gate: Gate, answer: Answer | None = None, is_free: Callable[[str, Any], bool] | None = None
+        self,
+        gate: Gate,
+        refusals: Refusals,
+        answer: Answer | None = None,
+        is_free: Callable[[str, Any], bool] | None = None,
     ) -> None:
         self._gate = gate
+        self._refusals = refusals
         self._answer = answer
         self._is_free = is_free
         self._guarded: dict[str, tuple[Handler, Handler]] = {}  # by method: what was found, and what is called
+        self._open: dict[str, set[_OpenCall]] = {}  # by user
+
+    def look_again(self, username: str) -> None:
+        for call in self._open.get(username, ()):
+            if call.refused is not None or call.task is None:
+                continue
+            try:
+                request = None if call.request is None else call.parse(call.request)
+                call.user = self._gate.still(call.user)
+                self._gate.check(call.user, call.method, call.right, call.peer_name, request)
+            except AccessDenied as error:
+                call.refused = error
+                call.task.cancel()
 
     async def intercept_service(
         self,
@@ -43,7 +101,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         try:
             right = self._gate.right_of(method)
         except AccessDenied as error:
-            return _refusing(handler, error)
+            return self._refusing(method, handler, error)
         if right.caller is Caller.ANYBODY:
             return handler
         known = self._guarded.get(method)
@@ -52,92 +110,157 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         return known[1]
 
     def _guard(self, method: str, right: Right, handler: Handler) -> Handler:
-        ways = {
-            "request_deserializer": handler.request_deserializer,
-            "response_serializer": handler.response_serializer,
-        }
+        """Without a deserializer: the request is parsed once it is known whose it is."""
+        serializer = handler.response_serializer
+        parse: Parse = handler.request_deserializer or _as_it_is
         if handler.request_streaming and handler.response_streaming:
-            return grpc.stream_stream_rpc_method_handler(self._of_streams(method, right, handler.stream_stream), **ways)
+            if right.needs is None:  # its messages are not looked at
+                guarded = self._of_streams(method, right, handler.stream_stream, _as_it_is)
+                return grpc.stream_stream_rpc_method_handler(guarded, handler.request_deserializer, serializer)
+            guarded = self._of_streams(method, right, handler.stream_stream, parse)
+            return grpc.stream_stream_rpc_method_handler(guarded, None, serializer)
         if handler.response_streaming:
-            return grpc.unary_stream_rpc_method_handler(self._of_answers(method, right, handler.unary_stream), **ways)
+            guarded = self._of_answers(method, right, handler.unary_stream, parse)
+            return grpc.unary_stream_rpc_method_handler(guarded, None, serializer)
         if handler.request_streaming:
-            return _refusing(handler, AccessDenied(f"access control cannot check the call {method}"))
-        return grpc.unary_unary_rpc_method_handler(self._of_one(method, right, handler.unary_unary), **ways)
+            return self._refusing(method, handler, AccessDenied(f"access control cannot check the call {method}"))
+        guarded = self._of_one(method, right, handler.unary_unary, parse)
+        return grpc.unary_unary_rpc_method_handler(guarded, None, serializer)
 
-    def _admit(self, method: str, right: Right, context: Context, request: Any = None) -> User | None:
-        """None: anybody.  Raises AccessDenied."""
+    def _caller(self, method: str, context: Context) -> User | None:
+        """None: anybody.  Raises NotAuthenticated."""
         headers = list(context.invocation_metadata() or ())
         if self._is_free is not None and self._is_free(method, headers):
             return None
-        user = self._gate.caller(method, headers)
-        self._gate.check(user, method, right, context.peer(), request)
-        return user
+        return self._gate.caller(method, headers)
 
-    async def _refuse(self, method: str, error: AccessDenied, context: Context, request: Any = None) -> Any:
+    def _admit(self, method: str, right: Right, context: Context, raw: Any, parse: Parse) -> tuple[User | None, Any]:
+        """The user, None for anybody, and the request.  Raises AccessDenied."""
+        user = self._caller(method, context)
+        request = parse(raw)
+        if user is not None:
+            self._gate.check(user, method, right, context.peer(), request)
+        return user, request
+
+    def _count(self, method: str, error: AccessDenied, context: Context) -> None:
+        address = self._gate.address(context.peer())
+        for line in self._refusals.refused(error, method, address, self._gate.now_s):
+            logger.warning("%s", line)
+
+    async def _refuse(self, method: str, error: AccessDenied, context: Context, parse: Callable[[], Any]) -> Any:
+        self._count(method, error, context)
         if self._answer is None:
             await rpc_errors.abort(context, error)
-        return self._answer(method, error, request)
+        return self._answer(method, error, parse)
 
-    def _of_one(self, method: str, right: Right, call: Any) -> Any:
-        async def guarded(request: Any, context: Context) -> Any:
+    async def _refuse_stream(self, method: str, error: AccessDenied, context: Any) -> None:
+        answer = await self._refuse(method, error, context, lambda: None)
+        if getattr(context, "is_writing", False):
+            await rpc_errors.abort(context, error)  # no message can be written beside the one that is not read
+        await context.write(answer)
+
+    async def _while_allowed(self, call: _OpenCall, work: Awaitable[Any]) -> Any:
+        """Raises AccessDenied when it is not any more."""
+        username = call.user.username
+        self._open.setdefault(username, set()).add(call)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            assert call.task is not None
+            if call.refused is None or call.task.uncancel():  # its client has cancelled it, too
+                raise
+            raise call.refused from None
+        finally:
+            calls = self._open[username]
+            calls.discard(call)
+            if not calls:
+                del self._open[username]
+
+    def _of_one(self, method: str, right: Right, call: Any, parse: Parse) -> Any:
+        async def guarded(raw: Any, context: Context) -> Any:
             try:
-                self._admit(method, right, context, request)
+                user, request = self._admit(method, right, context, raw, parse)
+                if user is None or not right.waits:
+                    return await call(request, context)
+                opened = _OpenCall(user, method, right, parse, raw, context)
+                return await self._while_allowed(opened, call(request, context))
             except AccessDenied as error:
-                return await self._refuse(method, error, context, request)
-            return await call(request, context)
+                return await self._refuse(method, error, context, lambda: parse(raw))
 
         return guarded
 
-    def _of_answers(self, method: str, right: Right, call: Any) -> Any:
-        async def yielding(request: Any, context: Context) -> AsyncIterator[Any]:
+    def _of_answers(self, method: str, right: Right, call: Any, parse: Parse) -> Any:
+        async def guarded(raw: Any, context: Any) -> None:
             try:
-                self._admit(method, right, context, request)
+                user, request = self._admit(method, right, context, raw, parse)
+                if user is None:
+                    await _answered(call(request, context), context)
+                    return
+                context = _OpenCall(user, method, right, parse, raw, context)
+                await self._while_allowed(context, _answered(call(request, context), context))
             except AccessDenied as error:
-                yield await self._refuse(method, error, context)
-                return
-            async for answer in call(request, context):
-                yield answer
-
-        async def writing(request: Any, context: Context) -> None:
-            try:
-                self._admit(method, right, context, request)
-            except AccessDenied as error:
-                await context.write(await self._refuse(method, error, context))
-                return
-            await call(request, context)
-
-        return yielding if inspect.isasyncgenfunction(call) else writing
-
-    def _of_streams(self, method: str, right: Right, call: Any) -> Any:
-        async def guarded(requests: AsyncIterator[Any], context: Context) -> None:
-            try:
-                user = self._admit(method, right, context)
-                if user is not None and right.needs is not None:
-                    requests = self._checked(requests, user, method, right, context)
-                await call(requests, context)
-            except AccessDenied as error:
-                await context.write(await self._refuse(method, error, context))
+                await self._refuse_stream(method, error, context)
 
         return guarded
 
-    async def _checked(
-        self, requests: AsyncIterator[Any], user: User, method: str, right: Right, context: Context
-    ) -> AsyncIterator[Any]:
-        async for request in requests:
-            self._gate.check(user, method, right, context.peer(), request)
+    def _of_streams(self, method: str, right: Right, call: Any, parse: Parse) -> Any:
+        async def guarded(requests: AsyncIterator[Any], context: Any) -> None:
+            try:
+                user = self._caller(method, context)
+                if user is None:
+                    await call(_parsed(requests, parse), context)
+                    return
+                self._gate.check(user, method, right, context.peer())
+                context = _OpenCall(user, method, right, parse, None, context)
+                if right.needs is not None:
+                    requests = self._checked(requests, context)
+                await self._while_allowed(context, call(requests, context))
+            except AccessDenied as error:
+                await self._refuse_stream(method, error, context)
+
+        return guarded
+
+    async def _checked(self, requests: AsyncIterator[Any], call: _OpenCall) -> AsyncIterator[Any]:
+        needs = call.right.needs
+        assert needs is not None
+        async for raw in requests:
+            request = call.parse(raw)
+            self._gate.check(call.user, call.method, call.right, call.peer_name, request)
+            if any(True for _ in needs(request)):
+                call.request = raw
             yield request
+            del request, raw  # not held while nothing comes
+
+    def _refusing(self, method: str, handler: Handler, error: AccessDenied) -> Handler:
+        """In place of a handler that cannot be guarded."""
+
+        async def refuse(_: Any, context: Context) -> None:
+            self._count(method, error, context)
+            await rpc_errors.abort(context, error)
+
+        if handler.request_streaming and handler.response_streaming:
+            return grpc.stream_stream_rpc_method_handler(refuse)
+        if handler.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(refuse)
+        if handler.request_streaming:
+            return grpc.stream_unary_rpc_method_handler(refuse)
+        return grpc.unary_unary_rpc_method_handler(refuse)
 
 
-def _refusing(handler: Handler, error: AccessDenied) -> Handler:
-    """In place of a handler that cannot be guarded."""
+def _as_it_is(request: Any) -> Any:
+    return request
 
-    async def refuse(_: Any, context: Context) -> None:
-        await rpc_errors.abort(context, error)
 
-    if handler.request_streaming and handler.response_streaming:
-        return grpc.stream_stream_rpc_method_handler(refuse)
-    if handler.response_streaming:
-        return grpc.unary_stream_rpc_method_handler(refuse)
-    if handler.request_streaming:
-        return grpc.stream_unary_rpc_method_handler(refuse)
-    return grpc.unary_unary_rpc_method_handler(refuse)
+async def _parsed(requests: AsyncIterator[Any], parse: Parse) -> AsyncIterator[Any]:
+    async for raw in requests:
+        yield parse(raw)
+
+
+async def _answered(call: Any, context: Any) -> None:
+    """`call`: of a handler that yields its answers, or that writes them."""
+    if not hasattr(call, "__aiter__"):
+        await call
+        return
+    async with aclosing(call) as answers:
+        async for answer in answers:
+            await context.write(answer)

@@ -34,10 +34,11 @@ Needs = Callable[[Any], Iterable[Need]]
 
 
 class Right(NamedTuple):
-    """`needs` is asked for each message of a stream of requests."""
+    """`needs` is asked for each message of a stream of requests.  `waits`: a call may wait long for its one answer."""
 
     caller: Caller
     needs: Needs | None = None
+    waits: bool = False
 
 
 def of_topic(name: str, *actions: Action) -> Need:
@@ -56,8 +57,8 @@ def of_cluster(*actions: Action) -> Need:
     return Need(CLUSTER, "", actions)
 
 
-def user(needs: Needs) -> Right:
-    return Right(Caller.USER, needs)
+def user(needs: Needs, *, waits: bool = False) -> Right:
+    return Right(Caller.USER, needs, waits)
 
 
 ANYBODY = Right(Caller.ANYBODY)
@@ -101,7 +102,7 @@ def _reset(request: Any) -> list[Need]:
 _OF_A_BROKER: Mapping[str, Mapping[str, Right]] = {
     "rocketsim.Broker": {
         "Send": user(lambda received: [of_topic(received.message.topic, *PUB)]),
-        "Pull": user(_pull),
+        "Pull": user(_pull, waits=True),
         "PullRange": user(_pull_range),
         "CommitOffsets": user(_commit),
         "QueryOffsets": user(_query_offsets),
@@ -109,7 +110,7 @@ _OF_A_BROKER: Mapping[str, Mapping[str, Right]] = {
         "SearchOffsets": user(lambda request: [of_topic(request.topic, *READ)]),
     },
     "rocketsim.Consumption": {
-        "Pop": user(_pull),
+        "Pop": user(_pull, waits=True),
         "Ack": user(_pull),
         "ChangeInvisible": user(_pull),
     },

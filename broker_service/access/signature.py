@@ -14,7 +14,7 @@ from typing import NamedTuple
 from rocketsim_proto.signature import AUTHORIZATION, DATE, DATE_FORMAT, SCHEME, signature, v2_signature
 
 from broker_service.access.model import User
-from broker_service.errors import NotAuthenticated
+from broker_service.errors import BadSignature, ClockSkew, NotAuthenticated, UnknownUser
 
 MAX_AGE_S = 15 * 60
 
@@ -43,11 +43,12 @@ def own_caller(headers: Mapping[str, str], method: str, now_s: float, find_user:
     try:
         signed_at = _seconds_of(claim.date)
     except ValueError:
-        raise NotAuthenticated(f"the date of the call is not of the form {DATE_FORMAT}.") from None
+        raise NotAuthenticated(f"the date of the call is not of the form {DATE_FORMAT}.", user.username) from None
     if abs(late_s := now_s - signed_at) > MAX_AGE_S:
-        raise NotAuthenticated(
+        raise ClockSkew(
             f"the call was signed {abs(late_s):.0f} s {'ago' if late_s > 0 else 'ahead'} by this server's clock; "
-            f"{MAX_AGE_S} s at most: set the clocks."
+            f"{MAX_AGE_S} s at most: set the clocks.",
+            user.username,
         )
     return user
 
@@ -89,11 +90,31 @@ def _claim(headers: Mapping[str, str]) -> _Claim:
 
 
 def _proved(claim: _Claim, find_user: FindUser, expected: Callable[[User], str]) -> User:
-    user = find_user(claim.username)
-    if user is None:
-        raise NotAuthenticated(f"User:{claim.username[:127]} is not found.")
+    user = _found(claim.username, find_user)
     if not hmac.compare_digest(expected(user).encode(), claim.signature.lower().encode()):
-        raise NotAuthenticated("check signature failed.")
-    if user.is_disabled:  # only told to who knows the secret
-        raise NotAuthenticated(f"User:{user.username} is disabled.")
+        raise _wrong(user)
+    return _enabled(user)  # only told to who knows the secret
+
+
+def still(user: User, find_user: FindUser) -> User:
+    """The user of a call under way as he is now.  Raises NotAuthenticated if such a call would be refused."""
+    now = _found(user.username, find_user)
+    if now.password != user.password:
+        raise _wrong(now)
+    return _enabled(now)
+
+
+def _found(username: str, find_user: FindUser) -> User:
+    if (user := find_user(username)) is None:
+        raise UnknownUser(f"User:{username[:127]} is not found.")
+    return user
+
+
+def _wrong(user: User) -> BadSignature:
+    return BadSignature("check signature failed.", user.username)
+
+
+def _enabled(user: User) -> User:
+    if user.is_disabled:
+        raise NotAuthenticated(f"User:{user.username} is disabled.", user.username)
     return user

@@ -10,6 +10,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from broker_service.access.refusals import Refusals
 from broker_service.admin.status import Status
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.range_streams import RangeStreams
@@ -38,11 +39,19 @@ _OF_CONSUMPTION = {
 class Metrics:
     """`serve` needs `picture` to have been called once."""
 
-    def __init__(self, broker: Broker, status: Status, streams: RangeStreams, consumption: Consumption) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        status: Status,
+        streams: RangeStreams,
+        consumption: Consumption,
+        refusals: Refusals,
+    ) -> None:
         self._broker = broker
         self._status = status
         self._streams = streams
         self._consumption = consumption
+        self._refusals = refusals
         self._picture: list[Metric] = []
         self._server: Any = None
 
@@ -99,6 +108,7 @@ class Metrics:
         yield _gauge("rocketsim_log_confirm_offset", "Up to where consumers see it.", self._status.confirm_offset)
         yield _gauge("rocketsim_pulls_held", "Pulls that wait for a message.", broker.long_polling.held)
         yield from self._of_consumption()
+        yield self._of_access()
         streams = self._streams
         yield _gauge("rocketsim_range_streams", "Pulls of ranges that plain sockets carry.", streams.serving)
         yield _gauge("rocketsim_range_stream_unsent_bytes", "Bytes of theirs that wait.", streams.unsent_bytes)
@@ -118,6 +128,14 @@ class Metrics:
         waiting = consumption.state.timers.count
         yield _gauge("rocketsim_timers", "Messages and recalls that wait for their delivery time.", waiting)
         yield _gauge("rocketsim_pops_held", "Pops that wait for a message.", consumption.polls_held)
+
+    def _of_access(self) -> Metric:
+        family = CounterMetricFamily(
+            "rocketsim_calls_refused", "Calls that access control has refused.", labels=("reason", "service")
+        )
+        for labels, value in sorted(self._refusals.counts.items()):
+            family.add_metric(labels, value)
+        return family
 
 
 def _accepted(listening: socket.socket, context: ssl.SSLContext, client_auth: bool) -> tuple[ssl.SSLSocket, Any]:

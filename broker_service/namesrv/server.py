@@ -10,9 +10,10 @@ from rocketsim_proto import namesrv_pb2, namesrv_pb2_grpc
 from broker_service.access.gate import Gate, super_user
 from broker_service.access.interceptor import AccessInterceptor
 from broker_service.access.model import User
+from broker_service.access.refusals import Refusals
 from broker_service.access.rights import NAMESRV_RIGHTS
 from broker_service.config import NamesrvConfig
-from broker_service.errors import NotAuthenticated
+from broker_service.errors import UnknownUser
 from broker_service.namesrv.route_table import RouteTable
 from broker_service.namesrv.servicer import NamesrvServicer
 from broker_service.server import (
@@ -44,7 +45,7 @@ def interceptors(config: NamesrvConfig, now_s: Callable[[], float] = time.time) 
 
     def find_user(name: str) -> User:
         if (user := users.get(name)) is None:
-            raise NotAuthenticated(
+            raise UnknownUser(
                 f"User:{name[:127]} is not found: a name server knows initAuthenticationUser and "
                 "innerClientAuthenticationCredentials alone."
             )
@@ -59,7 +60,7 @@ def interceptors(config: NamesrvConfig, now_s: Callable[[], float] = time.time) 
         now_s=now_s,
         brokers_user=users[inner.access_key] if inner is not None else None,
     )
-    return [AccessInterceptor(gate)]
+    return [AccessInterceptor(gate, Refusals())]
 
 
 async def run_namesrv(

@@ -1,6 +1,6 @@
 """What each call of RocketMQ 5's clients needs of a user, as RocketMQ's proxy has it, and how a refusal is answered."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from rocketmq_v2 import service_pb2 as pb
@@ -70,11 +70,12 @@ V2_RIGHTS: dict[str, Right] = by_path(
 )
 
 
-def refusal(method: str, error: AccessDenied, request: Any) -> Any:
-    """The answer of that method with nothing but a status; clients take a handle before they look at the status."""
+def refusal(method: str, error: AccessDenied, parse: Callable[[], Any]) -> Any:
+    """The answer of that method with nothing but a status; clients take a handle before they look at the status.
+    `parse`: makes the request."""
     name = _SERVICE.methods_by_name[method.rpartition("/")[2]].output_type.name
     if name == pb.ChangeInvisibleDurationResponse.DESCRIPTOR.name:
-        return pb.ChangeInvisibleDurationResponse(status=status_of(error), receipt_handle=request.receipt_handle)
+        return pb.ChangeInvisibleDurationResponse(status=status_of(error), receipt_handle=parse().receipt_handle)
     return getattr(pb, name)(status=status_of(error))
 
 

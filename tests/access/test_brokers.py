@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import socket
 import stat
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -298,6 +299,31 @@ async def test_a_snapshot_without_access_control_has_no_secrets(tmp_path: Path) 
     async with running(tmp_path) as node:
         snapshot = node.metadata.snapshot()
         assert not snapshot.users and not snapshot.HasField("users_version")
+
+
+async def test_ranges_travel_over_grpc_alone(tmp_path: Path) -> None:
+    """The plain sockets, on which nobody says who he is, are not there at all."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        async with (
+            running(tmp_path, pull_range_stream_port=port, **KEYS) as node,  # which does not start if it wants the port
+            signed(node, NORMAL, BrokerStub) as broker,
+            signed(node, None, BrokerStub) as nobody,
+        ):
+            await allow(node, NORMAL, "Topic:T Pub,Sub", "Group:g Sub")
+            make_topics(node)
+            await put(node, "T", b"secret")
+            assert node.range_streams.offer() is None
+            with socket.socket(socket.AF_UNIX) as caller, pytest.raises(ConnectionRefusedError):
+                caller.connect(f"\0{node.range_streams.unix_name}")
+            ranges = [broker_pb2.PullRangeRequest.Range(topic="T", until_offset=1)]
+            asked = broker_pb2.PullRangeRequest(consumer_group="g", ranges=ranges, accepts_stream=True)
+            frames = [frame async for frame in broker.PullRange(asked)]
+            assert frames and not any(frame.HasField("stream") for frame in frames)
+            assert any(b"secret" in frame.records for frame in frames)
+            assert (await refused(nobody.PullRange(asked).read())).code() is UNAUTHENTICATED
+            bounds = await broker.QueueBounds(broker_pb2.QueueBoundsRequest(topic="T", queue_ids=[0]))
+            assert not bounds.offers_streams
 
 
 async def test_calls_of_rocketmq_5s_clients(tmp_path: Path) -> None:

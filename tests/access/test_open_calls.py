@@ -1,0 +1,237 @@
+"""Calls that stay open end when their user may not make them any more; requests of nobody are not parsed."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from rocketmq_v2 import definition_pb2 as d
+from rocketmq_v2 import service_pb2 as s
+from rocketsim_proto import broker_pb2, consumption_pb2, transactions_pb2
+from rocketsim_proto.broker_pb2_grpc import BrokerStub
+from rocketsim_proto.consumption_pb2_grpc import ConsumptionStub
+from rocketsim_proto.signature import Credentials
+from rocketsim_proto.transactions_pb2_grpc import TransactionsStub
+
+from broker_service.access.interceptor import AccessInterceptor
+from broker_service.access.model import Acl, Policy, User
+from broker_service.node import BrokerNode
+from tests.support.access import KEYS, first_user, signed, v2_headers, v2_stub
+from tests.support.brokers import put, running
+from tests.support.polling import until
+from tests.support.v2 import make_topics, message, resource
+
+WHO, OTHER = Credentials("n", "n0rm4l-s3cr3t"), Credentials("m", "0th3r-s3cr3t")
+UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
+
+
+def allow(node: BrokerNode, who: Credentials, *policies: str) -> None:
+    assert node.access is not None
+    parsed = [Policy.parse(name, actions.split(",")) for name, actions in map(str.split, policies)]
+    node.access.acls.put(Acl(f"User:{who.access_key}").with_policies(parsed), 0)
+
+
+async def two_users(node: BrokerNode) -> None:
+    await first_user(node)
+    assert node.access is not None
+    await node.access.users.settled()
+    make_topics(node)
+    for who in (WHO, OTHER):
+        node.access.users.put(User(who.access_key, who.secret_key), 0)
+        allow(node, who, "Topic:* Pub,Sub", "Group:* Sub")
+
+
+def change_user(node: BrokerNode, **fields: str) -> None:
+    assert node.access is not None
+    node.access.users.put(User(**{"username": "n", "password": WHO.secret_key} | fields), 0)
+
+
+def calls_of(node: BrokerNode, username: str) -> list[Any]:
+    """Those that stay open, on both ports."""
+    assert node.access is not None
+    guards = [getattr(listener, "__self__", None) for listener in node.access.users.changed]
+    return [call for guard in guards if isinstance(guard, AccessInterceptor) for call in guard._open.get(username, ())]
+
+
+def open_calls(node: BrokerNode, username: str) -> int:
+    return len(calls_of(node, username))
+
+
+def receive(topic: str = "T", size: int = 32) -> s.ReceiveMessageRequest:
+    return s.ReceiveMessageRequest(
+        group=resource("g"),
+        message_queue=d.MessageQueue(topic=resource(topic)),
+        batch_size=size,
+        invisible_duration=Duration(seconds=60),
+        long_polling_timeout=Duration(seconds=50),
+    )
+
+
+async def telemetry(v2: Any, who: Credentials, client_id: str) -> Any:
+    stream = v2.Telemetry(metadata=v2_headers(who, client_id))
+    publishing = d.Publishing(topics=[resource("T")])
+    await stream.write(s.TelemetryCommand(settings=d.Settings(client_type=d.PRODUCER, publishing=publishing)))
+    assert (await stream.read()).status.code == d.OK
+    return stream
+
+
+async def code_of(call: Awaitable[Any]) -> grpc.StatusCode:
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await asyncio.wait_for(call, 60)
+    return error.value.code()
+
+
+Change = Callable[[BrokerNode], object]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda node: node.access.users.delete("n", 0),
+        lambda node: change_user(node, user_status="disable"),
+        lambda node: change_user(node, password="another"),
+        lambda node: allow(node, WHO, "Topic:M Pub,Sub"),
+        lambda node: node.access.acls.delete("User:n", 0),
+    ],
+    ids=["deleted", "disabled", "new password", "policy changed", "policies deleted"],
+)
+async def test_streams_and_long_polls_of_a_user_end_when_he_may_not_make_them_any_more(
+    tmp_path: Path, change: Change
+) -> None:
+    """With the code of such a call that begins now, and without what arrives then; those of others go on."""
+    async with (
+        running(tmp_path, grpc_server_port=0, **KEYS) as node,
+        v2_stub(node) as v2,
+        signed(node, WHO, BrokerStub) as broker,
+        signed(node, WHO, ConsumptionStub) as consumption,
+        signed(node, WHO, TransactionsStub) as transactions,
+    ):
+        await two_users(node)
+        mine, others = await telemetry(v2, WHO, "mine"), await telemetry(v2, OTHER, "others")
+        receiving = v2.ReceiveMessage(receive(), metadata=v2_headers(WHO), timeout=55)
+        pull = broker.Pull(
+            broker_pb2.PullRequest(consumer_group="g2", topic="T", max_msg_nums=1, suspend_timeout_ms=50_000),
+            timeout=55,
+        )
+        pop = consumption.Pop(
+            consumption_pb2.PopRequest(
+                consumer_group="g3", topic="T", client_id="c", max_messages=1, invisible_ms=60_000, poll_ms=50_000
+            ),
+            timeout=55,
+        )
+        check = transactions.Check(transactions_pb2.CheckRequest(client_id="c", topics=["T"]), timeout=55)
+        await until(lambda: open_calls(node, "n") == 5, "all calls are open")
+        await until(lambda: node.consumption.polls_held == 2 and node.broker.long_polling.held == 1, "they wait")
+        change_user(node)  # nothing has changed
+        allow(node, WHO, "Topic:* All", "Group:* All", "Topic:M Pub")  # nothing that they need
+        assert open_calls(node, "n") == 5 and node.refusals.counts == {}
+
+        change(node)
+        await put(node, "T", b"not for n")
+        assert (await asyncio.wait_for(mine.read(), 60)).status.code == d.UNAUTHORIZED
+        assert await asyncio.wait_for(mine.read(), 60) is grpc.aio.EOF
+        assert await mine.code() is grpc.StatusCode.OK
+        assert [answer.status.code async for answer in receiving] == [d.UNAUTHORIZED]
+        for call in (pull, pop):
+            assert await code_of(call) is UNAUTHENTICATED
+        assert await code_of(check.read()) is UNAUTHENTICATED
+        await until(lambda: open_calls(node, "n") == 0, "none is left")
+        assert node.consumption.polls_held == node.broker.long_polling.held == 0
+        assert sum(node.refusals.counts.values()) == 5
+        assert open_calls(node, "m") == 1 and not others.done()
+        others.cancel()
+
+
+async def test_a_stream_that_is_not_read_ends_and_gets_no_more(tmp_path: Path) -> None:
+    """What was under way is given back."""
+    async with (
+        running(tmp_path, grpc_server_port=0, mapped_file_size_commit_log=64 << 20, **KEYS) as node,
+        v2_stub(node) as v2,
+    ):
+        await two_users(node)
+        for _ in range(8):
+            sent = s.SendMessageRequest(messages=[message(body=bytes(1 << 20))])
+            assert (await v2.SendMessage(sent, metadata=v2_headers(WHO))).status.code == d.OK
+        call = v2.ReceiveMessage(receive(size=8), metadata=v2_headers(WHO), timeout=55)
+        assert (await call.read()).status.code == d.OK
+        taken = node.consumption.state.under_way_count
+        assert taken > 1  # of which less than one is on its way: a client's window is 64 KiB
+        assert node.access is not None
+        node.access.users.delete("n", 0)
+        read = 0
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            while (answer := await call.read()) is not grpc.aio.EOF:
+                read += answer.HasField("message")
+        assert refused.value.code() is UNAUTHENTICATED and read < taken
+        await until(lambda: open_calls(node, "n") == 0, "it is over")
+        await until(lambda: node.consumption.state.under_way_count == 0, "they are given back")
+
+
+async def test_a_client_that_ends_its_call_at_the_same_time_disturbs_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(tmp_path, grpc_server_port=0, **KEYS) as node, v2_stub(node) as v2:
+        await two_users(node)
+        call = v2.ReceiveMessage(receive(), metadata=v2_headers(WHO), timeout=55)
+        await until(lambda: node.consumption.polls_held == 1, "it waits")
+        (opened,) = calls_of(node, "n")
+        opened.task.cancel()  # as gRPC does it then
+        node.access.users.delete("n", 0)
+        await until(lambda: open_calls(node, "n") == 0, "it is over")
+        call.cancel()
+        answer = await v2.Heartbeat(s.HeartbeatRequest(), metadata=v2_headers(OTHER))
+        assert answer.status.code == d.OK
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+# --- what a refused caller costs, and what is told of it --------------------------------------------------------------
+
+
+async def test_a_request_is_parsed_once_it_is_known_whose_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No parser sees what nobody has signed: bytes that are no message are refused for their signature."""
+    async with running(tmp_path, grpc_server_port=0, **KEYS) as node:
+        await two_users(node)
+        await until(lambda: bool(node.v2_port.address), "the port for RocketMQ 5's clients is open")
+        garbage = b"\xff" * 64
+        v2 = "/apache.rocketmq.v2.MessagingService/"
+        async with grpc.aio.insecure_channel(node.v2_port.address) as channel:
+            unary = channel.unary_unary(v2 + "SendMessage", None, s.SendMessageResponse.FromString)
+            assert (await unary(garbage)).status.code == d.UNAUTHORIZED
+            answers = channel.unary_stream(v2 + "ReceiveMessage", None, s.ReceiveMessageResponse.FromString)
+            assert [one.status.code async for one in answers(garbage)] == [d.UNAUTHORIZED]
+            stream: Any = channel.stream_stream(v2 + "Telemetry", None, s.TelemetryCommand.FromString)()
+            await stream.write(garbage)
+            assert (await stream.read()).status.code == d.UNAUTHORIZED
+        async with grpc.aio.insecure_channel(node.address) as channel:
+            for method in ("Broker/Send", "Broker/Pull", "Admin/CreateUser"):
+                assert await code_of(channel.unary_unary(f"/rocketsim.{method}")(garbage)) is UNAUTHENTICATED
+        assert not [record for record in caplog.records if record.levelno >= logging.ERROR]  # no traceback
+        assert node.refusals.counts["unauthenticated", "MessagingService"] == 3
+
+
+async def test_refusals_are_counted_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with running(tmp_path, grpc_server_port=0, **KEYS) as node, v2_stub(node) as v2:
+        await two_users(node)
+        allow(node, WHO, "Topic:T Pub")
+        request = s.SendMessageRequest(messages=[message("M")])
+        for who in (WHO, WHO, Credentials("n", "wr0ng"), Credentials("s3cr3t-by-mistake", "x")):
+            answer = await v2.SendMessage(request, metadata=v2_headers(who))
+            assert answer.status.code == d.UNAUTHORIZED
+        lines = [found.getMessage() for found in caplog.records if "refuses" in found.getMessage()]
+        assert len(lines) == 3, lines
+        assert "MessagingService/SendMessage by User:n from 127.0.0.1 (forbidden)" in lines[0]
+        assert "by User:n from 127.0.0.1 (bad_signature)" in lines[1] and "nobody who is known" in lines[2]
+        assert not any(word in caplog.text for word in (WHO.secret_key, "wr0ng", "by-mistake"))
+        node.metrics.picture()
+        (family,) = [found for found in node.metrics.collect() if found.name == "rocketsim_calls_refused"]
+        assert {(*one.labels.values(), one.value) for one in family.samples} == {
+            ("forbidden", "MessagingService", 2.0),
+            ("bad_signature", "MessagingService", 1.0),
+            ("unknown_user", "MessagingService", 1.0),
+        }
