@@ -353,7 +353,7 @@ class BrokerNode:
         self.puts = PutPath(self.broker, taken, timers=lambda: self.consumption.state.timers.weight)
         self.pulls = PullPath(self.broker, access, commits, given)
         self.ranges = RangePath(self.broker, access, given)
-        self.range_streams = RangeStreams(self.broker, self.ranges)
+        self.range_streams = RangeStreams(self.broker, self.ranges, self.puts)
         self.status = Status(
             self.broker,
             self.leadership,
@@ -501,7 +501,9 @@ class BrokerNode:
         await self.registration.unregister()
         self.broker.long_polling.close()
         self.consumption.close()
-        stopping = asyncio.gather(self.server.stop(GRACE_S), self.v2_port.close(GRACE_S), self.range_streams.stop())
+        stopping = asyncio.gather(
+            self.server.stop(GRACE_S), self.v2_port.close(GRACE_S), self.range_streams.stop(GRACE_S)
+        )
         try:
             async with asyncio.timeout(DRAIN_S):
                 await self.puts.drained()

@@ -78,13 +78,15 @@ class Frame:
 
 
 def check_frame(topic: str, data: bytes | memoryview, count: int, crc32: int, limits: FrameLimits) -> Frame:
-    """The frame's records, over a writable copy of `data`; MessageIllegal says what is wrong and with which message."""
+    """The frame's records; MessageIllegal says what is wrong and with which message.  They are stamped where they are:
+    in `data`, if it is a view that can be written to, else in a copy."""
     if count <= 0 or not data:
         raise MessageIllegal("a frame without a message")
     if isal_zlib.crc32(data) != crc32:
         raise MessageIllegal("the frame's CRC-32 does not fit its bytes: they were damaged on the way; send it again")
     try:
-        batch = Batch.of_frame(bytearray(data), count)
+        can_be_written = isinstance(data, memoryview) and not data.readonly
+        batch = Batch.of_frame(memoryview(data) if can_be_written else bytearray(data), count)
         batch.check_topic(topic)
         _check_fields(batch, limits)
         lost = batch.lost_sector()

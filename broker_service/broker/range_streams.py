@@ -1,8 +1,11 @@
-"""RangeStreams: PullRange over plain sockets, which range_stream.py of the contract describes.
+"""RangeStreams: PullRange and Send over plain sockets, which range_stream.py of the contract describes.
 
-What is read, checked and answered is RangePath's; only the carrying is other than gRPC's.  What a socket takes at once
-goes into it out of the mapped log; the rest of a frame is copied before anything else is done with the store, so that a
-slow client holds nothing of the log.  A connection has one frame under way, and there are at most MAX_STREAMS of them.
+What is read, checked, stored and answered is RangePath's and PutPath's; only the carrying is other than gRPC's.
+
+What a socket takes at once goes into it out of the mapped log; the rest of a frame is copied before anything else is
+done with the store, so that a slow client holds nothing of the log.  A frame that a client sends is received to where
+it is checked and stamped, and nothing of the store knows of it before it is there as a whole.  A connection has one
+frame under way; at most MAX_STREAMS give frames, and at most MAX_SENDS take one, of MAX_TAKEN_BYTES together.
 """
 
 import asyncio
@@ -12,14 +15,17 @@ import socket
 from collections.abc import Sequence
 from contextlib import aclosing
 
+import numpy as np
 from google.protobuf.message import DecodeError
 from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto import range_stream
-from rocketsim_proto.range_stream import Kind
+from rocketsim_proto.range_stream import MAX_SEND_BYTES, Kind
 
 from broker_service.broker.core.broker import Broker
+from broker_service.broker.put import PutPath, Send
 from broker_service.broker.range_messages import ranges_of, without_records
 from broker_service.broker.reads.pull_range import RangePath
+from broker_service.broker.send_messages import send_of, send_response
 from broker_service.broker.servicer import NO_DEADLINE_S
 from broker_service.errors import RocketSimError
 from broker_service.rpc_errors import log_ours, refusal_of, status_of
@@ -27,8 +33,11 @@ from broker_service.rpc_errors import log_ours, refusal_of, status_of
 logger = logging.getLogger(__name__)
 
 MAX_STREAMS = 64
-MAX_CONNECTIONS = 2 * MAX_STREAMS  # with those that are only told to ask gRPC
+MAX_SENDS = 64
+MAX_TAKEN_BYTES = 128 << 20  # of frames that are being received, or wait for disk and slave
+MAX_CONNECTIONS = MAX_STREAMS + MAX_SENDS + 64  # with those that are only told to ask gRPC
 REQUEST_S = 5.0  # for the request to arrive
+SILENCE_S = 5.0  # without a byte of a frame that is being sent
 LATE_S = 1.0  # a caller hears of his deadline by his own clock, not by a broken connection
 STOP_S = 1.0  # for the frames that are under way when the broker stops
 ACCEPT_PAUSE_S = 1.0  # when there are no handles left
@@ -39,15 +48,19 @@ class _Gone(Exception):
 
 
 class RangeStreams:
-    def __init__(self, broker: Broker, ranges: RangePath) -> None:
+    def __init__(self, broker: Broker, ranges: RangePath, puts: PutPath) -> None:
         self._broker = broker
         self._ranges = ranges
+        self._puts = puts
         self._instance = secrets.token_bytes(16)
         self._offer: pb.StreamOffer | None = None
         self._connections: set[asyncio.Task[None]] = set()
+        self._putting: set[asyncio.Task[None] | None] = set()  # connections whose frame is the put path's
         self._stopping = False
-        self.serving = 0  # streams
+        self.serving = 0  # pulls
         self.unsent_bytes = 0  # of frames that wait for their clients
+        self.sends = 0
+        self.taken_bytes = 0  # of their frames, from before they come until they are answered
 
     @property
     def unix_name(self) -> str:
@@ -64,18 +77,29 @@ class RangeStreams:
             return
         unix = any(one.family == socket.AF_UNIX for one in sockets)
         port = next((one.getsockname()[1] for one in sockets if one.family != socket.AF_UNIX), 0)
-        self._offer = pb.StreamOffer(instance=self._instance, unix_name=self.unix_name if unix else "", port=port)
+        self._offer = pb.StreamOffer(
+            instance=self._instance,
+            unix_name=self.unix_name if unix else "",
+            port=port,
+            max_send_bytes=MAX_SEND_BYTES,
+        )
         try:
             await asyncio.gather(*(self._accept(one) for one in sockets))
         finally:
             for one in sockets:
                 one.close()
 
-    async def stop(self) -> None:
-        """Streams end with their next frame, or within STOP_S."""
+    async def stop(self, grace_s: float) -> None:
+        """Pulls end with their next frame, or within STOP_S; so does what has not been received as a whole.  Puts that
+        wait for disk and slave have `grace_s`."""
         self._offer, self._stopping = None, True
         if self._connections:
-            await asyncio.wait(self._connections, timeout=STOP_S)
+            await asyncio.wait(self._connections, timeout=min(STOP_S, grace_s))
+        putting = [task for task in self._connections if task in self._putting]
+        for task in self._connections.difference(putting):
+            task.cancel()
+        if putting:
+            await asyncio.wait(putting, timeout=max(0.0, grace_s - STOP_S))
         for task in self._connections:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
@@ -109,8 +133,9 @@ class RangeStreams:
             try:
                 async with asyncio.timeout(REQUEST_S):
                     request = await self._request(connection)
-                async with asyncio.timeout(min(request.timeout_ms / 1000, NO_DEADLINE_S) + LATE_S):
-                    await self._answer(connection, request)
+                timeout_s = min(request.timeout_ms / 1000, NO_DEADLINE_S)
+                async with asyncio.timeout(timeout_s + LATE_S):
+                    await self._answer(connection, request, asyncio.get_running_loop().time() + timeout_s)
             except (_Gone, TimeoutError):
                 pass
 
@@ -122,21 +147,73 @@ class RangeStreams:
             logger.warning("a connection for ranges is closed: %s", error)
             raise _Gone from error
 
-    async def _answer(self, connection: socket.socket, request: pb.StreamRequest) -> None:
+    async def _answer(self, connection: socket.socket, request: pb.StreamRequest, deadline: float) -> None:
         is_known = request.version == range_stream.VERSION and request.instance == self._instance
-        if not is_known or request.credentials or self.serving >= MAX_STREAMS:
+        is_send = request.HasField("send")
+        has_room = self._takes(request.records_bytes) if is_send else self.serving < MAX_STREAMS
+        if not is_known or request.credentials or not has_room:
             await self._send(connection, range_stream.answer(Kind.NOT_HERE))
             return
-        self.serving += 1
         try:
-            await self._send_frames(connection, request.pull)
-            await self._send(connection, range_stream.answer(Kind.END))
+            if is_send:
+                await self._take_frame(connection, request, deadline)
+            else:
+                await self._give_frames(connection, request.pull)
         except (RocketSimError, OSError) as error:
             refusal = refusal_of(error)
             log_ours("a stream of ranges", refusal)
             status: int = status_of(refusal).value[0]
             message = pb.StreamRefusal(status=status, code=refusal.code, details=str(refusal)).SerializeToString()
             await self._send(connection, range_stream.answer(Kind.REFUSED, message))
+
+    def _takes(self, size: int) -> bool:
+        """Whether there is room for a frame of so many bytes: nothing of it has been read."""
+        fits = not self.taken_bytes or self.taken_bytes + size <= MAX_TAKEN_BYTES
+        return size <= MAX_SEND_BYTES and self.sends < MAX_SENDS and fits
+
+    async def _take_frame(self, connection: socket.socket, request: pb.StreamRequest, deadline: float) -> None:
+        self.sends += 1
+        self.taken_bytes += request.records_bytes
+        try:
+            records = await self._records(connection, request.records_bytes)
+            left_s = max(0.0, deadline - asyncio.get_running_loop().time())
+            response = await self._put(send_of(request.send, records, left_s))
+            await self._send(connection, range_stream.answer(Kind.SENT, response.SerializeToString()))
+        finally:
+            self.taken_bytes -= request.records_bytes
+            self.sends -= 1
+
+    async def _put(self, send: Send) -> pb.SendResponse:
+        task = asyncio.current_task()
+        self._putting.add(task)
+        try:
+            appended, status = await self._puts.put(send)
+        finally:
+            self._putting.discard(task)
+        return send_response(appended, status, self._broker.store_host, self._broker.epoch)
+
+    async def _records(self, connection: socket.socket, size: int) -> memoryview:
+        """They can be written to."""
+        loop = asyncio.get_running_loop()
+        records = np.empty(size, np.uint8).data  # memory as it is, without zeros
+        rest = records
+        try:
+            async with asyncio.timeout(SILENCE_S) as silence:
+                while rest:
+                    got = await loop.sock_recv_into(connection, rest)
+                    if not got:
+                        raise _Gone
+                    rest = rest[got:]
+                    silence.reschedule(loop.time() + SILENCE_S)
+        except OSError as error:
+            raise _Gone from error
+        return records
+
+    async def _give_frames(self, connection: socket.socket, asked: pb.PullRangeRequest) -> None:
+        self.serving += 1
+        try:
+            await self._send_frames(connection, asked)
+            await self._send(connection, range_stream.answer(Kind.END))
         finally:
             self.serving -= 1
 

@@ -9,12 +9,13 @@ from rocketsim_proto import broker_pb2_grpc, bytes_field
 
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
-from broker_service.broker.put import PutPath, Send
+from broker_service.broker.put import PutPath
 from broker_service.broker.range_messages import ranges_of, without_records
 from broker_service.broker.reads.commits import CommitEntry, Commits
 from broker_service.broker.reads.pull import Pull, PullPath
 from broker_service.broker.reads.pull_range import RangePath
 from broker_service.broker.reads.queue_lookup import QueueLookup
+from broker_service.broker.send_messages import send_of, send_response
 from broker_service.model import LogEpoch
 from broker_service.rpc_errors import maps_errors, maps_stream_errors
 
@@ -50,28 +51,10 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
     async def Send(self, received: bytes_field.Received[pb.SendRequest], context: Context[Any, Any]) -> pb.SendResponse:
         """Requests as they travelled: see `add_to_server`."""
         records, request = received
-        appended, status = await self._puts.put(
-            Send(
-                topic=request.topic,
-                records=records,
-                count=request.count,
-                crc32=request.crc32,
-                epoch=request.epoch,
-                broker_name=request.broker_name,
-                default_queue_nums=request.default_topic_queue_nums,
-                timeout_s=time_left_s(context),
-            )
-        )
-        response = pb.SendResponse(
-            status=status.name,
-            store_timestamp=appended.store_timestamp,
-            store_host=self._broker.store_host,
-            epoch=self._broker.epoch,
-        )
-        for queue in appended.queues:
-            response.queues.add(queue_id=queue.queue_id, first_queue_offset=queue.first_queue_offset, count=queue.count)
-        for commit_log_offset, count in appended.extents:
-            response.runs.add(commit_log_offset=commit_log_offset, count=count)
+        appended, status = await self._puts.put(send_of(request, records, time_left_s(context)))
+        response = send_response(appended, status, self._broker.store_host, self._broker.epoch)
+        if request.accepts_stream and (offer := self._stream_offer()) is not None:
+            response.stream.CopyFrom(offer)
         return response
 
     @maps_errors

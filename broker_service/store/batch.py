@@ -70,7 +70,7 @@ class Batch(ABC):
     size: int  # bytes
 
     @staticmethod
-    def of_frame(data: bytearray, count: int) -> "Batch":
+    def of_frame(data: bytearray | memoryview, count: int) -> "Batch":
         """The records that fill `data`; `stamp` writes into it.
 
         RecordError unless they are `count`, every length in each agrees, and each body has its checksum.
@@ -165,7 +165,7 @@ class _Few(Batch):
         self.size = records[-1].end - records[0].start if records else 0
 
     @classmethod
-    def of_frame(cls, data: bytearray, count: int) -> "_Few":
+    def of_frame(cls, data: bytearray | memoryview, count: int) -> "_Few":
         view, found, at = memoryview(data), [], 0
         while at < len(data):
             found.append(_checked(view, at))
@@ -305,7 +305,7 @@ class _Many(Batch):
         self.size = int(records.sizes.sum())
 
     @classmethod
-    def of_frame(cls, data: bytearray, count: int) -> "_Many":
+    def of_frame(cls, data: bytearray | memoryview, count: int) -> "_Many":
         records = Records.walk(data, count)
         records.check()
         return cls(records)

@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SendRequest(_message.Message):
-    __slots__ = ("topic", "records", "count", "crc32", "producer_group", "epoch", "broker_name", "default_topic_queue_nums")
+    __slots__ = ("topic", "records", "count", "crc32", "producer_group", "epoch", "broker_name", "default_topic_queue_nums", "accepts_stream")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +18,7 @@ class SendRequest(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_TOPIC_QUEUE_NUMS_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTS_STREAM_FIELD_NUMBER: _ClassVar[int]
     topic: str
     records: bytes
     count: int
@@ -26,10 +27,11 @@ class SendRequest(_message.Message):
     epoch: int
     broker_name: str
     default_topic_queue_nums: int
-    def __init__(self, topic: _Optional[str] = ..., records: _Optional[bytes] = ..., count: _Optional[int] = ..., crc32: _Optional[int] = ..., producer_group: _Optional[str] = ..., epoch: _Optional[int] = ..., broker_name: _Optional[str] = ..., default_topic_queue_nums: _Optional[int] = ...) -> None: ...
+    accepts_stream: bool
+    def __init__(self, topic: _Optional[str] = ..., records: _Optional[bytes] = ..., count: _Optional[int] = ..., crc32: _Optional[int] = ..., producer_group: _Optional[str] = ..., epoch: _Optional[int] = ..., broker_name: _Optional[str] = ..., default_topic_queue_nums: _Optional[int] = ..., accepts_stream: _Optional[bool] = ...) -> None: ...
 
 class SendResponse(_message.Message):
-    __slots__ = ("status", "queues", "runs", "store_timestamp", "store_host", "epoch")
+    __slots__ = ("status", "queues", "runs", "store_timestamp", "store_host", "epoch", "stream")
     class PutStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         PUT_OK: _ClassVar[SendResponse.PutStatus]
@@ -62,13 +64,15 @@ class SendResponse(_message.Message):
     STORE_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     STORE_HOST_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
     status: SendResponse.PutStatus
     queues: _containers.RepeatedCompositeFieldContainer[SendResponse.QueueAppend]
     runs: _containers.RepeatedCompositeFieldContainer[SendResponse.LogRun]
     store_timestamp: int
     store_host: bytes
     epoch: int
-    def __init__(self, status: _Optional[_Union[SendResponse.PutStatus, str]] = ..., queues: _Optional[_Iterable[_Union[SendResponse.QueueAppend, _Mapping]]] = ..., runs: _Optional[_Iterable[_Union[SendResponse.LogRun, _Mapping]]] = ..., store_timestamp: _Optional[int] = ..., store_host: _Optional[bytes] = ..., epoch: _Optional[int] = ...) -> None: ...
+    stream: StreamOffer
+    def __init__(self, status: _Optional[_Union[SendResponse.PutStatus, str]] = ..., queues: _Optional[_Iterable[_Union[SendResponse.QueueAppend, _Mapping]]] = ..., runs: _Optional[_Iterable[_Union[SendResponse.LogRun, _Mapping]]] = ..., store_timestamp: _Optional[int] = ..., store_host: _Optional[bytes] = ..., epoch: _Optional[int] = ..., stream: _Optional[_Union[StreamOffer, _Mapping]] = ...) -> None: ...
 
 class PullRequest(_message.Message):
     __slots__ = ("consumer_group", "topic", "queue_id", "queue_offset", "max_msg_nums", "max_msg_bytes", "sub_expression", "expression_type", "suspend_timeout_ms", "commit_offset", "read_in")
@@ -217,28 +221,34 @@ class PullFrame(_message.Message):
     def __init__(self, records: _Optional[bytes] = ..., sizes: _Optional[bytes] = ..., segments: _Optional[_Iterable[_Union[PullFrame.Segment, _Mapping]]] = ..., suggest_which_broker_id: _Optional[int] = ..., broker_id: _Optional[int] = ..., epoch: _Optional[int] = ..., stream: _Optional[_Union[StreamOffer, _Mapping]] = ...) -> None: ...
 
 class StreamOffer(_message.Message):
-    __slots__ = ("instance", "unix_name", "port")
+    __slots__ = ("instance", "unix_name", "port", "max_send_bytes")
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     UNIX_NAME_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
+    MAX_SEND_BYTES_FIELD_NUMBER: _ClassVar[int]
     instance: bytes
     unix_name: str
     port: int
-    def __init__(self, instance: _Optional[bytes] = ..., unix_name: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
+    max_send_bytes: int
+    def __init__(self, instance: _Optional[bytes] = ..., unix_name: _Optional[str] = ..., port: _Optional[int] = ..., max_send_bytes: _Optional[int] = ...) -> None: ...
 
 class StreamRequest(_message.Message):
-    __slots__ = ("version", "instance", "credentials", "timeout_ms", "pull")
+    __slots__ = ("version", "instance", "credentials", "timeout_ms", "pull", "send", "records_bytes")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     CREDENTIALS_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     PULL_FIELD_NUMBER: _ClassVar[int]
+    SEND_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_BYTES_FIELD_NUMBER: _ClassVar[int]
     version: int
     instance: bytes
     credentials: bytes
     timeout_ms: int
     pull: PullRangeRequest
-    def __init__(self, version: _Optional[int] = ..., instance: _Optional[bytes] = ..., credentials: _Optional[bytes] = ..., timeout_ms: _Optional[int] = ..., pull: _Optional[_Union[PullRangeRequest, _Mapping]] = ...) -> None: ...
+    send: SendRequest
+    records_bytes: int
+    def __init__(self, version: _Optional[int] = ..., instance: _Optional[bytes] = ..., credentials: _Optional[bytes] = ..., timeout_ms: _Optional[int] = ..., pull: _Optional[_Union[PullRangeRequest, _Mapping]] = ..., send: _Optional[_Union[SendRequest, _Mapping]] = ..., records_bytes: _Optional[int] = ...) -> None: ...
 
 class StreamRefusal(_message.Message):
     __slots__ = ("status", "code", "details")

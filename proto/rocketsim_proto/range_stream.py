@@ -1,14 +1,16 @@
-"""PullRange over a plain socket: what is written to it.  Pure.
+"""PullRange and Send over a plain socket: what is written to it.  Pure.
 
 gRPC copies each megabyte several times between a socket and the bytes that it hands over; here it is read to where it
-is used.  A broker offers it to a caller of PullRange that accepts it (`PullFrame.stream`).  A connection is one call:
+is used.  A broker offers it to a caller who accepts it (`PullFrame.stream`, `SendResponse.stream`).  A connection is
+one call:
 
-    client  | magic 4 | length 4 | StreamRequest |
+    client  | magic 4 | length 4 | StreamRequest | records of a Send |
     broker  | kind 1 | 0 0 0 | message length 4 | records length 8 | message | records |   once or more
 
-What is asked and answered, and when it ends, are PullRange's.  FRAME: a PullFrame whose `records` follow it.  END: all
-ranges have ended.  REFUSED: a StreamRefusal, as the call would have failed.  NOT_HERE: nothing was done, gRPC is to be
-asked.  A connection that ends otherwise has broken off.  Numbers are little-endian.
+What is asked and answered, and when it ends, are the call's.  FRAME: a PullFrame whose `records` follow it.  END: all
+ranges have ended.  SENT: a SendResponse.  REFUSED: a StreamRefusal, as the call would have failed.  NOT_HERE: nothing
+was done, gRPC is to be asked.  A connection that ends otherwise has broken off: what was pulled is not all, and what
+was sent may be stored if the broker could have all of it.  Numbers are little-endian.
 """
 
 import struct
@@ -24,6 +26,8 @@ ANSWER_HEAD = struct.Struct("<B3xIQ")
 MAX_REQUEST_BYTES = 4 << 20  # gRPC's own default; a call with more ranges is made over gRPC
 MAX_MESSAGE_BYTES = FRAME_BYTES  # sizes and segments of a frame
 MAX_RECORDS_BYTES = MAX_RPC_BYTES
+MIN_SEND_BYTES = 64 << 10  # of records; smaller frames go over gRPC
+MAX_SEND_BYTES = 16 << 20  # that a broker takes; larger ones, which have a message of that size, go over gRPC
 
 
 class Kind(IntEnum):
@@ -31,6 +35,7 @@ class Kind(IntEnum):
     END = 1
     REFUSED = 2
     NOT_HERE = 3
+    SENT = 4
 
 
 class Answer(NamedTuple):
@@ -62,7 +67,7 @@ def answer(kind: Kind, message: bytes = b"", records_bytes: int = 0) -> bytes:
 
 def answer_of(head: bytes | bytearray) -> Answer:
     kind, message_bytes, records_bytes = ANSWER_HEAD.unpack(head)
-    if kind > Kind.NOT_HERE or message_bytes > MAX_MESSAGE_BYTES or records_bytes > MAX_RECORDS_BYTES:
+    if kind > Kind.SENT or message_bytes > MAX_MESSAGE_BYTES or records_bytes > MAX_RECORDS_BYTES:
         raise Illegal(
             f"an answer of kind {kind} with {message_bytes} and {records_bytes} bytes; at most {MAX_MESSAGE_BYTES} and "
             f"{MAX_RECORDS_BYTES} are taken"

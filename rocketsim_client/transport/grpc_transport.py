@@ -8,7 +8,7 @@ from contextlib import closing
 import grpc
 from isal import isal_zlib
 from rocketsim_proto import broker_pb2 as pb
-from rocketsim_proto import bytes_field
+from rocketsim_proto import bytes_field, range_stream
 from rocketsim_proto.broker_pb2_grpc import BrokerStub
 from rocketsim_proto.bytes_field import Received
 from rocketsim_proto.signature import Credentials
@@ -57,8 +57,8 @@ class GrpcTransport(GrpcNameServers):
         credentials: Credentials | None = None,
         tls: Tls | None = None,
     ) -> None:
-        """`range_streams`: ranges are pulled over plain sockets from brokers that offer it; with `tls` over those
-        alone that do not leave this machine."""
+        """`range_streams`: ranges and large frames travel over plain sockets where brokers offer it; with `tls` over
+        those alone that do not leave this machine."""
         super().__init__(Channels(channel_options, credentials, tls), name_servers)
         self.range_streams = RangeStreams(tcp=tls is None) if range_streams else None
 
@@ -79,6 +79,7 @@ class GrpcTransport(GrpcNameServers):
         default_topic_queue_nums: int,
         timeout_s: float,
     ) -> Acknowledged:
+        deadline = time.monotonic() + timeout_s
         records, sizes = encode(outgoing, local_ipv4(address))
         others = pb.SendRequest(
             topic=outgoing.topic,
@@ -89,9 +90,25 @@ class GrpcTransport(GrpcNameServers):
             broker_name=broker_name,
             default_topic_queue_nums=default_topic_queue_nums,
         )
-        request = bytes_field.join(pb.SendRequest.RECORDS_FIELD_NUMBER, [records], others.SerializeToString())
-        answer = self.channels.call(address, SendStub, "Send", request, timeout_s)
+        answer = self._sent(address, others, records, deadline, timeout_s)
         return acknowledged(answer, outgoing.queue_ids, sizes, address)
+
+    def _sent(
+        self, address: str, others: pb.SendRequest, records: bytes | memoryview, deadline: float, timeout_s: float
+    ) -> pb.SendResponse:
+        """A large frame over a plain socket if the broker takes it there, else over gRPC."""
+        streams = self.range_streams
+        if streams is not None and len(records) >= range_stream.MIN_SEND_BYTES:
+            sent = streams.send(address, others, records, deadline, timeout_s)
+            if sent is not None:
+                return sent
+            others.accepts_stream = streams.wants_offer(address)
+        request = bytes_field.join(pb.SendRequest.RECORDS_FIELD_NUMBER, [records], others.SerializeToString())
+        left_s = deadline - time.monotonic()
+        answer: pb.SendResponse = self.channels.call(address, SendStub, "Send", request, left_s)
+        if streams is not None and answer.HasField("stream"):
+            streams.offered(address, answer.stream)
+        return answer
 
     def pull(self, address: str, call: PullCall, timeout_s: float) -> PullAnswer:
         request = pb.PullRequest(

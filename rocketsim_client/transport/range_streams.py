@@ -1,4 +1,4 @@
-"""PullRange over plain sockets, where a broker offers it: its frames are read to where they are used.
+"""PullRange and Send over plain sockets, where a broker offers it: frames are read to where they are used.
 
 What is written there is in range_stream.py of the contract.  A socket is made for one call and belongs to the process
 that made it: a forked child closes its copies.  Blocking sockets, because a frame is then one call of the kernel's.
@@ -11,6 +11,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import grpc
 import numpy as np
@@ -27,6 +29,7 @@ from rocketsim_client.transport.channels import refused
 NOT_AGAIN_FOR_S = 30.0  # after a stream could not be had, or broke off
 CONNECT_S = 1.0  # a port that a firewall hides
 RECEIVE_BUFFER = 4 << 20  # a frame's; Linux gives what net.core.rmem_max allows
+SEND_BUFFER = 4 << 20
 
 _STATUS = {int(status.value[0]): status for status in grpc.StatusCode}
 
@@ -43,6 +46,7 @@ class RangeStreams:
         self._tcp = tcp
         self._offers: dict[str, pb.StreamOffer] = {}
         self._not_until: dict[str, float] = {}
+        self._not_had: dict[str, pb.StreamOffer] = {}  # offers that a send could not use
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._closed = False
@@ -52,10 +56,18 @@ class RangeStreams:
         """Whether a broker is to be asked for a stream now."""
         return self._not_until.get(address, 0.0) <= time.monotonic()
 
+    def wants_offer(self, address: str) -> bool:
+        return address not in self._offers and self.accepts(address)
+
     def offered(self, address: str, offer: pb.StreamOffer) -> None:
-        self._offers[address] = (
-            offer if self._tcp else pb.StreamOffer(instance=offer.instance, unix_name=offer.unix_name)
-        )
+        if not self._tcp:
+            offer = pb.StreamOffer(
+                instance=offer.instance, unix_name=offer.unix_name, max_send_bytes=offer.max_send_bytes
+            )
+        if self._not_had.pop(address, None) == offer:
+            self.failed(address)
+        else:
+            self._offers[address] = offer
 
     def frames(
         self, address: str, request: pb.PullRangeRequest, deadline: float, timeout_s: float
@@ -65,7 +77,7 @@ class RangeStreams:
         offer = self._offers.get(address)
         if offer is None or not self.accepts(address):
             return None
-        stream = _Stream(self, address, deadline, timeout_s)
+        stream = _Stream(self, "PullRange", address, deadline, timeout_s)
         try:
             if stream.is_begun(offer, request):
                 return stream.frames()
@@ -75,6 +87,25 @@ class RangeStreams:
         stream.close()
         self._offers.pop(address, None)  # perhaps of a process that has ended: the next call asks for another one
         return None
+
+    def send(
+        self, address: str, request: pb.SendRequest, records: bytes | memoryview, deadline: float, timeout_s: float
+    ) -> pb.SendResponse | None:
+        """The answer to `request` with these records, if the address has offered to take them and they could be sent;
+        None: nothing was done, and gRPC is to be asked.  BrokerUnavailable and CallTimeout say nothing of whether they
+        are stored."""
+        offer = self._offers.get(address)
+        if offer is None or len(records) > offer.max_send_bytes or not self.accepts(address):
+            return None
+        stream = _Stream(self, "Send", address, deadline, timeout_s)
+        try:
+            answer = stream.sent(offer, request, records)
+        finally:
+            stream.close()
+        if answer is None:
+            self._offers.pop(address, None)
+            self._not_had[address] = offer
+        return answer
 
     def failed(self, address: str) -> None:
         """Use gRPC for a while."""
@@ -119,8 +150,9 @@ class RangeStreams:
 class _Stream:
     """One call."""
 
-    def __init__(self, streams: RangeStreams, address: str, deadline: float, timeout_s: float) -> None:
+    def __init__(self, streams: RangeStreams, call: str, address: str, deadline: float, timeout_s: float) -> None:
         self._streams = streams
+        self._call = call
         self._address = address
         self._deadline = deadline
         self._timeout_s = timeout_s
@@ -129,12 +161,7 @@ class _Stream:
 
     def is_begun(self, offer: pb.StreamOffer, request: pb.PullRangeRequest) -> bool:
         """False: there is no such stream, or the broker does not want to; it has done nothing then."""
-        asked = pb.StreamRequest(
-            version=range_stream.VERSION,
-            instance=offer.instance,
-            timeout_ms=max(1, int((self._deadline - time.monotonic()) * 1000)),
-            pull=request,
-        ).SerializeToString()
+        asked = self._request(offer, pull=request)
         if len(asked) > range_stream.MAX_REQUEST_BYTES:
             return False
         try:
@@ -150,21 +177,59 @@ class _Stream:
             return False
         return self._first.kind is not Kind.NOT_HERE
 
+    def sent(
+        self, offer: pb.StreamOffer, request: pb.SendRequest, records: bytes | memoryview
+    ) -> pb.SendResponse | None:
+        """None: the broker did not get all of it, or does not want to; it has done nothing then."""
+        asked = self._request(offer, send=request, records_bytes=len(records))
+        try:
+            self._connect(offer)
+            if self._made.family == socket.AF_UNIX:
+                self._made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+            self._pour([memoryview(range_stream.request(asked)), memoryview(records)])
+        except BlockingIOError:
+            raise self._late() from None
+        except OSError:
+            if self._streams.is_closed:
+                raise self._client_closed() from None
+            return None
+        with self._breaking("the connection ended before the answer"):
+            answer = self._head()
+            if answer.kind is Kind.NOT_HERE:
+                return None
+            _, message = self._body(answer)
+            if answer.kind is Kind.REFUSED:
+                raise self._refusal(message)
+            if answer.kind is not Kind.SENT:
+                raise range_stream.Illegal(f"an answer of kind {answer.kind.name}")
+            return pb.SendResponse.FromString(message)
+
     def frames(self) -> Iterator[Received[pb.PullFrame]]:
         """Closing it ends the call."""
         try:
-            answer = self._first
-            while True:
-                self._wait_until(self._deadline)
-                answer = answer or self._head()
-                if answer.kind is Kind.END:
-                    return
-                records, message = self._body(answer)
-                if answer.kind is not Kind.FRAME:
-                    raise self._refusal(message)
-                yield Received(records.toreadonly(), pb.PullFrame.FromString(message))
-                answer = None
-        except DecodeError as error:
+            with self._breaking("the stream broke off"):
+                answer = self._first
+                while True:
+                    self._wait_until(self._deadline)
+                    answer = answer or self._head()
+                    if answer.kind is Kind.END:
+                        return
+                    records, message = self._body(answer)
+                    if answer.kind is Kind.REFUSED:
+                        raise self._refusal(message)
+                    if answer.kind is not Kind.FRAME:
+                        raise range_stream.Illegal(f"an answer of kind {answer.kind.name}")
+                    yield Received(records.toreadonly(), pb.PullFrame.FromString(message))
+                    answer = None
+        finally:
+            self.close()
+
+    @contextmanager
+    def _breaking(self, how: str) -> Iterator[None]:
+        """What ends the call after it has begun, as an error of the client."""
+        try:
+            yield
+        except (range_stream.Illegal, DecodeError) as error:
             raise self._illegal(error) from error
         except BlockingIOError:
             raise self._late() from None
@@ -173,10 +238,8 @@ class _Stream:
                 raise self._client_closed() from error
             self._streams.failed(self._address)
             raise BrokerUnavailable(
-                f"PullRange at {self._address}: the stream broke off ({error})", address=self._address
+                f"{self._call} at {self._address}: {how} ({error})", address=self._address
             ) from error
-        finally:
-            self.close()
 
     def close(self) -> None:
         if self._socket is not None:
@@ -208,6 +271,14 @@ class _Stream:
         self._socket.connect(where)
         self._socket.setblocking(True)
 
+    def _request(self, offer: pb.StreamOffer, **call: Any) -> bytes:
+        return pb.StreamRequest(
+            version=range_stream.VERSION,
+            instance=offer.instance,
+            timeout_ms=max(1, int((self._deadline - time.monotonic()) * 1000)),
+            **call,
+        ).SerializeToString()
+
     @property
     def _made(self) -> socket.socket:
         assert self._socket is not None
@@ -223,13 +294,20 @@ class _Stream:
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             self._made.setsockopt(socket.SOL_SOCKET, option, value)
 
+    def _pour(self, parts: list[memoryview]) -> None:
+        """Writes all of it: an OSError means that the other side cannot have all."""
+        while parts:
+            self._wait_until(self._deadline)
+            sent = self._made.sendmsg(parts, [], socket.MSG_NOSIGNAL)
+            while parts and sent >= len(parts[0]):
+                sent -= len(parts.pop(0))
+            if parts:
+                parts[0] = parts[0][sent:]
+
     def _head(self) -> range_stream.Answer:
         head = bytearray(range_stream.ANSWER_HEAD.size)
         self._fill(memoryview(head))
-        try:
-            return range_stream.answer_of(head)
-        except range_stream.Illegal as error:
-            raise self._illegal(error) from error
+        return range_stream.answer_of(head)
 
     def _body(self, answer: range_stream.Answer) -> tuple[memoryview, bytes]:
         """(records, message)."""
@@ -258,16 +336,15 @@ class _Stream:
 
     def _illegal(self, error: Exception) -> RocketSimError:
         self._streams.failed(self._address)
-        return BadAnswer(f"PullRange at {self._address}: {error}", address=self._address)
+        return BadAnswer(f"{self._call} at {self._address}: {error}", address=self._address)
 
     def _late(self) -> RocketSimError:
         return CallTimeout(
-            f"PullRange at {self._address}: no answer within {self._timeout_s:.3g} s", address=self._address
+            f"{self._call} at {self._address}: no answer within {self._timeout_s:.3g} s", address=self._address
         )
 
-    @staticmethod
-    def _client_closed() -> RocketSimError:
-        return ClientClosed("PullRange: this client was closed during the call")
+    def _client_closed(self) -> RocketSimError:
+        return ClientClosed(f"{self._call}: this client was closed during the call")
 
 
 def _shut(one: socket.socket) -> None:

@@ -20,7 +20,7 @@ from tests.support.polling import until
 
 HANG_S = 20.0
 
-Answer = tuple[Kind, pb.PullFrame | pb.StreamRefusal | None]
+Answer = tuple[Kind, pb.PullFrame | pb.SendResponse | pb.StreamRefusal | None]
 
 
 async def read(connection: socket.socket, size: int) -> bytes:
@@ -42,6 +42,8 @@ async def next_answer(connection: socket.socket) -> Answer:
         frame = pb.PullFrame.FromString(message)
         frame.records = records
         return answer.kind, frame
+    if answer.kind is Kind.SENT:
+        return answer.kind, pb.SendResponse.FromString(message)
     return answer.kind, pb.StreamRefusal.FromString(message) if answer.kind is Kind.REFUSED else None
 
 
@@ -212,7 +214,7 @@ async def test_a_client_that_stops_reading_does_not_keep_a_broker_from_stopping(
             await fill(node)
             await stalled(node, connection)
             async with asyncio.timeout(HANG_S):
-                await node.range_streams.stop()
+                await node.range_streams.stop(HANG_S)
             assert (node.range_streams.serving, node.range_streams.unsent_bytes) == (0, 0)
             assert node.range_streams.offer() is None
 

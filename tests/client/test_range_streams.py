@@ -182,8 +182,12 @@ class Scripted:
     def __init__(self) -> None:
         self.said = b""
         self.holds = False
+        self.takes = True  # the records of a Send
         self.asked: list[pb.StreamRequest] = []
-        self.offer = pb.StreamOffer(instance=b"i", unix_name=f"rocketsim-test-{os.getpid()}-{id(self)}")
+        self.taken: list[bytes] = []
+        self.offer = pb.StreamOffer(
+            instance=b"i", unix_name=f"rocketsim-test-{os.getpid()}-{id(self)}", max_send_bytes=32 << 20
+        )
         self._listening = socket.socket(socket.AF_UNIX)
         self._listening.bind(f"\0{self.offer.unix_name}")
         self._listening.listen()
@@ -203,6 +207,8 @@ class Scripted:
                 continue
             size = range_stream.request_length(head)
             self.asked.append(pb.StreamRequest.FromString(connection.recv(size, socket.MSG_WAITALL)))
+            if self.takes and (rest := self.asked[-1].records_bytes):
+                self.taken.append(connection.recv(rest, socket.MSG_WAITALL))
             with contextlib.suppress(OSError):  # it does not wait for all of it
                 connection.sendall(self.said)
             if not self.holds:

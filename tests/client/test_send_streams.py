@@ -1,0 +1,244 @@
+"""Sends over plain sockets at the client: which way is taken, what ends a call, and what is sent again."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from rocketsim_proto import broker_pb2 as pb
+from rocketsim_proto import range_stream
+from rocketsim_proto.range_stream import Kind
+
+from rocketsim_client import Cluster, Producer, PullConsumer
+from rocketsim_client.errors import BadAnswer, BrokerUnavailable, CallTimeout, ClientClosed, SystemBusy
+from rocketsim_client.transport import range_streams
+from rocketsim_client.transport.range_streams import RangeStreams
+from tests.client.test_fork import in_child
+from tests.client.test_range_streams import ADDRESS, Scripted, await_writable
+from tests.support.polling import wait_until
+from tests.support.processes import Processes
+
+BODIES = pa.array([b"%06d" % number * 100 for number in range(500)])
+FRAME = b"f" * (1 << 20)
+LONG = b"l" * (20 << 20)  # more than a socket takes
+REQUEST = pb.SendRequest(topic="T", count=1)
+
+
+@pytest.fixture
+def scripted() -> Iterator[Scripted]:
+    made = Scripted()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def streams(scripted: Scripted) -> RangeStreams:
+    made = RangeStreams()
+    made.offered(ADDRESS, scripted.offer)
+    return made
+
+
+def send(streams: RangeStreams, records: bytes = FRAME, timeout_s: float = 30.0) -> pb.SendResponse | None:
+    return streams.send(ADDRESS, REQUEST, records, time.monotonic() + timeout_s, timeout_s)
+
+
+def answered(*, status: int = 0) -> bytes:
+    return range_stream.answer(Kind.SENT, pb.SendResponse(status=status, epoch=7).SerializeToString())
+
+
+# --- a server that does what it is told -------------------------------------------------------------------------------
+
+
+def test_a_frame_comes_as_it_was_sent_and_its_answer_is_the_calls(scripted, streams):
+    scripted.said = answered()
+    assert send(streams) == pb.SendResponse(epoch=7)
+    (asked,) = scripted.asked
+    assert (asked.version, asked.instance, asked.send) == (range_stream.VERSION, b"i", REQUEST)
+    assert 0 < asked.timeout_ms <= 30_000
+    assert scripted.taken == [FRAME]
+    assert not streams._open
+    assert streams.accepts(ADDRESS)
+
+
+@pytest.mark.parametrize("records", [FRAME, LONG], ids=["sent", "half sent"])
+def test_what_the_broker_does_not_take_is_left_to_grpc(scripted, streams, records):
+    scripted.said, scripted.takes = range_stream.answer(Kind.NOT_HERE), False
+    assert send(streams, records) is None
+    assert send(streams, records) is None
+    assert len(scripted.asked) == 1, "the offer is used once more"
+    assert not streams._open
+
+
+def test_a_broker_that_hangs_up_before_it_has_all_is_left_to_grpc(scripted, streams):
+    """It cannot have stored anything."""
+    scripted.takes = False
+    assert send(streams, LONG) is None
+    assert not streams._open
+
+
+def test_a_socket_that_is_not_there_is_left_to_grpc_and_asked_for_anew_later(scripted, streams):
+    scripted.close()
+    assert send(streams) is None
+    assert streams.wants_offer(ADDRESS)
+    streams.offered(ADDRESS, scripted.offer)  # the same once more: this machine cannot use it
+    assert not streams.wants_offer(ADDRESS)
+    other = pb.StreamOffer(instance=b"j", unix_name="another", max_send_bytes=1)
+    streams._not_until.clear()
+    streams.offered(ADDRESS, other)
+    assert not streams.wants_offer(ADDRESS)
+    assert streams._offers[ADDRESS] == other
+
+
+@pytest.mark.parametrize("most", [0, len(FRAME) - 1], ids=["an older broker", "a long frame"])
+def test_a_frame_that_is_longer_than_offered_is_left_to_grpc(scripted, most):
+    streams = RangeStreams(tcp=False)
+    scripted.offer.max_send_bytes = most
+    streams.offered(ADDRESS, scripted.offer)
+    assert send(streams) is None
+    assert scripted.asked == []
+    assert not streams.wants_offer(ADDRESS)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 15, 17, -1])
+def test_a_connection_that_ends_before_the_answer_says_nothing_of_the_frame(scripted, streams, cut):
+    scripted.said = answered()[:cut]
+    with pytest.raises(BrokerUnavailable):
+        send(streams)
+    assert scripted.taken == [FRAME]
+    assert not streams.accepts(ADDRESS)
+    assert not streams._open
+
+
+def test_a_refusal_is_the_calls(scripted, streams):
+    told = pb.StreamRefusal(status=8, code=2, details="busy")
+    scripted.said = range_stream.answer(Kind.REFUSED, told.SerializeToString())
+    with pytest.raises(SystemBusy, match="busy"):
+        send(streams)
+    assert streams.accepts(ADDRESS)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param(range_stream.ANSWER_HEAD.pack(Kind.SENT, 1 << 31, 0), id="long"),
+        pytest.param(range_stream.ANSWER_HEAD.pack(9, 0, 0), id="kind"),
+        pytest.param(range_stream.answer(Kind.END), id="another call's"),
+        pytest.param(range_stream.answer(Kind.SENT, b"\xff\xff\xff"), id="no message"),
+    ],
+)
+def test_an_answer_that_cannot_be_is_not_believed(scripted, streams, said):
+    scripted.said = said
+    with pytest.raises(BadAnswer):
+        send(streams)
+    assert not streams.accepts(ADDRESS)
+
+
+@pytest.mark.parametrize("records", [FRAME, LONG], ids=["sent", "half sent"])
+def test_a_silent_broker_is_a_timeout(scripted, streams, records):
+    scripted.holds, scripted.takes = True, False
+    with pytest.raises(CallTimeout):
+        send(streams, records, timeout_s=0.3)
+    assert not streams._open
+
+
+@pytest.mark.parametrize("records", [FRAME, LONG], ids=["sent", "half sent"])
+def test_closing_the_client_ends_a_call_that_waits(scripted, streams, records):
+    scripted.holds, scripted.takes = True, False
+    ended: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            send(streams, records)
+        except BaseException as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    wait_until(lambda: scripted.asked, "the call")
+    streams.close()
+    thread.join(60)
+    assert [type(error) for error in ended] == [ClientClosed]
+
+
+# --- a broker ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def taken(monkeypatch) -> list[int]:
+    """The families of the sockets that took frames."""
+    found: list[int] = []
+    real = range_streams._Stream.sent
+
+    def sent(self: Any, *args: Any) -> Any:
+        answer = real(self, *args)
+        if answer is not None:
+            found.append(self._socket.family)
+        return answer
+
+    monkeypatch.setattr(range_streams._Stream, "sent", sent)
+    return found
+
+
+def ids_in(name_server: Any) -> list[str]:
+    with PullConsumer(name_server.address) as consumer:
+        return [msg_id for batch in consumer.read("T") for msg_id in batch.column("msgId").to_pylist()]
+
+
+@pytest.mark.cluster
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_large_frames_go_over_the_unix_socket_and_are_sent_again_under_their_ids(tmp_path, taken, monkeypatch):
+    with Processes(tmp_path) as processes:
+        name_server = processes.start_namesrv()
+        broker = processes.start_broker("broker-a", 0, name_server)
+        with Cluster(name_server.address) as cluster, Producer(name_server.address, cluster=cluster) as producer:
+            await_writable(cluster)
+            sent = [result for _ in range(3) for result in producer.send_columns("T", BODIES)]
+            assert taken == [socket.AF_UNIX] * 2  # the first one asks
+            producer.send_columns("T", BODIES[:10])
+            assert len(taken) == 2, "small frames go over gRPC"
+            places = [(result.message_queue, result.queue_offset) for result in sent]
+            assert len(set(places)) == len(places) == 3 * len(BODIES)
+
+            in_child(lambda: producer.send_columns("T", BODIES))
+            assert len(producer.send_columns("T", BODIES)) == len(BODIES)
+            assert len(taken) == 3
+
+            lost = iter([True])
+            real = range_streams._Stream._head
+
+            def head(self: Any) -> Any:
+                answer = real(self)
+                if next(lost, False):
+                    raise range_streams._Broken("the connection was closed")
+                return answer
+
+            monkeypatch.setattr(range_streams._Stream, "_head", head)
+            again = producer.send_columns("T", BODIES)
+            assert producer.stats.sent_again == len(BODIES)
+            assert len(taken) == 3, "the second attempt is gRPC's"
+            found = ids_in(name_server)
+            assert len(found) == 7 * len(BODIES) + 10
+            assert len(set(found)) == 6 * len(BODIES) + 10
+            assert {msg_id for msg_id in found if found.count(msg_id) > 1} == {result.msg_id for result in again}
+            assert broker.stop() == 0
+
+
+@pytest.mark.cluster
+def test_grpc_is_used_where_the_client_or_the_broker_wants_it(tmp_path, taken):
+    with Processes(tmp_path) as processes:
+        name_server = processes.start_namesrv()
+        broker = processes.start_broker("broker-a", 0, name_server)
+        for streams, enabled in ((False, True), (True, False)):
+            if not enabled:
+                broker.stop()
+                broker.keys["pullRangeStreamEnable"] = "false"
+                broker.start()
+            with Cluster(name_server.address, range_streams=streams) as cluster:
+                await_writable(cluster)
+                with Producer(name_server.address, cluster=cluster) as producer:
+                    for _ in range(2):
+                        assert len(producer.send_columns("T", BODIES)) == len(BODIES)
+        assert taken == []
