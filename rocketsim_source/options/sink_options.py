@@ -59,6 +59,7 @@ class SinkOptions:
     send_timeout_ms: int = option("sendTimeoutMs", milliseconds(1), 3000, "sendMsgTimeout")
     retries: int = option("retryTimesWhenSendFailed", integer(0, 1000), 5)
     max_inflight: int = option("maxInflight", integer(1, 1024), 8)  # frames to one broker that wait for their answer
+    send_transport: str = option("sendTransport", choice("auto", "grpc"), "auto")
     compress_over: int = option("compressMsgBodyOverHowmuch", size_bytes(), 4096)
     compress_type: str = option("compressType", choice("ZLIB", "LZ4", "ZSTD"), "ZLIB")
     max_message_size: int = option("maxMessageSize", size_bytes(), 4 << 20)
@@ -81,6 +82,7 @@ class SinkOptions:
             self.send_timeout_ms,
             ROUTE_MS,
             self.channel,
+            range_streams=self.send_transport == "auto",
             credentials=credentials(self.access_key, self.secret_key),
             tls=(self.tls_ca, self.tls_cert, self.tls_key) if self.tls else None,
         )

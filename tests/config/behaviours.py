@@ -83,6 +83,7 @@ OPTIONS = {
     "idVersion": "source/test_each_option::test_id_version",
     "sendTimeoutMs": "source/test_each_option::test_send_timeout_ms_is_for_all_attempts_together",
     "retryTimesWhenSendFailed": "source/test_each_option::test_retry_times_when_send_failed",
+    "sendTransport": "source/test_each_option::test_send_transport",
     "maxInflight": "source/test_each_option::test_max_inflight_is_how_many_frames_a_broker_has_at_once",
     "partitioner": "source/test_sink::test_rows_of_one_key_go_to_one_queue_in_order_with_partitioner_key",
     "sendBatchSize": "source/test_each_option::test_send_batch_size",

@@ -142,6 +142,14 @@ def test_pull_transport() -> None:
             assert (cluster.transport.range_streams is not None) is expected  # type: ignore[attr-defined]
 
 
+def test_send_transport() -> None:
+    """As for `pullTransport`, which says nothing of what is sent."""
+    given = {"nameServer": "127.0.0.1:1", "topic": "T", "pullTransport": "grpc"}
+    for more, expected in (({}, True), ({"sendTransport": "auto"}, True), ({"sendTransport": "grpc"}, False)):
+        with sink_options(given | more).connection.open() as cluster:
+            assert (cluster.transport.range_streams is not None) is expected  # type: ignore[attr-defined]
+
+
 def test_include_properties() -> None:
     for given, names in (({}, {"properties"}), ({"includeProperties": "false"}, set())):
         found = options(**given)
