@@ -79,7 +79,6 @@ class GrpcTransport(GrpcNameServers):
         default_topic_queue_nums: int,
         timeout_s: float,
     ) -> Acknowledged:
-        deadline = time.monotonic() + timeout_s
         records, sizes = encode(outgoing, local_ipv4(address))
         others = pb.SendRequest(
             topic=outgoing.topic,
@@ -90,22 +89,23 @@ class GrpcTransport(GrpcNameServers):
             broker_name=broker_name,
             default_topic_queue_nums=default_topic_queue_nums,
         )
-        answer = self._sent(address, others, records, deadline, timeout_s)
+        answer = self._sent(address, others, records, timeout_s)
         return acknowledged(answer, outgoing.queue_ids, sizes, address)
 
     def _sent(
-        self, address: str, others: pb.SendRequest, records: bytes | memoryview, deadline: float, timeout_s: float
+        self, address: str, others: pb.SendRequest, records: bytes | memoryview, timeout_s: float
     ) -> pb.SendResponse:
         """A large frame over a plain socket if the broker takes it there, else over gRPC."""
         streams = self.range_streams
         if streams is not None and len(records) >= range_stream.MIN_SEND_BYTES:
-            sent = streams.send(address, others, records, deadline, timeout_s)
+            begun = time.monotonic()
+            sent = streams.send(address, others, records, timeout_s)
             if sent is not None:
                 return sent
+            timeout_s -= time.monotonic() - begun
             others.accepts_stream = streams.wants_offer(address)
         request = bytes_field.join(pb.SendRequest.RECORDS_FIELD_NUMBER, [records], others.SerializeToString())
-        left_s = deadline - time.monotonic()
-        answer: pb.SendResponse = self.channels.call(address, SendStub, "Send", request, left_s)
+        answer: pb.SendResponse = self.channels.call(address, SendStub, "Send", request, timeout_s)
         if streams is not None and answer.HasField("stream"):
             streams.offered(address, answer.stream)
         return answer

@@ -89,7 +89,7 @@ class RangeStreams:
         return None
 
     def send(
-        self, address: str, request: pb.SendRequest, records: bytes | memoryview, deadline: float, timeout_s: float
+        self, address: str, request: pb.SendRequest, records: bytes | memoryview, timeout_s: float
     ) -> pb.SendResponse | None:
         """The answer to `request` with these records, if the address has offered to take them and they could be sent;
         None: nothing was done, and gRPC is to be asked.  BrokerUnavailable and CallTimeout say nothing of whether they
@@ -97,7 +97,7 @@ class RangeStreams:
         offer = self._offers.get(address)
         if offer is None or len(records) > offer.max_send_bytes or not self.accepts(address):
             return None
-        stream = _Stream(self, "Send", address, deadline, timeout_s)
+        stream = _Stream(self, "Send", address, time.monotonic() + timeout_s, timeout_s)
         try:
             answer = stream.sent(offer, request, records)
         finally:

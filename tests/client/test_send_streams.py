@@ -2,7 +2,6 @@
 
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -42,7 +41,7 @@ def streams(scripted: Scripted) -> RangeStreams:
 
 
 def send(streams: RangeStreams, records: bytes = FRAME, timeout_s: float = 30.0) -> pb.SendResponse | None:
-    return streams.send(ADDRESS, REQUEST, records, time.monotonic() + timeout_s, timeout_s)
+    return streams.send(ADDRESS, REQUEST, records, timeout_s)
 
 
 def answered(*, status: int = 0) -> bytes:
