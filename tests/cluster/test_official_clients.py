@@ -1,8 +1,9 @@
 """RocketMQ's official clients, while the master dies and the slave is promoted: `./run test --clients`.
 
-One program a language.  It is given the endpoints.  Until its input has a line it sends to the topics N (NORMAL),
-F (FIFO, message groups a and b), D (DELAY) and X (TRANSACTION); until its input ends it consumes N (group push) and
-F (group ordered, in order) by push, D and X (group simple) with a simple consumer.  What it prints, a line for each:
+One program a language (tests/clients), whose arguments tests/support/official_clients.py tells.  Until its input has a
+line it sends to the topics N (NORMAL), F (FIFO, message groups a and b), D (DELAY) and X (TRANSACTION); until its input
+ends it consumes N (group push) and F (group ordered, in order) by push, D and X (group simple) with a simple consumer,
+or all with simple consumers if the client has no other.  What it prints, a line for each:
 
     sent TOPIC BODY          the answer was OK; it has to be received
     rolled-back X BODY       it must not be received
@@ -13,36 +14,40 @@ F (group ordered, in order) by push, D and X (group simple) with a simple consum
 A body of F is f-GROUP-NUMBER, with a growing number.  Calls that fail are tried no more: the program goes on.
 """
 
-import shutil
+import asyncio
 from collections import defaultdict
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
+from broker_service.access.model import Acl, Policy, User
+from broker_service.broker.metadata.groups import SubscriptionGroup
+from broker_service.broker.metadata.topics import TopicConfig
+from broker_service.model import TlsMode
 from rocketsim_client import Admin, SubscriptionGroupConfig
 from tests.cluster.test_promotion import promote_after_the_masters_death
-from tests.support.jars import fetch_jars
-from tests.support.polling import wait_until
-from tests.support.processes import ROOT
+from tests.support.access import KEYS, first_user
+from tests.support.official_clients import OFFICIAL_CLIENTS, OfficialClient
+from tests.support.polling import until, wait_until
 from tests.support.programs import Program, free_ports
+from tests.support.tcp_proxy import TcpProxy
+from tests.support.tls import keys_of
+from tests.support.v2 import v2_broker
 
 pytestmark = [pytest.mark.clients, pytest.mark.long, pytest.mark.cluster]
 
-CLIENTS = ROOT / "tests" / "clients"
 TYPES = {"N": "NORMAL", "F": "FIFO", "D": "DELAY", "X": "TRANSACTION"}
 MESSAGES = 20  # of each topic, at the first master and at the promoted slave
 PATIENCE_S = 180.0  # Java's client finds the promoted slave within half a minute
+CHECKS = {"transaction_time_out": 1000, "transaction_check_interval": 1000, "transaction_check_max": 1000}
 
 
-def java(home: Path) -> list[str]:
-    jars = fetch_jars(CLIENTS / "java" / "pom.xml", "rocketmq-client-java-5.2.0")
-    return ["java", "-Xmx256m", f"-Duser.home={home}", "-cp", f"{jars}/*", str(CLIENTS / "java" / "Client.java")]
-
-
-LANGUAGES: dict[str, tuple[Callable[[Path], list[str]], list[str]]] = {
-    "java": (java, ["mvn", "java"]),
-}
+@pytest.fixture(params=OFFICIAL_CLIENTS)
+def client(request: pytest.FixtureRequest) -> OfficialClient:
+    found = OFFICIAL_CLIENTS[request.param]
+    if absent := found.absent_tools():
+        pytest.skip(f"{request.param}: {', '.join(absent)} is not installed")
+    return found
 
 
 class Said:
@@ -70,11 +75,47 @@ class NoneMissing(frozenset[str]):
         return len(self) == 0
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_it_sends_and_consumes_while_the_master_dies(language, processes, namesrv, alone, tmp_path):
-    command, tools = LANGUAGES[language]
-    if absent := [tool for tool in tools if not shutil.which(tool)]:
-        pytest.skip(f"{language}: {', '.join(absent)} is not installed")
+class Conversation:
+    """What a program has said so far, and what it still has to say."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    def said(self) -> Said:
+        return Said(list(self._program.lines))
+
+    def has_sent(self, count: int) -> Callable[[], bool]:
+        """`count` further messages to each topic."""
+        before = self.said()
+
+        def has() -> bool:
+            assert self._program.process.poll() is None, self._program.errors()
+            now = self.said()
+            return all(len(now.bodies("sent", t)) >= len(before.bodies("sent", t)) + count for t in TYPES)
+
+        return has
+
+    def has_sent_its_last(self) -> bool:
+        return any(body.startswith("d-last") for body in self.said().bodies("sent", "D"))
+
+    def has_got_all(self) -> "NoneMissing":
+        return self.said().has_got_all()
+
+
+def every_promise_is_kept(said: Said, client: OfficialClient) -> None:
+    assert said.has_got_all()
+    assert said.bodies("early", "D") == []
+    assert len(said.bodies("recalled", "D")) >= (MESSAGES if client.recalls else 0)
+    assert set(said.bodies("recalled", "D")).isdisjoint(said.bodies("got", "D"))
+    assert len(said.bodies("rolled-back", "X")) >= MESSAGES // 4
+    assert set(said.bodies("rolled-back", "X")).isdisjoint(said.bodies("got", "X"))
+    assert any("-open-" in body for body in said.bodies("asked", "X"))
+    for group in "ab":
+        first = list(dict.fromkeys(body for body in said.bodies("got", "F") if body.startswith(f"f-{group}-")))
+        assert first == sorted(first, key=lambda body: int(body.rpartition("-")[2]))
+
+
+def test_it_sends_and_consumes_while_the_master_dies(client, processes, namesrv, alone, tmp_path):
     ports = free_ports(2)
     keys = {"transactionTimeOut": 1000, "transactionCheckInterval": 1000, "transactionCheckMax": 1000}
     master = processes.broker("broker-a", 0, namesrv, brokerRole="SYNC_MASTER", grpcServerPort=ports[0], **keys)
@@ -92,34 +133,46 @@ def test_it_sends_and_consumes_while_the_master_dies(language, processes, namesr
     for topic in TYPES:
         alone(slave).wait_for_topic(topic)
 
-    endpoints = ";".join(f"127.0.0.1:{port}" for port in ports)
-    with Program(tmp_path, [*command(tmp_path), endpoints]) as program:
+    addresses = [f"127.0.0.1:{port}" for port in ports]
+    command = client.command(tmp_path)
+    of_the_master = addresses[0]
+    with TcpProxy(lambda: of_the_master) as relay:
+        endpoints = relay.address if client.one_address else ";".join(addresses)
+        with Program(tmp_path, [*command, endpoints, "", "", "plaintext"]) as program:
+            conversation = Conversation(program)
+            wait_until(conversation.has_sent(MESSAGES), "the first messages", PATIENCE_S)
+            master.kill()
+            promote_after_the_masters_death(alone, slave)
+            of_the_master = addresses[1]
+            wait_until(conversation.has_sent(MESSAGES), "messages at the promoted slave", PATIENCE_S)
+            program.say("")
+            wait_until(conversation.has_sent_its_last, "the last", PATIENCE_S)
+            wait_until(conversation.has_got_all, "all that was sent is received", PATIENCE_S)
+            said = Said(program.end())
+    every_promise_is_kept(said, client)
 
-        def has_sent(count: int) -> Callable[[], bool]:
-            before = Said(list(program.lines))
 
-            def has() -> bool:
-                assert program.process.poll() is None, program.errors()
-                now = Said(list(program.lines))
-                return all(len(now.bodies("sent", t)) >= len(before.bodies("sent", t)) + count for t in TYPES)
+async def test_its_user_may_do_what_its_policies_allow_over_tls(client, tmp_path):
+    command = await asyncio.to_thread(client.command, tmp_path)
+    keys = {**KEYS, **CHECKS, **keys_of(), "grpc_server_tls_mode": TlsMode.ENFORCING}
+    async with v2_broker(tmp_path / "store", mapped_file_size_commit_log=8 << 20, **keys) as (node, _):
+        node.topics.update(TopicConfig("N", 4, 4, attributes={"message.type": "NORMAL"}), 0)
+        node.groups.update(SubscriptionGroup("ordered", consume_message_orderly=True), 0)
+        await first_user(node)
+        users, acls = node.access
+        policies = [Policy.parse(f"Topic:{topic}", ["Pub", "Sub"]) for topic in TYPES]
+        policies += [Policy.parse(f"Group:{group}", ["Sub"]) for group in ("push", "ordered", "simple")]
+        await users.apply(lambda: users.putting(User("app", "s3cr3t"), 1))
+        await acls.apply(lambda: acls.putting(Acl("User:app").with_policies(policies), 1))
 
-            return has
+        with Program(tmp_path, [*command, node.v2_port.address, "app", "s3cr3t", "tls"]) as program:
+            conversation = Conversation(program)
+            await until(conversation.has_sent(MESSAGES), "the messages", PATIENCE_S)
+            program.say("")
+            await until(conversation.has_sent_its_last, "the last", PATIENCE_S)
+            await until(conversation.has_got_all, "all that was sent is received", PATIENCE_S)
+            every_promise_is_kept(Said(await asyncio.to_thread(program.end)), client)
 
-        wait_until(has_sent(MESSAGES), "the first messages", PATIENCE_S)
-        master.kill()
-        promote_after_the_masters_death(alone, slave)
-        wait_until(has_sent(MESSAGES), "messages at the promoted slave", PATIENCE_S)
-        program.say("")
-        wait_until(lambda: any(line.startswith("sent D d-last") for line in program.lines), "the last", PATIENCE_S)
-        wait_until(lambda: Said(list(program.lines)).has_got_all(), "all that was sent is received", PATIENCE_S)
-        said = Said(program.end())
-
-    assert said.bodies("early", "D") == []
-    assert len(said.bodies("recalled", "D")) >= MESSAGES
-    assert set(said.bodies("recalled", "D")).isdisjoint(said.bodies("got", "D"))
-    assert len(said.bodies("rolled-back", "X")) >= MESSAGES // 2
-    assert set(said.bodies("rolled-back", "X")).isdisjoint(said.bodies("got", "X"))
-    assert any("-open-" in body for body in said.bodies("asked", "X"))
-    for group in "ab":
-        first = list(dict.fromkeys(body for body in said.bodies("got", "F") if body.startswith(f"f-{group}-")))
-        assert first == sorted(first, key=lambda body: int(body.rpartition("-")[2]))
+        with Program(tmp_path, [*command, node.v2_port.address, "app", "wrong", "tls"], "refused") as program:
+            await until(lambda: "check signature failed" in program.errors(), "the refusal", PATIENCE_S)
+            assert program.lines == []

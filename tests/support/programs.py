@@ -20,7 +20,7 @@ class Program:
     """`lines` are what it has printed so far; what it says of errors is in a file in `home`."""
 
     def __init__(self, home: Path, command: Sequence[str], name: str = "program") -> None:
-        self._errors = (home / f"{name}.errors").open("w+")
+        self._errors = (home / f"{name}.errors").open("a+")
         self.process = subprocess.Popen(
             command,
             env=os.environ | {"HOME": str(home)},

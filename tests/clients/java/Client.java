@@ -8,8 +8,10 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
+import org.apache.rocketmq.client.apis.ClientConfigurationBuilder;
 import org.apache.rocketmq.client.apis.ClientException;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
+import org.apache.rocketmq.client.apis.StaticSessionCredentialsProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
@@ -30,8 +32,12 @@ public final class Client {
     }
 
     public static void main(String[] args) throws Exception {
-        ClientConfiguration configuration =
-            ClientConfiguration.newBuilder().setEndpoints(args[0]).enableSsl(false).build();
+        ClientConfigurationBuilder builder =
+            ClientConfiguration.newBuilder().setEndpoints(args[0]).enableSsl(args[3].equals("tls"));
+        if (!args[1].isEmpty()) {
+            builder.setCredentialProvider(new StaticSessionCredentialsProvider(args[1], args[2]));
+        }
+        ClientConfiguration configuration = builder.build();
         Producer producer = PROVIDER.newProducerBuilder().setClientConfiguration(configuration)
             .setTopics("N", "F", "D", "X").setTransactionChecker(Client::check).build();
         List<Closeable> consumers = new ArrayList<>();
