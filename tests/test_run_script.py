@@ -87,7 +87,7 @@ def test_with_everything_there_it_makes_the_environment_and_does_the_word(machin
     done = machine.run("demo", "--quick")
     assert done.returncode == 0, done.stderr
     assert "python3 -m venv --clear .venv" in machine.calls()
-    assert "python -m pip install -q --disable-pip-version-check setuptools==84\n" in machine.calls()
+    assert "python -m pip install -q --disable-pip-version-check --no-compile setuptools==84\n" in machine.calls()
     assert "--no-build-isolation -r requirements.txt\n" in machine.calls()
     assert machine.calls().endswith("rocketsim demo --quick\n")
 
