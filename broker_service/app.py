@@ -5,6 +5,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib import import_module
 
 from rocketsim_proto.limits import MAX_RPC_BYTES
 from rocketsim_proto.records.record import encode_host
@@ -21,6 +22,8 @@ logger = logging.getLogger(__name__)
 async def run_broker(config: BrokerConfig, shutdown: asyncio.Event) -> None:
     """A broker process, until `shutdown` is set."""
     async with broker(config) as node:
+        # 60 ms of CPU that a start need not wait for, nor the event loop at the first batch that Arrow takes apart.
+        node.tasks.own("arrow", asyncio.to_thread(import_module, "pyarrow.compute"))
         await node.tasks.run_until(shutdown)
 
 

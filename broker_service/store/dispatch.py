@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow.compute as pc
 from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.record import PROPERTY_DELAY, SYS_FLAG_TRANSACTION_MASK
 from rocketsim_proto.reserved import SCHEDULE_TOPIC
@@ -66,6 +65,8 @@ def queue_extents(records: Records, delay_levels_ms: Sequence[int]) -> list[Queu
     topics, codes = records.topic_codes()
     entries["tags_code"] = records.tags_codes()
     if SCHEDULE_TOPIC in topics:
+        import pyarrow.compute as pc  # `app.py` loads it when the broker serves
+
         delayed = np.flatnonzero(codes == topics.index(SCHEDULE_TOPIC))
         some = records[delayed]
         given = some.property(PROPERTY_DELAY)

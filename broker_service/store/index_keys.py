@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from rocketsim_proto.records.columnar import Records, java_hash
 from rocketsim_proto.records.record import (
     PROPERTY_KEYS,
@@ -18,7 +17,7 @@ from rocketsim_proto.records.record import (
     SYS_FLAG_TRANSACTION_MASK,
     tags_code,
 )
-from rocketsim_proto.records.slices import flat_bytes
+from rocketsim_proto.records.slices import flat_bytes, offsets
 
 from broker_service.store.dispatch import ROLLED_BACK
 
@@ -95,7 +94,7 @@ def _of_any_shape(records: Records, topics: list[str], codes: npt.NDArray[np.int
         (PROPERTY_KEYS, keys, key_rows),
         (PROPERTY_TAGS, records.property(PROPERTY_TAGS), None),
     ):
-        there = np.flatnonzero(pc.fill_null(pc.binary_length(values), 0).to_numpy())
+        there = np.flatnonzero(np.diff(offsets(values)))  # neither null nor empty
         if not len(there):
             continue
         if len(there) < len(values):
@@ -140,5 +139,7 @@ def _tokens(keys: pa.StringArray) -> tuple[pa.StringArray, npt.NDArray[np.int64]
         return pa.array([], pa.string()), np.empty(0, np.int64)
     if not (flat_bytes(keys) == ord(" ")).any():
         return keys, np.arange(len(keys))
+    import pyarrow.compute as pc  # `app.py` loads it when the broker serves
+
     lists = pc.split_pattern(keys, " ")
     return pc.list_flatten(lists), pc.list_parent_indices(lists).to_numpy().astype(np.int64)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from rocketsim_proto.records.arrays import binaries, mask, numpy_of
 from rocketsim_proto.records.slices import offsets
 
@@ -115,7 +114,7 @@ def cut_by_group(batch: OutgoingBatch, queues: Sequence[MessageQueue]) -> Iterat
 
 
 def _group_hashes(message_groups: pa.StringArray) -> Positions:
-    codes = pc.dictionary_encode(message_groups)
+    codes = message_groups.dictionary_encode()
     hashes = np.array([selection.group_hash(group) for group in codes.dictionary.to_pylist()], np.int64)
     of_rows: Positions = hashes[numpy_of(codes.indices)]
     return of_rows

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rocketsim_proto.limits import MAX_BODY_BYTES
 from rocketsim_proto.records import record
@@ -382,6 +381,8 @@ class Records:
         stored = binary_slices(self.data, self.body_start[rows], self.body_size[rows])
         if not mine:
             return stored
+        import pyarrow.compute as pc  # 60 ms of CPU: left to the first use, which most processes never come to
+
         mask = np.zeros(len(stored), np.bool_)
         mask[np.array(mine) - rows.start] = True
         return pc.replace_with_mask(stored, booleans(mask), binaries(bodies))
@@ -431,6 +432,8 @@ class Records:
         missing = np.diff(offsets(ids)) == 0  # null or empty
         if not missing.any():
             return ids
+        import pyarrow.compute as pc  # as above
+
         return pc.replace_with_mask(ids, booleans(missing), self[missing].offset_message_ids())
 
     def offset_message_ids(self) -> pa.StringArray:

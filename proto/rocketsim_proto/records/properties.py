@@ -16,7 +16,6 @@ from itertools import accumulate, pairwise
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rocketsim_proto.records.arrays import binaries, numbers, numpy_of, texts
 from rocketsim_proto.records.java_hash import hash_rows, java_hash
@@ -313,7 +312,7 @@ class _Pieces:
 
     def _some_name_twice(self, names: pa.StringArray, offsets: npt.NDArray[np.int32]) -> bool:
         """Whether a record may have a name twice; yes, when there are too many names to tell quickly."""
-        codes = pc.dictionary_encode(names)
+        codes = names.dictionary_encode()
         if len(codes.dictionary) > 64:
             return True
         bits = np.uint64(1) << numpy_of(codes.indices).astype(np.uint64)

@@ -8,7 +8,6 @@ from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rocketsim_proto.records.arrays import binaries, numbers, numpy_of
 from rocketsim_proto.records.record import NAME_END, PROPERTY_END
@@ -48,6 +47,8 @@ def encode_property_columns(columns: Mapping[str, pa.Array], further: pa.Array |
 
 
 def _encode_maps(maps: pa.MapArray) -> pa.BinaryArray:
+    import pyarrow.compute as pc  # as in columnar.py
+
     places = numpy_of(maps.offsets)
     entries = slice(places[0], places[-1])
     names, values = maps.keys[entries].cast(pa.binary()), maps.items[entries].cast(pa.binary())
@@ -55,7 +56,7 @@ def _encode_maps(maps: pa.MapArray) -> pa.BinaryArray:
     _refuse_separators(values, "value")
     pairs = _join(names, NAME_END.encode(), values, PROPERTY_END.encode())
     # A null value is a property that is not there, a null map has none.
-    lists = pa.ListArray.from_arrays(numbers(places - places[0]), pc.fill_null(pairs, _NOTHING))
+    lists = pa.ListArray.from_arrays(numbers(places - places[0]), pairs.fill_null(_NOTHING))
     return pc.if_else(maps.is_valid(), pc.binary_join(lists, _NOTHING), _NOTHING)
 
 
@@ -94,6 +95,8 @@ def joined(pieces: Sequence[bytes | pa.BinaryArray]) -> pa.BinaryArray:
 
 def _join(*pieces: bytes | pa.BinaryArray, **nulls: str) -> pa.BinaryArray:
     """A null piece makes the row null, unless `nulls` says otherwise."""
+    import pyarrow.compute as pc  # as in columnar.py
+
     constants = [binaries([piece])[0] if isinstance(piece, bytes) else piece for piece in pieces]
     return pc.binary_join_element_wise(*constants, _NOTHING, **nulls)
 
