@@ -67,9 +67,17 @@ def test_a_bad_configuration_ends_it_with_the_file_and_line(processes):
 
 def test_it_imports_nothing_of_which_only_a_broker_is_made():
     heavy = ["numpy", "pyarrow", "prometheus_client", "broker_service.node", "broker_service.store.message_store"]
-    program = f"import sys, broker_service.__main__; print([name for name in {heavy} if name in sys.modules])"
+    modules = "sys, broker_service.__main__, broker_service.namesrv.server"
+    program = f"import {modules}; print([name for name in {heavy} if name in sys.modules])"
     run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+def test_it_collects_garbage_when_it_has_imported_its_parts():
+    code = "import gc; from broker_service.__main__ import main; main(['namesrv', '-c', '/nowhere']); "
+    subprocess.run(
+        [sys.executable, "-c", code + "assert gc.isenabled() and gc.get_freeze_count()"], cwd=ROOT, check=True
+    )
 
 
 def test_what_a_test_run_starts_does_not_outlive_it(tmp_path):
