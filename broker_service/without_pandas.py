@@ -6,11 +6,10 @@ a broker's start, or of its first message, and 40 MB, for nothing that a server 
 
 import sys
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
 from types import ModuleType
 
 
-class _NotHere(MetaPathFinder):
+class _NotHere:
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
         if name == "pandas":
             raise ModuleNotFoundError("a server process does without pandas", name=name)

@@ -1,14 +1,14 @@
-"""Metrics over HTTP for Prometheus.  The event loop renders them once a second; the HTTP thread serves that text."""
+"""Metrics over HTTP for Prometheus.  The event loop renders them once a second; the HTTP thread serves that text.
+
+prometheus_client is imported by who needs it: a broker without metricsPort does not.
+"""
 
 import logging
 import socket
 import ssl
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Any
-
-from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from typing import TYPE_CHECKING, Any
 
 from broker_service.access.refusals import Refusals
 from broker_service.admin.status import Status
@@ -16,6 +16,9 @@ from broker_service.broker.core.broker import Broker
 from broker_service.broker.range_streams import RangeStreams
 from broker_service.certificates import Certificates
 from broker_service.consumption.consumption import Consumption
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +66,8 @@ class Metrics:
         self, address: str, port: int, certificates: Certificates | None = None, *, client_auth: bool = False
     ) -> int:
         """The port that listens, for HTTPS if there are certificates."""
+        from prometheus_client import CollectorRegistry, start_http_server
+
         registry = CollectorRegistry()
         registry.register(self)
         if certificates is None:
@@ -87,15 +92,15 @@ class Metrics:
             self._server.shutdown()
             self._server.server_close()
 
-    def collect(self) -> Iterable[Metric]:
+    def collect(self) -> "Iterable[Metric]":
         """The HTTP thread's."""
         return self._picture
 
-    def _families(self) -> Iterator[Metric]:
+    def _families(self) -> "Iterator[Metric]":
         broker, store = self._broker, self._broker.store
         counters = self._status.counters()
         for name, (metric, text) in _COUNTERS.items():
-            yield CounterMetricFamily(metric, text, value=counters[name])
+            yield _counter(metric, text, counters[name])
         slaves = self._status.slaves()
         behind: list[Sample] = [((str(slave.broker_id),), slave.diff_bytes) for slave in slaves]
         in_sync: list[Sample] = [((str(slave.broker_id),), slave.in_sync) for slave in slaves]
@@ -119,10 +124,10 @@ class Metrics:
         yield _by_slave("rocketsim_slave_behind_bytes", "Log bytes that a slave has not acknowledged.", behind)
         yield _by_slave("rocketsim_slave_in_sync", "1: the slave counts for SYNC_MASTER.", in_sync)
 
-    def _of_consumption(self) -> Iterator[Metric]:
+    def _of_consumption(self) -> "Iterator[Metric]":
         consumption = self._consumption
         for name, (metric, text) in _OF_CONSUMPTION.items():
-            yield CounterMetricFamily(metric, text, value=getattr(consumption.counts, name))
+            yield _counter(metric, text, getattr(consumption.counts, name))
         under_way = consumption.state.under_way_count
         yield _gauge("rocketsim_deliveries_under_way", "Messages delivered and not acknowledged.", under_way)
         most = max(consumption.state.under_way_of.values(), default=0)
@@ -131,7 +136,9 @@ class Metrics:
         yield _gauge("rocketsim_timers", "Messages and recalls that wait for their delivery time.", waiting)
         yield _gauge("rocketsim_pops_held", "Pops that wait for a message.", consumption.polls_held)
 
-    def _of_access(self) -> Metric:
+    def _of_access(self) -> "Metric":
+        from prometheus_client.core import CounterMetricFamily
+
         family = CounterMetricFamily(
             "rocketsim_calls_refused", "Calls that access control has refused.", labels=("reason", "service")
         )
@@ -151,11 +158,21 @@ def _connection_failed(connection: Any, address: Any) -> None:
     logger.warning("a connection of %s to metricsPort failed: %s", address[0], sys.exception())
 
 
-def _gauge(name: str, text: str, value: float) -> Metric:
+def _counter(name: str, text: str, value: float) -> "Metric":
+    from prometheus_client.core import CounterMetricFamily
+
+    return CounterMetricFamily(name, text, value=value)
+
+
+def _gauge(name: str, text: str, value: float) -> "Metric":
+    from prometheus_client.core import GaugeMetricFamily
+
     return GaugeMetricFamily(name, text, value=float(value))
 
 
-def _by_slave(name: str, text: str, samples: Iterable[Sample]) -> Metric:
+def _by_slave(name: str, text: str, samples: Iterable[Sample]) -> "Metric":
+    from prometheus_client.core import GaugeMetricFamily
+
     family = GaugeMetricFamily(name, text, labels=("slave",))
     for labels, value in samples:
         family.add_metric(labels, float(value))

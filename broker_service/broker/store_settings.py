@@ -1,8 +1,7 @@
 """The store's part of a broker's configuration."""
 
+import os
 from pathlib import Path
-
-import psutil
 
 from broker_service.config import BrokerConfig
 from broker_service.store.config import StoreConfig
@@ -37,7 +36,7 @@ _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory
 
 def physical_memory() -> int:
     """The smaller of the machine's and the cgroup's."""
-    limits = [psutil.virtual_memory().total]
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for path in _CGROUP_LIMITS:
         try:
             text = path.read_text().strip()

@@ -182,6 +182,14 @@ def test_a_process_allows_itself_many_files() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_a_start_imports_nothing_that_a_broker_needs_later_or_never() -> None:
+    later = ["prometheus_client", "pyarrow.compute", "rocketsim_proto.records.sql_filter"]
+    never = ["broker_service.namesrv", "psutil", "pyarrow.dataset", "pyspark", "rich", "rocketsim_client", "typer"]
+    code = f"import sys, broker_service.__main__, broker_service.app; print(sys.modules.keys() & {later + never})"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "set()"
+
+
 def test_a_server_process_works_with_arrow_and_does_not_import_pandas() -> None:
     code = (
         "import sys; from broker_service.__main__ import main; main(['broker', '-c', '/nowhere'])\n"
