@@ -6,7 +6,6 @@ Heavy imports (gRPC, PySpark, Arrow) happen inside the commands, so that `--help
 import itertools
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 from typing import Annotated, NoReturn
 
 import typer
@@ -37,6 +36,8 @@ app.add_typer(admin, name="admin")
 
 def show_version(wanted: bool) -> None:
     if wanted:
+        from importlib import metadata  # with what reads mail: a tenth of a command's start
+
         print(f"rocketsim {metadata.version('rocketsim')}")
         raise typer.Exit
 

@@ -4,10 +4,11 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
+if TYPE_CHECKING:  # a fifth of a command's start: most commands print no table
+    from rich.console import Console
+    from rich.table import Table
 
 # Piped output is not cut at 80 columns: `grep` and `awk` want whole lines.
 PIPED_WIDTH = 400
@@ -16,15 +17,20 @@ Row = Mapping[str, object]
 Formats = Mapping[str, Callable[[object], str]]
 
 
-def console(*, stderr: bool = False) -> Console:
+def console(*, stderr: bool = False) -> "Console":
+    from rich.console import Console
+
     stream = sys.stderr if stderr else sys.stdout
     return Console(stderr=stderr, width=None if stream.isatty() else PIPED_WIDTH, highlight=False)
 
 
 def table(
     columns: Sequence[str], rows: Sequence[Row], *, title: str | None = None, formats: Formats | None = None
-) -> Table:
+) -> "Table":
     """Numbers to the right, None as a dash; columns come in the order given, whatever the rows hold."""
+    from rich import box
+    from rich.table import Table
+
     made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, show_edge=False)
     for column in columns:
         numeric = bool(rows) and all(isinstance(row.get(column), int | float | None) for row in rows)
