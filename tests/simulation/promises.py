@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 ANSWERED_WITHIN_S = 10.0
+TOLD_WITHIN_S = 2.0  # a master that lives is told of a forced promotion; its last answers waited for a slave, 1 s
 NOWHERE = 1 << 62
 UNANSWERED = 1 << 16  # bytes of log, at most, that nobody has been told of yet
 
@@ -435,9 +436,11 @@ class Promises:
                 raise PromiseBroken(f"{broker.name} becomes master with epoch {epoch}, and {other} was there")
 
     def _may_write(self, broker: Broker) -> None:
-        """Who answers a send was not replaced by anybody that it could have heard of when it started."""
+        """Who answers a send was not replaced by anybody that it could have heard of, when it started or since."""
         last = max((number for number, _, _ in epochs_on_disk(broker)), default=0)
-        for promotion, promoted in self._world.promoted:
+        for (promotion, promoted), at in self._world.promoted_at.items():
+            if broker.started_at < at and self._world.loop.now - at < TOLD_WITHIN_S:
+                continue
             other = self._world.brokers[promoted]
             if promotion.epoch > last and other.serves and self._world.could_hear_of(broker, other):
                 raise PromiseBroken(f"{broker.name} takes a message in epoch {last}, and {other} was there")

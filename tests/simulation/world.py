@@ -92,6 +92,7 @@ class World:
                 broker.master_known = self.brokers[0].address
         self.hosts = [broker.host for broker in self.brokers]
         self.promoted: dict[tuple[Epoch, int], bool] = {}  # (epoch, broker) that an operator made; whether by force
+        self.promoted_at: dict[tuple[Epoch, int], float] = {}
         self._noted: set[tuple[int, int]] = set()  # (broker, epoch of its role) that are in there
         self.deleted_topics: set[str] = set()
         self.disturbed_at = 0.0
@@ -579,6 +580,7 @@ class World:
             # If it dies before it takes a byte, only the epoch of its next start is left.
             epoch = next(epoch for epoch in broker.live.epochs.epochs.epochs if epoch.epoch >= role[1])
             self.promoted[epoch, broker.broker_id] = self._force
+            self.promoted_at[epoch, broker.broker_id] = self.loop.now
 
     def fail_over(self, chance: random.Random) -> str | None:
         """The master dies while producers send, and a slave is promoted at once."""
