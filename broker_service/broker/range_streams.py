@@ -176,6 +176,8 @@ class RangeStreams:
         self.taken_bytes += request.records_bytes
         try:
             records = await self._records(connection, request.records_bytes)
+            if _has_hung_up(connection):  # it may have sent the frame again meanwhile
+                raise _Gone
             left_s = max(0.0, deadline - asyncio.get_running_loop().time())
             response = await self._put(send_of(request.send, records, left_s))
             await self._send(connection, range_stream.answer(Kind.SENT, response.SerializeToString()))
@@ -245,6 +247,15 @@ class RangeStreams:
                 self.unsent_bytes -= len(rest)
         except OSError as error:
             raise _Gone from error
+
+
+def _has_hung_up(connection: socket.socket) -> bool:
+    try:
+        return not connection.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 async def _read(connection: socket.socket, size: int) -> bytes:

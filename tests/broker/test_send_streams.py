@@ -157,10 +157,27 @@ async def test_nothing_is_stored_of_a_frame_whose_client_hangs_up(tmp_path: Path
         await until(lambda: not node.range_streams._connections, "the broker to notice")
         assert (node.range_streams.sends, node.range_streams.taken_bytes) == (0, 0)
         assert node.store.end_offset == end
+
+
+async def test_a_frame_whose_client_has_given_up_is_not_stored(tmp_path: Path) -> None:
+    """As when the broker was frozen meanwhile."""
+    async with running(tmp_path) as node:
+        async with connected(node):
+            records = frame(*[b"x" * 500] * 50)
+            whole = asked(node, request(records, 50), records)
+        end = node.store.end_offset
+        given_up = socket.socket(socket.AF_UNIX)
+        given_up.connect(f"\0{node.range_streams.unix_name}")
+        given_up.sendall(whole)
+        given_up.close()  # before the event loop has run
         async with connected(node) as connection:
-            await say(connection, whole)  # and does not wait for the answer
-        await until(lambda: node.store.end_offset > end, "the frame that came as a whole")
-        await until(lambda: not node.range_streams._connections, "its connection to end")
+            await say(connection, whole)
+            kind, response = await next_answer(connection)
+        assert kind is Kind.SENT
+        assert isinstance(response, pb.SendResponse)
+        assert [run.commit_log_offset for run in response.runs] == [end]
+        await until(lambda: not node.range_streams._connections, "both to end")
+        assert node.store.end_offset == end + len(records)
 
 
 async def test_half_a_frame_and_then_silence_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
