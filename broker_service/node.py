@@ -363,7 +363,14 @@ class BrokerNode:
             given,
             self.schedule,
         )
-        self.metrics = Metrics(self.broker, self.status, self.range_streams, self.consumption, self.refusals)
+        self.metrics = Metrics(
+            self.broker,
+            self.status,
+            self.range_streams,
+            self.consumption,
+            self.refusals,
+            connections=lambda: (self.v2_port.connections, self.v2_port.connections_refused),
+        )
         self.periodic = PeriodicTasks(
             self.broker,
             schedule=self.schedule,

@@ -26,6 +26,7 @@ from broker_service.store.files import Files
 logger = logging.getLogger(__name__)
 
 _BACKLOG = 128
+HANDSHAKE_TIMEOUT_MS = 30_000  # for TLS and the first frames of HTTP/2
 
 OpenChannel = Callable[[str, Sequence[tuple[str, Any]]], grpc.aio.Channel]
 
@@ -157,7 +158,7 @@ def build_server(max_message_bytes: int, interceptors: Sequence[grpc.aio.ServerI
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
             ("grpc.max_concurrent_streams", 10_000),
             # Two minutes by default: a connection that says nothing would hold its handles for so long.
-            ("grpc.server_handshake_timeout_ms", 30_000),
+            ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
         ],
     )
 

@@ -7,7 +7,7 @@ import logging
 import socket
 import ssl
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from broker_service.access.refusals import Refusals
@@ -40,7 +40,8 @@ _OF_CONSUMPTION = {
 
 
 class Metrics:
-    """`serve` needs `picture` to have been called once."""
+    """`serve` needs `picture` to have been called once.  `connections`: those of RocketMQ 5's clients through the
+    front, and how many it has refused."""
 
     def __init__(
         self,
@@ -49,12 +50,14 @@ class Metrics:
         streams: RangeStreams,
         consumption: Consumption,
         refusals: Refusals,
+        connections: Callable[[], tuple[int, int]],
     ) -> None:
         self._broker = broker
         self._status = status
         self._streams = streams
         self._consumption = consumption
         self._refusals = refusals
+        self._connections = connections
         self._picture: list[Metric] = []
         self._server: Any = None
 
@@ -114,6 +117,10 @@ class Metrics:
         yield _gauge("rocketsim_pulls_held", "Pulls that wait for a message.", broker.long_polling.held)
         yield from self._of_consumption()
         yield self._of_access()
+        there, refused = self._connections()
+        yield _gauge("rocketsim_front_connections", "Connections on a grpcServerPort with a certificate.", there)
+        text = "Connections that were closed since there were too many."
+        yield _counter("rocketsim_front_connections_refused", text, refused)
         streams = self._streams
         yield _gauge("rocketsim_range_streams", "Pulls of ranges that plain sockets carry.", streams.serving)
         yield _gauge("rocketsim_range_stream_unsent_bytes", "Bytes of theirs that wait.", streams.unsent_bytes)

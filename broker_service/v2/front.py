@@ -19,6 +19,9 @@ LOOPBACK = "ipv4:127.0.0.1:0"
 TLS_HANDSHAKE = 0x16  # of RFC 8446's record types; plaintext begins with HTTP/2's preface, `PRI`
 FIRST_BYTE_S = 10.0  # for a client to say anything
 MAX_SILENT = 1000  # connections that have not said anything; the oldest one goes
+MAX_CONNECTIONS = 20_000
+HANDLES_SHARE = 6  # a connection has three open files, of which half are for the store and other ports
+TELL_S = 60.0  # between two lines that the front is full
 LINGER_S = 10.0  # for the other side, once one has ended
 CONNECT_S = 10.0
 CONNECT_PAUSE_S = 0.01  # while as many connections wait for the server as may
@@ -26,11 +29,20 @@ FORGET_S = 60.0
 BUFFER_BYTES = 256 << 10  # of one side, which the other one waits for
 
 
+def most_connections(handles: int) -> int:
+    """Of a process that may have so many files open; below 0: any number."""
+    return MAX_CONNECTIONS if handles < 0 else max(1, min(MAX_CONNECTIONS, handles // HANDLES_SHARE))
+
+
 class Front:
     """`close` ends what `start` began.  A connection has a socket of this process behind it, whose name gRPC takes for
-    the client's address: `client_of` knows better."""
+    the client's address: `client_of` knows better.  With `most` connections new ones are closed."""
 
-    def __init__(self, listening: socket.socket) -> None:
+    def __init__(self, listening: socket.socket, most: int = MAX_CONNECTIONS) -> None:
+        self._most = most
+        self.connections = 0
+        self.refused = 0  # since the start
+        self._told_at = -TELL_S
         self._name = f"rocketsim-{secrets.token_hex(16)}"
         # Abstract Unix sockets, for the server to bind.
         self.plaintext, self.tls = f"{self._name}-plaintext", f"{self._name}-tls"
@@ -82,6 +94,24 @@ class Front:
     def ended(self, end: "_End") -> None:
         self._ends.discard(end)
         self._ended.set()
+
+    def takes(self, client: str) -> bool:
+        """Whether there is room for this connection, which is counted already."""
+        if self.connections <= self._most:
+            return True
+        self.refused += 1
+        now = asyncio.get_running_loop().time()
+        if now - self._told_at >= TELL_S:
+            self._told_at = now
+            logger.warning(
+                "a connection of %s is closed: RocketMQ 5's clients have %d, the most that there may be; %d were "
+                "closed so far. More need a higher limit of open files (ulimit -n), %d at most",
+                client,
+                self._most,
+                self.refused,
+                MAX_CONNECTIONS,
+            )
+        return False
 
     def is_silent(self, client: "_Client") -> None:
         self._silent[client] = None
@@ -180,7 +210,11 @@ class _Client(_End):
         super().connection_made(transport)
         self._connecting: asyncio.Task[None] | None = None
         self._silence = asyncio.get_running_loop().call_later(FIRST_BYTE_S, self.abort)
-        self._front.is_silent(self)
+        self._front.connections += 1
+        if self._front.takes(_grpc_peer(transport.get_extra_info("peername"))):
+            self._front.is_silent(self)
+        else:
+            self.abort()
 
     def data_received(self, data: bytes) -> None:
         if self.other is not None:
@@ -211,6 +245,7 @@ class _Client(_End):
         server.transport.write(data)
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._front.connections -= 1
         self._has_spoken()
         if self._connecting is not None and self.other is None:
             self._connecting.cancel()

@@ -17,8 +17,9 @@ from broker_service.errors import ConfigError
 from broker_service.machine import Machine
 from broker_service.model import TlsMode
 from broker_service.server import build_server, host_port, write_address_file
+from broker_service.store.files import open_file_limit
 from broker_service.v2.clients import Clients
-from broker_service.v2.front import Front
+from broker_service.v2.front import Front, most_connections
 from broker_service.v2.servicer import V2Servicer, add_to_server
 
 logger = logging.getLogger(__name__)
@@ -57,6 +58,17 @@ class Port:
         self._port = broker.config.grpc_server_port
         self._notified = asyncio.Event()
         self._complained = False
+        self._refused = 0  # by fronts before this one
+
+    @property
+    def connections(self) -> int:
+        """Through the front; 0 without one."""
+        return self._front.connections if self._front is not None else 0
+
+    @property
+    def connections_refused(self) -> int:
+        """Since the broker's start."""
+        return self._refused + (self._front.refused if self._front is not None else 0)
 
     @property
     def address(self) -> str:
@@ -127,7 +139,7 @@ class Port:
         if network.certificates is None or config.grpc_server_tls_mode is TlsMode.ENFORCING:
             return *network.listen(config.bind_address, self._port, MAX_RPC_BYTES, KEY, self._interceptors), None
         listening, port = network.listen_for_front(config.bind_address, self._port, KEY)
-        front = Front(listening)
+        front = Front(listening, most_connections(open_file_limit()))
         server = build_server(MAX_RPC_BYTES, self._interceptors)
         server.add_insecure_port(f"unix-abstract:{front.plaintext}")
         credentials = network.certificates.server_credentials(client_auth=False)
@@ -148,4 +160,5 @@ class Port:
         if front is not None:
             await front.close()
             if self._front is front:
+                self._refused += front.refused
                 self._front = None

@@ -16,6 +16,7 @@ from rocketmq_v2.service_pb2_grpc import MessagingServiceStub
 from rocketsim_proto.records import record
 from rocketsim_proto.signature import Credentials
 
+from broker_service import server
 from broker_service.access.model import Acl, Policy, User
 from broker_service.broker.core.mastership import Standing
 from broker_service.model import BrokerRole, TlsMode
@@ -170,12 +171,12 @@ class Behind:
         self.writers: list[asyncio.StreamWriter] = []
 
     @asynccontextmanager
-    async def front(self) -> AsyncIterator[tuple[Front, str, int]]:
+    async def front(self, most: int = module.MAX_CONNECTIONS) -> AsyncIterator[tuple[Front, str, int]]:
         listening = socket.socket()
         listening.bind(("127.0.0.1", 0))
         listening.listen()
         listening.setblocking(False)
-        front = Front(listening)
+        front = Front(listening, most)
         servers = [
             await asyncio.start_unix_server(self._taker(kind), path=f"\0{name}")
             for kind, name in (("plaintext", front.plaintext), ("tls", front.tls))
@@ -301,6 +302,64 @@ async def test_so_many_say_nothing_that_the_oldest_goes(monkeypatch: pytest.Monk
         await behind.connections.get()
         for _, writer in made:
             writer.close()
+
+
+async def test_with_too_many_connections_new_ones_are_closed_and_the_others_go_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    behind = Behind()
+    async with behind.front(most=2) as (front, host, port):
+        made = []
+        for _ in range(2):
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(HELLO)
+            made.append((reader, writer, await behind.connections.get()))
+        for number in range(1, 4):
+            late, gone = await asyncio.open_connection(host, port)
+            with suppress(ConnectionResetError):
+                assert await late.read() == b""
+            gone.close()
+            assert front.refused == number
+        await until(lambda: front.connections == 2, "they are not counted any more")
+        assert len([line for line in caplog.messages if "the most that there may be" in line]) == 1
+        for reader, writer, (_, inner_reader, inner_writer) in made:
+            await inner_reader.readexactly(len(HELLO))
+            inner_writer.write(b"answer")
+            assert await reader.readexactly(6) == b"answer"
+            writer.close()
+            inner_writer.close()
+        await until(lambda: front.connections == 0, "there is room again")
+        _, writer = await asyncio.open_connection(host, port)
+        writer.write(PREFACE)
+        await behind.connections.get()
+        writer.close()
+        assert front.refused == 3
+
+
+def test_how_many_connections_there_may_be_follows_from_the_open_files() -> None:
+    assert module.most_connections(65_536) > 10_000
+    assert 3 * module.most_connections(1024) <= 512
+    assert module.most_connections(1) == 1
+    assert module.most_connections(1 << 30) == module.most_connections(-1) == module.MAX_CONNECTIONS
+
+
+@pytest.mark.parametrize("first", [HELLO, PREFACE])
+async def test_who_does_not_finish_the_handshake_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bytes
+) -> None:
+    monkeypatch.setattr(server, "HANDSHAKE_TIMEOUT_MS", 200)
+    async with tls_broker(tmp_path) as node:
+        host, _, port = node.v2_port.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(first)
+        await until(lambda: node.v2_port.connections == 1, "it is there")
+        with suppress(ConnectionResetError):
+            await asyncio.wait_for(reader.read(), 60)
+        writer.close()
+        await until(lambda: node.v2_port.connections == 0, "it is gone")
+        node.metrics.picture()
+        found = {one.name: one.samples[0].value for one in node.metrics.collect() if "front" in one.name}
+        assert found == {"rocketsim_front_connections": 0.0, "rocketsim_front_connections_refused": 0.0}
 
 
 async def test_nobody_behind_closes_the_connection() -> None:
