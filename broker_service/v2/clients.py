@@ -29,6 +29,11 @@ MAX_TOPICS = 100  # of one producer that are remembered
 class ClientStream:
     """`question`: makes the message that asks this client about a transaction; None: RocketMQ 5's."""
 
+    __slots__ = (  # there may be ten thousand that are idle
+        *("_commands", "_context", "_is_stuck", "_task", "_was_read", "_writing"),
+        *("client_id", "is_closing", "question"),
+    )
+
     def __init__(self, client_id: str, context: Context, question: Callable[[Check], Message] | None = None) -> None:
         self.client_id = client_id
         self.question = question
@@ -37,7 +42,7 @@ class ClientStream:
         self._task = asyncio.current_task()
         self._writing = asyncio.Lock()
         self._commands: dict[asyncio.Task[None], int] = {}  # and the size of each in bytes
-        self._was_read = asyncio.Event()  # a command was
+        self._was_read: asyncio.Event | None = None  # a command was; made for the first who waits for it
         self._is_stuck = False
 
     async def say(self, command: Message) -> None:
@@ -59,17 +64,19 @@ class ClientStream:
         del self._commands[task]
         if not task.cancelled():
             self._is_stuck = False
-            self._was_read.set()
+            if self._was_read is not None:
+                self._was_read.set()
 
     async def tell_in_turn(self, command: Message, wait_s: float) -> bool:
         """As `tell`, but waits for room while the client reads; False once it has read nothing for `wait_s`."""
         while not self.tell(command):
             if self.is_closing or self._is_stuck:
                 return False
-            self._was_read.clear()
+            was_read = self._was_read = self._was_read or asyncio.Event()
+            was_read.clear()
             try:
                 async with asyncio.timeout(wait_s):
-                    await self._was_read.wait()
+                    await was_read.wait()
             except TimeoutError:
                 self._is_stuck = True
         return True

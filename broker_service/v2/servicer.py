@@ -115,6 +115,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
             async for command in request_iterator:
                 if command.WhichOneof("command") == "settings":
                     await self._answer_settings(stream, command.settings, context)
+                del command  # not held while the stream is idle
         except asyncio.CancelledError:
             if not stream.is_closing:
                 raise
