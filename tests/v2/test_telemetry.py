@@ -7,6 +7,7 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
 from rocketmq_v2 import definition_pb2 as d
 from rocketmq_v2 import service_pb2 as s
 
@@ -14,6 +15,7 @@ from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.retry_policy import DEFAULT
 from broker_service.v2.settings import reply_to
 from tests.support.polling import until
+from tests.support.stores import records_of
 from tests.support.v2 import CLIENT, DIALLED, client_of, message, resource, v2_broker
 
 TIMEOUT = Duration(seconds=3)
@@ -203,3 +205,114 @@ async def test_who_does_not_read_gets_a_bounded_number_of_commands_and_disturbs_
             assert taken < 1000
         assert (await other.send(message())).status.code == d.OK
         silent.cancel()
+
+
+@pytest.mark.parametrize(
+    "lies",
+    [
+        d.Settings(
+            client_type=d.PRODUCER,
+            publishing=d.Publishing(topics=[resource("T")], max_body_size=-1, validate_message_type=False),
+            backoff_policy=d.RetryPolicy(max_attempts=-5, exponential_backoff=d.ExponentialBackoff(multiplier=-1e30)),
+            metric=d.Metric(on=True),
+        ),
+        d.Settings(
+            client_type=d.PRODUCER,  # with a subscription
+            subscription=d.Subscription(
+                group=resource("g"),
+                fifo=True,
+                receive_batch_size=-1,
+                long_polling_timeout=Duration(seconds=-(1 << 36)),
+            ),
+        ),
+        d.Settings(
+            client_type=99,  # type: ignore[arg-type]
+            subscription=d.Subscription(
+                group=resource("g"),
+                receive_batch_size=1 << 30,
+                long_polling_timeout=Duration(seconds=1 << 36, nanos=-1),
+            ),
+        ),
+    ],
+    ids=["producer", "negative poll", "long poll"],
+)
+async def test_settings_that_lie_change_nothing_of_what_the_broker_does(tmp_path: Path, lies: d.Settings) -> None:
+    """The answer is the broker's own word, and a receive that relies on them ends before its deadline."""
+    async with v2_broker(tmp_path) as (node, client):
+        stream = client.calls.Telemetry(metadata=CLIENT)
+        await stream.write(s.TelemetryCommand(settings=lies))
+        reply = (await asyncio.wait_for(stream.read(), 60)).settings
+        assert not reply.metric.on
+        if lies.HasField("publishing"):
+            assert reply.publishing.max_body_size == node.config.max_message_size
+            assert reply.publishing.validate_message_type
+        else:
+            assert (reply.subscription.fifo, reply.subscription.receive_batch_size) == (False, 32)
+            assert reply.subscription.long_polling_timeout == Duration(seconds=20)
+        receive = s.ReceiveMessageRequest(
+            group=resource("g"),
+            message_queue=d.MessageQueue(topic=resource("T")),
+            batch_size=1,
+            invisible_duration=Duration(seconds=60),
+        )
+        answers = [answer async for answer in client.ReceiveMessage(receive, timeout=4)]
+        assert answers[0].status.code == d.MESSAGE_NOT_FOUND
+        assert (await client.send(message())).status.code == d.OK
+        stream.cancel()
+
+
+async def test_who_floods_with_settings_and_reads_no_answer_is_not_read_either(tmp_path: Path) -> None:
+    """One command at a time: the next is taken when the answer to the last was."""
+
+    class Unread:
+        """A client that reads nothing."""
+
+        def __init__(self) -> None:
+            self.begun = asyncio.Event()
+
+        def invocation_metadata(self) -> Any:
+            return CLIENT
+
+        async def write(self, command: s.TelemetryCommand) -> None:
+            self.begun.set()
+            await asyncio.Event().wait()
+
+    taken = 0
+
+    async def flood() -> Any:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield s.TelemetryCommand(settings=producer())
+
+    async with v2_broker(tmp_path) as (node, client):
+        context = Unread()
+        call = asyncio.create_task(node.v2_port._servicer.Telemetry(flood(), context))  # type: ignore[arg-type]
+        await context.begun.wait()
+        assert (await client.send(message())).status.code == d.OK  # the others are served, and the loop has turned
+        assert taken == 1
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+
+async def test_a_clients_clock_decides_nothing_but_what_it_says_of_itself(tmp_path: Path) -> None:
+    """Born in 1970 or in 2200: stored, delivered and expired by the broker's clock."""
+    async with v2_broker(tmp_path) as (node, client):
+        now_ms = node.broker.now_ms()
+        for born in (Timestamp(seconds=1), Timestamp(seconds=7_258_118_400)):
+            assert (await client.send(message(born_timestamp=born))).status.code == d.OK
+        found = [one for one in records_of(node.store) if one.topic == "T"]
+        assert [one.born_timestamp for one in found] == [1_000, 7_258_118_400_000]
+        assert all(now_ms <= one.store_timestamp <= node.broker.now_ms() for one in found)
+        receive = s.ReceiveMessageRequest(
+            group=resource("g"),
+            message_queue=d.MessageQueue(topic=resource("T")),
+            batch_size=2,
+            invisible_duration=Duration(seconds=60),
+        )
+        received = 0
+        while received < 2:
+            answers = [answer async for answer in client.ReceiveMessage(receive)]
+            received += sum(answer.HasField("message") for answer in answers)
+            assert answers[0].status.code == d.OK
