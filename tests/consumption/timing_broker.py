@@ -39,7 +39,8 @@ async def send(node: BrokerNode) -> None:
 
 async def main(folder: Path, name_server: str) -> None:
     timer_delivery.BATCH = 3
-    keys = {"namesrv_addr": name_server, "broker_role": BrokerRole.SYNC_MASTER} if name_server else {}
+    pair = {"namesrv_addr": name_server, "broker_role": BrokerRole.SYNC_MASTER, "slave_timeout": 60_000}
+    keys = pair if name_server else {}
     async with running(folder, **keys) as node:
         if name_server:
             await until(lambda: node.status.slaves() and node.status.slaves()[0].in_sync, "the slave is in sync")
