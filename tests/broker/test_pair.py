@@ -196,10 +196,25 @@ async def test_offsets_that_a_slave_took_reach_the_master(tmp_path: Path) -> Non
 async def test_what_a_slave_hands_back_ends_where_the_masters_queue_does(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         await put(node, "t", b"a")
-        node.metadata.accept_offsets(
-            1, Metadata(consumer_offsets=[ConsumerOffset(group="g", topic="t", queue_id=0, offset=99)])
-        )
+        beyond = Metadata(consumer_offsets=[ConsumerOffset(group="g", topic="t", queue_id=0, offset=3)])
+        node.metadata.accept_offsets(1, beyond)
         assert node.offsets.get("g", "t", 0).offset == 1
+        await put(node, "t", b"b", b"c")
+        node.metadata.accept_offsets(1, beyond)
+        assert node.offsets.get("g", "t", 0).offset == 1  # nobody has read b and c
+
+
+async def test_a_commit_of_lost_messages_at_a_slave_in_step_comes_back_to_the_end_of_the_queue(tmp_path: Path) -> None:
+    """Its consumer read them in a history that was cut since, and commits before it hears of that."""
+    async with pair(tmp_path, sync_metadata_interval=50) as (_, master, slave):
+        await put(master, "t", b"a")
+        await until(lambda: "t" in slave.topics.entries, "the topic")
+        Commits(slave.broker).commit("g", [CommitEntry("t", 0, 3)])
+        await until(lambda: slave.offsets.get("g", "t", 0) == master.offsets.get("g", "t", 0), "both agree")
+        assert master.offsets.get("g", "t", 0) == (1, 1)
+        await until(lambda: not slave.offsets.unshared, "nothing is left to hand back")
+        await put(master, "t", b"b", b"c")
+        assert master.offsets.get("g", "t", 0).offset == 1
 
 
 async def test_what_a_slave_hands_back_of_a_topic_that_never_came_here_stands_and_of_a_deleted_one_does_not(

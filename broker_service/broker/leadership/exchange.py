@@ -22,6 +22,7 @@ from broker_service.broker.metadata.messages import (
     version_to_proto,
 )
 from broker_service.store.message_store import MessageStore
+from broker_service.store.offset_journal import OffsetEntry
 
 logger = logging.getLogger(__name__)
 
@@ -73,30 +74,39 @@ class MetadataExchange:
     def accept_offsets(self, slave_id: int, metadata: metadata_pb2.Metadata) -> None:
         """Merge forward what a slave took while this master was away; ValueError for garbage.
 
-        A tail that a newer epoch forked off may have been read there: its offsets end where the queue ends here.  Its
-        topic may have been made there and never have come here: its offsets are kept for when it is made again.
+        A tail that a newer epoch forked off, or that this master has lost, may have been read there: its offsets end
+        where the queue ends here, in a new generation, or the slave would hand them back again when the queue has grown
+        past them, and the group would miss what came instead.  Its topic may have been made there and never have come
+        here: its offsets are kept for when it is made again.
         """
         end_of = self._broker.store.queue_end
-        topics = self._broker.topics
+        topics, offsets = self._broker.topics, self._broker.offsets
         changes = []
+        beyond: list[tuple[str, str, int, OffsetEntry]] = []
         for group, topic, queues in offsets_from_proto(metadata.consumer_offsets):
             if topic in topics.tombstones and topic not in topics.entries:
                 continue  # deleted here since
-            foreign = [queue for queue, entry in queues.items() if not self._broker.offsets.may_bring(entry)]
+            foreign = [queue for queue, entry in queues.items() if not offsets.may_bring(entry)]
             if foreign:
                 logger.warning(
                     "offsets of group %s for queues %s of %s, from slave %d, were reset in another history than this "
                     "log's: refused",
                     *(group, foreign, topic, slave_id),
                 )
-            within = {
-                queue: entry.at(min(entry.offset, end_of(topic, queue)))
-                for queue, entry in queues.items()
-                if queue not in foreign
-            }
+            own = {queue: entry for queue, entry in queues.items() if queue not in foreign}
+            within = {queue: entry.at(min(entry.offset, end_of(topic, queue))) for queue, entry in own.items()}
             changes.append((group, topic, within))
-        if risen := self._broker.offsets.merge(changes):
+            beyond += [(group, topic, queue, entry) for queue, entry in within.items() if entry != own[queue]]
+        if risen := offsets.merge(changes):
             logger.info("%d consumer offsets taken over from slave %d", risen, slave_id)
+        for group, topic, queue, entry in beyond:
+            standing = offsets.get(group, topic, queue)
+            if standing.generation == entry.generation and topic in topics.entries:
+                logger.warning(
+                    "group %s has read messages behind the end %d of queue %d of %s, which were lost: it goes on there",
+                    *(group, standing.offset, queue, topic),
+                )
+                offsets.reset(group, topic, {queue: standing.offset})
 
     # --- the slave's side -------------------------------------------------------------------------------------------
 
