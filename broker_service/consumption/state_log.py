@@ -9,13 +9,14 @@ settle the deliveries they come from, RocketMQ's records of transactions, and th
 
 import heapq
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
 from rocketsim_proto.records import record
+from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.reserved import TIMER_TOPIC
 
 from broker_service.broker.delayed import timer
@@ -25,7 +26,7 @@ from broker_service.consumption.retries import DLQ_PREFIX, RETRY_PREFIX, move_of
 from broker_service.consumption.snapshot import Snapshot
 from broker_service.consumption.state import State
 from broker_service.consumption.transitions import STATE_TOPIC, Change, Timer
-from broker_service.errors import FlushFailed, NotFound, StoreCorrupt, StoreTooNew
+from broker_service.errors import FlushFailed, NotFound, ReadFailed, StoreCorrupt, StoreTooNew
 from broker_service.store.dispatch import QueueExtent
 from broker_service.store.message_store import MessageStore
 
@@ -34,8 +35,10 @@ logger = logging.getLogger(__name__)
 SNAPSHOT_LOG_BYTES = 64 << 20  # of the log, after which another snapshot is due
 
 _READ_BYTES = 256 << 10  # of each queue at a time
+_MANY = 16  # records whose columns cost less than a look at each
 
 Told = tuple[int, list[Change]]  # the log offset of a record, and what it tells
+Extent = tuple[int, int]  # of a record: log offset and size
 
 
 class StateLog:
@@ -48,7 +51,7 @@ class StateLog:
         self._older = snapshot_path.with_name(f"{snapshot_path.name}.old")
         self._saved_at = 0  # log offset of the last snapshot
         self._is_saved = True  # nothing has happened since the last snapshot
-        self._unapplied: list[int] = []  # log offsets
+        self._unapplied: list[Extent] = []
         store.dispatched.append(self._dispatched)
 
     def reload(self) -> None:
@@ -63,8 +66,10 @@ class StateLog:
             begin = self._saved_at = snapshot.log_offset
             for made_again in snapshot.transitions:
                 self.state.apply(made_again)
+        self._is_saved = True
         sources = [self._told(topic, queue_id, begin) for topic, queue_id in self._store.queues() if _tells(topic)]
         for _, told in heapq.merge(*sources, key=itemgetter(0)):
+            self._is_saved = False
             for transition in told:
                 self.state.apply(transition)
 
@@ -126,27 +131,45 @@ class StateLog:
         if not self._unapplied:
             return
         self._is_saved = False
-        offsets, self._unapplied = sorted(self._unapplied), []
-        for number, offset in enumerate(offsets):
-            try:
-                told = _transitions(self._store.read_record(offset), offset)
-            except NotFound:
-                continue  # it has expired
-            except BaseException:
-                self._unapplied = offsets[number:]
-                raise
-            for transition in told:
-                self.state.apply(transition)
+        unapplied, self._unapplied = sorted(self._unapplied), []
+        applied = 0
+        try:
+            for extents in _runs(unapplied):
+                for _, told in self._timers_of(extents) or map(self._told_at, extents):
+                    for transition in told:
+                        self.state.apply(transition)
+                    applied += 1
+        except BaseException:
+            self._unapplied = unapplied[applied:]
+            raise
+
+    def _timers_of(self, extents: Sequence[Extent]) -> list[Told] | None:
+        """What these records, which lie behind each other, tell; None where a look at each is needed."""
+        if len(extents) < _MANY:
+            return None
+        first, (last, size) = extents[0][0], extents[-1]
+        try:
+            return _timers_in(self._store.read_log(first, last + size - first), len(extents))
+        except (NotFound, ReadFailed, StoreCorrupt):
+            return None
+
+    def _told_at(self, extent: Extent) -> Told:
+        offset, _ = extent
+        try:
+            return offset, _transitions(self._store.read_record(offset), offset)
+        except NotFound:
+            return offset, []  # it has expired
 
     @property
     def unapplied_from(self) -> int | None:
         """Where the first record lies that is not applied; None: all are."""
-        return min(self._unapplied, default=None)
+        return min(self._unapplied)[0] if self._unapplied else None
 
     def _dispatched(self, extents: Iterable[QueueExtent]) -> None:
         for extent in extents:
             if _tells(extent.topic):
-                self._unapplied += extent.entries["commit_log_offset"].tolist()
+                columns = extent.entries["commit_log_offset"], extent.entries["size"]
+                self._unapplied += zip(*(column.tolist() for column in columns), strict=True)
 
     def _told(self, topic: str, queue_id: int, log_offset: int) -> Iterator[Told]:
         """What the queue's records from that log offset on say."""
@@ -157,8 +180,12 @@ class StateLog:
             if found.answers[0].next_offset <= at:
                 raise StoreCorrupt(f"queue {queue_id} of {topic} cannot be read at {at}: run `rocketsim store verify`")
             at = found.answers[0].next_offset
-            data = memoryview(b"".join(found.records))
-            for size in np.frombuffer(found.sizes, "<u4").tolist():
+            data, sizes = memoryview(b"".join(found.records)), np.frombuffer(found.sizes, "<u4")
+            timers = _timers_in(data, len(sizes)) if topic == TIMER_TOPIC and len(sizes) >= _MANY else None
+            if timers is not None:
+                yield from timers
+                continue
+            for size in sizes.tolist():
                 offset = record.locate(data).commit_log_offset
                 yield offset, _transitions(data[:size], offset)
                 data = data[size:]
@@ -182,6 +209,35 @@ def _transitions(data: bytes | memoryview, log_offset: int) -> list[Change]:
     if half_messages.is_told_by(message.topic):
         told = half_messages.told(message)
     return [] if told is None else [told]
+
+
+def _runs(extents: Sequence[Extent]) -> Iterator[Sequence[Extent]]:
+    """Records that lie behind each other in the log, some at a time."""
+    first = size = 0
+    for number, (offset, length) in enumerate(extents):
+        if number > first and (offset != sum(extents[number - 1]) or size + length > _READ_BYTES):
+            yield extents[first:number]
+            first, size = number, 0
+        size += length
+    if extents:
+        yield extents[first:]
+
+
+def _timers_in(data: bytes | memoryview, count: int) -> list[Told] | None:
+    """What this many records tell, all of the timer topic; None unless they are, or where a look at each is needed."""
+    try:
+        records = Records.walk(data, count)
+        records.check()
+        if records.topic_codes()[0] != [TIMER_TOPIC]:
+            return None
+        times = [timer.second_in(value or "") for value in records.property(timer.PROPERTY_OUT_MS).to_pylist()]
+        keys = records.property(timer.PROPERTY_DELETE_KEY).to_pylist()
+    except ValueError:
+        return None
+    offsets = records.commit_log_offset.tolist()
+    return [
+        (offset, [Timer(second, offset, key or "")]) for offset, second, key in zip(offsets, times, keys, strict=True)
+    ]
 
 
 def _timers(waiting: record.Record, log_offset: int) -> list[Change]:

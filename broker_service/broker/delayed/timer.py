@@ -69,7 +69,11 @@ def recall_record(topic: str, message_id: str, deliver_ms: int, now_ms: int) -> 
 
 def second_of(waiting: Record) -> int:
     """The second in which the message waits; ValueError if it does not say."""
-    value = waiting.properties.get(PROPERTY_OUT_MS, "")
+    return second_in(waiting.properties.get(PROPERTY_OUT_MS, ""))
+
+
+def second_in(value: str) -> int:
+    """The second that a TIMER_OUT_MS says; ValueError if it says none."""
     if not (value.isascii() and value.isdigit() and len(value) < 16):
         raise ValueError(f"it says no time: {PROPERTY_OUT_MS}={value[:20]!r}")
     return int(value) // 1000
