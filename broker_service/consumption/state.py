@@ -278,6 +278,8 @@ class State:
         queue = self.queues[place]
         self._unwatch(place, delivery.queue_offset, found)
         del queue.under_way[delivery.queue_offset]
+        if not queue.under_way:
+            queue.under_way.clear()  # a dict keeps the memory of what it had: most queues of most groups have nothing
         self._count(place.group, -1)
         self._changed.add(place)
         return queue

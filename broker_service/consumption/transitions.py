@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
 from struct import error as StructError
+from sys import intern
 from typing import NamedTuple
 
 import numpy as np
@@ -332,7 +333,8 @@ class _Reader:
                 f"a transition of kind {kind}; this version knows {POP} to {RETURN}, {COPYING} to {TIMERS} and "
                 f"{transaction_changes.CHECKED} to {transaction_changes.RESOLVED}"
             )
-        place = Place(self._text(), self._text(), *self._take(_QUEUE_ID))
+        # Each name is in memory once, however many queues and groups have it.
+        place = Place(intern(self._text()), intern(self._text()), *self._take(_QUEUE_ID))
         if kind == RESET:
             return Reset(place, *self._take(_OFFSET))
         if kind == SETTLE:

@@ -1,6 +1,7 @@
 """The state of consumption, held against a plain model that keeps every offset, and its transitions' bytes."""
 
 import random
+import sys
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -469,3 +470,17 @@ def test_nothing_is_left_of_message_groups_that_are_settled() -> None:
     assert (queue.committed, queue.locks, state.ordered_count, state.under_way_count) == (6000, None, 0, 0)
     assert len(queue._taken) < 2000
     assert len(state._deadlines) < 2000
+
+
+def test_names_are_in_memory_once_and_what_is_settled_leaves_nothing() -> None:
+    """Brokers have many groups, and most queues of each have no delivery under way."""
+    state, places = State(), [Place("group", "topic", queue_id) for queue_id in range(3)]
+    for place in places:
+        for change in (
+            take(place, 1, 0, *range(32)),
+            Settle(place, tuple(DeliveryId(1, offset) for offset in range(32))),
+        ):
+            (told,) = transitions.decode(transitions.encode([change]))
+            state.apply(told)
+    assert len({id(place.group) for place in state.queues}) == len({id(place.topic) for place in state.queues}) == 1
+    assert {sys.getsizeof(queue.under_way) for queue in state.queues.values()} == {sys.getsizeof({})}
