@@ -126,6 +126,12 @@ def v2(bench: Bench) -> None:
     v2.run(bench)
 
 
+def idle_streams(bench: Bench) -> None:
+    from benchmarks import idle_streams
+
+    idle_streams.run(bench)
+
+
 _KAFKA = "Java 17, Maven: Kafka 4.2.1 and Spark's connector"
 _ROCKETMQ = "Java 17, Maven: RocketMQ 5.5.0"
 
@@ -150,6 +156,7 @@ BENCHMARKS = (
     Benchmark("cold-backlog", "P15", "puts while a cold backlog is read", "Linux, a disk; 10 GiB", cold_backlog),
     Benchmark("consumption", "P16", "what pending timers, deliveries and groups cost", "8 GiB", consumption),
     Benchmark("v2", "P17", "RocketMQ 5's official clients beside the real one", f"{_ROCKETMQ}; 5 GiB", v2),
+    Benchmark("idle-streams", "P18", "what 10,000 idle Telemetry streams cost", "2 GiB of memory", idle_streams),
 )
 
 BY_NAME = {one.name: one for one in BENCHMARKS}

@@ -1,0 +1,101 @@
+"""P18: what ten thousand idle Telemetry streams of RocketMQ 5's clients cost, each on a connection of its own."""
+
+import asyncio
+from typing import Any
+
+import grpc
+from rocketmq_v2 import definition_pb2, service_pb2
+from rocketmq_v2.service_pb2_grpc import MessagingServiceStub
+
+from benchmarks import cluster, targets
+from benchmarks.bench import Bench, WrongResult
+from benchmarks.cluster import OurCluster
+from benchmarks.figures import Series
+from benchmarks.memory import anonymous_mib
+from broker_service.__main__ import allow_many_files
+from tests.interop.real_rocketmq import free_port
+
+FIRST = 10  # streams that are there before memory is looked at: what is made once does not count
+AT_ONCE = 64  # that are being opened
+RATE = 200  # puts a second
+SETTLED_S = 5.0
+SETTINGS = service_pb2.TelemetryCommand(
+    settings=definition_pb2.Settings(
+        client_type=definition_pb2.PUSH_CONSUMER,
+        subscription=definition_pb2.Subscription(
+            group=definition_pb2.Resource(name="idle"),
+            subscriptions=[definition_pb2.SubscriptionEntry(topic=definition_pb2.Resource(name="puts"))],
+        ),
+    )
+)
+
+
+def run(bench: Bench) -> None:
+    number = bench.plan.pick(10_000, 2_000, 20)
+    seconds = bench.plan.pick(20, 5, 1)
+    allow_many_files()
+    one = bench.enter(cluster.running(bench, "master", keys={"grpcServerPort": free_port()}))
+    one.topic("puts")
+    address = f"127.0.0.1:{one.master.keys['grpcServerPort']}"
+
+    def puts() -> dict[str, float]:
+        answer = one.load.ask("paced", topic="puts", size=100, rate=RATE, seconds=seconds, latencies=1)
+        one.stored_at_least("puts", answer["messages"])
+        return answer
+
+    puts()  # the first sends, which connect
+    alone = puts()
+    added, beside = asyncio.run(_idle(bench, one, address, number, puts))
+    bench.report(
+        f"{number} idle Telemetry streams: memory of the broker",
+        "MiB",
+        Series.of([added]),
+        target=targets.IDLE_STREAMS,
+        by_amount=True,
+    )
+    for key in ("p50_ms", "p99_ms"):
+        bench.report(
+            f"put, {RATE} a second, beside {number} idle streams: {key[:3]}",
+            "ms",
+            Series.of([beside[key]]),
+            "without them",
+            Series.of([alone[key]]),
+            by_amount=True,
+        )
+
+
+async def _idle(bench: Bench, one: OurCluster, address: str, number: int, puts: Any) -> tuple[float, dict[str, float]]:
+    """The MiB that the streams add to the broker, and puts while they are there."""
+    streams: list[Any] = []
+    channels: list[grpc.aio.Channel] = []
+    turn = asyncio.Semaphore(AT_ONCE)
+
+    async def open_one(client: int) -> None:
+        async with turn:
+            channel = grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
+            channels.append(channel)
+            calls: Any = MessagingServiceStub(channel)
+            stream = calls.Telemetry(metadata=(("x-mq-client-id", f"idle@{client}"),), wait_for_ready=True)
+            await stream.write(SETTINGS)
+            answer = await stream.read()
+            if answer is grpc.aio.EOF or answer.status.code != definition_pb2.OK:
+                raise WrongResult(f"stream {client} was answered with {answer}")
+            streams.append(stream)
+
+    try:
+        await asyncio.gather(*map(open_one, range(FIRST)))
+        await asyncio.sleep(1)
+        before = anonymous_mib(one.master.pid)
+        for begin in range(0, number, 500):
+            bench.doing(f"{begin} of {number} streams are open")
+            await asyncio.gather(*(open_one(FIRST + client) for client in range(begin, min(begin + 500, number))))
+        await asyncio.sleep(bench.plan.pick(SETTLED_S, SETTLED_S, 0.1))
+        added = anonymous_mib(one.master.pid) - before
+        beside = await asyncio.to_thread(puts)
+        if ended := sum(stream.done() for stream in streams):
+            raise WrongResult(f"{ended} of {len(streams)} streams have ended")
+        return added, beside
+    finally:
+        for stream in streams:
+            stream.cancel()
+        await asyncio.gather(*(channel.close() for channel in channels))
