@@ -20,7 +20,7 @@ case "$*" in
 esac
 echo "${0##*/} $*" >>"$CALLS"
 """
-TEST = "python -m pytest -m not long -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0"
+TEST = "python -m pytest -m not long -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0"
 OLD_PYTHON = "#!/bin/sh\nexit 1\n"
 JAVA = "#!/bin/sh\necho 'openjdk version \"%s\" 2025-04-15' >&2\n"
 
