@@ -13,7 +13,7 @@ import logging
 import secrets
 import socket
 from collections.abc import Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -114,7 +114,8 @@ class RangeStreams:
                 await asyncio.sleep(ACCEPT_PAUSE_S)
                 continue
             if self._stopping or len(self._connections) >= MAX_CONNECTIONS:
-                connection.close()
+                with connection, suppress(OSError):  # a client that hears nothing cannot know what became of its frame
+                    connection.send(range_stream.answer(Kind.NOT_HERE))
                 continue
             task = loop.create_task(self._connected(connection), name="range-stream")
             self._connections.add(task)

@@ -194,6 +194,7 @@ class _Stream:
                 raise self._client_closed() from None
             return None
         with self._breaking("the connection ended before the answer"):
+            self._wait_until(self._deadline)  # sending has taken some of the time
             answer = self._head()
             if answer.kind is Kind.NOT_HERE:
                 return None

@@ -246,6 +246,16 @@ async def test_more_clients_than_there_may_be_are_sent_to_grpc(tmp_path: Path, m
         assert await next_answer(second) == (Kind.NOT_HERE, None)
 
 
+async def test_more_connections_than_there_may_be_are_sent_to_grpc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told, not only closed: else a client that has sent all of its frame cannot know that it is not stored."""
+    monkeypatch.setattr(range_streams, "MAX_CONNECTIONS", 1)
+    async with running(tmp_path) as node, half_sent(node), connected(node) as second:
+        assert await next_answer(second) == (Kind.NOT_HERE, None)
+        await is_over(second)
+
+
 async def test_a_put_that_waits_when_the_broker_stops_is_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

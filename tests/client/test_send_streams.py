@@ -1,6 +1,7 @@
 """Sends over plain sockets at the client: which way is taken, what ends a call, and what is sent again."""
 
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -141,6 +142,26 @@ def test_a_silent_broker_is_a_timeout(scripted, streams, records):
     with pytest.raises(CallTimeout):
         send(streams, records, timeout_s=0.3)
     assert not streams._open
+
+
+def test_the_answer_has_the_time_that_sending_left(scripted, streams, monkeypatch):
+    scripted.said = answered()
+    left: list[float] = []
+    real_pour, real_head = range_streams._Stream._pour, range_streams._Stream._head
+
+    def pour(self: Any, parts: Any) -> None:
+        real_pour(self, parts)
+        self._deadline -= 20.0  # as if it had taken so long
+
+    def head(self: Any) -> Any:
+        value = self._made.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, 16)
+        left.append(struct.unpack("@ll", value)[0])
+        return real_head(self)
+
+    monkeypatch.setattr(range_streams._Stream, "_pour", pour)
+    monkeypatch.setattr(range_streams._Stream, "_head", head)
+    assert send(streams, timeout_s=1020.0) is not None
+    assert [seconds <= 1000 for seconds in left] == [True]
 
 
 @pytest.mark.parametrize("records", [FRAME, LONG], ids=["sent", "half sent"])
