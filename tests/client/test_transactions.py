@@ -201,11 +201,12 @@ def test_a_transaction_that_is_not_over_is_not_answered_for(asking_broker: Broke
             name = transaction.transaction_id
             first = open_ones(asking_broker)[name]
             wait_until(lambda: open_ones(asking_broker)[name] > first + 3, "some questions")
+            assert asked == []  # a question that is under way when it ends may be asked
         abandoned = producer.transaction()
         with pytest.raises(ZeroDivisionError), abandoned:
             abandoned.send(Message("T", b"2"))
             abandoned._transactions.end = lambda *_, **__: 1 / 0  # type: ignore[method-assign]
-        assert asked == []
+        assert abandoned.transaction_id not in asked
     assert received(asking_broker) == [b"1"]
 
 
