@@ -55,13 +55,17 @@ def is_held(path: str) -> bool:
 
 
 def commit_late(bug: str | None) -> None:
-    told_to_end, close, commit = threading.Event(), Committer.close, ClientCluster.commit
+    told_to_end, under_way = threading.Event(), threading.Event()
+    close, commit = Committer.close, ClientCluster.commit
 
     def closing(self: Committer, timeout_s: float) -> None:
+        if bug:  # or SIGTERM could come before the commit is under way, which the bug does not forget
+            under_way.wait(timeout_s)
         told_to_end.set()
         close(self, timeout_s)
 
     def late(self: ClientCluster, *args: Any) -> Any:
+        under_way.set()
         told_to_end.wait()
         time.sleep(LATE_WITH_BUG_S if bug else LATE_S)
         return commit(self, *args)
