@@ -204,6 +204,15 @@ async def test_what_a_slave_hands_back_ends_where_the_masters_queue_does(tmp_pat
         assert node.offsets.get("g", "t", 0).offset == 1  # nobody has read b and c
 
 
+async def test_what_a_slave_hands_back_again_of_a_topic_that_was_unknown_hides_no_message_of_it(tmp_path: Path) -> None:
+    async with running(tmp_path) as node:
+        lost = Metadata(consumer_offsets=[ConsumerOffset(group="g", topic="t", queue_id=0, offset=2)])
+        node.metadata.accept_offsets(1, lost)
+        await put(node, "t", b"a", b"b", b"c")
+        node.metadata.accept_offsets(1, lost)
+        assert node.offsets.get("g", "t", 0).offset == 0  # nobody has read a and b
+
+
 async def test_a_commit_of_lost_messages_at_a_slave_in_step_comes_back_to_the_end_of_the_queue(tmp_path: Path) -> None:
     """Its consumer read them in a history that was cut since, and commits before it hears of that."""
     async with pair(tmp_path, sync_metadata_interval=50) as (_, master, slave):
@@ -230,7 +239,7 @@ async def test_what_a_slave_hands_back_of_a_topic_that_never_came_here_stands_an
             ConsumerOffset(group="g", topic="unknown", queue_id=1, offset=7),
         ]
         node.metadata.accept_offsets(1, Metadata(consumer_offsets=offsets))
-        assert list(node.offsets.everything()) == [("g", "unknown", {0: (0, 0), 1: (0, 0)})]
+        assert list(node.offsets.everything()) == [("g", "unknown", {0: (0, 0), 1: (1, 0)})]
 
 
 @pytest.mark.parametrize(("kept_in", "stands_at"), [(None, 2), ("diverged", 0)], ids=["only behind", "forked off"])

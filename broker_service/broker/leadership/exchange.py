@@ -101,7 +101,7 @@ class MetadataExchange:
             logger.info("%d consumer offsets taken over from slave %d", risen, slave_id)
         for group, topic, queue, entry in beyond:
             standing = offsets.get(group, topic, queue)
-            if standing.generation == entry.generation and topic in topics.entries:
+            if standing.generation == entry.generation:
                 logger.warning(
                     "group %s has read messages behind the end %d of queue %d of %s, which were lost: it goes on there",
                     *(group, standing.offset, queue, topic),
