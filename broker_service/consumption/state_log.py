@@ -52,16 +52,19 @@ class StateLog:
         self._saved_at = 0  # log offset of the last snapshot
         self._is_saved = True  # nothing has happened since the last snapshot
         self._unapplied: list[Extent] = []
+        self._is_reload_due = False  # the last one has failed
         store.dispatched.append(self._dispatched)
 
     def reload(self) -> None:
         """Reads the state from a snapshot, if any, and the log after it: at a start, and after the log was cut.
 
-        Deliveries that neither has, because the log has expired, are not known.
+        Deliveries that neither has, because the log has expired, are not known.  If it fails, the next `catch_up` reads
+        all again: no snapshot may be made of a part.
         """
-        self.state, self._unapplied = State(), []
-        snapshot = self._snapshot()
+        self._is_reload_due = True
+        self.state, self._unapplied = State(), [*filter(self._is_hidden, self._unapplied)]
         begin = self._saved_at = self._store.min_offset
+        snapshot = self._snapshot()
         if snapshot is not None:
             begin = self._saved_at = snapshot.log_offset
             for made_again in snapshot.transitions:
@@ -72,6 +75,12 @@ class StateLog:
             self._is_saved = False
             for transition in told:
                 self.state.apply(transition)
+        self._is_reload_due = False
+
+    def _is_hidden(self, extent: Extent) -> bool:
+        """Whether the record is in the log and readers do not see it yet: `reload` reads what they see."""
+        seen_to = self._store.confirm_offset
+        return seen_to is not None and seen_to < sum(extent) <= self._store.end_offset
 
     @property
     def is_snapshot_due(self) -> bool:
@@ -128,6 +137,8 @@ class StateLog:
 
     def catch_up(self) -> None:
         """Apply the records appended since the last call.  One that cannot be applied raises, also in later calls."""
+        if self._is_reload_due:
+            self.reload()
         if not self._unapplied:
             return
         self._is_saved = False
@@ -163,6 +174,8 @@ class StateLog:
     @property
     def unapplied_from(self) -> int | None:
         """Where the first record lies that is not applied; None: all are."""
+        if self._is_reload_due:
+            return self._saved_at
         return min(self._unapplied)[0] if self._unapplied else None
 
     def _dispatched(self, extents: Iterable[QueueExtent]) -> None:

@@ -18,6 +18,7 @@ from broker_service.machine import Machine
 from broker_service.node import BrokerNode
 from broker_service.store.batch import Batch
 from broker_service.store.message_store import MessageStore
+from broker_service.store.ranges import RangesResult
 from tests.support.brokers import small_config
 from tests.support.memory_files import MemoryFiles, PowerCut
 
@@ -208,3 +209,36 @@ def test_what_a_start_has_read_is_in_the_next_snapshot() -> None:
     again.reload()
     assert len(again.state.queues) == 3
     assert again.saving() is None  # the snapshot had all
+
+
+def test_a_start_over_that_fails_leaves_no_snapshot_of_a_part_and_is_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a cut of a slave's log: the slave goes on when a read has failed."""
+    store = store_on(MemoryFiles())
+    log = StateLog(store, SNAPSHOT)
+    for number in range(4):
+        append(store, number)
+    monkeypatch.setattr(state_log, "_READ_BYTES", 1)
+    read_ranges, failure = store.read_ranges, ReadFailed.of("commitlog/0", 0, OSError(5, "an error"))
+
+    def read(ranges: list[tuple[str, int, int, int]], size: int) -> RangesResult:
+        if ranges[0][2] == 2:
+            raise failure
+        return read_ranges(ranges, size)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(store, "read_ranges", read)
+        for work in (log.reload, log.catch_up, log.saving):
+            with pytest.raises(ReadFailed):
+                work()
+        assert log.unapplied_from == 0
+        append(store, 4)
+    store.confirm_offset = store.end_offset
+    append(store, 5)  # which readers do not see yet
+    log.catch_up()
+    assert log.unapplied_from is None
+    store.confirm_offset = None
+    started = StateLog(store, SNAPSHOT)
+    started.reload()
+    assert log.state.queues == started.state.queues and len(log.state.queues) == 6
