@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from google.protobuf.message import DecodeError
 from rocketmq_v2 import service_pb2 as pb
 
 from broker_service.access.model import Action
@@ -72,10 +73,14 @@ V2_RIGHTS: dict[str, Right] = by_path(
 
 def refusal(method: str, error: AccessDenied, parse: Callable[[], Any]) -> Any:
     """The answer of that method with nothing but a status; clients take a handle before they look at the status.
-    `parse`: makes the request."""
+    `parse`: makes the request, or raises DecodeError."""
     name = _SERVICE.methods_by_name[method.rpartition("/")[2]].output_type.name
     if name == pb.ChangeInvisibleDurationResponse.DESCRIPTOR.name:
-        return pb.ChangeInvisibleDurationResponse(status=status_of(error), receipt_handle=parse().receipt_handle)
+        try:
+            handle = parse().receipt_handle
+        except DecodeError:  # of no client
+            handle = ""
+        return pb.ChangeInvisibleDurationResponse(status=status_of(error), receipt_handle=handle)
     return getattr(pb, name)(status=status_of(error))
 
 

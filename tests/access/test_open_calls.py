@@ -203,6 +203,12 @@ async def test_a_request_is_parsed_once_it_is_known_whose_it_is(
         async with grpc.aio.insecure_channel(node.v2_port.address) as channel:
             unary = channel.unary_unary(v2 + "SendMessage", None, s.SendMessageResponse.FromString)
             assert (await unary(garbage)).status.code == d.UNAUTHORIZED
+            change = channel.unary_unary(
+                v2 + "ChangeInvisibleDuration", None, s.ChangeInvisibleDurationResponse.FromString
+            )
+            assert (await change(garbage)).status.code == d.UNAUTHORIZED
+            request = s.ChangeInvisibleDurationRequest(receipt_handle="h").SerializeToString()
+            assert (await change(request)).receipt_handle == "h"
             answers = channel.unary_stream(v2 + "ReceiveMessage", None, s.ReceiveMessageResponse.FromString)
             assert [one.status.code async for one in answers(garbage)] == [d.UNAUTHORIZED]
             stream: Any = channel.stream_stream(v2 + "Telemetry", None, s.TelemetryCommand.FromString)()
@@ -212,7 +218,7 @@ async def test_a_request_is_parsed_once_it_is_known_whose_it_is(
             for method in ("Broker/Send", "Broker/Pull", "Admin/CreateUser"):
                 assert await code_of(channel.unary_unary(f"/rocketsim.{method}")(garbage)) is UNAUTHENTICATED
         assert not [record for record in caplog.records if record.levelno >= logging.ERROR]  # no traceback
-        assert node.refusals.counts["unauthenticated", "MessagingService"] == 3
+        assert node.refusals.counts["unauthenticated", "MessagingService"] == 5
 
 
 async def test_refusals_are_counted_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
