@@ -36,11 +36,12 @@ def most_connections(handles: int) -> int:
 
 class Front:
     """`close` ends what `start` began.  A connection has a socket of this process behind it, whose name gRPC takes for
-    the client's address: `client_of` knows better.  With `most` connections new ones are closed."""
+    the client's address: `client_of` knows better.  With `most` connections the oldest one that has not said anything
+    is closed for a new one, else the new one."""
 
     def __init__(self, listening: socket.socket, most: int = MAX_CONNECTIONS) -> None:
         self._most = most
-        self.connections = 0
+        self._there: set[_Client] = set()
         self.refused = 0  # since the start
         self._told_at = -TELL_S
         self._name = f"rocketsim-{secrets.token_hex(16)}"
@@ -55,6 +56,10 @@ class Front:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
         self._clients: dict[str, str] = {}  # by the name of the socket behind them
+
+    @property
+    def connections(self) -> int:
+        return len(self._there)
 
     async def start(self) -> None:
         """The server has to listen on both names already."""
@@ -95,9 +100,10 @@ class Front:
         self._ends.discard(end)
         self._ended.set()
 
-    def takes(self, client: str) -> bool:
-        """Whether there is room for this connection, which is counted already."""
-        if self.connections <= self._most:
+    def takes(self, client: "_Client", address: str) -> bool:
+        """Whether there is room for one more connection."""
+        if self.connections < self._most or self._drops_a_silent_one():
+            self._there.add(client)
             return True
         self.refused += 1
         now = asyncio.get_running_loop().time()
@@ -106,7 +112,7 @@ class Front:
             logger.warning(
                 "a connection of %s is closed: RocketMQ 5's clients have %d, the most that there may be; %d were "
                 "closed so far. More need a higher limit of open files (ulimit -n), %d at most",
-                client,
+                address,
                 self._most,
                 self.refused,
                 MAX_CONNECTIONS,
@@ -116,9 +122,18 @@ class Front:
     def is_silent(self, client: "_Client") -> None:
         self._silent[client] = None
         if len(self._silent) > MAX_SILENT:
-            oldest = next(iter(self._silent))
-            del self._silent[oldest]
-            oldest.abort()
+            self._drops_a_silent_one()
+
+    def _drops_a_silent_one(self) -> bool:
+        """The oldest one; False if there is none."""
+        if not self._silent:
+            return False
+        next(iter(self._silent)).abort()
+        return True
+
+    def left(self, client: "_Client") -> None:
+        self._there.discard(client)
+        self._silent.pop(client, None)
 
     def has_spoken(self, client: "_Client") -> None:
         self._silent.pop(client, None)
@@ -210,8 +225,7 @@ class _Client(_End):
         super().connection_made(transport)
         self._connecting: asyncio.Task[None] | None = None
         self._silence = asyncio.get_running_loop().call_later(FIRST_BYTE_S, self.abort)
-        self._front.connections += 1
-        if self._front.takes(_grpc_peer(transport.get_extra_info("peername"))):
+        if self._front.takes(self, _grpc_peer(transport.get_extra_info("peername"))):
             self._front.is_silent(self)
         else:
             self.abort()
@@ -245,11 +259,15 @@ class _Client(_End):
         server.transport.write(data)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._front.connections -= 1
-        self._has_spoken()
+        self._silence.cancel()
+        self._front.left(self)
         if self._connecting is not None and self.other is None:
             self._connecting.cancel()
         super().connection_lost(error)
+
+    def abort(self) -> None:
+        self._front.left(self)  # at once: the place is another one's from here on
+        super().abort()
 
     def _has_spoken(self) -> None:
         self._silence.cancel()

@@ -336,6 +336,25 @@ async def test_with_too_many_connections_new_ones_are_closed_and_the_others_go_o
         assert front.refused == 3
 
 
+async def test_connections_that_say_nothing_make_room_for_others() -> None:
+    behind = Behind()
+    async with behind.front(most=2) as (front, host, port):
+        _, writer = await asyncio.open_connection(host, port)
+        writer.write(HELLO)
+        await behind.connections.get()
+        silent, gone = await asyncio.open_connection(host, port)
+        await until(lambda: front.connections == 2, "all that there may be")
+        _, late = await asyncio.open_connection(host, port)
+        late.write(PREFACE)
+        with suppress(ConnectionResetError):
+            assert await silent.read() == b""
+        kind, *_ = await behind.connections.get()
+        assert kind == "plaintext" and front.refused == 0
+        assert not writer.is_closing()
+        for one in (writer, gone, late):
+            one.close()
+
+
 def test_how_many_connections_there_may_be_follows_from_the_open_files() -> None:
     assert module.most_connections(65_536) > 10_000
     assert 3 * module.most_connections(1024) <= 512
