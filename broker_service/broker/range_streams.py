@@ -5,14 +5,15 @@ What is read, checked, stored and answered is RangePath's and PutPath's; only th
 What a socket takes at once goes into it out of the mapped log; the rest of a frame is copied before anything else is
 done with the store, so that a slow client holds nothing of the log.  A frame that a client sends is received to where
 it is checked and stamped, and nothing of the store knows of it before it is there as a whole.  A connection has one
-frame under way; at most MAX_STREAMS give frames, and at most MAX_SENDS take one, of MAX_TAKEN_BYTES together.
+frame under way; at most MAX_STREAMS give frames, and at most MAX_SENDS take one, of MAX_TAKEN_BYTES together.  All
+requests together have at most MAX_REQUESTED_BYTES.
 """
 
 import asyncio
 import logging
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
 
 import numpy as np
@@ -36,8 +37,11 @@ MAX_STREAMS = 64
 MAX_SENDS = 64
 MAX_TAKEN_BYTES = 128 << 20  # of frames that are being received, or wait for disk and slave
 MAX_CONNECTIONS = MAX_STREAMS + MAX_SENDS + 64  # with those that are only told to ask gRPC
+MAX_REQUESTED_BYTES = 16 << 20  # of requests, from before they come until their calls end
 REQUEST_S = 5.0  # for the request to arrive
 SILENCE_S = 5.0  # without a byte of a frame that is being sent
+SLOWEST_BYTES_S = 1 << 20  # of a frame that is being sent; a slower client's sends go over gRPC, which bounds none
+RECEIVE_AT_ONCE = 1 << 20  # then the event loop has a turn
 LATE_S = 1.0  # a caller hears of his deadline by his own clock, not by a broken connection
 STOP_S = 1.0  # for the frames that are under way when the broker stops
 ACCEPT_PAUSE_S = 1.0  # when there are no handles left
@@ -61,10 +65,12 @@ class RangeStreams:
         self.unsent_bytes = 0  # of frames that wait for their clients
         self.sends = 0
         self.taken_bytes = 0  # of their frames, from before they come until they are answered
+        self.requested_bytes = 0  # of all requests
 
     @property
     def unix_name(self) -> str:
-        """Nobody can know it who was not told."""
+        """Another broker's is another one.  It is no secret: /proc/net/unix shows it to everybody in this network
+        namespace, as it shows the ports."""
         return f"rocketsim-{self._instance.hex()}"
 
     def offer(self) -> pb.StreamOffer | None:
@@ -115,7 +121,7 @@ class RangeStreams:
                 continue
             if self._stopping or len(self._connections) >= MAX_CONNECTIONS:
                 with connection, suppress(OSError):  # a client that hears nothing cannot know what became of its frame
-                    connection.send(range_stream.answer(Kind.NOT_HERE))
+                    connection.send(range_stream.answer(Kind.NOT_HERE if self._stopping else Kind.NO_ROOM))
                 continue
             task = loop.create_task(self._connected(connection), name="range-stream")
             self._connections.add(task)
@@ -132,28 +138,53 @@ class RangeStreams:
             if connection.family != socket.AF_UNIX:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             try:
-                async with asyncio.timeout(REQUEST_S):
-                    request = await self._request(connection)
-                timeout_s = min(request.timeout_ms / 1000, NO_DEADLINE_S)
-                async with asyncio.timeout(timeout_s + LATE_S):
-                    await self._answer(connection, request, asyncio.get_running_loop().time() + timeout_s)
+                await self._call(connection)
             except (_Gone, TimeoutError):
                 pass
 
-    async def _request(self, connection: socket.socket) -> pb.StreamRequest:
+    async def _call(self, connection: socket.socket) -> None:
+        until = asyncio.get_running_loop().time() + REQUEST_S
+        async with asyncio.timeout_at(until):
+            size = await self._request_size(connection)
+        if not _fits(size, self.requested_bytes, MAX_REQUESTED_BYTES):
+            await self._send(connection, range_stream.answer(Kind.NO_ROOM))
+            return
+        self.requested_bytes += size
         try:
-            length = range_stream.request_length(await _read(connection, range_stream.REQUEST_HEAD.size))
-            return pb.StreamRequest.FromString(await _read(connection, length))
-        except (range_stream.Illegal, DecodeError) as error:
+            async with asyncio.timeout_at(until):
+                request = await self._request(connection, size)
+            timeout_s = min(request.timeout_ms / 1000, NO_DEADLINE_S)
+            async with asyncio.timeout(timeout_s + LATE_S):
+                await self._answer(connection, request, asyncio.get_running_loop().time() + timeout_s)
+        finally:
+            self.requested_bytes -= size
+
+    async def _request_size(self, connection: socket.socket) -> int:
+        head = bytearray(range_stream.REQUEST_HEAD.size)
+        await _fill(connection, memoryview(head))
+        try:
+            return range_stream.request_length(head)
+        except range_stream.Illegal as error:
+            logger.warning("a connection for ranges is closed: %s", error)
+            raise _Gone from error
+
+    async def _request(self, connection: socket.socket, size: int) -> pb.StreamRequest:
+        data = bytearray(size)
+        await _fill(connection, memoryview(data))
+        try:
+            return pb.StreamRequest.FromString(bytes(data))
+        except DecodeError as error:
             logger.warning("a connection for ranges is closed: %s", error)
             raise _Gone from error
 
     async def _answer(self, connection: socket.socket, request: pb.StreamRequest, deadline: float) -> None:
         is_known = request.version == range_stream.VERSION and request.instance == self._instance
-        is_send = request.HasField("send")
-        has_room = self._takes(request.records_bytes) if is_send else self.serving < MAX_STREAMS
-        if not is_known or request.credentials or not has_room:
+        if not is_known or request.credentials or request.records_bytes > MAX_SEND_BYTES:
             await self._send(connection, range_stream.answer(Kind.NOT_HERE))
+            return
+        is_send = request.HasField("send")
+        if not (self._takes(request.records_bytes) if is_send else self.serving < MAX_STREAMS):
+            await self._send(connection, range_stream.answer(Kind.NO_ROOM))
             return
         try:
             if is_send:
@@ -169,8 +200,7 @@ class RangeStreams:
 
     def _takes(self, size: int) -> bool:
         """Whether there is room for a frame of so many bytes: nothing of it has been read."""
-        fits = not self.taken_bytes or self.taken_bytes + size <= MAX_TAKEN_BYTES
-        return size <= MAX_SEND_BYTES and self.sends < MAX_SENDS and fits
+        return self.sends < MAX_SENDS and _fits(size, self.taken_bytes, MAX_TAKEN_BYTES)
 
     async def _take_frame(self, connection: socket.socket, request: pb.StreamRequest, deadline: float) -> None:
         self.sends += 1
@@ -199,17 +229,12 @@ class RangeStreams:
         """They can be written to."""
         loop = asyncio.get_running_loop()
         records = np.empty(size, np.uint8).data  # memory as it is, without zeros
-        rest = records
+        latest = loop.time() + receive_s(size)
         try:
             async with asyncio.timeout(SILENCE_S) as silence:
-                while rest:
-                    got = await loop.sock_recv_into(connection, rest)
-                    if not got:
-                        raise _Gone
-                    rest = rest[got:]
-                    silence.reschedule(loop.time() + SILENCE_S)
-        except OSError as error:
-            raise _Gone from error
+                await _fill(connection, records, lambda: silence.reschedule(min(loop.time() + SILENCE_S, latest)))
+        except TimeoutError:
+            raise _Gone from None
         return records
 
     async def _give_frames(self, connection: socket.socket, asked: pb.PullRangeRequest) -> None:
@@ -259,17 +284,33 @@ def _has_hung_up(connection: socket.socket) -> bool:
         return True
 
 
-async def _read(connection: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
+async def _fill(connection: socket.socket, view: memoryview, progressed: Callable[[], None] = lambda: None) -> None:
+    """Calls `progressed` whenever something has come."""
+    loop = asyncio.get_running_loop()
+    at_once = RECEIVE_AT_ONCE
+    while view:
         try:
-            piece = await asyncio.get_running_loop().sock_recv(connection, size - len(data))
+            got = await loop.sock_recv_into(connection, view[:at_once])
         except OSError as error:
             raise _Gone from error
-        if not piece:
+        if not got:
             raise _Gone
-        data += piece
-    return bytes(data)
+        view = view[got:]
+        progressed()
+        at_once -= got
+        if not at_once:  # a socket that always has something does not wait
+            await asyncio.sleep(0)
+            at_once = RECEIVE_AT_ONCE
+
+
+def receive_s(size: int) -> float:
+    """How long a frame of so many bytes may be on its way: it keeps one of MAX_SENDS places meanwhile."""
+    return SILENCE_S + size / SLOWEST_BYTES_S
+
+
+def _fits(size: int, taken: int, most: int) -> bool:
+    """One is always taken."""
+    return not taken or taken + size <= most
 
 
 def _behind(parts: Sequence[memoryview], sent: int) -> bytes:

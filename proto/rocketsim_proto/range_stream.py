@@ -9,8 +9,9 @@ one call:
 
 What is asked and answered, and when it ends, are the call's.  FRAME: a PullFrame whose `records` follow it.  END: all
 ranges have ended.  SENT: a SendResponse.  REFUSED: a StreamRefusal, as the call would have failed.  NOT_HERE: nothing
-was done, gRPC is to be asked.  A connection that ends otherwise has broken off: what was pulled is not all, and what
-was sent may be stored if the broker could have all of it.  Numbers are little-endian.
+was done, and gRPC is to be asked, by later calls, too.  NO_ROOM: nothing was done, and gRPC is to be asked this time.
+Both may come before all of the call is written.  A connection that ends otherwise has broken off: what was pulled is
+not all, and what was sent may be stored if the broker could have all of it.  Numbers are little-endian.
 """
 
 import struct
@@ -36,6 +37,7 @@ class Kind(IntEnum):
     REFUSED = 2
     NOT_HERE = 3
     SENT = 4
+    NO_ROOM = 5
 
 
 class Answer(NamedTuple):
@@ -52,7 +54,7 @@ def request(message: bytes) -> bytes:
     return REQUEST_HEAD.pack(MAGIC, len(message)) + message
 
 
-def request_length(head: bytes) -> int:
+def request_length(head: bytes | bytearray) -> int:
     """Of the StreamRequest that follows."""
     magic, length = REQUEST_HEAD.unpack(head)
     if magic != MAGIC or length > MAX_REQUEST_BYTES:
@@ -67,7 +69,7 @@ def answer(kind: Kind, message: bytes = b"", records_bytes: int = 0) -> bytes:
 
 def answer_of(head: bytes | bytearray) -> Answer:
     kind, message_bytes, records_bytes = ANSWER_HEAD.unpack(head)
-    if kind > Kind.SENT or message_bytes > MAX_MESSAGE_BYTES or records_bytes > MAX_RECORDS_BYTES:
+    if kind > Kind.NO_ROOM or message_bytes > MAX_MESSAGE_BYTES or records_bytes > MAX_RECORDS_BYTES:
         raise Illegal(
             f"an answer of kind {kind} with {message_bytes} and {records_bytes} bytes; at most {MAX_MESSAGE_BYTES} and "
             f"{MAX_RECORDS_BYTES} are taken"

@@ -178,7 +178,7 @@ class GrpcTransport(GrpcNameServers):
         streams = self.range_streams
         if streams is not None:
             frames = streams.frames(address, request, deadline, timeout_s)
-            if frames is None and streams.accepts(address):
+            if frames is None and streams.wants_offer(address):
                 request.accepts_stream = True
                 with closing(self.channels.stream(address, RangeStub, "PullRange", request, timeout_s)) as asked:
                     offer = None
@@ -192,8 +192,6 @@ class GrpcTransport(GrpcNameServers):
                 streams.offered(address, offer)
                 request.accepts_stream = False
                 frames = streams.frames(address, request, deadline, timeout_s)
-                if frames is None:
-                    streams.failed(address)
             if frames is not None:
                 yield from frames
                 return

@@ -38,6 +38,10 @@ class _Broken(Exception):
     """The connection ended, or there was none."""
 
 
+class _NotThisCall(Exception):
+    """It is gRPC's; the next one may be taken here."""
+
+
 class RangeStreams:
     """Thread-safe.  What was offered by which address, and the connections that are open."""
 
@@ -46,7 +50,7 @@ class RangeStreams:
         self._tcp = tcp
         self._offers: dict[str, pb.StreamOffer] = {}
         self._not_until: dict[str, float] = {}
-        self._not_had: dict[str, pb.StreamOffer] = {}  # offers that a send could not use
+        self._not_had: dict[str, pb.StreamOffer] = {}  # offers that a call could not use
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._closed = False
@@ -81,11 +85,14 @@ class RangeStreams:
         try:
             if stream.is_begun(offer, request):
                 return stream.frames()
+        except _NotThisCall:
+            stream.close()
+            return None
         except BaseException:
             stream.close()
             raise
         stream.close()
-        self._offers.pop(address, None)  # perhaps of a process that has ended: the next call asks for another one
+        self._could_not_use(address, offer)
         return None
 
     def send(
@@ -100,12 +107,18 @@ class RangeStreams:
         stream = _Stream(self, "Send", address, time.monotonic() + timeout_s, timeout_s)
         try:
             answer = stream.sent(offer, request, records)
+        except _NotThisCall:
+            return None
         finally:
             stream.close()
         if answer is None:
-            self._offers.pop(address, None)
-            self._not_had[address] = offer
+            self._could_not_use(address, offer)
         return answer
+
+    def _could_not_use(self, address: str, offer: pb.StreamOffer) -> None:
+        """Perhaps of a process that has ended: the next call asks for another one."""
+        self._offers.pop(address, None)
+        self._not_had[address] = offer
 
     def failed(self, address: str) -> None:
         """Use gRPC for a while."""
@@ -163,12 +176,13 @@ class _Stream:
         """False: there is no such stream, or the broker does not want to; it has done nothing then."""
         asked = self._request(offer, pull=request)
         if len(asked) > range_stream.MAX_REQUEST_BYTES:
-            return False
+            raise _NotThisCall
         try:
             self._connect(offer)
-            self._wait_until(self._deadline)
-            self._made.sendall(range_stream.request(asked))
-            self._first = self._head()
+            self._pour([memoryview(range_stream.request(asked))])
+            self._first = self._first_head()
+        except range_stream.Illegal as error:
+            raise self._illegal(error) from error
         except BlockingIOError:
             raise self._late() from None
         except (OSError, _Broken):
@@ -194,8 +208,7 @@ class _Stream:
                 raise self._client_closed() from None
             return None
         with self._breaking("the connection ended before the answer"):
-            self._wait_until(self._deadline)  # sending has taken some of the time
-            answer = self._head()
+            answer = self._first_head()
             if answer.kind is Kind.NOT_HERE:
                 return None
             _, message = self._body(answer)
@@ -211,7 +224,6 @@ class _Stream:
             with self._breaking("the stream broke off"):
                 answer = self._first
                 while True:
-                    self._wait_until(self._deadline)
                     answer = answer or self._head()
                     if answer.kind is Kind.END:
                         return
@@ -252,7 +264,7 @@ class _Stream:
         if offer.unix_name and sys.platform == "linux":
             self._socket = self._streams.opened(socket.AF_UNIX)
             try:
-                self._wait_until(self._deadline)
+                self._limit(socket.SO_SNDTIMEO)
                 self._socket.connect(f"\0{offer.unix_name}")
                 return
             except ConnectionRefusedError as error:
@@ -268,7 +280,7 @@ class _Stream:
         self._socket = self._streams.opened(family)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket.settimeout(CONNECT_S)
+        self._socket.settimeout(max(0.001, min(CONNECT_S, self._deadline - time.monotonic())))
         self._socket.connect(where)
         self._socket.setblocking(True)
 
@@ -285,25 +297,45 @@ class _Stream:
         assert self._socket is not None
         return self._socket
 
-    def _wait_until(self, deadline: float) -> None:
-        """The kernel's own timeout: with Python's, a call of `poll` precedes each read, which then reads less."""
-        left = deadline - time.monotonic()
+    def _limit(self, option: int) -> None:
+        """What is left of the call's time for the next call of the kernel's.  Its own timeout: with Python's, a call of
+        `poll` precedes each read, which then reads less."""
+        left = self._deadline - time.monotonic()
         if left <= 0:
             raise self._late()
         seconds = int(left)
         value = struct.pack("@ll", seconds, max(1, int((left - seconds) * 1e6)))
-        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-            self._made.setsockopt(socket.SOL_SOCKET, option, value)
+        self._made.setsockopt(socket.SOL_SOCKET, option, value)
 
     def _pour(self, parts: list[memoryview]) -> None:
         """Writes all of it: an OSError means that the other side cannot have all."""
         while parts:
-            self._wait_until(self._deadline)
-            sent = self._made.sendmsg(parts, [], socket.MSG_NOSIGNAL)
+            self._limit(socket.SO_SNDTIMEO)
+            try:
+                sent = self._made.sendmsg(parts, [], socket.MSG_NOSIGNAL)
+            except (BrokenPipeError, ConnectionResetError):
+                if self._was_told_no_room():
+                    raise _NotThisCall from None
+                raise
             while parts and sent >= len(parts[0]):
                 sent -= len(parts.pop(0))
             if parts:
                 parts[0] = parts[0][sent:]
+
+    def _was_told_no_room(self) -> bool:
+        """Before the broker closed the connection."""
+        head = bytearray(range_stream.ANSWER_HEAD.size)
+        try:
+            got = self._made.recv_into(head, 0, socket.MSG_DONTWAIT)
+            return got == len(head) and range_stream.answer_of(head).kind is Kind.NO_ROOM
+        except (OSError, range_stream.Illegal):
+            return False
+
+    def _first_head(self) -> range_stream.Answer:
+        answer = self._head()
+        if answer.kind is Kind.NO_ROOM:
+            raise _NotThisCall
+        return answer
 
     def _head(self) -> range_stream.Answer:
         head = bytearray(range_stream.ANSWER_HEAD.size)
@@ -316,6 +348,7 @@ class _Stream:
         records = np.empty(answer.records_bytes, np.uint8).data  # memory as it is, without zeros
         parts = [part for part in (memoryview(message), records) if part]
         if parts:
+            self._limit(socket.SO_RCVTIMEO)
             got = self._made.recvmsg_into(parts, 0, socket.MSG_WAITALL)[0]
             if not got:
                 raise _Broken("the connection was closed")
@@ -330,6 +363,7 @@ class _Stream:
 
     def _fill(self, view: memoryview) -> None:
         while view:
+            self._limit(socket.SO_RCVTIMEO)
             size = self._made.recv_into(view, 0, socket.MSG_WAITALL)
             if not size:
                 raise _Broken("the connection was closed")

@@ -166,6 +166,30 @@ async def test_a_request_that_does_not_come_is_not_waited_for(tmp_path: Path, mo
                 await read(connection, 1)
 
 
+async def test_requests_have_a_bounded_number_of_bytes_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not read yet counts, and so does the request of a call that is under way."""
+    monkeypatch.setattr(range_streams, "MAX_REQUESTED_BYTES", 5_000)
+    async with running(tmp_path) as node, connected(node) as first, connected(node) as second:
+        offer = node.range_streams.offer()
+        assert offer is not None
+        pull = ranges(1, sub_expression="x" * 3_000)
+        told = pb.StreamRequest(version=range_stream.VERSION, instance=offer.instance, timeout_ms=10_000, pull=pull)
+        whole = range_stream.request(told.SerializeToString())
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(first, whole[:-1])
+        await until(lambda: node.range_streams.requested_bytes > 3_000, "the head to be read")
+        await loop.sock_sendall(second, whole[: range_stream.REQUEST_HEAD.size])
+        assert await next_answer(second) == (Kind.NO_ROOM, None)
+        node.metrics.picture()
+        shown = {sample.name: sample.value for metric in node.metrics.collect() for sample in metric.samples}
+        assert shown["rocketsim_stream_request_bytes"] == len(whole) - range_stream.REQUEST_HEAD.size
+        await loop.sock_sendall(first, whole[-1:])
+        assert (await next_answer(first))[0] is Kind.REFUSED  # there is no such topic
+        await until(lambda: node.range_streams.requested_bytes == 0, "its room to be free")
+
+
 async def test_a_call_that_accepts_a_stream_is_told_where_and_another_gets_frames(tmp_path: Path) -> None:
     async with running(tmp_path) as node, connected(node), stub_of(node) as stub:
         await put(node, "t", b"x")
@@ -186,7 +210,7 @@ async def test_more_clients_than_there_may_be_get_their_frames_over_grpc(
         await fill(node)
         await stalled(node, first)
         await ask(second, node, ranges(1), instance=offer.instance)
-        assert await next_answer(second) == (Kind.NOT_HERE, None)
+        assert await next_answer(second) == (Kind.NO_ROOM, None)
         (frame,) = [frame async for frame in stub.PullRange(ranges(1, accepts_stream=True), timeout=10)]
         assert len(bodies_in(frame.records)) == 1
 

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import zlib
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -188,6 +189,58 @@ async def test_half_a_frame_and_then_silence_is_not_waited_for(tmp_path: Path, m
         assert node.store.end_offset == node.store.min_offset
 
 
+async def test_a_frame_that_comes_too_slowly_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte comes in time, all of them would take long."""
+    monkeypatch.setattr(range_streams, "SILENCE_S", 0.5)
+    monkeypatch.setattr(range_streams, "SLOWEST_BYTES_S", 1 << 40)
+    async with running(tmp_path) as node, half_sent(node, waits=False, timeout_ms=60_000) as (connection, rest):
+
+        async def drip() -> None:
+            for byte in rest:
+                await say(connection, bytes([byte]))
+                await asyncio.sleep(range_streams.SILENCE_S / 50)
+
+        async with asyncio.timeout(HANG_S):
+            with pytest.raises((BrokenPipeError, ConnectionResetError)):
+                await drip()
+        assert (node.range_streams.sends, node.range_streams.taken_bytes) == (0, 0)
+        assert node.store.end_offset == node.store.min_offset
+
+
+def test_a_larger_frame_may_come_for_longer() -> None:
+    assert range_streams.receive_s(0) == range_streams.SILENCE_S
+    assert range_streams.receive_s(range_stream.MAX_SEND_BYTES) == range_streams.SILENCE_S + 16
+
+
+async def test_a_frame_that_comes_as_fast_as_it_is_received_leaves_the_event_loop_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    real, size, turns = loop.sock_recv_into, 8 << 20, 0
+    at_receives: list[int] = []
+
+    async def fast(connection: socket.socket, view: memoryview) -> int:
+        if connection is not always_full:
+            return await real(connection, view)
+        at_receives.append(turns)
+        return min(len(view), 200_000)  # without waiting
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with running(tmp_path) as node:
+        monkeypatch.setattr(loop, "sock_recv_into", fast)
+        with socket.socket(socket.AF_UNIX) as always_full:
+            working = asyncio.ensure_future(others())
+            assert len(await node.range_streams._records(always_full, size)) == size
+            working.cancel()
+    in_one_turn = max(Counter(at_receives).values())
+    assert in_one_turn * 200_000 < range_streams.RECEIVE_AT_ONCE + 200_000
+
+
 async def test_half_a_frame_ends_with_its_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(range_streams, "LATE_S", 0.0)
     monkeypatch.setattr(range_streams, "SILENCE_S", 1000.0)
@@ -228,7 +281,7 @@ async def test_more_than_there_is_room_for_is_sent_to_grpc(tmp_path: Path, monke
         records = frame(*[b"x" * 1000] * 100)
         assert node.range_streams.taken_bytes > 100_000
         await say(second, asked(node, request(records, 100), b"", records_bytes=len(records)))
-        assert await next_answer(second) == (Kind.NOT_HERE, None)
+        assert await next_answer(second) == (Kind.NO_ROOM, None)
         node.metrics.picture()
         shown = {sample.name: sample.value for metric in node.metrics.collect() for sample in metric.samples}
         assert shown["rocketsim_send_streams"] == 1
@@ -243,7 +296,7 @@ async def test_more_clients_than_there_may_be_are_sent_to_grpc(tmp_path: Path, m
     async with running(tmp_path) as node, half_sent(node), connected(node) as second:
         records = frame(b"x")
         await say(second, asked(node, request(records, 1), b"", records_bytes=len(records)))
-        assert await next_answer(second) == (Kind.NOT_HERE, None)
+        assert await next_answer(second) == (Kind.NO_ROOM, None)
 
 
 async def test_more_connections_than_there_may_be_are_sent_to_grpc(
@@ -252,7 +305,7 @@ async def test_more_connections_than_there_may_be_are_sent_to_grpc(
     """Told, not only closed: else a client that has sent all of its frame cannot know that it is not stored."""
     monkeypatch.setattr(range_streams, "MAX_CONNECTIONS", 1)
     async with running(tmp_path) as node, half_sent(node), connected(node) as second:
-        assert await next_answer(second) == (Kind.NOT_HERE, None)
+        assert await next_answer(second) == (Kind.NO_ROOM, None)
         await is_over(second)
 
 

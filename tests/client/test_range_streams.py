@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto import range_stream
+from rocketsim_proto.bytes_field import Received
 from rocketsim_proto.range_stream import Kind
 
 from rocketsim_client import Cluster, Message, MessageQueue, Producer, QueueRange
@@ -267,6 +268,46 @@ def test_a_stream_that_cannot_be_had_is_left_to_grpc(scripted, streams, said):
     assert len(scripted.asked) == 1, "the offer is used once more"
 
 
+def test_a_broker_without_room_is_asked_again_by_the_next_call(scripted, streams, monkeypatch):
+    """This one is gRPC's, which is not asked for a stream."""
+    transport = GrpcTransport([])
+    transport.range_streams = streams
+    over_grpc: list[bool] = []
+
+    def stream(address: str, stub: object, call: str, request: pb.PullRangeRequest, timeout_s: float) -> Iterator[Any]:
+        over_grpc.append(request.accepts_stream)
+        yield "frame"
+
+    monkeypatch.setattr(transport.channels, "stream", stream)
+    for _ in range(2):
+        scripted.said = range_stream.answer(Kind.NO_ROOM)
+        assert list(transport._frames(ADDRESS, pb.PullRangeRequest(), 10.0)) == ["frame"]
+    scripted.said = range_stream.answer(Kind.END)
+    assert list(transport._frames(ADDRESS, pb.PullRangeRequest(), 10.0)) == []
+    assert over_grpc == [False, False]
+    assert len(scripted.asked) == 3
+    transport.close()
+
+
+def test_the_same_offer_is_not_tried_again_for_a_while(scripted, streams, monkeypatch):
+    transport = GrpcTransport([])
+    transport.range_streams = streams
+    over_grpc: list[bool] = []
+
+    def stream(address: str, stub: object, call: str, request: pb.PullRangeRequest, timeout_s: float) -> Iterator[Any]:
+        over_grpc.append(request.accepts_stream)
+        yield Received(memoryview(b""), pb.PullFrame(stream=scripted.offer if request.accepts_stream else None))
+
+    monkeypatch.setattr(transport.channels, "stream", stream)
+    scripted.said = range_stream.answer(Kind.NOT_HERE)
+    for _ in range(2):
+        assert len(list(transport._frames(ADDRESS, pb.PullRangeRequest(), 10.0))) == 1
+    assert over_grpc == [True, False, False]
+    assert len(scripted.asked) == 1
+    assert not streams.accepts(ADDRESS)
+    transport.close()
+
+
 def test_a_socket_that_is_not_there_is_left_to_grpc(scripted, streams):
     scripted.close()
     assert asked_for(streams) is None
@@ -276,6 +317,8 @@ def test_a_request_that_is_too_long_is_left_to_grpc(scripted, streams, monkeypat
     monkeypatch.setattr(range_stream, "MAX_REQUEST_BYTES", 3)
     assert asked_for(streams) is None
     assert scripted.asked == []
+    assert streams.accepts(ADDRESS)
+    assert not streams.wants_offer(ADDRESS)
 
 
 @pytest.mark.parametrize("cut", [1, 16, 30, -1])
@@ -297,13 +340,12 @@ def test_a_stream_that_breaks_off_is_an_error_and_grpc_is_used_for_a_while(scrip
         pytest.param(range_stream.answer(Kind.FRAME, b"\xff\xff\xff"), id="no message"),
     ],
 )
-def test_an_answer_that_cannot_be_is_not_read(scripted, streams, head):
-    scripted.said = frame_bytes(b"a") + head
+@pytest.mark.parametrize("before", [b"", frame_bytes(b"a")], ids=["first", "behind a frame"])
+def test_an_answer_that_cannot_be_is_not_read(scripted, streams, head, before):
+    scripted.said = before + head
     scripted.holds = True
-    frames = asked_for(streams)
-    next(frames)
     with pytest.raises(BadAnswer):
-        next(frames)
+        list(asked_for(streams))
     assert not streams.accepts(ADDRESS)
 
 

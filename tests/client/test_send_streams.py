@@ -3,7 +3,9 @@
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -61,6 +63,18 @@ def test_a_frame_comes_as_it_was_sent_and_its_answer_is_the_calls(scripted, stre
     assert scripted.taken == [FRAME]
     assert not streams._open
     assert streams.accepts(ADDRESS)
+
+
+@pytest.mark.parametrize("records", [FRAME, LONG], ids=["sent", "half sent"])
+@pytest.mark.parametrize("takes", [True, False])
+def test_a_broker_without_room_is_asked_again_by_the_next_call(scripted, streams, records, takes):
+    scripted.said, scripted.takes = range_stream.answer(Kind.NO_ROOM), takes
+    assert send(streams, records) is None
+    assert streams.accepts(ADDRESS)
+    assert not streams.wants_offer(ADDRESS)
+    assert not streams._open
+    scripted.said, scripted.takes = answered(), True
+    assert send(streams, records) is not None
 
 
 @pytest.mark.parametrize("records", [FRAME, LONG], ids=["sent", "half sent"])
@@ -154,14 +168,61 @@ def test_the_answer_has_the_time_that_sending_left(scripted, streams, monkeypatc
         self._deadline -= 20.0  # as if it had taken so long
 
     def head(self: Any) -> Any:
+        answer = real_head(self)
         value = self._made.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, 16)
         left.append(struct.unpack("@ll", value)[0])
-        return real_head(self)
+        return answer
 
     monkeypatch.setattr(range_streams._Stream, "_pour", pour)
     monkeypatch.setattr(range_streams._Stream, "_head", head)
     assert send(streams, timeout_s=1020.0) is not None
     assert [seconds <= 1000 for seconds in left] == [True]
+
+
+class Dripping:
+    """A socket whose peer sends a byte a second."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.limits: list[float] = []  # seconds, of each read
+
+    def setsockopt(self, level: int, option: int, value: bytes) -> None:
+        assert (level, option) == (socket.SOL_SOCKET, socket.SO_RCVTIMEO)
+        seconds, micros = struct.unpack("@ll", value)
+        self.limits.append(seconds + micros / 1e6)
+
+    def recv_into(self, view: memoryview, size: int, flags: int) -> int:
+        self.now += 1
+        return 1
+
+    def recvmsg_into(self, parts: list[memoryview], size: int, flags: int) -> tuple[int]:
+        return (self.recv_into(parts[0], size, flags),)
+
+
+@pytest.mark.parametrize("part", ["head", "body"])
+def test_a_broker_that_drips_bytes_holds_no_call_beyond_its_deadline(monkeypatch, part):
+    dripping = Dripping()
+    monkeypatch.setattr(range_streams, "time", SimpleNamespace(monotonic=lambda: dripping.now))
+    stream = range_streams._Stream(RangeStreams(), "Send", ADDRESS, dripping.now + 10, 10.0)
+    stream._socket = dripping  # type: ignore[assignment]
+    with pytest.raises(CallTimeout):
+        stream._head() if part == "head" else stream._body(range_stream.Answer(Kind.SENT, 40, 40))
+    assert dripping.now == 1010
+    assert dripping.limits == pytest.approx(range(10, 0, -1), abs=1e-3)
+
+
+def test_connecting_takes_no_longer_than_the_call(monkeypatch):
+    class Silent(socket.socket):
+        def connect(self, where: object) -> None:
+            raise TimeoutError(self.gettimeout())
+
+    streams = RangeStreams()
+    monkeypatch.setattr(streams, "opened", Silent)
+    stream = range_streams._Stream(streams, "Send", ADDRESS, time.monotonic() + 0.5, 0.5)
+    with pytest.raises(TimeoutError) as waited:
+        stream._connect_tcp(1)
+    stream.close()
+    assert waited.value.args[0] <= 0.5
 
 
 @pytest.mark.parametrize("records", [FRAME, LONG], ids=["sent", "half sent"])
