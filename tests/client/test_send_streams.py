@@ -13,13 +13,15 @@ import pytest
 from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto import range_stream
 from rocketsim_proto.range_stream import Kind
+from rocketsim_proto.records import record
+from rocketsim_proto.records.columnar import Records
 
 from rocketsim_client import Cluster, Producer, PullConsumer
-from rocketsim_client.errors import BadAnswer, BrokerUnavailable, CallTimeout, ClientClosed, SystemBusy
+from rocketsim_client.errors import BadAnswer, BrokerUnavailable, CallTimeout, ClientClosed, SendFailed, SystemBusy
 from rocketsim_client.transport import range_streams
 from rocketsim_client.transport.range_streams import RangeStreams
 from tests.client.test_fork import in_child
-from tests.client.test_range_streams import ADDRESS, Scripted, await_writable
+from tests.client.test_range_streams import ADDRESS, Scripted, await_writable, streams_of
 from tests.support.polling import wait_until
 from tests.support.processes import Processes
 
@@ -242,6 +244,47 @@ def test_closing_the_client_ends_a_call_that_waits(scripted, streams, records):
     streams.close()
     thread.join(60)
     assert [type(error) for error in ended] == [ClientClosed]
+
+
+# --- as a producer sees it --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ends", ["late", "broken"])
+@pytest.mark.parametrize("retries", [0, 1])
+def test_a_frame_without_an_answer_may_be_stored_and_is_sent_again_under_its_ids(
+    cluster, scripted, monkeypatch, ends, retries
+):
+    """As a call of gRPC's without an answer."""
+    cluster.stop("broker-b")
+    broker = cluster.brokers["broker-a", 0]
+    lost = iter([ends == "late"])
+    real = range_streams._Stream._head
+
+    def head(self: Any) -> Any:
+        if next(lost, False):
+            wait_until(lambda: scripted.taken, "the frame")
+            scripted.said, scripted.takes = range_stream.answer(Kind.NO_ROOM), False
+            raise self._late()
+        return real(self)
+
+    monkeypatch.setattr(range_streams._Stream, "_head", head)
+    with Producer(
+        cluster.address, retry_times_when_send_failed=retries, retry_times_when_send_async_failed=retries, timeout_s=30
+    ) as producer:
+        streams_of(producer._cluster).offered(broker.address, scripted.offer)
+        if not retries:
+            told = "no answer within" if ends == "late" else "ended before the answer"
+            with pytest.raises(SendFailed, match=told) as failed:
+                producer.send_columns("T", BODIES)
+            assert (failed.value.attempts, failed.value.maybe_stored) == (1, True)
+            return
+        results = producer.send_columns("T", BODIES)
+        assert producer.stats.sent_again == len(BODIES)
+    ids = [result.msg_id for result in results]
+    (frame,) = scripted.taken
+    starts = Records.walk(frame, len(BODIES)).starts.tolist()
+    assert sorted(record.decode(frame, at).message_id for at in starts) == sorted(ids)
+    assert sorted(stored.message_id for stored in cluster.messages("T")) == sorted(ids)
 
 
 # --- a broker ---------------------------------------------------------------------------------------------------------
