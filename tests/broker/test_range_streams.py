@@ -20,6 +20,14 @@ from tests.support.polling import until
 
 HANG_S = 20.0
 
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that is busy is no client that is silent."""
+    monkeypatch.setattr(range_streams, "REQUEST_S", 600.0)
+    monkeypatch.setattr(range_streams, "SILENCE_S", 600.0)
+
+
 Answer = tuple[Kind, pb.PullFrame | pb.SendResponse | pb.StreamRefusal | None]
 
 

@@ -18,9 +18,11 @@ from rocketsim_proto.range_stream import Kind
 from broker_service.broker import range_streams
 from broker_service.broker.put import PutPath, Send
 from broker_service.node import BrokerNode
-from tests.broker.test_range_streams import HANG_S, connected, next_answer, read
+from tests.broker.test_range_streams import HANG_S, connected, next_answer, patient, read
 from tests.support.brokers import bodies_in, message, put, running, send_of, stub_of
 from tests.support.polling import until
+
+__all__ = ["patient"]  # every test's
 
 
 def request(data: bytes, count: int, /, **fields: Any) -> pb.SendRequest:
