@@ -11,8 +11,8 @@ obliges whom to is read off the disks, not asked of the code under test:
 | SYNC_MASTER with SYNC_FLUSH     | disks of the master and of a slave              |
 
 Who has a message so is a *holder*.  A holder loses it to a power loss, if it was not on its disk, to damage of its
-disk, and to nothing else, until somebody becomes master without it.  That may happen only where an operator decided so,
-or where no holder that could be reached had it; then the message is excused.
+disk, to retention, and to nothing else, until somebody becomes master without it.  That may happen only where an
+operator decided so, or where no holder that could be reached had it; then the message is excused.
 """
 
 from __future__ import annotations
@@ -260,6 +260,13 @@ class Promises:
         self._offsets.pop(broker.broker_id, None)
         self.offsets.begins_anew(broker)
 
+    def _expires(self, broker: Broker, first: int) -> None:
+        """The log begins at `first` now: the broker holds nothing before it any more, also if it becomes the slave of
+        a broker that has it still, and copies it again."""
+        for message in self.messages:
+            if message.begin < first:
+                message.holders.discard(broker.broker_id)
+
     def repaired(self, broker: Broker) -> None:
         for holder, message in self._held_before_damage:
             if holder is broker and self._has(broker, message):
@@ -337,7 +344,8 @@ class Promises:
             self._offsets_only_rise(broker)
             self._epochs_only_rise(broker)
             self._follows_no_master_of_the_past(broker)
-            self.queues.nothing_young_goes(broker, self._first(broker), self.messages)
+            self.queues.nothing_young_goes(broker, first := self._first(broker), self.messages)
+            self._expires(broker, first)
         self._holders_hold(self.messages if full else self.messages[-8:])
         if full:
             for broker in up:

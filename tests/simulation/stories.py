@@ -492,3 +492,33 @@ def a_master_has_lost_what_has_expired_at_its_slave(world: World) -> None:
     world.heal()
     assert slave.leads
     assert not master.leads
+
+
+def a_replaced_master_copies_again_what_has_expired_there(world: World) -> None:
+    """It has written more log files than its successor, and so its first one expires.  As a slave it starts over, and
+    is looked at while it copies."""
+    old, new, *others = world.brokers
+    for other in others:
+        other.kill()
+    follow(world, new)
+    send(world, old, 8)
+    world.pass_time(2.0)
+    new.kill()
+    send(world, old, 20)
+    old.kill()
+    new.start()
+    world.pass_time(2.0)
+    promote(world, new)
+    old.start()
+    world.pass_time(2.0)
+    for broker in world.brokers:
+        broker.clock.off_ms += 70 * 60_000
+    world.pass_time(10.5)
+    assert old.live.store.min_offset > new.live.store.end_offset
+    old.kill()
+    old.make_slave()
+    old.start()
+    assert world.loop.run_until(lambda: old.serves and old.live.store.min_offset == 0, 20.0, 0.001)
+    assert old.live.store.end_offset < new.live.store.end_offset  # it copies
+    world._check(full=True)
+    world.heal()

@@ -63,6 +63,10 @@ def test_an_operator_promotes_the_slave_of_a_master_that_has_lost_what_expired_t
     World(WITH_RETENTION).play(stories.a_master_has_lost_what_has_expired_at_its_slave)
 
 
+def test_a_broker_holds_no_longer_what_has_expired_there():
+    World(WITH_RETENTION).play(stories.a_replaced_master_copies_again_what_has_expired_there)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(1000, 1400, 10))
 def test_no_promise_is_broken_whatever_happens_for_long(first):
