@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from broker_service.broker.core.mastership import Mastership, Standing
-from broker_service.broker.core.peers import Member, Peers
+from broker_service.broker.core.peers import LogEnd, Member, Peers
 from broker_service.errors import ServiceNotAvailable, StaleEpoch
 from broker_service.model import BrokerRole
 
@@ -54,23 +54,23 @@ def test_a_slave_is_as_good_an_answer() -> None:
 def test_after_a_clean_stop_an_equal_slave_is_not_waited_for() -> None:
     starting = master(clean=True)
     starting.answered(now=0.0)
-    assert starting.waits_for(500, {1: 500}, now=0.0) is None
+    assert starting.waits_for(500, {1: LogEnd(100, 500)}, now=0.0) is None
 
 
 def test_after_an_unclean_stop_a_live_slave_is_waited_for_but_not_for_ever() -> None:
     starting = master(clean=False)
     starting.answered(now=3.0)
-    assert "slave 1" in str(starting.waits_for(500, {1: 400}, now=3.0))
-    assert "slave 1" in str(starting.waits_for(500, {1: 400}, now=3.0 + SLAVE_WAIT_S - 0.1))
-    assert starting.waits_for(500, {1: 400}, now=3.0 + SLAVE_WAIT_S) is None
+    assert "slave 1" in str(starting.waits_for(500, {1: LogEnd(100, 400)}, now=3.0))
+    assert "slave 1" in str(starting.waits_for(500, {1: LogEnd(100, 400)}, now=3.0 + SLAVE_WAIT_S - 0.1))
+    assert starting.waits_for(500, {1: LogEnd(100, 400)}, now=3.0 + SLAVE_WAIT_S) is None
 
 
 def test_a_slave_that_has_shown_its_log_is_not_waited_for() -> None:
     starting = master(clean=False)
     starting.answered(now=0.0)
     starting.slave_joined(1, now=0.0)
-    assert starting.waits_for(500, {1: 500}, now=0.0) is None
-    assert "slave 2" in str(starting.waits_for(500, {1: 500, 2: 0}, now=0.0))
+    assert starting.waits_for(500, {1: LogEnd(100, 500)}, now=0.0) is None
+    assert "slave 2" in str(starting.waits_for(500, {1: LogEnd(100, 500), 2: LogEnd(100, 0)}, now=0.0))
 
 
 def sync_master(**changes: Any) -> Mastership:
@@ -126,8 +126,18 @@ def test_a_slave_that_nobody_knows_is_not_waited_for_when(starting: Mastership) 
 def test_while_a_live_slave_is_ahead_no_time_is_long_enough(clean: bool) -> None:
     starting = master(clean=clean)
     starting.answered(now=0.0)
-    assert "slave 1 is at 501, ahead of 500" in str(starting.waits_for(500, {1: 501}, now=1e9))
+    assert "slave 1 is at 501, ahead of 500" in str(starting.waits_for(500, {1: LogEnd(100, 501)}, now=1e9))
     assert starting.waits_for(500, {}, now=1e9) is None  # it went away
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_what_a_slave_has_beyond_this_log_of_an_older_epoch_is_not_waited_for_without_bound(clean: bool) -> None:
+    """As after a promotion that was forced: nothing of it is ever fetched, so the slave need not even follow."""
+    starting, slaves = master(clean=clean, epoch=101), {1: LogEnd(100, 501)}
+    starting.answered(now=3.0)
+    assert (starting.waits_for(0, slaves, now=3.0) is None) is clean
+    assert starting.waits_for(0, slaves, now=3.0 + SLAVE_WAIT_S) is None
+    assert "slave 1 is at 501" in str(starting.waits_for(0, {1: LogEnd(101, 501)}, now=3.0 + SLAVE_WAIT_S))
 
 
 def test_an_unclean_start_and_a_new_log_begin_an_epoch() -> None:
@@ -244,11 +254,11 @@ def test_peers_are_what_the_last_answer_of_each_name_server_says() -> None:
     assert not peers.have_answered
     peers.answered("ns1", [Member(0, "me", 1, 9), Member(1, "s", 1, 7)], 1, own_address="me")
     peers.answered("ns2", [Member(1, "s", 1, 8), Member(2, "t", 1, 3)], 2, own_address="me")
-    assert peers.slaves() == {1: 8, 2: 3}
+    assert peers.slaves() == {1: LogEnd(1, 8), 2: LogEnd(1, 3)}
     assert peers.master() is None
     assert peers.newest_epoch == 2
     peers.answered("ns1", [], 1, own_address="me")
-    assert peers.slaves() == {1: 8, 2: 3}
+    assert peers.slaves() == {1: LogEnd(1, 8), 2: LogEnd(1, 3)}
     peers.answered("ns2", [], 1, own_address="me")
     assert peers.slaves() == {}
     assert peers.newest_epoch == 2

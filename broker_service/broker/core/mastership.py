@@ -5,15 +5,16 @@
     WAITING ──ready───────┘     WAITING ───────────┘
 
 A master starts WAITING.  It is ready when somebody who would know of a newer master has answered (a name server or a
-slave; where neither is configured, nobody would), and when no slave has records that it lost.  After an unclean stop it
-waits a while for everybody else: for a name server that has not forgotten, as the first one may have, that this master
-was replaced, and for slaves that may have what was lost here.  FENCED is final: the operator restarts the broker as a
-slave of the new master.
+slave; where neither is configured, nobody would), and when no slave has records of its epoch that it lost.  After an
+unclean stop it waits a while for everybody else: for a name server that has not forgotten, as the first one may have,
+that this master was replaced, and for slaves that may have what was lost here.  FENCED is final: the operator restarts
+the broker as a slave of the new master.
 """
 
 from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 
+from broker_service.broker.core.peers import LogEnd
 from broker_service.errors import ServiceNotAvailable, StaleEpoch
 from broker_service.model import BrokerRole
 
@@ -131,13 +132,17 @@ class Mastership:
 
     # --- what follows -----------------------------------------------------------------------------------------------
 
-    def waits_for(self, end_offset: int, slaves: Mapping[int, int], now: float) -> str | None:
-        """What a WAITING master waits for, given its log's end and the live slaves' (id -> end); None: nothing."""
+    def waits_for(self, end_offset: int, slaves: Mapping[int, LogEnd], now: float) -> str | None:
+        """What a WAITING master waits for, given its log's end and the live slaves' (by id); None: nothing.
+
+        It waits without bound for what it will fetch: the tail of its own last epoch.  What a slave of an older epoch
+        has beyond its log was left behind when this epoch began, as by a promotion that was forced, and is cut there.
+        """
         if self._heard_at is None:
             return "no name server and no slave has answered yet"
         unheard = {slave_id: end for slave_id, end in sorted(slaves.items()) if slave_id not in self._joined}
-        for slave_id, slave_end in unheard.items():
-            if slave_end > end_offset:
+        for slave_id, (epoch, slave_end) in unheard.items():
+            if slave_end > end_offset and epoch >= self.epoch:
                 return (
                     f"slave {slave_id} is at {slave_end}, ahead of {end_offset} here: its tail is to be fetched first"
                 )
@@ -173,7 +178,7 @@ class Mastership:
         self._answers_for_offsets = True
         return None
 
-    def misses(self, slaves: Mapping[int, int]) -> str | None:
+    def misses(self, slaves: Mapping[int, LogEnd]) -> str | None:
         """Whom a master that waits for nothing any more has waited for in vain; None: nobody."""
         all_joined = slaves.keys() <= self._joined and len(self._joined) >= self._awaited_slaves
         if self._clean_start or (all_joined and not self._silent):

@@ -5,8 +5,16 @@ Name servers share nothing, so each one's last answer is kept by itself; one tha
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from broker_service.model import MASTER_ID
+
+
+class LogEnd(NamedTuple):
+    """How far a log goes: the newest epoch that it knows, and its end."""
+
+    epoch: int
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +44,13 @@ class Peers:
     def have_answered(self) -> bool:
         return bool(self._answers)
 
-    def slaves(self) -> dict[int, int]:
-        """Broker id and end offset of every live slave; the furthest of what different name servers know."""
-        slaves: dict[int, int] = {}
+    def slaves(self) -> dict[int, LogEnd]:
+        """Every live slave's id and log; the furthest of what different name servers know."""
+        slaves: dict[int, LogEnd] = {}
         for member in self._members():
             if member.broker_id != MASTER_ID:
-                slaves[member.broker_id] = max(member.end_offset, slaves.get(member.broker_id, 0))
+                end = LogEnd(member.epoch, member.end_offset)
+                slaves[member.broker_id] = max(end, slaves.get(member.broker_id, end))
         return slaves
 
     def master(self) -> Member | None:
