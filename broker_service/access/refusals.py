@@ -32,7 +32,7 @@ class Refusals:
         lines = []
         if not 0 <= now_s - self._window < WINDOW_S:
             if self._unlogged:
-                lines.append(f"access control: {self._unlogged} more refusals are not in the log, only in the metrics")
+                lines.append(f"access control: {self._unlogged} more refusals were not logged")
             self._logged.clear()
             self._window, self._unlogged = now_s, 0
         who = error.user, address, error.reason
