@@ -14,18 +14,20 @@ Row = Mapping[str, Any]
 
 
 class Line(NamedTuple):
-    """One line of the chart.  `ceiling` names another reference of the same figure, or of `ceiling_figure`."""
+    """One line of the chart.  `ceiling` names other references of the same figure, or of `ceiling_figure`, of which a
+    run has one."""
 
     label: str
     figure: str
     peer: str
-    ceiling: str = ""
+    ceiling: tuple[str, ...] = ()
     ceiling_figure: str = ""
     less_is_better: bool = False
 
 
-_KAFKA, _TUNED, _NULL = "Kafka source", "Kafka source, tuned", "null Arrow source"
-_JAVA, _RAW = "RocketMQ's Java producer, 64 threads", "raw gRPC stream of 1 MiB"
+_KAFKA, _TUNED, _NULL = "Kafka source", "Kafka source, tuned", ("null Arrow source",)
+_JAVA = "RocketMQ's Java producer, 64 threads"
+_RAW = ("raw Unix socket, frames of 1 MiB", "raw gRPC stream of 1 MiB")  # the second one of pulls that were gRPC's
 _BATCH = "RocketMQ's Java batch of 500, 16 threads"
 _CONFLUENT = "confluent-kafka consume(10000), tuned"
 _WITH_SLAVE = "ASYNC_MASTER pair, 100 B"
@@ -70,7 +72,7 @@ def bars(rows: Sequence[Row]) -> list[Bar]:
     """The bars of those LINES that were measured.  A figure matches by its beginning, because sizes may follow."""
     found = []
     for line in LINES:
-        row = _row(rows, line.figure, line.peer)
+        row = _row(rows, line.figure, (line.peer,))
         if row is None or not row["ratio"]:
             continue
         ours = 1 / row["ratio"] if line.less_is_better else row["ratio"]
@@ -81,8 +83,8 @@ def bars(rows: Sequence[Row]) -> list[Bar]:
     return found
 
 
-def _row(rows: Sequence[Row], figure: str, reference: str) -> Row | None:
-    fitting = (row for row in rows if row["figure"].startswith(figure) and row["reference"] == reference)
+def _row(rows: Sequence[Row], figure: str, references: tuple[str, ...]) -> Row | None:
+    fitting = (row for row in rows if row["figure"].startswith(figure) and row["reference"] in references)
     return min(fitting, key=lambda row: len(row["figure"]), default=None)
 
 

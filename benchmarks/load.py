@@ -19,7 +19,8 @@ from rocketsim_proto.records.columnar import Records
 from benchmarks.bodies import bodies
 from benchmarks.driver_loop import serve
 from benchmarks.figures import percentile
-from rocketsim_client import Message, Producer, PullConsumer, PullStatus, QueueRange, SendStatus
+from rocketsim_client import Cluster, Message, Producer, PullConsumer, PullStatus, QueueRange, SendStatus
+from rocketsim_client.model import MASTER_ID
 from rocketsim_client.transport.grpc_consumption import GrpcConsumption, PopAnswer, PopCall
 from rocketsim_client.transport.grpc_transport import GrpcTransport
 
@@ -36,7 +37,7 @@ class Load:
     def __init__(self, name_server: str) -> None:
         self._name_server = name_server
         self._producer_made: Producer | None = None
-        self._consumer_made: PullConsumer | None = None
+        self._readers: dict[bool, tuple[Cluster, PullConsumer]] = {}
 
     @property
     def _producer(self) -> Producer:
@@ -50,11 +51,15 @@ class Load:
             )
         return self._producer_made
 
+    def _reader(self, *, sockets: bool) -> tuple[Cluster, PullConsumer]:
+        if sockets not in self._readers:
+            made = Cluster(self._name_server, timeout_s=10.0, range_streams=sockets)
+            self._readers[sockets] = made, PullConsumer(group="bench", timeout_ms=10_000, cluster=made)
+        return self._readers[sockets]
+
     @property
     def _consumer(self) -> PullConsumer:
-        if self._consumer_made is None:
-            self._consumer_made = PullConsumer(self._name_server, group="bench", timeout_ms=10_000)
-        return self._consumer_made
+        return self._reader(sockets=True)[1]
 
     # --- sends ----------------------------------------------------------------------------------------------------
 
@@ -248,9 +253,10 @@ class Load:
 
     # --- pulls ----------------------------------------------------------------------------------------------------
 
-    def pull_columns(self, topic: str, crc: int = 0, limit: int = 0) -> dict[str, Any]:
-        """Reads a topic (or about `limit` messages) as RecordBatches of offset, timestamp and body."""
-        consumer = self._consumer
+    def pull_columns(self, topic: str, crc: int = 0, limit: int = 0, grpc: int = 0) -> dict[str, Any]:
+        """Reads a topic (or about `limit` messages) as RecordBatches of offset, timestamp and body; over plain sockets
+        where they are offered, or with `grpc` over gRPC.  `over` is what carried them."""
+        client, consumer = self._reader(sockets=not grpc)
         bounds = consumer.bounds(topic)
         count = size = total = crcs = frame_bytes = 0
         begun = time.perf_counter()
@@ -281,6 +287,7 @@ class Load:
                     records.check()
                     crcs += int(records.body_crc.astype(np.int64).sum())
         seconds = time.perf_counter() - begun
+        over = {carrier(client, client.route(topic).addresses(name)[MASTER_ID]) for name in by_broker}
         if count != total:
             raise RuntimeError(f"{count} of {total} messages came")
         return _rate(count, seconds) | {
@@ -288,6 +295,7 @@ class Load:
             "checksum": crcs,
             "frame_bytes": frame_bytes,
             "bytes_rate": frame_bytes / seconds,
+            "over": ", ".join(sorted(over)),
         }
 
     def pull_messages(self, topic: str, seconds: float, batch: int) -> dict[str, Any]:
@@ -360,6 +368,15 @@ def _threads(
         every = [one for some in took for one in some]
         answer |= _latencies(every)
     return answer
+
+
+def carrier(client: Cluster, address: str) -> str:
+    """What carries ranges from this broker, once it has been asked for some."""
+    transport = client.transport
+    assert isinstance(transport, GrpcTransport)
+    streams = transport.range_streams
+    has_socket = streams is not None and streams.accepts(address) and not streams.wants_offer(address)
+    return "sockets" if has_socket else "gRPC"
 
 
 def _note(took: list[float], since: float, _: Any) -> None:

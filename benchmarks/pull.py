@@ -1,6 +1,8 @@
-"""P9: pulls in plain Python, beside librdkafka, RocketMQ's Java pull consumer, and a raw stream of bytes."""
+"""P9: pulls in plain Python, beside librdkafka, RocketMQ's Java pull consumer, and raw streams of bytes: a pull over
+plain sockets beside a raw Unix socket, one over gRPC beside a raw gRPC stream."""
 
 from functools import partial
+from typing import Any
 
 from benchmarks import cluster, targets
 from benchmarks.bench import Bench, Unavailable, must_be
@@ -13,13 +15,15 @@ from benchmarks.peers.kafka import Kafka
 from benchmarks.peers.rocketmq import RAISED_LIMITS, RocketMq
 from benchmarks.sends import official_calls, official_client
 
-KAFKA, JAVA, RAW = "confluent-kafka", "RocketMQ's Java", "raw gRPC stream"
+KAFKA, JAVA = "confluent-kafka", "RocketMQ's Java"
+GRPC, SOCKETS = "columns over gRPC", "columns over sockets"
+RAW = {SOCKETS: "raw Unix socket, frames of 1 MiB", GRPC: "raw gRPC stream of 1 MiB"}
 PULL_AT_ONCE = 1024
 
 
 def run(bench: Bench) -> None:
     ours = bench.enter(cluster.running(bench, "reader", keys=RAISED_LIMITS))
-    raw = bench.enter(python_driver(RAW, "benchmarks.raw", bench.folder / "raw.log"))
+    raw = bench.enter(python_driver("raw streams", "benchmarks.raw", bench.folder / "raw.log"))
     kafka_peer = bench.peer("Kafka", lambda: bench.enter(kafka.running(bench.folder / "kafka")))
     librdkafka = client_of(bench, kafka_peer)
     folder = bench.folder / "rocketmq"
@@ -28,26 +32,25 @@ def run(bench: Bench) -> None:
         count = bench.plan.pick(*((3_000_000, 2_000_000, 20_000) if size == 100 else (1_000_000, 800_000, 20_000)))
         topic = ours.fill(f"pull{size}", count, size)
         wanted = (count, count * size, checksum(0, count, size, RECORD_CRC))
-        answer = ours.load.ask("pull_columns", topic=topic, crc=1)
-        must_be(
-            "messages, bytes and checksum pulled", (answer["messages"], answer["bytes"], answer["checksum"]), wanted
-        )
-
-        def columns(topic: str = topic) -> Sample:
-            return ours.load.ask("pull_columns", topic=topic)
-
+        for name, over in ((SOCKETS, "sockets"), (GRPC, "gRPC")):
+            answer = columns(ours, topic, name, crc=1)
+            found = (answer["messages"], answer["bytes"], answer["checksum"])
+            must_be("messages, bytes and checksum pulled", found, wanted)
+            must_be(f"what carried {name}", answer["over"], over)
         # As many bytes as our frames have.
         frames = answer["frame_bytes"] >> 20 or 1
         results = bench.contest(
             {
-                "columns": columns,
+                SOCKETS: partial(columns, ours, topic, SOCKETS),
+                GRPC: partial(columns, ours, topic, GRPC),
                 KAFKA: bench.peer(KAFKA, partial(of_kafka, bench, kafka_peer, librdkafka, topic, count, size)),
                 JAVA: bench.peer(JAVA, partial(of_rocketmq, bench, peer, topic, count, size)),
-                RAW: lambda frames=frames: raw.ask("stream", frames=frames),  # type: ignore[misc]
+                RAW[SOCKETS]: partial(raw.ask, "socket_stream", frames=frames),
+                RAW[GRPC]: partial(raw.ask, "stream", frames=frames),
             },
             f"{size} B,",
         )
-        name, mine = f"columnar pull, {size} B", results.series("columns")
+        name, mine = f"columnar pull, {size} B", results.series(SOCKETS)
         bench.report(
             name,
             "msgs/s",
@@ -59,15 +62,20 @@ def run(bench: Bench) -> None:
         bench.report(
             name, "msgs/s", mine, "RocketMQ's Java pull, 4 threads, 1,024", results.series(JAVA), targets.PULL_JAVA
         )
-        bench.report(
-            f"{name}, record bytes",
-            "MB/s",
-            megabytes(results.series("columns", "bytes_rate")),
-            "raw gRPC stream of 1 MiB",
-            megabytes(results.series(RAW, "bytes_rate")),
-            targets.PULL_RAW[size],
-        )
+        for pull, words in ((SOCKETS, name), (GRPC, f"columnar pull over gRPC, {size} B")):
+            bench.report(
+                f"{words}, record bytes",
+                "MB/s",
+                megabytes(results.series(pull, "bytes_rate")),
+                RAW[pull],
+                megabytes(results.series(RAW[pull], "bytes_rate")),
+                targets.PULL_RAW[size],
+            )
     messages(bench, ours, peer)
+
+
+def columns(ours: cluster.OurCluster, topic: str, name: str, **options: object) -> dict[str, Any]:
+    return ours.load.ask("pull_columns", topic=topic, grpc=int(name == GRPC), **options)
 
 
 def messages(bench: Bench, ours: cluster.OurCluster, peer: RocketMq | Missing) -> None:

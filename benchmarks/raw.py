@@ -1,13 +1,17 @@
-"""Ceilings: the rates of gRPC, the disk and Python on this machine without RocketSim's code.
+"""Ceilings: the rates of gRPC, Unix sockets, the disk and Python on this machine without RocketSim's code.
 
-`python -m benchmarks.raw` is a driver; it starts a gRPC server of bytes in a process of its own.
+`python -m benchmarks.raw` is a driver; it starts a server of bytes in a process of its own.
 """
 
 import asyncio
 import os
+import secrets
+import socket
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +47,21 @@ async def _echo(request: bytes, _: Any) -> bytes:
     return request
 
 
-async def _serve() -> None:
+def _serve_sockets(listening: socket.socket) -> None:
+    """A connection sends how many frames it wants, and gets them."""
+    frame = b"x" * FRAME
+    while True:
+        connection, _ = listening.accept()
+        with connection, suppress(OSError):
+            for _number in range(int.from_bytes(connection.recv(8, socket.MSG_WAITALL), "little")):
+                connection.sendall(frame)
+
+
+async def _serve(unix_name: str) -> None:
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(f"\0{unix_name}")
+    listening.listen()
+    threading.Thread(target=_serve_sockets, args=(listening,), daemon=True).start()
     server = grpc.aio.server(options=OPTIONS)
     server.add_generic_rpc_handlers((_Handlers(),))
     print(server.add_insecure_port("127.0.0.1:0"), flush=True)
@@ -56,7 +74,8 @@ async def _serve() -> None:
 
 
 class Raw:
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, unix_name: str) -> None:
+        self._unix_name = unix_name
         self._channel: Any = grpc.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS)
 
     def stream(self, frames: int) -> dict[str, Any]:
@@ -64,6 +83,20 @@ class Raw:
         begun = time.perf_counter()
         size = sum(len(frame) for frame in self._channel.unary_stream(STREAM)(str(frames).encode()))
         seconds = time.perf_counter() - begun
+        return {"bytes": size, "seconds": seconds, "bytes_rate": size / seconds}
+
+    def socket_stream(self, frames: int) -> dict[str, Any]:
+        """Reads 1 MiB frames from a Unix socket into one buffer."""
+        frame, size = bytearray(FRAME), 0
+        begun = time.perf_counter()
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(f"\0{self._unix_name}")
+            connection.sendall(frames.to_bytes(8, "little"))
+            for _ in range(frames):
+                size += connection.recv_into(frame, 0, socket.MSG_WAITALL)
+        seconds = time.perf_counter() - begun
+        if size != frames * FRAME:
+            raise RuntimeError(f"{size} bytes of {frames} frames came")
         return {"bytes": size, "seconds": seconds, "bytes_rate": size / seconds}
 
     def round_trips(self, size: int, seconds: float) -> dict[str, Any]:
@@ -101,15 +134,26 @@ class Raw:
 
 
 def main() -> None:
-    if sys.argv[1:] == ["server"]:
-        asyncio.run(_serve())
+    if sys.argv[1:2] == ["server"]:
+        asyncio.run(_serve(sys.argv[2]))
         return
+    unix_name = f"rocketsim-raw-{secrets.token_hex(8)}"
     with subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.raw", "server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "benchmarks.raw", "server", unix_name],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as server:
         assert server.stdout and server.stdin
-        raw = Raw(int(server.stdout.readline()))
-        serve({"stream": raw.stream, "round_trips": raw.round_trips, "write": raw.write})
+        raw = Raw(int(server.stdout.readline()), unix_name)
+        serve(
+            {
+                "stream": raw.stream,
+                "socket_stream": raw.socket_stream,
+                "round_trips": raw.round_trips,
+                "write": raw.write,
+            }
+        )
         server.stdin.close()
 
 

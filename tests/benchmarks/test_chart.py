@@ -25,7 +25,8 @@ def test_the_ceiling_is_shown_in_the_peer_s_measure():
     all_columns = "batch, 100 B, all columns"
     rows = [row(all_columns, 30, "Kafka source", 20), row(all_columns, 30, "null Arrow source", 60)]
     rows += [row("columnar pull, 100 B", 40, "confluent-kafka consume(10000), tuned", 20)]
-    rows += [row("columnar pull, 100 B, record bytes", 900, "raw gRPC stream of 1 MiB", 1800)]
+    rows += [row("columnar pull, 100 B, record bytes", 900, "raw Unix socket, frames of 1 MiB", 1800)]
+    rows += [row("columnar pull over gRPC, 100 B, record bytes", 300, "raw gRPC stream of 1 MiB", 400)]
     first, second = chart.bars(rows)
     assert (first.label, first.ours, first.ceiling) == ("Spark batch, all columns, 100 B", 1.5, 3)
     assert (second.label, second.ours, second.ceiling) == ("columnar pull, 100 B", 2, 4)
