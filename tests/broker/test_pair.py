@@ -1,8 +1,9 @@
 """Master, slave and name server in one process on real gRPC: metadata, offsets handed back, promotion, fencing."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from broker_service.model import BrokerRole, PutStatus
 from broker_service.node import BrokerNode
 from broker_service.replication.catch_up import Cut
 from broker_service.store.json_file import JsonFile
+from broker_service.store.offset_journal import OffsetJournal
 from tests.support.brokers import NameServer, bodies_in, message, name_server, put, running, send_of
 from tests.support.polling import until
 
@@ -211,6 +213,28 @@ async def test_what_a_slave_hands_back_again_of_a_topic_that_was_unknown_hides_n
         await put(node, "t", b"a", b"b", b"c")
         node.metadata.accept_offsets(1, lost)
         assert node.offsets.get("g", "t", 0).offset == 0  # nobody has read a and b
+
+
+async def test_what_a_slave_hands_back_hides_no_message_if_the_disk_fails_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = Metadata(consumer_offsets=[ConsumerOffset(group="g", topic="t", queue_id=0, offset=3)])
+    async with running(tmp_path) as node:
+        await put(node, "t", b"a")
+        append, appended = OffsetJournal.append, itertools.count()
+
+        def fail_second(journal: OffsetJournal, *args: Any, **kwargs: Any) -> None:
+            if next(appended):
+                raise ServiceNotAvailable("planted")
+            append(journal, *args, **kwargs)
+
+        monkeypatch.setattr(OffsetJournal, "append", fail_second)
+        with suppress(ServiceNotAvailable):
+            node.metadata.accept_offsets(1, lost)
+        monkeypatch.undo()
+        await put(node, "t", b"b", b"c")
+        node.metadata.accept_offsets(1, lost)
+        assert node.offsets.get("g", "t", 0).offset == 1  # nobody has read b and c
 
 
 async def test_a_commit_of_lost_messages_at_a_slave_in_step_comes_back_to_the_end_of_the_queue(tmp_path: Path) -> None:

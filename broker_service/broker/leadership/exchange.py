@@ -7,6 +7,7 @@ from rocketsim_proto import metadata_pb2
 
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.delayed.schedule import DelayPosition
+from broker_service.broker.metadata.consumer_offsets import Change
 from broker_service.broker.metadata.messages import (
     access_to_proto,
     acl_from_proto,
@@ -22,7 +23,6 @@ from broker_service.broker.metadata.messages import (
     version_to_proto,
 )
 from broker_service.store.message_store import MessageStore
-from broker_service.store.offset_journal import OffsetEntry
 
 logger = logging.getLogger(__name__)
 
@@ -81,8 +81,8 @@ class MetadataExchange:
         """
         end_of = self._broker.store.queue_end
         topics, offsets = self._broker.topics, self._broker.offsets
-        changes = []
-        beyond: list[tuple[str, str, int, OffsetEntry]] = []
+        changes: list[Change] = []
+        cut: list[Change] = []
         for group, topic, queues in offsets_from_proto(metadata.consumer_offsets):
             if topic in topics.tombstones and topic not in topics.entries:
                 continue  # deleted here since
@@ -94,19 +94,20 @@ class MetadataExchange:
                     *(group, foreign, topic, slave_id),
                 )
             own = {queue: entry for queue, entry in queues.items() if queue not in foreign}
-            within = {queue: entry.at(min(entry.offset, end_of(topic, queue))) for queue, entry in own.items()}
-            changes.append((group, topic, within))
-            beyond += [(group, topic, queue, entry) for queue, entry in within.items() if entry != own[queue]]
+            ends = {queue: end_of(topic, queue) for queue in own}
+            changes.append(
+                (group, topic, {queue: entry for queue, entry in own.items() if entry.offset <= ends[queue]})
+            )
+            beyond = {queue: entry.at(ends[queue]) for queue, entry in own.items() if entry.offset > ends[queue]}
+            cut.append((group, topic, beyond))
         if risen := offsets.merge(changes):
             logger.info("%d consumer offsets taken over from slave %d", risen, slave_id)
-        for group, topic, queue, entry in beyond:
-            standing = offsets.get(group, topic, queue)
-            if standing.generation == entry.generation:
+        for group, topic, queues in cut:
+            for queue, entry in offsets.merge_in_new_generation(group, topic, queues).items():
                 logger.warning(
                     "group %s has read messages behind the end %d of queue %d of %s, which were lost: it goes on there",
-                    *(group, standing.offset, queue, topic),
+                    *(group, entry.offset, queue, topic),
                 )
-                offsets.reset(group, topic, {queue: standing.offset})
 
     # --- the slave's side -------------------------------------------------------------------------------------------
 

@@ -127,10 +127,9 @@ class ReplicationLink:
     def log_cut(self, cut: Cut) -> None:
         self._broker.visibility.changed(cut.end_offset)
         self._schedule.log_cut(cut.end_offset)
+        if cut.kept_in is not None:  # else the master has what was here, and the commits are to be handed back
+            self._clamp_offsets(self._broker.store.queue_end)
         self._reload()
-        if cut.kept_in is None:
-            return  # The master has all that was here, and so the commits are true; they are to be handed back.
-        self._clamp_offsets(self._broker.store.queue_end)
 
     def _clamp_offsets(self, end_of: Callable[[str, int], int]) -> None:
         for line in self._broker.offsets.clamp(end_of, new_generation=False):

@@ -194,6 +194,21 @@ class ConsumerOffsetTable:
             risen_count += len(risen)
         return risen_count
 
+    def merge_in_new_generation(self, group: str, topic: str, entries: Mapping[int, OffsetEntry]) -> Queues:
+        """As `merge`, but what is taken over begins a generation of its own; returns that.
+
+        One line of the journal: a crash must not leave the generation of the other broker, which still has an offset
+        further on in it.
+        """
+        point = self._log_point()
+        raised: Queues = {}
+        for queue_id, entry in entries.items():
+            standing = max(entry, self.get(group, topic, queue_id))
+            if standing.generation == entry.generation:
+                raised[queue_id] = OffsetEntry(entry.generation + 1, standing.offset, point)
+        self._set(group, topic, raised)
+        return raised
+
     def merge_from_master(self, changes: Iterable[Change], *, begins: bool = False, ends: bool = False) -> None:
         """As `merge`, and what the master has at least as far needs not be handed back to it.
 
