@@ -65,6 +65,7 @@ def run(bench: Bench) -> None:
             "without it",
             results.series("alone", key),
             target,
+            by_amount=True,
         )
 
 

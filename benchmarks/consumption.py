@@ -170,7 +170,7 @@ def compare(bench: Bench, brokers: Mapping[str, OurCluster], pending: Pending) -
 def rates(bench: Bench, what: str, contestants: Mapping[str, Contestant]) -> None:
     results = bench.contest(contestants, f"{what},")
     mine, usual = results.series("with"), results.series("without")
-    bench.report(what, "msgs/s", mine, "without", usual, targets.PENDING_RATE)
+    bench.report(what, "msgs/s", mine, "without", usual, targets.PENDING_RATE, by_amount=True)
 
 
 def pops(bench: Bench, one: OurCluster) -> Sample:

@@ -156,7 +156,9 @@ def memory(bench: Bench, ours: OurCluster, peer: Peer) -> None:
         theirs = Series.of([sum(resident_mib(one.pid) for one in (peer.master, peer.proxy) if one is not None)])
     mine = Series.of([resident_mib(ours.master.pid)])
     words = f"RocketMQ's broker and proxy, heaps of {rocketmq.HEAP} each"
-    bench.report("resident memory of the broker afterwards", "MiB", mine, words, theirs, targets.V2_MEMORY)
+    bench.report(
+        "resident memory of the broker afterwards", "MiB", mine, words, theirs, targets.V2_MEMORY, by_amount=True
+    )
 
 
 def resident_mib(pid: int) -> float:

@@ -4,6 +4,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from benchmarks import consumption
 from benchmarks.bench import Bench, Unavailable, WrongResult, must_be
 from benchmarks.contest import FULL, QUICK, SMOKE, Plan, schedule, warmed_up
 from benchmarks.figures import Missing, Series
@@ -158,6 +159,12 @@ def test_a_quick_run_judges_only_what_the_full_run_would_judge_alike(tmp_path, p
     mine, theirs = results.series("ours"), results.series("peer")
     bench.report("rate", "msgs/s", mine, "peer", theirs, at_least("P4", 2), by_amount=by_amount)
     assert [figure.verdict for figure in bench.figures] == [verdict]
+
+
+def test_a_quick_run_with_less_pending_work_has_no_verdict(tmp_path):
+    bench = Bench("test", QUICK, tmp_path, ExitStack(), lambda *_: None)
+    consumption.rates(bench, "pops", {"with": lambda: {"rate": 9.0}, "without": lambda: {"rate": 1.0}})
+    assert [figure.verdict for figure in bench.figures] == ["no verdict"]
 
 
 class Part:
