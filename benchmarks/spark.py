@@ -17,6 +17,7 @@ from benchmarks.driver import ROOT
 from benchmarks.figures import Missing
 from benchmarks.peers import kafka
 from benchmarks.peers.kafka import Kafka
+from tests.support.java import SHORT_LIVED
 
 IDLE_S = 60.0
 
@@ -114,6 +115,8 @@ def session(bench: Bench) -> Iterator[tuple[Spark, Missing | None]]:
     from pyspark.sql import SparkSession
 
     jars = bench.peer("Spark's Kafka connector", kafka.connector_jars)
+    if bench.plan is SMOKE:
+        os.environ.setdefault("JDK_JAVA_OPTIONS", SHORT_LIVED)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "proto")])
     builder = (

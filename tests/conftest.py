@@ -4,16 +4,18 @@ the order of files, a watchdog."""
 import asyncio
 import inspect
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.file_order import Load, ordered
+from tests.support.java import SHORT_LIVED
 from tests.support.watchdog import Watchdog
 
 TEST_TIMEOUT_S = 280.0  # ends a test that hangs, before faulthandler_timeout (pyproject.toml) ends the run
 
-# A test's JVM ends before its optimizing compiler pays, and collects its garbage on the processor that it has.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto")
+os.environ.setdefault("JDK_JAVA_OPTIONS", SHORT_LIVED)
 # Hundreds of Python processes are started: the first ones leave compiled modules to the others.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -46,6 +48,21 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
+@pytest.hookimpl(trylast=True)  # of what `-m` and `-k` have left
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What starts Spark comes first: it takes longest, and a process that has not used gRPC yet forks a JVM safely."""
-    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    # Each process of pytest-xdist collects, and must find the same order.
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    order = ordered({path: load(of_file) for path, of_file in files.items()}, processes)
+    items[:] = [item for path in order for item in files[path]]
+
+
+def load(items: list[pytest.Item]) -> Load:
+    """Of a file with these tests."""
+    if any("spark" in getattr(item, "fixturenames", ()) for item in items):
+        return Load.SESSION
+    if any(item.get_closest_marker("spark") for item in items):
+        return Load.SPARK
+    return Load.SERVERS if any(item.get_closest_marker("cluster") for item in items) else Load.OTHER
