@@ -3,7 +3,6 @@
 There is no backup copy to fall back to: with an older list this broker would take part of its log for another master's.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from broker_service.errors import StoreCorrupt
 from broker_service.replication.epochs import Epoch, EpochList
 from broker_service.replication.promise import Promise
 from broker_service.store.files import Files
+from broker_service.store.json_file import decoded, encoded
 
 
 class EpochFile:
@@ -45,7 +45,7 @@ class EpochFile:
         except FileNotFoundError:
             return EpochList.of((0, 0)) if log_end_offset else EpochList()
         try:
-            content = json.loads(text)
+            content = decoded(self._path, text)
             entries = content["epochs"]
             self.may_resume = content.get("goesOn") is True
             self.begun_here = content.get("begunHere", True) is True  # older versions did not write the field
@@ -73,7 +73,7 @@ class EpochFile:
             to = self._promise
             content["promise"] = {"epoch": to.epoch, "brokerId": to.broker_id, "address": to.address}
         self._files.make_directory(self._path.parent)
-        self._files.write_atomically(self._path, json.dumps(content, indent=1).encode())
+        self._files.write_atomically(self._path, encoded(self._path, content))
         self._before = (self.epochs, self.begun_here) if promotion else None
         self.epochs, self.begun_here, self.may_resume, self.is_noted = epochs, begun_here, may_resume, True
 

@@ -2,11 +2,15 @@
 
 RocketMQ writes integer keys without quotes, which is not JSON; both forms are read, the strict one is written (RocketMQ
 reads that too).  As with RocketMQ, the previous content stays beside it in FILE.bak.
+
+A file of `rocketsim/` ends with a name of its own, `crc32`, so that a changed bit is damage and no other content; those
+of older versions do not have it, nor have RocketMQ's.
 """
 
 import json
 import logging
 import re
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 # A string is matched first and left alone, so that what looks like a key inside one is not touched.
 _STRING_OR_BARE_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(\s*:)', re.DOTALL)
+_CHECKSUM = '\n\t"crc32":'
 
 
 def loads(text: str) -> Any:
@@ -31,6 +36,32 @@ def loads(text: str) -> Any:
 def dumps(value: Any) -> str:
     """In RocketMQ's layout: indented by tabs, names sorted."""
     return json.dumps(value, ensure_ascii=False, indent="\t", separators=(",", ":"), sort_keys=True)
+
+
+def _has_checksum(path: Path) -> bool:
+    """Unless an older version has written it."""
+    return path.parent.name == "rocketsim"
+
+
+def encoded(path: Path, value: dict[str, Any]) -> bytes:
+    """What the file gets: `dumps`, and in `rocketsim/` the CRC-32 of all before it as the last value."""
+    text = dumps(value)
+    if not _has_checksum(path):
+        return text.encode()
+    content = text.removesuffix("}").rstrip("\n")
+    content += "," if value else ""
+    return f'{content}{_CHECKSUM}"{zlib.crc32(content.encode()):08x}"\n}}'.encode()
+
+
+def decoded(path: Path, data: bytes) -> Any:
+    """The content without its checksum; ValueError if it is no JSON, or not what was written."""
+    value = loads(data.decode())
+    if not _has_checksum(path) or not isinstance(value, dict) or (said := value.pop("crc32", None)) is None:
+        return value
+    content = data[: data.rfind(_CHECKSUM.encode())]
+    if said != f"{zlib.crc32(content):08x}":
+        raise ValueError("its crc32 is not that of its content. If somebody has edited it, remove the crc32")
+    return value
 
 
 class JsonFile:
@@ -52,11 +83,11 @@ class JsonFile:
         damage = []
         for path in (self.path, self.backup):
             try:
-                value = loads(self._files.read_synced(path).decode())
+                value = decoded(path, self._files.read_synced(path))
             except FileNotFoundError:
                 continue
             except ValueError as error:
-                damage.append(f"{path} is not JSON: {error}")
+                damage.append(f"{path} is damaged: {error}")
                 continue
             if isinstance(value, dict):
                 if path is self.backup:
@@ -80,9 +111,9 @@ class JsonFile:
         except FileNotFoundError:
             self._files.make_directory(self.path.parent)
         else:
-            if _is_object(previous):  # never replace a good backup by a damaged file
+            if _is_object(self.path, previous):  # never replace a good backup by a damaged file
                 self._files.write_atomically(self.backup, previous, private=self._private)
-        self._files.write_atomically(self.path, dumps(value).encode(), private=self._private)
+        self._files.write_atomically(self.path, encoded(self.path, value), private=self._private)
 
     def __str__(self) -> str:
         return str(self.path)
@@ -92,8 +123,8 @@ class JsonFile:
         self._files.remove(self.path)
 
 
-def _is_object(data: bytes) -> bool:
+def _is_object(path: Path, data: bytes) -> bool:
     try:
-        return isinstance(loads(data.decode()), dict)
+        return isinstance(decoded(path, data), dict)
     except ValueError:
         return False

@@ -13,6 +13,7 @@ from urllib.request import urlopen
 import psutil
 import pytest
 from rocketsim_proto.metadata_pb2 import Metadata
+from rocketsim_proto.records import record
 
 from broker_service.app import broker
 from broker_service.broker.core.mastership import Standing
@@ -22,9 +23,11 @@ from broker_service.broker.reads.commits import CommitEntry, Commits
 from broker_service.broker.reads.pull import Pull
 from broker_service.errors import DiskFull
 from broker_service.machine import Machine
-from broker_service.model import BrokerRole, PutStatus
+from broker_service.model import BrokerRole, FlushDiskType, PutStatus
 from broker_service.node import BrokerNode
+from broker_service.replication.acknowledgement import put_waits
 from broker_service.replication.master_frame import MasterFrame
+from broker_service.replication.tracker import Tracker
 from broker_service.replication.transfer import Transfer
 from broker_service.store.files import DiskUsage, Files
 from broker_service.store.message_store import MessageStore
@@ -45,6 +48,32 @@ async def test_name_servers_hear_its_names(tmp_path: Path) -> None:
     ):
         found = names.table.live()["broker-z"]
         assert (found.cluster_name, found.members[0].registration.address) == ("north", node.address)
+
+
+async def test_broker_ip1(tmp_path: Path) -> None:
+    """What records keep, name servers hear and the address file says; listening is `bindAddress`'s."""
+    async with (
+        name_server() as names,
+        running(tmp_path, broker_ip1="127.0.0.3", namesrv_addr=names.address) as node,
+    ):
+        await put(node, "t", b"x")
+        found = await node.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=0))
+        port = int(node.address.rpartition(":")[2])
+        assert record.decode(found.records).store_host == record.encode_host("127.0.0.3", port)
+        assert node.address == f"127.0.0.3:{port}"
+        assert names.table.live()["broker-a"].members[0].registration.address == node.address
+        assert (tmp_path / "rocketsim/address").read_text().strip() == node.address
+
+
+async def test_register_name_server_period(tmp_path: Path) -> None:
+    """More answers than the default of 30 seconds would give within `until`'s time."""
+    async with (
+        name_server() as names,
+        running(tmp_path, namesrv_addr=names.address, register_name_server_period=100) as node,
+    ):
+        (link,) = node.registration._links
+        answers = link.answers
+        await until(lambda: link.answers > answers + 5, "a registration every 100 ms")
 
 
 async def test_bind_address(tmp_path: Path) -> None:
@@ -91,6 +120,44 @@ async def test_default_topic_queue_nums(tmp_path: Path) -> None:
     async with running(tmp_path, default_topic_queue_nums=3) as node:
         await node.puts.put(send_of("t", message("t", b"x"), default_queue_nums=8))
         assert node.topics.entries["t"].write_queue_nums == 3
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+async def test_sizes_of_files(tmp_path: Path) -> None:
+    keys = {"mapped_file_size_consume_queue": 50 * 20, "max_hash_slot_num": 30, "max_index_num": 60}
+    async with running(tmp_path, **keys) as node:
+        await put(node, "t", b"x", KEYS="k")
+        assert (tmp_path / "consumequeue/t/0" / f"{0:020}").stat().st_size == 50 * 20
+        (index,) = await until(lambda: list((tmp_path / "index").glob("*")), "the index file")
+        assert index.stat().st_size == 40 + 30 * 4 + 60 * 20
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+async def test_message_index_enable(tmp_path: Path, enabled: bool) -> None:
+    async with running(tmp_path, message_index_enable=enabled) as node:
+        await put(node, "t", b"x", KEYS="k")
+    assert bool(list((tmp_path / "index").glob("*"))) is enabled  # indexed at the latest when it stops
+
+
+# --- acknowledgements -------------------------------------------------------------------------------------------------
+
+
+async def test_slave_timeout_and_sync_flush_timeout(tmp_path: Path) -> None:
+    """How long a put waits for a slave that is there, and for the disk."""
+    modes: dict[str, Any] = {"broker_role": BrokerRole.SYNC_MASTER, "flush_disk_type": FlushDiskType.SYNC_FLUSH}
+    tracker = Tracker(1 << 20)
+    tracker.ack(tracker.join(1, "slave", 0, 0), 0, 0)
+
+    def waits(node: BrokerNode) -> list[float]:
+        levels = node.acknowledgements.levels
+        return [wait.deadline for wait in put_waits(levels, tracker, 0, 100, now=1000.0, timeout_s=500.0)]
+
+    async with running(tmp_path, slave_timeout=70_000, sync_flush_timeout=80_000, **modes) as node:
+        assert waits(node) == [1080.0, 1070.0]
+        node.broker.update_config({"slaveTimeout": "4000", "syncFlushTimeout": "6000"})
+        assert waits(node) == [1006.0, 1004.0]
 
 
 # --- a slave ----------------------------------------------------------------------------------------------------------
@@ -168,6 +235,24 @@ async def test_ha_send_heartbeat_interval(tmp_path: Path, monkeypatch: pytest.Mo
             await until(slave.replication_slave.is_following, "the slave follows")
             monkeypatch.setattr(Transfer, "next_message", noted)
             await until(lambda: len(heartbeats) > 20, "a sign of life every 20 ms")
+
+
+@pytest.mark.parametrize("hasty", ["master", "slave"])
+async def test_ha_housekeeping_interval(tmp_path: Path, caplog: pytest.LogCaptureFixture, hasty: str) -> None:
+    """Each end closes a stream on which the other says nothing."""
+    intervals = {"master": HOUR_MS, "slave": HOUR_MS} | {hasty: 100}
+    async with name_server() as names:
+        common: dict[str, Any] = {"namesrv_addr": names.address, "ha_send_heartbeat_interval": HOUR_MS}
+        async with (
+            running(tmp_path / "m", ha_housekeeping_interval=intervals["master"], **common),
+            running(tmp_path / "s", ha_housekeeping_interval=intervals["slave"], **common, **SLAVE),
+        ):
+            closed = {"master": "stream of slave-1", "slave": "master 127.0.0.1"}[hasty]
+
+            def said() -> list[str]:
+                return [line for line in caplog.messages if "nothing heard for 0.1 s" in line and closed in line]
+
+            await until(said, "the silent stream is closed")
 
 
 # --- pulls ------------------------------------------------------------------------------------------------------------

@@ -474,11 +474,19 @@ async def test_a_held_pull_ends_with_not_found_when_its_time_is_over(tmp_path: P
         assert (await pull(node, suspend_s=0.02)).code is PullCode.PULL_NOT_FOUND
 
 
-async def test_without_long_polling_the_hold_is_short(tmp_path: Path) -> None:
+async def test_without_long_polling_the_hold_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(tmp_path, long_polling_enable=False, short_polling_time_mills=10) as node:
         node.topics.put(TopicConfig("t"), 1)
-        async with asyncio.timeout(10):
-            assert (await pull(node, suspend_s=60.0)).code is PullCode.PULL_NOT_FOUND
+        waited: list[float] = []
+        wait = node.broker.long_polling.wait
+
+        async def noted(topic: str, queue_id: int, queue_offset: int, timeout_s: float) -> bool:
+            waited.append(timeout_s)
+            return await wait(topic, queue_id, queue_offset, timeout_s)
+
+        monkeypatch.setattr(node.broker.long_polling, "wait", noted)
+        assert (await pull(node, suspend_s=60.0)).code is PullCode.PULL_NOT_FOUND
+        assert len(waited) == 1 and waited[0] < 0.02
 
 
 async def test_holds_are_bounded(tmp_path: Path) -> None:

@@ -69,18 +69,45 @@ def functions(path: Path) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
 
 
 def set_in(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
-    """The names that a test gives a value: arguments, and strings that are a name or assign to one.
+    """The names that a test gives a value: of arguments, keys of dictionaries, and strings that assign to one.
 
-    Comments and docstrings do not count, nor does a name inside a message.
+    Comments, docstrings and what is only expected (what is compared with, `match=`) do not count, nor does a name
+    inside a message.
     """
     docstring = ast.get_docstring(function, clean=False)
     found: set[str] = set()
-    for node in ast.walk(function):
-        if isinstance(node, ast.keyword) and node.arg:
-            found.add(node.arg)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value != docstring:
-            found.update([node.value, *re.findall(r"([\w.]+) ?[=']", node.value)])  # SQL: OPTIONS (name 'value')
+    nodes: list[ast.AST] = [function]
+    while nodes:
+        node = nodes.pop()
+        match node:
+            case ast.keyword(arg="match"):
+                continue
+            case ast.Assert(test=test):
+                nodes.append(test)  # and not its message
+                continue
+            case ast.Compare(left=left, comparators=others):
+                nodes.extend(
+                    one for one in (left, *others) if not isinstance(one, ast.Constant | ast.Dict | ast.JoinedStr)
+                )
+                continue
+            case ast.keyword(arg=str(name)):
+                found.add(name)
+            case ast.Dict(keys=keys):
+                found.update(name for key in keys if (name := name_of(key)))
+            case ast.Subscript(slice=key) if name := name_of(key):
+                found.add(name)
+            case ast.Constant(value=str(value)) if value != docstring:
+                found.update(re.findall(r"([\w.]+) ?[=']", value))  # SQL: OPTIONS (name 'value')
+        nodes.extend(ast.iter_child_nodes(node))
     return {name.lower() for name in found}
+
+
+def name_of(key: ast.expr | None) -> str | None:
+    """A key as it is written; of an f-string what is before its first value."""
+    match key:
+        case ast.Constant(value=str(name)) | ast.JoinedStr(values=[ast.Constant(value=str(name)), *_]):
+            return name
+    return None
 
 
 NAMED = [
@@ -109,9 +136,17 @@ def test_pull_retries():
     '''pullRetries is tried'''
     # pullRetries
     assert options.pull_retries == 5, "see pullRetries"
+    assert found == {"pullRetries": 5}
+    with pytest.raises(OptionError, match="pullRetries"):
+        read(startingOffsets="pullRetries")
+    with pytest.raises(OptionError, match="pullRetries=5: at most"):
+        read()
 """).values()
     assert not {"pullretries", "pull_retries"} & set_in(mentioned)
-    calls = ("read(pullRetries=3)", "Options(pull_retries=3)", "read({'pullRetries': 3})", "sql('pullRetries=3')")
+    calls = (
+        *("read(pullRetries=3)", "Options(pull_retries=3)", "read({'pullRetries': 3})", "sql('pullRetries=3')"),
+        *("keys['pullRetries'] = 3", "read({f'pullRetries{more}': 3})"),
+    )
     for call in calls:
         (function,) = functions_in(f"def test():\n    {call}").values()
         assert {"pullretries", "pull_retries"} & set_in(function), call

@@ -1,10 +1,12 @@
 import json
+from pathlib import Path
 
 import pytest
 
 from broker_service.errors import StoreCorrupt
 from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.epochs import PROMOTION, EpochList, common_prefix
+from tests.support.memory_files import MemoryFiles
 
 
 def test_starts_count_up_and_a_promotion_is_above_any_number_of_them():
@@ -117,6 +119,21 @@ def test_a_file_of_before_the_ids_is_read_and_todays_by_who_knows_of_none(tmp_pa
         (PROMOTION, 80),
     ]
     assert content["goesOn"] is True
+
+
+def test_no_changed_bit_of_the_file_is_taken_for_other_epochs():
+    path, disk = Path("/store/rocketsim/epochs.json"), MemoryFiles()
+    saved = EpochList.of((100, 0), (PROMOTION, 77, 9))
+    EpochFile(path, 0, disk).save(saved, begun_here=True)
+    whole, refused = disk.read(path), 0
+    for bit in range(8 * len(whole)):
+        disk.overwrite(path, bit // 8, bytes([whole[bit // 8] ^ 1 << bit % 8]))
+        try:
+            assert EpochFile(path, 99, disk).epochs == saved
+        except StoreCorrupt:
+            refused += 1
+        disk.overwrite(path, 0, whole)
+    assert refused > 7 * len(whole)
 
 
 def test_a_log_older_than_its_epoch_file_has_epoch_0(tmp_path):

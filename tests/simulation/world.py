@@ -32,7 +32,7 @@ from broker_service.store import durability
 from broker_service.store.offset_journal import NEVER, OffsetEntry, OffsetJournal
 from tests.simulation.broker import Broker, NameServer
 from tests.simulation.clients import GROUPS, HOST, Clients
-from tests.simulation.disk import Damage
+from tests.simulation.disk import Damage, kind_of
 from tests.simulation.network import ServerCall, Wire
 from tests.simulation.promises import PromiseBroken, Promises
 from tests.simulation.threads import Threading
@@ -41,6 +41,9 @@ from tests.support.memory_files import SECTOR
 
 MODES = [AckLevels(sync_master=master, sync_flush=disk) for master in (True, False) for disk in (True, False)]
 JOURNAL_RESERVE = 1 << 16  # 4 MiB would be read and copied all the time
+WRITES = ("pwrite", "pwrite", "pwrite", "create", "preallocate", "rename", "resize", "remove", "make_directory")
+DERIVED = ("consumequeue", "index")  # from the log
+TABLES = ("config", "rocketsim", "checkpoint")
 DAMAGES = 3  # of one disk in a run
 QUIET_S = 6.0  # since the network was last disturbed: all have connected again
 
@@ -380,15 +383,17 @@ class World:
         broker = self._pick(chance, lambda broker: broker.serves and not broker.disk.faults)
         if broker is None:
             return None
-        nth = broker.fail("fdatasync", chance)
-        return f"sync {nth} of {broker.name} will fail"
+        call = chance.choice(("fdatasync", "fdatasync", "sync_directory"))
+        error = chance.choice((errno.EIO, errno.EIO, errno.ENOSPC))
+        nth = broker.fail(call, chance, error)
+        return f"{call} {nth} of {broker.name} will fail with {errno.errorcode[error]}"
 
     def fail_write(self, chance: random.Random) -> str | None:
         """One of the next writes fails half-way; if there was no room, there is some again afterwards."""
         broker = self._pick(chance, lambda broker: broker.serves and not broker.disk.faults)
         if broker is None:
             return None
-        call = chance.choice(("pwrite", "pwrite", "pwrite", "create", "preallocate", "rename", "resize"))
+        call = chance.choice(WRITES)
         error = chance.choice((errno.EIO, errno.ENOSPC))
         nth = broker.fail(call, chance, error)
         return f"{call} {nth} of {broker.name} will fail with {errno.errorcode[error]}"
@@ -404,7 +409,7 @@ class World:
 
     def lose_sector(self, chance: random.Random) -> str | None:
         """A sector cannot be read until it is written again or an operator replaces it."""
-        broker, path = self._some_file(chance, "commitlog", "commitlog", "consumequeue", "index")
+        broker, path = self._some_file(chance, "commitlog", "commitlog", *DERIVED, *TABLES)
         if broker is None:
             return None
         sector = chance.randrange(max(1, len(broker.disk.content(path, durable=False)) // SECTOR))
@@ -451,7 +456,7 @@ class World:
     def _some_file(self, chance: random.Random, *kinds: str) -> tuple[Broker, Path] | tuple[None, Path]:
         """A file of a broker whose disk may have more damage in this run."""
         broker, kind = chance.choice(self.brokers), chance.choice(kinds)
-        paths = broker.disk.files_below(broker.root / kind)
+        paths = [path for path in broker.disk.files_below(broker.root) if kind_of(path).partition("/")[0] == kind]
         return (broker, chance.choice(paths)) if paths and not self._is_spent(broker) else (None, Path())
 
     def _is_spent(self, broker: Broker) -> bool:

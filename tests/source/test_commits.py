@@ -1,6 +1,7 @@
 """Which offsets are committed where and when, decided without a broker or a clock; and the thread that commits."""
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from rocketsim_client.errors import CommitFailed
 from rocketsim_client.model import CommitResult, MessageQueue
-from rocketsim_source.commits.committer import Committer
+from rocketsim_source.commits.committer import Committer, now_ms
 from rocketsim_source.commits.ledger import CommitLedger, Conflict
 from rocketsim_source.options.source_options import source_options
 from tests.source.memory_cluster import MemoryCluster
@@ -142,10 +143,9 @@ def test_a_group_never_goes_back_and_ends_at_the_furthest(
 # --- the thread -------------------------------------------------------------------------------------------------------
 
 
-def committer(cluster: MemoryCluster, **given_options: str) -> Committer:
-    return Committer(
-        cluster, source_options({"nameServer": "h:1", "topic": "T", "group": "g"} | given_options, streaming=True)
-    )
+def committer(cluster: MemoryCluster, clock: Callable[[], int] = now_ms, **given_options: str) -> Committer:
+    options = source_options({"nameServer": "h:1", "topic": "T", "group": "g"} | given_options, streaming=True)
+    return Committer(cluster, options, clock)
 
 
 def test_the_newest_offset_wins_in_the_background() -> None:
@@ -160,11 +160,13 @@ def test_the_newest_offset_wins_in_the_background() -> None:
 
 def test_a_flush_does_not_wait_for_the_throttle() -> None:
     cluster = MemoryCluster()
-    found = committer(cluster, commitMinIntervalMs="1h")
+    found = committer(cluster, clock=lambda: 1000, commitMinIntervalMs="1h", commitReconcileIntervalMs="2h")
     found.processed({Q0: 1})
     wait_until(lambda: cluster.offsets["g"] == {Q0: 1}, "the first")
+    wait_until(lambda: not found._is_pending(), "the round's end")
     found.processed({Q0: 2})
-    assert found.flush(5)
+    assert found._ledger.due_in_ms(1000) == 3_600_000
+    assert found.flush(60)
     assert cluster.offsets["g"] == {Q0: 2}
     found.close(1)
 

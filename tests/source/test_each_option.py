@@ -12,6 +12,7 @@ from rocketsim_proto.records.columnar import Records
 from rocketsim_client.arrow import OfQueue
 from rocketsim_client.errors import CommitFailed
 from rocketsim_client.model import MessageQueue, OffsetRange, PullFrame
+from rocketsim_source import stream_query
 from rocketsim_source.commits.committer import Committer
 from rocketsim_source.options.sink_options import sink_options
 from rocketsim_source.options.source_options import SourceOptions, source_options
@@ -20,6 +21,7 @@ from rocketsim_source.planning.partition import QueueRangesPartition
 from rocketsim_source.reading import partition_reader
 from rocketsim_source.reading.decode import Decoder
 from rocketsim_source.reading.partition_reader import read_partition
+from rocketsim_source.reading.prefetch import FrameLate
 from rocketsim_source.reading.range_fetch import RangeFetch
 from rocketsim_source.schema import source_schema
 from rocketsim_source.sink import task
@@ -66,6 +68,36 @@ def test_max_bytes_per_trigger() -> None:
     assert sum(found.values()) == 50
 
 
+@pytest.mark.parametrize(("delay", "delay_ms"), [("1h", 3_600_000), ("1m", 60_000)])
+def test_max_trigger_delay(monkeypatch: pytest.MonkeyPatch, delay: str, delay_ms: int) -> None:
+    """The first batch is not delayed, as in Kafka's source."""
+    now = 1000
+    monkeypatch.setattr(stream_query, "now_ms", lambda: now)
+    cluster = filled(1)
+    query = StreamQuery(options(minOffsetsPerTrigger="10", maxTriggerDelay=delay), cluster)
+    first = query.latest_offset(StreamOffset({Q0: 0}), unlimited=False)
+    assert first.offsets == {Q0: 1}
+    cluster.put(Q0, 9)
+    now += delay_ms - 1
+    assert query.latest_offset(first, unlimited=False).offsets == {Q0: 1}
+    now += 1
+    assert query.latest_offset(first, unlimited=False).offsets == {Q0: 10}
+
+
+@pytest.mark.parametrize(("interval", "interval_ms"), [("1h", 3_600_000), ("200", 200)])
+def test_queue_discovery_interval_ms(monkeypatch: pytest.MonkeyPatch, interval: str, interval_ms: int) -> None:
+    now = 1000
+    monkeypatch.setattr(stream_query, "now_ms", lambda: now)
+    cluster = filled(5)
+    query = StreamQuery(options(queueDiscoveryIntervalMs=interval), cluster)
+    first = query.latest_offset(StreamOffset({Q0: 0}), unlimited=False)
+    cluster.put(Q1, 5)
+    now += interval_ms - 1
+    assert query.latest_offset(first, unlimited=False).offsets == {Q0: 5}
+    now += 1
+    assert query.latest_offset(first, unlimited=False).offsets == {Q0: 5, Q1: 0}
+
+
 def test_ending_offsets_by_timestamp() -> None:
     """Offset n was stored at 2000 + n ms; a queue that is not named has no end."""
     ends = '{"T":{"broker-a":{"0":2040}}}'
@@ -110,6 +142,10 @@ def test_pull_timeout_leaves_a_broker_that_is_silent_in_the_middle() -> None:
             yield frame
 
     cluster.pull = pull  # type: ignore[method-assign]
+    with pytest.raises(FrameLate, match=r"no frame within 0\.1 s"):
+        list(RangeFetch(cluster, [OffsetRange(Q0, 0, 30)], {}, options(pullTimeoutMs="100", pullRetries="0")).frames())
+    cluster.brokers[0].up = True
+    cluster.suspected.clear()
     found = options(pullTimeoutMs="400", pullRetryBackoffMs="1")
     fetched = list(RangeFetch(cluster, [OffsetRange(Q0, 0, 30)], {}, found).frames())
     released.set()
@@ -200,6 +236,15 @@ def test_commit_timeout_ms(fake: FakeCluster) -> None:
     with pytest.raises(CommitFailed, match=r"no answer within 0\.07 s"):
         failing.processed({Q0: 5})
     failing.close(0)
+
+
+@pytest.mark.parametrize(("given", "committed"), [({}, {Q0: 0}), ({"commitInitialOffset": "false"}, {})])
+def test_commit_initial_offset(given: dict[str, str], committed: dict[MessageQueue, int]) -> None:
+    cluster = filled(10)
+    query = StreamQuery(options(group="g", commitAsync="false", **given), cluster)
+    assert query.initial_offset().offsets == {Q0: 0}
+    assert cluster.offsets["g"] == committed
+    query.close()
 
 
 @pytest.mark.parametrize(("retries", "failures"), [("2", 0), ("1", 1)])

@@ -36,13 +36,46 @@ def test_the_previous_content_stays_in_the_backup_and_serves_when_the_file_is_da
     assert loads(disk.read(file.backup).decode()) == {"a": 1} and file.load() == {"a": 2} and not caplog.text
     disk.overwrite(PATH, 0, b"?")
     assert file.load() == {"a": 1}
-    assert f"{PATH} is not JSON" in caplog.text and f"before the last change is taken, from {PATH}.bak" in caplog.text
+    assert f"{PATH} is damaged" in caplog.text and f"before the last change is taken, from {PATH}.bak" in caplog.text
     file.save({"a": 3})
     assert loads(disk.read(file.backup).decode()) == {"a": 1}, "a damaged file does not replace a good backup"
     disk.overwrite(PATH, 0, b"?")
     disk.overwrite(file.backup, 0, b"?")
-    with pytest.raises(StoreCorrupt, match=r"topics\.json is not JSON"):
+    with pytest.raises(StoreCorrupt, match=r"topics\.json is damaged"):
         file.load()
+
+
+OURS = Path("/store/rocketsim/role.json")
+
+
+def test_no_changed_bit_of_our_own_files_is_taken_for_other_content():
+    disk = MemoryFiles()
+    for content in ({"brokerRole": "SYNC_MASTER", "brokerId": 0, "epoch": 10**12}, {}):
+        JsonFile(OURS, disk).save(content)
+        disk.remove(JsonFile(OURS, disk).backup)
+        whole = disk.read(OURS)
+        for bit in range(8 * len(whole)):
+            disk.overwrite(OURS, bit // 8, bytes([whole[bit // 8] ^ 1 << bit % 8]))
+            try:
+                found = JsonFile(OURS, disk).load()
+                assert found is not None and {name: found[name] for name in content} == content
+            except StoreCorrupt as error:
+                assert f"{OURS} is damaged" in str(error)
+            disk.overwrite(OURS, 0, whole)
+        assert JsonFile(OURS, disk).load() == content
+
+
+def test_a_file_of_an_older_version_has_no_checksum_and_is_read():
+    disk = MemoryFiles()
+    disk.make_directory(OURS.parent)
+    disk.write_atomically(OURS, b'{"brokerId": 0}')
+    assert JsonFile(OURS, disk).load() == {"brokerId": 0}
+
+
+def test_rocketmqs_files_have_no_name_of_ours_in_them():
+    disk = MemoryFiles()
+    JsonFile(PATH, disk).save({"a": 1})
+    assert loads(disk.read(PATH).decode()) == {"a": 1}
 
 
 def with_its_directory() -> MemoryFiles:

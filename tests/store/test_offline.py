@@ -152,6 +152,14 @@ OVERWRITTEN = {  # file, position, bytes; what is found, and at which position
             [(Severity.DAMAGE, "rocketsim/epochs.json", 0)],
             id="a damaged file of our own",
         ),
+        pytest.param(
+            lambda store: (
+                (store / "rocketsim").mkdir(),
+                (store / "rocketsim/epochs.json").write_text('{\n\t"epochs":[],\n\t"crc32":"00000000"\n}'),
+            ),
+            [(Severity.DAMAGE, "rocketsim/epochs.json", 0)],
+            id="a file of our own with a changed bit",
+        ),
     ],
 )
 def test_damage_is_named_with_its_file_and_place(

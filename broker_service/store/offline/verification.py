@@ -20,7 +20,7 @@ from broker_service.store.consume_queue import ENTRY, FILLER_SIZE, Entries
 from broker_service.store.files import Files
 from broker_service.store.flushed_offset import FlushedOffset
 from broker_service.store.index_keys import NO_KEYS, index_keys
-from broker_service.store.json_file import loads
+from broker_service.store.json_file import decoded
 from broker_service.store.offline.file import numbered_files
 from broker_service.store.offline.index import OfflineIndex
 from broker_service.store.offline.log import Blank, Damaged, Tail, Whole
@@ -241,12 +241,12 @@ class _Verification:
         damaged = False
         for path in sorted([*self._directory.glob("config/*.json"), *self._directory.glob("rocketsim/*.json")]):
             try:
-                loads(path.read_text(encoding="utf-8"))
+                decoded(path, path.read_bytes())
             except ValueError as error:
                 damaged = True
                 backup = path.with_name(path.name + ".bak")
                 severity = Severity.REPAIRABLE if backup.exists() else Severity.DAMAGE
-                yield self._finding(severity, path, 0, f"not JSON: {error}")
+                yield self._finding(severity, path, 0, f"damaged: {error}")
         if not damaged:
             yield from self._offsets()
 
