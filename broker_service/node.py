@@ -135,6 +135,7 @@ class BrokerNode:
             OffsetJournal(root / "rocketsim" / "offsets.journal", store.disk),
             log_point=lambda: LogPoint(self.epochs.epochs.last, self.epochs.epochs.last_id, store.end_offset),
             has_passed=lambda point: self.epochs.epochs.has_passed(*point),
+            noted_file=self._json_file("rocketsim/noted_offsets.json"),
         )
 
         self.access = self._access_tables() if config.authentication_enabled else None
@@ -533,6 +534,7 @@ class BrokerNode:
             self.schedule.save()
             self.consumption.transactions.note_offsets()
             self.offsets.close(self.machine.now_ms())
+            self.consumption.note_offsets()
             if saving := self.consumption.saving():
                 saving()
             self.consumption.timer_delivery.write_check()

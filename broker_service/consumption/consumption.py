@@ -969,6 +969,25 @@ class Consumption:
         """Ends all polls; later ones are not held."""
         self._polls.close()
 
+    def note_offsets(self) -> None:
+        """At a clean stop: where RocketMQ goes on if it opens this store.
+
+        A group goes on at its first message that is not settled.  Of queues that it has taken nothing of yet, that is
+        the first message: without an offset RocketMQ's consumers may begin at the end.
+        """
+        broker = self._broker
+        if broker.is_slave:
+            return
+        kept = broker.offsets.kept
+        goes_on: dict[tuple[str, str], dict[int, int]] = {}
+        for group, topic in {*kept, *((group, retry_topic(group, topic)) for group, topic in kept)}:
+            config = broker.topics.get(topic)
+            goes_on[group, topic] = dict(kept.get((group, topic), {}))
+            for queue_id in range(config.read_queue_nums if config is not None else 0):
+                first, _ = broker.store.queue_bounds(topic, queue_id)
+                goes_on[group, topic].setdefault(queue_id, self._next(Place(group, topic, queue_id), first))
+        broker.offsets.note(goes_on, broker.now_ms())
+
     def __str__(self) -> str:
         return f"{self.state.under_way_count} under way in {len(self.state.queues)} queues, {self._polls.held} polls"
 

@@ -352,6 +352,67 @@ def test_generations_of_an_older_version_are_read(tmp_path: Path) -> None:
     assert offsets.may_bring(offsets.get("g", "t", 0)), "nobody knows better"
 
 
+# --- what is noted for RocketMQ ---------------------------------------------------------------------------------------
+
+
+def noting_in(folder: Path) -> ConsumerOffsetTable:
+    return offsets_in(folder, noted_file=JsonFile(folder / "noted_offsets.json"))
+
+
+def in_rocketmqs_file(folder: Path) -> dict[str, dict[str, int]]:
+    table: dict[str, dict[str, int]] = json.loads((folder / "consumerOffset.json").read_text())["offsetTable"]
+    return table
+
+
+def test_what_is_noted_for_rocketmq_counts_here_as_what_was_committed(tmp_path: Path) -> None:
+    offsets = noting_in(tmp_path)
+    offsets.commit("g", "t", {0: 5, 1: 7})
+    offsets.commit("h", "t", {0: 1})
+    offsets.close(1)
+    offsets.note({("g", "t"): {0: 9, 1: 7, 2: 4}, ("i", "t"): {0: 0}}, 2)
+    assert in_rocketmqs_file(tmp_path) == {"t@g": {"0": 9, "1": 7, "2": 4}, "t@h": {"0": 1}, "t@i": {"0": 0}}
+    for _ in range(2):
+        offsets = noting_in(tmp_path)
+        assert everything(offsets) == {
+            ("g", "t"): {0: OffsetEntry(0, 5), 1: OffsetEntry(0, 7)},
+            ("h", "t"): {0: OffsetEntry(0, 1)},
+        }
+        assert [entries for _, _, entries in offsets.to_hand_back()] == [{0: (0, 5)}, {1: (0, 7)}, {0: (0, 1)}]
+    offsets.commit("h", "t", {0: 2})
+    compact(offsets)
+    assert in_rocketmqs_file(tmp_path) == {"t@g": {"0": 5, "1": 7}, "t@h": {"0": 2}}
+    offsets.commit("g", "t", {0: 9})
+    offsets.close(3)
+    assert noting_in(tmp_path).get("g", "t", 0) == (0, 9)
+
+
+def test_what_rocketmq_has_committed_since_counts(tmp_path: Path) -> None:
+    offsets = noting_in(tmp_path)
+    offsets.close(1)
+    offsets.note({("g", "t"): {0: 3, 1: 4}}, 2)
+    JsonFile(tmp_path / "consumerOffset.json").save({"offsetTable": {"t@g": {"0": 8, "1": 4}}})
+    assert everything(noting_in(tmp_path)) == {("g", "t"): {0: OffsetEntry(0, 8)}}
+
+
+def test_a_stop_may_die_before_it_has_noted_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one after another that has noted something else."""
+    for offset in (3, 4, 5):
+        offsets = noting_in(tmp_path)
+        assert everything(offsets).get(("g", "t"), {}) == {}
+        offsets.close(1)
+        with monkeypatch.context() as patch:
+            if offset == 4:
+
+                def die(*_: Any) -> None:
+                    raise OSError
+
+                patch.setattr(offsets._file, "save", die)
+            with contextlib.suppress(OSError):
+                offsets.note({("g", "t"): {0: offset}}, 2)
+    assert in_rocketmqs_file(tmp_path) == {"t@g": {"0": 5}}
+    assert everything(noting_in(tmp_path)).get(("g", "t"), {}) == {}
+
+
 # --- merging ----------------------------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,7 @@
 """Pop, ack, change, retries and dead letters on a real broker, whose clock the tests move."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -928,6 +929,39 @@ async def test_a_deleted_group_may_leave_its_offsets(tmp_path: Path) -> None:
         await Operations(one.node.broker, one.node.leadership).delete_group("g", remove_offset=False)
         assert (one.consumption.state.queues, one.committed()) == ({}, 1)
         assert await one.bodies() == [b"b"]
+
+
+async def test_a_clean_stop_notes_where_rocketmq_goes_on_with_a_group(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        one.node.topics.put(TopicConfig("t", 4, 4), 0)
+        one.node.offsets.commit("g", "t", {3: 1})
+        await put(one.node, "t", b"a", b"b", b"c")
+        await put(one.node, "t", b"d", queue_id=1)
+        await put(one.node, "t", b"e", b"f", queue_id=3)
+        a, _, c, d, f = sorted((await one.pop()).deliveries, key=body_of)
+        assert body_of(f) == b"f"
+        assert await one.ack(a, c, f) == [OK, OK, OK]
+        await one.nack(d)
+        await one.later(0)
+        await put(one.node, "t", b"g", queue_id=2)
+    noted = json.loads((tmp_path / "config" / "consumerOffset.json").read_text())["offsetTable"]
+    assert noted == {"t@g": {"0": 1, "1": 1, "2": 0, "3": 2}, "%RETRY%g+t@g": {"0": 0}}
+    async with consumer(tmp_path) as one:
+        one.node.topics.put(TopicConfig("t", 4, 4), 0)
+        assert one.committed() == 1
+        assert await one.bodies() == [b"d", b"g"]
+        await one.later(INVISIBLE_MS)
+        assert await one.bodies() == [b"b", b"d", b"g"]
+
+
+async def test_a_slave_notes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a")
+        await one.ack(*(await one.pop()).deliveries)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(one.node.broker), "is_slave", True)
+            one.consumption.note_offsets()
+        assert not (tmp_path / "rocketsim" / "noted_offsets.json").exists()
 
 
 async def test_a_deletion_that_the_log_did_not_hear_of_is_made_good(tmp_path: Path, monkeypatch: Any) -> None:

@@ -3,7 +3,8 @@
 An entry is (generation, offset), compared in that order, and only ever rises: that is the whole merge rule between a
 master and its slaves, in both directions.  A reset, the deletion of a topic or group and a clamping raise the
 generation, which is how an offset may go back.  `config/consumerOffset.json` is RocketMQ's; generations are in a file
-of ours beside it, and what was committed since both were written is in the journal.
+of ours beside it, and what was committed since both were written is in the journal.  What the broker's own
+consumption says of groups that pop is only noted there, at a clean stop, for RocketMQ.
 """
 
 import logging
@@ -33,9 +34,12 @@ class ConsumerOffsetTable:
         *,
         log_point: Callable[[], LogPoint] = LogPoint,
         has_passed: Callable[[LogPoint], bool] = lambda point: True,
+        noted_file: JsonStore | None = None,
     ) -> None:
         self._file = file
         self._generations_file = generations_file
+        self._noted_file = noted_file
+        self._noted: dict[str, dict[str, list[int]]] = {}  # what the table's file has of that, as `note` writes it
         self._journal = journal
         self._log_point = log_point
         self._has_passed = has_passed
@@ -254,25 +258,74 @@ class ConsumerOffsetTable:
         if self._journal.is_empty:
             return None
         number = self._journal.rotate()
-        self._version = self._version.next(now_ms)
-        offsets: dict[str, dict[str, int]] = {}
+        content = self._content(now_ms)
         generations: dict[str, dict[str, list[int]]] = {}
         raised_at: dict[str, dict[str, list[int]]] = {}
         for (group, topic), queues in sorted(self._table.items()):
             key = f"{topic}@{group}"
             ordered = sorted(queues.items())
-            if committed := {str(queue): entry.offset for queue, entry in ordered if entry.offset >= 0}:
-                offsets[key] = committed
             if raised := {str(queue): [entry.generation, entry.offset] for queue, entry in ordered if entry.generation}:
                 generations[key] = raised
             if points := {str(queue): list(entry.raised_at) for queue, entry in ordered if entry.raised_at.epoch}:
                 raised_at[key] = points
+        raised_content = {"generations": generations, "raisedAt": raised_at}
+        files = self._file, content, self._generations_file, raised_content
+        return Compaction(*files, self._forget_noted, self._journal, number)
+
+    def _content(self, now_ms: int) -> dict[str, Any]:
+        self._version = self._version.next(now_ms)
+        offsets: dict[str, dict[str, int]] = {}
+        for (group, topic), queues in sorted(self._table.items()):
+            if committed := {str(queue): entry.offset for queue, entry in sorted(queues.items()) if entry.offset >= 0}:
+                offsets[f"{topic}@{group}"] = committed
         other = dict(self._other)
         if "groupTopicMap" in other:
             other["groupTopicMap"] = self._group_topics(other["groupTopicMap"])
-        content = {**other, "dataVersion": self._version.to_json(), "offsetTable": offsets}
-        raised_content = {"generations": generations, "raisedAt": raised_at}
-        return Compaction(self._file, content, self._generations_file, raised_content, self._journal, number)
+        return {**other, "dataVersion": self._version.to_json(), "offsetTable": offsets}
+
+    def note(self, goes_on: Mapping[tuple[str, str], Mapping[int, int]], now_ms: int) -> None:
+        """Has a real RocketMQ that opens this store go on at these offsets; to be called after `close`.
+
+        They are in RocketMQ's file in place of what was committed.  That is in a file of ours, with the offsets that
+        stand for it; it is written first, so that what is noted never counts as committed here.
+        """
+        if self._noted_file is None:
+            return
+        content = self._content(now_ms)
+        noted = {key: dict(queues) for key, queues in self._noted.items()}
+        for (group, topic), offsets in sorted(goes_on.items()):
+            key = f"{topic}@{group}"
+            for queue_id, offset in sorted(offsets.items()):
+                committed = self.get(group, topic, queue_id).offset
+                if offset != committed:
+                    before = self._noted.get(key, {}).get(str(queue_id), [committed])
+                    noted.setdefault(key, {})[str(queue_id)] = [*before, offset]
+                    content["offsetTable"].setdefault(key, {})[str(queue_id)] = offset
+        if noted:
+            self._noted_file.save(noted)
+            self._file.save(content)
+
+    def _forget_noted(self) -> None:
+        if self._noted and self._noted_file is not None:
+            self._noted_file.save({})
+            self._noted = {}
+
+    def _take_noted(self, offset_table: dict[str, dict[str, int]]) -> None:
+        """Puts back what was committed, unless RocketMQ has other offsets there by now."""
+        noted = (self._noted_file.load() if self._noted_file is not None else None) or {}
+        for key, queues in noted.items():
+            offsets = offset_table.get(key, {})
+            for queue, (committed, *those) in queues.items():
+                offset = offsets.get(queue, NO_OFFSET)
+                if offset not in those:
+                    continue
+                self._noted.setdefault(key, {})[queue] = [committed, offset]
+                if committed >= 0:
+                    offsets[queue] = committed
+                else:
+                    del offsets[queue]
+            if key in offset_table and not offsets:
+                del offset_table[key]
 
     def close(self, now_ms: int) -> None:
         compaction = self.compaction(now_ms)
@@ -293,6 +346,7 @@ class ConsumerOffsetTable:
         try:
             self._version = DataVersion.from_json(content.pop("dataVersion", None) or {})
             offset_table = content.pop("offsetTable", None) or {}
+            self._take_noted(offset_table)
             self._table = merged_offsets(offset_table, generations, raised_at, self._journal.replay())
         except (TypeError, ValueError, AttributeError) as error:
             raise StoreCorrupt(f"{self._file}: {error}; correct it or put its .bak in its place") from error
@@ -313,6 +367,7 @@ class Compaction:
     content: dict[str, Any]
     generations_file: JsonStore
     generations: dict[str, Any]
+    forget_noted: Callable[[], None]
     journal: OffsetJournal
     journal_number: int
 
@@ -320,4 +375,5 @@ class Compaction:
         """Blocks.  Until it has returned, the journal still has everything."""
         self.file.save(self.content)
         self.generations_file.save(self.generations)
+        self.forget_noted()
         self.journal.drop(self.journal_number)
