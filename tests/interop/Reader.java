@@ -23,7 +23,8 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * <pre>java -cp 'lib/*' Reader.java NAMESRV BROKER_NAME FILE</pre>
  *
  * FILE has one request a line, tab-separated: "queue TOPIC ID" for its bounds and every message in it, "offset GROUP TOPIC ID" for
- * what the group has committed, "key TOPIC KEY" for the log offsets of the messages that the index finds.
+ * what the group has committed, "key TOPIC KEY" for the log offsets of the messages that the index finds, "await TOPIC COUNT" to go on
+ * when queue 0 has that many messages.
  */
 public final class Reader {
     private static final Set<String> ADDED_BY_THE_CLIENT = Set.of("MIN_OFFSET", "MAX_OFFSET");
@@ -55,6 +56,10 @@ public final class Reader {
                 awaitRoute(consumer, words[words.length - 2]);
                 consumers.put(group, consumer);
             }
+            if (words[0].equals("await")) {
+                awaitMessages(consumer, new MessageQueue(words[1], broker, 0), Long.parseLong(words[2]));
+                continue;
+            }
             if (words[0].equals("key")) {
                 readKey(consumer, words[1], words[2]);
                 continue;
@@ -81,6 +86,15 @@ public final class Reader {
                 }
                 Thread.sleep(100);
             }
+        }
+    }
+
+    private static void awaitMessages(DefaultMQPullConsumer consumer, MessageQueue queue, long count) throws Exception {
+        for (int left = 600; consumer.maxOffset(queue) < count; left--) {
+            if (left == 0) {
+                throw new IllegalStateException(queue + " has " + consumer.maxOffset(queue) + " messages, not " + count);
+            }
+            Thread.sleep(100);
         }
     }
 

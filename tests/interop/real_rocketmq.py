@@ -74,8 +74,11 @@ class RocketMQ:
 
 
 @contextmanager
-def running(store: Path, work: Path) -> Iterator[RocketMQ]:
-    """Serves the store directory, which RocketMQ writes to: give it a copy.  Leaving stops both processes cleanly."""
+def running(store: Path, work: Path, **settings: object) -> Iterator[RocketMQ]:
+    """Serves the store directory, which RocketMQ writes to: give it a copy.  Leaving stops both processes cleanly.
+
+    `settings`: further keys of RocketMQ's broker.
+    """
     jars = rocketmq_jars()
     work.mkdir(parents=True, exist_ok=True)
     name_server_port, broker_port = free_port(), free_port()
@@ -101,6 +104,7 @@ def running(store: Path, work: Path) -> Iterator[RocketMQ]:
                 "fileReservedTime": 1_000_000,  # the messages may be of any age
                 "diskMaxUsedSpaceRatio": 95,
                 **_file_sizes(store),
+                **settings,
             }
         )
     )
@@ -181,9 +185,10 @@ def accepts_connections(process: "subprocess.Popen[bytes]", port: int, timeout_s
     return False
 
 
-def copy_store(store: Path, target: Path) -> Path:
-    """A copy without the files of our brokers that RocketMQ does not know; holes stay holes."""
+def copy_store(store: Path, target: Path, *, whole: bool = False) -> Path:
+    """A copy; holes stay holes.  Unless it is `whole`, without the files of our brokers that RocketMQ does not know."""
     target.mkdir(parents=True)
     subprocess.run(["cp", "-a", "--sparse=always", f"{store}/.", str(target)], check=True)
-    shutil.rmtree(target / "rocketsim", ignore_errors=True)
+    if not whole:
+        shutil.rmtree(target / "rocketsim", ignore_errors=True)
     return target

@@ -1,11 +1,16 @@
 """The stores that this project writes, served by a real Apache RocketMQ: `python -m tests.interop.check` as a test."""
 
 import shutil
+from hashlib import sha1
 from pathlib import Path
 
 import pytest
 
-from tests.interop.check import check
+from broker_service.store.offline.dump import dump
+from broker_service.store.offline.verification import verify
+from tests.interop import pending_work
+from tests.interop.check import Outcome, check, compare, place, requests
+from tests.interop.real_rocketmq import copy_store, running
 from tests.interop.stores import make_stores
 
 pytestmark = [
@@ -19,3 +24,56 @@ def test_rocketmq_reads_every_field_of_every_message_as_our_dump_says(tmp_path: 
     assert {outcome.name: outcome.differences for outcome in outcomes} == {one.name: [] for one in outcomes}
     assert sum(outcome.messages for outcome in outcomes) > 5_000
     assert {outcome.name for outcome in outcomes} == {"master", "slave", "trimmed", "golden"}
+
+
+# RocketMQ asks about transactions as often as it can here, and gives none up; nobody answers it.
+SETTINGS = {"timerWheelEnable": "true", "transactionCheckInterval": 1000, "transactionCheckMax": 1000}
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["with our own files", "without them"])
+async def test_rocketmq_goes_on_with_pending_work_and_our_broker_after_it(tmp_path: Path, whole: bool) -> None:
+    await pending_work.make(tmp_path / "made")
+    store = copy_store(tmp_path / "made", tmp_path / "store", whole=whole)
+    ours, outcome = list(dump(store)), Outcome("pending work")
+    assert list(verify(store)) == []
+
+    with running(store, tmp_path / "rocketmq", **SETTINGS) as rocketmq:
+        theirs = rocketmq.read([("await", "times", "3"), *requests(ours)])
+
+    compare(ours, theirs, outcome)
+    assert outcome.differences == []
+    assert outcome.offsets == 5 and outcome.messages == 22
+    messages = [line for line in theirs if line["kind"] == "message"]
+    named = {sha1(name.encode()).hexdigest(): name for name in pending_work.NAMES}
+    offsets = {(one["group"], *place(one)[:2]): one["offset"] for one in theirs if one["kind"] == "offset"}
+
+    def bodies(topic: str, group: str = "") -> list[str]:
+        """What consumers of the group get, or all of the topic."""
+        begins = {queue_id: at for (owner, name, queue_id), at in offsets.items() if (owner, name) == (group, topic)}
+        of_topic = [line for line in messages if line["topic"] == topic]
+        assert not group or begins.keys() >= {line["queueId"] for line in of_topic}
+        return [named[line["bodySha1"]] for line in of_topic if line["queueOffset"] >= begins.get(line["queueId"], 0)]
+
+    assert bodies("%DLQ%crew") == ["work-7"]
+    retried = bodies(pending_work.RETRY, "crew")
+    assert retried == ["work-6", "work-5"], "work-9 is acknowledged"
+    # An offset says nothing of acks above it, nor of a retry that has taken a message's place: 4 and 5 come again.
+    begun = bodies("work", "crew")
+    assert sorted(begun) == sorted(f"work-{number}" for number in (2, 3, 4, 5, 10, 11))
+    assert {*begun, *retried} == pending_work.WORK_LEFT | {"work-4"}
+    assert bodies("steps", "line") == pending_work.STEPS_LEFT
+    assert {*bodies("times")} == {"times-past", "times-soon", "level-soon"}
+    assert bodies("trades") == ["committed"]
+
+    assert list(verify(store)) == []
+    log = [[line for line in lines if line["kind"] in ("message", "blank")] for lines in (ours, dump(store))]
+    assert log[1][: len(log[0])] == log[0], "the log that RocketMQ closed begins with the one it was given"
+    asked = {line["properties"].get("TRANSACTION_CHECK_TIMES") for line in log[1][len(log[0]) :]}
+    assert "1" in asked, "RocketMQ knows the open transactions"
+
+    received = await pending_work.complete(store)
+    assert received["steps"] == pending_work.STEPS_LEFT
+    assert sorted(received["work"]) == sorted(pending_work.WORK_LEFT)
+    assert sorted(received["times"]) == sorted(pending_work.TIMES)
+    assert sorted(received["trades"]) == sorted(pending_work.TRADES)
+    assert list(verify(store)) == []
