@@ -41,6 +41,13 @@ async def commit(node: BrokerNode, offset: int, timeout_s: float = 10.0) -> str:
         return CommitStatus.Name(answer.status)
 
 
+async def reset(node: BrokerNode) -> str:
+    """To the first message; returns the name of the status."""
+    asked = admin_pb2.ResetOffsetByTimeRequest(group="g", topic="t", timestamp=0, queue_ids=[0])
+    async with stub_of(node, AdminStub) as admin:
+        return CommitStatus.Name((await admin.ResetOffsetByTime(asked, timeout=60)).status)
+
+
 async def committed(node: BrokerNode) -> int:
     async with stub_of(node) as stub:
         asked = pb.QueryOffsetsRequest(consumer_group="g", queues=[QueueId(topic="t", queue_id=0)])
@@ -86,9 +93,7 @@ async def test_a_commit_answered_ok_is_on_the_slave(tmp_path: Path, monkeypatch:
 async def test_a_reset_answered_ok_is_on_the_slave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with pair_without_ticks(tmp_path, monkeypatch) as (master, slave):
         assert await commit(master, 50) == "COMMIT_OK"
-        async with stub_of(master, AdminStub) as admin:
-            asked = admin_pb2.ResetOffsetByTimeRequest(group="g", topic="t", timestamp=0, queue_ids=[0])
-            assert (await admin.ResetOffsetByTime(asked, timeout=10)).status == 1
+        assert await reset(master) == "COMMIT_OK"
         assert slave.offsets.get("g", "t", 0) == master.offsets.get("g", "t", 0) == (1, 0)
 
 
@@ -127,6 +132,24 @@ async def test_without_a_slave_the_answer_says_so_at_once(tmp_path: Path) -> Non
         await put(master, "t", b"x")
         assert await commit(master, 1) == "COMMIT_SLAVE_NOT_AVAILABLE"
         assert await committed(master) == 1
+
+
+async def test_a_reset_without_a_slave_says_so_and_stands(tmp_path: Path) -> None:
+    async with running(tmp_path, **SYNC) as master:
+        await put(master, "t", b"x")
+        await commit(master, 1)
+        assert await reset(master) == "COMMIT_SLAVE_NOT_AVAILABLE"
+        assert await committed(master) == 0
+
+
+async def test_a_reset_that_the_slave_does_not_acknowledge_says_so_and_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pair_without_ticks(tmp_path, monkeypatch, slave_timeout=500) as (master, _slave):
+        acks_name_no_changes(monkeypatch)
+        await commit(master, 1)
+        assert await reset(master) == "COMMIT_FLUSH_SLAVE_TIMEOUT"
+        assert await committed(master) == 0
 
 
 async def test_a_slave_that_names_no_changes_counts_as_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,9 +248,7 @@ async def test_an_acknowledged_reset_that_its_master_lost_comes_back_from_its_sl
             await until(lambda: "t" in slave.topics.entries, "the topic")
             assert await commit(master, 40) == "COMMIT_OK"
             kept = {path: path.read_bytes() for path in offset_files(tmp_path / "m")}
-            async with stub_of(master, AdminStub) as admin:
-                asked = admin_pb2.ResetOffsetByTimeRequest(group="g", topic="t", timestamp=0, queue_ids=[0])
-                assert (await admin.ResetOffsetByTime(asked, timeout=10)).status == 1
+            assert await reset(master) == "COMMIT_OK"
         for path in offset_files(tmp_path / "m"):
             path.unlink()
         for path, content in kept.items():
