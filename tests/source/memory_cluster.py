@@ -8,7 +8,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from rocketsim_proto.records import record
 
-from rocketsim_client.errors import BrokerNotExist, BrokerRefused, BrokerUnavailable, RocketSimError, TopicNotExist
+from rocketsim_client.errors import (
+    BrokerNotExist,
+    BrokerRefused,
+    BrokerUnavailable,
+    InvalidParameter,
+    RocketSimError,
+    TopicNotExist,
+)
 from rocketsim_client.model import (
     NO_EPOCH,
     CommitResult,
@@ -57,7 +64,7 @@ class MemoryBroker:
         self.pulls.append(list(ranges))
         if self.refuse:
             raise self.refuse.pop(0)
-        self.check(ranges)
+        self.check((queue for queue, _, _ in ranges), pulled=True)
         for index, (queue, start, until) in enumerate(ranges):
             at = start
             while at < until:
@@ -86,17 +93,16 @@ class MemoryBroker:
             data[at] ^= 1
         return bytes(data)
 
-    def check(self, ranges: Sequence[OffsetRange]) -> None:
-        """As a real broker's ReadAccess: if one topic or queue does not exist, the whole call is refused."""
-        for queue, _, _ in ranges:
+    def check(self, queues: Iterable[MessageQueue], *, pulled: bool = False) -> None:
+        """As a real broker: if one topic or queue does not exist, the whole call is refused."""
+        for queue in queues:
             if queue in self.end:
                 continue
             others = [other.queue_id for other in self.end if other.topic == queue.topic]
             if not others:
                 raise TopicNotExist(f"topic {queue.topic!r} does not exist here")
-            raise BrokerRefused(
-                f"queue {queue.queue_id} of topic {queue.topic}, which has {max(others) + 1} read queues", code=1
-            )
+            reason = f"queue {queue.queue_id} of topic {queue.topic}, which has {max(others) + 1} queues"
+            raise BrokerRefused(reason, code=1) if pulled else InvalidParameter(reason)
 
     def _frame(self, index: int, queue: MessageQueue, at: int, until: int, tag: str | None) -> PullFrame:
         suggested = self.suggests.pop(0) if self.suggests else self.suggest
@@ -188,8 +194,16 @@ class MemoryCluster:
         """Offset n was stored at 2000 + n."""
         if self.searches_fail or self._usable() is None:
             return OffsetAnswers({}, dict.fromkeys(timestamps, BrokerUnavailable("no")))
-        broker = self.brokers[0]
-        return OffsetAnswers({q: min(max(ms - 2000, broker.first[q]), broker.end[q]) for q, ms in timestamps.items()})
+        broker, found = self.brokers[0], OffsetAnswers()
+        for topic in {queue.topic for queue in timestamps}:
+            asked = {queue: ms for queue, ms in timestamps.items() if queue.topic == topic}
+            try:
+                broker.check(asked)
+            except RocketSimError as refusal:
+                found.unreachable |= dict.fromkeys(asked, refusal)
+                continue
+            found.offsets |= {q: min(max(ms - 2000, broker.first[q]), broker.end[q]) for q, ms in asked.items()}
+        return found
 
     def committed(self, group: str, queues: Collection[MessageQueue]) -> OffsetAnswers:
         broker = self._usable()
@@ -209,8 +223,13 @@ class MemoryCluster:
         taken = {queue: offset for queue, offset in offsets.items() if queue not in self.dropped}
         for queue, offset in taken.items():
             stands[queue] = max(offset, stands.get(queue, -1))
-        refused = {queue.broker_name: TopicNotExist(f"no {queue}") for queue in offsets.keys() - taken.keys()}
-        return CommitResult(dict.fromkeys(names, broker.broker_id), {queue: stands[queue] for queue in taken}, refused)
+        refused: dict[str, RocketSimError] = {}
+        try:
+            broker.check(offsets.keys() - taken.keys())
+        except RocketSimError as refusal:
+            refused = dict.fromkeys(names, refusal)
+        took = names if taken else set[str]()
+        return CommitResult(dict.fromkeys(took, broker.broker_id), {queue: stands[queue] for queue in taken}, refused)
 
     def pull(
         self,

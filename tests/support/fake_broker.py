@@ -179,6 +179,7 @@ class FakeBroker(BrokerServicer):
         order = self._told("Pull", request, context)
         if isinstance(order, Answer):
             return order.response
+        self._check(context, [(request.topic, request.queue_id)], "1", self.read_queue_nums)
         queue = self.store.queues.get((request.topic, request.queue_id), [])
         low = self.store.min_offsets[request.topic, request.queue_id]
         at = request.queue_offset
