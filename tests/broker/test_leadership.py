@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from broker_service.broker.core.mastership import Standing
+from broker_service.broker.leadership.membership import Membership
 from broker_service.errors import ServiceNotAvailable
 from broker_service.model import BrokerRole
 from broker_service.replication.epochs import PROMOTION
 from broker_service.replication.slave import SlaveSettings
-from tests.support.brokers import name_server, put, running
+from tests.support.brokers import name_server, put, registers_rarely, running
 from tests.support.polling import until
 
 SLAVE: dict[str, Any] = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
@@ -217,9 +218,14 @@ async def test_a_slave_finds_its_master_at_another_address(tmp_path: Path) -> No
                     await until(lambda: slave.store.end_offset == master.store.end_offset, "copied")
 
 
-async def test_a_master_hears_at_once_from_a_name_server_that_it_was_replaced(tmp_path: Path) -> None:
+async def test_a_master_hears_at_once_from_a_name_server_that_it_was_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And from nobody else: it asks no slave."""
+    registers_rarely(monkeypatch)
+    monkeypatch.setattr(Membership, "slaves", lambda _: set())
     async with name_server() as names:
-        keys = {"namesrv_addr": names.address, "register_name_server_period": 60_000}
+        keys = {"namesrv_addr": names.address}
         async with running(tmp_path / "m", **keys) as old, running(tmp_path / "s", **SLAVE) as slave:
             await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
             assert old.mastership.standing is Standing.WRITABLE  # nobody could tell it

@@ -23,7 +23,7 @@ from broker_service.node import BrokerNode
 from broker_service.replication.catch_up import Cut
 from broker_service.store.json_file import JsonFile
 from broker_service.store.offset_journal import OffsetJournal
-from tests.support.brokers import NameServer, bodies_in, message, name_server, put, running, send_of
+from tests.support.brokers import NameServer, bodies_in, message, name_server, put, registers_rarely, running, send_of
 from tests.support.polling import until
 
 SLAVE = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
@@ -340,11 +340,11 @@ async def test_a_clean_stop_unregisters(tmp_path: Path) -> None:
         assert names.table.members("broker-a") == []
 
 
-async def test_a_name_server_that_comes_back_empty_is_told_at_once(tmp_path: Path) -> None:
-    async with (
-        name_server() as names,
-        running(tmp_path, namesrv_addr=names.address, register_name_server_period=60_000) as master,
-    ):
+async def test_a_name_server_that_comes_back_empty_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registers_rarely(monkeypatch)
+    async with name_server() as names, running(tmp_path, namesrv_addr=names.address) as master:
         await until(lambda: names.table.members("broker-a"), "registered")
         link = master.registration._links[0]
         answers = link.answers

@@ -18,6 +18,7 @@ from rocketsim_proto.records.record import Record
 from broker_service import cold_reads
 from broker_service.app import broker
 from broker_service.broker.core.mastership import Standing
+from broker_service.broker.leadership.registration import Registration
 from broker_service.broker.put import Send
 from broker_service.config import BrokerConfig
 from broker_service.model import PutStatus
@@ -107,6 +108,16 @@ def bodies_in(data: bytes) -> list[bytes]:
         bodies.append(record.decode(data, at).body)
         at += int.from_bytes(data[at : at + 4], "big")
     return bodies
+
+
+def registers_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No broker registers again by its period within a test: `registerNameServerPeriod` may be a minute at most."""
+    init = Registration.__init__
+
+    def rarely(registration: Registration, *arguments: Any, **others: Any) -> None:
+        init(registration, *arguments, **(others | {"period_s": 1e6}))
+
+    monkeypatch.setattr(Registration, "__init__", rarely)
 
 
 class NameServer:
