@@ -4,7 +4,7 @@ messages, and its tasks still run.
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,12 @@ from rocketsim_proto import broker_pb2, metadata_pb2, namesrv_pb2, replication_p
 from rocketsim_proto.broker_pb2_grpc import BrokerStub
 from rocketsim_proto.namesrv_pb2_grpc import NameServerStub
 
-from broker_service.errors import RocketSimError
+from broker_service.broker.leadership import roll_call
+from broker_service.errors import InvalidParameter, RocketSimError
 from broker_service.model import BrokerRole
 from broker_service.node import BrokerNode
 from broker_service.replication.epoch_file import EpochFile
-from broker_service.replication.epochs import EpochList
+from broker_service.replication.epochs import NO_EPOCH, EpochList
 from broker_service.replication.follower import Follower
 from broker_service.replication.handshake import Identity
 from broker_service.replication.slave import SlaveSettings
@@ -41,6 +42,9 @@ IDENTITY = Identity(
     mapped_file_size_commit_log=10,
     mapped_file_size_consume_queue=20,
 )
+
+
+CANDIDATE: dict[str, Any] = {"broker_role": BrokerRole.SLAVE, "broker_id": 1, "ha_master_address": "127.0.0.1:1"}
 
 
 class Calls:
@@ -181,15 +185,20 @@ STREAMS: list[Stream] = [
 
 
 @asynccontextmanager
-async def grpc_peer(behaves: Stream, *answers: Any) -> AsyncIterator[tuple[str, Calls]]:
-    """Serves every method of every service with this handler.  Bytes are sent as they are."""
+async def grpc_peer(
+    behaves: Stream, *answers: Any, others: Mapping[str, Stream] | None = None
+) -> AsyncIterator[tuple[str, Calls]]:
+    """Serves every method of every service with this handler, but those of `others`.  Bytes are sent as they are."""
     calls = Calls()
 
     class Handler(grpc.GenericRpcHandler):
         def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+            method = str(handler_call_details.method).rpartition("/")[2]
+            handler = (others or {}).get(method, behaves)
+
             async def serve(requests: AsyncIterator[bytes], context: Any) -> None:
                 calls.count += 1
-                await behaves(requests, context, [answer.SerializeToString() for answer in answers])
+                await handler(requests, context, [answer.SerializeToString() for answer in answers])
 
             return grpc.stream_stream_rpc_method_handler(serve)
 
@@ -359,6 +368,63 @@ def test_whatever_a_master_answers_to_a_handshake_is_taken_or_refused(
             pass
     except RocketSimError:
         pass
+
+
+# --- peers of a promotion ---------------------------------------------------------------------------------------------
+
+# A unary call: what ends after its answer is a good peer.
+ONE_ANSWER: list[Stream] = [
+    refuses,
+    ends_at_once,
+    ends_after_the_question,
+    fails_after_the_last_answer,
+    says_what_cannot_be_decoded,
+    hears_and_is_silent,
+]
+
+
+async def promoted_only_by_force(node: BrokerNode, peer: str, why: str) -> None:
+    with pytest.raises(InvalidParameter) as refusal:
+        await node.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=False)
+    assert f"slave 2 at {peer}" in str(refusal.value) and why in str(refusal.value)
+    assert node.broker.is_slave and node.broker.mastership.candidate_epoch == NO_EPOCH
+    await lives(node)
+    await node.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
+    await put(node, "t", b"x")
+    await lives(node)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("behaves", [*SOCKETS, *ONE_ANSWER])
+async def test_no_other_slave_ends_one_that_calls_the_roll_for_its_promotion(tmp_path: Path, behaves: Any) -> None:
+    answer = replication_pb2.GetMemberResponse(broker_id=2)
+    async with bad_peer(behaves, answer) as (bad, calls), running(tmp_path, **CANDIDATE) as node:
+        node.known_slaves.joined(2, bad)
+        await promoted_only_by_force(node, bad, "does not answer")
+        assert calls.count
+
+
+@pytest.mark.parametrize("behaves", ONE_ANSWER)
+async def test_no_other_slave_ends_one_that_asks_it_for_a_promise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behaves: Stream
+) -> None:
+    """It answers the roll call as it should."""
+    monkeypatch.setattr(roll_call, "ANSWER_WITHIN_S", 60.0)
+    member = replication_pb2.GetMemberResponse(broker_id=2)
+    enough = 0.1 if behaves is hears_and_is_silent else 60.0
+
+    async def until_a_promise(requests: AsyncIterator[bytes], context: Any, answers: list[bytes]) -> None:
+        await anext(requests)
+        await context.write(answers[0])
+        monkeypatch.setattr(roll_call, "ANSWER_WITHIN_S", enough)
+
+    async def asked_for_a_promise(requests: AsyncIterator[bytes], context: Any, answers: list[bytes]) -> None:
+        await behaves(requests, context, [replication_pb2.PromiseEpochResponse(member=member).SerializeToString()])
+
+    peer = grpc_peer(until_a_promise, member, others={"PromiseEpoch": asked_for_a_promise})
+    async with peer as (bad, _), running(tmp_path, **CANDIDATE) as node:
+        node.known_slaves.joined(2, bad)
+        await promoted_only_by_force(node, bad, "does not promise to follow no older master")
 
 
 # --- peers that dial a broker -----------------------------------------------------------------------------------------
