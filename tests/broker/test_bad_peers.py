@@ -490,7 +490,7 @@ async def test_no_slave_ends_its_master(tmp_path: Path, steps: int, how: str) ->
                         await stream.read()
                 await end(stream, how)
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                assert steps == 4  # its ack of what it was not sent was refused already
+                assert steps > 2  # its ack of what it was not sent was refused already
         await until(lambda: not node.replication_master.streams, "the stream is over")
         assert not node.replication_master.greeting.locked()
         await put(node, "t", b"y")
