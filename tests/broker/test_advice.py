@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from broker_service.access.model import User
 from broker_service.broker.core.mastership import Standing
 from broker_service.errors import StoreCorrupt
 from broker_service.model import BrokerRole
 from broker_service.node import BrokerNode
 from broker_service.replication.epochs import EpochList
 from broker_service.store.json_file import JsonFile
+from tests.support.access import KEYS
 from tests.support.brokers import put, running, small_config
 from tests.support.polling import until
 
@@ -68,6 +70,31 @@ def test_what_a_broker_that_does_not_start_advises_makes_it_start(
     node.store.close()
 
 
+@pytest.mark.parametrize(("cure", "left"), [("put it in its place", ["first"]), ("move both away", [])])
+def test_a_table_of_users_that_is_damaged_is_put_back_or_moved_away_by_hand(
+    tmp_path: Path, cure: str, left: list[str]
+) -> None:
+    """Its .bak is not taken by itself: it may have a right that the last change took away."""
+    config = small_config(tmp_path, **KEYS)
+    node = BrokerNode.open(config)
+    assert node.access is not None
+    node.access.users.put(User("first", "password1"), 1)
+    node.access.users.put(User("second", "password2"), 2)
+    node.store.close()
+    path = tmp_path / "rocketsim" / "users.json"
+    path.write_text("{")
+    with pytest.raises(StoreCorrupt, match=cure):
+        BrokerNode.open(config)
+    if left:
+        put_back(path)
+    else:
+        path.unlink()
+        path.with_name("users.json.bak").unlink()
+    node = BrokerNode.open(config)
+    assert node.access is not None and sorted(node.access.users.entries) == left
+    node.store.close()
+
+
 @pytest.mark.parametrize("promoted", [False, True])
 async def test_a_broker_that_is_fenced_follows_the_new_master_when_its_advice_is_followed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, promoted: bool
@@ -97,3 +124,49 @@ async def test_a_broker_that_is_fenced_follows_the_new_master_when_its_advice_is
         assert old.broker.is_slave
         await put(new, "t", b"after")
         await until(lambda: old.store.queue_bounds("t", 0) == (0, 2), "it follows")
+
+
+SLAVE: dict[str, Any] = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
+
+
+async def test_a_slave_with_the_log_of_another_broker_copies_its_masters_once_it_is_wiped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(tmp_path / "slave") as stranger:
+        await put(stranger, "u", b"x")
+    async with running(tmp_path / "master") as master:
+        await put(master, "t", b"x")
+        keys = SLAVE | {"ha_master_address": master.address}
+        async with running(tmp_path / "slave", **keys) as slave:
+            advice = "Wipe the slave to copy it anew"
+            await until(lambda: any(advice in line for line in caplog.messages), "the refusal")
+            assert slave.store.queue_bounds("u", 0) == (0, 1)
+        shutil.rmtree(tmp_path / "slave")
+        async with running(tmp_path / "slave", **keys) as slave:
+            await until(lambda: slave.store.queue_bounds("t", 0) == (0, 1), "copied")
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "other"),
+    [
+        ("broker_cluster_name", "brokerClusterName", "elsewhere"),
+        ("broker_name", "brokerName", "broker-z"),
+        ("mapped_file_size_commit_log", "mappedFileSizeCommitLog", 2 << 20),
+        ("mapped_file_size_consume_queue", "mappedFileSizeConsumeQueue", 20 * 2000),
+    ],
+)
+async def test_a_slave_that_is_configured_as_its_master_follows_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, key: str, name: str, other: str | int
+) -> None:
+    async with running(tmp_path / "master") as master:
+        await put(master, "t", b"x")
+        keys = SLAVE | {"ha_master_address": master.address}
+        async with running(tmp_path / "slave", **keys, **{key: other}):
+
+            def refused() -> list[str]:
+                said = [line for line in caplog.messages if "make them the same" in line]
+                return [line for line in said if f"{name} is" in line and f"{other} on slave-1" in line]
+
+            await until(refused, "the refusal")
+        async with running(tmp_path / "slave", **keys) as slave:
+            await until(lambda: slave.store.queue_bounds("t", 0) == (0, 1), "copied")

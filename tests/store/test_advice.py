@@ -1,12 +1,15 @@
 """Errors of the store give advice that works: each test follows one, and the store opens with all its data."""
 
+import errno
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from broker_service.errors import RocketSimError, StoreCorrupt
+from broker_service.errors import ReadFailed, RocketSimError, StoreCorrupt
+from broker_service.store.files import Files
 from broker_service.store.json_file import JsonFile
 from broker_service.store.message_store import MessageStore
 from broker_service.store.offline.verification import Severity, verify
@@ -36,10 +39,15 @@ def take_from_the_other(root: Path, name: str = "commitlog") -> None:
     shutil.copytree(root.parent / "other" / name, root / name)
 
 
-def damage_a_record(root: Path) -> None:
-    (root / "abort").write_bytes(b"1")  # all of the log is looked at
+def look_at_all_of_the_log(root: Path) -> None:
+    """With the next start."""
+    (root / "abort").write_bytes(b"1")
     (root / "rocketsim/queues.json").unlink()
     (root / "rocketsim/queues.json.bak").unlink(missing_ok=True)
+
+
+def damage_a_record(root: Path) -> None:
+    look_at_all_of_the_log(root)
     path = log_file(root, 1)
     path.write_bytes(path.read_bytes()[:4] + b"oops" + path.read_bytes()[8:])
 
@@ -107,6 +115,32 @@ def test_a_file_size_that_differs_from_the_configuration_is_cured_by_correcting_
     with pytest.raises(StoreCorrupt, match="mappedFileSizeCommitLog"):
         open_store(root, mapped_file_size_commit_log=2 * LOG_FILE)
     assert len(bodies(open_store(root))) == COUNT
+
+
+class BadSector(Files):
+    """Under what is that file now; another file of its name lies elsewhere."""
+
+    def __init__(self, path: Path) -> None:
+        self._inode = path.stat().st_ino
+
+    def pread(self, handle: int, size: int, offset: int) -> bytes:
+        if os.fstat(handle).st_ino == self._inode:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().pread(handle, size, offset)
+
+
+def test_a_log_file_on_a_bad_sector_is_taken_from_the_other_broker(root: Path) -> None:
+    look_at_all_of_the_log(root)
+    path = log_file(root, 1)
+    disk = BadSector(path)
+    with pytest.raises(ReadFailed, match=rf"{path} cannot be read.*restore the file or take it from the other broker"):
+        open_store(root, disk)
+    path.rename(root.parent / "bad")
+    shutil.copy(log_file(root.parent / "other", 1), path)
+    store = open_store(root, disk)
+    assert len(bodies(store)) == COUNT
+    check_sound(store)
+    store.close()
 
 
 DAMAGED = (
