@@ -159,15 +159,17 @@ class Bench:
         target: Target | None = None,
         *,
         by_amount: bool = False,
+        in_full: tuple[Series | Missing, Series | Missing | None] | None = None,
     ) -> None:
         """Adds a line to the table.  If the contestant failed, there is no line, and the exit status is 1.
 
         `by_amount`: the figure depends on the amount of data, so a plan with less data predicts nothing.
+        `in_full`: as the full plan's amount would make both series (`with_full_rate`); it has to have the same verdict.
         """
         if isinstance(series, Missing):
             self.broken.append(f"{name}: {series.why}")
             return
-        predicts = not by_amount and (target is None or is_settled(series, reference_series, target))
+        predicts = not by_amount and (target is None or is_settled(series, reference_series, target, in_full))
         settled = self.plan.pick(True, predicts, False)
         self.figures.append(Figure(self.name, name, unit, series, reference, reference_series, target, settled))
 

@@ -57,6 +57,14 @@ def warmed_up(run: Contestant, seconds: float) -> float:
         best = max(sample["rate"], best)
 
 
+def with_full_rate(sample: Sample, start_s: float, times: float) -> Sample:
+    """With `full_rate`: the rate with `times` the data, if the first `start_s` seconds of a run are its start, which
+    takes no longer with more data."""
+    start_s = min(start_s, sample["seconds"])
+    in_full = start_s + (sample["seconds"] - start_s) * times
+    return {**sample, "full_rate": sample["rate"] * sample["seconds"] * times / in_full}
+
+
 class Results:
     """The counted samples of each contestant, and the reasons why others have none."""
 

@@ -105,19 +105,32 @@ class Figure:
         }
 
 
-def is_settled(series: Series, reference: Series | Missing | None, target: Target) -> bool:
+def is_settled(
+    series: Series,
+    reference: Series | Missing | None,
+    target: Target,
+    in_full: tuple[Series | Missing, Series | Missing | None] | None = None,
+) -> bool:
     """Whether any run whose median is within QUICK_MARGIN of this one's has the same verdict.
 
-    True if each round by itself gives the same verdict, and so does the median at either end of that margin.
+    True if each round by itself gives the same verdict, and so does the median at either end of that margin.  `in_full`
+    has both series as the full run's amount of data would make them, whose verdict has to be that one, too.
     """
+    found = _verdicts(series, reference, target)
+    if in_full is not None and not isinstance(in_full[0], Missing):
+        found |= _verdicts(in_full[0], in_full[1], target)
+    return len(found) == 1
+
+
+def _verdicts(series: Series, reference: Series | Missing | None, target: Target) -> set[bool | None]:
     if target.of_value:
         rounds, middle = series, series.middle
     elif isinstance(reference, Series) and reference.middle:
         rounds, middle = series.over(reference), series.middle / reference.middle
     else:
-        return True  # there is no verdict
+        return {None}
     possible = (*rounds.values, middle * (1 + QUICK_MARGIN), middle / (1 + QUICK_MARGIN))
-    return len({target.is_met(value, value) for value in possible}) == 1
+    return {target.is_met(value, value) for value in possible}
 
 
 def rounded(value: float | None) -> float | None:

@@ -1,12 +1,15 @@
 """P3: Spark writes generated bodies; one broker without a slave, and a SYNC_MASTER pair, back to back with Kafka."""
 
+from functools import partial
+
 from benchmarks import cluster, spark, targets
 from benchmarks.bench import Bench, must_be
 from benchmarks.cluster import OurCluster
-from benchmarks.contest import Contestant, Sample, warmed_up
+from benchmarks.contest import Contestant, Sample, warmed_up, with_full_rate
 from benchmarks.figures import Missing
 from benchmarks.peers.kafka import Kafka
 from benchmarks.spark import Spark
+from benchmarks.spark_read import FEW
 
 
 def run(bench: Bench) -> None:
@@ -18,17 +21,20 @@ def run(bench: Bench) -> None:
     plan = bench.plan
     for size in bench.plan.sizes:
         full, quick = (1_500_000, 1_000_000) if size == 100 else (400_000, 300_000)
-        rows = bench.plan.pick(full, quick, 20_000)
-        topic = f"sink{size}"
-        sinks: dict[str, Contestant | Missing] = {
-            "alone": ours(made, alone, topic, rows, size),
-            "pair": ours(made, pair, topic, rows, size),
-            "Kafka": theirs(made, peer, topic, rows, size),
-            "generator": lambda rows=rows, size=size: generator(made, rows, size),  # type: ignore[misc]
-        }
-        results = bench.contest(sinks, f"{size} B,", plan)
+        rows, times = bench.plan.pick((full, 1.0), (quick, full / quick), (20_000, 1.0))
+
+        def sinks(topic: str, rows: int, size: int = size) -> dict[str, Contestant | Missing]:
+            return {
+                "alone": ours(made, alone, topic, rows, size),
+                "pair": ours(made, pair, topic, rows, size),
+                "Kafka": theirs(made, peer, topic, rows, size),
+                "generator": lambda: generator(made, rows, size),
+            }
+
+        every = in_full(bench, sinks(f"sink{size}", rows), sinks(f"few{size}", FEW), times)
+        results = bench.contest(every, f"{size} B,", plan)
         plan = plan.again()
-        reference = results.series("Kafka")
+        reference, reference_in_full = results.series("Kafka"), results.series("Kafka", "full_rate")
         bench.report(
             f"{size} B, one broker",
             "rows/s",
@@ -36,6 +42,7 @@ def run(bench: Bench) -> None:
             "Kafka sink",
             reference,
             targets.SINK_ALONE[size],
+            in_full=(results.series("alone", "full_rate"), reference_in_full),
         )
         bench.report(
             f"{size} B, SYNC_MASTER pair",
@@ -44,8 +51,30 @@ def run(bench: Bench) -> None:
             "Kafka sink",
             reference,
             targets.SINK_PAIR[size],
+            in_full=(results.series("pair", "full_rate"), reference_in_full),
         )
         bench.report(f"{size} B, generator alone", "rows/s", results.series("generator"))
+
+
+def in_full(
+    bench: Bench, sinks: dict[str, Contestant | Missing], few: dict[str, Contestant | Missing], times: float
+) -> dict[str, Contestant | Missing]:
+    """The same sinks, with what their rates would be in a full run.  `few` have hardly a row, and show how long a
+    write takes to start."""
+    runs = bench.plan.pick(0, 2, 1)
+    found: dict[str, Contestant | Missing] = {}
+    for name, write in sinks.items():
+        start = few[name]
+        if not runs or isinstance(write, Missing) or isinstance(start, Missing):
+            found[name] = write if isinstance(write, Missing) else partial(once, write, 0.0, times)
+            continue
+        bench.doing(f"the start of {name}")
+        found[name] = partial(once, write, min(start()["seconds"] for _ in range(runs)), times)
+    return found
+
+
+def once(write: Contestant, start_s: float, times: float) -> Sample:
+    return with_full_rate(write(), start_s, times)
 
 
 def warm_up(bench: Bench, write: Contestant | Missing) -> None:

@@ -17,9 +17,10 @@ from benchmarks.contest import Contestant, Sample
 from benchmarks.figures import Missing
 from benchmarks.peers.kafka import Kafka
 from benchmarks.spark import Source, Spark, ended_ms, started_ms
-from benchmarks.spark_read import ceiling, with_kafkas
+from benchmarks.spark_read import NULL, ceiling, report, with_kafkas
 
 TIMEOUT_S = 600
+FULL_BATCHES = 8
 FEW = 1000  # rows of a first batch, so few that only the cost of a batch itself counts
 
 
@@ -33,10 +34,10 @@ def run(bench: Bench) -> None:
     for size in bench.plan.sizes:
         # Batches have one size in all plans, so that the fixed cost of a batch has the same share.
         batch = bench.plan.pick(*((2_500_000, 2_500_000, 5_000) if size == 100 else (625_000, 625_000, 5_000)))
-        rows = batch * bench.plan.pick(8, 2, 2)
+        rows = batch * bench.plan.pick(FULL_BATCHES, 2, 2)
         topic = ours.fill(f"stream{size}", rows, size)
         sources = with_kafkas(bench, made, ours, peer, topic, rows, size)
-        sources["null source"] = nulls[size] = ceiling(ours, topic, bench.folder / f"null{size}", rows)
+        sources[NULL] = nulls[size] = ceiling(ours, topic, bench.folder / f"null{size}", rows)
         limit = {"maxOffsetsPerTrigger": str(batch)}
         streams: dict[str, Contestant | Missing] = {
             name: source if isinstance(source, Missing) else partial(stream, made, source.having(limit), rows)
@@ -45,13 +46,13 @@ def run(bench: Bench) -> None:
         results = bench.contest(streams, f"{size} B,", plan)
         plan = plan.again()
         name = f"stream, {size} B"
-        narrow, wide = results.series("Kafka's columns"), results.series("all columns")
-        usual, tuned = results.series("Kafka source"), results.series("Kafka source, tuned")
-        ready = results.series("null source")
-        bench.report(f"{name}, Kafka's columns", "rows/s", narrow, "Kafka source", usual, targets.STREAM_KAFKA[size])
-        bench.report(f"{name}, Kafka's columns", "rows/s", narrow, "Kafka source, tuned", tuned, targets.STREAM_TUNED)
-        bench.report(f"{name}, all columns", "rows/s", wide, "Kafka source", usual, targets.READ_ALL_KAFKA)
-        bench.report(f"{name}, all columns", "rows/s", wide, "null Arrow source", ready, targets.READ_ALL_CEILING)
+        for what, reference, target in (
+            ("Kafka's columns", "Kafka source", targets.STREAM_KAFKA[size]),
+            ("Kafka's columns", "Kafka source, tuned", targets.STREAM_TUNED),
+            ("all columns", "Kafka source", targets.READ_ALL_KAFKA),
+            ("all columns", NULL, targets.READ_ALL_CEILING),
+        ):
+            report(bench, results, name, what, reference, target)
     start(bench, made, ours, peer, nulls[100])
 
 
@@ -76,13 +77,19 @@ def stream(made: Spark, source: Source, rows: int) -> Sample:
 
 
 def steady(progress: Sequence[Mapping[str, Any]]) -> Sample:
-    """Rows a second from the start of the first batch with data to the end of the last one."""
+    """Rows a second from the start of the first batch with data to the end of the last one.  `full_rate`: with
+    FULL_BATCHES, of which all but the first are like those behind the first here."""
     batches = [one for one in progress if one["numInputRows"]]
     if len(batches) < 2:
         raise WrongResult(f"a stream of {len(batches)} batches with data says nothing about several")
     rows = sum(one["numInputRows"] for one in batches)
     seconds = (ended_ms(batches[-1]) - started_ms(batches[0])) / 1000
-    return {"messages": rows, "seconds": seconds, "rate": rows / seconds, "batches": len(batches)}
+    later_s = (ended_ms(batches[-1]) - started_ms(batches[1])) / 1000
+    later = sum(one["numInputRows"] for one in batches[1:])
+    times = (FULL_BATCHES - 1) / (len(batches) - 1)
+    full_rate = (rows + later * (times - 1)) / (seconds + later_s * (times - 1))
+    sample = {"messages": rows, "seconds": seconds, "rate": rows / seconds, "batches": len(batches)}
+    return sample | {"full_rate": full_rate}
 
 
 # --- the start ------------------------------------------------------------------------------------------------------

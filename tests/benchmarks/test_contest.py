@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import consumption
 from benchmarks.bench import Bench, Unavailable, WrongResult, must_be
-from benchmarks.contest import FULL, QUICK, SMOKE, Plan, schedule, warmed_up
+from benchmarks.contest import FULL, QUICK, SMOKE, Plan, schedule, warmed_up, with_full_rate
 from benchmarks.figures import Missing, Series
 from benchmarks.targets import at_least
 
@@ -165,6 +165,26 @@ def test_a_quick_run_with_less_pending_work_has_no_verdict(tmp_path):
     bench = Bench("test", QUICK, tmp_path, ExitStack(), lambda *_: None)
     consumption.rates(bench, "pops", {"with": lambda: {"rate": 9.0}, "without": lambda: {"rate": 1.0}})
     assert [figure.verdict for figure in bench.figures] == ["no verdict"]
+
+
+def test_a_quick_run_whose_start_weighs_more_than_the_full_one_s_has_no_verdict(tmp_path):
+    """4 M rows: 1.6 s, half of it the start, against 6.1 s, two thirds of it the start."""
+    bench = Bench("test", QUICK, tmp_path, ExitStack(), lambda *_: None)
+    ours, peer = {"rate": 4e6 / 1.6, "seconds": 1.6}, {"rate": 4e6 / 6.1, "seconds": 6.1}
+    results = bench.contest(
+        {"ours": lambda: with_full_rate(ours, 0.8, 10), "peer": lambda: with_full_rate(peer, 4.1, 10)}
+    )
+    mine, theirs = results.series("ours"), results.series("peer")
+    in_full = results.series("ours", "full_rate"), results.series("peer", "full_rate")
+    for given in (None, in_full):
+        bench.report("rate", "rows/s", mine, "peer", theirs, at_least("P1", 3), in_full=given)
+    assert [figure.verdict for figure in bench.figures] == ["met", "no verdict"]
+    assert in_full[1].middle == pytest.approx(4e7 / 24.1)
+
+
+def test_more_data_of_a_run_without_a_start_has_the_same_rate():
+    assert with_full_rate({"rate": 5.0, "seconds": 2.0}, 0.0, 3)["full_rate"] == 5
+    assert with_full_rate({"rate": 5.0, "seconds": 2.0}, 9.0, 3)["full_rate"] == 15  # nothing but a start
 
 
 class Part:

@@ -110,6 +110,14 @@ def test_a_few_rounds_settle_what_the_full_run_would_judge_alike(ours, theirs, t
     assert is_settled(Series.of(ours), theirs, target) is settled
 
 
+@pytest.mark.parametrize(
+    ("full", "settled"), [([30, 30, 30], True), ([21, 21, 21], False), ([10, 10, 10], False), (Missing("gone"), True)]
+)
+def test_what_more_data_would_be_judged_otherwise_is_not_settled(full, settled):
+    series = full if isinstance(full, Missing) else Series.of(full)
+    assert is_settled(Series.of([40, 40, 40]), PEER, at_least("P1", 2), (series, PEER)) is settled
+
+
 def test_what_is_not_settled_has_no_verdict():
     found = Figure("send", "rate", "msgs/s", Series((30.0,)), "the peer", Series((10.0,)), at_least("P4", 2), False)
     assert (found.met, found.verdict, found.row()["met"], found.ratio) == (None, "no verdict", None, 3)
