@@ -14,7 +14,7 @@ from broker_service.store.batch_read import Positions, are_there, read_records
 from broker_service.store.commit_log import CommitLog, store_timestamp_at
 from broker_service.store.config import StoreConfig
 from broker_service.store.consume_queue import ENTRY_SIZE, FILLER_SIZE, ConsumeQueue, Entries
-from broker_service.store.ranges import RangesResult, Span, TagsCodes, damaged, outside, read_ranges
+from broker_service.store.ranges import RangesResult, Span, TagsCodes, check_expired, damaged, outside, read_ranges
 
 MAX_INDEX_BYTES_SCANNED = 16000  # 800 entries, unless more messages were asked for
 
@@ -65,7 +65,9 @@ class Reader:
         # As RocketMQ: never across the end of a queue's file, and a bound on the entries looked at.
         scan = max(MAX_INDEX_BYTES_SCANNED, max_messages * ENTRY_SIZE)
         entries = queue.read(offset, min(max_offset, queue.file_end(offset), offset + -(-scan // ENTRY_SIZE)) - offset)
-        chosen, scanned, status, last_examined = self._choose(entries, max_messages, max_bytes, tags_codes)
+        chosen, scanned, status, last_examined = self._choose(
+            queue, offset, entries, max_messages, max_bytes, tags_codes
+        )
         picked = entries[chosen]
         return GetMessageResult(
             status=status,
@@ -90,7 +92,13 @@ class Reader:
         return count >= max_messages or total + size > max_bytes
 
     def _choose(
-        self, entries: Entries, max_messages: int, max_bytes: int, tags_codes: TagsCodes
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        entries: Entries,
+        max_messages: int,
+        max_bytes: int,
+        tags_codes: TagsCodes,
     ) -> tuple[list[int], int, GetMessageStatus, int]:
         """(rows taken, entries consumed, status, log offset of the last entry examined): RocketMQ's loop, literally."""
         end, file_size, log_min = self.log.end_offset, self.log.file_size, self.log.min_offset
@@ -111,6 +119,8 @@ class Reader:
                     status = GetMessageStatus.NO_MATCHED_MESSAGE
                 continue
             if position < log_min or size == FILLER_SIZE:
+                if size != FILLER_SIZE:
+                    check_expired(queue, offset + number, size, log_min)
                 if not chosen:
                     status = GetMessageStatus.MESSAGE_WAS_REMOVING
                 skip_to = position - position % file_size + file_size

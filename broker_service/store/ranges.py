@@ -111,6 +111,16 @@ def damaged(queue: ConsumeQueue, queue_offset: int) -> StoreCorrupt:
     )
 
 
+def check_expired(queue: ConsumeQueue, queue_offset: int, size: int, log_min: int) -> None:
+    """StoreCorrupt if this entry, whose record lies before the log's minimum, is damaged: no entry has such a size, or
+    the queue's first record is still there, and so are all behind it.
+    """
+    first = queue.read(queue.min_offset, 1)[0]
+    is_there = first["size"] != FILLER_SIZE and first["commit_log_offset"] >= log_min
+    if size <= 0 or (is_there and queue_offset > queue.min_offset):
+        raise damaged(queue, queue_offset)
+
+
 @dataclass(slots=True)
 class _Look:
     """A span with something to read: the entries [at, end) are still to be looked at."""
@@ -188,6 +198,8 @@ class _Filling:
         offsets, sizes = entries["commit_log_offset"].astype(np.int64), entries["size"].astype(np.int64)
         taking = (offsets >= self._log.min_offset) & (sizes != FILLER_SIZE)
         removed = not taking.all()
+        if removed:
+            self._check_expired(part, offsets, sizes)
         if self._tags is not None:
             taking &= np.isin(entries["tags_code"], self._tags)
         rows = np.flatnonzero(taking)
@@ -215,6 +227,16 @@ class _Filling:
                 self._move(look, stop - begin, taken, int(offsets[stop - 1]), removed)
         if self.is_full:
             self.end_at(part[int(np.searchsorted(ends, examined, side="right"))][0].answer)
+
+    def _check_expired(self, part: list[tuple[_Look, int]], offsets: Positions, sizes: Positions) -> None:
+        expired = np.flatnonzero((offsets < self._log.min_offset) & (sizes != FILLER_SIZE))
+        begin = 0
+        for look, count in part:
+            rows = expired[np.searchsorted(expired, begin) : np.searchsorted(expired, begin + count)]
+            if len(rows):
+                last = int(rows[-1])
+                check_expired(look.queue, look.at + last - begin, int(sizes[rows].min()), self._log.min_offset)
+            begin += count
 
     def _move(self, look: _Look, examined: int, taken: int, last_examined: int, removed: bool) -> None:
         look.at += examined

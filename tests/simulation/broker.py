@@ -275,7 +275,7 @@ class Broker:
 
     def role_epoch(self) -> int:
         """The epoch with which an operator promoted it; 0 without a promotion."""
-        content = self.disk.content(self.root / "rocketsim" / "role.json", durable=False)
+        content = self.disk.as_written(self.root / "rocketsim" / "role.json", durable=False)
         return int(json.loads(content)["epoch"]) if content else 0
 
     @property

@@ -20,6 +20,7 @@ from unittest.mock import patch
 
 from grpc_reflection.v1alpha import reflection as grpc_reflection
 from rocketsim_proto.replication_pb2 import SlaveMessage
+from rocketsim_proto.reserved import SCHEDULE_TOPIC
 
 from broker_service import node as broker_node
 from broker_service.broker.core.mastership import Standing
@@ -43,7 +44,10 @@ MODES = [AckLevels(sync_master=master, sync_flush=disk) for master in (True, Fal
 JOURNAL_RESERVE = 1 << 16  # 4 MiB would be read and copied all the time
 WRITES = ("pwrite", "pwrite", "pwrite", "create", "preallocate", "rename", "resize", "remove", "make_directory")
 DERIVED = ("consumequeue", "index")  # from the log
-TABLES = ("config", "rocketsim", "checkpoint")
+OURS, CHECKPOINT = "rocketsim", "checkpoint"
+TABLES = ("config", OURS, CHECKPOINT)
+QUEUE_ENTRY, TAGS_CODE = 20, 12  # bytes; where the tags code is in it, which nothing checks
+UNITS = {"commitlog": 1, "consumequeue": QUEUE_ENTRY, "index": 20}  # that are written again as a whole; others: all
 DAMAGES = 3  # of one disk in a run
 QUIET_S = 6.0  # since the network was last disturbed: all have connected again
 
@@ -418,21 +422,35 @@ class World:
         return f"{broker.name} cannot read sector {sector} of {path}"
 
     def flip_a_bit(self, chance: random.Random) -> str | None:
-        broker, path = self._some_file(chance, "commitlog")
+        broker, path = self._some_file(chance, *3 * ("commitlog",), *DERIVED, *3 * (OURS,), CHECKPOINT)
         used = [] if broker is None else _used(broker.disk.content(path, durable=False))
+        if kind_of(path) == "consumequeue":
+            used = [at for at in used if at % QUEUE_ENTRY < TAGS_CODE]
         if broker is None or not used:
             return None
         at = chance.choice(used)
         return self.flip(broker, path, at, chance.randrange(8))
 
     def flip(self, broker: Broker, path: Path, at: int, bit: int) -> str:
-        self._damaged(broker, broker.disk.flip_a_bit(path, at, bit), "bit flip")
+        content = broker.disk.content(path, durable=False)
+        unit = UNITS.get(kind_of(path), len(content))
+        begin = at - at % unit
+        became = bytearray(content[begin : begin + unit])
+        became[at - begin] ^= 1 << bit
+        self._damaged(broker, broker.disk.damage(path, begin, bytes(became)), f"bit flip in {_kind(path)}")
         return f"{broker.name} has a flipped bit at {at} of {path}"
 
     def misdirect(self, chance: random.Random) -> str | None:
-        """A sector is written over another one; sometimes its own place is zeroed."""
-        broker, path = self._some_file(chance, "commitlog")
-        used = 0 if broker is None else len(_used(broker.disk.content(path, durable=False))) // SECTOR
+        """A sector is written over another one, or nowhere; sometimes its own place is zeroed."""
+        broker, path = self._some_file(chance, *2 * ("commitlog",), *DERIVED, *2 * (OURS,), CHECKPOINT)
+        used = 0 if broker is None else len(_used(broker.disk.content(path, durable=False)))
+        if broker is not None and kind_of(path) != "commitlog" and used:
+            unit = UNITS.get(kind_of(path), used)
+            begin = chance.randrange(0, used, unit)
+            lost = broker.disk.damage(path, begin, bytes(min(SECTOR // unit * unit or used, used - begin)))
+            self._damaged(broker, lost, f"lost write in {_kind(path)}")
+            return f"{broker.name} has not written what is at {begin} of {path}"
+        used //= SECTOR
         if broker is None or not used:
             return None
         source, target = (chance.randrange(used) * SECTOR for _ in range(2))
@@ -456,7 +474,11 @@ class World:
     def _some_file(self, chance: random.Random, *kinds: str) -> tuple[Broker, Path] | tuple[None, Path]:
         """A file of a broker whose disk may have more damage in this run."""
         broker, kind = chance.choice(self.brokers), chance.choice(kinds)
-        paths = [path for path in broker.disk.files_below(broker.root) if kind_of(path).partition("/")[0] == kind]
+        paths = [path for path in broker.disk.files_below(broker.root) if _kind(path) == kind]
+        if kind == "consumequeue":
+            paths = [path for path in paths if SCHEDULE_TOPIC not in path.parts]
+        if kind == OURS:
+            paths = [path for path in paths if path.suffix == ".json" and path.name != "offset_generations.json"]
         return (broker, chance.choice(paths)) if paths and not self._is_spent(broker) else (None, Path())
 
     def _is_spent(self, broker: Broker) -> bool:
@@ -837,6 +859,10 @@ def _may_be_promoted(broker: Broker) -> bool:
 
 def _newest(broker: Broker) -> tuple[int, int]:
     return broker.live.epochs.epochs.last, broker.live.store.end_offset
+
+
+def _kind(path: Path) -> str:
+    return kind_of(path).partition("/")[0]
 
 
 def _used(content: bytes) -> range:

@@ -93,7 +93,8 @@ def test_entries_of_a_deleted_log_file_are_being_removed(trimmed):
     result = get(trimmed, 0, count=32)
     assert result.status is Status.FOUND, "the scan goes on behind the file that is gone"
     low = result.next_begin_offset - result.count
-    few = trimmed._reader._choose(trimmed._queues.get("topic", 0).read(0, 3), 32, MIB, None)
+    queue = trimmed._queues.get("topic", 0)
+    few = trimmed._reader._choose(queue, 0, queue.read(0, 3), 32, MIB, None)
     assert few[:3] == ([], 3, Status.MESSAGE_WAS_REMOVING)
     ranged, _ = read_range(trimmed, "topic", 0, 0, 3, MIB)
     assert (ranged.status, ranged.next_offset) == (Status.MESSAGE_WAS_REMOVING, 3)
@@ -221,6 +222,21 @@ def test_a_damaged_queue_never_gives_other_records(store):
     store.disk.pwrite(store.disk.open(path), (5).to_bytes(8, "big") + data[28:40], 20)
     with pytest.raises(StoreCorrupt):
         read_range(store, "topic", 0, 0, 10, MIB)
+
+
+@pytest.mark.parametrize(
+    "entry", [pytest.param(bytes(20), id="a lost write"), pytest.param((5).to_bytes(8, "big"), id="another offset")]
+)
+def test_a_damaged_entry_is_not_taken_for_one_that_has_expired(trimmed, entry):
+    """Readers would go on behind its message, and behind all of its log file."""
+    low, high = trimmed.queue_bounds("topic", 0)
+    place = (low + 3) * 20
+    trimmed.disk.pwrite(trimmed.disk.open(ROOT / "consumequeue/topic/0/00000000000000000000"), entry, place)
+    for offset in (low, low + 3):
+        with pytest.raises(StoreCorrupt, match=f"damaged at or behind offset {low + 3}: "):
+            get(trimmed, offset)
+        with pytest.raises(StoreCorrupt, match=f"damaged at or behind offset {low + 3}: "):
+            read_range(trimmed, "topic", 0, offset, high, MIB)
 
 
 def test_records_and_raw_bytes_by_log_offset(store):
