@@ -180,7 +180,7 @@ async def test_damaged_users_are_not_replaced_by_those_before_the_last_change(
     path.unlink()
     if damage:
         path.write_text(damage)
-    with pytest.raises(StoreCorrupt, match=r"users[.]json.* is (missing|not JSON).*lacks the last change"):
+    with pytest.raises(StoreCorrupt, match=r"users[.]json.* is (missing|damaged).*lacks the last change"):
         async with running(tmp_path, **KEYS):
             pass
     path.with_name("users.json.bak").unlink()
