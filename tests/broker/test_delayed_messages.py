@@ -285,11 +285,15 @@ async def test_a_message_of_a_deleted_topic_is_dropped_and_the_next_one_comes(tm
         assert "topic gone does not exist any more" in caplog.text
 
 
-BAD_SECTOR = ReadFailed.of("commitlog/0", 4096, OSError(errno.EIO, os.strerror(errno.EIO)))
+TROUBLE = [
+    pytest.param(ReadFailed.of("commitlog/0", 4096, OSError(errno.EIO, os.strerror(errno.EIO))), id="bad sector"),
+    pytest.param(RecordError(4096, "magic 00000000"), id="damage"),
+]
 
 
+@pytest.mark.parametrize("trouble", TROUBLE)
 async def test_a_bad_sector_under_a_level_stops_that_level_alone_until_it_can_be_read(
-    tmp_path: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch, trouble: Exception
 ) -> None:
     async with running(tmp_path, **SOON) as node:
         await send_delayed(node, b"bad sector")
@@ -299,23 +303,22 @@ async def test_a_bad_sector_under_a_level_stops_that_level_alone_until_it_can_be
 
         def failing(topic: str, queue_id: int, *rest: Any, **options: Any) -> GetMessageResult:
             if (topic, queue_id) == (LEVEL_1, 0) and is_bad:
-                raise BAD_SECTOR
+                raise trouble
             return real(topic, queue_id, *rest, **options)
 
         monkeypatch.setattr(node.store, "get_message", failing)
         assert await deliver_all(node, 1) == [b"a"]
         await send_delayed(node, b"b", level=2)
         assert await deliver_all(node, 2) == [b"a", b"b"]
-        assert caplog.text.count("level 1 waits: commitlog/0 cannot be read at 4096") == 1, (
-            "it is not asked all the time"
-        )
+        assert caplog.text.count(f"level 1 waits: {trouble}") == 1, "it is not asked all the time"
         is_bad = False
         node.schedule._retry_at.clear()  # as when the time of trouble is over
         assert await deliver_all(node, 3) == [b"a", b"b", b"bad sector"]
 
 
+@pytest.mark.parametrize("trouble", TROUBLE)
 async def test_nothing_is_delivered_before_the_log_can_be_read_that_tells_what_was(
-    tmp_path: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch, trouble: Exception
 ) -> None:
     async with running(tmp_path, **SOON) as node:
         await send_delayed(node, b"a")
@@ -328,7 +331,7 @@ async def test_nothing_is_delivered_before_the_log_can_be_read_that_tells_what_w
     def failing(store: MessageStore, *where: int) -> bytes:
         tries.append(where)
         if len(tries) < 3:
-            raise BAD_SECTOR
+            raise trouble
         return real(store, *where)
 
     monkeypatch.setattr(MessageStore, "read_log", failing)

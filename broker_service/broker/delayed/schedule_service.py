@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 BATCH = 32
 LONGEST_SLEEP_S = 1.0
 RETRY_AFTER_S = 10.0  # RocketMQ's delay after an exception
+UNREADABLE = (ReadFailed, StoreCorrupt, record.RecordError)  # a bad sector, or damage in what could be read
 
 
 class ScheduleService:
@@ -100,7 +101,7 @@ class ScheduleService:
         while self._has_queues():
             try:
                 further = await cold_reads.read(store, lambda: next(replayed_positions(self._position, store), None))
-            except ReadFailed as error:
+            except UNREADABLE as error:
                 logger.warning("delayed messages wait: what was delivered is not known: %s", error)
                 await asyncio.sleep(RETRY_AFTER_S)
                 continue
@@ -118,7 +119,7 @@ class ScheduleService:
                 continue
             try:
                 sleep_s = min(sleep_s, await self._deliver_level(level, delay_ms))
-            except (ReadFailed, StoreCorrupt) as error:
+            except UNREADABLE as error:
                 logger.warning("delay level %d waits: %s", level, error)
                 self._retry_at[level] = now + RETRY_AFTER_S
         return max(0.001, sleep_s)
