@@ -706,6 +706,9 @@ class ServerCall:
     def time_remaining(self) -> float | None:
         return None if self._deadline is None else max(0.0, self._deadline - self._wire.loop.now)
 
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return ()
+
     def peer(self) -> str:
         return f"ipv4:{self.connection.client_host}:1"
 

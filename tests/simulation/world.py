@@ -582,14 +582,14 @@ class World:
 
     # --- the operator ---------------------------------------------------------------------------------------------
 
-    def promote(self, chance: random.Random) -> str | None:
+    def promote(self, chance: random.Random, *, may_force: bool = True) -> str | None:
         """Only when the master is down, as docs/operations.md says; sometimes by force."""
         if any(broker.is_up and broker.standing is not Standing.FENCED for broker in self.brokers if broker.leads):
             return None
         broker = self._pick(chance, _may_be_promoted)
         if broker is None or self.clients.promoting:
             return None
-        self._force = chance.random() < 0.3
+        self._force = chance.random() < 0.3 and may_force
         return self.clients.promote(broker, force=self._force)
 
     _force = False

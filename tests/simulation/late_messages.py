@@ -1,0 +1,139 @@
+"""Messages with a delivery time and transactions in the simulated world: what producers were told, held against the
+master's log in the end."""
+
+import random
+import zlib
+from collections import Counter
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from rocketsim_proto import broker_pb2, broker_pb2_grpc, transactions_pb2, transactions_pb2_grpc
+from rocketsim_proto.records.record import Record
+
+from tests.simulation.promises import PromiseBroken
+from tests.support.brokers import message
+
+if TYPE_CHECKING:
+    from tests.simulation.broker import Broker
+    from tests.simulation.world import World
+
+STEPS = 150
+TIMES, TRADES = "D", "X"
+OK = broker_pb2.SendResponse.PUT_OK
+COMMIT, ROLLBACK = transactions_pb2.EndRequest.COMMIT, transactions_pb2.EndRequest.ROLLBACK
+
+
+class LateMessages:
+    """Of a SYNC_MASTER with SYNC_FLUSH, whose OKs nothing takes back that is done here."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._deliver_ms: dict[bytes, int] = {}  # of all that were sent
+        self._stored: set[bytes] = set()  # of these, those that are OK
+        self._prepared: list[bytes] = []  # OK, and nobody has begun to end them
+        self._ends: dict[bytes, int] = {}  # what was asked for
+        self._ended: set[bytes] = set()  # with OK
+
+    # --- producers ------------------------------------------------------------------------------------------------
+
+    def act(self, broker: "Broker", chance: random.Random) -> None:
+        chance.choice((self._send, self._prepare, self._end))(broker, chance)
+
+    def _body(self) -> bytes:
+        clients = self._world.clients
+        body = b"%d.0 late" % len(clients.sent_at)
+        clients.sent_at.append(self._world.loop.now)
+        clients.bodies.add(body)
+        return body
+
+    def _send(self, broker: "Broker", chance: random.Random) -> None:
+        body = self._body()
+        deliver_ms = self._deliver_ms[body] = broker.clock.now_ms() + chance.choice((100, 2000, 9000))
+        record = message(TIMES, body, 0, UNIQ_KEY=body.decode(), TIMER_DELIVER_MS=str(deliver_ms))
+        request = broker_pb2.SendRequest(
+            topic=TIMES, records=record, count=1, crc32=zlib.crc32(record), broker_name="broker-a"
+        )
+
+        async def work(stub: Any) -> None:
+            if (await stub.Send(request, timeout=5.0)).status == OK:
+                self._stored.add(body)
+
+        self._world.clients._spawn(broker, broker_pb2_grpc.BrokerStub, work)
+
+    def _prepare(self, broker: "Broker", chance: random.Random) -> None:
+        body = self._body()
+        record = message(TRADES, body, 0, UNIQ_KEY=body.decode())
+        request = transactions_pb2.PrepareRequest(
+            topic=TRADES, record=record, crc32=zlib.crc32(record), producer_group="p", broker_name="broker-a"
+        )
+
+        async def work(stub: Any) -> None:
+            if (await stub.Prepare(request, timeout=5.0)).status == OK:
+                self._prepared.append(body)
+
+        self._world.clients._spawn(broker, transactions_pb2_grpc.TransactionsStub, work)
+
+    def _end(self, broker: "Broker", chance: random.Random) -> None:
+        if not self._prepared:
+            return
+        body = self._prepared.pop(chance.randrange(len(self._prepared)))
+        resolution = self._ends[body] = chance.choice((COMMIT, COMMIT, ROLLBACK))
+        request = transactions_pb2.EndRequest(
+            topic=TRADES, broker_name="broker-a", transaction_id=body.decode(), resolution=resolution
+        )
+
+        async def work(stub: Any) -> None:
+            if not (await stub.End(request, timeout=5.0)).again:
+                self._ended.add(body)
+
+        self._world.clients._spawn(broker, transactions_pb2_grpc.TransactionsStub, work)
+
+    # --- promises -------------------------------------------------------------------------------------------------
+
+    def missing(self, records: Iterable[Record]) -> set[bytes]:
+        """What has to be delivered and is not."""
+        committed = {body for body in self._ended if self._ends[body] == COMMIT}
+        return (self._stored | committed) - {one.body for one in records if one.topic in (TIMES, TRADES)}
+
+    def check(self, records: Iterable[Record]) -> None:
+        delivered = [one for one in records if one.topic in (TIMES, TRADES)]
+        if (lost := self.missing(delivered)) and not any(self._world.promoted.values()):  # by force, to heal
+            raise PromiseBroken(f"not delivered: {sorted(lost)[:5]}")
+        if twice := [body for body, count in Counter(one.body for one in delivered).items() if count > 1]:
+            raise PromiseBroken(f"delivered twice: {twice[:5]}")
+        for one in delivered:
+            if one.topic == TRADES and (
+                one.body not in self._ends or (one.body in self._ended and self._ends[one.body] == ROLLBACK)
+            ):
+                raise PromiseBroken(f"{one.body!r} is delivered, and was never committed")
+            if one.topic == TIMES and one.store_timestamp < self._deliver_ms[one.body]:
+                raise PromiseBroken(f"{one.body!r} is delivered before its time")
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many timers were stored, and transactions ended."""
+        return len(self._stored), len(self._ended)
+
+
+def play(world: "World") -> LateMessages:
+    """Brokers die by kills and power losses, also within calls of their disk, and slaves are promoted."""
+    chance, late = random.Random(world.seed), LateMessages(world)
+    faults = world.die_in_a_call, world.die_in_a_call, world.kill, world.lose_power
+    promote = partial(world.promote, may_force=False)
+    repairs = world.start, world.start, world.start, promote, world.demote, world.tell_who_is_master
+    for _ in range(STEPS):
+        master = next((broker for broker in world.brokers if broker.is_writable), None)
+        if master is not None:
+            for _ in range(chance.choice((1, 1, 1, 6))):
+                late.act(master, chance)
+        world.pass_time(chance.choice((0.003, 0.03, 0.2, 1.0)))
+        if chance.random() < 0.2:
+            chance.choice(faults)(chance)
+        elif chance.random() < 0.5:
+            chance.choice(repairs)(chance)
+    world.heal()
+    master = next(broker for broker in world.brokers if broker.is_writable)
+    world.loop.run_until(lambda: not late.missing(world.promises.records(master)), 20.0, 1.0)
+    late.check(world.promises.records(master))
+    return late

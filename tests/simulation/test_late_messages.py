@@ -1,0 +1,53 @@
+"""Messages with a delivery time and transactions on real brokers that die and are replaced."""
+
+import pytest
+
+from broker_service.consumption import timers
+from broker_service.consumption.state_log import StateLog
+from broker_service.consumption.timers import Timers
+from broker_service.consumption.transaction_changes import Resolution
+from broker_service.consumption.transactions import Transactions
+from tests.simulation import late_messages
+from tests.simulation.promises import PromiseBroken
+from tests.simulation.world import World
+
+SYNC_MASTER_SYNC_FLUSH = 8, 24, 56
+
+
+def test_each_comes_once_and_none_early_or_uncommitted():
+    counts, deaths = [], 0
+    for seed in SYNC_MASTER_SYNC_FLUSH:
+        world = World(seed)
+        world.play(lambda world: counts.append(late_messages.play(world).counts))
+        deaths += len(world.crash_points)
+    stored, ended = map(sum, zip(*counts, strict=True))
+    assert min(stored, ended, deaths) > 20
+
+
+def deliver_early(plant):
+    plant(timers, "due_ms", lambda second: second * 1000)
+
+
+def forget_timers_at_a_start(plant):
+    whole = StateLog.reload
+
+    def reload(self):
+        whole(self)
+        self.state.timers = Timers()
+
+    plant(StateLog, "reload", reload)
+
+
+def commit_what_is_rolled_back(plant):
+    whole = Transactions.end
+    plant(Transactions, "end", lambda self, transaction, _, wait_s: whole(self, transaction, Resolution.COMMIT, wait_s))
+
+
+@pytest.mark.parametrize(
+    "bug", (deliver_early, forget_timers_at_a_start, commit_what_is_rolled_back), ids=lambda bug: bug.__name__
+)
+def test_a_planted_bug_breaks_a_promise(bug, monkeypatch):
+    bug(monkeypatch.setattr)
+    with pytest.raises(PromiseBroken):
+        for seed in SYNC_MASTER_SYNC_FLUSH:
+            World(seed).play(late_messages.play)
