@@ -12,7 +12,7 @@ from tests.support.processes import Processes
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 EVERY_HOUR = ";".join(f"{hour:02}" for hour in range(24))
-COUNT = 200
+COUNT = 100  # seven log files, which retention deletes in one round, but for the newest
 
 
 @pytest.fixture
