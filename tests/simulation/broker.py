@@ -232,8 +232,14 @@ class Broker:
         self.is_full = self.lacks_files = False
 
     def make_slave(self) -> None:
-        """An operator changes its configuration."""
+        """An operator changes its configuration, and tries again if the disk refuses it once."""
         self.is_master = False
+        try:
+            self._forget_role()
+        except OSError:
+            self._forget_role()
+
+    def _forget_role(self) -> None:
         for name in ("role.json", "role.json.bak"):
             self.disk.remove(self.root / "rocketsim" / name)
         self.disk.sync_directory(self.root / "rocketsim")
