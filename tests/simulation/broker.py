@@ -246,9 +246,9 @@ class Broker:
 
     def empty(self) -> None:
         """An operator deletes its files while it is down, to have everything copied from the master."""
-        watch, self.disk = self.disk.watch, Disk()
+        before, self.disk = self.disk, Disk()
         self.disk.make_directory(self.root)
-        self.disk.watch = watch
+        self.disk.watch, self.disk.removed = before.watch, before.removed
         self.is_master = False
 
     def _died(self, process: Process) -> None:

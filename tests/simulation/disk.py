@@ -53,6 +53,7 @@ class Disk(MemoryFiles):
         self.died_in: tuple[str, str] | None = None
         self.damages: list[Damage] = []
         self.watch: Callable[[str, Path], None] | None = None  # called before every call
+        self.removed: Callable[[Path], None] | None = None  # called after a file is removed
 
     @property
     def is_off(self) -> bool:
@@ -60,6 +61,11 @@ class Disk(MemoryFiles):
 
     def pull_the_plug(self) -> None:
         self._off = True
+
+    def remove(self, path: Path) -> None:
+        super().remove(path)
+        if self.removed is not None:
+            self.removed(path)
 
     def _before(self, call: str, path: Path) -> None:
         thread = running_thread()
@@ -82,7 +88,7 @@ class Disk(MemoryFiles):
 
     def _taken_over(self, reborn: MemoryFiles) -> "Disk":
         disk = Disk(self.capacity)
-        mine = {"before": disk.before, "died_in": None, "watch": self.watch}
+        mine = {"before": disk.before, "died_in": None, "watch": self.watch, "removed": self.removed}
         disk.__dict__.update(reborn.__dict__, **mine)
         disk.faults, disk.damages, disk.failed, disk.unread = self.faults, self.damages, self.failed, self.unread
         self._names, self._durable_names, self._pending, self._handles = {}, {}, [], {}  # this object is not used again

@@ -39,6 +39,8 @@ from tests.simulation.visible_ends import VisibleEnds
 from tests.support import stores
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from broker_service.node import BrokerNode
     from broker_service.store.message_store import MessageStore
     from tests.simulation.broker import Broker
@@ -260,9 +262,22 @@ class Promises:
         self._offsets.pop(broker.broker_id, None)
         self.offsets.begins_anew(broker)
 
-    def _expires(self, broker: Broker, first: int) -> None:
-        """The log begins at `first` now: the broker holds nothing before it any more, also if it becomes the slave of
-        a broker that has it still, and copies it again."""
+    def removed(self, broker: Broker, path: Path) -> None:
+        """Called after a file is removed.  A log file that others follow is removed by retention: a cut removes the
+        newest first."""
+        if path.parent != broker.root / "commitlog" or not broker.serves:
+            return
+        later = [int(other.name) for other in broker.disk.files_below(path.parent) if other > path]
+        try:
+            if later:
+                self._begins_at(broker, min(later))
+        except PromiseBroken as broken:
+            self.broken = self.broken or broken
+
+    def _begins_at(self, broker: Broker, first: int) -> None:
+        """The broker holds nothing before `first` any more, also if it becomes the slave of a broker that has it still,
+        and copies it again."""
+        self.queues.nothing_young_goes(broker, first, self.messages)
         for message in self.messages:
             if message.begin < first:
                 message.holders.discard(broker.broker_id)
@@ -344,8 +359,7 @@ class Promises:
             self._offsets_only_rise(broker)
             self._epochs_only_rise(broker)
             self._follows_no_master_of_the_past(broker)
-            self.queues.nothing_young_goes(broker, first := self._first(broker), self.messages)
-            self._expires(broker, first)
+            self._begins_at(broker, self._first(broker))
         self._holders_hold(self.messages if full else self.messages[-8:])
         if full:
             for broker in up:

@@ -495,8 +495,30 @@ def a_master_has_lost_what_has_expired_at_its_slave(world: World) -> None:
 
 
 def a_replaced_master_copies_again_what_has_expired_there(world: World) -> None:
-    """It has written more log files than its successor, and so its first one expires.  As a slave it starts over, and
-    is looked at while it copies."""
+    """Its first file expires, and so as a slave it starts over, and is looked at while it copies."""
+    old, new = a_replaced_master_with_more_files(world)
+    old.start()
+    world.pass_time(2.0)
+    for broker in world.brokers:
+        broker.clock.off_ms += 70 * 60_000
+    world.pass_time(10.5)
+    assert old.live.store.min_offset > new.live.store.end_offset
+    old.kill()
+    start_over(world, old, new)
+    world.heal()
+
+
+def a_replaced_master_on_a_full_disk_copies_again_what_it_has_just_deleted(world: World) -> None:
+    """Nobody looks at it between the deletion of its first file and its start from the beginning."""
+    old, new = a_replaced_master_with_more_files(world)
+    old.fill()
+    world.wire.delay_s = 0.3
+    start_over(world, old, new)
+    world.heal()
+
+
+def a_replaced_master_with_more_files(world: World) -> tuple[Broker, Broker]:
+    """The master has written more log files than the slave that has replaced it by force, and is down."""
     old, new, *others = world.brokers
     for other in others:
         other.kill()
@@ -509,16 +531,15 @@ def a_replaced_master_copies_again_what_has_expired_there(world: World) -> None:
     new.start()
     world.pass_time(2.0)
     promote(world, new)
-    old.start()
-    world.pass_time(2.0)
-    for broker in world.brokers:
-        broker.clock.off_ms += 70 * 60_000
-    world.pass_time(10.5)
-    assert old.live.store.min_offset > new.live.store.end_offset
-    old.kill()
+    return old, new
+
+
+def start_over(world: World, old: Broker, new: Broker) -> None:
+    """The replaced master becomes a slave whose log begins behind the common history, and copies from the beginning."""
     old.make_slave()
     old.start()
+    end = new.live.store.end_offset
+    assert world.loop.run_until(lambda: old.serves and old.live.store.min_offset > end, 20.0, 0.001)
     assert world.loop.run_until(lambda: old.serves and old.live.store.min_offset == 0, 20.0, 0.001)
-    assert old.live.store.end_offset < new.live.store.end_offset  # it copies
+    assert old.live.store.end_offset < end  # it copies
     world._check(full=True)
-    world.heal()

@@ -67,6 +67,10 @@ def test_a_broker_holds_no_longer_what_has_expired_there():
     World(WITH_RETENTION).play(stories.a_replaced_master_copies_again_what_has_expired_there)
 
 
+def test_a_broker_holds_no_longer_what_a_full_disk_has_deleted():
+    World(WITH_RETENTION).play(stories.a_replaced_master_on_a_full_disk_copies_again_what_it_has_just_deleted)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(1000, 1400, 10))
 def test_no_promise_is_broken_whatever_happens_for_long(first):

@@ -115,6 +115,7 @@ class World:
         for broker in self.brokers:
             broker.on_start.append(self.promises.starts)
             broker.on_death.append(self._died)
+            broker.disk.removed = partial(self.promises.removed, broker)
 
     @property
     def mode(self) -> str:
