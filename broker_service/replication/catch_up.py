@@ -3,8 +3,8 @@
 slave's log is a prefix of the master's        RESUME at the slave's end
 a newer epoch forked the slave's tail off      CUT    back to the common prefix, resume there
 the master lost a tail of its own last epoch   REFILL the master from the slave, then resume at the slave's end
-the slave is empty, or ends before the         START_OVER at the master's minimum
-master's minimum
+the slave is empty, ends before the master's   START_OVER at the master's minimum
+minimum, or forked off before either log's
 anything else                                  REFUSE, and say why
 """
 
