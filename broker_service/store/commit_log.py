@@ -1,7 +1,7 @@
 """The commit log: files of one size, each named by the offset it starts at; the messages of all topics in one order.
 
 This module handles positions and bytes; `log_scanner.py` handles records.  One thread writes; the flush thread calls
-`sync` only.
+`sync` only, which nobody calls at the same time.
 """
 
 from collections.abc import Iterable, Iterator
@@ -187,26 +187,31 @@ class CommitLog:
     # --- writing --------------------------------------------------------------------------------------------------
 
     def write(self, slices: Iterable[tuple[int, Buffer]]) -> None:
-        """Writes behind the end, each slice within one file.  The caller then sets `end_offset`, or calls
-        `take_back` after an OSError.
+        """Writes behind the end, each slice within one file, once the log is clean.  The caller then sets `end_offset`,
+        or after an OSError says `failed_until` where the slices ended.
         """
-        self.clean()
+        assert self._dirty is None, f"{self}: what a failed write left is still behind the end"
         for offset, data in slices:
             start = self.start_of(offset)
             self._files.pwrite(self._write_handle(start), data, offset - start)
 
-    def take_back(self, end: int) -> None:
-        """Zeroes what a failed append may have left between the end and `end`: recovery would take it for records."""
-        self._dirty = (self.end_offset, end)
-        try:
-            self.clean()
-        except OSError:
-            return  # The next write, or `clean`, tries again first.
+    def failed_until(self, end: int) -> None:
+        """A failed append may have left something between the end and `end`; `clean` comes next."""
+        self._dirty = (self.end_offset, max(end, self._dirty[1]) if self._dirty else end)
+
+    @property
+    def is_dirty(self) -> bool:
+        return self._dirty is not None
 
     def clean(self) -> None:
-        """Zeroes what a failed write left behind; OSError if the disk still refuses."""
+        """On return what a failed write left behind is zero on disk: recovery would take it for records, after a power
+        loss too.  OSError if the disk still refuses.  Not while a `sync` runs: the kernel tells only one of them of a
+        failure.
+        """
         if self._dirty is not None:
-            self.zero(*self._dirty)
+            begin, end = self._dirty
+            self.zero(begin, end)
+            self.sync(begin, end)
             self._dirty = None
 
     def touch(self) -> None:
@@ -318,8 +323,8 @@ class CommitLog:
         self._created += 1
 
     def sync(self, flushed: int, end: int) -> None:
-        """Called by the flush thread: on return everything up to `end` is on disk, given that everything up to
-        `flushed` was.
+        """On return everything up to `end` is on disk, given that everything up to `flushed` was.  The flush thread
+        calls it, or who keeps it from doing so.
         """
         created = self._created
         for start, handle in tuple(self._writing.items()):

@@ -1,8 +1,9 @@
 """Durability: the syncs, and the flushed offset and checkpoint that they move.
 
 The flush thread calls `flush`; the event loop calls everything else, and `flush` where it must know at once that all is
-on disk.  A flush holds the lock; else the loop takes it only to cut the log, which must not happen during a sync.  A
-cut lowers `flushed` under the lock, so the loop reads `flushed` to see how far a flush got.
+on disk.  A flush holds the lock; else the loop takes it only to cut the log and to sync what it has taken back, which
+must not happen during a sync.  A cut lowers `flushed` under the lock, so the loop reads `flushed` to see how far a
+flush got.
 """
 
 import logging

@@ -158,7 +158,7 @@ class MessageStore:
             self._release()
 
     def _close_cleanly(self) -> None:
-        self._log.clean()
+        self._writer.clean()
         self._work_on_index(_INDEX_MAX_BEHIND)
         self._flush_thoroughly()
         size, crc = self.tail_crc(TAIL_SIZE)

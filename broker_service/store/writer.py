@@ -18,7 +18,7 @@ from broker_service.store.batch import Batch
 from broker_service.store.commit_log import CommitLog
 from broker_service.store.config import StoreConfig
 from broker_service.store.consume_queue import ConsumeQueue
-from broker_service.store.disk import Disk
+from broker_service.store.disk import Attempt, Disk
 from broker_service.store.dispatch import QueueExtent
 from broker_service.store.durability import Durability
 from broker_service.store.files import Buffer, refusal
@@ -146,6 +146,7 @@ class Writer:
         """Log, queues, end offset, all or nothing; then the index is told."""
         touched: list[tuple[ConsumeQueue, int, int]] = []
         try:
+            self.clean()
             self._log.write(slices)
             for extent in extents:
                 queue = self._queues.get_or_create(extent.topic, extent.queue_id)
@@ -153,11 +154,13 @@ class Writer:
                 self._queues.append(queue, extent)
         except OSError as error:
             self._room_needed = _SPARE + (self._config.mapped_file_size_commit_log if end > self._log.file_end else 0)
-            self._log.take_back(end)
             for queue, max_offset, log_end in reversed(touched):
                 queue.take_back(max_offset, log_end)
             refused = refusal(error, f"writing to {self._config.root}")
             self.trouble = str(refused)
+            self._log.failed_until(end)
+            with Attempt():  # The next write, or `probe`, tries again first.
+                self.clean()
             raise refused from error
         self.trouble = None
         if timestamp is not None:
@@ -168,10 +171,16 @@ class Writer:
         for listener in self.dispatched:
             listener(extents)
 
+    def clean(self) -> None:
+        """On return nothing is left of a refused write, on disk either; OSError if the disk still refuses."""
+        if self._log.is_dirty:
+            with self._durability.lock:
+                self._log.clean()
+
     def probe(self) -> None:
         """Checks whether writes are possible again after a failed one."""
         try:
-            self._log.clean()
+            self.clean()
             self._log.touch()
             if self._disk.disk_usage(self._config.root).free >= self._room_needed:
                 self.trouble = None

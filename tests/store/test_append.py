@@ -1,6 +1,7 @@
 """Appending: offsets, roll-over with blank records, and a failed append that leaves nothing behind."""
 
 import errno
+import random
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rocketsim_proto.records import record
 
-from broker_service.errors import DiskFull, MessageIllegal, ServiceNotAvailable
+from broker_service.errors import DiskFull, FlushFailed, MessageIllegal, ServiceNotAvailable
 from broker_service.model import QueueAppend
 from broker_service.store import batch
 from broker_service.store.append_plan import plan_append
@@ -139,6 +140,96 @@ def test_a_failed_append_leaves_nothing_and_the_next_one_works(part, file, numbe
     store = open_store(ROOT, disk.kill())
     assert bodies(store) == after == [b"a", b"b", b"f", b"g"]
     check_sound(store)
+
+
+def after_power_losses(disk):
+    """What stores have that are opened on what 20 power losses leave of this disk."""
+    disk.switched_off()
+    return [bodies(open_store(ROOT, disk.as_powerless(random.Random(seed)))) for seed in range(20)]
+
+
+def no_room_for_its_queue(store, disk):
+    disk.fill()
+    with pytest.raises(DiskFull):
+        put(store, "new", 0, [b"refused"] * 2)
+
+
+def no_room_for_the_next_log_file(store, disk):
+    disk.fill()
+    with pytest.raises(DiskFull):
+        put(store, "topic", 0, [b"refused" * 100] * 10)
+
+
+def its_queue_cannot_be_written(store, disk):
+    disk.fail("pwrite", errno.EIO, matching="consumequeue")
+    with pytest.raises(ServiceNotAvailable):
+        put(store, "topic", 0, [b"refused"] * 2)
+
+
+def no_room_at_a_slave(store, disk):
+    master = open_store(Path("/master"), MemoryFiles())
+    put(master, "topic", 0, [b"a"])
+    assert master.end_offset == store.end_offset
+    put(master, "new", 0, [b"refused"] * 2)
+    disk.fill()
+    with pytest.raises(DiskFull):
+        store.append_replicated(store.end_offset, log_bytes(master, store.end_offset))
+
+
+@pytest.mark.parametrize(
+    "refuse",
+    [no_room_for_its_queue, no_room_for_the_next_log_file, its_queue_cannot_be_written, no_room_at_a_slave],
+)
+def test_what_was_refused_stays_so_after_a_power_loss(refuse):
+    disk = MemoryFiles()
+    store = open_store(ROOT, disk)
+    put(store, "topic", 0, [b"a"])
+    store.flush()
+    refuse(store, disk)
+    assert not store.writable
+    assert after_power_losses(disk) == [[b"a"]] * 20
+
+
+def test_zeroes_that_were_refused_are_on_disk_before_the_store_takes_writes_again():
+    disk = MemoryFiles()
+    store = open_store(ROOT, disk)
+    put(store, "topic", 0, [b"a"])
+    store.flush()
+    disk.fail("pwrite", errno.EIO, for_good=True, matching="consumequeue")
+    disk.fail("pwrite", errno.EIO, nth=2, matching="commitlog")
+    with pytest.raises(ServiceNotAvailable):
+        put(store, "topic", 0, [b"refused"] * 2)
+    disk.heal()
+    store.tick(NOW + 10_000)
+    assert store.writable
+    assert after_power_losses(disk) == [[b"a"]] * 20
+
+
+def test_a_sync_of_what_was_taken_back_that_fails_stops_the_store():
+    disk = MemoryFiles()
+    store = open_store(ROOT, disk)
+    put(store, "topic", 0, [b"a"])
+    store.flush()
+    disk.fail("pwrite", errno.ENOSPC, matching="consumequeue")
+    disk.fail("fdatasync", errno.EIO, matching="commitlog")
+    with pytest.raises(FlushFailed, match="in doubt"):
+        put(store, "topic", 0, [b"refused"])
+    assert "in doubt" in store.why_not_writable() and queue_bodies(store, "topic", 0) == [b"a"]
+    with pytest.raises(FlushFailed):
+        store.flush()
+
+
+def test_all_of_a_large_refused_batch_is_taken_back_when_a_smaller_one_is_refused_behind_it():
+    disk = MemoryFiles()
+    store = open_store(ROOT, disk)
+    disk.fail("pwrite", errno.EIO, matching="consumequeue")
+    for _ in range(2):  # the zeroes of the first one, and those that the second one begins with
+        disk.fail("pwrite", errno.EIO, nth=2, matching="commitlog")
+    for count in (5, 1):
+        with pytest.raises(ServiceNotAvailable):
+            put(store, "topic", 0, [b"refused"] * count)
+    put(store, "topic", 0, [b"written"])
+    assert bodies(open_store(ROOT, disk.kill())) == [b"written"]
 
 
 def test_when_a_batch_needs_files_for_which_there_is_no_room_none_of_it_is_stored():
