@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rocketsim_proto import message_pb2
 from rocketsim_proto.records.record import Record
 
+from broker_service.replication.epochs import PROMOTION
 from rocketsim_client import cluster
 from rocketsim_client.transport.transport import OffsetsAnswer
 
@@ -119,11 +120,14 @@ class OffsetPromises:
 
     def power_goes(self, broker: Broker) -> None:
         """What is not synced may be lost; what is older than a few seconds is synced, unless the disk refused."""
-        self._before_power_loss[broker.broker_id] = self._world.loop.now, on_disk(broker)
+        there = on_disk(broker)
+        self._before_power_loss[broker.broker_id] = self._world.loop.now, there
         kept = on_disk(broker, durable=True)
         for standing in self.standing:
             if broker.broker_id not in standing.holders or kept.get(standing.key, NOTHING)[0] >= standing.entry:
                 continue
+            if there.get(standing.key, NOTHING)[0] < standing.entry:
+                continue  # not by the power: a query that is answered lower is found
             age_s = self._world.loop.now - max(standing.since, broker.started_at)
             if age_s > SYNCED_WITHIN_S and not self._had_trouble(broker):
                 raise self._broken(
@@ -312,7 +316,7 @@ def _is_less(one: Standing, other: Standing) -> bool:
 
 def _knows(broker: Broker, raised_at: Point) -> bool:
     """Whether the position is in the broker's history: it has the epoch, up to that offset at least.  An epoch that
-    ended without a byte may have been replaced by the next one, which has the same start."""
+    ended without a byte may have been replaced by the next one of its promotion, which has the same start."""
     number, number_id, log_offset = raised_at
     if not number or not broker.serves:
         return True
@@ -320,7 +324,10 @@ def _knows(broker: Broker, raised_at: Point) -> bool:
     for epoch, after in zip(epochs, [*epochs[1:], None], strict=True):
         if (epoch.epoch, epoch.id) == (number, number_id):
             return after is None or log_offset <= after.start_offset
-    return any(epoch.start_offset == log_offset and epoch.epoch > number for epoch in epochs)
+    return any(
+        epoch.start_offset == log_offset and epoch.epoch > number and epoch.epoch // PROMOTION == number // PROMOTION
+        for epoch in epochs
+    )
 
 
 def on_disk(broker: Broker, *, durable: bool = False) -> Table:
