@@ -91,7 +91,8 @@ class Clients:
             try:
                 response = await stub.Send(request, timeout=5.0)
             except AioRpcError as error:
-                if error.code() in REFUSALS:
+                # What could not be taken back for sure may be there after a power loss (docs/replication.md).
+                if error.code() in REFUSALS and "in doubt" not in (error.details() or ""):
                     self._world.promises.refused_bodies.update(bodies)
                 raise
             self._count(broker_pb2.SendResponse.PutStatus.Name(response.status))
