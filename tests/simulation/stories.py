@@ -40,6 +40,13 @@ def pair(world: World, messages: int) -> tuple[Broker, Broker]:
     return master, slave
 
 
+def pair_alone(world: World, messages: int) -> tuple[Broker, Broker]:
+    """As `pair`, and no other slave is up."""
+    for other in world.brokers[2:]:
+        other.kill()
+    return pair(world, messages)
+
+
 def until_writable(world: World, broker: Broker) -> None:
     assert world.loop.run_until(lambda: broker.is_writable, 20.0)
 
@@ -351,10 +358,7 @@ def a_master_loses_a_bit_of_what_its_slave_does_not_have(world: World) -> None:
 
 def a_slave_receives_more_while_it_syncs(world: World) -> None:
     """The mode is one in which an OK means that the slave has synced."""
-    master, slave = world.brokers[:2]
-    for other in world.brokers[2:]:
-        other.kill()
-    follow(world, slave)
+    master, _ = pair_alone(world, 0)
     for number in range(40):
         world.clients.send(master, random.Random(number))
         world.loop.run_for(0.0015)
@@ -381,11 +385,7 @@ def a_sync_fails_the_broker_is_restarted_and_loses_its_power(world: World) -> No
 
 def readers_ask_for_what_no_slave_has(world: World) -> None:
     """It was sent when the slave was just cut off: its master believes that it follows."""
-    master, slave, *others = world.brokers
-    for other in others:
-        other.kill()
-    follow(world, slave)
-    send(world, master, 5)
+    master, slave = pair_alone(world, 5)
     world.pass_time(1.0)
     cut(world, master.host, slave.host)
     send(world, master, 5)
@@ -439,11 +439,7 @@ def a_producer_sends_to_a_master_that_was_replaced(world: World) -> None:
 def a_slave_that_was_away_shows_what_its_master_has_lost(world: World) -> None:
     """A power loss takes the master's tail, and it goes on alone.  Whoever reads the tail from the slave, before that
     hears of its master, is told by the master that it is gone."""
-    master, slave, *others = world.brokers
-    for other in others:
-        other.kill()
-    follow(world, slave)
-    send(world, master, 8)
+    master, slave = pair_alone(world, 8)
     world.pass_time(2.0)
     lose_the_tail(world, master, slave, 6)
     master.start()
@@ -475,11 +471,7 @@ def lose_the_tail(world: World, master: Broker, slave: Broker, messages: int) ->
 
 def a_master_has_lost_what_has_expired_at_its_slave(world: World) -> None:
     """Its log ends before its slave's begins, and the slave is promoted."""
-    master, slave, *others = world.brokers
-    for other in others:
-        other.kill()
-    follow(world, slave)
-    send(world, master, 8)
+    master, slave = pair_alone(world, 8)
     world.pass_time(2.0)
     lose_the_tail(world, master, slave, 60)
     slave.start()
@@ -519,11 +511,7 @@ def a_replaced_master_on_a_full_disk_copies_again_what_it_has_just_deleted(world
 
 def a_replaced_master_with_more_files(world: World) -> tuple[Broker, Broker]:
     """The master has written more log files than the slave that has replaced it by force, and is down."""
-    old, new, *others = world.brokers
-    for other in others:
-        other.kill()
-    follow(world, new)
-    send(world, old, 8)
+    old, new = pair_alone(world, 8)
     world.pass_time(2.0)
     new.kill()
     send(world, old, 20)

@@ -438,7 +438,7 @@ class World:
         begin = at - at % unit
         became = bytearray(content[begin : begin + unit])
         became[at - begin] ^= 1 << bit
-        self._damaged(broker, broker.disk.damage(path, begin, bytes(became)), f"bit flip in {_kind(path)}")
+        self._damaged(broker, broker.disk.damage(path, begin, bytes(became)), f"bit flip in {_folder(path)}")
         return f"{broker.name} has a flipped bit at {at} of {path}"
 
     def misdirect(self, chance: random.Random) -> str | None:
@@ -449,7 +449,7 @@ class World:
             unit = UNITS.get(kind_of(path), used)
             begin = chance.randrange(0, used, unit)
             lost = broker.disk.damage(path, begin, bytes(min(SECTOR // unit * unit or used, used - begin)))
-            self._damaged(broker, lost, f"lost write in {_kind(path)}")
+            self._damaged(broker, lost, f"lost write in {_folder(path)}")
             return f"{broker.name} has not written what is at {begin} of {path}"
         used //= SECTOR
         if broker is None or not used:
@@ -475,7 +475,7 @@ class World:
     def _some_file(self, chance: random.Random, *kinds: str) -> tuple[Broker, Path] | tuple[None, Path]:
         """A file of a broker whose disk may have more damage in this run."""
         broker, kind = chance.choice(self.brokers), chance.choice(kinds)
-        paths = [path for path in broker.disk.files_below(broker.root) if _kind(path) == kind]
+        paths = [path for path in broker.disk.files_below(broker.root) if _folder(path) == kind]
         if kind == "consumequeue":
             paths = [path for path in paths if SCHEDULE_TOPIC not in path.parts]
         if kind == OURS:
@@ -862,7 +862,7 @@ def _newest(broker: Broker) -> tuple[int, int]:
     return broker.live.epochs.epochs.last, broker.live.store.end_offset
 
 
-def _kind(path: Path) -> str:
+def _folder(path: Path) -> str:
     return kind_of(path).partition("/")[0]
 
 
