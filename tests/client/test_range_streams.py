@@ -7,7 +7,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -357,14 +357,13 @@ def test_a_silent_broker_is_a_timeout(scripted, streams, said):
     assert not streams._open
 
 
-@pytest.mark.parametrize("said", [b"", frame_bytes(b"a")], ids=["before the first frame", "behind it"])
-def test_closing_the_client_ends_a_call_that_waits(scripted, streams, said):
-    scripted.said, scripted.holds = said, True
+def ended_by_closing(scripted: Scripted, streams: RangeStreams, call: Callable[[], object]) -> list[BaseException]:
+    """What a call raises that waits in another thread when the client is closed."""
     ended: list[BaseException] = []
 
     def wait() -> None:
         try:
-            list(asked_for(streams))
+            call()
         except BaseException as error:
             ended.append(error)
 
@@ -373,6 +372,13 @@ def test_closing_the_client_ends_a_call_that_waits(scripted, streams, said):
     wait_until(lambda: scripted.asked, "the call")
     streams.close()
     thread.join(60)
+    return ended
+
+
+@pytest.mark.parametrize("said", [b"", frame_bytes(b"a")], ids=["before the first frame", "behind it"])
+def test_closing_the_client_ends_a_call_that_waits(scripted, streams, said):
+    scripted.said, scripted.holds = said, True
+    ended = ended_by_closing(scripted, streams, lambda: list(asked_for(streams)))
     assert [type(error) for error in ended] == [ClientClosed]
     with pytest.raises(ClientClosed):
         asked_for(streams)

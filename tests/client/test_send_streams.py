@@ -2,7 +2,6 @@
 
 import socket
 import struct
-import threading
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -21,7 +20,7 @@ from rocketsim_client.errors import BadAnswer, BrokerUnavailable, CallTimeout, C
 from rocketsim_client.transport import range_streams
 from rocketsim_client.transport.range_streams import RangeStreams
 from tests.client.test_fork import in_child
-from tests.client.test_range_streams import ADDRESS, Scripted, await_writable, streams_of
+from tests.client.test_range_streams import ADDRESS, Scripted, await_writable, ended_by_closing, streams_of
 from tests.support.polling import wait_until
 from tests.support.processes import Processes
 
@@ -230,19 +229,7 @@ def test_connecting_takes_no_longer_than_the_call(monkeypatch):
 @pytest.mark.parametrize("records", [FRAME, LONG], ids=["sent", "half sent"])
 def test_closing_the_client_ends_a_call_that_waits(scripted, streams, records):
     scripted.holds, scripted.takes = True, False
-    ended: list[BaseException] = []
-
-    def wait() -> None:
-        try:
-            send(streams, records)
-        except BaseException as error:
-            ended.append(error)
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    wait_until(lambda: scripted.asked, "the call")
-    streams.close()
-    thread.join(60)
+    ended = ended_by_closing(scripted, streams, lambda: send(streams, records))
     assert [type(error) for error in ended] == [ClientClosed]
 
 
