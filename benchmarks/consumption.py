@@ -33,7 +33,6 @@ SIZE = 100
 QUEUES = 4
 THREADS = 8
 WORK, DUE = "work", "due"  # topics of pops, and of timers that come due
-GROUP = "under-way"
 FAR_MS, SPREAD_MS = 2 * 86_400_000, 40_000_000  # for timers that do not come due here
 TIMERS_AT_ONCE = 2_000
 SENDS_A_SECOND = 500  # at least: timers are due when all are sent

@@ -389,18 +389,9 @@ def _latencies(took: Sequence[float]) -> dict[str, Any]:
 
 def main(name_server: str) -> None:
     load = Load(name_server)
-    commands: tuple[str, ...] = (
-        "fill",
-        "send_async",
-        "send",
-        "send_list",
-        "send_columns",
-        "paced",
-        "commit_groups",
-        "pull_columns",
-    )
-    commands += ("pull_messages", "timers", "pop_ack", "pop", "pop_groups")
-    serve({name: getattr(load, name) for name in commands})
+    sends = ("fill", "send_async", "send", "send_list", "send_columns", "paced", "timers")
+    others = ("commit_groups", "pull_columns", "pull_messages", "pop_ack", "pop", "pop_groups")
+    serve({name: getattr(load, name) for name in (*sends, *others)})
 
 
 if __name__ == "__main__":

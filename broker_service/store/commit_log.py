@@ -1,7 +1,7 @@
 """The commit log: files of one size, each named by the offset it starts at; the messages of all topics in one order.
 
 This module handles positions and bytes; `log_scanner.py` handles records.  One thread writes; the flush thread calls
-`sync` only, which nobody calls at the same time.
+`sync` only.  `sync` and `clean` never run at the same time: their callers hold the lock of `Durability`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -205,8 +205,8 @@ class CommitLog:
 
     def clean(self) -> None:
         """On return what a failed write left behind is zero on disk: recovery would take it for records, after a power
-        loss too.  OSError if the disk still refuses.  Not while a `sync` runs: the kernel tells only one of them of a
-        failure.
+        loss too.  OSError if the disk still refuses.  Not while another `sync` runs: the kernel
+        reports a failure to one of them only.
         """
         if self._dirty is not None:
             begin, end = self._dirty
@@ -323,9 +323,7 @@ class CommitLog:
         self._created += 1
 
     def sync(self, flushed: int, end: int) -> None:
-        """On return everything up to `end` is on disk, given that everything up to `flushed` was.  The flush thread
-        calls it, or who keeps it from doing so.
-        """
+        """On return everything up to `end` is on disk, given that everything up to `flushed` was."""
         created = self._created
         for start, handle in tuple(self._writing.items()):
             if start < end and start + self.file_size > flushed:

@@ -3,8 +3,8 @@
 RocketMQ writes integer keys without quotes, which is not JSON; both forms are read, the strict one is written (RocketMQ
 reads that too).  As with RocketMQ, the previous content stays beside it in FILE.bak.
 
-A file of `rocketsim/` ends with a name of its own, `crc32`, so that a changed bit is damage and no other content; those
-of older versions do not have it, nor have RocketMQ's.
+The last member of a file of `rocketsim/` is `crc32`, a checksum of all bytes before it: a changed bit is damage, and
+not other content.  Files that older versions wrote do not have it, nor do RocketMQ's.
 """
 
 import json
@@ -38,15 +38,15 @@ def dumps(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, indent="\t", separators=(",", ":"), sort_keys=True)
 
 
-def _has_checksum(path: Path) -> bool:
-    """Unless an older version has written it."""
+def _is_ours(path: Path) -> bool:
+    """Whether the file is written with a checksum."""
     return path.parent.name == "rocketsim"
 
 
 def encoded(path: Path, value: dict[str, Any]) -> bytes:
     """What the file gets: `dumps`, and in `rocketsim/` the CRC-32 of all before it as the last value."""
     text = dumps(value)
-    if not _has_checksum(path):
+    if not _is_ours(path):
         return text.encode()
     content = text.removesuffix("}").rstrip("\n")
     content += "," if value else ""
@@ -56,7 +56,7 @@ def encoded(path: Path, value: dict[str, Any]) -> bytes:
 def decoded(path: Path, data: bytes) -> Any:
     """The content without its checksum; ValueError if it is no JSON, or not what was written."""
     value = loads(data.decode())
-    if not _has_checksum(path) or not isinstance(value, dict) or (said := value.pop("crc32", None)) is None:
+    if not _is_ours(path) or not isinstance(value, dict) or (said := value.pop("crc32", None)) is None:
         return value
     content = data[: data.rfind(_CHECKSUM.encode())]
     if said != f"{zlib.crc32(content):08x}":
