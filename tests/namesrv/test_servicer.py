@@ -103,12 +103,8 @@ async def test_a_broker_is_gone_as_soon_as_its_stream_ends(tmp_path, how):
         else:
             await master.done_writing()
 
-        async def brokers():
-            return (await stub.ClusterList(pb.ClusterListRequest())).brokers
-
-        async with asyncio.timeout(10):
-            while await brokers():
-                pass
+        while (await stub.ClusterList(pb.ClusterListRequest())).brokers:
+            pass
 
 
 async def test_a_silent_broker_is_removed_although_its_stream_is_open(tmp_path):
@@ -116,9 +112,8 @@ async def test_a_silent_broker_is_removed_although_its_stream_is_open(tmp_path):
         stub = NameServerStub(channel)
         master = stub.RegisterBroker()
         await register(master, registration())
-        async with asyncio.timeout(10):
-            while (await stub.ClusterList(pb.ClusterListRequest())).brokers:
-                pass
+        while (await stub.ClusterList(pb.ClusterListRequest())).brokers:
+            pass
         assert len((await register(master, registration())).members) == 1
 
 
@@ -150,18 +145,16 @@ async def test_a_newer_epoch_is_told_at_once_to_every_broker_of_its_name(tmp_pat
         await register(slave, registration(1, "127.0.0.1:2"))
         await register(other, registration(address="127.0.0.1:9", broker_name="broker-b"))
         await register(promoted, registration(address="127.0.0.1:3", epoch=5))
-        async with asyncio.timeout(10):
-            for told in (replaced, slave):
-                reply = await told.read()
-                assert (reply.newest_epoch, reply.refused) == (5, "")
-                assert [member.address for member in reply.members] == ["127.0.0.1:3", "127.0.0.1:2"]
+        for told in (replaced, slave):
+            reply = await told.read()
+            assert (reply.newest_epoch, reply.refused) == (5, "")
+            assert [member.address for member in reply.members] == ["127.0.0.1:3", "127.0.0.1:2"]
         # The next answer is that of the next registration: nobody was told twice, and none of another name.
         assert "epoch 5" in (await register(replaced, registration())).refused
         assert (await register(other, registration(address="127.0.0.1:9", broker_name="broker-b"))).newest_epoch == 1
         # Who was refused is told so again, not that it is registered now.
         await register(slave, registration(1, "127.0.0.1:2", epoch=6))
-        async with asyncio.timeout(10):
-            again = await replaced.read()
+        again = await replaced.read()
         assert again.newest_epoch == 6 and "epoch 5" in again.refused
 
 
