@@ -564,7 +564,7 @@ class BrokerNode:
         """What the slaves among them have, each of which has promised to follow no lower epoch before it says so."""
         asked = [other.address for other in others if other.answer is not None and not other.answer.is_master]
         replies = await self.roll_call.ask_promises(asked, self.membership.request_for_promise(epoch))
-        return [with_promise(other, replies.get(other.address)) for other in others]
+        return [with_promise(other, epoch, replies.get(other.address)) for other in others]
 
     async def _is_over(self, promise: Promise) -> bool:
         """Whether its candidate says so, at the address of the promise or where that broker is known to be now."""

@@ -427,6 +427,18 @@ async def test_no_other_slave_ends_one_that_asks_it_for_a_promise(
         await promoted_only_by_force(node, bad, "does not promise to follow no older master")
 
 
+async def test_an_empty_answer_of_another_slave_is_no_promise(tmp_path: Path) -> None:
+    async def promises_nothing(requests: AsyncIterator[bytes], context: Any, answers: list[bytes]) -> None:
+        await anext(requests)
+        await context.write(b"")
+
+    member = replication_pb2.GetMemberResponse(broker_id=2)
+    peer = grpc_peer(ends_after_the_first_answer, member, others={"PromiseEpoch": promises_nothing})
+    async with peer as (bad, _), running(tmp_path, **CANDIDATE) as node:
+        node.known_slaves.joined(2, bad)
+        await promoted_only_by_force(node, bad, "has not promised epoch")
+
+
 # --- peers that dial a broker -----------------------------------------------------------------------------------------
 
 

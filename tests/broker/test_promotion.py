@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rocketsim_proto.replication_pb2 import Epoch, GetMemberResponse, PromiseEpochResponse
 
 from broker_service.admin.operations import Operations
 from broker_service.broker.core.mastership import Standing
-from broker_service.broker.leadership.membership import Membership
+from broker_service.broker.leadership.membership import Membership, with_promise
 from broker_service.broker.leadership.promotion import Answer, Forfeit, Other, forfeits, objections
 from broker_service.broker.leadership.role_file import RoleFile
 from broker_service.errors import InvalidParameter
@@ -124,6 +125,32 @@ def test_a_slave_that_knows_of_an_epoch_without_a_byte_of_it_has_no_more_for_tha
     ours = LogState(EpochList.of(ONE, TWO, (3, 1600, 0xC)), 0, 1000)  # its master died before it had sent the rest
     (reason,) = objections(ours, [other(1600, ONE, TWO)])
     assert "has more: up to 1600 in epoch 2, and here it is 1000 in epoch 2 (600 bytes" in reason
+
+
+def promised(epoch: int, broker_id: int = 2) -> PromiseEpochResponse:
+    epochs = [Epoch(epoch=number, start_offset=start, id=id_) for number, start, id_ in (ONE, TWO)]
+    has = GetMemberResponse(broker_id=broker_id, epoch=TWO[0], end_offset=1000, epochs=epochs, promised_epoch=epoch)
+    return PromiseEpochResponse(member=has)
+
+
+@pytest.mark.parametrize(
+    ("reply", "says"),
+    [
+        pytest.param(promised(PROMOTION), "", id="its promise"),
+        pytest.param(PromiseEpochResponse(), "has not promised epoch 1000000000000", id="nothing"),
+        pytest.param(promised(0), "has not promised epoch 1000000000000", id="who it is, and no promise"),
+        pytest.param(promised(PROMOTION - 1), "has not promised epoch 1000000000000", id="a promise of before"),
+        pytest.param(
+            PromiseEpochResponse(refusal="is a master", member=GetMemberResponse(epoch=1)),
+            "is a master",
+            id="a refusal",
+        ),
+    ],
+)
+def test_only_an_answer_that_names_the_epoch_is_a_promise(reply: PromiseEpochResponse, says: str) -> None:
+    asked = other(1000, ONE, TWO)
+    found = objections(OURS, [with_promise(asked, PROMOTION, reply)])
+    assert [reason.removesuffix(": try again") for reason in found] == ([f"slave 2 at b:1 {says}"] if says else [])
 
 
 async def promote(node: Any, *, force: bool = False) -> Any:

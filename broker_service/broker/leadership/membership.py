@@ -128,13 +128,17 @@ class Membership:
         self._notify()
 
 
-def with_promise(other: Other, reply: replication_pb2.PromiseEpochResponse | PeerLost | None) -> Other:
-    """What a broker has answered that was asked for a promise; nothing: it was not asked."""
+def with_promise(other: Other, epoch: int, reply: replication_pb2.PromiseEpochResponse | PeerLost | None) -> Other:
+    """What a broker has answered that was asked to promise that epoch; nothing: it was not asked.
+
+    Only an answer that names the epoch is a promise: an empty message would be one without a refusal, too.
+    """
     if reply is None:
         return other
     if isinstance(reply, PeerLost):
         return replace(other, refusal=f"does not promise to follow no older master: {reply}")
-    return replace(other, answer=answer_of(reply.member), refusal=reply.refusal)
+    missing = f"has not promised epoch {epoch}: try again" if reply.member.promised_epoch != epoch else ""
+    return replace(other, answer=answer_of(reply.member), refusal=reply.refusal or missing)
 
 
 def answer_of(reply: replication_pb2.GetMemberResponse | None) -> Answer | None:

@@ -78,10 +78,10 @@ def _objection(ours: LogState, other: Other) -> str | None:
             f"{other}, which is known, does not answer and may have more: start it, or forget it with `rocketsim admin "
             f"removeSlave -i {other.broker_id}` if it is gone for good"
         )
-    if answer.is_master:
-        return None if answer.epoch < ours.epochs.last else f"{other} answers, in epoch {answer.epoch}: stop it first"
     if other.refusal:
         return f"{other} {other.refusal}"
+    if answer.is_master:
+        return None if answer.epoch < ours.epochs.last else f"{other} answers, in epoch {answer.epoch}: stop it first"
     if answer.follows:
         return f"{other} follows the master at {answer.follows}: stop it first"
     cost = _forfeited(ours, other)
