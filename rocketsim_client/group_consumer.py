@@ -57,6 +57,7 @@ BATCH = 32  # RocketMQ's, of one call
 POLL_S = 15.0  # how long a broker holds a call
 MAX_INVISIBLE_S = 12 * 3600.0  # brokers take no more
 RENEW_FOR_S = 3 * 3600.0
+MAX_IN_FLIGHT_BYTES = 64 << 20  # as RocketMQ 5's push consumers keep
 UNSUPPORTED = 3  # a broker that is too old for these calls
 
 
@@ -92,7 +93,9 @@ class Consumer:
 
     `access_key` and `secret_key`: the user and password that calls are signed with, for servers with access control.
 
-    `max_in_flight`: messages that are received and not settled; with so many, a receive waits.  Whether a group
+    `max_in_flight` (1000), `max_in_flight_bytes` (64 MiB): messages that are received and not settled, and the bytes of
+    their records, as stored; with so many of either, a receive waits.  What a broker answers at a time, less than 4 MiB
+    and one message more, may exceed the bytes: a message that is larger than them is received, too.  Whether a group
     consumes in order, how often a message is delivered before it becomes a dead letter, and the back-off are settings
     of the group (`Admin.update_sub_group`).  `tls`, `tls_ca`, `tls_cert`, `tls_key`: as of Cluster.
     """
@@ -104,6 +107,7 @@ class Consumer:
         topics: str | Iterable[str] | Mapping[str, str | SqlExpression | None],
         *,
         max_in_flight: int = 1000,
+        max_in_flight_bytes: int = MAX_IN_FLIGHT_BYTES,
         invisible_s: float = 60.0,
         renew_for_s: float = RENEW_FOR_S,
         timeout_s: float = 3.0,
@@ -122,9 +126,12 @@ class Consumer:
         self._expressions = _expressions_of(topics)
         if max_in_flight < 1:
             raise InvalidParameter(f"max_in_flight {max_in_flight}: at least 1")
+        if max_in_flight_bytes < 1:
+            raise InvalidParameter(f"max_in_flight_bytes {max_in_flight_bytes}: at least 1")
         _check_invisible(invisible_s)
         self.group = group
         self._max_in_flight = max_in_flight
+        self._max_in_flight_bytes = max_in_flight_bytes
         self._invisible_s = invisible_s
         self._renew_for_s = renew_for_s
         self._timeout_s = timeout_s
@@ -150,7 +157,7 @@ class Consumer:
 
     def _start(self) -> None:
         self._client_id = f"{socket.gethostname()[:64]}@{os.getpid()}@{uuid.uuid4().hex[:12]}"
-        self._in_flight = InFlight(self._max_in_flight, self._renew_for_s)
+        self._in_flight = InFlight(self._max_in_flight, self._max_in_flight_bytes, self._renew_for_s)
         self._changed = threading.Condition()  # guards what is in flight, and who asks brokers
         self._is_asking = False
         self._deadlines = threading.Lock()  # one call at a time moves deadlines, so that none comes too late
@@ -173,7 +180,8 @@ class Consumer:
         self.close()
 
     def __str__(self) -> str:
-        return f"consumer {self._client_id} of group {self.group}: {len(self._in_flight)} messages in flight"
+        held = f"{len(self._in_flight)} messages in flight, {self._in_flight.size_bytes} bytes"
+        return f"consumer {self._client_id} of group {self.group}: {held}"
 
     @property
     def cluster(self) -> Cluster:
@@ -183,6 +191,11 @@ class Consumer:
     def in_flight(self) -> int:
         """How many messages are received and not settled, those included that wait here to be handed out."""
         return len(self._in_flight)
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """The bytes of their records, as stored."""
+        return self._in_flight.size_bytes
 
     # --- receiving ------------------------------------------------------------------------------------------------
 
@@ -224,7 +237,9 @@ class Consumer:
                     if left_s <= 0:
                         return []
                     if room <= 0 and not was_told:
-                        logger.warning("%s: max_in_flight is reached; the next receive waits for acks", self)
+                        logger.warning(
+                            "%s: max_in_flight or max_in_flight_bytes is reached; the next receive waits for acks", self
+                        )
                         was_told = True
                     self._changed.wait(min(left_s, 1.0))
                     continue

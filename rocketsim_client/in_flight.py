@@ -22,13 +22,16 @@ class _Held:
 
 
 class InFlight:
-    """At most `most` messages (a pop may exceed it that gets the batch of an earlier attempt).  They wait in the order
-    in which they came, and are handed out once; in a group that consumes in order, one of a message group at a time.
+    """At most `most` messages (a pop may exceed it that gets the batch of an earlier attempt), and no more are asked
+    for while they have `most_bytes`.  They wait in the order in which they came, and are handed out once; in a group
+    that consumes in order, one of a message group at a time.
     """
 
-    def __init__(self, most: int, renew_for_s: float) -> None:
+    def __init__(self, most: int, most_bytes: int, renew_for_s: float) -> None:
         self._most = most
+        self._most_bytes = most_bytes
         self._renew_for_s = renew_for_s
+        self.size_bytes = 0  # of all that are held, as stored
         self._held: dict[str, _Held] = {}  # by receipt handle
         self._waiting: deque[str] = deque()
         self._busy: dict[OrderKey | None, str] = {}  # the message that is handed out
@@ -38,7 +41,8 @@ class InFlight:
 
     @property
     def room(self) -> int:
-        return self._most - len(self._held)
+        """How many messages may be asked for; none once one of the two limits is reached."""
+        return self._most - len(self._held) if self.size_bytes < self._most_bytes else 0
 
     @property
     def has_waiting(self) -> bool:
@@ -52,6 +56,7 @@ class InFlight:
             self._forget_overdue(key, now)
         if handle not in self._held:
             self._waiting.append(handle)
+            self.size_bytes += message.store_size
         self._held[handle] = _Held(message, now + left_s, now + self._renew_for_s, key)
 
     def _forget_overdue(self, key: OrderKey, now: float) -> None:
@@ -71,7 +76,7 @@ class InFlight:
             if held is None:
                 continue
             if held.deadline <= now:
-                del self._held[handle]
+                self._remove(handle)
             elif held.order_key in self._busy:
                 passed_over.append(handle)
             else:
@@ -82,9 +87,15 @@ class InFlight:
         self._waiting.extendleft(reversed(passed_over))
         return found
 
+    def _remove(self, handle: str) -> _Held | None:
+        held = self._held.pop(handle, None)
+        if held is not None:
+            self.size_bytes -= held.message.store_size
+        return held
+
     def settle(self, handle: str) -> None:
         """It is acknowledged, given back, or over."""
-        held = self._held.pop(handle, None)
+        held = self._remove(handle)
         if held is not None and held.order_key is not None and self._busy.get(held.order_key) == handle:
             del self._busy[held.order_key]
 
@@ -97,7 +108,7 @@ class InFlight:
             held.message for held in self._held.values() if held.order_key == first.order_key and not held.is_handed_out
         ]
         for message in behind:
-            del self._held[message.receipt_handle]
+            self._remove(message.receipt_handle)
         return behind
 
     def expire(self, now: float) -> None:
@@ -121,6 +132,7 @@ class InFlight:
     def take_all(self) -> tuple[list[ReceivedMessage], list[ReceivedMessage]]:
         """(those that were handed out, those that were not); none is in flight any more."""
         held, self._held = list(self._held.values()), {}
+        self.size_bytes = 0
         self._waiting.clear()
         self._busy.clear()
         return (

@@ -30,5 +30,11 @@ class ReceivedMessage(MessageView):
     def topic(self) -> str:
         return self._topic
 
+    @property
+    def store_size(self) -> int:
+        """Bytes of its record, as brokers store it: the body (packed, if the producer compressed it), properties, and
+        some 100 more."""
+        return int.from_bytes(self._data[self._start : self._start + 4], "big")
+
     def __repr__(self) -> str:
         return f"ReceivedMessage({self.topic}@{self.broker_name}, {self.msg_id}, attempt {self.delivery_attempt})"

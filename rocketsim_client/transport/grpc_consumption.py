@@ -87,14 +87,13 @@ class GrpcConsumption:
                 "check the broker's store with `rocketsim store verify` if it happens again",
                 address=address,
             ) from error
-        columns = (records.starts, records.body_start, records.body_size, records.sys_flag)
-        columns = (records.starts, records.body_start, records.body_size, records.sys_flag)
+        columns = (records.starts, records.sizes, records.body_start, records.body_size, records.sys_flag)
         places = zip(*(column.tolist() for column in columns), strict=True)
         messages = [
             ReceivedMessage(
-                answer.records,
-                start,
-                body_start,
+                answer.records[start : start + size],  # else one of them keeps all in memory
+                0,
+                body_start - start,
                 body_size,
                 flags,
                 call.broker_name,
@@ -102,7 +101,7 @@ class GrpcConsumption:
                 one.receipt_handle,
                 one.attempt,
             )
-            for (start, body_start, body_size, flags), one in zip(places, answer.deliveries, strict=True)
+            for (start, size, body_start, body_size, flags), one in zip(places, answer.deliveries, strict=True)
         ]
         return PopAnswer(messages, [one.left_ms / 1000 for one in answer.deliveries], answer.in_order)
 

@@ -143,6 +143,57 @@ def test_no_more_than_max_in_flight_are_received(broker: BrokerThread) -> None:
             consumer.ack(message)
 
 
+def test_no_more_is_received_while_max_in_flight_bytes_are_held_and_a_larger_message_comes(
+    broker: BrokerThread,
+) -> None:
+    send(broker, bytes(1000), bytes(3000), bytes(1000))
+    with consumer_of(broker, max_in_flight_bytes=2000) as consumer:
+        (first,) = consumer.receive(1, SOON_S)
+        assert first.store_size == consumer.in_flight_bytes
+        (second,) = consumer.receive(1, SOON_S)
+        assert consumer.in_flight_bytes == first.store_size + second.store_size > 4000
+        assert consumer.receive(1, timeout_s=0) == []
+        consumer.ack(second)
+        (third,) = consumer.receive(1, SOON_S)
+        assert third.body == bytes(1000)
+        consumer.ack([first, third])
+        assert consumer.in_flight_bytes == 0
+    assert nothing_is_left(broker)
+
+
+def test_large_messages_that_are_due_at_once_are_received_a_few_at_a_time(tmp_path: Path) -> None:
+    size, most_bytes, answer_bytes = 2 << 20, 3 << 20, 4 << 20
+    large = {f"max_transfer_bytes_on_message_in_{where}": 8 << 20 for where in ("memory", "disk")}
+    with broker_thread(tmp_path, mapped_file_size_commit_log=16 << 20, **large) as broker:
+        broker.make_topic("T", 2)
+        send(broker, *(bytes([number]) * size for number in range(6)))
+        with consumer_of(broker, max_in_flight_bytes=20 << 20) as consumer:
+            held: list[ReceivedMessage] = []
+            while len(held) < 6:
+                held += consumer.receive(timeout_s=SOON_S)
+            consumer.nack(held, delay_s=0)
+            assert consumer.in_flight_bytes == 0
+        with consumer_of(broker, max_in_flight_bytes=most_bytes) as consumer:
+            seen = []
+            while len(seen) < 6:
+                found = consumer.receive(timeout_s=SOON_S)
+                assert sum(one.store_size for one in found) == consumer.in_flight_bytes
+                assert consumer.in_flight_bytes < most_bytes + answer_bytes + found[0].store_size
+                assert consumer.in_flight_bytes < most_bytes or consumer.receive(timeout_s=0) == []
+                seen += [(one.body[0], one.delivery_attempt) for one in found]
+                consumer.ack(found)
+        assert sorted(seen) == [(number, 2) for number in range(6)]
+
+
+def test_a_message_does_not_keep_those_in_memory_that_came_with_it(broker: BrokerThread) -> None:
+    send(broker, b"small", bytes(100_000))
+    with consumer_of(broker) as consumer:
+        small, large = consumer.receive(timeout_s=SOON_S)
+        assert (small.body, large.body) == (b"small", bytes(100_000))
+        assert len(small._data) == small.store_size < 1000
+        consumer.ack([small, large])
+
+
 def test_in_order_a_message_waits_for_those_before_it_in_its_message_group(broker: BrokerThread) -> None:
     broker.make_group("g", consume_message_orderly=True)
     for body in (b"a1", b"b1", b"a2", b"b2"):
@@ -303,7 +354,7 @@ def test_what_cannot_be_asked_is_refused_with_its_reason(broker: BrokerThread) -
     for topics in ([], {}):
         with pytest.raises(InvalidParameter, match="no topic"):
             consumer_of(broker, topics=topics)
-    for options in ({"max_in_flight": 0}, {"invisible_s": 0}, {"invisible_s": 50_000}):
+    for options in ({"max_in_flight": 0}, {"max_in_flight_bytes": 0}, {"invisible_s": 0}, {"invisible_s": 50_000}):
         with pytest.raises(InvalidParameter, match=next(iter(options))):
             consumer_of(broker, **options)
     with consumer_of(broker) as consumer, pytest.raises(InvalidParameter, match="receive of 0"):

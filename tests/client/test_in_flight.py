@@ -6,16 +6,21 @@ from rocketsim_proto.records.record import Record
 from rocketsim_client.in_flight import InFlight
 from rocketsim_client.received_message import ReceivedMessage
 
+SIZE = 200  # bytes of each record
+
 
 def message(handle: str, message_group: str = "") -> ReceivedMessage:
     properties = {record.PROPERTY_SHARDING_KEY: message_group} if message_group else {}
-    data = record.encode(Record(topic="T", body=b"x", properties=properties))
+    data = record.encode(Record(topic="T", body=b"", properties=properties))
+    data = record.encode(Record(topic="T", body=b"x" * (SIZE - len(data)), properties=properties))
     return ReceivedMessage(data, 0, 0, 1, 0, "broker-a", "T", handle, 1)
 
 
-def filled(*handles: str, most: int = 10, in_order: bool = False, left_s: float = 60) -> InFlight:
+def filled(
+    *handles: str, most: int = 10, most_bytes: int = 10**6, in_order: bool = False, left_s: float = 60
+) -> InFlight:
     """Handles like g1: message group g."""
-    made = InFlight(most, renew_for_s=1000)
+    made = InFlight(most, most_bytes, renew_for_s=1000)
     for handle in handles:
         made.add(message(handle, handle[0]), left_s, 0, in_order=in_order)
     return made
@@ -100,3 +105,30 @@ def test_at_the_end_those_that_were_handed_out_are_told_from_the_others() -> Non
     handed_out, waiting = held.take_all()
     assert (names(handed_out), names(waiting), len(held)) == (["a1"], ["a2", "b1"], 0)
     assert held.hand_out(9, 0) == []
+
+
+def test_there_is_room_until_one_of_the_two_limits_is_reached() -> None:
+    held = filled("a1", "a2", most_bytes=2 * SIZE + 1)
+    assert (held.room, held.size_bytes) == (8, 2 * SIZE)
+    held.add(message("a3"), 60, 0, in_order=False)
+    assert (held.room, held.size_bytes) == (0, 3 * SIZE)
+    held.settle("a1")
+    held.settle("a1")
+    assert (held.room, held.size_bytes) == (8, 2 * SIZE)
+    assert filled(most_bytes=1).room == 10
+    assert filled("a1", "a2", most=2, most_bytes=2 * SIZE).room == 0
+
+
+def test_bytes_are_free_again_however_a_message_ends() -> None:
+    held = filled("a1", "a2", "a3", "b1", "b2", in_order=True, left_s=10)
+    held.add(message("a1", "a"), 10, 0, in_order=True)  # the same delivery once more
+    assert held.size_bytes == 5 * SIZE
+    assert names(held.hand_out(1, 0)) == ["a1"]
+    held.take_behind("a1")
+    assert held.size_bytes == 3 * SIZE
+    held.moved(["a1", "b1"], 20)
+    held.expire(10)
+    assert held.size_bytes == 2 * SIZE
+    assert held.hand_out(9, 20) == [] and held.size_bytes == SIZE
+    held.take_all()
+    assert held.size_bytes == 0

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rocketsim_proto.limits import MAX_BODY_BYTES, MAX_RPC_BYTES
 from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record
 
@@ -270,6 +271,34 @@ async def test_large_messages_that_a_condition_excludes_are_read_a_few_at_a_time
             await put(one.node, "t", *[b"x" * 3000] * 10, PRICE="5", queue_id=queue_id)
         assert (await one.pop(sub_expression="PRICE > 20", expression_type="SQL92")).status is PopStatus.NO_MATCH
         assert sorted(one.committed(queue_id) for queue_id in range(2)) == [-1, 4]
+
+
+@pytest.mark.parametrize("is_ordered", [False, True])
+@pytest.mark.parametrize("filtered", [{}, {"sub_expression": "PRICE > 20", "expression_type": "SQL92"}])
+async def test_an_answer_has_less_than_its_bytes_and_one_message_more_however_much_is_due_at_once(
+    tmp_path: Path, monkeypatch: Any, is_ordered: bool, filtered: dict[str, str]
+) -> None:
+    most_bytes, size, count = 10_000, 3_000, 24
+    monkeypatch.setattr(consumption_module, "MAX_POP_BYTES", most_bytes)
+    async with consumer(tmp_path, enable_property_filter=True) as one:
+        one.node.topics.put(TopicConfig("t", 4, 4), 0)
+        one.node.groups.put(SubscriptionGroup("g", consume_message_orderly=is_ordered), 0)
+        for number in range(count):
+            await put(one.node, "t", bytes(size), PRICE="21", queue_id=number % 4, __SHARDINGKEY=str(number))
+        for attempt in (1, 2):
+            seen = 0
+            while seen < count:
+                popped = await one.pop(max_messages=32, **filtered)
+                sizes = [len(delivery.record) for delivery in popped.deliveries]
+                assert 0 < sum(sizes) < most_bytes + max(sizes)
+                assert {delivery.attempt for delivery in popped.deliveries} == {attempt}
+                seen += len(sizes)
+            await one.later(INVISIBLE_MS)  # all of them are due again
+
+
+def test_the_largest_answer_fits_what_a_client_receives() -> None:
+    properties_and_handles = 1 << 20
+    assert consumption_module.MAX_POP_BYTES + MAX_BODY_BYTES + properties_and_handles <= MAX_RPC_BYTES
 
 
 @pytest.mark.parametrize(
