@@ -7,7 +7,8 @@ replay an entry only raises an offset, unless its line ends with `true`: that on
 cache when `append` returns, so SIGKILL loses nothing.  `rotate` starts a new file; `drop` deletes the old ones once the
 JSON file has their offsets.
 
-`reserve` bytes are allocated ahead and zeros follow the last line, so commits continue for a while on a full disk.
+`reserve` bytes are allocated ahead and zeros follow the last line, so commits continue for a while on a full disk.  A
+power loss can also leave zeros between lines: sectors reach the disk in any order.
 """
 
 import json
@@ -23,7 +24,7 @@ from broker_service.store.files import Files, refusal, used_size
 
 logger = logging.getLogger(__name__)
 
-_LINE = re.compile(rb"[^\n]*\n|[^\n]+")
+_LINE = re.compile(rb"\0+|[^\0\n]*\n|[^\0\n]+")  # zeros: what a power loss has kept from the disk
 RESERVE = 4 << 20  # bytes; some ten thousand commits
 
 

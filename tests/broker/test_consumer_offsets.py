@@ -245,6 +245,8 @@ def test_a_damaged_last_line_is_dropped_and_said_so(tmp_path: Path, damage: Any,
         pytest.param(lambda line: line[:20] + b"\n" + line[21:], id="an end in the middle"),
         pytest.param(lambda line: line[:12] + bytes(len(line) - 13) + b"\n", id="zeros"),
         pytest.param(lambda line: b"?" + line[1:], id="its checksum"),
+        pytest.param(lambda line: bytes(len(line)), id="never written"),
+        pytest.param(lambda line: line[:12] + bytes(len(line) - 12), id="its end never written"),
     ],
 )
 def test_a_damaged_line_takes_no_other_with_it(tmp_path: Path, damage: Any, caplog: Any) -> None:
@@ -254,7 +256,7 @@ def test_a_damaged_line_takes_no_other_with_it(tmp_path: Path, damage: Any, capl
     journal = tmp_path / "offsets.journal"
     first, middle, last = journal.read_bytes().rstrip(b"\0").splitlines(keepends=True)
     old = b'["g","t",{"3":[0,8]}]\n'  # of a version without checksums
-    journal.write_bytes(first + damage(middle) + old + last)
+    journal.write_bytes(first + damage(middle) + last + old)
     for _ in range(2):
         again = offsets_in(tmp_path)
         assert [again.get("g", "t", queue).offset for queue in range(4)] == [5, -1, 7, 8]
