@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -357,16 +358,20 @@ def on_disk(broker: Broker, *, durable: bool = False) -> Table:
     names = [path.name for path in broker.disk.files_below(broker.root / "rocketsim")]
     rotated = sorted((name for name in names if re.fullmatch(r"offsets\.journal\.\d+", name)), key=_number)
     for name in (*rotated, "offsets.journal"):
-        for line in read(f"rocketsim/{name}").partition(b"\0")[0].split(b"\n"):
-            try:
-                group, topic, queues, *replaces = json.loads(line.partition(b" ")[2])
-            except ValueError:
-                continue  # torn
+        for line in whole_lines(read(f"rocketsim/{name}")):
+            group, topic, queues, *replaces = json.loads(line)
             for queue, (generation, offset, *raised_at) in queues.items():
                 key, entry = (group, topic, int(queue)), Entry(generation, offset)
                 if replaces or entry > table.get(key, NOTHING)[0]:
                     table[key] = entry, tuple(raised_at[0]) if raised_at else (0, 0, 0)
     return table
+
+
+def whole_lines(journal: bytes) -> list[bytes]:
+    """The JSON of each line whose checksum is right, or whose checksum alone has not reached the disk.  Zeros, which a
+    power loss leaves anywhere, are no part of a line."""
+    lines = re.findall(rb'(?<![^\0\n])(?:([0-9a-f]{8}) )?(\["[^\0\n]+)\n', journal)
+    return [text for checksum, text in lines if not checksum or int(checksum, 16) == zlib.crc32(text)]
 
 
 def _number(name: str) -> int:

@@ -198,6 +198,31 @@ def a_commit_is_on_one_slave_and_the_other_one_is_asked_first(world: World) -> N
     world.heal()
 
 
+def a_slave_goes_on_behind_zeros_in_its_journal(world: World) -> None:
+    """The master is down.  Of the slave's last commits a power loss takes the first one only; then the slave takes
+    another one, and is killed before its offsets are in another file."""
+    master, slave = pair_alone(world, 20)
+    master.kill()
+    world.pass_time(2.0)
+    for offset in (1, 2):
+        commit(world, slave, offset)
+        world.pass_time(0.1)
+    slave.kill()
+    journal = slave.root / "rocketsim" / "offsets.journal"
+    first = slave.disk.content(journal, durable=False).index(b"\n") + 1
+    slave.disk.overwrite(journal, 0, bytes(first))
+    slave.start()
+    world.pass_time(0.3)
+    commit(world, slave, 3)
+    world.pass_time(0.1)
+    assert slave.disk.content(journal, durable=False).startswith(bytes(first))
+    slave.kill()
+    slave.start()
+    world.pass_time(0.3)
+    query_for(world, slave, 0.1)
+    world.heal()
+
+
 def a_master_of_the_past_starts_twice(world: World) -> None:
     """It starts alone: no name server and no slave tells it that it was replaced."""
     past, successor = pair(world, 3)

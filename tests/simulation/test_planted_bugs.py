@@ -27,12 +27,13 @@ from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.epochs import EpochList
 from broker_service.replication.follower import Follower
 from broker_service.replication.handshake import epoch_list
-from broker_service.store import batch, index, message_store, recovery
+from broker_service.store import batch, index, message_store, offset_journal, recovery
 from broker_service.store.commit_log import CommitLog
 from broker_service.store.flushed_offset import FlushedOffset
 from broker_service.store.index import Index
 from broker_service.store.index_keys import index_keys
 from broker_service.store.message_store import MessageStore
+from broker_service.store.offset_journal import OffsetJournal
 from broker_service.store.queue_table import QueueTable
 from rocketsim_client import cluster
 from tests.broker import test_consumer_offsets
@@ -78,6 +79,23 @@ def merge_offsets_backwards(plant):
         return 0
 
     plant(ConsumerOffsetTable, "merge", merge)
+
+
+def forget_commits_behind_zeros(plant):
+    """A start reads the journal of offsets up to the first zeros, and goes on behind all lines."""
+    honest = offset_journal._lines
+
+    def lines(files, path):
+        there, end = honest(files, path)
+        return there[: files.read(path).partition(b"\0")[0].count(b"\n")], end
+
+    plant(offset_journal, "_lines", lines)
+
+
+def answer_commits_unwritten(plant):
+    """A commit behind other lines of the journal is answered, and is in memory only."""
+    honest = OffsetJournal.append
+    plant(OffsetJournal, "append", lambda self, *args, **more: self._end or honest(self, *args, **more))
 
 
 def cut_without_zero_fill(plant):
@@ -350,6 +368,18 @@ def keeps_every_promise(seed, story):
             ASYNC_MASTER_ASYNC_FLUSH,
             stories.offsets_are_committed_on_both_sides_of_a_cut,
             "went back from",
+        ),
+        (
+            forget_commits_behind_zeros,
+            ASYNC_MASTER_ASYNC_FLUSH,
+            stories.a_slave_goes_on_behind_zeros_in_its_journal,
+            "offset .* went back from",
+        ),
+        (
+            answer_commits_unwritten,
+            ASYNC_MASTER_ASYNC_FLUSH,
+            stories.a_slave_goes_on_behind_zeros_in_its_journal,
+            "is answered with .*, and its disk has",
         ),
         (
             accept_a_stale_epoch,
