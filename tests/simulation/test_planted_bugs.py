@@ -23,7 +23,6 @@ from broker_service.model import PutStatus
 from broker_service.replication import catch_up
 from broker_service.replication.acknowledgement import Acknowledgements
 from broker_service.replication.catch_up import LogState
-from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.epochs import EpochList
 from broker_service.replication.follower import Follower
 from broker_service.replication.handshake import epoch_list
@@ -238,7 +237,7 @@ def believe_the_first_slave(plant):
 def promise_and_forget(plant):
     """A slave answers a candidate whatever it does, and goes on to acknowledge the old master."""
     plant(Leadership, "follows", property(lambda self: ""))
-    plant(EpochFile, "promise", lambda self, promise: None)
+    plant(Follower, "_check_promise", lambda self, masters_epoch: None)
 
 
 def refuse_to_start_without_room(plant):
