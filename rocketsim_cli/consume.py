@@ -1,4 +1,4 @@
-"""`rocketsim consume`: a topic's messages, shown and committed."""
+"""`rocketsim consume`: a topic's messages, shown and committed, or acknowledged."""
 
 import signal
 import threading
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
@@ -19,11 +19,14 @@ from rocketsim_cli.tls import tls_files
 from rocketsim_cli.trouble import Trouble
 
 if TYPE_CHECKING:
-    from rocketsim_client import MessageQueue, PullConsumer
+    from rocketsim_client import Consumer, MessageQueue, PullConsumer, ReceivedMessage, SqlExpression
     from rocketsim_client.message_view import Messages, MessageView
 
 COMMIT_EVERY_S = 1.0
 IDLE_S = 0.2
+WAIT_S = 1.0  # for a popped message
+AHEAD = 1000  # messages at most that are received and not acknowledged
+ACKS = 32  # messages at most that are shown and not acknowledged
 
 
 class Start(StrEnum):
@@ -41,29 +44,82 @@ def consume(
     start: Annotated[
         Start | None, typer.Option("--from", help="Default: committed (or earliest) with a group, earliest without.")
     ] = None,
+    pop: Annotated[
+        bool,
+        typer.Option("--pop", help="As a member of the group: gets what no other member has, and acknowledges it."),
+    ] = False,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Wait for more until Ctrl-C.")] = False,
+    max_messages: Annotated[int | None, typer.Option("--max-messages", help="End after so many.", min=1)] = None,
     tags: Annotated[str, typer.Option("--tags", help="RocketMQ's expression: '*' or 'TagA || TagB'.")] = "*",
+    sql: Annotated[
+        str | None, typer.Option("--sql", help='An SQL92 condition over properties, as in "price > 20".')
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON line a message, errors too (on standard error).")
     ] = False,
 ) -> None:
-    """Show messages and commit what was shown."""
-    from rocketsim_client import PullConsumer
+    """Show messages and commit what was shown.
+
+    It reads all queues at offsets, up to their ends. With --pop the brokers choose what to deliver, as to RocketMQ 5's
+    clients: each message goes to one member of the group, what was shown is acknowledged, and what was not is delivered
+    to others. It ends when none has come for a second.
+    """
+    from rocketsim_client import Consumer, PullConsumer, SqlExpression
 
     if start is Start.COMMITTED and group is None:
         raise Trouble("--from committed needs a group: -g NAME")
+    if pop and group is None:
+        raise Trouble("--pop needs a group: -g NAME")
+    if pop and start is not None:
+        raise Trouble("--pop goes on where the group is; `rocketsim admin resetOffsetByTime` moves it, not --from")
+    if sql is not None and tags != "*":
+        raise Trouble("--tags or --sql, not both: in SQL92 the tag is the property TAGS")
+    expression = tags if sql is None else SqlExpression(sql)
+    tell = partial(note, as_json=as_json)
+    show = _show_json if as_json else _show_text
+    if pop:
+        assert group is not None
+        most = min(max_messages or AHEAD, AHEAD)
+        with (
+            Consumer(
+                name_server, group, {topic: expression}, max_in_flight=most, **credentials(), **tls_files()
+            ) as member,
+            stop_on_signal() as stop,
+        ):
+            show_until(stop, Member(member, tell=tell), show, follow=follow, max_messages=max_messages)
+        return
     with PullConsumer(
         name_server=name_server, group=group or "rocketsim-consume", **credentials(), **tls_files()
     ) as consumer:
-        reader = Reader(consumer, topic, tags, commits=group is not None, tell=partial(note, as_json=as_json))
+        reader = Reader(consumer, topic, expression, commits=group is not None, tell=tell)
         reader.start(start or (Start.COMMITTED if group else Start.EARLIEST))
-        show = _show_json if as_json else _show_text
         with stop_on_signal() as stop:
-            try:
-                for message in reader.messages(stop, follow=follow):
-                    show(message)
-            finally:
-                reader.commit()
+            show_until(stop, reader, show, follow=follow, max_messages=max_messages)
+
+
+class Source(Protocol):
+    """A message counts as taken when the next one is asked for; `commit` is of those that were taken."""
+
+    def messages(self, stop: threading.Event, *, follow: bool) -> "Iterator[MessageView]": ...
+    def commit(self) -> None: ...
+
+
+def show_until(
+    stop: threading.Event,
+    source: Source,
+    show: "Callable[[MessageView], None]",
+    *,
+    follow: bool,
+    max_messages: int | None,
+) -> None:
+    """Commits what was shown, whatever ends it."""
+    try:
+        for number, message in enumerate(source.messages(stop, follow=follow), 1):
+            show(message)
+            if number == max_messages:
+                stop.set()
+    finally:
+        source.commit()
 
 
 @contextmanager
@@ -82,11 +138,17 @@ class Reader:
     """All queues of a topic in turn; commits what its caller has taken."""
 
     def __init__(
-        self, consumer: "PullConsumer", topic: str, tags: str, *, commits: bool, tell: Callable[[str], None]
+        self,
+        consumer: "PullConsumer",
+        topic: str,
+        expression: "str | SqlExpression",
+        *,
+        commits: bool,
+        tell: Callable[[str], None],
     ) -> None:
         self._tell = tell
         self._consumer = consumer
-        self._tags = tags
+        self._expression = expression
         self._commits = commits
         self._queues = consumer.message_queues(topic)
         self._positions: dict[MessageQueue, int] = {}
@@ -138,7 +200,7 @@ class Reader:
     def _pull(self, queue: "MessageQueue") -> "tuple[Messages, int]":
         from rocketsim_client import PullStatus
 
-        result = self._consumer.pull(queue, self._positions[queue], expression=self._tags)
+        result = self._consumer.pull(queue, self._positions[queue], expression=self._expression)
         if result.status is PullStatus.OFFSET_ILLEGAL:
             self._tell(
                 f"{queue.broker_name} queue {queue.queue_id} has no offset {self._positions[queue]} "
@@ -152,6 +214,51 @@ class Reader:
         if self._commits and changed:
             self._consumer.commit_all(changed)
             self._committed.update(changed)
+
+
+class Member:
+    """A consumer of a group; acknowledges what its caller has taken, some messages with one call."""
+
+    def __init__(self, consumer: "Consumer", *, tell: Callable[[str], None]) -> None:
+        self._consumer = consumer
+        self._tell = tell
+        self._taken: list[ReceivedMessage] = []
+
+    def messages(self, stop: threading.Event, *, follow: bool) -> "Iterator[ReceivedMessage]":
+        """Until none has come for `WAIT_S`, or until `stop`."""
+        from rocketsim_client.errors import RocketSimError
+        from rocketsim_client.group_consumer import is_curable
+
+        while not stop.is_set():
+            try:
+                if len(self._taken) >= ACKS:
+                    self.commit()
+                message = self._consumer.poll(0 if self._taken else WAIT_S)  # an ack waits for no message
+                if message is None:
+                    if not self._taken and not follow:
+                        return
+                    self.commit()
+            except RocketSimError as error:
+                if not follow or not is_curable(error):
+                    raise
+                self._tell(f"{error}; trying again")
+                stop.wait(WAIT_S)
+                continue
+            if message is not None:
+                yield message
+                self._taken.append(message)
+
+    def commit(self) -> None:
+        """What is kept after an error is acknowledged with the next call."""
+        from rocketsim_client import InvalidReceiptHandle
+
+        if not self._taken:
+            return
+        try:
+            self._consumer.ack(self._taken)
+        except InvalidReceiptHandle as error:  # this process was stopped for long
+            self._tell(str(error))
+        self._taken = []
 
 
 def _show_json(message: "MessageView") -> None:

@@ -7,6 +7,9 @@ if TYPE_CHECKING:
 
 
 def message_facts(message: "MessageView") -> dict[str, object]:
+    from rocketsim_client import ReceivedMessage
+
+    popped = {"deliveryAttempt": message.delivery_attempt} if isinstance(message, ReceivedMessage) else {}
     return {
         "msgId": message.msg_id,
         "offsetMsgId": message.offset_msg_id,
@@ -25,6 +28,7 @@ def message_facts(message: "MessageView") -> dict[str, object]:
         "storeHost": "{}:{}".format(*message.store_host),
         "properties": dict(message.properties),
         "body": message_text(message),
+        **popped,
     }
 
 

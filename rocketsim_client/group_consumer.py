@@ -210,6 +210,12 @@ class Consumer:
             raise StopIteration from None
         return message
 
+    def poll(self, timeout_s: float | None = None) -> ReceivedMessage | None:
+        """The next message, as by iterating: up to 32 are received in advance.  None if none came in `timeout_s` (None:
+        waits without end).  Errors are those of `receive`."""
+        found = self._receive(1, BATCH, timeout_s)
+        return found[0] if found else None
+
     def receive(self, max_messages: int = BATCH, timeout_s: float | None = None) -> list[ReceivedMessage]:
         """Waits for a first message, for `timeout_s` (None: without end), and returns it with those that are there,
         32 at most; an empty list if none came.  A broker that does not answer is asked again; raises if none has
@@ -313,7 +319,7 @@ class Consumer:
         except RocketSimError as error:
             if not isinstance(error, Unreachable):
                 source.attempt_id = ""
-            if not _is_curable(error):
+            if not is_curable(error):
                 raise
             self._failed(source, error)
             return False
@@ -474,7 +480,7 @@ class Consumer:
                     "did not take that in time: do it again"
                 )
             except RocketSimError as failure:
-                if not _is_curable(failure):
+                if not is_curable(failure):
                     raise
                 error = failure
                 answer_was_lost = answer_was_lost or isinstance(error, Unreachable)
@@ -580,7 +586,8 @@ def _check_invisible(invisible_s: float) -> None:
         raise InvalidParameter(f"invisible_s {invisible_s}: more than 0, and at most {MAX_INVISIBLE_S:g} s")
 
 
-def _is_curable(error: RocketSimError) -> bool:
+def is_curable(error: RocketSimError) -> bool:
+    """Whether the same call may succeed in a moment."""
     if type(error) is BrokerRefused and error.code == UNSUPPORTED:
         return False
     return is_worth_asking_again(error)

@@ -111,25 +111,51 @@ def test_what_is_produced_can_be_consumed_once_a_group(pair):
     assert sorted(line["body"] for line in tagged) == ["one", "two"], "without a group everything is there again"
 
 
-def test_follow_shows_what_arrives_and_commits_at_ctrl_c(pair):
-    pair.admin("updateTopic", "-t", "Follow", "-r", "1", "-w", "1")
+def test_a_member_of_a_group_acknowledges_what_it_has_shown(pair, monkeypatch):
+    monkeypatch.setattr("rocketsim_cli.consume.WAIT_S", 0.0)
+    pair.admin("updateTopic", "-t", "Members", "-r", "2", "-w", "2")
+    for tag in ("A", "B"):
+        assert rocketsim("produce", *pair.n, "-t", "Members", *f"{tag}1 {tag}2".split(), "--tag", tag).returncode == 0
+    consume = ("consume", *pair.n, "-t", "Members", "--json", "-g")
+    first = lines(rocketsim(*consume, "members", "--pop", "--max-messages", "3").stdout)
+    second = lines(rocketsim(*consume, "members", "--pop").stdout)
+    assert (len(first), len(second)) == (3, 1)
+    assert sorted(line["body"] for line in first + second) == ["A1", "A2", "B1", "B2"]
+    assert {line["deliveryAttempt"] for line in first + second} == {1}
+    assert lines(rocketsim(*consume, "members", "--pop").stdout) == []
+    assert {row["diff"] for row in pair.admin("consumerProgress", "-g", "members")} == {0}
+
+    tagged = lines(rocketsim(*consume, "tagged", "--pop", "--tags", "B").stdout)
+    assert sorted(line["body"] for line in tagged) == ["B1", "B2"]
+    selected = ("selected", "--sql", "TAGS = 'A'")
+    assert "enablePropertyFilter" in trouble(*consume[:-2], "-g", *selected, "--pop")
+    pair.admin("updateBrokerConfig", "-b", pair.master.address, "-k", "enablePropertyFilter", "-v", "true")
+    assert sorted(line["body"] for line in lines(rocketsim(*consume, *selected, "--pop").stdout)) == ["A1", "A2"]
+    pulled = lines(rocketsim(*consume, "pulling", "--sql", "TAGS = 'A'", "--max-messages", "1").stdout)
+    pulled += lines(rocketsim(*consume, "pulling", "--sql", "TAGS = 'A'").stdout)
+    assert sorted(line["body"] for line in pulled) == ["A1", "A2"], "so many were committed, and no more"
+
+
+@pytest.mark.parametrize(("topic", "how"), [("Follow", []), ("FollowAsMember", ["--pop"])])
+def test_follow_shows_what_arrives_and_commits_at_ctrl_c(pair, topic, how):
+    pair.admin("updateTopic", "-t", topic, "-r", "1", "-w", "1")
     following = subprocess.Popen(
         [
             *(sys.executable, "-m", "rocketsim_cli.main", "consume", *pair.n),
-            *("-t", "Follow", "-g", "followers", "--follow", "--json"),
+            *("-t", topic, "-g", f"{topic}ers", "--follow", "--json", *how),
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     with following:
-        rocketsim("produce", *pair.n, "-t", "Follow", "late")
+        rocketsim("produce", *pair.n, "-t", topic, "late")
         assert following.stdout is not None
         assert json.loads(following.stdout.readline())["body"] == "late"
         following.send_signal(signal.SIGINT)
         _, errors = following.communicate(timeout=60)
         assert following.returncode == 0, errors
-    (progress,) = pair.admin("consumerProgress", "-g", "followers")
+    (progress,) = pair.admin("consumerProgress", "-g", f"{topic}ers")
     assert (progress["brokerOffset"], progress["consumerOffset"], progress["diff"]) == (1, 1, 0)
 
 
@@ -239,6 +265,16 @@ def test_messages_are_found_by_id_key_and_place(pair):
         pytest.param(("admin", "haStatus"), "-n host:port", id="neither -n nor -b"),
         pytest.param(("produce", "-n", "127.0.0.1:1", "-t", "T", "x"), "127.0.0.1:1", id="produce to nowhere"),
         pytest.param(("consume", "-n", "127.0.0.1:1", "-t", "T", "--from", "committed"), "-g", id="no group"),
+        pytest.param(("consume", "-n", "127.0.0.1:1", "-t", "T", "--pop"), "-g", id="no group to be a member of"),
+        pytest.param(
+            ("consume", "-n", "127.0.0.1:1", "-t", "T", "-g", "g", "--pop", "--from", "latest"),
+            "resetOffsetByTime",
+            id="a start of what the broker keeps",
+        ),
+        pytest.param(
+            ("consume", "-n", "127.0.0.1:1", "-t", "T", "--tags", "A", "--sql", "a = 1"), "TAGS", id="two filters"
+        ),
+        pytest.param(("consume", "-n", "127.0.0.1:1", "-t", "T", "--sql", "a ="), "a =", id="no condition"),
         pytest.param(("broker", "-c", "no-such-file.properties"), "no-such-file.properties", id="no such file"),
         pytest.param(("admin", "topicRoute", "-n", "127.0.0.1:1"), "--topic", id="an option is missing"),
         pytest.param(("consume", "-n", "127.0.0.1:1", "-t", "T", "--from", "noon"), "earliest", id="a wrong value"),

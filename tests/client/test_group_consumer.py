@@ -73,6 +73,15 @@ def test_a_message_that_is_acknowledged_is_done(broker: BrokerThread) -> None:
     assert seen == [b"1", b"2", b"3"] and nothing_is_left(broker)
 
 
+def test_a_poll_gives_one_message_and_receives_others_in_advance(broker: BrokerThread) -> None:
+    with consumer_of(broker) as consumer:
+        assert consumer.poll(timeout_s=0) is None
+        send(broker, b"1", b"2")
+        found = [consumer.poll(SOON_S), consumer.poll(SOON_S)]
+        assert [message.body for message in found if message] == [b"1", b"2"]
+        assert broker.node.consumption.counts.pops == 1 and consumer.in_flight == 2
+
+
 def test_a_batch_is_acknowledged_with_one_call(broker: BrokerThread) -> None:
     send(broker, *(b"%d" % number for number in range(40)))
     with consumer_of(broker) as consumer:
