@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from broker_service.replication.epochs import EpochList, common_prefix
+from broker_service.replication.refusals import KEEP_THE_RIGHT_LOG
 
 
 class Step(Enum):
@@ -81,20 +82,25 @@ def plan(master: LogState, slave: LogState, *, takes_writes: bool) -> Plan:
         return Plan(Step.START_OVER, master.min_offset, "new slave")
     prefix = common_prefix(master.epochs, master.end_offset, slave.epochs, end)
     if prefix is None:
-        return Plan(Step.REFUSE, end, "no epoch in common: the log of another broker? Wipe the slave to copy it anew")
+        return Plan(Step.REFUSE, end, f"no epoch in common: the log of another broker? {KEEP_THE_RIGHT_LOG}")
     if prefix == end:
         if end < master.min_offset:
             return Plan(Step.START_OVER, master.min_offset, f"{end} is older than everything the master still has")
         return Plan(Step.RESUME, end, "in step")
     if prefix == master.end_offset and master.epochs.is_same_as(slave.epochs):
         if slave.min_offset > prefix:
-            return Plan(Step.REFUSE, end, f"the master ends at {prefix}, before the slave's minimum: promote the slave")
+            return Plan(
+                Step.REFUSE,
+                end,
+                f"the master ends at {prefix}, before the slave's minimum: stop the master and promote the slave",
+            )
         if takes_writes:
             # New writes would have begun a new epoch, and the lists would differ: so one of the two logs is wrong.
-            return Plan(Step.REFUSE, end, f"ahead of the master's end {prefix} in the epoch that it writes")
+            ahead = f"ahead of the master's end {prefix} in the epoch that it writes"
+            return Plan(Step.REFUSE, end, f"{ahead}: {KEEP_THE_RIGHT_LOG}")
         return Plan(Step.REFILL, end, f"the master lost [{prefix}, {end}) of epoch {master.epochs.last}")
     if not slave.epochs.yields_to(master.epochs):
-        return Plan(Step.REFUSE, end, f"another history of epoch {slave.epochs.last}; wipe the one that is wrong")
+        return Plan(Step.REFUSE, end, f"another history of epoch {slave.epochs.last}: {KEEP_THE_RIGHT_LOG}")
     if prefix < max(slave.min_offset, master.min_offset):
         return Plan(Step.START_OVER, master.min_offset, f"forked off at {prefix}, before either log's minimum")
     return Plan(Step.CUT, prefix, f"epoch {master.epochs.last} forked off at {prefix}")

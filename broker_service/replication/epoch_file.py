@@ -58,7 +58,8 @@ class EpochFile:
         except (ValueError, KeyError, TypeError) as error:
             raise StoreCorrupt(
                 f"{self._path} is damaged ({error}): without it nobody knows which part of the log is whose. "
-                "Copy it from the broker's peer, or wipe this store and let it be copied anew"
+                "Copy it from the broker's peer; or start this broker with an empty store as a slave of its peer, "
+                "which is promoted first if this broker was the master"
             ) from error
 
     def save(

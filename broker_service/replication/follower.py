@@ -20,7 +20,7 @@ from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.epochs import EpochList, common_prefix
 from broker_service.replication.handshake import TAIL_BYTES, Identity, epoch_list, epoch_messages, log_state
 from broker_service.replication.protocols import ReplicatedLog
-from broker_service.replication.refusals import Diverged, Mismatch, ProtocolViolation
+from broker_service.replication.refusals import KEEP_THE_RIGHT_LOG, Diverged, Mismatch, ProtocolViolation
 
 
 class Follower:
@@ -196,7 +196,7 @@ class Follower:
             self._log.start_over(resume, floors)
             return
         if prefix is None:
-            raise Mismatch("no epoch in common with the master: the log of another broker? Wipe it to copy it anew")
+            raise Mismatch(f"no epoch in common with the master: the log of another broker? {KEEP_THE_RIGHT_LOG}")
         with self._telling_of_a_cut(first, str(self._diverged) if prefix < end else None):
             if prefix < end:
                 self._truncate(max(prefix, first))
@@ -220,7 +220,7 @@ class Follower:
         if tail_size == reply.tail_size and tail_crc32 != reply.tail_crc32:
             raise Diverged(
                 f"the {tail_size} bytes before {joint} differ from the master's, in the same epoch; "
-                "keep both stores, find out which is right (rocketsim store verify), wipe the other"
+                f"keep both stores and find out which is right (rocketsim store verify): {KEEP_THE_RIGHT_LOG}"
             )
 
     def _adopt(self, epochs: EpochList) -> None:

@@ -18,6 +18,13 @@ class Diverged(StoreCorrupt):
     """Same epochs, same offset, different bytes."""
 
 
+# Whoever wipes the master and starts it as one has an empty master, which the right log does not fit either.
+KEEP_THE_RIGHT_LOG = (
+    "if the slave's log is the right one, stop the master, promote the slave, and start the other as its slave with an "
+    "empty store; else start the slave with an empty store"
+)
+
+
 class Replaced(RocketSimError):
     """A newer connection of the same slave has taken over."""
 

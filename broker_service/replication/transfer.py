@@ -26,7 +26,7 @@ from broker_service.replication.handshake import TAIL_BYTES, Identity, epoch_mes
 from broker_service.replication.master_frame import MasterFrame
 from broker_service.replication.metadata_parts import parts
 from broker_service.replication.protocols import ReplicatedLog
-from broker_service.replication.refusals import Diverged, Mismatch, ProtocolViolation
+from broker_service.replication.refusals import KEEP_THE_RIGHT_LOG, Diverged, Mismatch, ProtocolViolation
 from broker_service.replication.tracker import AckRefused, SlaveProgress
 
 
@@ -325,7 +325,8 @@ class Transfer:
         if tail_size == handshake.tail_size and tail_crc32 != handshake.tail_crc32:
             raise Diverged(
                 f"{self.name}: the {tail_size} bytes before {handshake.end_offset} differ from this master's, in the "
-                "same epoch; keep both stores, find out which is right (rocketsim store verify), wipe the other"
+                "same epoch; keep both stores and find out which is right (rocketsim store verify): "
+                f"{KEEP_THE_RIGHT_LOG}"
             )
 
     def _join(self) -> None:

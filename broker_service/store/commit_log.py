@@ -26,6 +26,8 @@ from broker_service.store.open_files import OpenFiles
 from broker_service.store.residency import BLOCK, Cold, Place, Positions, Residency, blocks_of
 
 _CHUNK = 1 << 20
+# A reboot would lose what is in the page cache only.
+ANOTHER_DISK = "before a reboot copy the store to another disk, and start on the copy"
 
 
 def file_name(start: int) -> str:
@@ -230,7 +232,7 @@ class CommitLog:
         except OSError as error:
             where = f"{self.path(start)} at {offset - start} (log offset {offset})"
             raise ServiceNotAvailable(
-                f"{where} cannot be written again after an unclean stop: {error}; put the store on another disk"
+                f"{where} cannot be written again after an unclean stop: {error}; {ANOTHER_DISK}"
             ) from error
 
     def write_range_again(self, offset: int, end: int) -> None:

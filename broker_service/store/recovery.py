@@ -23,7 +23,7 @@ from rocketsim_proto.records.columnar import Records
 
 from broker_service.errors import FlushFailed, StoreCorrupt
 from broker_service.store.checkpoint import Checkpoint
-from broker_service.store.commit_log import CommitLog
+from broker_service.store.commit_log import ANOTHER_DISK, CommitLog
 from broker_service.store.dispatch import queue_extents
 from broker_service.store.flushed_offset import Flushed
 from broker_service.store.log_scanner import LogScan
@@ -231,7 +231,7 @@ def _cut(log: CommitLog, scan: LogScan, flushed: int, done: Recovery) -> None:
         path = log.path(log.start_of(min(flushed, end)))
         raise FlushFailed(
             f"{path}: what lies from log offset {min(flushed, end)} to {end} is in doubt after an unclean stop, and "
-            f"does not reach the disk now: {error}; put the store on another disk"
+            f"does not reach the disk now: {error}; {ANOTHER_DISK}"
         ) from error
     if used:
         not_zero = max(not_zero, used[-1] + log.file_size)

@@ -1,5 +1,6 @@
 """Error messages of the broker give advice that works: each test follows one."""
 
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from broker_service.store.json_file import JsonFile
 from tests.support.access import KEYS
 from tests.support.brokers import put, running, small_config
 from tests.support.polling import until
+from tests.support.stores import open_store, records_of
 
 WRONG_SHAPE = {"topicConfigTable": {"t": {"topicName": "other"}}}
 
@@ -35,6 +37,17 @@ def write(path: Path, text: str) -> None:
     path.with_name(path.name + ".bak").unlink(missing_ok=True)
 
 
+def edit(path: Path) -> None:
+    JsonFile(path).save({"t": {"0": 0}})
+    write(path, path.read_text().replace('"t":', '"u":'))
+
+
+def without_checksum(path: Path) -> None:
+    content = json.loads(path.read_text())
+    del content["crc32"]
+    path.write_text(json.dumps(content))
+
+
 # file, what is done to it, what the error says, what is done about it
 ADVICE: list[tuple[str, Callable[[Path], object], str, Callable[[Path], object]]] = [
     ("rocketsim/role.json", lambda at: write(at, '{"brokerRole": "KING"}'), "remove it to take the role", Path.unlink),
@@ -43,6 +56,7 @@ ADVICE: list[tuple[str, Callable[[Path], object], str, Callable[[Path], object]]
     ("config/topics.json", lambda at: JsonFile(at).save(WRONG_SHAPE), "put its .bak in its place", put_back),
     ("config/topics.json", lambda at: write(at, "{"), "repair it, or move it away to start without it", Path.unlink),
     ("config/topics.json", lambda at: write(at, "{"), "repair it", copy_from_the_peer),
+    ("rocketsim/queue_offsets.json", edit, "If somebody has edited it, remove the crc32", without_checksum),
     ("config/consumerOffset.json", lambda at: JsonFile(at).save({"offsetTable": 7}), "put its .bak in its", put_back),
 ]
 
@@ -138,7 +152,7 @@ async def test_a_slave_with_the_log_of_another_broker_copies_its_masters_once_it
         await put(master, "t", b"x")
         keys = SLAVE | {"ha_master_address": master.address}
         async with running(tmp_path / "slave", **keys) as slave:
-            advice = "Wipe the slave to copy it anew"
+            advice = "no epoch in common: the log of another broker?"
             await until(lambda: any(advice in line for line in caplog.messages), "the refusal")
             assert slave.store.queue_bounds("u", 0) == (0, 1)
         shutil.rmtree(tmp_path / "slave")
@@ -170,3 +184,90 @@ async def test_a_slave_that_is_configured_as_its_master_follows_it(
             await until(refused, "the refusal")
         async with running(tmp_path / "slave", **keys) as slave:
             await until(lambda: slave.store.queue_bounds("t", 0) == (0, 1), "copied")
+
+
+def one_record_differs(master: Path, slave: Path) -> None:
+    """In its properties, which the record's CRC does not cover: each log is sound by itself."""
+    path = [file for file in sorted((slave / "commitlog").iterdir()) if b"TAGS" in file.read_bytes()][-1]
+    data = path.read_bytes()
+    at = data.rindex(b"TAGS\x01A")
+    path.write_bytes(data[:at] + b"TAGS\x01B" + data[at + 6 :])
+    (slave / "rocketsim" / "flushed").unlink()  # it has the CRC of the log's last bytes
+
+
+def histories_differ(master: Path, slave: Path) -> None:
+    """Two epochs of one number, of brokers that gave them no id."""
+    for store, start in ((slave, 1), (master, 2)):
+        content = {"epochs": [{"epoch": 1, "startOffset": 0}, {"epoch": 2, "startOffset": start}]}
+        (store / "rocketsim" / "epochs.json").write_text(json.dumps(content | {"goesOn": store is master}))
+
+
+def the_masters_log_is_lost(master: Path, slave: Path) -> None:
+    shutil.rmtree(master)
+
+
+def the_master_lost_its_tail(master: Path, slave: Path) -> None:
+    """And noted a clean stop nevertheless: it goes on in its epoch."""
+    store = open_store(master, mapped_file_size_commit_log=1 << 20, mapped_file_size_consume_queue=20 * 1000)
+    store.truncate(records_of(store)[1].commit_log_offset, None)
+    store.close()
+
+
+def what_the_master_lost_has_expired_too(master: Path, slave: Path) -> None:
+    the_master_lost_its_tail(master, slave)
+    for path in sorted((slave / "commitlog").iterdir())[:2]:
+        path.unlink()
+
+
+async def test_a_master_without_its_epochs_follows_the_slave_that_is_promoted_in_its_place(tmp_path: Path) -> None:
+    async with running(tmp_path / "master") as master:
+        async with running(tmp_path / "slave", **SLAVE, ha_master_address=master.address) as slave:
+            await put(master, "t", b"x")
+            await until(lambda: slave.store.queue_bounds("t", 0) == (0, 1), "copied")
+    write(tmp_path / "master" / "rocketsim" / "epochs.json", "{")
+    with pytest.raises(StoreCorrupt, match="start this broker with an empty store as a slave of its peer"):
+        BrokerNode.open(small_config(tmp_path / "master"))
+    shutil.rmtree(tmp_path / "master")
+    async with running(tmp_path / "slave", **SLAVE, ha_master_address=master.address) as slave:
+        await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=False)
+        async with running(tmp_path / "master", **SLAVE, ha_master_address=slave.address) as follower:
+            await until(lambda: follower.store.queue_bounds("t", 0) == (0, 1), "copied")
+
+
+@pytest.mark.parametrize(
+    ("what", "wrong", "says"),
+    [
+        (one_record_differs, "slave", "differ from this master's, in the same epoch; keep both stores"),
+        (one_record_differs, "master", "differ from this master's, in the same epoch; keep both stores"),
+        (histories_differ, "master", "another history of epoch 2"),
+        (the_masters_log_is_lost, "master", "no epoch in common"),
+        (the_master_lost_its_tail, "master", "in the epoch that it writes"),
+        (what_the_master_lost_has_expired_too, "master", "the slave's minimum: stop the master and promote the slave"),
+    ],
+)
+async def test_of_two_logs_that_do_not_fit_the_right_one_is_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, what: Callable[[Path, Path], None], wrong: str, says: str
+) -> None:
+    async with running(tmp_path / "master") as master:
+        for _ in range(3):
+            await put(master, "t", b"x" * 700_000, TAGS="A")
+    shutil.copytree(tmp_path / "master", tmp_path / "slave")
+    what(tmp_path / "master", tmp_path / "slave")
+    async with running(tmp_path / "master", writable=False) as master:
+        keys = SLAVE | {"ha_master_address": master.address}
+        async with running(tmp_path / "slave", **keys):
+            await until(lambda: [line for line in caplog.messages if says in line], "the refusal")
+        if wrong == "slave":
+            assert "else start the slave with an empty store" in caplog.text
+            shutil.rmtree(tmp_path / "slave")
+            async with running(tmp_path / "slave", **keys) as slave:
+                await until(lambda: slave.store.queue_bounds("t", 0) == (0, 3), "copied")
+            return
+    async with running(tmp_path / "slave", **keys) as slave:
+        bounds = slave.store.queue_bounds("t", 0)
+        await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=False)
+        if what is not what_the_master_lost_has_expired_too:
+            assert "start the other as its slave with an empty store" in caplog.text
+            shutil.rmtree(tmp_path / "master")
+        async with running(tmp_path / "master", **SLAVE, ha_master_address=slave.address) as follower:
+            await until(lambda: follower.store.queue_bounds("t", 0) == bounds, "copied")

@@ -2,6 +2,7 @@ import pytest
 
 from broker_service.replication.catch_up import LogState, plan
 from broker_service.replication.epochs import EpochList
+from broker_service.replication.refusals import KEEP_THE_RIGHT_LOG
 
 
 def log(first, end, *epochs):
@@ -61,13 +62,13 @@ M = (100, 0)
         pytest.param(
             log(0, 900, (300, 0)),
             log(0, 900, M),
-            "refuse at 900: no epoch in common: the log of another broker? Wipe the slave to copy it anew",
+            f"refuse at 900: no epoch in common: the log of another broker? {KEEP_THE_RIGHT_LOG}",
             id="strangers",
         ),
         pytest.param(
             log(0, 900, M, (200, 100)),
             log(0, 900, M, (200, 200)),
-            "refuse at 900: another history of epoch 200; wipe the one that is wrong",
+            f"refuse at 900: another history of epoch 200: {KEEP_THE_RIGHT_LOG}",
             id="one epoch, two histories",
         ),
         pytest.param(
@@ -79,7 +80,7 @@ M = (100, 0)
         pytest.param(
             log(0, 800, (100, 0, 7)),
             log(0, 900, (100, 0, 8)),
-            "refuse at 900: no epoch in common: the log of another broker? Wipe the slave to copy it anew",
+            f"refuse at 900: no epoch in common: the log of another broker? {KEEP_THE_RIGHT_LOG}",
             id="a master that lost its disk and began anew",
         ),
         pytest.param(
@@ -91,7 +92,7 @@ M = (100, 0)
         pytest.param(
             log(0, 100, M),
             log(200, 900, M),
-            "refuse at 900: the master ends at 100, before the slave's minimum: promote the slave",
+            "refuse at 900: the master ends at 100, before the slave's minimum: stop the master and promote the slave",
             id="master lost too much",
         ),
     ],
@@ -102,7 +103,8 @@ def test_how_a_slave_catches_up(master, slave, expected):
 
 def test_a_master_that_writes_is_never_refilled():
     refused = plan(log(0, 800, M), log(0, 900, M), takes_writes=True)
-    assert str(refused) == "refuse at 900: ahead of the master's end 800 in the epoch that it writes"
+    ahead = "ahead of the master's end 800 in the epoch that it writes"
+    assert str(refused) == f"refuse at 900: {ahead}: {KEEP_THE_RIGHT_LOG}"
 
 
 @pytest.mark.parametrize("first, end", [(-1, 5), (6, 5)])

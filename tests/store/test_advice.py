@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker_service.errors import ReadFailed, RocketSimError, StoreCorrupt
+from broker_service.errors import FlushFailed, ReadFailed, RocketSimError, ServiceNotAvailable, StoreCorrupt
 from broker_service.store.files import Files
 from broker_service.store.json_file import JsonFile
 from broker_service.store.message_store import MessageStore
@@ -141,6 +141,64 @@ def test_a_log_file_on_a_bad_sector_is_taken_from_the_other_broker(root: Path) -
     assert len(bodies(store)) == COUNT
     check_sound(store)
     store.close()
+
+
+class BadDisk(Files):
+    """Which reads, and writes no more to the log under that folder."""
+
+    def __init__(self, root: Path, call: str) -> None:
+        self.is_bad = False
+        self._root = root
+        self._call = call
+
+    def _check(self, call: str, handle: int) -> None:
+        if self.is_bad and call == self._call and Path(os.readlink(f"/proc/self/fd/{handle}")).parent == self._root:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def pwrite(self, handle: int, data: bytes | bytearray | memoryview, offset: int) -> None:
+        self._check("pwrite", handle)
+        super().pwrite(handle, data, offset)
+
+    def fdatasync(self, handle: int) -> None:
+        self._check("fdatasync", handle)
+        super().fdatasync(handle)
+
+
+@pytest.mark.parametrize("call", ["pwrite", "fdatasync"])
+def test_a_store_whose_disk_fails_again_at_the_start_goes_on_on_another_disk(root: Path, call: str) -> None:
+    """What was written before the first failure is in the page cache only, and is read from there."""
+    disk = BadDisk(root / "commitlog", "fdatasync")
+    store = open_store(root, disk)
+    put(store, "topic", 0, [b"in doubt"])
+    disk.is_bad = True
+    with pytest.raises(FlushFailed, match="restart the broker"):
+        store.flush()
+    store._release()
+    disk = BadDisk(root / "commitlog", call)
+    disk.is_bad = True
+    with pytest.raises(
+        ServiceNotAvailable, match="before a reboot copy the store to another disk, and start on the copy"
+    ):
+        open_store(root, disk)
+    shutil.copytree(root, root.parent / "another disk")
+    store = open_store(root.parent / "another disk", disk)
+    assert bodies(store)[COUNT:] == [b"in doubt"]
+    check_sound(store)
+    store.close()
+
+
+@pytest.mark.parametrize("cure", ["stop that broker", "set another storePathRootDir"])
+def test_a_store_that_another_broker_uses_is_free_when_that_one_stops(root: Path, cure: str) -> None:
+    other = open_store(root)
+    with pytest.raises(RocketSimError, match=cure):
+        open_store(root)
+    if cure == "stop that broker":
+        other.close()
+        other = open_store(root)
+        assert len(bodies(other)) == COUNT
+    else:
+        open_store(root.parent / "another").close()
+    other.close()
 
 
 DAMAGED = (
