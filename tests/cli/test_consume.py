@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from rocketsim_cli import consume
+from rocketsim_cli.main import main
 from rocketsim_client import Consumer, InvalidReceiptHandle, Message, Producer
 from rocketsim_client.errors import BrokerUnavailable, MessageIllegal
 from rocketsim_client.message_view import MessageView
 from tests.support.broker_thread import BrokerThread, broker_thread
 from tests.support.polling import PATIENCE_S
+from tests.support.tls import CA
 
 
 @pytest.fixture
@@ -27,10 +29,11 @@ def consumer_of(broker: BrokerThread, **options: Any) -> Consumer:
     return Consumer("", "g", "T", cluster=broker.cluster, timeout_s=PATIENCE_S, **options)
 
 
-def send(broker: BrokerThread, count: int) -> list[bytes]:
+def send(broker: BrokerThread, count: int, message_group: str | None = None) -> list[bytes]:
     bodies = [b"%d" % number for number in range(count)]
     with Producer(cluster=broker.cluster, timeout_s=PATIENCE_S) as producer:
-        producer.send_batch([Message("T", body) for body in bodies])
+        for body in bodies:
+            producer.send(Message("T", body), message_group=message_group)
     return bodies
 
 
@@ -76,6 +79,15 @@ def test_everything_is_shown_and_acknowledged(broker: BrokerThread) -> None:
     with consumer_of(broker) as consumer:
         show(consumer, screen)
         assert consumer.in_flight == 0
+    assert screen.shown == bodies and left(broker) == {}
+
+
+def test_in_order_the_next_message_comes_after_the_ack_of_the_one_before_it(broker: BrokerThread) -> None:
+    broker.make_group("g", consume_message_orderly=True)
+    bodies = send(broker, 3, message_group="a")
+    screen = Screen()
+    with consumer_of(broker) as consumer:
+        show(consumer, screen)
     assert screen.shown == bodies and left(broker) == {}
 
 
@@ -144,6 +156,26 @@ def test_a_delivery_that_was_over_is_told(broker: BrokerThread, monkeypatch: pyt
         fail_once(consumer, "ack", InvalidReceiptHandle("comes again"), monkeypatch)
         show(consumer, screen)
     assert screen.told == ["comes again"] and left(broker, 1) == {b"0": 2}
+
+
+def test_a_member_has_the_keys_and_certificates_of_the_command_and_asks_for_no_more_than_it_shows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def consumer(*_: Any, **options: Any) -> Consumer:
+        asked.update(options)
+        raise BrokerUnavailable("no connection")
+
+    monkeypatch.setattr("rocketsim_client.Consumer", consumer)
+    monkeypatch.setattr("rocketsim_cli.tls._given", {})
+    monkeypatch.setenv("ROCKETSIM_ACCESS_KEY", "user")
+    monkeypatch.setenv("ROCKETSIM_SECRET_KEY", "password")
+    command = ("consume", "-n", "127.0.0.1:1", "-t", "T", "-g", "g", "--pop", "--max-messages", "7")
+    with pytest.raises(SystemExit):
+        main(("--tls", "--tls-ca", str(CA), *command))
+    assert (asked["access_key"], asked["secret_key"], asked["max_in_flight"]) == ("user", "password", 7)
+    assert (asked["tls"], asked["tls_ca"]) == (True, CA)
 
 
 def fail_once(consumer: Consumer, name: str, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
