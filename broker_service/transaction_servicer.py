@@ -138,7 +138,7 @@ def _message_of(request: pb.PrepareRequest) -> Record:
     """The message; the put path checks all of it once more."""
     try:
         message = record.decode(request.record, check_crc=False)
-    except (RecordError, UnicodeDecodeError) as error:
+    except RecordError as error:
         raise MessageIllegal(f"topic {request.topic}: the record cannot be read: {error}") from error
     if not message.properties.get(record.PROPERTY_UNIQ_KEY):
         raise MessageIllegal(f"topic {request.topic}: a transactional message has an id (UNIQ_KEY)")

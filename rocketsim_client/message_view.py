@@ -37,7 +37,7 @@ class MessageView:
         if self._record is None:
             try:
                 self._record = record.decode(self._data, self._start, check_crc=False)
-            except (RecordError, UnicodeDecodeError) as error:
+            except RecordError as error:
                 raise BadAnswer(f"a message of broker {self.broker_name} cannot be decoded: {error}") from error
         return self._record
 

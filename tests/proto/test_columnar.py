@@ -122,15 +122,16 @@ def test_damage_is_found_where_the_plain_decoder_finds_it(batch: list[bytes], da
     try:
         expected = list(decode_all(bytes(damaged)))
     except RecordError as error:
+        if "UTF-8" in error.reason:  # the columns look at topics only if they are asked for
+            with pytest.raises(RecordError):
+                Records.walk(damaged).topics()
+            return
         with pytest.raises(RecordError) as found:
             Records.walk(damaged).check()
         assert found.value.at >= error.at  # a size that does not chain is noticed before what is inside earlier records
         sizes_chain = _chains(bytes(damaged))
         if sizes_chain:
             assert found.value.at == error.at
-    except UnicodeDecodeError:
-        with pytest.raises(RecordError):
-            Records.walk(damaged).topics()
     else:
         assert_agrees_or_is_compressed(Records.walk(damaged), expected)
 

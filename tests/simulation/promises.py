@@ -207,7 +207,7 @@ class Promises:
         """
         try:
             one = record.decode(data)
-        except (record.RecordError, UnicodeDecodeError) as error:
+        except record.RecordError as error:
             begin = int.from_bytes(data[28:36], "big")  # the log offset in the record
             if broker.log(begin, begin + len(data), as_written=True) == broker.log(begin, begin + len(data)):
                 raise PromiseBroken(f"{broker.name} gives a record that nothing has damaged: {error}") from error

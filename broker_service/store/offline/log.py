@@ -126,8 +126,6 @@ def _reason(file: OfflineFile, at: int) -> str:
         _decode(file, at)
     except RecordError as error:
         return error.reason
-    except UnicodeDecodeError:
-        return "a topic that is not UTF-8"
     return "no sound record"
 
 

@@ -227,8 +227,6 @@ class Records:
             record.decode(self.data.data[: at + int(self.sizes[row])], at)
         except RecordError as error:
             return error
-        except UnicodeDecodeError:
-            return RecordError(at, "a topic that is not UTF-8")
         return RecordError(at, reason)
 
     @property

@@ -227,15 +227,20 @@ def locate(data: bytes | bytearray | memoryview, at: int = 0) -> Parts:
 
 
 def decode(data: bytes | bytearray | memoryview, at: int = 0, *, check_crc: bool = True) -> Record:
-    """The record that starts at `at`; raises RecordError unless every length in it agrees, and its body's checksum."""
+    """The record that starts at `at`; raises RecordError unless every length in it agrees, its body has its checksum
+    and its topic is UTF-8."""
     view = memoryview(data)
     parts = locate(view, at)
     body = bytes(view[parts.body_start : parts.body_end])
     if check_crc and body_crc(body) != parts.body_crc:
         raise RecordError(at, f"body CRC {body_crc(body):08x}, {parts.body_crc:08x} expected")
+    try:
+        topic = bytes(view[parts.topic_start : parts.topic_end]).decode()
+    except UnicodeDecodeError:
+        raise RecordError(at, "a topic that is not UTF-8") from None
     reconsume_times, prepared, _ = TAIL.unpack_from(view, parts.store_end)
     return Record(
-        topic=bytes(view[parts.topic_start : parts.topic_end]).decode(),
+        topic=topic,
         body=body,
         queue_id=parts.queue_id,
         flag=parts.flag,
