@@ -6,8 +6,6 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from typing import Any
 
-from rocketsim_proto.records.record import RecordError
-
 from broker_service.admin.metrics import Metrics
 from broker_service.admin.status import Status
 from broker_service.broker.core.broker import Broker
@@ -114,7 +112,7 @@ class PeriodicTasks:
                 try:
                     if broker.takes_clients_writes:
                         await part.move(begins_at)
-                except (RocketSimError, RecordError, OSError) as error:
+                except (RocketSimError, OSError) as error:
                     logger.error("messages that wait keep their log files: %s", error)
             needed = [part.needed_from() for part in (self._consumption, *waiting)]
             needed_from = min((log_offset for log_offset in needed if log_offset is not None), default=None)

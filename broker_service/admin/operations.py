@@ -285,8 +285,11 @@ class Operations:
     async def _by_offset_id(self, message_id: str) -> bytes | None:
         try:
             offset = parse_offset_message_id(message_id)[2]
-            data = await self._read_record(offset)
-        except (ValueError, NotFound):
+        except ValueError:
+            return None
+        store = self._broker.store
+        data = await cold_reads.read(store, partial(store.find_record, offset))
+        if data is None:
             return None
         # A pair's records carry the master's address wherever they are read: the offset alone says which one is meant.
         message = decode(data, check_crc=False)

@@ -451,7 +451,9 @@ class Consumption:
         else:
             codes = None if is_retry else codes_of(selection.tags)
             read = store.get_message(place.topic, place.queue_id, at, most, most_bytes, codes)
-            found = read.next_begin_offset, _messages(read, is_retry, selection.tags), len(read.records)
+            with store.decoding(read.records):
+                messages = _messages(read, is_retry, selection.tags)
+            found = read.next_begin_offset, messages, len(read.records)
         if found[0] <= at:
             raise StoreCorrupt(
                 f"queue {place.queue_id} of {place.topic} cannot be read at {at}: run `rocketsim store verify`"
@@ -545,7 +547,8 @@ class Consumption:
         data, at, records = b"".join(read.records), 0, []
         for size in np.frombuffer(read.sizes, "<u4").tolist():
             one = data[at : at + size]
-            records.append((record.locate(one).queue_offset, one))
+            with self._broker.store.decoding(one):
+                records.append((record.locate(one).queue_offset, one))
             at += size
         removed = GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.MESSAGE_WAS_REMOVING
         return records, {offsets[answer.span_index] for answer in read.answers if answer.status in removed}
@@ -860,7 +863,7 @@ class Consumption:
                 self._append_now(Settle(due.place, (delivery,)))
             else:
                 self._move(copy)
-        except (RecordError, MessageIllegal, ReadFailed, StoreCorrupt, _NotReadable) as error:
+        except (MessageIllegal, ReadFailed, StoreCorrupt, _NotReadable) as error:
             logger.error("message %d of %s cannot be delivered again to group %s: %s", *_name(due), error)
             later = self._broker.now_ms() + _DEFERRED_MS
             self._append_now(
@@ -879,7 +882,9 @@ class Consumption:
         if queue_offset >= end:
             raise _NotReadable(f"its queue ends at {end} for now")
         found = store.read_ranges([(place.topic, place.queue_id, queue_offset, queue_offset + 1)], max_bytes=1)
-        return record.decode(b"".join(found.records)) if found.records else None
+        data = b"".join(found.records)
+        with store.decoding(data):
+            return record.decode(data) if data else None
 
     async def _make_topic(self, name: str) -> None:
         """To be awaited before a `_move`."""
@@ -1000,14 +1005,14 @@ def _messages(read: GetMessageResult, is_retry: bool, tags: frozenset[str] | Non
     """The messages with exactly these tags: different tags may have the same hash."""
     found, at = [], 0
     for size in np.frombuffer(read.sizes, "<u4").tolist():
+        parts = record.locate(read.records, at)
         data = read.records[at : at + size]
         at += size
-        parts = record.locate(data)
         if tags is not None and not is_retry:
-            properties = record.decode_properties(data[parts.properties_start :])
+            properties = record.decode_properties(read.records[parts.properties_start : parts.end])
             if properties.get(PROPERTY_TAGS, "") not in tags:
                 continue
-        reconsume_times, _, _ = record.TAIL.unpack_from(data, parts.store_end)
+        reconsume_times, _, _ = record.TAIL.unpack_from(read.records, parts.store_end)
         found.append(_Message(data, parts.queue_offset, max(0, reconsume_times) + 1 if is_retry else 1))
     return found
 

@@ -96,8 +96,10 @@ def select(
     if not read.sizes:
         return Selected([], read.answers[0].next_offset, 0)  # they have expired
     data = b"".join(read.records)
-    records = columnar.Records.walk(data, sizes=read.sizes)
-    rows = np.flatnonzero(sql_filter.matches(condition, records))
+    with store.decoding(data):
+        records = columnar.Records.walk(data, sizes=read.sizes)
+        records.check(crc=False)
+        rows = np.flatnonzero(sql_filter.matches(condition, records))
     following = read.answers[0].next_offset if len(rows) <= most else int(records.queue_offset[rows[most]])
     taken = records[rows[:most]]
     places = zip(taken.starts.tolist(), taken.sizes.tolist(), taken.queue_offset.tolist(), strict=True)

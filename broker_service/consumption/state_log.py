@@ -167,9 +167,10 @@ class StateLog:
     def _told_at(self, extent: Extent) -> Told:
         offset, _ = extent
         try:
-            return offset, _transitions(self._store.read_record(offset), offset)
+            data = self._store.read_record(offset)
         except NotFound:
             return offset, []  # it has expired
+        return offset, _transitions(record.decode(data, check_crc=False), offset)
 
     @property
     def unapplied_from(self) -> int | None:
@@ -199,8 +200,9 @@ class StateLog:
                 yield from timers
                 continue
             for size in sizes.tolist():
-                offset = record.locate(data).commit_log_offset
-                yield offset, _transitions(data[:size], offset)
+                with self._store.decoding(data):
+                    message = record.decode(data)
+                yield message.commit_log_offset, _transitions(message, message.commit_log_offset)
                 data = data[size:]
 
 
@@ -209,15 +211,14 @@ def _tells(topic: str) -> bool:
     return is_of_broker or half_messages.is_told_by(topic)
 
 
-def _transitions(data: bytes | memoryview, log_offset: int) -> list[Change]:
-    try:
-        message = record.decode(data)
-        if message.topic == TIMER_TOPIC:
-            return _timers(message, log_offset)
-        if message.topic == STATE_TOPIC:
+def _transitions(message: record.Record, log_offset: int) -> list[Change]:
+    if message.topic == TIMER_TOPIC:
+        return _timers(message, log_offset)
+    if message.topic == STATE_TOPIC:
+        try:
             return [*transitions.decode(message.body)]
-    except ValueError as error:
-        raise StoreCorrupt(f"the record of {STATE_TOPIC} at log offset {log_offset} is damaged: {error}") from error
+        except ValueError as error:
+            raise StoreCorrupt(f"the record of {STATE_TOPIC} at log offset {log_offset} is damaged: {error}") from error
     told: Change | None = move_of(message)
     if half_messages.is_told_by(message.topic):
         told = half_messages.told(message)

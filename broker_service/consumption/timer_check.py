@@ -64,4 +64,6 @@ def delivered(store: MessageStore, path: Path) -> tuple[int, int] | None:
     found = store.read_ranges([(TIMER_TOPIC, 0, at, at + 1)], max_bytes=1)
     if not found.records:
         return None
-    return check.read_ms // 1000, record.locate(b"".join(found.records)).commit_log_offset
+    data = b"".join(found.records)
+    with store.decoding(data):
+        return check.read_ms // 1000, record.locate(data).commit_log_offset

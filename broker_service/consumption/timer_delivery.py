@@ -8,6 +8,7 @@ in between, whoever is master next reads the log from COPYING on and says it.
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -87,7 +88,7 @@ class TimerDelivery:
                     await self._begin()
                     is_begun = True
                 sleep_s = await self._deliver_due()
-            except (RocketSimError, RecordError, OSError) as error:
+            except (RocketSimError, OSError) as error:
                 logger.warning("messages with a delivery time wait: %s", error)
                 await asyncio.sleep(_AFTER_TROUBLE_S)
                 continue
@@ -135,9 +136,9 @@ class TimerDelivery:
         for log_offset in log_offsets:
             try:
                 data = await cold_reads.read(store, partial(store.read_record, log_offset))
-                found.append(record.decode(data))
+                found.append(self._waiting(second, log_offset, data))
                 size += len(data)
-            except (ReadFailed, StoreCorrupt, NotFound, RecordError) as error:
+            except (ReadFailed, StoreCorrupt, NotFound) as error:
                 if log_offset < store.min_offset:
                     logger.error("a message with a delivery time is lost: its log file has expired: %s", error)
                     self._settle(second, [(log_offset, None)])
@@ -153,6 +154,15 @@ class TimerDelivery:
             if size >= _BATCH_BYTES:
                 break
         return found
+
+    def _waiting(self, second: int, log_offset: int, data: bytes) -> Record:
+        """The record; StoreCorrupt if it names another second than it waits in: its properties have no checksum."""
+        waiting = record.decode(data, check_crc=False)
+        with suppress(ValueError):
+            if timer.second_of(waiting) == second:
+                return waiting
+        with self._broker.store.decoding(data, log_offset):
+            raise RecordError(0, f"its delivery time was in second {second}")
 
     def _deliver(self, second: int, batch: list[Record]) -> None:
         """The copies of a batch, except those that are recalled or belong nowhere, and their settlement."""
@@ -218,12 +228,14 @@ class TimerDelivery:
         try:
             while not is_end and (read := await cold_reads.read(store, partial(_next_records, store, begin))):
                 begin, data = read
-                for topic, source in timer.sources(data):
+                with store.decoding(data, begin - len(data)):
+                    sources = list(timer.sources(data))
+                for topic, source in sources:
                     if source is not None and self.timers.waits(*source):
                         found.setdefault(source[0], []).append(source[1])
                     # Nothing lies between the copies of a batch, and only transitions in front of them.
                     is_end = is_end or (source is None and topic != STATE_TOPIC)
-        except (ReadFailed, StoreCorrupt, RecordError) as error:
+        except (ReadFailed, StoreCorrupt) as error:
             now = self._broker.clock()
             self._copies_unread_since = now if self._copies_unread_since is None else self._copies_unread_since
             if now - self._copies_unread_since < _KEPT_WAITING_S:

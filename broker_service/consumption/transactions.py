@@ -13,7 +13,7 @@ from functools import partial
 
 from rocketsim_proto.records import record
 from rocketsim_proto.records.columnar import Records
-from rocketsim_proto.records.record import Record, RecordError
+from rocketsim_proto.records.record import Record
 from rocketsim_proto.reserved import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC
 
 from broker_service import cold_reads
@@ -219,14 +219,14 @@ class Transactions:
         topics = {transaction.topic for transaction in state.open}
         for topic, queue_id in [queue for queue in store.queues() if queue[0] in topics]:
             at = store.queue_end_at(topic, queue_id, max(min(by_log_offset), last_op))
-            async for records in self._records_from(topic, queue_id, at):
-                kinds = records.sys_flag & record.SYS_FLAG_TRANSACTION_MASK
-                for offset in records.prepared_transaction_offset[kinds == SYS_FLAG_COMMITTED].tolist():
+            async for half_offsets in self._copied_from(topic, queue_id, at):
+                for offset in half_offsets:
                     if (prepared := by_log_offset.get(offset)) is not None:
                         state.apply(Resolved(prepared.transaction, Resolution.COMMIT))
 
-    async def _records_from(self, topic: str, queue_id: int, at: int) -> AsyncIterator[Records]:
-        """The queue's records from that queue offset on, a frame at a time; without those that cannot be read."""
+    async def _copied_from(self, topic: str, queue_id: int, at: int) -> AsyncIterator[list[int]]:
+        """The log offsets of half messages that the queue has copies of, from that queue offset on, a frame at a time;
+        without copies that cannot be read."""
         store, frame = self._broker.store, _FRAME_BYTES
         end = store.queue_end(topic, queue_id)
         while at < end:
@@ -235,15 +235,19 @@ class Transactions:
                 found = await cold_reads.read(store, look)
                 if found.answers[0].next_offset <= at:
                     raise StoreCorrupt(f"queue {queue_id} of {topic} cannot be read at {at}")
-                frame_of_records = Records.walk(b"".join(found.records), sizes=found.sizes)
-            except (ReadFailed, StoreCorrupt, RecordError) as error:
+                data = b"".join(found.records)
+                with store.decoding(data):
+                    records = Records.walk(data, sizes=found.sizes)
+                    kinds = records.sys_flag & record.SYS_FLAG_TRANSACTION_MASK
+                    copied = records.prepared_transaction_offset[kinds == SYS_FLAG_COMMITTED].tolist()
+            except (ReadFailed, StoreCorrupt) as error:
                 if frame == 1:
                     logger.error("if this record was a commit, its producer is asked again: %s", error)
                     at += 1
                 frame = 1  # at least one record comes: those around the unreadable one are read one by one
                 continue
             at, frame = found.answers[0].next_offset, min(2 * frame, _FRAME_BYTES)
-            yield frame_of_records
+            yield copied
             await asyncio.sleep(0)  # what is in memory is read without waiting
 
     async def _last_op(self) -> int:
@@ -400,10 +404,7 @@ class Transactions:
     async def _record_at(self, log_offset: int) -> Record:
         store = self._broker.store
         data = await cold_reads.read(store, partial(store.read_record, log_offset))
-        try:
-            return record.decode(data)
-        except RecordError as error:
-            raise StoreCorrupt(f"the record at log offset {log_offset} is damaged: {error}") from error
+        return record.decode(data, check_crc=False)
 
     # --- for RocketMQ -----------------------------------------------------------------------------------------------
 

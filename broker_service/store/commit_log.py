@@ -5,12 +5,14 @@ This module handles positions and bytes; `log_scanner.py` handles records.  One 
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
 from rocketsim_proto.records.record import (
     BLANK,
     BLANK_SIZE,
+    HEAD,
     HEAD_SIZE,
     MESSAGE_MAGIC,
     MESSAGE_MAGIC_V2,
@@ -351,16 +353,44 @@ class CommitLog:
         return self._open.read(self.path(start), size, offset - start) if size > 0 else b""
 
     def record_at(self, offset: int) -> bytes:
-        """One whole record; NotFound if none starts there."""
+        """The whole record that starts there, as queues, index or state say.  NotFound if it is not in the log any
+        more; StoreCorrupt if it is damaged.
+        """
         head = self.read(offset, BLANK_SIZE)
+        if not head:
+            raise NotFound(f"no record starts at log offset {offset}, where the log ends")
         data = self.read(offset, BLANK.unpack(head)[0] if len(head) == BLANK_SIZE else 0)
-        try:
+        with self.decoding(offset):
             found = decode(data).commit_log_offset
-        except (RecordError, UnicodeDecodeError):
-            found = -1
-        if found != offset:
-            raise NotFound(f"no record starts at log offset {offset}")
+            if found != offset:
+                raise RecordError(0, f"a record that says it is at {found}")
         return data
+
+    def has_record_at(self, offset: int) -> bool:
+        """Whether a record, damaged or not, says that it starts there."""
+        if not self.min_offset <= offset < self.end_offset:
+            return False
+        head = self.read(offset, HEAD.size)
+        if len(head) < HEAD.size:
+            return False
+        _, magic, _, _, _, _, commit_log_offset, _, _ = HEAD.unpack(head)
+        return magic in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2) and commit_log_offset == offset
+
+    @contextmanager
+    def decoding(self, offset: int | None = None, records: bytes | memoryview = b"") -> Iterator[None]:
+        """For what decodes whole records of this log: their RecordError becomes StoreCorrupt, which names file and log
+        offset.  The records begin at that log offset, or are `records`, which say themselves where they are, and were
+        compared with their queue's entries.
+        """
+        try:
+            yield
+        except RecordError as error:
+            begin = HEAD.unpack_from(records, error.at)[6] - error.at if offset is None else offset
+            at = begin + error.at
+            raise StoreCorrupt(
+                f"{self.path(self.start_of(at))} is damaged at log offset {at} ({error.reason}): run `rocketsim store "
+                "verify`; restore the file or take the log of the other broker"
+            ) from error
 
     def peek(self, offset: int, size: int) -> bytes:
         """Up to `size` bytes of one file, also from behind the end of the log."""

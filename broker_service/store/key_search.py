@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from rocketsim_proto.records.record import PROPERTY_KEYS, PROPERTY_UNIQ_KEY, Record, decode
 
-from broker_service.errors import NotFound
 from broker_service.store.commit_log import CommitLog
 from broker_service.store.index import Index
 from broker_service.store.index_file import CLOCK_MARGIN_MS, Search
@@ -71,10 +70,9 @@ class KeySearch:
         return Found(found, search.before if search.budget <= 0 else None)
 
     def _matches(self, offset: int) -> bool:
-        try:
-            record = decode(self._log.record_at(offset), check_crc=False)
-        except NotFound:
+        if not self._log.has_record_at(offset):
             return False  # Expired.
+        record = decode(self._log.record_at(offset), check_crc=False)
         return (
             record.topic == self._topic
             and self._key in _keys(record)

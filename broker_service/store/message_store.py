@@ -7,7 +7,7 @@ clock in the store: `now_ms` is an argument, milliseconds since 1970.  `writer.p
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from rocketsim_proto.records.record import Record, encode
@@ -490,8 +490,24 @@ class MessageStore:
         return self._log.view_of(commit_log_offset, max_bytes)
 
     def read_record(self, commit_log_offset: int) -> bytes:
-        """One whole record; NotFound if none starts there."""
+        """The whole record that starts there, as queues, index or state say.  NotFound if it is not in the log any
+        more; StoreCorrupt if it is damaged.
+        """
         return self._log.record_at(commit_log_offset)
+
+    def find_record(self, commit_log_offset: int) -> bytes | None:
+        """The whole record that starts at an offset that anybody has named, if one does; StoreCorrupt if it is
+        damaged.
+        """
+        return self._log.record_at(commit_log_offset) if self._log.has_record_at(commit_log_offset) else None
+
+    def decoding(
+        self, records: bytes | memoryview, commit_log_offset: int | None = None
+    ) -> AbstractContextManager[None]:
+        """For what decodes records that were read here: StoreCorrupt with file and log offset instead of RecordError.
+        They were read through a queue, or lie from that log offset on.
+        """
+        return self._log.decoding(commit_log_offset, records)
 
     def queues(self) -> list[tuple[str, int]]:
         return self._queues.keys()

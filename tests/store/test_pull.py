@@ -244,9 +244,12 @@ def test_records_and_raw_bytes_by_log_offset(store):
     data = store.read_record(second.commit_log_offset)
     assert replay_frame(data) == [second]
     assert store.read_log(second.commit_log_offset, len(data)) == data
-    for offset in (second.commit_log_offset + 1, -1, store.end_offset, store.end_offset + 1):
+    for offset in (-1, store.end_offset, store.end_offset + 1):
         with pytest.raises(NotFound):
             store.read_record(offset)
+    assert store.find_record(second.commit_log_offset) == data
+    for offset in (second.commit_log_offset + 1, -1, store.end_offset, store.end_offset + 1, store.end_offset - 1):
+        assert store.find_record(offset) is None
     assert store.read_log(store.end_offset, 10) == b""
 
 

@@ -6,6 +6,7 @@ delivers a message twice or never.  A `DelayPosition` only saves reading the log
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -49,11 +50,15 @@ class Log(Protocol):
 
     def read_log(self, commit_log_offset: int, max_bytes: int) -> bytes: ...
 
+    def decoding(self, records: bytes, commit_log_offset: int) -> AbstractContextManager[None]: ...
+
 
 def replayed_positions(position: DelayPosition, log: Log) -> Iterator[DelayPosition]:
     """The position after each read of the log, up to its end: the records delivered since `position` are in it."""
     for at, data in whole_records(log, position.log_offset):
-        position = position.advanced(at, _marks(data))
+        with log.decoding(data, at - len(data)):
+            marks = _marks(data)
+        position = position.advanced(at, marks)
         yield position
 
 
@@ -71,7 +76,8 @@ def whole_records(log: Log, log_offset: int, read_bytes: int = READ_BYTES) -> It
             # One record that is longer than a read.
             whole = int.from_bytes(data[:4], "big")
             if whole <= len(data):
-                raise record.RecordError(at, "no record in the log")
+                with log.decoding(data, at):
+                    raise record.RecordError(0, "no record")
             data = log.read_log(at, whole)
         at += whole
         yield at, data[:whole]

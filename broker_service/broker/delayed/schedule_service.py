@@ -7,8 +7,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
+import numpy as np
 from rocketsim_proto.records import record
-from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.reserved import SCHEDULE_TOPIC
 
 from broker_service import cold_reads
@@ -25,7 +25,6 @@ logger = logging.getLogger(__name__)
 BATCH = 32
 LONGEST_SLEEP_S = 1.0
 RETRY_AFTER_S = 10.0  # RocketMQ's delay after an exception
-UNREADABLE = (ReadFailed, StoreCorrupt, record.RecordError)  # a bad sector, or damage in what could be read
 
 
 class ScheduleService:
@@ -101,7 +100,7 @@ class ScheduleService:
         while self._has_queues():
             try:
                 further = await cold_reads.read(store, lambda: next(replayed_positions(self._position, store), None))
-            except UNREADABLE as error:
+            except (ReadFailed, StoreCorrupt) as error:
                 logger.warning("delayed messages wait: what was delivered is not known: %s", error)
                 await asyncio.sleep(RETRY_AFTER_S)
                 continue
@@ -119,7 +118,7 @@ class ScheduleService:
                 continue
             try:
                 sleep_s = min(sleep_s, await self._deliver_level(level, delay_ms))
-            except UNREADABLE as error:
+            except (ReadFailed, StoreCorrupt) as error:
                 logger.warning("delay level %d waits: %s", level, error)
                 self._retry_at[level] = now + RETRY_AFTER_S
         return max(0.001, sleep_s)
@@ -141,8 +140,11 @@ class ScheduleService:
                 self._offsets[level] = found.next_begin_offset  # what was there has expired
             return 0, LONGEST_SLEEP_S
         delivered = 0
-        for at in Records.walk(found.records, sizes=found.sizes).starts.tolist():
-            delayed = record.decode(found.records, at, check_crc=False)
+        at = 0
+        for size in np.frombuffer(found.sizes, "<u4").tolist():
+            with broker.store.decoding(found.records):
+                delayed = record.decode(found.records, at)  # with its checksum: the copy gets one of its own
+            at += size
             wait_ms = due_in_ms(delayed.store_timestamp, delay_ms, broker.now_ms())
             if wait_ms > 0:
                 return delivered, wait_ms / 1000

@@ -1,0 +1,326 @@
+"""Records that are damaged on the disk below the flushed offset: who reads them goes on, or refuses, and says where."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rocketsim_proto.records import record
+from rocketsim_proto.records.record import Record, RecordError
+from rocketsim_proto.reserved import HALF_TOPIC, TIMER_TOPIC
+
+from broker_service.admin.operations import Operations
+from broker_service.broker.metadata.topics import TopicConfig
+from broker_service.consumption import half_messages, state_log, timer_delivery
+from broker_service.consumption import transactions as transactions_module
+from broker_service.consumption.consumption import _DEFERRED_MS
+from broker_service.consumption.state_log import StateLog
+from broker_service.consumption.transitions import Copied
+from broker_service.errors import DiskFull, StoreCorrupt
+from broker_service.store.json_file import JsonFile
+from broker_service.store.message_store import MessageStore
+from tests.broker.test_delayed_messages import LEVEL_1, SOON, deliver_all, send_delayed
+from tests.consumption import test_state_log
+from tests.consumption.test_consumption import INVISIBLE_MS, body_of, consumer
+from tests.consumption.test_order import in_order, said
+from tests.consumption.test_timer_delivery import HOURS, START, dying, expire, fill, timed
+from tests.support.brokers import put, running
+from tests.support.memory_files import MemoryFiles
+from tests.support.polling import until
+from tests.support.v2 import v2_broker
+from tests.v2.test_transactions import QUIET, bodies, d, end, opened, prepare, records
+
+LENGTHS = (84, b"\xff\xff\xff\xff")  # the size of the body: a queue's entry and the record's head fit
+BODY = (88, b"\0")
+HOSTS = (36, (0x30).to_bytes(4, "big"))  # the flags say that hosts are longer than the record
+BOTH = pytest.mark.parametrize("wrong", [LENGTHS, BODY], ids=["lengths", "body"])
+
+Mend = Callable[[], None]
+
+
+def damage(store: MessageStore, log_offset: int, wrong: tuple[int, bytes] = LENGTHS) -> Mend:
+    """Overwrites a part of the record that lies there; returns what puts it right again."""
+    start = store._log.start_of(log_offset)
+    at, handle = log_offset - start + wrong[0], store.disk.open(store._log.path(start))
+    right = store.disk.pread(handle, len(wrong[1]), at)
+    store.disk.pwrite(handle, wrong[1], at)
+    return lambda: store.disk.pwrite(handle, right, at)
+
+
+def at(store: MessageStore, topic: str, queue_offset: int = 0, queue_id: int = 0) -> int:
+    return store.log_offsets(topic, queue_id, queue_offset)[0]
+
+
+def says(log_offset: int) -> str:
+    """What every error says, and every line of the log file."""
+    return rf"commitlog/0+ is damaged at log offset {log_offset} \("
+
+
+# --- by log offset, id and key ----------------------------------------------------------------------------------------
+
+
+@BOTH
+async def test_a_damaged_record_is_not_one_that_is_gone(tmp_path: Path, wrong: tuple[int, bytes]) -> None:
+    async with running(tmp_path) as node:
+        await put(node, "t", b"a", b"bad", UNIQ_KEY="00FF", KEYS="k")
+        store, bad = node.store, at(node.store, "t", 1)
+        operations = Operations(node.broker, node.leadership)
+        message_id = record.offset_message_id(node.broker.store_host, bad)
+        mend = damage(store, bad, wrong)
+        for read in (store.read_record, store.find_record):
+            with pytest.raises(StoreCorrupt, match=says(bad)):
+                read(bad)
+        for query in (
+            operations.message_by_id("t", message_id),
+            operations.message_by_id("", message_id),
+            operations.message_by_id("t", "00FF"),
+            operations.messages_by_key("t", "k", 32, 0, 0, None),
+        ):
+            with pytest.raises(StoreCorrupt, match=says(bad)):
+                await query
+        assert len((await operations.messages_by_key("t", "k", 32, 0, 0, bad))[0]) == 1, "what lies before it"
+        mend()
+        assert len((await operations.messages_by_key("t", "k", 32, 0, 0, None))[0]) == 2
+        assert store.find_record(bad + 1) is None
+
+
+# --- consumers --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "filtered", [{}, {"sub_expression": "TAGS = 'A'", "expression_type": "SQL92"}], ids=["", "sql"]
+)
+async def test_a_pop_stops_before_a_damaged_message_and_other_queues_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any, filtered: dict[str, str]
+) -> None:
+    async with consumer(tmp_path, enable_property_filter=True) as one:
+        broker = one.node.broker
+        one.node.topics.put(TopicConfig("t", 2, 2), 0)
+        await put(one.node, "t", b"a", b"bad", b"c", TAGS="A")
+        await put(one.node, "t", b"x", b"y", queue_id=1, TAGS="A")
+        bad = at(one.node.store, "t", 1)
+        mend = damage(one.node.store, bad)
+        started_s, later_s = broker.clock(), 0.0
+        monkeypatch.setattr(broker, "clock", lambda: started_s + later_s)
+        assert await one.bodies(**filtered) == [b"a", b"x", b"y"]
+        with pytest.raises(StoreCorrupt, match=says(bad)):
+            await one.pop(**filtered)
+        assert "queue 0 of t cannot be read from 1 on, group g gets no more of it for now" in caplog.text
+        mend()
+        later_s = 10.0
+        assert await one.bodies(**filtered) == [b"bad", b"c"]
+
+
+async def test_a_damaged_body_goes_as_it_is_to_the_client_which_checks_it(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a", b"bad")
+        damage(one.node.store, at(one.node.store, "t", 1), BODY)
+        pulled = one.node.store.get_message("t", 0, 0, 32, 1 << 20, None)
+        _, popped = (await one.pop()).deliveries
+        assert pulled.records.endswith(popped.record)
+        with pytest.raises(RecordError, match="CRC"):
+            record.decode(popped.record)
+
+
+async def test_a_damaged_message_that_waits_in_order_holds_up_its_message_group_only(tmp_path: Path) -> None:
+    async with in_order(tmp_path) as one:
+        await one.send("a1 b1 a2 b2")
+        taken = await one.take(max_messages=2)
+        assert (said(taken), await one.texts()) == ("a1 b1", "")
+        await one.ack(*taken)
+        mend = damage(one.node.store, at(one.node.store, "t", 2))
+        await one.send("a3 c1")
+        assert await one.texts(max_messages=1) == "b2"
+        assert await one.texts() == "c1"
+        mend()
+        assert await one.texts() == "a2 a3"
+
+
+@BOTH
+async def test_a_damaged_message_that_is_due_again_waits_and_others_go_on(
+    tmp_path: Path, caplog: Any, wrong: tuple[int, bytes]
+) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a", b"bad", b"c")
+        assert await one.bodies() == [b"a", b"bad", b"c"]
+        bad = at(one.node.store, "t", 1)
+        mend = damage(one.node.store, bad, wrong)
+        await one.later(INVISIBLE_MS)
+        assert sorted((body_of(it), it.attempt) for it in (await one.pop()).deliveries) == [(b"a", 2), (b"c", 2)]
+        assert f"message 1 of t cannot be delivered again to group g: {tmp_path}" in caplog.text
+        mend()
+        await one.later(_DEFERRED_MS)
+        assert await one.bodies() == [b"bad"]
+
+
+@pytest.mark.parametrize("many", [1, 1000], ids=["as columns", "one by one"])
+@BOTH
+def test_a_damaged_record_of_the_state_is_not_passed_over(
+    wrong: tuple[int, bytes], many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_log, "_MANY", many)
+    store = test_state_log.store_on(MemoryFiles())
+    log = StateLog(store, test_state_log.SNAPSHOT)
+    for number in range(3):
+        test_state_log.append(store, number)
+    test_state_log.append_timers(store, 3)
+    for bad in (at(store, "rmq_sys_rocketsim_state", 1), at(store, TIMER_TOPIC, 1)):
+        mend = damage(store, bad, wrong)
+        again = StateLog(store, test_state_log.SNAPSHOT)
+        for apply in (log.catch_up, again.reload):
+            with pytest.raises(StoreCorrupt, match=says(bad)):
+                apply()
+        assert log.unapplied_from == bad
+        mend()
+    log.catch_up()
+    again.reload()
+    assert (len(log.state.queues), log.state.timers.count) == (len(again.state.queues), again.state.timers.count)
+    assert (len(log.state.queues), log.state.timers.count) == (3, 3)
+
+
+# --- messages with a delivery time ------------------------------------------------------------------------------------
+
+
+@BOTH
+async def test_a_damaged_message_with_a_delivery_time_waits_alone(
+    tmp_path: Path, caplog: Any, wrong: tuple[int, bytes]
+) -> None:
+    async with timed(tmp_path) as one:
+        await one.send(b"bad", b"a")
+        bad, _ = one.timers.first(START // 1000 + 4, 2)
+        mend = damage(one.node.store, bad, wrong)
+        one.now_ms += 5000
+        one.node.consumption.timer_delivery._arrival.set()
+        await until(lambda: one.received() == [b"a"], "the one that can be read")
+        assert caplog.text.count(f"a message with a delivery time waits: {tmp_path}") == 1
+        mend()
+        one.node.consumption.timer_delivery._retry_at.clear()  # as when the time of trouble is over
+        await one.later(0)
+        assert one.received() == [b"a", b"bad"]
+
+
+async def test_a_damaged_copy_behind_copying_keeps_messages_waiting_for_a_minute_at_most(
+    tmp_path: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timer_delivery, "_LOOK_BYTES", 100)  # a record at a time
+    for pause in ("_LONGEST_SLEEP_S", "_AFTER_TROUBLE_S"):  # of the broker's own task, which leaves all to the test
+        monkeypatch.setattr(timer_delivery, pause, 3600.0)
+    async with timed(tmp_path) as one:
+        delivery, broker = one.node.consumption.timer_delivery, one.node.broker
+        dying(one, lambda change: isinstance(change, Copied))
+        await one.send(b"a", b"b", b"c")
+        one.now_ms += 5000
+        with pytest.raises(DiskFull):
+            await delivery._deliver_due()
+        bad = at(one.node.store, "t", 1, queue_id=1)
+        damage(one.node.store, bad)
+        monkeypatch.setattr(delivery, "_append", one.node.consumption._append_now)
+        started_s, later_s = broker.clock(), 0.0
+        monkeypatch.setattr(broker, "clock", lambda: started_s + later_s)
+        with pytest.raises(StoreCorrupt, match=says(bad)):
+            await delivery._deliver_due()
+        later_s = 60.0
+        await delivery._deliver_due()
+        assert one.node.store.queue_end("t", 1) == 5, "b and c come again"
+        assert "may come twice" in caplog.text
+
+
+async def test_a_timer_whose_time_is_damaged_does_not_end_the_retention_of_the_broker(
+    tmp_path: Path, caplog: Any
+) -> None:
+    """Properties have no checksum."""
+    async with timed(tmp_path, **HOURS) as one:
+        await one.send(b"bad", b"a", in_ms=8_000_000)
+        await fill(one, 2)
+        second = one.timers.next_second()
+        assert second is not None
+        bad, _ = one.timers.first(second, 2)
+        where = one.node.store.read_record(bad).index(b"TIMER_OUT_MS\x01") + len(b"TIMER_OUT_MS\x01")
+        damage(one.node.store, bad, (where, b"x"))
+        one.now_ms += 7_200_000
+        await expire(one)
+        assert "a message with a delivery time waits" in caplog.text
+        assert one.node.store.min_offset == 0, "it may be mended"
+        await one.later(0)
+        one.now_ms += 800_000
+        one.node.consumption.timer_delivery._arrival.set()
+        await until(lambda: one.received() == [b"a"], "the other one")
+
+
+# --- delay levels -----------------------------------------------------------------------------------------------------
+
+
+@BOTH
+async def test_a_damaged_message_of_a_level_stops_that_level_alone(
+    tmp_path: Path, caplog: Any, wrong: tuple[int, bytes]
+) -> None:
+    async with running(tmp_path, **SOON) as node:
+        await send_delayed(node, b"first", b"bad")
+        await send_delayed(node, b"a", level=2)
+        mend = damage(node.store, at(node.store, LEVEL_1, 1), wrong)
+        assert sorted(await deliver_all(node, 2)) == [b"a", b"first"]
+        assert f"delay level 1 waits: {tmp_path}" in caplog.text
+        mend()
+        node.schedule._retry_at.clear()  # as when the time of trouble is over
+        assert (await deliver_all(node, 3))[2:] == [b"bad"]
+
+
+async def test_nothing_is_delivered_before_the_damage_is_mended_in_what_was(
+    tmp_path: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, **SOON) as node:
+        await send_delayed(node, b"a")
+        await deliver_all(node, 1)
+    for name in ("config/delayOffset.json", "rocketsim/delay_position.json"):
+        JsonFile(tmp_path / name).remove()
+    monkeypatch.setattr("broker_service.broker.delayed.schedule_service.RETRY_AFTER_S", 0.01)
+    mends: list[Mend] = []
+    real = MessageStore.open
+
+    def opening(*arguments: Any, **keys: Any) -> MessageStore:
+        store = real(*arguments, **keys)
+        mends.append(damage(store, at(store, "t", 0, queue_id=1)))
+        return store
+
+    monkeypatch.setattr(MessageStore, "open", opening)
+    async with running(tmp_path, **SOON) as node:
+        await until(lambda: "what was delivered is not known" in caplog.text, "it is noticed")
+        mends[0]()
+        await send_delayed(node, b"b")
+        assert await deliver_all(node, 2) == [b"a", b"b"]
+
+
+# --- transactions -----------------------------------------------------------------------------------------------------
+
+
+async def test_copies_are_found_past_a_damaged_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr(transactions_module, "_FRAME_BYTES", 4096)
+    async with v2_broker(tmp_path, **QUIET) as (node, client):
+        await prepare(client, "a", "b")
+        (first, _), store = records(node, HALF_TOPIC), node.store
+        for one in (*(Record("X", b"%d" % number) for number in range(3)), half_messages.committed_copy(first, 0)):
+            store.append_one(one, node.broker.now_ms(), node.broker.store_host)
+        bad = at(store, "X", 1)
+        damage(store, bad, HOSTS)
+        await node.consumption.transactions._find_copies()
+        assert opened(node) == ["b"]
+        assert "if this record was a commit, its producer is asked again" in caplog.text
+
+
+@BOTH
+async def test_a_damaged_half_message_is_not_committed(tmp_path: Path, wrong: tuple[int, bytes]) -> None:
+    async with v2_broker(tmp_path, **QUIET) as (node, client):
+        await prepare(client, "a", "b")
+        bad = at(node.store, HALF_TOPIC)
+        mend = damage(node.store, bad, wrong)
+        assert (await end(client, "a")).code == d.INTERNAL_SERVER_ERROR
+        assert (await end(client, "b")).code == d.OK
+        assert opened(node) == ["a"]
+        (prepared,) = node.consumption.state.transactions.open.values()
+        await node.consumption.transactions._ask(prepared)
+        assert opened(node) == ["a"], "nobody is asked this time"
+        mend()
+        assert (await end(client, "a")).code == d.OK
+        assert bodies(node) == ["a", "b"]
