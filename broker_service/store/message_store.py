@@ -311,6 +311,8 @@ class MessageStore:
                     self._index.start_over(offset)
                 with Attempt() as beginning:
                     self._queues.begin_at(floors)
+                    # A log that begins at the master's minimum is in step with it, and is not sent the floors again.
+                    self._queues.take_unsynced(0, 0).sync()
                     self._log.begin_at(offset)
                     self._log.create_first()
                 if beginning.refused:

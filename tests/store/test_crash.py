@@ -252,6 +252,30 @@ def test_what_a_failed_sync_left_off_the_disk_is_written_again_before_it_counts_
     assert len(store.key_search("topic", "k", 100, 0, 2 * NOW).run().offsets) == 42
 
 
+def test_a_log_that_starts_over_begins_at_the_masters_minimum_only_with_its_queues():
+    """A slave whose empty log begins there already is sent no queue's floor again: a queue whose messages have all
+    expired would begin at 0."""
+    begun = 0
+    for call in range(1, 100):
+        disk = MemoryFiles()
+        store = open_store(ROOT, disk)
+        put(store, "old", 0, [b"x" * 300] * 3)
+        store.flush()
+        disk.stop_at = disk.calls + call
+        try:
+            store.start_over(10 * LOG_FILE, [("topic", 0, 7)])
+        except PowerCut:
+            pass
+        else:
+            break
+        for left in (disk.as_killed(), *(disk.as_powerless(random.Random(seed)) for seed in range(4))):
+            store = open_store(ROOT, left)
+            if store.min_offset == 10 * LOG_FILE:
+                begun += 1
+                assert store.queue_bounds("topic", 0) == (7, 7), f"at call {call}"
+    assert begun and call < 99
+
+
 @pytest.mark.parametrize("call", range(1, 60, 3))
 def test_writing_again_can_be_interrupted_and_is_done_again(call):
     disk = MemoryFiles()
