@@ -231,9 +231,11 @@ class _SlaveStream:
             raise ProtocolViolation(f"the first message is {message.WhichOneof('kind')}, not a handshake")
         if not self._master.broker.is_master():
             raise ServiceNotAvailable("this broker is not a master")
-        self._replace_older(message.handshake.broker_id)
+        self.slave_id = message.handshake.broker_id
+        self._replace_older(State.GREETING, State.REFILL)  # which have the lock, or will have it first
         async with self._master.greeting:
             self._greet(message.handshake)
+            self._replace_older(State.TRANSFER)  # not before it is welcome: it may be a stranger with that id
             while self.transfer.state is State.REFILL:
                 message = await self._next()
                 if message is None:
@@ -252,11 +254,10 @@ class _SlaveStream:
         logger.info("%s: %s", self.transfer.name, plan)
         self._notified.set()
 
-    def _replace_older(self, slave_id: int) -> None:
-        self.slave_id = slave_id
+    def _replace_older(self, *states: State) -> None:
         for stream in self._master.streams:
-            if stream is not self and stream.slave_id == slave_id:
-                stream.close(Replaced(f"slave-{slave_id} has connected again"))
+            if stream is not self and stream.slave_id == self.slave_id and stream.transfer.state in states:
+                stream.close(Replaced(f"slave-{self.slave_id} has connected again"))
 
     def _apply(self, message: pb.SlaveMessage) -> None:
         match message.WhichOneof("kind"):

@@ -566,6 +566,28 @@ async def test_a_master_whose_disk_fails_a_read_says_so_and_its_slave_tries_agai
     assert "Unexpected" not in caplog.text
 
 
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        pytest.param({"broker_name": "broker-b"}, id="another pair's"),
+        pytest.param({"mapped_file_size_commit_log": 5}, id="other files"),
+        pytest.param({"epochs": [(1, 7)], "end_offset": 10}, id="another broker's log"),
+    ],
+)
+async def test_a_slave_that_is_refused_does_not_end_the_stream_of_one_with_its_id(tmp_path, stranger):
+    """It tries again and again."""
+    master, slave = Node(MemoryLog(), tmp_path / "m", 0), Node(MemoryLog(), tmp_path / "s", 1)
+    async with master.serving(), slave.following(master):
+        await until(lambda: master.acks.tracker.is_slave_available(0))
+        async with slave_by_hand(master) as call:
+            await call.write(hello(master, **stranger))
+            assert await ended(call) is STATUS.FAILED_PRECONDITION
+        (stream,) = master.master.streams
+        assert stream.slave_id == 1 and not stream._closing.is_set()
+        assert await master.put_and_wait(timeout_s=3600.0) is PutStatus.PUT_OK
+        assert master.broker.joined == [1]
+
+
 async def test_a_second_connection_of_a_slave_replaces_the_first(tmp_path):
     master = Node(MemoryLog(), tmp_path / "m", 0)
     async with master.serving(), slave_by_hand(master) as older, slave_by_hand(master) as newer:
