@@ -11,12 +11,14 @@ from rocketsim_proto.records.record import Record
 from broker_service import periodic
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
+from broker_service.broker.reads.commits import CommitEntry, Commits
 from broker_service.consumption.model import ChangeInvisible, Delivery, HandleStatus, Pop, Popped
 from broker_service.consumption.transitions import STATE_TOPIC
-from broker_service.errors import ServiceNotAvailable, StoreTooNew
+from broker_service.errors import DiskFull, ServiceNotAvailable, StoreTooNew
 from broker_service.model import BrokerRole, PutStatus
 from broker_service.node import BrokerNode
 from broker_service.replication.catch_up import Cut
+from broker_service.store.offset_journal import OffsetJournal
 from tests.support.brokers import name_server, put, running
 from tests.support.polling import until
 
@@ -122,6 +124,31 @@ async def test_what_is_cut_off_the_log_has_not_happened(tmp_path: Path) -> None:
         await until(lambda: not slave.replication_slave.is_following(), "the slave is alone")
         slave.store.truncate(end, None)
         slave.replication_slave._broker.log_cut(Cut(end, slave.store.end_offset, end, None))
+        assert state(slave) == before
+
+
+async def test_what_is_cut_off_the_log_has_not_happened_also_if_the_disk_refuses_the_offsets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise DiskFull("planted")
+
+    async with pair(tmp_path) as (master, slave, masters):
+        await put(master, "t", b"a", b"b")
+        (a,) = (await pop(master, max_messages=1)).deliveries
+        await until(lambda: state(slave) == state(master), "the slave knows it")
+        before, end = state(slave), slave.store.end_offset
+        await ack(master, a)
+        await put(master, "t", b"c")
+        await until(lambda: state(slave) != before and slave.store.queue_end("t", 0) == 3, "the slave knows of the ack")
+        await masters.aclose()
+        await until(lambda: not slave.replication_slave.is_following(), "the slave is alone")
+        Commits(slave.broker).commit("h", [CommitEntry("t", 0, 3)])
+        slave.store.truncate(end, None)
+        monkeypatch.setattr(OffsetJournal, "append", full)
+        with pytest.raises(DiskFull):
+            slave.replication_slave._broker.log_cut(Cut(end, slave.store.end_offset, end, "diverged"))
+        monkeypatch.undo()
         assert state(slave) == before
 
 

@@ -127,9 +127,11 @@ class ReplicationLink:
     def log_cut(self, cut: Cut) -> None:
         self._broker.visibility.changed(cut.end_offset)
         self._schedule.log_cut(cut.end_offset)
-        if cut.kept_in is not None:  # else the master has what was here, and the commits are to be handed back
-            self._clamp_offsets(self._broker.store.queue_end)
-        self._reload()
+        try:
+            self._reload()  # first: it needs no room, and a cut is told of once
+        finally:
+            if cut.kept_in is not None:  # else the master has what was here, and the commits are to be handed back
+                self._clamp_offsets(self._broker.store.queue_end)
 
     def _clamp_offsets(self, end_of: Callable[[str, int], int]) -> None:
         for line in self._broker.offsets.clamp(end_of, new_generation=False):
