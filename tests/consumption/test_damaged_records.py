@@ -23,7 +23,7 @@ from tests.broker.test_delayed_messages import LEVEL_1, SOON, deliver_all, send_
 from tests.consumption import test_state_log
 from tests.consumption.test_consumption import INVISIBLE_MS, body_of, consumer
 from tests.consumption.test_order import in_order, said
-from tests.consumption.test_timer_delivery import HOURS, START, dying, expire, fill, timed
+from tests.consumption.test_timer_delivery import HOURS, START, dying, expire, fill, forget_snapshots, timed
 from tests.support.brokers import put, running
 from tests.support.memory_files import MemoryFiles
 from tests.support.polling import until
@@ -35,16 +35,25 @@ BODY = (88, b"\0")
 HOSTS = (36, (0x30).to_bytes(4, "big"))  # the flags say that hosts are longer than the record
 BOTH = pytest.mark.parametrize("wrong", [LENGTHS, BODY], ids=["lengths", "body"])
 
-Mend = Callable[[], None]
+Mend = Callable[[], object]
 
 
 def damage(store: MessageStore, log_offset: int, wrong: tuple[int, bytes] = LENGTHS) -> Mend:
     """Overwrites a part of the record that lies there; returns what puts it right again."""
     start = store._log.start_of(log_offset)
-    at, handle = log_offset - start + wrong[0], store.disk.open(store._log.path(start))
-    right = store.disk.pread(handle, len(wrong[1]), at)
-    store.disk.pwrite(handle, wrong[1], at)
-    return lambda: store.disk.pwrite(handle, right, at)
+    place, data = log_offset - start + wrong[0], wrong[1]
+
+    def exchange(data: bytes) -> bytes:
+        handle = store.disk.open(store._log.path(start))
+        try:
+            before = store.disk.pread(handle, len(data), place)
+            store.disk.pwrite(handle, data, place)
+        finally:
+            store.disk.close(handle)
+        return before
+
+    right = exchange(data)
+    return lambda: exchange(right)
 
 
 def at(store: MessageStore, topic: str, queue_offset: int = 0, queue_id: int = 0) -> int:
@@ -176,6 +185,24 @@ def test_a_damaged_record_of_the_state_is_not_passed_over(
     again.reload()
     assert (len(log.state.queues), log.state.timers.count) == (len(again.state.queues), again.state.timers.count)
     assert (len(log.state.queues), log.state.timers.count) == (3, 3)
+
+
+@BOTH
+async def test_pops_are_refused_while_a_record_of_the_state_is_damaged_and_go_on_when_it_is_mended(
+    tmp_path: Path, wrong: tuple[int, bytes]
+) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a")
+        assert await one.bodies() == [b"a"]
+        bad = at(one.node.store, "rmq_sys_rocketsim_state")
+        mend = damage(one.node.store, bad, wrong)
+        forget_snapshots(tmp_path)
+        with pytest.raises(StoreCorrupt, match=says(bad)):
+            one.consumption.reload()
+        with pytest.raises(StoreCorrupt, match=says(bad)):
+            await one.pop()
+        mend()
+        assert await one.bodies() == [], "it is under way"
 
 
 # --- messages with a delivery time ------------------------------------------------------------------------------------
