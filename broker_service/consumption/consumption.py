@@ -545,11 +545,10 @@ class Consumption:
         offsets = list(queue_offsets)
         read = self._broker.store.read_ranges([(*place[1:], offset, offset + 1) for offset in offsets], max_bytes)
         data, at, records = b"".join(read.records), 0, []
-        for size in np.frombuffer(read.sizes, "<u4").tolist():
-            one = data[at : at + size]
-            with self._broker.store.decoding(one):
-                records.append((record.locate(one).queue_offset, one))
-            at += size
+        with self._broker.store.decoding(data):
+            for size in np.frombuffer(read.sizes, "<u4").tolist():
+                records.append((record.locate(data, at).queue_offset, data[at : at + size]))
+                at += size
         removed = GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.MESSAGE_WAS_REMOVING
         return records, {offsets[answer.span_index] for answer in read.answers if answer.status in removed}
 
