@@ -205,6 +205,25 @@ async def test_what_a_slave_hands_back_ends_where_the_masters_queue_does(tmp_pat
         assert node.offsets.get("g", "t", 0).offset == 1  # nobody has read b and c
 
 
+@pytest.mark.parametrize("is_clean", [True, False], ids=["a clean stop", "an unclean stop"])
+async def test_a_master_that_waits_keeps_offsets_of_records_that_another_slave_may_bring(
+    tmp_path: Path, is_clean: bool
+) -> None:
+    """After a clean stop nobody has more; else that is sure when it takes writes."""
+    beyond = Metadata(consumer_offsets=[ConsumerOffset(group="g", topic="t", queue_id=0, offset=3)])
+    async with running(tmp_path) as node:
+        await put(node, "t", b"a")
+    if not is_clean:
+        (tmp_path / "abort").touch()
+    async with running(tmp_path, writable=False, namesrv_addr="127.0.0.1:1") as waiting:
+        waiting.metadata.accept_offsets(1, beyond)
+        assert waiting.offsets.get("g", "t", 0) == ((1, 1) if is_clean else (0, 3))
+    async with running(tmp_path) as node:
+        assert node.offsets.get("g", "t", 0) == (1, 1)
+        node.metadata.accept_offsets(1, beyond)
+        assert node.offsets.get("g", "t", 0) == (1, 1)
+
+
 async def test_what_a_slave_hands_back_again_of_a_topic_that_was_unknown_hides_no_message_of_it(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         lost = Metadata(consumer_offsets=[ConsumerOffset(group="g", topic="t", queue_id=0, offset=2)])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from rocketsim_proto import metadata_pb2
 
 from broker_service.broker.core.broker import Broker
+from broker_service.broker.core.mastership import Standing
 from broker_service.broker.delayed.schedule import DelayPosition
 from broker_service.broker.metadata.consumer_offsets import Change
 from broker_service.broker.metadata.messages import (
@@ -76,10 +77,12 @@ class MetadataExchange:
 
         A tail that a newer epoch forked off, or that this master has lost, may have been read there: its offsets end
         where the queue ends here, in a new generation, or the slave would hand them back again when the queue has grown
-        past them, and the group would miss what came instead.  Its topic may have been made there and never have come
-        here: its offsets are kept for when it is made again.
+        past them, and the group would miss what came instead.  While this master waits after an unclean stop another
+        slave may still bring that tail: it is lost when a new epoch begins, and then offsets are clamped.  Its topic
+        may have been made there and never have come here: its offsets are kept for when it is made again.
         """
-        end_of = self._broker.store.queue_end
+        end_of, mastership = self._broker.store.queue_end, self._broker.mastership
+        may_grow = mastership.standing is Standing.WAITING and mastership.begins_epoch
         topics, offsets = self._broker.topics, self._broker.offsets
         changes: list[Change] = []
         cut: list[Change] = []
@@ -94,7 +97,7 @@ class MetadataExchange:
                     *(group, foreign, topic, slave_id),
                 )
             own = {queue: entry for queue, entry in queues.items() if queue not in foreign}
-            ends = {queue: end_of(topic, queue) for queue in own}
+            ends = {queue: entry.offset if may_grow else end_of(topic, queue) for queue, entry in own.items()}
             changes.append(
                 (group, topic, {queue: entry for queue, entry in own.items() if entry.offset <= ends[queue]})
             )
