@@ -170,7 +170,7 @@ async def test_changes_reach_the_slave_without_waiting_for_the_next_snapshot(tmp
         await operations.delete_topic("t")
         await until(lambda: "t" not in slave.topics.entries, "the tombstone")
         assert slave.store.queue_bounds("t", 0) == (0, 0)
-        assert slave.offsets.get("g", "t", 0) == (1, -1)
+        await until(lambda: slave.offsets.get("g", "t", 0) == (1, -1), "the offsets, which follow the topic")
         await put(master, "t", b"again")
         await until(lambda: slave.store.queue_end("t", 0) == 2, "the topic goes on where it was")
 
