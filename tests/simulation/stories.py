@@ -198,6 +198,30 @@ def a_commit_is_on_one_slave_and_the_other_one_is_asked_first(world: World) -> N
     world.heal()
 
 
+def a_slave_that_is_behind_hands_back_an_offset_before_another_one_brings_its_records(world: World) -> None:
+    """A power loss takes the end of the master's log.  Meanwhile a consumer that has read it commits at the slave that
+    is behind, which the master reaches first."""
+    master, behind, ahead = world.brokers
+    follow(world, behind, ahead)
+    send(world, master, 4)
+    cut(world, master.host, behind.host)
+    world.pass_time(1.0)
+    for number in range(12):
+        world.clients.send(master, random.Random(number))
+    assert world.loop.run_until(lambda: ahead.live.store.end_offset > 6000, 2.0)
+    cut(world, master.host, ahead.host)
+    master.lose_power()
+    world.pass_time(0.5)
+    commit(world, behind, 6)
+    world.pass_time(0.5)
+    for one, other in ((master, behind), (behind, master)):
+        world.wire.mend(one.host, other.host)
+    master.start()
+    world.pass_time(2.0)
+    assert master.live.store.end_offset < ahead.live.store.end_offset
+    world.heal()
+
+
 def a_slave_goes_on_behind_zeros_in_its_journal(world: World) -> None:
     """The master is down.  Of the slave's last commits a power loss takes the first one only; then the slave takes
     another one, and is killed before its offsets are in another file."""

@@ -3,6 +3,7 @@
 import functools
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from rocketsim_proto import replication_pb2 as pb
@@ -11,7 +12,7 @@ from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Mastership
 from broker_service.broker.core.visibility import Visibility
 from broker_service.broker.delayed import schedule_service
-from broker_service.broker.leadership import leadership
+from broker_service.broker.leadership import exchange, leadership
 from broker_service.broker.leadership.leadership import Leadership
 from broker_service.broker.metadata.config_table import ConfigTable
 from broker_service.broker.metadata.consumer_offsets import ConsumerOffsetTable
@@ -78,6 +79,11 @@ def merge_offsets_backwards(plant):
         return 0
 
     plant(ConsumerOffsetTable, "merge", merge)
+
+
+def lower_what_another_slave_may_bring(plant):
+    """A master that still waits takes over offsets up to where its queues end so far."""
+    plant(exchange, "Standing", SimpleNamespace(WAITING=None))
 
 
 def forget_commits_behind_zeros(plant):
@@ -367,6 +373,12 @@ def keeps_every_promise(seed, story):
             ASYNC_MASTER_ASYNC_FLUSH,
             stories.offsets_are_committed_on_both_sides_of_a_cut,
             "went back from",
+        ),
+        (
+            lower_what_another_slave_may_bring,
+            SYNC_MASTER_WITH_TWO_SLAVES_AND_NO_NAME_SERVER,
+            stories.a_slave_that_is_behind_hands_back_an_offset_before_another_one_brings_its_records,
+            "says .*, at .* before: it had it",
         ),
         (
             forget_commits_behind_zeros,
