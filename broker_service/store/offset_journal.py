@@ -159,13 +159,14 @@ class OffsetJournal:
         file = self._files.open(path, create=True)
         try:
             self._files.preallocate(file, self._reserve)
-            self._files.rename(self._path, _rotated(self._path, self._rotated + 1))
+            if self._files.exists(self._path):  # else the last rotation put it aside, and failed behind that
+                self._files.rename(self._path, _rotated(self._path, self._rotated + 1))
+                self._rotated += 1
+            self._files.rename(path, self._path)
         except OSError:
             self._files.close(file)
             self._files.remove(path)
             raise
-        self._rotated += 1
-        self._files.rename(path, self._path)
         self._files.close(self._file)
         self._file, self._end, self._dirty = file, 0, 0
         return self._rotated

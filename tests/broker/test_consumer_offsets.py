@@ -160,6 +160,22 @@ def test_the_file_is_rocketmqs_and_other_fields_stay(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_rotation_that_the_disk_refuses_half_way_is_made_up_for_by_the_next(nth: int) -> None:
+    disk, path = MemoryFiles(), Path("/offsets.journal")
+    journal = OffsetJournal(path, disk)
+    journal.append("g", "t", {0: OffsetEntry(0, 1)})
+    disk.fail("rename", errno.EIO, nth=nth)
+    with pytest.raises(OSError, match="EIO"):
+        journal.rotate()
+    journal.append("g", "t", {0: OffsetEntry(0, 2)})
+    number = journal.rotate()
+    journal.append("g", "t", {0: OffsetEntry(0, 3)})
+    assert [line.entries[0].offset for line in OffsetJournal(path, disk).replay()] == [1, 2, 3]
+    journal.drop(number)
+    assert [line.entries[0].offset for line in OffsetJournal(path, disk).replay()] == [3]
+
+
 def test_compaction_empties_the_journal_and_nothing_is_written_when_nothing_changed(tmp_path: Path) -> None:
     offsets = offsets_in(tmp_path)
     offsets.commit("g", "t", {0: 5})
