@@ -167,7 +167,10 @@ class BrokerNode:
         try:
             return cls(config, store, machine)
         except BaseException:
-            store.close()
+            if store.recovery.clean:
+                store.close()
+            else:
+                store.abandon()  # a clean stop would hide the unclean one, in whose epoch nothing may be written
             raise
 
     # --- starting ---------------------------------------------------------------------------------------------------

@@ -157,6 +157,10 @@ class MessageStore:
         finally:
             self._release()
 
+    def abandon(self) -> None:
+        """Leaves the store as a kill does."""
+        self._release()
+
     def _close_cleanly(self) -> None:
         self._writer.clean()
         self._work_on_index(_INDEX_MAX_BEHIND)

@@ -9,11 +9,12 @@ import pytest
 
 from broker_service.broker.core.mastership import Standing
 from broker_service.broker.leadership.membership import Membership
-from broker_service.errors import ServiceNotAvailable
+from broker_service.errors import ServiceNotAvailable, StoreCorrupt
 from broker_service.model import BrokerRole
+from broker_service.node import BrokerNode
 from broker_service.replication.epochs import PROMOTION
 from broker_service.replication.slave import SlaveSettings
-from tests.support.brokers import name_server, put, registers_rarely, running
+from tests.support.brokers import name_server, put, registers_rarely, running, small_config
 from tests.support.polling import until
 
 SLAVE: dict[str, Any] = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
@@ -53,6 +54,20 @@ async def test_a_clean_stop_before_the_new_epoch_does_not_hide_an_unclean_one(tm
     crash(tmp_path)
     async with running(tmp_path, writable=False, namesrv_addr="127.0.0.1:1") as node:
         assert node.mastership.standing is Standing.WAITING
+    async with running(tmp_path) as node:
+        assert node.broker.epoch == 2
+
+
+async def test_a_start_that_is_refused_does_not_hide_an_unclean_stop(tmp_path: Path) -> None:
+    async with running(tmp_path) as node:
+        await put(node, "t", b"x")
+    crash(tmp_path)
+    epochs = tmp_path / "rocketsim" / "epochs.json"
+    content = epochs.read_bytes()
+    epochs.write_bytes(b"damaged")
+    with pytest.raises(StoreCorrupt, match=r"epochs\.json"):
+        BrokerNode.open(small_config(tmp_path))
+    epochs.write_bytes(content)
     async with running(tmp_path) as node:
         assert node.broker.epoch == 2
 
