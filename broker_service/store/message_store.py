@@ -323,6 +323,8 @@ class MessageStore:
                     # No room: the log stays empty, and its master makes it start over again.
                     self._queues.drop_all()
                     self._log.begin_at(0)
+                    if self.config.message_index_enable:
+                        self._index.start_over(0)
             if beginning.refused:
                 raise beginning.refused
             self._durability.set_flushed(Flushed(offset))

@@ -1,6 +1,7 @@
 """A full disk refuses writes only, and writes continue without a restart once there is room."""
 
 import contextlib
+import errno
 import random
 
 import pytest
@@ -196,3 +197,17 @@ def test_files_expire_on_a_full_disk(room: int) -> None:
     with contextlib.suppress(DiskFull):
         put(open_store(ROOT, disk), "topic", 0, [b"y"])
     check_sound(open_store(ROOT, disk.kill()))
+
+
+def test_what_is_written_after_a_refused_start_over_is_found_by_key() -> None:
+    disk = MemoryFiles()
+    store = filled(disk)
+    disk.fail("preallocate", errno.ENOSPC, matching="commitlog")
+    with pytest.raises(OSError, match="no room"):
+        store.start_over(10 * LOG_FILE)
+    assert store.min_offset == store.end_offset == 0
+    assert store.index_behind == 0
+    put(store, "topic", 0, [b"new"], properties=KEYED)
+    store.tick(NOW)
+    check_sound(store)
+    assert keys(store) == 1
