@@ -64,15 +64,15 @@ class Index:
 
     # --- loading --------------------------------------------------------------------------------------------------
 
-    def load(self, *, clean: bool, sure_until: int | None) -> str:
+    def load(self, *, clean: bool, sure_until: int) -> str:
         """Opens the files and drops invalid ones; returns a line about that for the log.  `work` builds what is
         missing.
 
-        After an unclean stop the entries of records from `sure_until` on, or where that is unknown of the newest two
-        files, are looked at and written again, since they may be in the page cache only.  Of several writes since the
-        last sync a power loss may have left any: slots without their entries, a file without the end of the one before.
+        After an unclean stop the entries of records from `sure_until` on are looked at and written again, since they
+        may be in the page cache only.  Of several writes since the last sync a power loss may have left any: slots or a
+        header without their entries, a file without the end of the one before.
         """
-        self._sure_until = sure_until or 0
+        self._sure_until = sure_until
         names = [name for name in self._files.names(self.directory) if name.isdigit()]
         expected = self._expected_names()
         if expected is not None:
@@ -90,9 +90,9 @@ class Index:
             elif not dropped:
                 try:
                     wrong = file.load()
-                    in_doubt = name in names[-2:] if sure_until is None else file.header.last_offset >= sure_until
+                    in_doubt = file.header.last_offset >= sure_until
                     if not wrong and not clean and (in_doubt or (file.room and file.slots_are_newer())):
-                        wrong = self._repair(file, sure_until or 0)
+                        wrong = self._repair(file, sure_until)
                 except ReadFailed as error:
                     wrong = str(error)
                 dropped = f"index file {name} is damaged: {wrong}" if wrong else ""

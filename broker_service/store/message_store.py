@@ -143,7 +143,7 @@ class MessageStore:
         self._next_note_ms = now_ms + _NOTE_INTERVAL_MS
         if self.recovery.rebuilt_queues or self.recovery.shortened_queues:
             self._flush_thoroughly()  # entries that were cut must not be found behind those of new records
-        elif self.config.message_index_enable and (self.recovery.index_sure_until or 0) > self._index.sure_until:
+        elif self.config.message_index_enable and self.recovery.index_sure_until > self._index.sure_until:
             # Of an index file that is made again the next start must not think that it is on disk.
             self._queues.forget_summary()
             with suppress(ServiceNotAvailable):  # no room: the next thorough flush writes the summary

@@ -33,7 +33,7 @@ class QueueSummary:
 
     log_offset: int
     bounds: Mapping[QueueKey, tuple[int, int]] = field(default_factory=dict)
-    index_offset: int | None = None  # the index's entries of records before it are on disk, too
+    index_offset: int = 0  # the index's entries of records before it are on disk, too
 
 
 class QueueTable:
@@ -303,7 +303,7 @@ class QueueTable:
             for topic, queues in stored["queues"].items()
             for queue, pair in queues.items()
         }
-        return QueueSummary(stored["commitLogOffset"], bounds, stored.get("indexOffset"))
+        return QueueSummary(stored["commitLogOffset"], bounds, stored.get("indexOffset", 0))  # 0.1.0 did not note it
 
     def forget_summary(self) -> None:
         """On return a power loss does not bring it back."""

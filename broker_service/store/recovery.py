@@ -45,7 +45,7 @@ class Recovery:
     rebuilt_queues: dict[QueueKey, str] = field(default_factory=dict)
     shortened_queues: list[QueueKey] = field(default_factory=list)
     deleted_files: list[Path] = field(default_factory=list)
-    index_sure_until: int | None = None  # up to there the index is on disk; None if nobody knows
+    index_sure_until: int = 0  # a log offset: entries of records before it are on disk
     index: str = ""
 
     def __str__(self) -> str:
@@ -82,7 +82,7 @@ def recover(
     if summary is not None and summary.log_offset > log.file_end:
         queues.forget_summary()
         summary = None
-    done.index_sure_until = summary.index_offset if summary else None
+    done.index_sure_until = summary.index_offset if summary else 0
     known_end = _known_end(log, flushed) if clean else None
     queues_end = known_end if known_end is not None else log.file_end
     done.rebuilt_queues = queues.load(log.min_offset, queues_end, summary, clean=clean)

@@ -12,7 +12,7 @@ from rocketsim_proto.records.record import tags_code
 
 from broker_service.store import index_file, key_search
 from broker_service.store.files import Files
-from broker_service.store.index_file import CLOCK_MARGIN_MS, HEADER, IndexFile, Search
+from broker_service.store.index_file import CLOCK_MARGIN_MS, ENTRY_SIZE, HEADER, IndexFile, Search
 from broker_service.store.open_files import OpenFiles
 from tests.support.memory_files import MemoryFiles
 from tests.support.stores import LOG_FILE, NOW, open_store, put, records_of
@@ -354,6 +354,21 @@ def test_every_key_is_found_after_any_power_losses(first):
             if chance.random() < 0.5:
                 assert all_are_found(store), f"seed {seed}"
         assert all_are_found(store), f"seed {seed}"
+
+
+def test_every_index_file_is_looked_at_after_a_power_loss_before_the_first_thorough_flush():
+    """Of three files that were written since, the oldest has its header on disk, and not its entries."""
+    disk, directory = MemoryFiles(), ROOT / "index"
+    store = open_store(ROOT, disk)
+    while len(names := disk.names(directory)) < 3:
+        put(store, "topic", 0, [b"body"], properties=[("KEYS", "a c")])
+        store._work_on_index(1 << 30)
+    store.flush()
+    disk = disk.kill()
+    oldest = directory / names[0]
+    entries = (store.config.max_index_num - 1) * ENTRY_SIZE
+    disk.overwrite(oldest, len(disk.read(oldest)) - entries, bytes(entries))
+    assert all_are_found(open_store(ROOT, disk))
 
 
 def test_a_deleted_index_file_that_a_power_loss_brings_back_counts_for_nothing():
