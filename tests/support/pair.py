@@ -23,11 +23,12 @@ from broker_service.replication.promise import Promise
 from broker_service.replication.slave import ReplicationSlave, SlaveSettings
 from broker_service.replication.tracker import SlaveProgress, Tracker
 from broker_service.replication.transfer import TransferSettings
+from tests.support.polling import PATIENCE_S
 
 logging.getLogger("grpc").setLevel(logging.ERROR)
 
 
-async def until(holds: Callable[[], Any], within_s: float = 60.0) -> None:
+async def until(holds: Callable[[], Any], within_s: float = PATIENCE_S) -> None:
     """Let the event loop run until `holds()`."""
     async with asyncio.timeout(within_s):
         while not holds():  # noqa: ASYNC110 - any condition will do, and no event tells of it
