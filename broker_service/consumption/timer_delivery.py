@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from rocketsim_proto.records import record
-from rocketsim_proto.records.record import Record, RecordError
+from rocketsim_proto.records.record import Record
 from rocketsim_proto.reserved import TIMER_TOPIC
 
 from broker_service import cold_reads
@@ -161,8 +161,7 @@ class TimerDelivery:
         with suppress(ValueError):
             if timer.second_of(waiting) == second:
                 return waiting
-        with self._broker.store.decoding(data, log_offset):
-            raise RecordError(0, f"its delivery time was in second {second}")
+        raise self._broker.store.damaged(log_offset, f"its delivery time was in second {second}")
 
     def _deliver(self, second: int, batch: list[Record]) -> None:
         """The copies of a batch, except those that are recalled or belong nowhere, and their settlement."""

@@ -360,10 +360,10 @@ class CommitLog:
         if not head:
             raise NotFound(f"no record starts at log offset {offset}, where the log ends")
         data = self.read(offset, BLANK.unpack(head)[0] if len(head) == BLANK_SIZE else 0)
-        with self.decoding(offset):
+        with self.decoding(data, offset):
             found = decode(data).commit_log_offset
-            if found != offset:
-                raise RecordError(0, f"a record that says it is at {found}")
+        if found != offset:
+            raise self.damaged(offset, f"a record that says it is at {found}")
         return data
 
     def has_record_at(self, offset: int) -> bool:
@@ -377,20 +377,22 @@ class CommitLog:
         return magic in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2) and commit_log_offset == offset
 
     @contextmanager
-    def decoding(self, offset: int | None = None, records: bytes | memoryview = b"") -> Iterator[None]:
-        """For what decodes whole records of this log: their RecordError becomes StoreCorrupt, which names file and log
-        offset.  The records begin at that log offset, or are `records`, which say themselves where they are, and were
-        compared with their queue's entries.
+    def decoding(self, records: bytes | memoryview, offset: int | None = None) -> Iterator[None]:
+        """For what decodes these whole records of the log: a RecordError becomes `damaged`.  They begin at that log
+        offset; without one they were read through a queue, and have the log offsets of its entries in their heads.
         """
         try:
             yield
         except RecordError as error:
-            begin = HEAD.unpack_from(records, error.at)[6] - error.at if offset is None else offset
-            at = begin + error.at
-            raise StoreCorrupt(
-                f"{self.path(self.start_of(at))} is damaged at log offset {at} ({error.reason}): run `rocketsim store "
-                "verify`; restore the file or take the log of the other broker"
-            ) from error
+            at = HEAD.unpack_from(records, error.at)[6] if offset is None else offset + error.at
+            raise self.damaged(at, error.reason) from error
+
+    def damaged(self, offset: int, reason: str) -> StoreCorrupt:
+        """The error of a record that starts there."""
+        return StoreCorrupt(
+            f"{self.path(self.start_of(offset))} is damaged at log offset {offset} ({reason}): run `rocketsim store "
+            "verify`; restore the file or take the log of the other broker"
+        )
 
     def peek(self, offset: int, size: int) -> bytes:
         """Up to `size` bytes of one file, also from behind the end of the log."""

@@ -12,7 +12,15 @@ from pathlib import Path
 
 from rocketsim_proto.records.record import Record, encode
 
-from broker_service.errors import DiskFull, FlushFailed, NotFound, ReadFailed, RocketSimError, ServiceNotAvailable
+from broker_service.errors import (
+    DiskFull,
+    FlushFailed,
+    NotFound,
+    ReadFailed,
+    RocketSimError,
+    ServiceNotAvailable,
+    StoreCorrupt,
+)
 from broker_service.model import Appended
 from broker_service.store.batch import Batch
 from broker_service.store.commit_log import CommitLog, file_name
@@ -515,7 +523,11 @@ class MessageStore:
         """For what decodes records that were read here: StoreCorrupt with file and log offset instead of RecordError.
         They were read through a queue, or lie from that log offset on.
         """
-        return self._log.decoding(commit_log_offset, records)
+        return self._log.decoding(records, commit_log_offset)
+
+    def damaged(self, commit_log_offset: int, reason: str) -> StoreCorrupt:
+        """The error of a record that starts there."""
+        return self._log.damaged(commit_log_offset, reason)
 
     def queues(self) -> list[tuple[str, int]]:
         return self._queues.keys()

@@ -50,7 +50,10 @@ class Log:
         try:
             yield
         except RecordError as error:
-            raise StoreCorrupt(f"damaged at log offset {commit_log_offset + error.at}") from error
+            raise self.damaged(commit_log_offset + error.at, error.reason) from error
+
+    def damaged(self, commit_log_offset: int, reason: str) -> StoreCorrupt:
+        return StoreCorrupt(f"damaged at log offset {commit_log_offset}: {reason}")
 
 
 def delivered(level: int, offset: int, body: bytes = b"x") -> bytes:
@@ -240,6 +243,12 @@ async def deliver_all(node: BrokerNode, count: int) -> list[bytes]:
     return await until_received(node, count)
 
 
+def forget_deliveries(folder: Path) -> None:
+    """What was delivered is only in the log then."""
+    for name in ("config/delayOffset.json", "rocketsim/delay_position.json"):
+        JsonFile(folder / name).remove()
+
+
 @pytest.mark.parametrize("saved", [True, False], ids=["saved", "not saved: SIGKILL"])
 async def test_a_restart_neither_loses_nor_doubles(tmp_path: Path, saved: bool) -> None:
     async with running(tmp_path, **SOON) as node:
@@ -248,8 +257,7 @@ async def test_a_restart_neither_loses_nor_doubles(tmp_path: Path, saved: bool) 
         await send_delayed(node, b"c")
         position = node.schedule.position()
     if not saved:
-        for name in ("config/delayOffset.json", "rocketsim/delay_position.json"):
-            JsonFile(tmp_path / name).remove()
+        forget_deliveries(tmp_path)
     async with running(tmp_path, **SOON) as node:
         assert await deliver_all(node, 3) == [b"a", b"b", b"c"]
         assert position.offsets == {1: 2}
@@ -283,8 +291,7 @@ async def test_the_file_is_rocketmqs(tmp_path: Path) -> None:
 async def test_rocketmqs_own_progress_is_taken_over(tmp_path: Path) -> None:
     async with running(tmp_path, **SOON) as node:
         await send_delayed(node, b"a", b"b")
-    for name in ("config/delayOffset.json", "rocketsim/delay_position.json"):
-        JsonFile(tmp_path / name).remove()
+    forget_deliveries(tmp_path)
     JsonFile(tmp_path / "config/delayOffset.json").save({"offsetTable": {"1": 1}})
     async with running(tmp_path, **SOON) as node:
         assert await deliver_all(node, 1) == [b"b"]
@@ -332,8 +339,7 @@ async def test_nothing_is_delivered_before_the_log_can_be_read_that_tells_what_w
     async with running(tmp_path, **SOON) as node:
         await send_delayed(node, b"a")
         await deliver_all(node, 1)
-    for name in ("config/delayOffset.json", "rocketsim/delay_position.json"):
-        JsonFile(tmp_path / name).remove()
+    forget_deliveries(tmp_path)
     monkeypatch.setattr("broker_service.broker.delayed.schedule_service.RETRY_AFTER_S", 0.01)
     real, tries = MessageStore.read_log, []
 

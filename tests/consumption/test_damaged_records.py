@@ -17,9 +17,8 @@ from broker_service.consumption.consumption import _DEFERRED_MS
 from broker_service.consumption.state_log import StateLog
 from broker_service.consumption.transitions import Copied
 from broker_service.errors import DiskFull, StoreCorrupt
-from broker_service.store.json_file import JsonFile
 from broker_service.store.message_store import MessageStore
-from tests.broker.test_delayed_messages import LEVEL_1, SOON, deliver_all, send_delayed
+from tests.broker.test_delayed_messages import LEVEL_1, SOON, deliver_all, forget_deliveries, send_delayed
 from tests.consumption import test_state_log
 from tests.consumption.test_consumption import INVISIBLE_MS, body_of, consumer
 from tests.consumption.test_order import in_order, said
@@ -298,8 +297,7 @@ async def test_nothing_is_delivered_before_the_damage_is_mended_in_what_was(
     async with running(tmp_path, **SOON) as node:
         await send_delayed(node, b"a")
         await deliver_all(node, 1)
-    for name in ("config/delayOffset.json", "rocketsim/delay_position.json"):
-        JsonFile(tmp_path / name).remove()
+    forget_deliveries(tmp_path)
     monkeypatch.setattr("broker_service.broker.delayed.schedule_service.RETRY_AFTER_S", 0.01)
     mends: list[Mend] = []
     real = MessageStore.open

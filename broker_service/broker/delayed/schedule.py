@@ -22,6 +22,7 @@ from rocketsim_proto.records.record import (
 )
 
 from broker_service.broker.frame import PROPERTY_DELIVERED_LEVEL, PROPERTY_DELIVERED_OFFSET
+from broker_service.errors import StoreCorrupt
 
 READ_BYTES = 4 << 20
 
@@ -52,6 +53,8 @@ class Log(Protocol):
 
     def decoding(self, records: bytes, commit_log_offset: int) -> AbstractContextManager[None]: ...
 
+    def damaged(self, commit_log_offset: int, reason: str) -> StoreCorrupt: ...
+
 
 def replayed_positions(position: DelayPosition, log: Log) -> Iterator[DelayPosition]:
     """The position after each read of the log, up to its end: the records delivered since `position` are in it."""
@@ -76,8 +79,7 @@ def whole_records(log: Log, log_offset: int, read_bytes: int = READ_BYTES) -> It
             # One record that is longer than a read.
             whole = int.from_bytes(data[:4], "big")
             if whole <= len(data):
-                with log.decoding(data, at):
-                    raise record.RecordError(0, "no record")
+                raise log.damaged(at, "no record")
             data = log.read_log(at, whole)
         at += whole
         yield at, data[:whole]
