@@ -57,6 +57,19 @@ def state(node: BrokerNode) -> dict[Any, Any]:
     }
 
 
+async def popped_on_both(master: BrokerNode, slave: BrokerNode) -> Delivery:
+    """The first of two messages, which the slave knows to be under way."""
+    await put(master, "t", b"a", b"b")
+    (first,) = (await pop(master, max_messages=1)).deliveries
+    await until(lambda: state(slave) == state(master), "the slave knows it")
+    return first
+
+
+async def end_master(masters: AsyncExitStack, slave: BrokerNode) -> None:
+    await masters.aclose()
+    await until(lambda: not slave.replication_slave.is_following(), "the slave is alone")
+
+
 async def test_a_promoted_slave_goes_on_with_the_same_state(tmp_path: Path) -> None:
     async with pair(tmp_path) as (master, slave, masters):
         await put(master, "t", b"a", b"b", b"c", b"d")
@@ -71,8 +84,7 @@ async def test_a_promoted_slave_goes_on_with_the_same_state(tmp_path: Path) -> N
         assert slave.broker.offsets.progress("g", "t", 0).offset == 0
         with pytest.raises(ServiceNotAvailable):
             await pop(slave)
-        await masters.aclose()
-        await until(lambda: not slave.replication_slave.is_following(), "the slave is alone")
+        await end_master(masters, slave)
         await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
         (again,) = (await pop(slave)).deliveries
         assert (again.attempt, again.queue_offset) == (2, 0)
@@ -91,8 +103,7 @@ async def test_a_promoted_slave_goes_on_with_the_same_locks(tmp_path: Path) -> N
         await until(lambda: slave.store.end_offset == master.store.end_offset, "the slave has it")
         await until(lambda: state(slave) == state(master), "the slave knows it")
         await until(lambda: slave.groups.get("g") == master.groups.get("g"), "the slave knows the group")
-        await masters.aclose()
-        await until(lambda: not slave.replication_slave.is_following(), "the slave is alone")
+        await end_master(masters, slave)
         await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
         (again,) = (await pop(slave, attempt_id="x")).deliveries
         assert (again.receipt_handle, again.attempt) == (a1.receipt_handle, 1)
@@ -114,16 +125,13 @@ async def test_an_ack_says_when_no_slave_has_it(tmp_path: Path) -> None:
 
 async def test_what_is_cut_off_the_log_has_not_happened(tmp_path: Path) -> None:
     async with pair(tmp_path) as (master, slave, masters):
-        await put(master, "t", b"a", b"b")
-        (a,) = (await pop(master, max_messages=1)).deliveries
-        await until(lambda: state(slave) == state(master), "the slave knows it")
-        before, end = state(slave), slave.store.end_offset
+        a = await popped_on_both(master, slave)
+        before, popped_until = state(slave), slave.store.end_offset
         await ack(master, a)
         await until(lambda: state(slave) != before, "the slave knows of the ack")
-        await masters.aclose()
-        await until(lambda: not slave.replication_slave.is_following(), "the slave is alone")
-        slave.store.truncate(end, None)
-        slave.replication_slave._broker.log_cut(Cut(end, slave.store.end_offset, end, None))
+        await end_master(masters, slave)
+        slave.store.truncate(popped_until, None)
+        slave.replication_slave._broker.log_cut(Cut(popped_until, slave.store.end_offset, popped_until, None))
         assert state(slave) == before
 
 
@@ -134,20 +142,17 @@ async def test_what_is_cut_off_the_log_has_not_happened_also_if_the_disk_refuses
         raise DiskFull("planted")
 
     async with pair(tmp_path) as (master, slave, masters):
-        await put(master, "t", b"a", b"b")
-        (a,) = (await pop(master, max_messages=1)).deliveries
-        await until(lambda: state(slave) == state(master), "the slave knows it")
-        before, end = state(slave), slave.store.end_offset
+        a = await popped_on_both(master, slave)
+        before, popped_until = state(slave), slave.store.end_offset
         await ack(master, a)
         await put(master, "t", b"c")
         await until(lambda: state(slave) != before and slave.store.queue_end("t", 0) == 3, "the slave knows of the ack")
-        await masters.aclose()
-        await until(lambda: not slave.replication_slave.is_following(), "the slave is alone")
+        await end_master(masters, slave)
         Commits(slave.broker).commit("h", [CommitEntry("t", 0, 3)])
-        slave.store.truncate(end, None)
+        slave.store.truncate(popped_until, None)
         monkeypatch.setattr(OffsetJournal, "append", full)
         with pytest.raises(DiskFull):
-            slave.replication_slave._broker.log_cut(Cut(end, slave.store.end_offset, end, "diverged"))
+            slave.replication_slave._broker.log_cut(Cut(popped_until, slave.store.end_offset, popped_until, "diverged"))
         monkeypatch.undo()
         assert state(slave) == before
 
@@ -167,8 +172,7 @@ async def test_a_record_that_cannot_be_applied_refuses_pops_and_stops_no_broker(
         with pytest.raises(StoreTooNew):
             await pop(master)
         await until(lambda: caplog.text.count("snapshot of consumption could not") > 2, "both try again and again")
-        await masters.aclose()
-        await until(lambda: not slave.replication_slave.is_following(), "the slave is alone")
+        await end_master(masters, slave)
         await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
         with pytest.raises(StoreTooNew):
             await pop(slave)
