@@ -16,9 +16,9 @@ from broker_service.broker.metadata.names import (
     is_internal_group,
     is_internal_topic,
 )
-from broker_service.broker.servicer import answer_s, time_left_s
 from broker_service.consumption.calls import ConsumptionCalls
 from broker_service.consumption.model import FINAL, MAX_MESSAGES, Changed, ChangeInvisible, HandleStatus, Pop, Settled
+from broker_service.deadlines import answer_s, time_left_s, wait_s
 from broker_service.errors import InvalidParameter, NoPermission
 from broker_service.rpc_errors import maps_errors
 
@@ -49,8 +49,8 @@ class ConsumptionServicer(consumption_pb2_grpc.ConsumptionServicer):
                 invisible_ms=request.invisible_ms,
                 sub_expression=request.sub_expression,
                 expression_type=request.expression_type or "TAG",
-                poll_s=min(max(request.poll_ms, 0) / 1000, left_s - answer_s(left_s)),
-                timeout_s=answer_s(left_s),
+                poll_s=min(max(request.poll_ms, 0) / 1000, wait_s(left_s)),
+                timeout_s=wait_s(answer_s(left_s)),
                 attempt_id=request.attempt_id,
             )
         )
@@ -75,7 +75,7 @@ class ConsumptionServicer(consumption_pb2_grpc.ConsumptionServicer):
         _check_number(len(request.receipt_handles))
         return _settled(
             await self._consumption.ack(
-                request.consumer_group, request.topic, request.receipt_handles, _wait_s(context)
+                request.consumer_group, request.topic, request.receipt_handles, wait_s(time_left_s(context))
             )
         )
 
@@ -85,7 +85,7 @@ class ConsumptionServicer(consumption_pb2_grpc.ConsumptionServicer):
     ) -> pb.SettleResponse:
         self._check(request)
         _check_number(len(request.entries))
-        timeout_s = _wait_s(context)
+        timeout_s = wait_s(time_left_s(context))
         changes = [
             ChangeInvisible(
                 group=request.consumer_group,
@@ -120,8 +120,3 @@ def _settled(results: Sequence[Settled | Changed]) -> pb.SettleResponse:
 def _check_number(handles: int) -> None:
     if not 1 <= handles <= MAX_HANDLES:
         raise InvalidParameter(f"{handles} receipt handles in a call: 1 to {MAX_HANDLES}")
-
-
-def _wait_s(context: Context[Any, Any]) -> float:
-    left_s = time_left_s(context)
-    return left_s - answer_s(left_s)

@@ -26,8 +26,8 @@ MAX_PENDING_BYTES = 256 << 20  # of waiting puts: gRPC keeps a request until its
 
 @dataclass(slots=True, kw_only=True)
 class Send:
-    """A client's frame.  `records`, if they can be written to, belong to the put from then on.  `timeout_s` is what is
-    left of the caller's time; `stored` hears where it was appended, before the wait for disk and slave.  `stored_as`
+    """A client's frame.  `records`, if they can be written to, belong to the put from then on.  It ends after
+    `timeout_s` at the latest; `stored` hears where it was appended, before the wait for disk and slave.  `stored_as`
     makes another record of the frame's only message, to be stored in its place: its topic and queues are checked, those
     of the other record are not.
     """

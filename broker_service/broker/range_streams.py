@@ -27,7 +27,7 @@ from broker_service.broker.put import PutPath, Send
 from broker_service.broker.range_messages import ranges_of, without_records
 from broker_service.broker.reads.pull_range import RangePath
 from broker_service.broker.send_messages import send_of, send_response
-from broker_service.broker.servicer import NO_DEADLINE_S
+from broker_service.deadlines import NO_DEADLINE_S, wait_s
 from broker_service.errors import RocketSimError
 from broker_service.rpc_errors import log_ours, refusal_of, status_of
 
@@ -210,7 +210,7 @@ class RangeStreams:
             if _has_hung_up(connection):  # it may have sent the frame again meanwhile
                 raise _Gone
             left_s = max(0.0, deadline - asyncio.get_running_loop().time())
-            response = await self._put(send_of(request.send, records, left_s))
+            response = await self._put(send_of(request.send, records, wait_s(left_s)))
             await self._send(connection, range_stream.answer(Kind.SENT, response.SerializeToString()))
         finally:
             self.taken_bytes -= request.records_bytes

@@ -16,16 +16,11 @@ from broker_service.broker.reads.pull import Pull, PullPath
 from broker_service.broker.reads.pull_range import RangePath
 from broker_service.broker.reads.queue_lookup import QueueLookup
 from broker_service.broker.send_messages import send_of, send_response
+from broker_service.deadlines import time_left_s, wait_s
 from broker_service.model import LogEpoch
 from broker_service.rpc_errors import maps_errors, maps_stream_errors
 
 Context = grpc.aio.ServicerContext
-
-# For a caller that set no deadline: longer than any wait of ours.
-NO_DEADLINE_S = 60.0
-# What is left of the caller's time for the way back: a hold ends by our answer, never by his deadline.
-ANSWER_S = 0.5
-ANSWER_SHARE = 0.1
 
 
 class BrokerServicer(broker_pb2_grpc.BrokerServicer):
@@ -51,7 +46,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
     async def Send(self, received: bytes_field.Received[pb.SendRequest], context: Context[Any, Any]) -> pb.SendResponse:
         """Requests as they travelled: see `add_to_server`."""
         records, request = received
-        appended, status = await self._puts.put(send_of(request, records, time_left_s(context)))
+        appended, status = await self._puts.put(send_of(request, records, wait_s(time_left_s(context))))
         response = send_response(appended, status, self._broker.store_host, self._broker.epoch)
         if request.accepts_stream and (offer := self._stream_offer()) is not None:
             response.stream.CopyFrom(offer)
@@ -59,8 +54,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
 
     @maps_errors
     async def Pull(self, request: pb.PullRequest, context: Context[Any, Any]) -> pb.PullResponse:
-        left_s = time_left_s(context)
-        hold_s = left_s - answer_s(left_s)
+        hold_s = wait_s(time_left_s(context))
         pulled = await self._pulls.pull(
             Pull(
                 group=request.consumer_group,
@@ -113,7 +107,9 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         self, request: pb.CommitOffsetsRequest, context: Context[Any, Any]
     ) -> pb.CommitOffsetsResponse:
         entries = [CommitEntry(entry.topic, entry.queue_id, entry.offset) for entry in request.entries]
-        standing, status = await self._commits.commit_and_share(request.consumer_group, entries, time_left_s(context))
+        standing, status = await self._commits.commit_and_share(
+            request.consumer_group, entries, wait_s(time_left_s(context))
+        )
         return pb.CommitOffsetsResponse(
             offsets=standing,
             status=status.name,
@@ -181,15 +177,6 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
             request.topic, [(entry.queue_id, entry.timestamp) for entry in request.entries]
         )
         return pb.SearchOffsetsResponse(offsets=offsets, broker_id=self._broker.broker_id)
-
-
-def time_left_s(context: Context[Any, Any]) -> float:
-    left_s = context.time_remaining()
-    return NO_DEADLINE_S if left_s is None else min(max(0.0, left_s), NO_DEADLINE_S)
-
-
-def answer_s(left_s: float) -> float:
-    return min(ANSWER_S, left_s * ANSWER_SHARE)
 
 
 def add_to_server(servicer: BrokerServicer, server: grpc.aio.Server) -> None:

@@ -16,9 +16,6 @@ from broker_service.replication.tracker import SlaveProgress, Tracker
 
 logger = logging.getLogger(__name__)
 
-# The part of the caller's time that is reserved for sending the answer.
-ANSWER_SHARE = 0.2
-ANSWER_MAX_S = 0.1
 CATCH_UP_LOOK_S = 0.02
 
 
@@ -36,10 +33,10 @@ class AckLevels:
 def put_waits(
     levels: AckLevels, tracker: Tracker, flushed_offset: int, end_offset: int, now: float, timeout_s: float
 ) -> tuple[Wait, Wait]:
-    """The (flush, replica) waits of a put that ends at `end_offset` and whose caller has `timeout_s` left.  Pure."""
+    """The (flush, replica) waits of a put that ends at `end_offset` and that may wait `timeout_s`.  Pure."""
     flush = replica = NO_WAIT
     if levels.sync_flush and end_offset > flushed_offset:
-        flush = Wait(None, now + min(levels.sync_flush_timeout_s, _usable_s(timeout_s)))
+        flush = Wait(None, now + min(levels.sync_flush_timeout_s, timeout_s))
     if levels.sync_master and end_offset > tracker.confirm_offset:
         there = tracker.is_slave_available(end_offset)
         replica = _slave_wait(levels, there, now, timeout_s)
@@ -64,11 +61,7 @@ def commit_waits(
 def _slave_wait(levels: AckLevels, there: bool, now: float, timeout_s: float) -> Wait:
     if not there:
         return Wait(PutStatus.SLAVE_NOT_AVAILABLE)
-    return Wait(None, now + min(levels.slave_timeout_s, _usable_s(timeout_s)))
-
-
-def _usable_s(timeout_s: float) -> float:
-    return timeout_s - min(ANSWER_MAX_S, timeout_s * ANSWER_SHARE)
+    return Wait(None, now + min(levels.slave_timeout_s, timeout_s))
 
 
 class Acknowledgements:
@@ -108,14 +101,14 @@ class Acknowledgements:
             )
 
     async def wait(self, end_offset: int, timeout_s: float) -> PutStatus:
-        """How a put that has just been appended up to `end_offset` ended; ends before `timeout_s` is over."""
+        """How a put that has just been appended up to `end_offset` ended, after `timeout_s` at the latest."""
         if not (self.levels.sync_flush or self.levels.sync_master):
             return PutStatus.PUT_OK
         return await self._end_of(self.admit(end_offset, asyncio.get_running_loop().time(), timeout_s))
 
     async def wait_for_commit(self, sequence: int, timeout_s: float) -> PutStatus:
-        """How a commit or reset ended that was just made and that slaves acknowledge with that sequence of changes;
-        ends before `timeout_s` is over."""
+        """How a commit or reset ended that was just made and that slaves acknowledge with that sequence of changes,
+        after `timeout_s` at the latest."""
         if not self.levels.sync_master:
             return PutStatus.PUT_OK
         return await self._end_of(self.admit_commit(sequence, asyncio.get_running_loop().time(), timeout_s))

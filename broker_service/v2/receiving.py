@@ -18,6 +18,7 @@ from broker_service.consumption.model import (
     Settled,
 )
 from broker_service.consumption.selection import SQL92
+from broker_service.deadlines import answer_s, wait_s
 from broker_service.v2 import delivered_message, names
 from broker_service.v2.clients import Clients
 from broker_service.v2.message_rules import milliseconds
@@ -42,9 +43,9 @@ class Receiving:
         self._clients = clients
 
     async def pop(
-        self, request: service_pb2.ReceiveMessageRequest, client_id: str, left_s: float, answer_s: float
+        self, request: service_pb2.ReceiveMessageRequest, client_id: str, left_s: float
     ) -> tuple[pb.Status, Sequence[Delivery]]:
-        """`left_s`: the rest of the caller's time, of which `answer_s` is for the way back.
+        """`left_s`: the rest of the caller's time.
 
         The messages may be of any queue of the topic, whichever the request names: clients name the queues in turns.
         """
@@ -64,8 +65,8 @@ class Receiving:
                 auto_renew=request.auto_renew,
                 sub_expression=request.filter_expression.expression,
                 expression_type=SQL92 if is_sql else "TAG",
-                poll_s=max(0.0, min(self._poll_s(request, client_id, left_s), left_s - answer_s, MAX_POLL_S)),
-                timeout_s=answer_s,
+                poll_s=max(0.0, min(self._poll_s(request, client_id, left_s), wait_s(left_s), MAX_POLL_S)),
+                timeout_s=wait_s(answer_s(left_s)),
                 attempt_id=request.attempt_id,
             )
         )

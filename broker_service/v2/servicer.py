@@ -19,6 +19,7 @@ from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.reads.commits import NOT_FOUND, Commits
 from broker_service.broker.reads.queue_lookup import QueueLookup
 from broker_service.consumption.model import Delivery
+from broker_service.deadlines import time_left_s, wait_s
 from broker_service.errors import RocketSimError
 from broker_service.v2 import names, route
 from broker_service.v2.clients import Clients, ClientStream
@@ -33,10 +34,6 @@ from broker_service.v2.transactions import TransactionCalls
 logger = logging.getLogger(__name__)
 
 CLIENT_ID = "x-mq-client-id"
-NO_DEADLINE_S = 60.0  # for a caller without a deadline: longer than any wait here
-# Kept of the caller's time for the way back, so that a wait ends with an answer before the caller's deadline.
-ANSWER_S = 0.5
-ANSWER_SHARE = 0.1
 
 
 class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
@@ -165,19 +162,19 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
     async def SendMessage(self, request: pb.SendMessageRequest, context: Context) -> pb.SendMessageResponse:
         client_id = client_id_of(context)
         peer = peer_of(self.client_of(context.peer()))
-        sent = await self._sends.send(request.messages, peer, wait_s(context), client_id)
+        sent = await self._sends.send(request.messages, peer, wait_s(time_left_s(context)), client_id)
         self._clients.publishes(client_id, request.messages[0].topic.name)
         return sent
 
     @answers_with(pb.EndTransactionResponse)
     async def EndTransaction(self, request: pb.EndTransactionRequest, context: Context) -> pb.EndTransactionResponse:
         client_id_of(context)
-        return pb.EndTransactionResponse(status=await self._transactions.end(request, wait_s(context)))
+        return pb.EndTransactionResponse(status=await self._transactions.end(request, wait_s(time_left_s(context))))
 
     @answers_with(pb.RecallMessageResponse)
     async def RecallMessage(self, request: pb.RecallMessageRequest, context: Context) -> pb.RecallMessageResponse:
         client_id_of(context)
-        message_id = await self._sends.recall(request.topic, request.recall_handle, wait_s(context))
+        message_id = await self._sends.recall(request.topic, request.recall_handle, wait_s(time_left_s(context)))
         return pb.RecallMessageResponse(status=OK, message_id=message_id)
 
     # --- receiving --------------------------------------------------------------------------------------------------
@@ -191,7 +188,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
                 client_id = client_id_of(context)
                 self._clients.heard(client_id)
                 left_s = time_left_s(context)
-                found, deliveries = await self._receiving.pop(request, client_id, left_s, answer_s(left_s))
+                found, deliveries = await self._receiving.pop(request, client_id, left_s)
             except (RocketSimError, OSError) as error:
                 found = status_of(error)
             await context.write(pb.ReceiveMessageResponse(status=found))
@@ -210,7 +207,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
     @answers_with(pb.AckMessageResponse)
     async def AckMessage(self, request: pb.AckMessageRequest, context: Context) -> pb.AckMessageResponse:
         self._clients.heard(client_id_of(context))
-        return await self._receiving.ack(request, wait_s(context))
+        return await self._receiving.ack(request, wait_s(time_left_s(context)))
 
     async def ChangeInvisibleDuration(
         self, request: pb.ChangeInvisibleDurationRequest, context: Context
@@ -220,7 +217,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
         try:
             client_id = client_id_of(context)
             self._clients.heard(client_id)
-            changed = await self._receiving.change_invisible(request, client_id, wait_s(context))
+            changed = await self._receiving.change_invisible(request, client_id, wait_s(time_left_s(context)))
         except (RocketSimError, OSError) as error:
             changed = status_of(error)
         return pb.ChangeInvisibleDurationResponse(status=changed, receipt_handle=request.receipt_handle)
@@ -231,7 +228,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
         """A second call for the same delivery is OK and makes no second copy."""
         self._clients.heard(client_id_of(context))
-        moved = await self._receiving.forward_to_dlq(request, wait_s(context))
+        moved = await self._receiving.forward_to_dlq(request, wait_s(time_left_s(context)))
         return pb.ForwardMessageToDeadLetterQueueResponse(status=moved)
 
     @answers_with(pb.SyncLiteSubscriptionResponse)
@@ -304,21 +301,6 @@ def client_id_in(context: Context) -> str:
 
 def unsupported(call: str) -> Refused:
     return Refused(definition_pb2.UNSUPPORTED, f"{call} is not supported")
-
-
-def wait_s(context: Context) -> float:
-    """The seconds that a put of this call may wait."""
-    left_s = time_left_s(context)
-    return left_s - answer_s(left_s)
-
-
-def time_left_s(context: Context) -> float:
-    left_s = context.time_remaining()
-    return NO_DEADLINE_S if left_s is None else min(max(0.0, left_s), NO_DEADLINE_S)
-
-
-def answer_s(left_s: float) -> float:
-    return min(ANSWER_S, left_s * ANSWER_SHARE)
 
 
 @lru_cache(maxsize=4096)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from broker_service.deadlines import wait_s
 from broker_service.model import PutStatus
 from broker_service.replication.acknowledgement import AckLevels, commit_waits, put_waits
 from broker_service.replication.pending_puts import SLACK, PendingPuts, Wait
@@ -123,11 +124,15 @@ def test_flushed_already_is_not_waited_for():
     assert waits(LEVELS[False, True], flushed=1000)[0].status is OK
 
 
-def test_the_waits_end_before_the_callers_deadline_does():
+def test_the_waits_end_with_the_time_that_the_put_may_wait():
     levels = LEVELS[True, True]
     assert [wait.deadline for wait in waits(levels, ack=900, timeout=60)] == [5.0, 3.0]
-    assert [wait.deadline for wait in waits(levels, ack=900, timeout=1)] == [0.9, 0.9]
-    assert [wait.deadline for wait in waits(levels, ack=900, timeout=0.1)] == pytest.approx([0.08, 0.08])
+    assert [wait.deadline for wait in waits(levels, ack=900, timeout=1)] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(("left_s", "expected"), [(60.0, 59.0), (3.0, 2.4), (0.1, 0.08), (0.0, 0.0)])
+def test_a_wait_ends_before_the_callers_deadline_does(left_s, expected):
+    assert wait_s(left_s) == pytest.approx(expected)
 
 
 # --- commits ----------------------------------------------------------------------------------------------------------
@@ -164,8 +169,8 @@ def test_what_a_commit_waits_for(log, named, expected):
         assert (replica.status, metadata.status) == (OK, OK)
 
 
-def test_a_commits_wait_ends_before_the_callers_deadline_does():
-    assert commit(LEVELS[True, True], named=1, timeout=1)[1].deadline == 0.9
+def test_a_commits_wait_ends_with_the_time_that_it_may_wait():
+    assert commit(LEVELS[True, True], named=1, timeout=1)[1].deadline == 1.0
     assert commit(LEVELS[True, True], named=1, timeout=60)[1].deadline == 3.0
 
 

@@ -130,7 +130,7 @@ class Broker:
             )
 
     async def shared_changes(self, timeout_s: float) -> CommitStatus:
-        """Send the slaves what was committed or reset just now: who has it then.  Ends before `timeout_s` is over."""
+        """Send the slaves what was committed or reset just now: who has it then, after `timeout_s` at the latest."""
         if self.is_slave:
             return CommitStatus.COMMIT_MASTER_NOT_AVAILABLE
         status = await self.acknowledgements.wait_for_commit(self.changes.publish_soon(), timeout_s)

@@ -48,7 +48,7 @@ class Commits:
     async def commit_and_share(
         self, group: str, entries: Sequence[CommitEntry], timeout_s: float
     ) -> tuple[list[int], CommitStatus]:
-        """As `commit`, and who has what now stands.  Ends before `timeout_s`, the rest of the caller's time, is over.
+        """As `commit`, and who has what now stands.  Ends after `timeout_s` at the latest.
 
         A commit that changes nothing is as safe as the one before it, which may still be on its way to the slave.
         """
