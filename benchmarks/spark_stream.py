@@ -1,8 +1,8 @@
 """P1 as a stream: the steady rate of rows, and the time to the first rows, as separate figures.
 
 The rate is that of all micro-batches with data, from the start of the first to the end of the last, by the query's
-progress: it does not include the start of the query.  The other figure is the time from `start()` to the commit of the
-first rows, for a new query and for one that continues from its checkpoint.
+progress: it does not include the start of the query.  The other figure is the time from before `load()` to the
+commit of the first rows, for a new query and for one that continues from its checkpoint.
 """
 
 import time
