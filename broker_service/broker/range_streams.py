@@ -42,6 +42,7 @@ REQUEST_S = 5.0  # for the request to arrive
 SILENCE_S = 5.0  # without a byte of a frame that is being sent
 SLOWEST_BYTES_S = 1 << 20  # of a frame that is being sent; a slower client's sends go over gRPC, which bounds none
 RECEIVE_AT_ONCE = 1 << 20  # then the event loop has a turn
+LONGEST_CALL_S = 3600.0  # a caller that does not read keeps one of MAX_STREAMS places until his deadline
 LATE_S = 1.0  # a caller hears of his deadline by his own clock, not by a broken connection
 STOP_S = 1.0  # for the frames that are under way when the broker stops
 ACCEPT_PAUSE_S = 1.0  # when there are no handles left
@@ -153,7 +154,7 @@ class RangeStreams:
         try:
             async with asyncio.timeout_at(until):
                 request = await self._request(connection, size)
-            timeout_s = min(request.timeout_ms / 1000, NO_DEADLINE_S)
+            timeout_s = min(request.timeout_ms / 1000, LONGEST_CALL_S)
             async with asyncio.timeout(timeout_s + LATE_S):
                 await self._answer(connection, request, asyncio.get_running_loop().time() + timeout_s)
         finally:
@@ -209,7 +210,7 @@ class RangeStreams:
             records = await self._records(connection, request.records_bytes)
             if _has_hung_up(connection):  # it may have sent the frame again meanwhile
                 raise _Gone
-            left_s = max(0.0, deadline - asyncio.get_running_loop().time())
+            left_s = min(max(0.0, deadline - asyncio.get_running_loop().time()), NO_DEADLINE_S)
             response = await self._put(send_of(request.send, records, wait_s(left_s)))
             await self._send(connection, range_stream.answer(Kind.SENT, response.SerializeToString()))
         finally:
@@ -255,15 +256,18 @@ class RangeStreams:
                 head = range_stream.answer(Kind.FRAME, message, sum(map(len, frame.records)))
                 await self._send(connection, head, frame.records)
 
-    async def _send(self, connection: socket.socket, head: bytes, records: Sequence[memoryview] = ()) -> None:
-        """`records` are not looked at any more once this waits."""
-        parts = [memoryview(head), *records]
+    async def _send(self, connection: socket.socket, head: bytes, records: list[memoryview] | None = None) -> None:
+        """Empties `records` before it waits: a client that does not read keeps no deleted file on the disk."""
+        parts = [memoryview(head), *(records or ())]
         try:
             try:
                 sent = connection.sendmsg(parts)
             except BlockingIOError:
                 sent = 0
             rest = _behind(parts, sent)
+            parts.clear()
+            if records:
+                records.clear()
             if not rest:
                 return
             self.unsent_bytes += len(rest)

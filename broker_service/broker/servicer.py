@@ -100,7 +100,9 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         )
         async for frame in frames:
             others = without_records(frame, self._broker.broker_id, self._broker.epoch)
-            yield bytes_field.join(pb.PullFrame.RECORDS_FIELD_NUMBER, frame.records, others)
+            data = bytes_field.join(pb.PullFrame.RECORDS_FIELD_NUMBER, frame.records, others)
+            frame.records.clear()  # a client that does not read keeps no deleted file on the disk
+            yield data
 
     @maps_errors
     async def CommitOffsets(

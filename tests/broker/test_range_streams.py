@@ -2,7 +2,8 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from rocketsim_proto import range_stream
 from rocketsim_proto.range_stream import Kind
 
 from broker_service.broker import range_streams
+from broker_service.errors import ReadFailed
 from broker_service.node import BrokerNode
 from tests.support.brokers import bodies_in, put, running, stub_of
 from tests.support.polling import until
@@ -95,6 +97,11 @@ async def fill(node: BrokerNode, size: int = 60_000, count: int = 100) -> list[b
     for body in bodies:
         await put(node, "t", body)
     return bodies
+
+
+def maps_of(folder: Path) -> list[str]:
+    """The lines of the kernel about what this process maps of the folder's files."""
+    return [line for line in Path("/proc/self/maps").read_text().splitlines() if str(folder) in line]
 
 
 async def stalled(node: BrokerNode, connection: socket.socket, **fields: Any) -> None:
@@ -240,6 +247,29 @@ async def test_a_client_that_stops_reading_gets_what_was_planned_whatever_become
         } == {0}
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+async def test_a_client_that_stops_reading_keeps_no_deleted_file_on_the_disk(tmp_path: Path) -> None:
+    async with running(tmp_path, mapped_file_size_commit_log=1 << 20) as node, connected(node) as connection:
+        await fill(node)
+        await stalled(node, connection)
+        assert len(maps_of(tmp_path / "commitlog")) > 3
+        node.store.truncate(0, None)
+        assert [line for line in maps_of(tmp_path / "commitlog") if line.endswith("(deleted)")] == []
+        assert len(maps_of(tmp_path / "commitlog")) <= 2
+
+
+async def test_a_call_may_take_as_long_as_its_caller_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only as long as a put waits for whoever says nothing."""
+    monkeypatch.setattr(range_streams, "NO_DEADLINE_S", 0.0)
+    monkeypatch.setattr(range_streams, "LATE_S", 0.0)
+    async with running(tmp_path) as node, connected(node) as connection:
+        await fill(node)
+        await stalled(node, connection, timeout_ms=600_000)
+        found = await answers(connection)
+        assert found[-1][0] is Kind.END
+        assert sum(len(bodies_in(frame.records)) for _, frame in found if isinstance(frame, pb.PullFrame)) == 100
+
+
 async def test_a_client_that_stops_reading_does_not_keep_a_broker_from_stopping(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         async with connected(node) as connection:
@@ -316,6 +346,30 @@ async def test_a_damaged_log_ends_its_stream_with_the_calls_error(tmp_path: Path
             await put(node, "u", b"fine")
             await ask(another, node, ranges(1, topic="u"))
             assert [kind for kind, _ in await answers(another)] == [Kind.FRAME, Kind.END]
+
+
+async def test_what_the_disk_cannot_read_ends_its_stream_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as node, connected(node) as connection, connected(node) as another:
+        await put(node, "t", b"x")
+        await put(node, "u", b"fine")
+        read_ranges = node.store.read_ranges
+
+        def reading(spans: Iterable[tuple[str, int, int, int]], *others: Any) -> Any:
+            spans = list(spans)
+            if spans[0][0] == "t":
+                raise ReadFailed("00000000000000000000: a bad sector")
+            return read_ranges(spans, *others)
+
+        monkeypatch.setattr(node.store, "read_ranges", reading)
+        await ask(connection, node, ranges(1))
+        await ask(another, node, ranges(1, topic="u"))
+        kind, refusal = await next_answer(connection)
+        assert isinstance(refusal, pb.StreamRefusal)
+        assert (kind, refusal.status) == (Kind.REFUSED, grpc.StatusCode.DATA_LOSS.value[0])
+        assert "a bad sector" in refusal.details
+        assert [kind for kind, _ in await answers(another)] == [Kind.FRAME, Kind.END]
 
 
 def test_what_follows_an_interrupted_write_is_the_rest_of_it() -> None:

@@ -41,7 +41,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    records: list[memoryview]  # slices of the log: to be copied before anything else is done with the store
+    records: list[memoryview]  # slices of the log: copied and let go before anything else is done with the store
     sizes: bytes
     segments: list[Segment]
     suggested_broker_id: int
