@@ -258,7 +258,10 @@ class BrokerConfig:
         1_000, "how long it is held with `longPollingEnable=false`", low=0, high=60_000, runtime=True
     )
     max_long_polls: int = key(
-        10_000, "own: most pulls held at once; a further one gets SYSTEM_BUSY", low=0, high=INT32_MAX
+        10_000,
+        "own: most pulls held at once, and most pops (a client: a quarter); a further one gets SYSTEM_BUSY",
+        low=0,
+        high=INT32_MAX,
     )
 
     # --- topics and messages ---------------------------------------------------------------------------------------

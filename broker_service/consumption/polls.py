@@ -1,11 +1,13 @@
 """Polls: pops that wait for a message.  An arrival notifies one of each group, which notifies the next for more."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable
 
 from broker_service.consumption.retries import retry_topic
 from broker_service.errors import SystemBusy
 
+A_CLIENTS_SHARE = 4  # of all polls a client may hold one in so many
 Waiters = dict[asyncio.Future[None], None]  # the oldest first
 
 
@@ -14,21 +16,28 @@ class Polls:
 
     def __init__(self, most: int) -> None:
         self._most = most
+        self._held_by: Counter[str] = Counter()  # by client id
         self._waiting: dict[str, dict[str, Waiters]] = {}  # topic or retry topic -> group -> waiters
         self.held = 0
         self.closed = False
 
-    async def wait(self, group: str, topic: str, timeout_s: float) -> bool:
+    async def wait(self, group: str, topic: str, timeout_s: float, client_id: str = "") -> bool:
         """True when there may be a new message; False when the time is over, or the broker stops."""
         if self.closed or timeout_s <= 0:
             return False
         if self.held >= self._most:
-            raise SystemBusy(f"{self.held} pops are held already; pop again in a moment")
+            raise SystemBusy(f"{self.held} pops are held already (maxLongPolls); pop again in a moment")
+        if self._held_by[client_id] >= max(1, self._most // A_CLIENTS_SHARE):
+            raise SystemBusy(
+                f"client {client_id} holds {self._held_by[client_id]} pops already, its share of maxLongPolls; "
+                "pop again in a moment"
+            )
         notified: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         topics = topic, retry_topic(group, topic)
         for name in topics:
             self._waiting.setdefault(name, {}).setdefault(group, {})[notified] = None
         self.held += 1
+        self._held_by[client_id] += 1
         try:
             async with asyncio.timeout(timeout_s):
                 await notified
@@ -41,6 +50,9 @@ class Polls:
             raise
         finally:
             self.held -= 1
+            self._held_by[client_id] -= 1
+            if not self._held_by[client_id]:
+                del self._held_by[client_id]
             for name in topics:
                 self._remove(name, group, notified)
 

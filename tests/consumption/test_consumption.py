@@ -463,6 +463,22 @@ async def test_too_many_polls_are_refused_and_those_that_wait_end_when_the_broke
         assert (await poll).status is PopStatus.NO_MESSAGE
 
 
+async def test_one_client_does_not_take_all_polls(tmp_path: Path) -> None:
+    async with consumer(tmp_path, max_long_polls=8) as one:
+        polls = [asyncio.create_task(one.pop(poll_s=60, client_id="greedy")) for _ in range(2)]
+        await until(lambda: one.consumption._polls.held == 2, "two polls wait")
+        with pytest.raises(SystemBusy, match="client greedy holds 2 pops already"):
+            await one.pop(poll_s=60, client_id="greedy")
+        polls.append(asyncio.create_task(one.pop(poll_s=60, client_id="other")))
+        await until(lambda: one.consumption._polls.held == 3, "another client's poll waits")
+        polls[0].cancel()
+        await until(lambda: one.consumption._polls.held == 2, "a poll has ended")
+        polls.append(asyncio.create_task(one.pop(poll_s=60, client_id="greedy")))
+        await until(lambda: one.consumption._polls.held == 3, "its place is free again")
+        one.consumption.close()
+        await asyncio.gather(*polls, return_exceptions=True)
+
+
 # --- acknowledging ----------------------------------------------------------------------------------------------------
 
 
