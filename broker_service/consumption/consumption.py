@@ -308,7 +308,7 @@ class Consumption:
             if found:
                 goes_on = self._broker.clock() < until  # there may be more than one look passes over
             else:
-                goes_on = await self._polls.wait(pop.group, pop.topic, until - self._broker.clock())
+                goes_on = await self._polls.wait(pop.group, pop.topic, until - self._broker.clock(), pop.client_id)
             if not goes_on:
                 return Popped(status=status, popped_ms=self._broker.now_ms())
 
@@ -675,7 +675,7 @@ class Consumption:
         if due is None:
             return Changed(HandleStatus.INVALID_RECEIPT_HANDLE, change.receipt_handle)
         invisible_ms = change.invisible_ms
-        if invisible_ms is None:
+        if invisible_ms is None or (invisible_ms == 0 and due.delivery.renewed_until_ms):
             invisible_ms = self._backoff_ms(due)
         deadline_ms = self._broker.now_ms() + min(max(invisible_ms, 0), MAX_INVISIBLE_MS)
         delivery = DeliveryId(due.delivery.pop, due.queue_offset)

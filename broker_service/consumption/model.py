@@ -95,7 +95,8 @@ class Settled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeInvisible:
-    """`invisible_ms` counts from now; None: the group's back-off for this attempt; 0: deliver again at once.
+    """`invisible_ms` counts from now; None: the group's back-off for this attempt; 0: deliver again at once, but after
+    the back-off what the broker renews: so Node's push consumer gives back what has failed.
     `counted`: whether the next delivery counts as another attempt."""
 
     group: str

@@ -109,21 +109,19 @@ class Receiving:
         )
 
     async def change_invisible(
-        self, request: service_pb2.ChangeInvisibleDurationRequest, client_id: str, timeout_s: float
+        self, request: service_pb2.ChangeInvisibleDurationRequest, timeout_s: float
     ) -> pb.Status:
         topic, group = self._names(request.topic, request.group)
         asked_ms = milliseconds(request.invisible_duration)
         if asked_ms < 0:
             raise Refused(pb.ILLEGAL_INVISIBLE_TIME, "the invisibleTime is too small. min is 0")
         _check_not_too_long(asked_ms)
-        facts = self._clients.facts_of(client_id)
-        by_back_off = not asked_ms and facts is not None and facts.client_type == pb.PUSH_CONSUMER
         changed = await self._consumption.change_invisible(
             ChangeInvisible(
                 group=group,
                 topic=topic,
                 receipt_handle=request.receipt_handle,
-                invisible_ms=None if by_back_off else asked_ms,  # as Node's push consumer asks
+                invisible_ms=asked_ms,
                 counted=not request.suspend,
                 timeout_s=timeout_s,
             )

@@ -215,9 +215,8 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
         """The handle stays the same.  It is in every answer, refusals included, because clients take it before they
         check the status."""
         try:
-            client_id = client_id_of(context)
-            self._clients.heard(client_id)
-            changed = await self._receiving.change_invisible(request, client_id, wait_s(time_left_s(context)))
+            self._clients.heard(client_id_of(context))
+            changed = await self._receiving.change_invisible(request, wait_s(time_left_s(context)))
         except (RocketSimError, OSError) as error:
             changed = status_of(error)
         return pb.ChangeInvisibleDurationResponse(status=changed, receipt_handle=request.receipt_handle)

@@ -283,6 +283,37 @@ async def test_a_changed_time_keeps_the_handle_and_zero_gives_the_message_back(t
         assert (await client.AckMessage(ack_of(again))).status.code == d.OK
 
 
+async def test_a_group_that_is_not_made_by_itself_is_not_found(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path, auto_create_subscription_group=False) as (node, client):
+        assert (await status_of(client)).code == d.CONSUMER_GROUP_NOT_FOUND
+        node.groups.update(SubscriptionGroup("g"), 0)
+        assert (await status_of(client)).code == d.MESSAGE_NOT_FOUND
+
+
+async def test_more_than_a_group_may_have_under_way_are_too_many(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path, max_under_way_per_group=1) as (_, client):
+        await client.send(message(message_id="1"))
+        (one,) = await received(client)
+        await client.send(message(message_id="2"))
+        assert (await status_of(client)).code == d.TOO_MANY_REQUESTS
+        assert (await status_of(client, group=resource("h"))).code == d.OK
+        await client.AckMessage(ack_of(one))
+        assert len(await received(client)) == 1
+
+
+async def test_a_clients_polls_do_not_take_the_place_of_others(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path, max_long_polls=4) as (node, client), client_of(node, "other") as other:
+        waits = {"long_polling_timeout": Duration(seconds=20)}
+        polls = [asyncio.create_task(status_of(client, **waits))]
+        await until(lambda: node.consumption.polls_held == 1, "a poll waits")
+        assert (await status_of(client, **waits)).code == d.TOO_MANY_REQUESTS
+        polls.append(asyncio.create_task(status_of(other, **waits)))
+        await until(lambda: node.consumption.polls_held == 2, "another client's poll waits")
+        for number in range(2):
+            await client.send(message(message_id=str(number)))
+        assert [status.code for status in await asyncio.gather(*polls)] == [d.OK, d.OK]
+
+
 async def test_a_suspended_message_counts_no_attempt(tmp_path: Path) -> None:
     async with v2_broker(tmp_path) as (_, client):
         await client.send(message())
@@ -303,12 +334,9 @@ async def test_a_time_that_cannot_be_is_refused_and_the_handle_given_back(
 
 
 async def test_a_push_consumers_zero_means_the_groups_back_off(tmp_path: Path) -> None:
-    """Trap 7: Node's push consumer gives back what has failed with 0."""
+    """Trap 7: Node's push consumer gives back what has failed with 0; its settings may not have come yet (trap 1)."""
     async with v2_broker(tmp_path) as (node, client):
-        stream = client.calls.Telemetry(metadata=CLIENT)
-        settings = d.Settings(client_type=d.PUSH_CONSUMER, subscription=d.Subscription(group=G))
-        await stream.write(s.TelemetryCommand(settings=settings))
-        await stream.read()
+        stream = client.calls.Telemetry(metadata=CLIENT)  # it is connected
         await client.send(message())
         (one,) = await received(client, auto_renew=True)
         before = node.machine.now_ms()
