@@ -220,7 +220,7 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
 
     async def _shared(self, context: Context) -> str:
         """Who has the change that was made just now, before it is answered."""
-        return (await self._broker.shared_changes(wait_s(time_left_s(context)))).name
+        return (await self._broker.shared_access(wait_s(time_left_s(context)))).name
 
     @maps_errors
     async def CreateUser(self, request: pb.CreateUserRequest, context: Context) -> pb.UserResponse:

@@ -52,10 +52,15 @@ def commit_waits(
     lower the offset when it is promoted.
     """
     replica = put_waits(levels, tracker, end_offset, end_offset, now, timeout_s)[1]
-    metadata = NO_WAIT
-    if levels.sync_master and sequence > tracker.confirmed_sequence:
-        metadata = _slave_wait(levels, tracker.takes_metadata(), now, timeout_s)
+    metadata = metadata_wait(levels, tracker, sequence, now, timeout_s) if levels.sync_master else NO_WAIT
     return replica, metadata
+
+
+def metadata_wait(levels: AckLevels, tracker: Tracker, sequence: int, now: float, timeout_s: float) -> Wait:
+    """The wait for a slave that has change `sequence`, in any mode.  Pure."""
+    if sequence <= tracker.confirmed_sequence:
+        return NO_WAIT
+    return _slave_wait(levels, tracker.takes_metadata(), now, timeout_s)
 
 
 def _slave_wait(levels: AckLevels, there: bool, now: float, timeout_s: float) -> Wait:
@@ -112,6 +117,12 @@ class Acknowledgements:
         if not self.levels.sync_master:
             return PutStatus.PUT_OK
         return await self._end_of(self.admit_commit(sequence, asyncio.get_running_loop().time(), timeout_s))
+
+    async def wait_for_metadata(self, sequence: int, timeout_s: float) -> PutStatus:
+        """Whether a slave has the changes up to that one, in any mode, after `timeout_s` at the latest."""
+        now = asyncio.get_running_loop().time()
+        wait = metadata_wait(self.levels, self.tracker, sequence, now, timeout_s)
+        return await self._end_of(self._pending.add(self._end_offset(), metadata=wait, sequence=sequence))
 
     async def _end_of(self, put: PendingPut) -> PutStatus:
         if put.status is not None:

@@ -196,8 +196,9 @@ async def test_without_access_control_there_are_no_users(tmp_path: Path) -> None
         assert not (tmp_path / "rocketsim" / "users.json").exists()
 
 
-async def test_a_change_is_on_the_slave_when_it_is_answered(tmp_path: Path) -> None:
-    keys = KEYS | {"broker_role": BrokerRole.SYNC_MASTER, "sync_metadata_interval": 1_000_000}
+@pytest.mark.parametrize("role", [BrokerRole.SYNC_MASTER, BrokerRole.ASYNC_MASTER])
+async def test_a_change_is_on_the_slave_when_it_is_answered(tmp_path: Path, role: BrokerRole) -> None:
+    keys = KEYS | {"broker_role": role, "sync_metadata_interval": 1_000_000}
     async with AsyncExitStack() as parts:
         master = await parts.enter_async_context(running(tmp_path / "m", **keys))
         slave = await parts.enter_async_context(
@@ -230,6 +231,20 @@ async def test_a_change_is_on_the_slave_when_it_is_answered(tmp_path: Path) -> N
         # A master without access control says nothing of users, and they stay.
         slave.replication_slave._broker.apply_metadata(Metadata(complete=True))
         assert slave.access.users.existing("admin")
+
+
+async def test_a_change_that_no_slave_has_says_so_if_there_ever_was_one(tmp_path: Path) -> None:
+    async with running(tmp_path / "m", **KEYS) as master:
+        await first_user(master)
+        async with signed(master, ADMIN) as admin:
+            made = await admin.CreateUser(admin_pb2.CreateUserRequest(user=user(NORMAL)))
+            assert made.status == message_pb2.COMMIT_OK
+            keys = KEYS | {"broker_role": BrokerRole.SLAVE, "broker_id": 1, "ha_master_address": master.address}
+            async with running(tmp_path / "s", **keys):
+                await until(lambda: bool(master.status.slaves()), "the slave is there")
+            await until(lambda: not master.status.slaves(), "the slave is gone")
+            gone = await admin.DeleteUser(admin_pb2.DeleteUserRequest(username="n"))
+            assert gone.status == message_pb2.COMMIT_SLAVE_NOT_AVAILABLE
 
 
 # --- who may call -----------------------------------------------------------------------------------------------------

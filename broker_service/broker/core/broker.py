@@ -133,8 +133,15 @@ class Broker:
         """Send the slaves what was committed or reset just now: who has it then, after `timeout_s` at the latest."""
         if self.is_slave:
             return CommitStatus.COMMIT_MASTER_NOT_AVAILABLE
-        status = await self.acknowledgements.wait_for_commit(self.changes.publish_soon(), timeout_s)
-        return CommitStatus.COMMIT_OK if status is PutStatus.PUT_OK else CommitStatus[f"COMMIT_{status.name}"]
+        return _commit_status(await self.acknowledgements.wait_for_commit(self.changes.publish_soon(), timeout_s))
+
+    async def shared_access(self, timeout_s: float) -> CommitStatus:
+        """As `shared_changes`, of users and policies: in any mode, so that who has lost a right does not get it back
+        with a promotion.  An ASYNC_MASTER that never had a slave has nobody to wait for."""
+        sequence = self.changes.publish_soon()
+        if not (self.acknowledgements.levels.sync_master or self.known_slaves.addresses):
+            return CommitStatus.COMMIT_OK
+        return _commit_status(await self.acknowledgements.wait_for_metadata(sequence, timeout_s))
 
     def check_writable(self, client_epoch: int = 0) -> None:
         """Raises unless a client may write to the log now."""
@@ -182,6 +189,10 @@ class Broker:
 
     def __str__(self) -> str:
         return f"{self.config.broker_name} id {self.broker_id} {self.mastership} end={self.store.end_offset}"
+
+
+def _commit_status(status: PutStatus) -> CommitStatus:
+    return CommitStatus.COMMIT_OK if status is PutStatus.PUT_OK else CommitStatus[f"COMMIT_{status.name}"]
 
 
 def ack_levels(config: BrokerConfig) -> AckLevels:
