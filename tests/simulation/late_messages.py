@@ -5,12 +5,12 @@ import random
 import zlib
 from collections import Counter
 from collections.abc import Iterable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rocketsim_proto import broker_pb2, broker_pb2_grpc, transactions_pb2, transactions_pb2_grpc
 from rocketsim_proto.records.record import Record
 
+from tests.simulation import deaths
 from tests.simulation.promises import PromiseBroken
 from tests.support.brokers import message
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from tests.simulation.broker import Broker
     from tests.simulation.world import World
 
-STEPS = 150
 TIMES, TRADES = "D", "X"
 OK = broker_pb2.SendResponse.PUT_OK
 COMMIT, ROLLBACK = transactions_pb2.EndRequest.COMMIT, transactions_pb2.EndRequest.ROLLBACK
@@ -117,23 +116,8 @@ class LateMessages:
 
 
 def play(world: "World") -> LateMessages:
-    """Brokers die by kills and power losses, also within calls of their disk, and slaves are promoted."""
-    chance, late = random.Random(world.seed), LateMessages(world)
-    faults = world.die_in_a_call, world.die_in_a_call, world.kill, world.lose_power
-    promote = partial(world.promote, may_force=False)
-    repairs = world.start, world.start, world.start, promote, world.demote, world.tell_who_is_master
-    for _ in range(STEPS):
-        master = next((broker for broker in world.brokers if broker.is_writable), None)
-        if master is not None:
-            for _ in range(chance.choice((1, 1, 1, 6))):
-                late.act(master, chance)
-        world.pass_time(chance.choice((0.003, 0.03, 0.2, 1.0)))
-        if chance.random() < 0.2:
-            chance.choice(faults)(chance)
-        elif chance.random() < 0.5:
-            chance.choice(repairs)(chance)
-    world.heal()
-    master = next(broker for broker in world.brokers if broker.is_writable)
+    late = LateMessages(world)
+    master = deaths.play(world, late.act)
     world.loop.run_until(lambda: not late.missing(world.promises.records(master)), 20.0, 1.0)
     late.check(world.promises.records(master))
     return late

@@ -1,0 +1,32 @@
+"""A run in which brokers die by kills and power losses, also within calls of their disk, and slaves are promoted."""
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.simulation.broker import Broker
+    from tests.simulation.world import World
+
+STEPS = 150
+
+
+def play(world: "World", act: Callable[["Broker", random.Random], None]) -> "Broker":
+    """Acts at whoever is master, and returns the master that is left in the end, when all brokers are well."""
+    chance = random.Random(world.seed)
+    faults = world.die_in_a_call, world.die_in_a_call, world.kill, world.lose_power
+    promote = partial(world.promote, may_force=False)
+    repairs = world.start, world.start, world.start, promote, world.demote, world.tell_who_is_master
+    for _ in range(STEPS):
+        master = next((broker for broker in world.brokers if broker.is_writable), None)
+        if master is not None:
+            for _ in range(chance.choice((1, 1, 1, 6))):
+                act(master, chance)
+        world.pass_time(chance.choice((0.003, 0.03, 0.2, 1.0)))
+        if chance.random() < 0.2:
+            chance.choice(faults)(chance)
+        elif chance.random() < 0.5:
+            chance.choice(repairs)(chance)
+    world.heal()
+    return next(broker for broker in world.brokers if broker.is_writable)

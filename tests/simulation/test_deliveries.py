@@ -1,0 +1,70 @@
+"""Groups whose deliveries the broker keeps, on real brokers that die and are replaced."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from broker_service.consumption.consumption import Consumption
+from broker_service.consumption.state import State
+from broker_service.consumption.state_log import StateLog
+from broker_service.model import PutStatus
+from tests.simulation import deliveries
+from tests.simulation.promises import PromiseBroken
+from tests.simulation.world import World
+
+SYNC_MASTER_SYNC_FLUSH = 8, 24, 56
+
+
+def test_what_is_acknowledged_never_comes_again_and_what_is_not_comes_again_to_one_consumer_and_in_order():
+    counts, deaths = [], 0
+    for seed in SYNC_MASTER_SYNC_FLUSH:
+        world = World(seed)
+        world.play(lambda world: counts.append(deliveries.play(world).counts))
+        deaths += len(world.crash_points)
+    stored, acknowledged = map(sum, zip(*counts, strict=True))
+    assert min(stored, deaths) > 20
+    assert acknowledged > stored
+
+
+def confirm_acks_early(plant):
+    """Before disk and slave have them."""
+
+    async def stored(self, appended, _):
+        await asyncio.shield(appended)
+        return PutStatus.PUT_OK
+
+    plant(Consumption, "_stored", stored)
+
+
+def expire_early(plant):
+    whole = State.due
+    plant(State, "due", lambda self, now_ms, limit: whole(self, now_ms + 1000, limit))
+
+
+def pop_out_of_order(plant):
+    whole = Consumption._group
+    plant(Consumption, "_group", lambda self, pop: replace(whole(self, pop), consume_message_orderly=False))
+
+
+def forget_locks_at_a_start(plant):
+    whole = StateLog.reload
+
+    def reload(self):
+        whole(self)
+        for queue in self.state.queues.values():
+            queue.locks = None
+
+    plant(StateLog, "reload", reload)
+
+
+@pytest.mark.parametrize(
+    "bug",
+    (confirm_acks_early, expire_early, pop_out_of_order, forget_locks_at_a_start),
+    ids=lambda bug: bug.__name__,
+)
+def test_a_planted_bug_breaks_a_promise(bug, monkeypatch):
+    bug(monkeypatch.setattr)
+    with pytest.raises(PromiseBroken):
+        for seed in SYNC_MASTER_SYNC_FLUSH:
+            World(seed).play(deliveries.play)
