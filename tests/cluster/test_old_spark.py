@@ -16,7 +16,7 @@ from tests.cluster.old_stores import CODE, UPGRADE, promote
 from tests.support.archives import unpack
 from tests.support.polling import wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.spark]
+pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.long]
 
 SOURCE = UPGRADE / "9157579-spark.tar.xz"
 QUEUES, MESSAGES, TIMEOUT_S = 4, 40, 120.0

@@ -14,7 +14,7 @@ from tests.source.bench import run_program
 from tests.support.polling import wait_until
 from tests.support.processes import Processes
 
-pytestmark = [pytest.mark.spark, pytest.mark.cluster]
+pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.long]
 
 PROGRAM = """
 import sys
