@@ -57,12 +57,11 @@ class Delivery:
     group: str
     body: bytes
     handle: str
-    attempt: int
     term: Term
     began: float
     received: float
     until: float
-    is_given_up: bool = False  # the client has asked for an earlier end, or for an ack
+    is_given_up: bool = False  # its client has asked for an earlier end, or for an ack
 
 
 class Deliveries:
@@ -70,7 +69,6 @@ class Deliveries:
 
     def __init__(self, world: "World") -> None:
         self._world = world
-        self._sent = 0
         self._stored: set[bytes] = set()  # with OK
         self._places: dict[bytes, Place] = {}  # of what was stored or delivered
         self._given: dict[tuple[str, bytes], list[Delivery]] = defaultdict(list)  # by group and body
@@ -152,7 +150,6 @@ class Deliveries:
                     group=group,
                     body=one.body,
                     handle=told.receipt_handle,
-                    attempt=told.attempt,
                     term=term,
                     began=began,
                     received=now,
