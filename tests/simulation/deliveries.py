@@ -221,7 +221,7 @@ class Deliveries:
         together = {one.body for one in given}
         for one in given:
             key = group, one.body
-            if self._is_settled(key, one.began) and not self._waits_behind_another(group, one):
+            if self._is_settled(key, one.began) and not self._waited_behind_another(key):
                 self._break(f"{one.body!r} is delivered to group {group} again, and was acknowledged")
             for other in self._given[key]:
                 if _overlap(one, other):
@@ -240,10 +240,11 @@ class Deliveries:
     def _is_settled(self, key: tuple[str, bytes], at: float) -> bool:
         return key in self._settled and self._settled[key] < at
 
-    def _waits_behind_another(self, group: str, one: Delivery) -> bool:
-        """In order, what was acknowledged comes again with the first message before it that was not, as in RocketMQ."""
-        earlier = self._before(one.body) if group == IN_ORDER else ()
-        return not all(self._is_settled((group, other), one.began) for other in earlier)
+    def _waited_behind_another(self, key: tuple[str, bytes]) -> bool:
+        """In order, what is acknowledged comes again if a message before it is not at that time, as in RocketMQ."""
+        group, body = key
+        earlier = self._before(body) if group == IN_ORDER else ()
+        return not all(self._is_settled((group, other), self._settled[key]) for other in earlier)
 
     def _earlier(self, body: bytes) -> set[bytes]:
         """What was stored before it, and no client has asked to end."""

@@ -13,7 +13,7 @@ from tests.simulation import deliveries
 from tests.simulation.promises import PromiseBroken
 from tests.simulation.world import World
 
-SYNC_MASTER_SYNC_FLUSH = 8, 24, 56
+SYNC_MASTER_SYNC_FLUSH = 8, 24, 184
 
 
 def test_what_is_acknowledged_never_comes_again_and_what_is_not_comes_again_to_one_consumer_and_in_order():
