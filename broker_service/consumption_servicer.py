@@ -18,7 +18,7 @@ from broker_service.broker.metadata.names import (
 )
 from broker_service.consumption.calls import ConsumptionCalls
 from broker_service.consumption.model import FINAL, MAX_MESSAGES, Changed, ChangeInvisible, HandleStatus, Pop, Settled
-from broker_service.deadlines import answer_s, time_left_s, wait_s
+from broker_service.deadlines import answer_s, longest_wait_s, time_left_s, wait_s
 from broker_service.errors import InvalidParameter, NoPermission
 from broker_service.rpc_errors import maps_errors
 
@@ -75,7 +75,7 @@ class ConsumptionServicer(consumption_pb2_grpc.ConsumptionServicer):
         _check_number(len(request.receipt_handles))
         return _settled(
             await self._consumption.ack(
-                request.consumer_group, request.topic, request.receipt_handles, wait_s(time_left_s(context))
+                request.consumer_group, request.topic, request.receipt_handles, longest_wait_s(context)
             )
         )
 
@@ -85,7 +85,7 @@ class ConsumptionServicer(consumption_pb2_grpc.ConsumptionServicer):
     ) -> pb.SettleResponse:
         self._check(request)
         _check_number(len(request.entries))
-        timeout_s = wait_s(time_left_s(context))
+        timeout_s = longest_wait_s(context)
         changes = [
             ChangeInvisible(
                 group=request.consumer_group,

@@ -22,3 +22,8 @@ def answer_s(left_s: float) -> float:
 
 def wait_s(left_s: float) -> float:
     return left_s - answer_s(left_s)
+
+
+def longest_wait_s(context: grpc.aio.ServicerContext[Any, Any]) -> float:
+    """How long the call may wait from now on."""
+    return wait_s(time_left_s(context))

@@ -19,7 +19,7 @@ from broker_service.consumption import half_messages
 from broker_service.consumption.model import FINAL
 from broker_service.consumption.transaction_changes import Resolution, TransactionId
 from broker_service.consumption.transactions import Check, Transactions, UnknownTransaction
-from broker_service.deadlines import time_left_s, wait_s
+from broker_service.deadlines import longest_wait_s
 from broker_service.errors import InvalidParameter, MessageIllegal, NotFound
 from broker_service.model import PutStatus
 from broker_service.rpc_errors import maps_errors
@@ -45,11 +45,11 @@ class TransactionServicer(transactions_pb2_grpc.TransactionsServicer):
         self._broker.check_writable(request.epoch)
         message = _message_of(request)
         client_id = _client_of(request, context)
-        left_s = time_left_s(context)
+        timeout_s = longest_wait_s(context)
         await self._transactions.get_room(request.topic)
         stored = self._transactions.stored_half(TransactionId(request.topic, message.message_id))
         if stored is not None:
-            waiting = self._broker.acknowledgements.wait(self._broker.store.end_offset, wait_s(left_s))
+            waiting = self._broker.acknowledgements.wait(self._broker.store.end_offset, timeout_s)
             return self._prepared(stored.queue_offset, stored.log_offset, await waiting)
         appended, status = await self._puts.put(
             Send(
@@ -59,7 +59,7 @@ class TransactionServicer(transactions_pb2_grpc.TransactionsServicer):
                 crc32=request.crc32,
                 epoch=request.epoch,
                 default_queue_nums=request.default_topic_queue_nums,
-                timeout_s=wait_s(left_s),
+                timeout_s=timeout_s,
                 stored_as=partial(self._transactions.half_of, client_id=client_id, immunity_s=0),
             )
         )
@@ -81,10 +81,9 @@ class TransactionServicer(transactions_pb2_grpc.TransactionsServicer):
         resolution = _RESOLUTIONS.get(request.resolution)
         if resolution is None:
             raise InvalidParameter(f"transaction {request.transaction_id!r}: COMMIT or ROLLBACK expected")
-        left_s = time_left_s(context)
         transaction = TransactionId(request.topic, request.transaction_id)
         try:
-            stored = await self._transactions.end(transaction, resolution, wait_s(left_s))
+            stored = await self._transactions.end(transaction, resolution, longest_wait_s(context))
         except UnknownTransaction as error:
             raise NotFound(str(error)) from error
         return pb.EndResponse(again=stored not in FINAL)
@@ -92,8 +91,7 @@ class TransactionServicer(transactions_pb2_grpc.TransactionsServicer):
     async def Check(self, request: pb.CheckRequest, context: Context[Any, Any]) -> None:
         """Ends a moment before the caller's deadline, and when this broker is the master no more."""
         await self._check_open(request, context)
-        left_s = time_left_s(context)
-        until = self._broker.clock() + wait_s(left_s)
+        until = self._broker.clock() + longest_wait_s(context)
         client_id = _client_of(request, context)
         stream = ClientStream(client_id, context, _question)
         self._clients.opened(stream)

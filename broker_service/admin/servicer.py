@@ -24,7 +24,7 @@ from broker_service.broker.metadata.messages import (
 )
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.broker.reads.queue_lookup import QueueLookup
-from broker_service.deadlines import time_left_s, wait_s
+from broker_service.deadlines import longest_wait_s
 from broker_service.errors import InvalidParameter
 from broker_service.rpc_errors import maps_errors
 
@@ -127,7 +127,7 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
         resets = await self._operations.reset_offset_by_time(
             request.group, request.topic, request.timestamp, list(request.queue_ids), force=request.force
         )
-        status = await self._broker.shared_changes(wait_s(time_left_s(context)))
+        status = await self._broker.shared_changes(longest_wait_s(context))
         return pb.ResetOffsetByTimeResponse(
             status=status.name,
             entries=[
@@ -220,7 +220,7 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
 
     async def _shared(self, context: Context) -> str:
         """Who has the change that was made just now, before it is answered."""
-        return (await self._broker.shared_access(wait_s(time_left_s(context)))).name
+        return (await self._broker.shared_access(longest_wait_s(context))).name
 
     @maps_errors
     async def CreateUser(self, request: pb.CreateUserRequest, context: Context) -> pb.UserResponse:

@@ -16,7 +16,7 @@ from broker_service.broker.reads.pull import Pull, PullPath
 from broker_service.broker.reads.pull_range import RangePath
 from broker_service.broker.reads.queue_lookup import QueueLookup
 from broker_service.broker.send_messages import send_of, send_response
-from broker_service.deadlines import time_left_s, wait_s
+from broker_service.deadlines import longest_wait_s
 from broker_service.model import LogEpoch
 from broker_service.rpc_errors import maps_errors, maps_stream_errors
 
@@ -46,7 +46,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
     async def Send(self, received: bytes_field.Received[pb.SendRequest], context: Context[Any, Any]) -> pb.SendResponse:
         """Requests as they travelled: see `add_to_server`."""
         records, request = received
-        appended, status = await self._puts.put(send_of(request, records, wait_s(time_left_s(context))))
+        appended, status = await self._puts.put(send_of(request, records, longest_wait_s(context)))
         response = send_response(appended, status, self._broker.store_host, self._broker.epoch)
         if request.accepts_stream and (offer := self._stream_offer()) is not None:
             response.stream.CopyFrom(offer)
@@ -54,7 +54,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
 
     @maps_errors
     async def Pull(self, request: pb.PullRequest, context: Context[Any, Any]) -> pb.PullResponse:
-        hold_s = wait_s(time_left_s(context))
+        hold_s = longest_wait_s(context)
         pulled = await self._pulls.pull(
             Pull(
                 group=request.consumer_group,
@@ -110,7 +110,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
     ) -> pb.CommitOffsetsResponse:
         entries = [CommitEntry(entry.topic, entry.queue_id, entry.offset) for entry in request.entries]
         standing, status = await self._commits.commit_and_share(
-            request.consumer_group, entries, wait_s(time_left_s(context))
+            request.consumer_group, entries, longest_wait_s(context)
         )
         return pb.CommitOffsetsResponse(
             offsets=standing,

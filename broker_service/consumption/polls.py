@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from broker_service.consumption.retries import retry_topic
 from broker_service.errors import SystemBusy
 
-A_CLIENTS_SHARE = 4  # of all polls a client may hold one in so many
+A_CLIENTS_SHARE = 4  # a client may hold one poll in so many of those that may be held
 Waiters = dict[asyncio.Future[None], None]  # the oldest first
 
 
@@ -21,7 +21,7 @@ class Polls:
         self.held = 0
         self.closed = False
 
-    async def wait(self, group: str, topic: str, timeout_s: float, client_id: str = "") -> bool:
+    async def wait(self, group: str, topic: str, timeout_s: float, client_id: str) -> bool:
         """True when there may be a new message; False when the time is over, or the broker stops."""
         if self.closed or timeout_s <= 0:
             return False

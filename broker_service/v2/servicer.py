@@ -19,7 +19,7 @@ from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.reads.commits import NOT_FOUND, Commits
 from broker_service.broker.reads.queue_lookup import QueueLookup
 from broker_service.consumption.model import Delivery
-from broker_service.deadlines import time_left_s, wait_s
+from broker_service.deadlines import longest_wait_s, time_left_s
 from broker_service.errors import RocketSimError
 from broker_service.v2 import names, route
 from broker_service.v2.clients import Clients, ClientStream
@@ -162,19 +162,19 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
     async def SendMessage(self, request: pb.SendMessageRequest, context: Context) -> pb.SendMessageResponse:
         client_id = client_id_of(context)
         peer = peer_of(self.client_of(context.peer()))
-        sent = await self._sends.send(request.messages, peer, wait_s(time_left_s(context)), client_id)
+        sent = await self._sends.send(request.messages, peer, longest_wait_s(context), client_id)
         self._clients.publishes(client_id, request.messages[0].topic.name)
         return sent
 
     @answers_with(pb.EndTransactionResponse)
     async def EndTransaction(self, request: pb.EndTransactionRequest, context: Context) -> pb.EndTransactionResponse:
         client_id_of(context)
-        return pb.EndTransactionResponse(status=await self._transactions.end(request, wait_s(time_left_s(context))))
+        return pb.EndTransactionResponse(status=await self._transactions.end(request, longest_wait_s(context)))
 
     @answers_with(pb.RecallMessageResponse)
     async def RecallMessage(self, request: pb.RecallMessageRequest, context: Context) -> pb.RecallMessageResponse:
         client_id_of(context)
-        message_id = await self._sends.recall(request.topic, request.recall_handle, wait_s(time_left_s(context)))
+        message_id = await self._sends.recall(request.topic, request.recall_handle, longest_wait_s(context))
         return pb.RecallMessageResponse(status=OK, message_id=message_id)
 
     # --- receiving --------------------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
     @answers_with(pb.AckMessageResponse)
     async def AckMessage(self, request: pb.AckMessageRequest, context: Context) -> pb.AckMessageResponse:
         self._clients.heard(client_id_of(context))
-        return await self._receiving.ack(request, wait_s(time_left_s(context)))
+        return await self._receiving.ack(request, longest_wait_s(context))
 
     async def ChangeInvisibleDuration(
         self, request: pb.ChangeInvisibleDurationRequest, context: Context
@@ -216,7 +216,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
         check the status."""
         try:
             self._clients.heard(client_id_of(context))
-            changed = await self._receiving.change_invisible(request, wait_s(time_left_s(context)))
+            changed = await self._receiving.change_invisible(request, longest_wait_s(context))
         except (RocketSimError, OSError) as error:
             changed = status_of(error)
         return pb.ChangeInvisibleDurationResponse(status=changed, receipt_handle=request.receipt_handle)
@@ -227,7 +227,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
         """A second call for the same delivery is OK and makes no second copy."""
         self._clients.heard(client_id_of(context))
-        moved = await self._receiving.forward_to_dlq(request, wait_s(time_left_s(context)))
+        moved = await self._receiving.forward_to_dlq(request, longest_wait_s(context))
         return pb.ForwardMessageToDeadLetterQueueResponse(status=moved)
 
     @answers_with(pb.SyncLiteSubscriptionResponse)

@@ -4,7 +4,7 @@ import pytest
 
 from broker_service.deadlines import wait_s
 from broker_service.model import PutStatus
-from broker_service.replication.acknowledgement import AckLevels, commit_waits, put_waits
+from broker_service.replication.acknowledgement import AckLevels, commit_waits, metadata_wait, put_waits
 from broker_service.replication.pending_puts import SLACK, PendingPuts, Wait
 from broker_service.replication.tracker import Tracker
 
@@ -172,6 +172,19 @@ def test_what_a_commit_waits_for(log, named, expected):
 def test_a_commits_wait_ends_with_the_time_that_it_may_wait():
     assert commit(LEVELS[True, True], named=1, timeout=1)[1].deadline == 1.0
     assert commit(LEVELS[True, True], named=1, timeout=60)[1].deadline == 3.0
+
+
+@pytest.mark.parametrize(("named", "expected"), [(7, OK), (6, None), (None, NONE)])
+def test_what_a_change_of_users_waits_for_in_any_mode(named, expected):
+    """For a slave's tables alone, however far behind its log is."""
+    tracker = Tracker(fall_behind_max=500)
+    slave = tracker.join(1, "host:1", 0, 1000)
+    tracker.ack(slave, 0, 1000)
+    if named is not None:
+        tracker.ack_metadata(slave, named)
+    for levels in LEVELS.values():
+        wait = metadata_wait(levels, tracker, 7, 0.0, 60.0)
+        assert (wait.status, wait.deadline) == (expected, 3.0 if expected is None else 0.0)
 
 
 def test_changes_end_commits_and_log_offsets_do_not():

@@ -1,18 +1,19 @@
 """A run in which brokers die by kills and power losses, also within calls of their disk, and slaves are promoted."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
+
+from tests.simulation.world import World
 
 if TYPE_CHECKING:
     from tests.simulation.broker import Broker
-    from tests.simulation.world import World
 
 STEPS = 150
 
 
-def play(world: "World", act: Callable[["Broker", random.Random], None]) -> "Broker":
+def play(world: World, act: Callable[["Broker", random.Random], None]) -> "Broker":
     """Acts at whoever is master, and returns the master that is left in the end, when all brokers are well."""
     chance = random.Random(world.seed)
     faults = world.die_in_a_call, world.die_in_a_call, world.kill, world.lose_power
@@ -30,3 +31,21 @@ def play(world: "World", act: Callable[["Broker", random.Random], None]) -> "Bro
             chance.choice(repairs)(chance)
     world.heal()
     return next(broker for broker in world.brokers if broker.is_writable)
+
+
+class Counted(Protocol):
+    @property
+    def counts(self) -> tuple[int, int]: ...
+
+
+def totals(seeds: Iterable[int], script: Callable[[World], Counted]) -> tuple[int, int, int]:
+    """Plays it with each seed: the sums of both counts, and how often a broker died."""
+    counts = [_counts(World(seed), script) for seed in seeds]
+    first, second, deaths = map(sum, zip(*counts, strict=True))
+    return first, second, deaths
+
+
+def _counts(world: World, script: Callable[[World], Counted]) -> tuple[int, int, int]:
+    played: list[Counted] = []
+    world.play(lambda world: played.append(script(world)))
+    return *played[0].counts, len(world.crash_points)

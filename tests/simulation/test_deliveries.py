@@ -9,21 +9,15 @@ from broker_service.consumption.consumption import Consumption
 from broker_service.consumption.state import State
 from broker_service.consumption.state_log import StateLog
 from broker_service.model import PutStatus
-from tests.simulation import deliveries
+from tests.simulation import deaths, deliveries
 from tests.simulation.promises import PromiseBroken
-from tests.simulation.world import World
 
 SYNC_MASTER_SYNC_FLUSH = 8, 24, 184
 
 
 def test_what_is_acknowledged_never_comes_again_and_what_is_not_comes_again_to_one_consumer_and_in_order():
-    counts, deaths = [], 0
-    for seed in SYNC_MASTER_SYNC_FLUSH:
-        world = World(seed)
-        world.play(lambda world: counts.append(deliveries.play(world).counts))
-        deaths += len(world.crash_points)
-    stored, acknowledged = map(sum, zip(*counts, strict=True))
-    assert min(stored, deaths) > 20
+    stored, acknowledged, died = deaths.totals(SYNC_MASTER_SYNC_FLUSH, deliveries.play)
+    assert min(stored, died) > 20
     assert acknowledged > stored
 
 
@@ -66,5 +60,4 @@ def forget_locks_at_a_start(plant):
 def test_a_planted_bug_breaks_a_promise(bug, monkeypatch):
     bug(monkeypatch.setattr)
     with pytest.raises(PromiseBroken):
-        for seed in SYNC_MASTER_SYNC_FLUSH:
-            World(seed).play(deliveries.play)
+        deaths.totals(SYNC_MASTER_SYNC_FLUSH, deliveries.play)

@@ -7,21 +7,15 @@ from broker_service.consumption.state_log import StateLog
 from broker_service.consumption.timers import Timers
 from broker_service.consumption.transaction_changes import Resolution
 from broker_service.consumption.transactions import Transactions
-from tests.simulation import late_messages
+from tests.simulation import deaths, late_messages
 from tests.simulation.promises import PromiseBroken
-from tests.simulation.world import World
 
 SYNC_MASTER_SYNC_FLUSH = 8, 24, 56
 
 
 def test_each_comes_once_and_none_early_or_uncommitted():
-    counts, deaths = [], 0
-    for seed in SYNC_MASTER_SYNC_FLUSH:
-        world = World(seed)
-        world.play(lambda world: counts.append(late_messages.play(world).counts))
-        deaths += len(world.crash_points)
-    stored, ended = map(sum, zip(*counts, strict=True))
-    assert min(stored, ended, deaths) > 20
+    stored, ended, died = deaths.totals(SYNC_MASTER_SYNC_FLUSH, late_messages.play)
+    assert min(stored, ended, died) > 20
 
 
 def deliver_early(plant):
@@ -49,5 +43,4 @@ def commit_what_is_rolled_back(plant):
 def test_a_planted_bug_breaks_a_promise(bug, monkeypatch):
     bug(monkeypatch.setattr)
     with pytest.raises(PromiseBroken):
-        for seed in SYNC_MASTER_SYNC_FLUSH:
-            World(seed).play(late_messages.play)
+        deaths.totals(SYNC_MASTER_SYNC_FLUSH, late_messages.play)

@@ -186,15 +186,14 @@ class Bench:
         gives a Python process ten seconds to connect, which a busy machine may not have."""
         from pyspark.errors import StreamingQueryException
 
-        for is_last in (False, True):
-            query = self.start(stream, checkpoint, **(trigger or {"availableNow": True}))
-            try:
-                assert query.awaitTermination(TIMEOUT_S), "the query has not ended"
-                return query
-            except StreamingQueryException as error:
-                if is_last or query.lastProgress or NO_PROCESS not in str(error):
-                    raise
-        raise AssertionError("a query ends or fails")
+        trigger = trigger or {"availableNow": True}
+        query = self.start(stream, checkpoint, **trigger)
+        try:
+            return _ended(query)
+        except StreamingQueryException as error:
+            if query.lastProgress or NO_PROCESS not in str(error):
+                raise
+        return _ended(self.start(stream, checkpoint, **trigger))
 
     def wait_caught_up(self, query: Any, topic: str) -> None:
         """Waits until the query has processed all that is there now."""
@@ -232,3 +231,8 @@ def failure_of(query: Any) -> str:
     """The error that ended the query."""
     wait_until(lambda: not query.isActive, "the query to end", TIMEOUT_S)
     return str(query.exception())
+
+
+def _ended(query: Any) -> Any:
+    assert query.awaitTermination(TIMEOUT_S), "the query has not ended"
+    return query

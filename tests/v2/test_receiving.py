@@ -333,10 +333,15 @@ async def test_a_time_that_cannot_be_is_refused_and_the_handle_given_back(
         assert text in changed.status.message
 
 
-async def test_a_push_consumers_zero_means_the_groups_back_off(tmp_path: Path) -> None:
+@pytest.mark.parametrize("settings_came", [True, False])
+async def test_a_push_consumers_zero_means_the_groups_back_off(tmp_path: Path, settings_came: bool) -> None:
     """Trap 7: Node's push consumer gives back what has failed with 0; its settings may not have come yet (trap 1)."""
     async with v2_broker(tmp_path) as (node, client):
-        stream = client.calls.Telemetry(metadata=CLIENT)  # it is connected
+        stream = client.calls.Telemetry(metadata=CLIENT)
+        if settings_came:
+            settings = d.Settings(client_type=d.PUSH_CONSUMER, subscription=d.Subscription(group=G))
+            await stream.write(s.TelemetryCommand(settings=settings))
+            await stream.read()
         await client.send(message())
         (one,) = await received(client, auto_renew=True)
         before = node.machine.now_ms()

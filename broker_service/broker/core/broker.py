@@ -138,6 +138,8 @@ class Broker:
     async def shared_access(self, timeout_s: float) -> CommitStatus:
         """As `shared_changes`, of users and policies: in any mode, so that who has lost a right does not get it back
         with a promotion.  An ASYNC_MASTER that never had a slave has nobody to wait for."""
+        if self.is_slave:
+            return CommitStatus.COMMIT_MASTER_NOT_AVAILABLE
         sequence = self.changes.publish_soon()
         if not (self.acknowledgements.levels.sync_master or self.known_slaves.addresses):
             return CommitStatus.COMMIT_OK
