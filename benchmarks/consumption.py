@@ -15,7 +15,7 @@ from rocketsim_proto.records.record import Record, encode, encode_host
 from rocketsim_proto.reserved import TIMER_TOPIC
 
 from benchmarks import cluster, targets
-from benchmarks.bench import Bench, Unavailable, must_be
+from benchmarks.bench import Bench, must_be
 from benchmarks.cluster import OurCluster
 from benchmarks.contest import Contestant, Sample
 from benchmarks.figures import Missing, Series
@@ -35,7 +35,7 @@ THREADS = 8
 WORK, DUE = "work", "due"  # topics of pops, and of timers that come due
 FAR_MS, SPREAD_MS = 2 * 86_400_000, 40_000_000  # for timers that do not come due here
 TIMERS_AT_ONCE = 2_000
-SENDS_A_SECOND = 500  # at least: timers are due when all are sent
+SENDS_A_SECOND = 500  # timers are due when all are sent
 DELIVERED_S = 120.0
 KEYS = {"maxUnderWayPerGroup": 200_000}
 TIMERS = "rocketsim_timers"
@@ -182,15 +182,21 @@ def pops(bench: Bench, one: OurCluster) -> Sample:
 def deliver(bench: Bench, one: OurCluster) -> Sample:
     """From the second in which timers are due until all are in their topic."""
     count = bench.plan.pick(5_000, 2_500, 500)
-    before = one.count(DUE)
     after_s = 2 + count // SENDS_A_SECOND
-    due_s = one.load.ask("timers", topic=DUE, count=count, size=SIZE, after_s=after_s, spread_s=1)["first_s"]
-    if time.time() > due_s:
-        raise Unavailable(f"{count:,} timers were not sent in {after_s} s: the machine is too slow for this figure")
-    time.sleep(due_s - time.time())
-    wait_until(lambda: one.count(DUE) == before + count, f"{count:,} timers to be delivered", DELIVERED_S)
-    seconds = time.time() - due_s
+    while (seconds := delivery_s(one, count, after_s)) is None:
+        after_s *= 2  # The first were due before the last were sent.
     return {"messages": count, "seconds": seconds, "rate": count / seconds}
+
+
+def delivery_s(one: OurCluster, count: int, after_s: int) -> float | None:
+    """How long the broker takes for timers that are due in `after_s` seconds; None if sending them takes longer."""
+    before = one.count(DUE)
+    due_s = one.load.ask("timers", topic=DUE, count=count, size=SIZE, after_s=after_s, spread_s=1)["first_s"]
+    waits = time.time() < due_s
+    if waits:
+        time.sleep(due_s - time.time())
+    wait_until(lambda: one.count(DUE) == before + count, f"{count:,} timers to be delivered", DELIVERED_S)
+    return time.time() - due_s if waits else None
 
 
 def starts(bench: Bench, pending: Pending, brokers: Mapping[str, OurCluster]) -> None:
