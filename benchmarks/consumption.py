@@ -149,7 +149,7 @@ def started(bench: Bench, title: str) -> OurCluster:
 
 
 def work(bench: Bench) -> int:
-    return bench.plan.pick(800_000, 300_000, 30_000)
+    return bench.plan.pick(800_000, 300_000, 60_000)
 
 
 def compare(bench: Bench, brokers: Mapping[str, OurCluster], pending: Pending) -> None:
