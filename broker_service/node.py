@@ -373,7 +373,11 @@ class BrokerNode:
             self.range_streams,
             self.consumption,
             self.refusals,
-            connections=lambda: (self.v2_port.connections, self.v2_port.connections_refused),
+            connections=lambda: (
+                len(self.clients.streams),
+                self.v2_port.connections,
+                self.v2_port.connections_refused,
+            ),
         )
         self.periodic = PeriodicTasks(
             self.broker,

@@ -59,9 +59,10 @@ class Network:
         max_message_bytes: int,
         key: str = "listenPort",
         interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+        options: Sequence[tuple[str, Any]] = (),
     ) -> tuple[grpc.aio.Server, int]:
         """A server that is bound and not started, and its port: `port`, the value of `key`, itself unless that is 0."""
-        server = build_server(max_message_bytes, interceptors)
+        server = build_server(max_message_bytes, interceptors, options)
         return server, bind(server, bind_address, port, key, self.server_credentials(key))
 
     def listen_for_front(self, bind_address: str, port: int, key: str) -> tuple[socket.socket, int]:
@@ -141,7 +142,11 @@ async def start_server(
     return server, bound_port
 
 
-def build_server(max_message_bytes: int, interceptors: Sequence[grpc.aio.ServerInterceptor] = ()) -> grpc.aio.Server:
+def build_server(
+    max_message_bytes: int,
+    interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+    options: Sequence[tuple[str, Any]] = (),
+) -> grpc.aio.Server:
     """An unbound server.  gRPC's cap counts a message with its overhead, so callers add room to their own limits."""
     return grpc.aio.server(
         interceptors=interceptors,
@@ -159,6 +164,7 @@ def build_server(max_message_bytes: int, interceptors: Sequence[grpc.aio.ServerI
             ("grpc.max_concurrent_streams", 10_000),
             # Two minutes by default: a connection that says nothing would hold its handles for so long.
             ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
+            *options,
         ],
     )
 

@@ -90,13 +90,10 @@ class TransactionServicer(transactions_pb2_grpc.TransactionsServicer):
 
     async def Check(self, request: pb.CheckRequest, context: Context[Any, Any]) -> None:
         """Ends a moment before the caller's deadline, and when this broker is the master no more."""
-        await self._check_open(request, context)
+        stream = await self._opened(request, context)
         until = self._broker.clock() + longest_wait_s(context)
-        client_id = _client_of(request, context)
-        stream = ClientStream(client_id, context, _question)
-        self._clients.opened(stream)
         for topic in request.topics:
-            self._clients.publishes(client_id, topic)
+            self._clients.publishes(stream.client_id, topic)
         try:
             # No event tells that a broker stops being the master.
             while self._is_master and (left_s := until - self._broker.clock()) > 0:  # noqa: ASYNC110
@@ -108,7 +105,7 @@ class TransactionServicer(transactions_pb2_grpc.TransactionsServicer):
             self._clients.ended(stream)
 
     @maps_errors
-    async def _check_open(self, request: pb.CheckRequest, context: Context[Any, Any]) -> None:
+    async def _opened(self, request: pb.CheckRequest, context: Context[Any, Any]) -> ClientStream:
         self._check_broker_name(request.broker_name)
         self._broker.check_writable()
         if not request.client_id:
@@ -117,6 +114,9 @@ class TransactionServicer(transactions_pb2_grpc.TransactionsServicer):
             raise InvalidParameter(
                 "a call for questions names topics: those of the transactions that it is asked about"
             )
+        stream = ClientStream(_client_of(request, context), context, _question)
+        self._clients.opened(stream)
+        return stream
 
     @property
     def _is_master(self) -> bool:

@@ -40,8 +40,8 @@ _OF_CONSUMPTION = {
 
 
 class Metrics:
-    """`serve` needs `picture` to have been called once.  `connections`: those of RocketMQ 5's clients through the
-    front, and how many it has refused."""
+    """`serve` needs `picture` to have been called once.  `connections`: clients' open streams, connections of RocketMQ
+    5's clients through the front, and how many it has refused."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Metrics:
         streams: RangeStreams,
         consumption: Consumption,
         refusals: Refusals,
-        connections: Callable[[], tuple[int, int]],
+        connections: Callable[[], tuple[int, int, int]],
     ) -> None:
         self._broker = broker
         self._status = status
@@ -117,7 +117,8 @@ class Metrics:
         yield _gauge("rocketsim_pulls_held", "Pulls that wait for a message.", broker.long_polling.held)
         yield from self._of_consumption()
         yield self._of_access()
-        there, refused = self._connections()
+        streams_of_clients, there, refused = self._connections()
+        yield _gauge("rocketsim_client_streams", "Open streams of clients.", streams_of_clients)
         yield _gauge("rocketsim_front_connections", "Connections on a grpcServerPort with a certificate.", there)
         text = "Connections that were closed since there were too many."
         yield _counter("rocketsim_front_connections_refused", text, refused)

@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 from rocketmq_v2 import definition_pb2
 
 from broker_service.consumption.transactions import Check
+from broker_service.errors import SystemBusy
 from broker_service.v2.message_rules import milliseconds
 from broker_service.v2.status import Context
 
@@ -24,6 +25,8 @@ SILENT_S = 25.0  # from its last call on: clients send a heartbeat every ten sec
 MAX_COMMANDS = 64  # under way to one client; a client that reads none of them gets no more
 MAX_COMMAND_BYTES = 1 << 20  # of these together; one always may be under way
 MAX_TOPICS = 100  # of one producer that are remembered
+MAX_STREAMS = 20_000  # of all clients: 40 KiB each
+MAX_STREAMS_OF_CLIENT = 16  # a client has one a broker, and for a moment those that broke off; the oldest one goes
 
 
 class ClientStream:
@@ -129,6 +132,7 @@ class Clients:
         self._gone = gone
         self._clients: dict[str, _Client] = {}
         self._producers: dict[str, dict[str, None]] = {}  # topic -> client ids
+        self.streams: set[ClientStream] = set()
         self._sweeping: asyncio.TimerHandle | None = None
 
     def heard(self, client_id: str) -> None:
@@ -139,9 +143,20 @@ class Clients:
             self._sweep_at(client.until)
 
     def opened(self, stream: ClientStream) -> None:
+        """To be followed by `ended`.  Raises SystemBusy if there are too many streams of all clients, of one client the
+        oldest ends."""
+        client = self._clients.get(stream.client_id)
+        if client is not None and len(client.streams) >= MAX_STREAMS_OF_CLIENT:
+            oldest = next(iter(client.streams))
+            self.ended(oldest)
+            oldest.close()
+        if len(self.streams) >= MAX_STREAMS:
+            raise SystemBusy(f"{len(self.streams)} streams of clients are open already; connect again in a moment")
+        self.streams.add(stream)
         self._of(stream.client_id).streams[stream] = None
 
     def ended(self, stream: ClientStream) -> None:
+        self.streams.discard(stream)
         stream.drop_commands()
         client = self._clients.get(stream.client_id)
         if client is None or stream not in client.streams:

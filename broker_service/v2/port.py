@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 KEY = "grpcServerPort"
 OFF = -1
 TRY_AGAIN_S = 2.0
+IDLE_MS = 120_000  # a connection without a call is closed then, as RocketMQ's proxy closes it; clients connect again
 CLOSE_GRACE_S = 2.0  # for calls under way when this broker stops being the master
 
 
@@ -136,11 +137,15 @@ class Port:
     def _listen(self) -> tuple[grpc.aio.Server, int, Front | None]:
         """With certificates there is a front, unless everybody has to speak TLS.  Raises ConfigError."""
         config, network = self._broker.config, self._machine.network
+        options = [("grpc.max_connection_idle_ms", IDLE_MS)]
         if network.certificates is None or config.grpc_server_tls_mode is TlsMode.ENFORCING:
-            return *network.listen(config.bind_address, self._port, MAX_RPC_BYTES, KEY, self._interceptors), None
+            return (
+                *network.listen(config.bind_address, self._port, MAX_RPC_BYTES, KEY, self._interceptors, options),
+                None,
+            )
         listening, port = network.listen_for_front(config.bind_address, self._port, KEY)
         front = Front(listening, most_connections(open_file_limit()))
-        server = build_server(MAX_RPC_BYTES, self._interceptors)
+        server = build_server(MAX_RPC_BYTES, self._interceptors, options)
         server.add_insecure_port(f"unix-abstract:{front.plaintext}")
         credentials = network.certificates.server_credentials(client_auth=False)
         server.add_secure_port(f"unix-abstract:{front.tls}", credentials)

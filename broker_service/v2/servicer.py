@@ -102,12 +102,11 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
     async def Telemetry(self, request_iterator: AsyncIterator[pb.TelemetryCommand], context: Context) -> None:
         """The stream stays open until the client ends it, however long it is idle."""
         try:
-            client_id = client_id_of(context)
-        except Refused as error:
+            stream = ClientStream(client_id_of(context), context)
+            self._clients.opened(stream)
+        except RocketSimError as error:
             await context.write(pb.TelemetryCommand(status=status_of(error)))
             return
-        stream = ClientStream(client_id, context)
-        self._clients.opened(stream)
         try:
             async for command in request_iterator:
                 if command.WhichOneof("command") == "settings":

@@ -107,7 +107,13 @@ class Network(RealNetwork):
         return Channel(self._wire, self._host, address, dict(options))
 
     def listen(
-        self, bind_address: str, port: int, max_message_bytes: int, key: str = "listenPort", interceptors: Any = ()
+        self,
+        bind_address: str,
+        port: int,
+        max_message_bytes: int,
+        key: str = "listenPort",
+        interceptors: Any = (),
+        options: Any = (),
     ) -> tuple[Any, int]:
         process = current_process()
         assert process is not None

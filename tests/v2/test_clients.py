@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 from rocketmq_v2 import service_pb2 as s
 
+from broker_service.errors import SystemBusy
+from broker_service.v2 import clients as module
 from broker_service.v2.clients import (
     MAX_COMMAND_BYTES,
+    MAX_STREAMS_OF_CLIENT,
     MAX_TOPICS,
     SILENT_S,
     STREAM_GONE_S,
@@ -87,17 +90,43 @@ async def test_a_goodbye_counts_at_once_and_once(setup: Setup) -> None:
     assert setup.gone == ["c"]
 
 
+async def test_streams_are_bounded_and_one_that_ends_makes_room(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_STREAMS", 2)
+    first, _ = setup.stream("a"), setup.stream("b")
+    with pytest.raises(SystemBusy, match="2 streams"):
+        setup.stream("c")
+    assert not setup.clients.is_connected("c") and len(setup.clients) == 2
+    setup.clients.ended(first)
+    setup.stream("c")
+    assert setup.clients.is_connected("c")
+
+
+async def serve(setup: Setup) -> None:
+    """A call of the client's, with its stream."""
+    stream = setup.stream()
+    try:
+        await asyncio.Event().wait()
+    finally:
+        setup.clients.ended(stream)
+
+
+async def test_of_one_clients_streams_the_oldest_ends(setup: Setup) -> None:
+    calls = [asyncio.create_task(serve(setup)) for _ in range(MAX_STREAMS_OF_CLIENT)]
+    await asyncio.sleep(0)
+    assert len(setup.clients.streams) == MAX_STREAMS_OF_CLIENT
+    newest = setup.stream()
+    await asyncio.gather(calls[0], return_exceptions=True)
+    assert [call.done() for call in calls] == [True] + [False] * (MAX_STREAMS_OF_CLIENT - 1)
+    assert len(setup.clients.streams) == MAX_STREAMS_OF_CLIENT and setup.clients.stream_of("c") is newest
+    assert setup.clients.is_connected("c") and setup.gone == []
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+
+
 async def test_when_the_port_closes_nobody_is_gone(setup: Setup) -> None:
     """The clients go to the next master, which knows what they have under way."""
-
-    async def serve() -> None:
-        stream = setup.stream()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            setup.clients.ended(stream)
-
-    serving = asyncio.create_task(serve())
+    serving = asyncio.create_task(serve(setup))
     await asyncio.sleep(0)
     setup.clients.close()
     await asyncio.gather(serving, return_exceptions=True)

@@ -1,5 +1,6 @@
 """The port is open while its broker is a master that takes writes, and at no other time."""
 
+import asyncio
 import socket
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from broker_service.broker.core.mastership import Standing
 from broker_service.model import BrokerRole
 from tests.support.brokers import name_server, running
 from tests.support.polling import until
-from tests.support.v2 import CLIENT, client_of, make_topics, message
+from tests.support.tls import keys_of
+from tests.support.v2 import CLIENT, Client, client_of, make_topics, message
 
 SLAVE: dict[str, Any] = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
 
@@ -56,6 +58,69 @@ async def test_a_slave_opens_it_when_it_is_promoted_and_the_former_master_closes
 
 def settings() -> s.TelemetryCommand:
     return s.TelemetryCommand(settings=d.Settings(client_type=d.PRODUCER, publishing=d.Publishing()))
+
+
+async def opened(client: Client, client_id: str) -> Any:
+    """A Telemetry stream and its first answer."""
+    stream = client.calls.Telemetry(metadata=(("x-mq-client-id", client_id),))
+    await stream.write(settings())
+    return stream, await stream.read()
+
+
+@pytest.mark.parametrize("keys", [{}, keys_of()], ids=["plaintext", "front"])
+async def test_open_streams_are_bounded_with_and_without_a_front(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any]
+) -> None:
+    """Those that are there go on; the one too many hears why and ends, and comes in once there is room."""
+    monkeypatch.setattr("broker_service.v2.clients.MAX_STREAMS", 2)
+    async with running(tmp_path, grpc_server_port=0, **keys) as node, client_of(node) as client:
+        there = [await opened(client, client_id) for client_id in "ab"]
+        assert [answer.status.code for _, answer in there] == [d.OK, d.OK]
+        node.metrics.picture()
+        (streams,) = (one.samples[0] for one in node.metrics.collect() if one.name == "rocketsim_client_streams")
+        assert streams.value == 2
+        late, answer = await opened(client, "c")
+        assert answer.status.code == d.TOO_MANY_REQUESTS and "2 streams" in answer.status.message
+        assert await late.read() is grpc.aio.EOF
+        for stream, _ in there:
+            await stream.write(settings())
+            assert (await stream.read()).status.code == d.OK
+        there[0][0].cancel()
+        await until(lambda: len(node.clients.streams) == 1, "the end of a stream")
+        again, answer = await opened(client, "c")
+        assert answer.status.code == d.OK
+        for stream in (there[1][0], again):
+            stream.cancel()
+
+
+@pytest.mark.parametrize("keys", [{}, keys_of()], ids=["plaintext", "front"])
+async def test_a_connection_without_a_call_is_closed_and_one_with_a_stream_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("broker_service.v2.port.IDLE_MS", 50)
+    async with running(tmp_path, grpc_server_port=0, **keys) as node, client_of(node) as client:
+        stream, _ = await opened(client, "a")
+        host, _, port = node.v2_port.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(NOTHING)
+        assert GOAWAY in frame_types(await reader.read())  # and then its end
+        writer.close()
+        await stream.write(settings())
+        assert (await stream.read()).status.code == d.OK
+        stream.cancel()
+
+
+NOTHING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)  # the preface, and empty SETTINGS
+GOAWAY = 7
+
+
+def frame_types(received: bytes) -> list[int]:
+    """Of HTTP/2: length (3 bytes), type, flags, stream."""
+    types = []
+    while received:
+        types.append(received[3])
+        received = received[9 + int.from_bytes(received[:3], "big") :]
+    return types
 
 
 async def test_name_servers_hear_of_it(tmp_path: Path) -> None:
