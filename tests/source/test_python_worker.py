@@ -1,0 +1,68 @@
+"""After the first task of a worker, garbage is no longer looked for in what is loaded.
+
+Once: what a later task leaves behind has to be found.  And not while a task is under way.
+"""
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from rocketsim_client.model import MessageQueue, OffsetRange
+from rocketsim_source import python_worker
+from rocketsim_source.options.sink_options import sink_options
+from rocketsim_source.options.source_options import source_options
+from rocketsim_source.planning.partition import QueueRangesPartition
+from rocketsim_source.reading import partition_reader
+from rocketsim_source.reading.partition_reader import read_partition
+from rocketsim_source.schema import source_schema
+from rocketsim_source.sink import task
+from rocketsim_source.sink.sink_columns import SinkColumns
+from rocketsim_source.sink.task import write_rows
+from rocketsim_source.sink.writer import SinkPlan
+from tests.source.memory_cluster import MemoryCluster
+from tests.support.fake_broker import FakeCluster
+
+QUEUE = MessageQueue("T", "broker-a", 0)
+
+
+@pytest.fixture
+def freezes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Of a new worker; without the freezing itself, which would be of the tests' process."""
+    done = list[str]()
+    monkeypatch.setattr(python_worker, "_kept", False)
+    monkeypatch.setattr(gc, "freeze", lambda: done.append("freeze"))
+    return done
+
+
+def test_of_reads(freezes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = MemoryCluster(0, rows=10)
+    cluster.put(QUEUE, 20)
+    monkeypatch.setattr(partition_reader, "worker_cluster", lambda options: cluster)
+    options = source_options({"nameServer": "h:1", "topic": "T"}, streaming=True)
+    for _ in range(2):
+        for batch in read_partition(QueueRangesPartition([OffsetRange(QUEUE, 0, 20)]), source_schema(options), options):
+            freezes.append(f"{batch.num_rows} rows")
+    assert freezes == ["10 rows", "10 rows", "freeze", "10 rows", "10 rows"]
+
+
+def test_of_writes(freezes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    producers: dict[Any, Any] = {}
+    monkeypatch.setattr(task, "_producers", producers)
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"body": pa.array([b"x"], pa.binary())})
+        freezes.append("1 row")
+
+    with FakeCluster("T") as fake:
+        fake.start("broker-a", 0)
+        plan = SinkPlan(sink_options({"nameServer": fake.address, "topic": "T"}), SinkColumns(body=0), "job")
+        try:
+            for _ in range(2):
+                assert write_rows(plan, rows()).rows == 1
+        finally:
+            for producer in producers.values():
+                producer.close()
+    assert freezes == ["1 row", "freeze", "1 row"]
