@@ -17,7 +17,7 @@ from benchmarks.driver import ROOT
 from benchmarks.figures import Missing
 from benchmarks.peers import kafka
 from benchmarks.peers.kafka import Kafka
-from tests.support.java import SHORT_LIVED
+from tests.support.spark_processes import SHORT_LIVED
 
 IDLE_S = 60.0
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.file_order import Load, ordered
-from tests.support.java import SHORT_LIVED
+from tests.support.spark_processes import SHORT_LIVED
 from tests.support.watchdog import Watchdog
 
 TEST_TIMEOUT_S = 280.0  # ends a test that hangs, before faulthandler_timeout (pyproject.toml) ends the run
