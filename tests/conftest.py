@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support import spark_processes
 from tests.support.file_order import Load, ordered
-from tests.support.spark_processes import SHORT_LIVED
 from tests.support.watchdog import Watchdog
 
-TEST_TIMEOUT_S = 280.0  # ends a test that hangs, before faulthandler_timeout (pyproject.toml) ends the run
+TEST_TIMEOUT_S = 900.0  # ends a test that hangs, before faulthandler_timeout (pyproject.toml) ends the run
 
-os.environ.setdefault("JDK_JAVA_OPTIONS", SHORT_LIVED)
+spark_processes.prepare()
 # Hundreds of Python processes are started: the first ones leave compiled modules to the others.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -26,7 +26,7 @@ settings.load_profile("untimed")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini(
-        "watchdog_timeout", "seconds without a word from any test after which the run is ended", default="420"
+        "watchdog_timeout", "seconds without a word from any test after which the run is ended", default="1200"
     )
 
 

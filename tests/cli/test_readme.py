@@ -11,6 +11,7 @@ import pytest
 from rocketsim_cli.servers import snippet
 from tests.support.polling import wait_until
 from tests.support.processes import ROOT, Processes
+from tests.support.spark_processes import python_path
 
 pytestmark = [pytest.mark.cluster, pytest.mark.spark]
 
@@ -38,7 +39,7 @@ def test_the_pyspark_of_the_readme_and_of_up_works_when_pasted(tmp_path):
         # As in an activated virtual environment: Spark's workers are whatever `python3` is on the PATH.
         environment = {
             **os.environ,
-            "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'proto'}",
+            "PYTHONPATH": python_path(ROOT, ROOT / "proto"),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         }
         # Both in one process, so in one Spark session.  A person waits and looks; a test reads what there is.

@@ -15,6 +15,7 @@ from rocketsim_client.model import SendStatus
 from tests.cluster.old_stores import CODE, UPGRADE, promote
 from tests.support.archives import unpack
 from tests.support.polling import wait_until
+from tests.support.spark_processes import python_path
 
 pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.long]
 
@@ -81,7 +82,7 @@ class Job:
 @contextmanager
 def job(code: Path, name_server: str, folder: Path) -> Iterator[Job]:
     environment = os.environ | {
-        "PYTHONPATH": f"{code}{os.pathsep}{code / 'proto'}",
+        "PYTHONPATH": python_path(code, code / "proto"),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
     }

@@ -13,11 +13,10 @@ from typing import Any
 from rocketsim_client import Cluster, Message, MessageQueue, Producer, RocketSimError
 from rocketsim_client.errors import TopicNotExist
 from rocketsim_client.route import DEFAULT_TOPIC
-from tests.support.polling import wait_until
+from tests.support.polling import PATIENCE_S, wait_until
 from tests.support.processes import Processes, ServerProcess
 
-NO_PROCESS = "Python worker failed to connect back"
-TIMEOUT_S = 120.0
+TIMEOUT_S = PATIENCE_S
 
 
 def run_program(source: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -26,7 +25,7 @@ def run_program(source: str, *arguments: str, cwd: Path) -> subprocess.Completed
         [sys.executable, "-c", textwrap.dedent(source), *arguments],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=2 * PATIENCE_S,
         env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
         cwd=cwd,
     )
@@ -182,18 +181,10 @@ class Bench:
         return sorted(bytes(row.body).decode() for row in self.rows(checkpoint))
 
     def run(self, stream: Any, checkpoint: str, **trigger: Any) -> Any:
-        """Runs the query to its end; raises its error.  Once more if Spark has ended it before its first batch: it
-        gives a Python process ten seconds to connect, which a busy machine may not have."""
-        from pyspark.errors import StreamingQueryException
-
-        trigger = trigger or {"availableNow": True}
-        query = self.start(stream, checkpoint, **trigger)
-        try:
-            return _ended(query)
-        except StreamingQueryException as error:
-            if query.lastProgress or NO_PROCESS not in str(error):
-                raise
-        return _ended(self.start(stream, checkpoint, **trigger))
+        """Runs the query to its end; raises its error."""
+        query = self.start(stream, checkpoint, **(trigger or {"availableNow": True}))
+        assert query.awaitTermination(TIMEOUT_S), "the query has not ended"
+        return query
 
     def wait_caught_up(self, query: Any, topic: str) -> None:
         """Waits until the query has processed all that is there now."""
@@ -231,8 +222,3 @@ def failure_of(query: Any) -> str:
     """The error that ended the query."""
     wait_until(lambda: not query.isActive, "the query to end", TIMEOUT_S)
     return str(query.exception())
-
-
-def _ended(query: Any) -> Any:
-    assert query.awaitTermination(TIMEOUT_S), "the query has not ended"
-    return query

@@ -1,17 +1,33 @@
-"""How the JVMs of tests and of smoke benchmarks run.
+"""How the processes of Spark run in tests and in smoke benchmarks.
 
-`python -m tests.support.spark_processes FILE` writes the classes that Spark loads into FILE, an archive of the JVM, and prints the
-options of JVMs that start with it: for a run that starts Spark often, a quarter less of its processor time.
+`python -m tests.support.spark_processes FILE` writes the classes that Spark loads into FILE, an archive of the JVM, and
+prints the options of JVMs that start with it: for a run that starts Spark often, a quarter less of its processor time.
 """
 
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 # They end before the optimizing compiler pays, and collect their garbage on the processor that they have.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+# The JVM and a Python process usually wait 15 s for each other, and two minutes for a sign of life.
+PATIENT = "-Dspark.python.authenticate.socketTimeout=900s -Dspark.network.timeout=900s"
 # Without the JVM's own warnings, which go to standard output: of a class path that is not the archive's, for example.
 QUIET = "-Xlog:disable"
+PYTHON_PROCESSES = Path(__file__).with_name("spark_python")  # has the module that each of them imports first
+
+
+def prepare() -> None:
+    """For the JVMs that this process and its children start from now on, and for the Python processes of those."""
+    os.environ.setdefault("JDK_JAVA_OPTIONS", f"{SHORT_LIVED} {PATIENT}")
+    os.environ["PYTHONPATH"] = python_path(os.environ.get("PYTHONPATH", ""))
+
+
+def python_path(*folders: object) -> str:
+    """The PYTHONPATH of a process that uses Spark, with these folders."""
+    return os.pathsep.join(dict.fromkeys(map(str, filter(None, (PYTHON_PROCESSES, *folders)))))
+
 
 SOME_OF_SPARK = """
 from pyspark.sql import SparkSession
@@ -21,7 +37,7 @@ spark = session.config("spark.sql.shuffle.partitions", "1").getOrCreate()
 counts = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 9).load().groupBy("value").count()
 writer = counts.writeStream.outputMode("complete").format("memory").queryName("counts")
 query = writer.trigger(availableNow=True).start()
-assert query.awaitTermination(120)
+assert query.awaitTermination(900)
 spark.table("counts").orderBy("value").collect()
 spark.range(10).mapInArrow(lambda batches: batches, "id long").toArrow()
 jvm = spark.sparkContext._gateway.proc
@@ -33,7 +49,8 @@ assert jvm.wait() == 0
 
 def archive_classes(file: str) -> None:
     environment = os.environ | {
-        "JDK_JAVA_OPTIONS": f"{SHORT_LIVED} {QUIET} -XX:ArchiveClassesAtExit={file}",
+        "JDK_JAVA_OPTIONS": f"{SHORT_LIVED} {PATIENT} {QUIET} -XX:ArchiveClassesAtExit={file}",
+        "PYTHONPATH": python_path(),
         "PYSPARK_PYTHON": sys.executable,
     }
     subprocess.run([sys.executable, "-c", SOME_OF_SPARK], env=environment, stdout=sys.stderr, check=True)
@@ -41,4 +58,4 @@ def archive_classes(file: str) -> None:
 
 if __name__ == "__main__":
     archive_classes(sys.argv[1])
-    print(SHORT_LIVED, QUIET, f"-XX:SharedArchiveFile={sys.argv[1]}")
+    print(SHORT_LIVED, PATIENT, QUIET, f"-XX:SharedArchiveFile={sys.argv[1]}")

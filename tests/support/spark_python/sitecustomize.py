@@ -1,0 +1,46 @@
+"""How the Python processes of Spark start in tests and in smoke benchmarks.
+
+Python imports this module when it starts, because `tests.support.spark_processes` puts its folder on PYTHONPATH.
+
+- A process that Spark starts for a stream connects to the JVM before it imports anything else.  The JVM waits ten
+  seconds for it (Spark's `PythonWorkerFactory.createSimpleWorker`), and Spark's own code connects after its imports,
+  for which a busy machine may take longer.
+- Spark's modules are those that are installed.  Spark puts an archive of the same modules first, which every process
+  compiles again: two thirds of the processor time of its start.
+"""
+
+import os
+import socket
+import struct
+import sys
+
+
+def connect(port, secret):
+    """What `pyspark.util.local_connect_and_auth` returns: a file, and its socket."""
+    connection = socket.create_connection(("127.0.0.1", port))
+    file = connection.makefile("rwb", 1 << 16)
+    file.write(struct.pack("!i", len(secret)) + secret)
+    file.flush()
+    (size,) = struct.unpack("!i", file.read(4))
+    if file.read(size) != b"ok":
+        raise ConnectionError("Spark's JVM did not take the secret of its process")
+    return file, connection
+
+
+def give(made):
+    """Spark's code gets this connection instead of its first own one."""
+    from pyspark import util
+
+    usual = util.local_connect_and_auth
+
+    def first(*_):
+        util.local_connect_and_auth = usual
+        return made
+
+    util.local_connect_and_auth = first
+
+
+if sys.orig_argv[1:2] == ["-m"] and sys.orig_argv[2].startswith("pyspark."):
+    sys.path[:] = [path for path in sys.path if not path.endswith(("/pyspark.zip", "-src.zip"))]
+    if port := os.environ.get("PYTHON_WORKER_FACTORY_PORT"):
+        give(connect(int(port), os.environ["PYTHON_WORKER_FACTORY_SECRET"].encode()))
