@@ -18,8 +18,7 @@ from tests.support.processes import Processes, ServerProcess
 
 BROKER = "broker-a"
 FILE_SIZE = 256 << 20  # RocketMQ's broker is given the same here
-READY_S = 60.0
-CATCH_UP_S = 120.0
+ADMIN_TIMEOUT_S = 60.0  # of a call, on a busy machine
 SIZES = {
     "mappedFileSizeCommitLog": FILE_SIZE,
     # RocketMQ's defaults, not those of the tests
@@ -27,8 +26,8 @@ SIZES = {
     "maxHashSlotNum": 5_000_000,
     "maxIndexNum": 20_000_000,
 }
-# A stall of some seconds should not fail a run; RocketMQ's broker is given the same.
-PATIENCE = {"slaveTimeout": 9_000, "syncFlushTimeout": 9_000}
+# A busy machine should not fail a run; RocketMQ's broker is given the same.
+PATIENCE = {"slaveTimeout": 60_000, "syncFlushTimeout": 60_000}
 
 
 class OurCluster:
@@ -42,7 +41,7 @@ class OurCluster:
         self.slave = slave
         self.load = load
         self.title = title
-        self.admin = Admin(name_server.address)
+        self.admin = Admin(name_server.address, timeout_s=ADMIN_TIMEOUT_S)
         self._stored: dict[str, int] = {}
 
     def await_writable(self) -> None:
@@ -52,11 +51,11 @@ class OurCluster:
             except RocketSimError:
                 return False
 
-        wait_until(is_writable, "a master that takes writes", READY_S)
+        wait_until(is_writable, "a master that takes writes")
 
     def topic(self, name: str, queues: int = 4) -> str:
         self.admin.update_topic(name, read_queue_nums=queues, write_queue_nums=queues)
-        wait_until(lambda: self._knows(name), f"a route for {name}", READY_S)
+        wait_until(lambda: self._knows(name), f"a route for {name}")
         return name
 
     def _knows(self, topic: str) -> bool:
@@ -87,7 +86,7 @@ class OurCluster:
 
     def await_slave(self) -> None:
         """Waits until the slave has the whole log."""
-        wait_until(lambda: self.slave_behind() == 0, "the slave to have everything", CATCH_UP_S)
+        wait_until(lambda: self.slave_behind() == 0, "the slave to have everything")
 
     def slave_behind(self) -> int | None:
         """The slave's lag in bytes; None while no slave is in sync."""

@@ -27,7 +27,8 @@ from rocketsim_client.transport.grpc_transport import GrpcTransport
 FILL_ROWS = 50_000
 COLUMN_ROWS, COLUMN_BYTES = 10_000, 16 << 20
 COLUMNS_IN_FLIGHT = 8
-TIMEOUT_S = 60.0
+TIMEOUT_S = 90.0  # of a call
+ANSWERED_S = 300.0  # by then every send has ended
 POP_MESSAGES = 32
 INVISIBLE_S = 10 * 3600.0
 TIMERS_IN_FLIGHT = 10_000
@@ -46,15 +47,15 @@ class Load:
             self._producer_made = Producer(
                 self._name_server,
                 group="bench",
-                send_msg_timeout_ms=10_000,
+                timeout_s=TIMEOUT_S,
                 compress_msg_body_over_howmuch=1 << 30,
             )
         return self._producer_made
 
     def _reader(self, *, sockets: bool) -> tuple[Cluster, PullConsumer]:
         if sockets not in self._readers:
-            made = Cluster(self._name_server, timeout_s=10.0, range_streams=sockets)
-            self._readers[sockets] = made, PullConsumer(group="bench", timeout_ms=10_000, cluster=made)
+            made = Cluster(self._name_server, timeout_s=TIMEOUT_S, range_streams=sockets)
+            self._readers[sockets] = made, PullConsumer(group="bench", timeout_s=TIMEOUT_S, cluster=made)
         return self._readers[sockets]
 
     @property
@@ -86,11 +87,11 @@ class Load:
         while time.perf_counter() < end:
             for _ in range(16):
                 if len(pending) >= window:
-                    _ok(pending.popleft().result(TIMEOUT_S).send_status)
+                    _ok(pending.popleft().result(ANSWERED_S).send_status)
                     done += 1
                 pending.append(producer.send_async(Message(topic, body)))
         while pending:
-            _ok(pending.popleft().result(TIMEOUT_S).send_status)
+            _ok(pending.popleft().result(ANSWERED_S).send_status)
             done += 1
         return _rate(done, time.perf_counter() - begun)
 
@@ -158,7 +159,7 @@ class Load:
                 _ok(pending.popleft().result().send_status)
             time.sleep(0.001)
         for future in pending:
-            _ok(future.result(TIMEOUT_S).send_status)
+            _ok(future.result(ANSWERED_S).send_status)
         return _rate(sent, time.perf_counter() - begun) | (_latencies(took) if latencies else {})
 
     def commit_groups(self, topic: str, groups: int) -> dict[str, Any]:
@@ -178,10 +179,10 @@ class Load:
         begun = time.perf_counter()
         for number in range(count):
             if len(pending) >= TIMERS_IN_FLIGHT:
-                _ok(pending.popleft().result(TIMEOUT_S).send_status)
+                _ok(pending.popleft().result(ANSWERED_S).send_status)
             pending.append(producer.send_async(Message(topic, body), deliver_at=first + number * spread_s // count))
         for future in pending:
-            _ok(future.result(TIMEOUT_S).send_status)
+            _ok(future.result(ANSWERED_S).send_status)
         return _rate(count, time.perf_counter() - begun) | {"first_s": first}
 
     def pop_ack(self, topic: str, group: str, address: str, seconds: float, threads: int) -> dict[str, Any]:
@@ -324,7 +325,7 @@ def _ok(status: SendStatus) -> None:
 
 
 def _part_count(future: Any) -> int:
-    part = future.result(TIMEOUT_S)
+    part = future.result(ANSWERED_S)
     _ok(part.send_status)
     return len(part.msg_ids)
 

@@ -6,7 +6,7 @@ from typing import Self
 
 
 class Sampler(ABC):
-    """Calls `sample` every `every_s` seconds on its own thread while the context is entered."""
+    """Calls `sample` at once and every `every_s` seconds on its own thread while the context is entered."""
 
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
@@ -22,6 +22,7 @@ class Sampler(ABC):
         self._thread.join()
 
     def _run(self) -> None:
+        self.sample()
         while not self._done.wait(self._every_s):
             self.sample()
 

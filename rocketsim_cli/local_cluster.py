@@ -76,6 +76,8 @@ class ServerProcess:
     """
 
     module = "broker_service"  # what Python runs
+    start_timeout_s = START_TIMEOUT_S
+    stop_timeout_s = STOP_TIMEOUT_S
 
     def __init__(self, name: str, kind: str, keys: Mapping[str, object], folder: Path) -> None:
         self.name = name
@@ -143,13 +145,13 @@ class ServerProcess:
         """Further arguments of `Popen`."""
         return {}
 
-    def wait_until_ready(self, timeout_s: float = START_TIMEOUT_S) -> Self:
-        deadline = time.monotonic() + timeout_s
+    def wait_until_ready(self) -> Self:
+        deadline = time.monotonic() + self.start_timeout_s
         while not self.address:
             if not self.is_running():
                 raise Trouble(f"{self.name} ended while it started: {self.said()}")
             if time.monotonic() > deadline:
-                raise Trouble(f"{self.name} does not listen after {timeout_s:.0f} s: {self.said()}")
+                raise Trouble(f"{self.name} does not listen after {self.start_timeout_s:.0f} s: {self.said()}")
             time.sleep(0.02)
         self.keys["listenPort"] = self.address.rpartition(":")[2]
         return self
@@ -185,13 +187,13 @@ class ServerProcess:
         self.signal(signal.SIGTERM)
         return self.wait()
 
-    def wait(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
+    def wait(self) -> int:
         """The exit status, once it has ended."""
         assert self._process is not None, f"{self.name} was never started"
         try:
-            return self._process.wait(timeout_s)
+            return self._process.wait(self.stop_timeout_s)
         except subprocess.TimeoutExpired:
-            raise Trouble(f"{self.name} still runs after {timeout_s:.0f} s: {self.said()}") from None
+            raise Trouble(f"{self.name} still runs after {self.stop_timeout_s:.0f} s: {self.said()}") from None
 
 
 def _text(value: object) -> str:

@@ -93,7 +93,7 @@ public final class RocketMqLoad {
             producer = new DefaultMQProducer("bench_producer");
             producer.setNamesrvAddr(nameServer);
             producer.setCompressMsgBodyOverHowmuch(Integer.MAX_VALUE);
-            producer.setSendMsgTimeout(10_000);
+            producer.setSendMsgTimeout(90_000);
             producer.start();
         }
         return producer;

@@ -206,8 +206,8 @@ def broker(
         "registerNameServerPeriod": 10_000,
         "deleteWhen": "04",
         "fileReservedTime": 480,
-        "slaveTimeout": 9_000,  # as for our broker
-        "syncFlushTimeout": 9_000,
+        "slaveTimeout": 60_000,  # as for our broker
+        "syncFlushTimeout": 60_000,
         "haHousekeepingInterval": 600_000,  # so that a pair that was asleep is not separated
         "waitTimeMillsInSendQueue": 5_000,  # its default of 200 ms refuses sends when the machine stalls
         "osPageCacheBusyTimeOutMills": 5_000,

@@ -21,6 +21,7 @@ from typing import Any, Self
 import psutil
 
 from rocketsim_cli import local_cluster
+from tests.support.polling import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,6 +41,8 @@ SMALL_BROKER = {
 
 class ServerProcess(local_cluster.ServerProcess):
     """A server process that can run other code in another environment; its errors show its log."""
+
+    start_timeout_s = stop_timeout_s = PATIENCE_S
 
     def __init__(self, name: str, kind: str, keys: Mapping[str, object], folder: Path) -> None:
         super().__init__(name, kind, keys, folder)
