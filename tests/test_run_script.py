@@ -65,7 +65,7 @@ class Machine:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=600,
         )
 
     def calls(self) -> str:
@@ -253,7 +253,7 @@ def test_a_run_of_the_tests_ends_by_itself_with_a_failure_and_says_why(tmp_path,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=900,
     )
     assert done.returncode not in (0, 2, 4, 5), done.stdout  # no wrong words, not nothing to run
     assert said in done.stdout + done.stderr

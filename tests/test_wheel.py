@@ -70,7 +70,7 @@ class Environment:
             cwd=self.folder,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=600,
         )
 
     def says(self, code: str, extras: tuple[str, ...] = ()) -> str:

@@ -153,7 +153,7 @@ def test_follow_shows_what_arrives_and_commits_at_ctrl_c(pair, topic, how):
         assert following.stdout is not None
         assert json.loads(following.stdout.readline())["body"] == "late"
         following.send_signal(signal.SIGINT)
-        _, errors = following.communicate(timeout=60)
+        _, errors = following.communicate(timeout=600)
         assert following.returncode == 0, errors
     (progress,) = pair.admin("consumerProgress", "-g", f"{topic}ers")
     assert (progress["brokerOffset"], progress["consumerOffset"], progress["diff"]) == (1, 1, 0)
@@ -417,7 +417,7 @@ def test_up_starts_a_cluster_reports_a_dead_child_and_ends_with_ctrl_c(tmp_path:
             assert line, said
             said += line
         up.send_signal(signal.SIGINT)
-        up.communicate(timeout=30)
+        up.communicate(timeout=600)
         assert up.returncode == 0
     for name in ("namesrv", "broker-a"):
         with pytest.raises(ProcessLookupError):

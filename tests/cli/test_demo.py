@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.spark]
 def test_the_demo_loses_nothing_counts_nothing_twice_and_ends_at_the_end(seconds, rate):
     words = ["demo", "--json", "--seconds", str(seconds), "--rate", str(rate)]
     done = subprocess.run(
-        [sys.executable, "-m", "rocketsim_cli.main", *words], capture_output=True, text=True, timeout=500
+        [sys.executable, "-m", "rocketsim_cli.main", *words], capture_output=True, text=True, timeout=900
     )
     assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-4000:]
     account = json.loads(done.stdout)

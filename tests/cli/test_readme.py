@@ -46,7 +46,7 @@ def test_the_pyspark_of_the_readme_and_of_up_works_when_pasted(tmp_path):
         pasted = readme_snippet(namesrv.address) + snippet(namesrv.address, "TopicTest")
         pasted = re.sub(r"awaitTermination\(\d*\)", "processAllAvailable()", pasted)
         done = subprocess.run(
-            [sys.executable, "-c", pasted], capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=300
+            [sys.executable, "-c", pasted], capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=900
         )
         assert done.returncode == 0, done.stderr[-4000:]
         assert re.search(r"\|\s*broker-a\|\s*Greeting\|\s*1\|", done.stdout), done.stdout

@@ -69,5 +69,5 @@ with PullConsumer("127.0.0.1:1", "g") as consumer:
         print("not reachable")
 """
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'proto'}"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=600)
     assert (done.stdout, done.stderr) == ("not reachable\n", "")

@@ -225,7 +225,7 @@ for number in range(1000):
 del producer
 """
     path = f"{ROOT}{os.pathsep}{Path(ROOT) / 'proto'}"
-    subprocess.run([sys.executable, "-c", script], check=True, env=os.environ | {"PYTHONPATH": path}, timeout=30)
+    subprocess.run([sys.executable, "-c", script], check=True, env=os.environ | {"PYTHONPATH": path}, timeout=600)
     assert len(everything(consumer, topic)) == 1000
 
 

@@ -260,7 +260,7 @@ for ca in {str(CA)!r}, {str(OTHER_CA)!r}:
             print(error)
 """
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'proto'}", "GRPC_VERBOSITY": "INFO"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=240)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "SEND_OK" in done.stdout and "not valid for 127.0.0.1" in done.stdout
     secret = (DATA / "client.key").read_text().splitlines()[1][:20]

@@ -26,7 +26,7 @@ query = (
     stream.select("body").writeStream.format("memory").queryName("rows")
     .option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
 )
-assert query.awaitTermination(100)
+assert query.awaitTermination(600)
 rows = spark.table("rows").collect()
 assert sorted(bytes(r.body).decode() for r in rows) == sorted(f"row {n}" for n in range(20)), rows
 latest = [p["sources"][0]["latestOffset"] for p in query.recentProgress][-1]

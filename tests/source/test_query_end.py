@@ -31,7 +31,7 @@ stream = spark.readStream.format("rocketsim-late").options(
     commitTimeoutMs="30s", **{late_commits.HELD: held}
 ).load()
 query = stream.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-assert query.awaitTermination(120)
+assert query.awaitTermination(600)
 spark.stop()
 """
 

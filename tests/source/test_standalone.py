@@ -38,7 +38,7 @@ query = (
     stream.writeStream.format("memory").queryName("rows").option("checkpointLocation", checkpoint)
     .trigger(availableNow=True).start()
 )
-assert query.awaitTermination(120)
+assert query.awaitTermination(600)
 rows = spark.table("rows").collect()
 assert sorted(r.body for r in rows) == sorted(f"row {n}" for n in range(4000)), len(rows)
 executors = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
