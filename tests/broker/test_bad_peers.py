@@ -446,7 +446,7 @@ async def pulls(node: BrokerNode) -> bool:
     """The broker answers calls."""
     async with grpc.aio.insecure_channel(node.address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
         request = broker_pb2.QueueBoundsRequest(topic="TBW102")
-        return bool(await BrokerStub(channel).QueueBounds(request, timeout=10.0))
+        return bool(await BrokerStub(channel).QueueBounds(request, timeout=60))
 
 
 def handshake(node: BrokerNode, **fields: Any) -> replication_pb2.SlaveMessage:

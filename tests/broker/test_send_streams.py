@@ -80,7 +80,7 @@ async def half_sent(
 async def test_it_stores_and_answers_as_the_call_does(tmp_path: Path, count: int) -> None:
     async with running(tmp_path) as node, connected(node) as connection, stub_of(node) as stub:
         records = frame(*(b"%04d" % number * 100 for number in range(count)))
-        by_call = await stub.Send(request(records, count, records=records), timeout=10)
+        by_call = await stub.Send(request(records, count, records=records), timeout=60)
         first_end = node.store.end_offset
         await say(connection, asked(node, request(records, count), records))
         kind, by_stream = await next_answer(connection)
@@ -94,7 +94,7 @@ async def test_it_stores_and_answers_as_the_call_does(tmp_path: Path, count: int
         assert by_stream.runs[0].commit_log_offset == first_end
         assert (by_stream.status, by_stream.store_host, by_stream.epoch) == (0, by_call.store_host, by_call.epoch)
         await is_over(connection)
-        queue = await stub.Pull(pb.PullRequest(consumer_group="g", topic="t", queue_id=0, max_msg_nums=400), timeout=10)
+        queue = await stub.Pull(pb.PullRequest(consumer_group="g", topic="t", queue_id=0, max_msg_nums=400), timeout=60)
         bodies = bodies_in(records)[::2]
         assert bodies_in(queue.records) == (bodies * 2)[: queue.count]
         assert node.range_streams.sends == node.range_streams.taken_bytes == 0
@@ -354,10 +354,10 @@ async def test_a_broker_that_stops_refuses_what_comes_late(tmp_path: Path) -> No
 async def test_a_call_that_accepts_a_stream_is_told_where(tmp_path: Path) -> None:
     async with running(tmp_path) as node, connected(node), stub_of(node) as stub:
         records = frame(b"x")
-        answer = await stub.Send(request(records, 1, records=records, accepts_stream=True), timeout=10)
+        answer = await stub.Send(request(records, 1, records=records, accepts_stream=True), timeout=60)
         assert answer.stream == node.range_streams.offer()
         assert answer.stream.max_send_bytes == range_stream.MAX_SEND_BYTES
-        assert not (await stub.Send(request(records, 1, records=records), timeout=10)).HasField("stream")
+        assert not (await stub.Send(request(records, 1, records=records), timeout=60)).HasField("stream")
 
 
 async def test_the_log_has_the_bytes_that_were_received_where_they_were_received(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from broker_service import errors
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.model import BrokerRole
 from broker_service.rpc_errors import status_of
-from tests.support.brokers import bodies_in, message, put, running, stub_of
+from tests.support.brokers import answers_early, bodies_in, message, put, running, stub_of
 from tests.support.polling import until
 
 
@@ -32,7 +32,7 @@ def code_of(error: grpc.aio.AioRpcError) -> int:
 
 async def test_every_call_of_a_producer_and_a_consumer(tmp_path: Path) -> None:
     async with running(tmp_path) as node, stub_of(node) as stub:
-        sent = await stub.Send(send_request(message("t", b"a"), message("t", b"b", 1), message("t", b"c")), timeout=10)
+        sent = await stub.Send(send_request(message("t", b"a"), message("t", b"b", 1), message("t", b"c")), timeout=60)
         assert sent.status == pb.SendResponse.PUT_OK
         assert [(queue.queue_id, queue.first_queue_offset, queue.count) for queue in sent.queues] == [
             (0, 0, 2),
@@ -41,13 +41,13 @@ async def test_every_call_of_a_producer_and_a_consumer(tmp_path: Path) -> None:
         assert (sent.runs[0].commit_log_offset, sent.runs[0].count) == (0, 3)
         assert (sent.store_host, sent.epoch) == (node.broker.store_host, node.broker.epoch)
 
-        pulled = await stub.Pull(pb.PullRequest(consumer_group="g", topic="t"), timeout=10)
+        pulled = await stub.Pull(pb.PullRequest(consumer_group="g", topic="t"), timeout=60)
         assert (pulled.code, pulled.status, pulled.count, pulled.next_begin_offset) == (0, pb.PullResponse.FOUND, 2, 2)
         assert bodies_in(pulled.records) == [b"a", b"c"]
         assert len(pulled.sizes) == 8
 
         ranges = [pb.PullRangeRequest.Range(topic="t", queue_id=queue, until_offset=2) for queue in (0, 1)]
-        frames = [frame async for frame in stub.PullRange(pb.PullRangeRequest(ranges=ranges), timeout=10)]
+        frames = [frame async for frame in stub.PullRange(pb.PullRangeRequest(ranges=ranges), timeout=60)]
         assert [body for frame in frames for body in bodies_in(frame.records)] == [b"a", b"c", b"b"]
         assert frames[-1].segments[-1].status == pb.PullResponse.OFFSET_OVERFLOW_ONE
 
@@ -98,7 +98,7 @@ async def test_a_refusal_has_a_status_a_reason_and_rocketmqs_number(
     async with running(tmp_path) as node, stub_of(node) as stub:
         await put(node, "t", b"x")
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await getattr(stub, call)(request_, timeout=10)
+            await getattr(stub, call)(request_, timeout=60)
         assert (refused.value.code().name, code_of(refused.value)) == (status, code)
         assert len(refused.value.details() or "") > 10
 
@@ -121,7 +121,7 @@ async def test_a_refused_stream_says_so_too(tmp_path: Path) -> None:
     async with running(tmp_path) as node, stub_of(node) as stub:
         wanted = pb.PullRangeRequest(ranges=[pb.PullRangeRequest.Range(topic="absent", until_offset=1)])
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            [frame async for frame in stub.PullRange(wanted, timeout=10)]
+            [frame async for frame in stub.PullRange(wanted, timeout=60)]
         assert (refused.value.code(), code_of(refused.value)) == (grpc.StatusCode.NOT_FOUND, 17)
 
 
@@ -150,7 +150,7 @@ async def test_a_disk_that_fails_is_said_as_what_it_is(tmp_path: Path, monkeypat
             monkeypatch.setattr(node.topics, "_file", type("File", (), {"save": failing})())
             monkeypatch.setattr(node.topics, "_save", failing)
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await stub.Send(send_request(message("t", b"x")), timeout=10)
+                await stub.Send(send_request(message("t", b"x")), timeout=60)
             assert (refused.value.code().name, code_of(refused.value)) == ("FAILED_PRECONDITION", 14)
             assert words in (refused.value.details() or "")
 
@@ -167,27 +167,31 @@ async def test_a_new_group_reads_although_the_disk_takes_no_table(
         asked = pb.PullRequest(consumer_group="new", topic="t", max_msg_nums=1)
         with monkeypatch.context() as patch:
             patch.setattr(node.groups, "_save", failing)
-            assert (await stub.Pull(asked, timeout=10)).count == 1
+            assert (await stub.Pull(asked, timeout=60)).count == 1
             assert "new" not in node.groups.entries
-        assert (await stub.Pull(asked, timeout=10)).count == 1
+        assert (await stub.Pull(asked, timeout=60)).count == 1
         assert "new" in node.groups.entries
 
 
-async def test_a_hold_ends_by_an_answer_before_the_callers_deadline(tmp_path: Path) -> None:
+async def test_a_hold_ends_by_an_answer_before_the_callers_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers_early(monkeypatch)
     async with running(tmp_path) as node, stub_of(node) as stub:
         await put(node, "t", b"x")
         pulled = await stub.Pull(
-            pb.PullRequest(consumer_group="g", topic="t", queue_offset=1, suspend_timeout_ms=60_000), timeout=1.0
+            pb.PullRequest(consumer_group="g", topic="t", queue_offset=1, suspend_timeout_ms=60_000), timeout=10
         )
         assert pulled.code == ResponseCode.PULL_NOT_FOUND
 
 
-async def test_a_slow_disk_reaches_the_caller_as_its_status(tmp_path: Path) -> None:
+async def test_a_slow_disk_reaches_the_caller_as_its_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers_early(monkeypatch)
     keys: dict[str, Any] = {"broker_role": BrokerRole.SYNC_MASTER, "slave_timeout": 60_000}
     async with running(tmp_path, **keys) as node, stub_of(node) as stub:
         slave = node.acknowledgements.on_join(1, "a frozen slave", 0)
         node.acknowledgements.on_ack(slave, 0)
-        sent = await stub.Send(send_request(message("t", b"x")), timeout=1.0)
+        sent = await stub.Send(send_request(message("t", b"x")), timeout=10)
         assert sent.status == pb.SendResponse.FLUSH_SLAVE_TIMEOUT
 
 
@@ -204,14 +208,14 @@ async def test_a_consumer_that_goes_away_in_the_middle_leaves_nothing_behind(tmp
     async with running(tmp_path) as node, stub_of(node) as stub:
         await put(node, "t", *[bytes(1000)] * 500)
         wanted = [pb.PullRangeRequest.Range(topic="t", until_offset=500)] * 20
-        call = stub.PullRange(pb.PullRangeRequest(ranges=wanted, max_frame_bytes=1000), timeout=10)
+        call = stub.PullRange(pb.PullRangeRequest(ranges=wanted, max_frame_bytes=1000), timeout=60)
         await call.read()
         call.cancel()
         held = stub.Pull(pb.PullRequest(consumer_group="g", topic="t", queue_offset=500, suspend_timeout_ms=60_000))
         await until(lambda: node.broker.long_polling.held == 1, "held")
         held.cancel()
         await until(lambda: node.broker.long_polling.held == 0, "let go")
-        assert (await stub.Pull(pb.PullRequest(consumer_group="g", topic="t"), timeout=10)).count == 32
+        assert (await stub.Pull(pb.PullRequest(consumer_group="g", topic="t"), timeout=60)).count == 32
 
 
 async def test_reflection_lists_every_service(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ async def bounds(node: BrokerNode, *read_in: LogEpoch) -> pb.QueueBoundsResponse
     for epoch in read_in:
         request.read_in.add(epoch=epoch.epoch, epoch_id=epoch.epoch_id)
     async with stub_of(node) as stub:
-        return await stub.QueueBounds(request, timeout=10)
+        return await stub.QueueBounds(request, timeout=60)
 
 
 def ends(answer: pb.QueueBoundsResponse) -> dict[LogEpoch, list[int]]:
@@ -90,7 +90,7 @@ async def range_of(node: BrokerNode, *ranges: pb.PullRangeRequest.Range) -> list
     """The result of one call: range, records, next offset, status."""
     given: list[tuple[int, int, int, str]] = []
     async with stub_of(node) as stub:
-        async for frame in stub.PullRange(pb.PullRangeRequest(ranges=ranges, max_frame_bytes=1), timeout=10):
+        async for frame in stub.PullRange(pb.PullRangeRequest(ranges=ranges, max_frame_bytes=1), timeout=60):
             for part in frame.segments:
                 status = pb.PullResponse.GetMessageStatus.Name(part.status)
                 given.append((part.range_index, part.count, part.next_offset, status))

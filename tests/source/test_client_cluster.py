@@ -41,7 +41,7 @@ def fake() -> Iterator[FakeCluster]:
 
 def opened(fake: FakeCluster) -> ClientCluster:
     """As in a new worker or a driver that starts: nothing is known yet."""
-    return ClientCluster(Cluster(fake.address, timeout_s=1, poll_interval_s=1))
+    return ClientCluster(Cluster(fake.address, timeout_s=30, poll_interval_s=1))
 
 
 def test_a_queue_beyond_the_count_is_gone_and_hides_nobody(fake: FakeCluster) -> None:

@@ -12,7 +12,7 @@ from rocketmq_v2 import service_pb2 as s
 
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.model import BrokerRole
-from tests.support.brokers import put
+from tests.support.brokers import answers_early, put
 from tests.support.polling import until
 from tests.support.v2 import CLIENT, Client, client_of, message, resource, v2_broker
 
@@ -152,11 +152,12 @@ async def test_a_poll_is_notified_of_a_message(tmp_path: Path) -> None:
         assert [one.body for one in await polling] == [b"hello"]
 
 
-async def test_a_poll_ends_before_the_callers_deadline(tmp_path: Path) -> None:
+async def test_a_poll_ends_before_the_callers_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rust's deadline is the time of its poll."""
+    answers_early(monkeypatch)
     async with v2_broker(tmp_path) as (_, client):
         request = receive(long_polling_timeout=Duration(seconds=30))
-        found = [answer async for answer in client.ReceiveMessage(request, timeout=2.0)]
+        found = [answer async for answer in client.ReceiveMessage(request, timeout=10)]
         assert found[0].status.code == d.MESSAGE_NOT_FOUND
 
 

@@ -14,6 +14,7 @@ from rocketmq_v2 import service_pb2 as s
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.retry_policy import DEFAULT
 from broker_service.v2.settings import reply_to
+from tests.support.brokers import answers_early
 from tests.support.polling import until
 from tests.support.stores import records_of
 from tests.support.v2 import CLIENT, DIALLED, client_of, message, resource, v2_broker
@@ -235,8 +236,11 @@ async def test_who_does_not_read_gets_a_bounded_number_of_commands_and_disturbs_
     ],
     ids=["producer", "negative poll", "long poll"],
 )
-async def test_settings_that_lie_change_nothing_of_what_the_broker_does(tmp_path: Path, lies: d.Settings) -> None:
+async def test_settings_that_lie_change_nothing_of_what_the_broker_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lies: d.Settings
+) -> None:
     """The answer is the broker's own word, and a receive that relies on them ends before its deadline."""
+    answers_early(monkeypatch)
     async with v2_broker(tmp_path) as (node, client):
         stream = client.calls.Telemetry(metadata=CLIENT)
         await stream.write(s.TelemetryCommand(settings=lies))
@@ -254,7 +258,7 @@ async def test_settings_that_lie_change_nothing_of_what_the_broker_does(tmp_path
             batch_size=1,
             invisible_duration=Duration(seconds=60),
         )
-        answers = [answer async for answer in client.ReceiveMessage(receive, timeout=4)]
+        answers = [answer async for answer in client.ReceiveMessage(receive, timeout=10)]
         assert answers[0].status.code == d.MESSAGE_NOT_FOUND
         assert (await client.send(message())).status.code == d.OK
         stream.cancel()
