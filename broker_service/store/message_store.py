@@ -619,7 +619,8 @@ class MessageStore:
         """A search for records with this key or UNIQ_KEY that were stored in [begin_ms, end_ms] and lie before log
         offset `before`, newest first.
         """
-        self._work_on_index(_INDEX_MAX_BEHIND)
+        if before is None or before > self._index.position:
+            self._work_on_index(_INDEX_MAX_BEHIND)
         return KeySearch(
             self._index, self._log, topic, key, max_num=max_num, begin_ms=begin_ms, end_ms=end_ms, before=before
         )

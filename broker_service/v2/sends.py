@@ -42,11 +42,13 @@ class SendPath:
         self._turns = Turns()
         self._recent = RecentSends()
         self._asks_index_until = 0.0
+        self._opened_at = 0  # the log's end then
 
     def opened(self) -> None:
         """To be called when the port opens: only the index has messages of another master, or of before a restart."""
         self._recent.clear()
         self._asks_index_until = self._broker.clock() + REMEMBERED_S
+        self._opened_at = self._broker.store.end_offset
 
     async def send(
         self, messages: Sequence[pb.Message], peer: tuple[str, bytes], timeout_s: float, client_id: str
@@ -81,8 +83,10 @@ class SendPath:
     def _recall_handle(self, topic: str, message: pb.Message) -> str:
         """Empty for a message that does not wait."""
         system = message.system_properties
+        if not system.HasField("delivery_timestamp"):
+            return ""
         deliver_ms = message_rules.in_ms(system.delivery_timestamp)
-        if message_rules.type_of(message) != pb.DELAY or deliver_ms <= self._broker.now_ms():
+        if deliver_ms <= self._broker.now_ms():
             return ""
         own = self._broker.config.broker_name
         return recall_handle.encode(RecallHandle(topic, own, deliver_ms, system.message_id))
@@ -177,12 +181,14 @@ class SendPath:
         return [] if None in found else [stored for stored in found if stored is not None]
 
     async def _look_up(self, topic: str, message_id: str, where: str) -> None:
-        """Looks up a message in the index, under the topic where it is stored, unless it is known already."""
+        """Looks up a message in the index, under the topic where it is stored, unless it is known already.  What was
+        stored since the port was opened need not be looked for: the index is then brought up to date once, not again
+        for each message."""
         broker = self._broker
         if self._recent.get(topic, message_id, broker.clock()) is not None:
             return
         since_ms = broker.now_ms() - int(REMEMBERED_S * 1000)
-        search = broker.store.key_search(where, message_id, 1, since_ms, FOR_EVER_MS)
+        search = broker.store.key_search(where, message_id, 1, since_ms, FOR_EVER_MS, self._opened_at)
         for offset in (await cold_reads.read(broker.store, search.run)).offsets:
             data = await cold_reads.read(broker.store, partial(broker.store.read_record, offset))
             found = record.decode(data, check_crc=False)
@@ -195,7 +201,7 @@ class SendPath:
         if not messages:
             raise Refused(pb.MESSAGE_CORRUPTED, "no message to send")
         name = names.topic_of(messages[0].topic)
-        if any(message.topic != messages[0].topic for message in messages):
+        if any(message.topic != messages[0].topic for message in messages[1:]):
             raise Refused(pb.MESSAGE_CORRUPTED, "topic in message is not same")
         topic = self._topic(name)
         now_ms = self._broker.now_ms()

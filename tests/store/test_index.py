@@ -106,6 +106,18 @@ def test_records_are_found_by_their_id_and_by_each_key_newest_first():
     assert query("topic", "T") == [], "tags are no keys"
 
 
+def test_a_search_before_an_offset_does_not_wait_for_what_lies_behind_it():
+    store = open_store(ROOT, MemoryFiles())
+    put(store, "topic", 0, [b"0"], properties=[("KEYS", "k")])
+    end = store.end_offset
+    assert store.key_search("topic", "k", 1, 0, 2 * NOW, end).run().offsets == [0]
+    assert store.index_behind == 0
+    put(store, "topic", 0, [b"1"], properties=[("KEYS", "k")])
+    assert store.key_search("topic", "k", 1, 0, 2 * NOW, end).run().offsets == [0]
+    assert store.index_behind == store.end_offset - end
+    assert store.key_search("topic", "k", 1, 0, 2 * NOW).run().offsets == [end]
+
+
 def test_a_key_with_the_same_hash_is_not_taken_for_another():
     store = open_store(ROOT, MemoryFiles())
     assert tags_code("topic#Aa") == tags_code("topic#BB")

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 from rocketmq_v2 import definition_pb2 as d
@@ -261,6 +262,22 @@ async def test_a_message_that_was_stored_before_a_restart_is_not_stored_again(tm
     async with v2_broker(tmp_path) as (node, client):
         assert (await client.send(again)).entries == first.entries
         assert (await client.send(message(keys=[again.system_properties.message_id]))).status.code == d.OK
+        assert len(await stored(node, "T")) == 2
+
+
+async def test_sends_after_a_restart_do_not_bring_the_index_up_to_date_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = message()
+    async with v2_broker(tmp_path) as (_, client):
+        await client.send(before)
+    async with v2_broker(tmp_path) as (node, client):
+        monkeypatch.setattr(node.store, "tick", lambda now_ms: None)  # it works on the index, too
+        behind = node.store.index_behind
+        end = node.store.end_offset
+        assert (await client.send(message())).status.code == d.OK
+        assert (await client.send(before)).status.code == d.OK
+        assert node.store.index_behind == behind + node.store.end_offset - end
         assert len(await stored(node, "T")) == 2
 
 
