@@ -62,8 +62,11 @@ def _seconds_of(date: str) -> float:
 def client_of_user(metadata: Iterable[tuple[str, str | bytes]], client_id: str) -> str:
     """The client's id behind the name of the user that has signed the call, as the two above read it: a client of one
     user is never that of another.  "" without a client id; the id itself without a signature."""
+    headers = {name: value for name, value in metadata if isinstance(value, str)}
+    if AUTHORIZATION not in headers:
+        return client_id
     try:
-        user = _claim({name: value for name, value in metadata if isinstance(value, str)}).username
+        user = _claim(headers).username
     except NotAuthenticated:
         return client_id
     return client_id and f"{user}/{client_id}"

@@ -34,9 +34,10 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 def check(message: pb.Message, max_body_size: int, now_ms: int) -> None:
     """Raises Refused with the reason; the topic's name and type are checked elsewhere."""
     system = message.system_properties
-    if not message.body:
+    body_size = len(message.body)  # each look at the body copies it
+    if not body_size:
         raise Refused(pb.MESSAGE_BODY_EMPTY, "message body cannot be empty")
-    if len(message.body) > max_body_size:
+    if body_size > max_body_size:
         raise Refused(pb.MESSAGE_BODY_TOO_LARGE, f"message body cannot exceed the max {max_body_size}")
     check_id(system.message_id)
     _check_tag(system.tag)
@@ -44,7 +45,7 @@ def check(message: pb.Message, max_body_size: int, now_ms: int) -> None:
         _check_text(key, pb.ILLEGAL_MESSAGE_KEY, "key")
     _check_group(system.message_group)
     _check_properties(message)
-    if _CONTROL.search(system.trace_context) or _CONTROL.search(system.born_host):
+    if _has_control(system.trace_context) or _has_control(system.born_host):
         raise Refused(pb.BAD_REQUEST, "trace context and born host cannot contain control character")
     if system.HasField("delivery_timestamp"):
         _check_delivery_time(system.delivery_timestamp, now_ms)
@@ -97,7 +98,7 @@ def milliseconds(duration: Duration) -> int:
 def check_id(message_id: str) -> None:
     if not message_id.strip():
         raise Refused(pb.ILLEGAL_MESSAGE_ID, "message id cannot be null or empty")
-    if len(message_id.encode()) > MAX_MESSAGE_ID_BYTES or _CONTROL.search(message_id):
+    if len(message_id.encode()) > MAX_MESSAGE_ID_BYTES or _has_control(message_id):
         raise Refused(
             pb.ILLEGAL_MESSAGE_ID,
             f"message id cannot contain control character or exceed {MAX_MESSAGE_ID_BYTES} bytes",
@@ -124,8 +125,12 @@ def _check_group(group: str) -> None:
 def _check_text(text: str, code: pb.Code, what: str) -> None:
     if not text.strip():
         raise Refused(code, f"{what} cannot be the char sequence of whitespace")
-    if _CONTROL.search(text):
+    if _has_control(text):
         raise Refused(code, f"{what} cannot contain control character")
+
+
+def _has_control(text: str) -> bool:
+    return not text.isprintable() and _CONTROL.search(text) is not None
 
 
 def _check_properties(message: pb.Message) -> None:
@@ -140,7 +145,7 @@ def _check_properties(message: pb.Message) -> None:
     for name, value in properties.items():
         if name in RESERVED_PROPERTIES:
             raise Refused(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property is used by system: {name}")
-        if not name or _CONTROL.search(name) or _CONTROL.search(value):
+        if not name or _has_control(name) or _has_control(value):
             raise Refused(
                 pb.ILLEGAL_MESSAGE_PROPERTY_KEY,
                 f"property {name!r}: neither key nor value can contain control character, nor the key be empty",

@@ -3,6 +3,8 @@
 A resource's namespace is ignored, as the proxy ignores it.
 """
 
+from functools import lru_cache
+
 from rocketmq_v2 import definition_pb2 as pb
 
 from broker_service.broker.metadata.names import (
@@ -14,26 +16,38 @@ from broker_service.broker.metadata.names import (
 from broker_service.errors import RocketSimError
 from broker_service.v2.status import Refused
 
+_REMEMBERED = 4096  # names that are allowed: each call has one or two
+
 
 def topic_of(resource: pb.Resource) -> str:
     """The topic's name; raises Refused unless users may have such a topic.  %RETRY% and %DLQ% topics may be read."""
+    return _topic(resource.name)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _topic(name: str) -> str:
     try:
-        check_topic_name(resource.name)
+        check_topic_name(name)
     except RocketSimError as error:
         raise Refused(pb.ILLEGAL_TOPIC, str(error)) from error
-    if is_internal_topic(resource.name):
-        raise Refused(pb.ILLEGAL_TOPIC, f"cannot access system topic: {resource.name}")
-    return resource.name
+    if is_internal_topic(name):
+        raise Refused(pb.ILLEGAL_TOPIC, f"cannot access system topic: {name}")
+    return name
 
 
 def group_of(resource: pb.Resource) -> str:
+    return _group(resource.name)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _group(name: str) -> str:
     try:
-        check_group_name(resource.name)
+        check_group_name(name)
     except RocketSimError as error:
         raise Refused(pb.ILLEGAL_CONSUMER_GROUP, str(error)) from error
-    if is_internal_group(resource.name):
-        raise Refused(pb.ILLEGAL_CONSUMER_GROUP, f"cannot use system consumer group: {resource.name}")
-    return resource.name
+    if is_internal_group(name):
+        raise Refused(pb.ILLEGAL_CONSUMER_GROUP, f"cannot use system consumer group: {name}")
+    return name
 
 
 def topic_not_found(topic: str) -> Refused:

@@ -55,11 +55,13 @@ STORED_BUT: dict[PutStatus, pb.Code] = {
 
 def status(code: pb.Code, text: str = "") -> pb.Status:
     """Clients show the text to their users.  It always has the code's name, which users and tests can search for."""
+    if code == pb.OK and not text:
+        return OK
     name = pb.Code.Name(code)
     return pb.Status(code=code, message=name if not text else text if name in text else f"{name}: {text}")
 
 
-OK = status(pb.OK)
+OK = pb.Status(code=pb.OK, message=pb.Code.Name(pb.OK))
 
 
 def status_of(error: Exception) -> pb.Status:
