@@ -545,6 +545,7 @@ class BrokerNode:
             if saving := self.consumption.saving():
                 saving()
             self.consumption.timer_delivery.write_check()
+            self.consumption.write_order_info()
         except (RocketSimError, OSError) as error:
             logger.error("the journal and the log keep what could not be written: %s", error)
         finally:

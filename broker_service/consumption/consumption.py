@@ -25,7 +25,7 @@ from broker_service.broker.metadata.names import MAX_RETRY_TOPIC_LENGTH
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.broker.reads.access import ReadAccess
 from broker_service.broker.reads.subscription import codes_of
-from broker_service.consumption import receipt_handle, retries, transitions
+from broker_service.consumption import order_info, receipt_handle, retries, transitions
 from broker_service.consumption.choice import Choice, Groups, Room
 from broker_service.consumption.model import (
     MAX_MESSAGES,
@@ -991,6 +991,13 @@ class Consumption:
                 first, _ = broker.store.queue_bounds(topic, queue_id)
                 goes_on[group, topic].setdefault(queue_id, self._next(Place(group, topic, queue_id), first))
         broker.offsets.note(goes_on, broker.now_ms())
+
+    def write_order_info(self) -> None:
+        """At a clean stop: what a RocketMQ that opens this store has under way in groups that consume in order."""
+        broker = self._broker
+        if not broker.is_slave:
+            path = broker.config.store_path_root_dir / "config" / "consumerOrderInfo.json"
+            order_info.write(broker.store.disk, path, self.state.queues, broker.now_ms())
 
     def __str__(self) -> str:
         return f"{self.state.under_way_count} under way in {len(self.state.queues)} queues, {self._polls.held} polls"

@@ -16,8 +16,11 @@ from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.consumption import consumption as consumption_module
 from broker_service.consumption.model import Delivery, HandleStatus, PopStatus
-from broker_service.consumption.transitions import Place
+from broker_service.consumption.order_info import table_of
+from broker_service.consumption.state import State
+from broker_service.consumption.transitions import DeliveryId, Ordered, Place, Settle, Step, TakeInOrder
 from broker_service.errors import InvalidParameter, ReadFailed
+from broker_service.store import json_file
 from tests.consumption.test_consumption import INVISIBLE_MS, Consumer, body_of, consumer, snapshot_in
 from tests.support.brokers import put
 from tests.support.polling import until
@@ -657,3 +660,76 @@ async def test_whatever_consumers_do_each_message_group_is_in_order_and_nothing_
             queue_id: one.node.store.queue_end("t", queue_id) for queue_id in (0, 1)
         }
         assert state.queues[Place("g", "t", 0)].locks is None
+
+
+# --- a real RocketMQ's file -------------------------------------------------------------------------------------------
+
+
+def order_info(folder: Path) -> Any:
+    return json_file.loads((folder / "config/consumerOrderInfo.json").read_text())["table"]
+
+
+async def test_a_clean_stop_says_what_a_real_rocketmq_has_under_way_in_order(tmp_path: Path) -> None:
+    """Until when each message is with its consumer, how often it was delivered before, and what is acknowledged behind
+    another one; nothing of what was not delivered yet."""
+    async with in_order(tmp_path) as one:
+        await one.send("a1 b1 a2 b2 c1")
+        a1, b1, a2, _ = await one.take(max_messages=4)
+        await one.ack(b1)
+        for again in range(2):
+            assert await one.nack(a1, 0) is OK and await one.nack(a2, 0) is OK
+            await one.later(0)
+            a1, a2 = await one.take(max_messages=2, attempt_id=f"attempt {again}")
+        assert attempts([a1, a2]) == [3, 3]
+        await one.ack(a2)
+        now_ms = one.node.broker.now_ms()
+    assert order_info(tmp_path) == {
+        "t@g": {
+            "0": {
+                "popTime": now_ms,
+                "i": 1,
+                "o": [0, 2, 3],
+                "ot": {"0": now_ms + INVISIBLE_MS, "3": now_ms + INVISIBLE_MS},
+                "oc": {"0": 2, "2": 2},
+                "cm": 0b010,
+                "l": now_ms,
+            }
+        }
+    }
+    async with in_order(tmp_path) as one:
+        await one.later(INVISIBLE_MS)
+        left = await one.take()
+        assert said(left) == "a1 a2 b2 c1", "our own broker goes on where it was"
+        await one.ack(*left)
+    assert order_info(tmp_path) == {}, "what is over is not said any more"
+
+
+async def test_one_batch_under_way_in_a_queue_names_its_attempt(tmp_path: Path) -> None:
+    """RocketMQ then gives the same batch to the same attempt, as our broker does."""
+    async with in_order(tmp_path) as one:
+        await one.send("a1 a2")
+        await one.take(attempt_id="x")
+    assert order_info(tmp_path)["t@g"]["0"]["a"] == "x"
+
+
+async def test_without_deliveries_in_order_no_such_file_is_made_and_rocketmqs_old_one_says_nothing(
+    tmp_path: Path,
+) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"1")
+        await one.pop()
+    path = tmp_path / "config/consumerOrderInfo.json"
+    assert not path.exists()
+    path.write_text('{"table":{"t@g":{0:{"popTime":1,"i":60000,"o":[0]}}}}')
+    async with consumer(tmp_path):
+        pass
+    assert order_info(tmp_path) == {}
+
+
+def test_of_a_queue_no_more_is_said_than_the_bits_of_a_long_can_say() -> None:
+    state, place = State(), Place("g", "t", 0)
+    messages = tuple(Ordered(offset, 1, Step.DELIVERED) for offset in range(100))
+    state.apply(TakeInOrder(place=place, pop=1, start=0, next=100, groups=(("a", messages),)))
+    state.apply(Settle(place=place, deliveries=(DeliveryId(1, 63),)))
+    told = table_of(state.queues, 7)["table"]["t@g"][0]
+    assert told["o"] == [*range(64)] and told["cm"] == -(1 << 63)

@@ -3,9 +3,11 @@
 import shutil
 from hashlib import sha1
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from broker_service.store import json_file
 from broker_service.store.offline.dump import dump
 from broker_service.store.offline.verification import verify
 from tests.interop import pending_work
@@ -26,6 +28,17 @@ def test_rocketmq_reads_every_field_of_every_message_as_our_dump_says(tmp_path: 
     assert {outcome.name for outcome in outcomes} == {"master", "slave", "trimmed", "golden"}
 
 
+def order_info(store: Path) -> Any:
+    """The table of `consumerOrderInfo.json` without what is empty."""
+    table = json_file.loads((store / "config/consumerOrderInfo.json").read_text())["table"]
+    return {
+        owner: {
+            number: {name: it for name, it in one.items() if it not in (None, {})} for number, one in queues.items()
+        }
+        for owner, queues in table.items()
+    }
+
+
 # RocketMQ asks about transactions as often as it can here, and gives none up; nobody answers it.
 SETTINGS = {"timerWheelEnable": "true", "transactionCheckInterval": 1000, "transactionCheckMax": 1000}
 
@@ -36,6 +49,8 @@ async def test_rocketmq_goes_on_with_pending_work_and_our_broker_after_it(tmp_pa
     store = copy_store(tmp_path / "made", tmp_path / "store", whole=whole)
     ours, outcome = list(dump(store)), Outcome("pending work")
     assert list(verify(store)) == []
+    in_order = order_info(store)
+    assert in_order["steps@line"]["0"]["o"] == [1, 1, 2], "a batch of three, the others by their distance"
 
     with running(store, tmp_path / "rocketmq", **SETTINGS) as rocketmq:
         theirs = rocketmq.read([("await", "times", "3"), *requests(ours)])
@@ -65,6 +80,7 @@ async def test_rocketmq_goes_on_with_pending_work_and_our_broker_after_it(tmp_pa
     assert {*bodies("times")} == {"times-past", "times-soon", "level-soon"}
     assert bodies("trades") == ["committed"]
 
+    assert order_info(store) == in_order, "RocketMQ wrote at its end what it had understood at its start"
     assert list(verify(store)) == []
     log = [[line for line in lines if line["kind"] in ("message", "blank")] for lines in (ours, dump(store))]
     assert log[1][: len(log[0])] == log[0], "the log that RocketMQ closed begins with the one it was given"
