@@ -402,7 +402,7 @@ class BrokerNode:
         )
 
     def _make_v2(self) -> None:
-        self.v2_routing = Routing(self.broker, self._open_channel)
+        self.v2_routing = Routing(self.broker, self._open_channel, self.machine.network.open_channel)
         sends = SendPath(self.broker, self.puts, self.consumption.transactions)
         servicer = V2Servicer(
             self.broker,

@@ -1,25 +1,34 @@
-"""Routing: the queues of a topic on all brokers: own ones from the topic table, others' from a name server."""
+"""Routing: the queues of a topic on all brokers: own ones from the topic table, others' from a name server; and the
+calls that clients make to any of their endpoints, although they are another broker's.
+"""
 
 import asyncio
 import logging
+from collections.abc import Iterable
 
 import grpc
+from rocketmq_v2 import service_pb2, service_pb2_grpc
 from rocketsim_proto import namesrv_pb2, namesrv_pb2_grpc
+from rocketsim_proto.signature import AUTHORIZATION
 
 from broker_service.broker.core.broker import Broker
-from broker_service.peer_call import PeerLost
+from broker_service.peer_call import PeerLost, ask
 from broker_service.server import OpenChannel
 from broker_service.v2.route import Queues
 
 logger = logging.getLogger(__name__)
 
 ASK_WITHIN_S = 1.0
+PASSED_ON = "x-rocketsim-passed-on"  # a header: the call comes from another broker, and is not passed on again
 
 
 class Routing:
-    def __init__(self, broker: Broker, open_channel: OpenChannel) -> None:
+    """`open_channel` is for name servers, `open_client_channel` for the ports of RocketMQ 5's clients."""
+
+    def __init__(self, broker: Broker, open_channel: OpenChannel, open_client_channel: OpenChannel) -> None:
         self._broker = broker
         self._open_channel = open_channel
+        self._open_client_channel = open_client_channel
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._last_good = ""
 
@@ -40,6 +49,30 @@ class Routing:
             logger.warning("the route of %s has only this broker's own queues: %s", topic, error)
             return own
         return own + self._others(route)
+
+    async def recall(
+        self,
+        request: service_pb2.RecallMessageRequest,
+        broker_name: str,
+        headers: Iterable[tuple[str, str | bytes]],
+        timeout_s: float,
+    ) -> service_pb2.RecallMessageResponse | None:
+        """The answer of another broker to a client's call, which goes there with the client's own headers; None if no
+        name server knows a master of this name that has the topic.  Raises PeerLost."""
+        if not (names := self._broker.config.name_servers):
+            return None
+        route = await self._ask(request.topic.name, names)
+        others = {queues.broker_name: queues.address for queues in self._others(route)}
+        if broker_name not in others:
+            return None
+        passed = [(name, value) for name, value in headers if name == AUTHORIZATION or name.startswith("x-mq-")]
+        channel = self._open_client_channel(others[broker_name], ())
+        try:
+            stub = service_pb2_grpc.MessagingServiceStub(channel)
+            call = stub.RecallMessage(request, metadata=(*passed, (PASSED_ON, "1")), timeout=timeout_s)
+            return await ask(call)
+        finally:
+            await channel.close()
 
     def _own(self, topic: str, own_address: str) -> list[Queues]:
         config = self._broker.config

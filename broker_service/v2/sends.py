@@ -91,6 +91,13 @@ class SendPath:
         own = self._broker.config.broker_name
         return recall_handle.encode(RecallHandle(topic, own, deliver_ms, system.message_id))
 
+    def elsewhere(self, request: service_pb2.RecallMessageRequest) -> str:
+        """The other broker that has taken the message of a recall; "" if it is this one, or cannot be told."""
+        recalled = recall_handle.decode(request.recall_handle)
+        if recalled is None or recalled.topic != names.topic_of(request.topic):
+            return ""
+        return "" if recalled.broker_name == self._broker.config.broker_name else recalled.broker_name
+
     async def recall(self, resource: pb.Resource, handle: str, timeout_s: float) -> str:
         """Has a message with a delivery time not delivered; returns its id.  OK does not say that there is one."""
         topic = self._topic(names.topic_of(resource))

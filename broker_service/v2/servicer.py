@@ -25,7 +25,7 @@ from broker_service.v2 import names, route
 from broker_service.v2.clients import Clients, ClientStream
 from broker_service.v2.message_rules import in_ms
 from broker_service.v2.receiving import Receiving
-from broker_service.v2.routing import Routing
+from broker_service.v2.routing import PASSED_ON, Routing
 from broker_service.v2.sends import SendPath
 from broker_service.v2.settings import reply_to, topics_in
 from broker_service.v2.status import OK, Context, Refused, answers_with, status_of
@@ -172,7 +172,13 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
 
     @answers_with(pb.RecallMessageResponse)
     async def RecallMessage(self, request: pb.RecallMessageRequest, context: Context) -> pb.RecallMessageResponse:
+        """Clients ask any endpoint that they were given, not the one that took the message."""
         client_id_of(context)
+        headers = context.invocation_metadata() or ()
+        if (other := self._sends.elsewhere(request)) and PASSED_ON not in dict(headers):
+            answer = await self._routing.recall(request, other, headers, longest_wait_s(context))
+            if answer is not None:
+                return answer
         message_id = await self._sends.recall(request.topic, request.recall_handle, longest_wait_s(context))
         return pb.RecallMessageResponse(status=OK, message_id=message_id)
 

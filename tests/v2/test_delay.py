@@ -9,14 +9,18 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from rocketmq_v2 import definition_pb2 as d
 from rocketmq_v2 import service_pb2 as s
 from rocketsim_proto.reserved import TIMER_TOPIC
+from rocketsim_proto.signature import Credentials
 
 from broker_service.node import BrokerNode
 from broker_service.v2 import recall_handle
 from broker_service.v2.message_rules import MAX_DELAY_MS
 from broker_service.v2.recall_handle import RecallHandle
+from broker_service.v2.routing import PASSED_ON
+from tests.support.access import ADMIN, KEYS, first_user, v2_headers, v2_stub
 from tests.support.brokers import message as record_of
-from tests.support.brokers import send_of
-from tests.support.v2 import Client, message, resource, v2_broker
+from tests.support.brokers import name_server, running, send_of
+from tests.support.polling import until
+from tests.support.v2 import Client, make_topics, message, resource, v2_broker
 from tests.v2.test_receiving import received
 
 START = 2_000_000_000_000  # in the future: nothing is due before a test has its clock
@@ -125,6 +129,39 @@ async def test_a_recalled_message_is_not_delivered(tmp_path: Path) -> None:
         assert [one.body for one in await received(client, topic="D")] == [b"a"]
         late = await recall(client, handles[0])
         assert late.status.code == d.BAD_REQUEST and "timestamp invalid" in late.status.message
+
+
+async def test_a_recall_at_another_brokers_port_reaches_the_broker_that_the_handle_names(tmp_path: Path) -> None:
+    """Java's and Python's clients ask any of the endpoints that they were given; with access control it is in the
+    caller's name there, too.  A broker that gets it from another one does not pass it on."""
+    who = {"namesrv_addr": "", "grpc_server_port": 0} | KEYS
+    async with name_server() as names:
+        who["namesrv_addr"] = names.address
+        async with (
+            running(tmp_path / "a", **who) as asked,
+            running(tmp_path / "b", broker_name="broker-b", **who) as node,
+            v2_stub(asked) as at_a,
+            v2_stub(node) as at_b,
+        ):
+            for one in (asked, node):
+                await first_user(one)
+            now = clock_of(node)
+            make_topics(node)
+            await until(lambda: names.table.route("D") and names.table.live()["broker-b"].v2_address, "the route")
+            mine, nobody = v2_headers(ADMIN), v2_headers(Credentials("nobody", "x" * 8))
+            sent = await at_b.SendMessage(s.SendMessageRequest(messages=[delayed(5000)]), metadata=mine)
+            request = s.RecallMessageRequest(topic=resource("D"), recall_handle=sent.entries[0].recall_handle)
+            passed_on = await at_a.RecallMessage(request, metadata=[*mine, (PASSED_ON, "1")])
+            assert passed_on.status.code != d.OK and asked.store.end_offset == 0
+            assert (await at_a.RecallMessage(request, metadata=nobody)).status.code == d.UNAUTHORIZED
+            answer = await at_a.RecallMessage(request, metadata=mine)
+            assert (answer.status.code, answer.message_id) == (d.OK, sent.entries[0].message_id)
+            foreign = recall_handle.encode(GOOD._replace(broker_name="broker-c"))
+            request = s.RecallMessageRequest(topic=resource("D"), recall_handle=foreign)
+            assert (await at_a.RecallMessage(request, metadata=mine)).status.code != d.OK
+            now[0] += 5000
+            await delivered(node)
+            assert node.store.queue_end("D", 0) == 0
 
 
 async def test_only_a_message_that_waits_has_a_handle(tmp_path: Path) -> None:

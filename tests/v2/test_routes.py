@@ -106,7 +106,7 @@ async def test_a_name_server_that_does_not_answer_is_asked_over_another_connecti
 
     async with v2_broker(tmp_path) as (node, _), name_server() as names:
         gone = "127.0.0.1:1"
-        routing = Routing(node.broker, open_channel)
+        routing = Routing(node.broker, open_channel, open_channel)
         for _ in range(2):
             with pytest.raises(PeerLost):
                 await routing._ask("T", (gone,))
