@@ -125,6 +125,8 @@ class Metrics:
         streams = self._streams
         yield _gauge("rocketsim_range_streams", "Pulls of ranges that plain sockets carry.", streams.serving)
         yield _gauge("rocketsim_range_stream_unsent_bytes", "Bytes of theirs that wait.", streams.unsent_bytes)
+        text = "Memory of the kernel's with what their clients have not read."
+        yield _gauge("rocketsim_range_stream_queued_bytes", text, streams.queued_bytes)
         yield _gauge("rocketsim_stream_request_bytes", "Bytes of requests to plain sockets.", streams.requested_bytes)
         yield _gauge("rocketsim_send_streams", "Frames from producers that plain sockets carry.", streams.sends)
         yield _gauge("rocketsim_send_stream_bytes", "Bytes of theirs, until they are answered.", streams.taken_bytes)

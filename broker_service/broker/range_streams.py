@@ -2,17 +2,23 @@
 
 What is read, checked, stored and answered is RangePath's and PutPath's; only the carrying is other than gRPC's.
 
-What a socket takes at once goes into it out of the mapped log; the rest of a frame is copied before anything else is
-done with the store, so that a slow client holds nothing of the log.  A frame that a client sends is received to where
-it is checked and stamped, and nothing of the store knows of it before it is there as a whole.  A connection has one
-frame under way; at most MAX_STREAMS give frames, and at most MAX_SENDS take one, of MAX_TAKEN_BYTES together.  All
-requests together have at most MAX_REQUESTED_BYTES.
+A frame is read from the store when its client has read most of the one before.  What a socket takes at once goes into
+it out of the mapped log, all of a frame where the kernel gives the socket room for it; the rest is copied before
+anything else is done with the store, so that a slow client holds nothing of the log.  A frame that a client sends is
+received to where it is checked and stamped, and nothing of the store knows of it before it is there as a whole.  A
+connection has one frame under way; at most MAX_STREAMS give frames, of MAX_UNSENT_BYTES together, with MAX_BUFFER_BYTES
+in the kernel, and at most MAX_SENDS take one, of MAX_TAKEN_BYTES together.  All requests together have at most
+MAX_REQUESTED_BYTES.
 """
 
 import asyncio
+import fcntl
 import logging
 import secrets
+import select
 import socket
+import struct
+import termios
 from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
 
@@ -36,6 +42,11 @@ logger = logging.getLogger(__name__)
 MAX_STREAMS = 64
 MAX_SENDS = 64
 MAX_TAKEN_BYTES = 128 << 20  # of frames that are being received, or wait for disk and slave
+MAX_UNSENT_BYTES = 256 << 20  # of one frame for each stream: what would be copied if no client read
+MAX_BUFFER_BYTES = 128 << 20  # of send buffers of SEND_BUFFER; a further stream has what the kernel gives every socket
+# Of a Unix socket.  Linux takes it twice, for its bookkeeping, as far as net.core.wmem_max allows, and says that the
+# socket can be written to when three quarters are free: room for a frame of 3 MiB, which clients ask for.
+SEND_BUFFER = 5 << 19
 MAX_CONNECTIONS = MAX_STREAMS + MAX_SENDS + 64  # with those that are only told to ask gRPC
 MAX_REQUESTED_BYTES = 16 << 20  # of requests, from before they come until their calls end
 REQUEST_S = 5.0  # for the request to arrive
@@ -62,11 +73,23 @@ class RangeStreams:
         self._connections: set[asyncio.Task[None]] = set()
         self._putting: set[asyncio.Task[None] | None] = set()  # connections whose frame is the put path's
         self._stopping = False
-        self.serving = 0  # pulls
-        self.unsent_bytes = 0  # of frames that wait for their clients
+        self._giving: set[socket.socket] = set()
+        self.frame_bytes = 0  # of one frame of each pull
+        self.buffer_bytes = 0  # of their send buffers, where those are large
+        self.unsent_bytes = 0  # of frames that wait for their clients, in this process
         self.sends = 0
         self.taken_bytes = 0  # of their frames, from before they come until they are answered
         self.requested_bytes = 0  # of all requests
+
+    @property
+    def serving(self) -> int:
+        """Pulls."""
+        return len(self._giving)
+
+    @property
+    def queued_bytes(self) -> int:
+        """Memory of the kernel's with what pulls' clients have not read yet."""
+        return sum(map(_queued_bytes, self._giving))
 
     @property
     def unix_name(self) -> str:
@@ -184,7 +207,7 @@ class RangeStreams:
             await self._send(connection, range_stream.answer(Kind.NOT_HERE))
             return
         is_send = request.HasField("send")
-        if not (self._takes(request.records_bytes) if is_send else self.serving < MAX_STREAMS):
+        if not (self._takes(request.records_bytes) if is_send else self._gives(request.pull)):
             await self._send(connection, range_stream.answer(Kind.NO_ROOM))
             return
         try:
@@ -238,13 +261,31 @@ class RangeStreams:
             raise _Gone from None
         return records
 
+    def _gives(self, asked: pb.PullRangeRequest) -> bool:
+        """Whether there is room for a stream of such frames."""
+        size = self._ranges.frame_bytes(asked.max_frame_bytes)
+        return self.serving < MAX_STREAMS and _fits(size, self.frame_bytes, MAX_UNSENT_BYTES)
+
     async def _give_frames(self, connection: socket.socket, asked: pb.PullRangeRequest) -> None:
-        self.serving += 1
+        frame_bytes = self._ranges.frame_bytes(asked.max_frame_bytes)
+        buffer_bytes = self._large_buffer(connection)
+        self._giving.add(connection)
+        self.frame_bytes += frame_bytes
+        self.buffer_bytes += buffer_bytes
         try:
             await self._send_frames(connection, asked)
             await self._send(connection, range_stream.answer(Kind.END))
         finally:
-            self.serving -= 1
+            self.buffer_bytes -= buffer_bytes
+            self.frame_bytes -= frame_bytes
+            self._giving.discard(connection)
+
+    def _large_buffer(self, connection: socket.socket) -> int:
+        """Gives it one, if there is room; 0: it keeps its own.  TCP's grow by themselves, whatever wmem_max is."""
+        if connection.family != socket.AF_UNIX or self.buffer_bytes + 2 * SEND_BUFFER > MAX_BUFFER_BYTES:
+            return 0
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+        return connection.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
 
     async def _send_frames(self, connection: socket.socket, asked: pb.PullRangeRequest) -> None:
         frames = self._ranges.pull_range(
@@ -255,6 +296,7 @@ class RangeStreams:
                 message = without_records(frame, self._broker.broker_id, self._broker.epoch)
                 head = range_stream.answer(Kind.FRAME, message, sum(map(len, frame.records)))
                 await self._send(connection, head, frame.records)
+                await _has_room(connection)
 
     async def _send(self, connection: socket.socket, head: bytes, records: list[memoryview] | None = None) -> None:
         """Empties `records` before it waits: a client that does not read keeps no deleted file on the disk."""
@@ -277,6 +319,30 @@ class RangeStreams:
                 self.unsent_bytes -= len(rest)
         except OSError as error:
             raise _Gone from error
+
+
+async def _has_room(connection: socket.socket) -> None:
+    """Returns when the socket can be written to, as the kernel sees it."""
+    room = select.poll()
+    room.register(connection, select.POLLOUT)
+    if room.poll(0):
+        return
+    loop = asyncio.get_running_loop()
+    has_some = asyncio.Event()
+    loop.add_writer(connection, has_some.set)
+    try:
+        await has_some.wait()
+    finally:
+        loop.remove_writer(connection)
+
+
+def _queued_bytes(connection: socket.socket) -> int:
+    """Not read by the other side; of a Unix socket what its memory takes, which is a little more."""
+    try:
+        (size,) = struct.unpack("@i", fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)))
+    except OSError:  # no Linux, or the connection is gone
+        return 0
+    return int(size)
 
 
 def _has_hung_up(connection: socket.socket) -> bool:

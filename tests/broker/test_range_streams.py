@@ -99,16 +99,34 @@ async def fill(node: BrokerNode, size: int = 60_000, count: int = 100) -> list[b
     return bodies
 
 
+def most_buffer() -> int:
+    """The largest SO_SNDBUF that the kernel takes."""
+    limit = Path("/proc/sys/net/core/wmem_max")
+    return int(limit.read_text()) if limit.exists() else 0
+
+
 def maps_of(folder: Path) -> list[str]:
     """The lines of the kernel about what this process maps of the folder's files."""
     return [line for line in Path("/proc/self/maps").read_text().splitlines() if str(folder) in line]
 
 
-async def stalled(node: BrokerNode, connection: socket.socket, **fields: Any) -> None:
-    """A stream whose client does not read."""
-    await ask(connection, node, ranges(100, max_frame_bytes=4 << 20), **fields)
-    await until(lambda: node.range_streams.unsent_bytes > 0, "the client's socket to be full")
-    assert node.range_streams.serving == 1
+def waiting_bytes(node: BrokerNode) -> int:
+    return node.range_streams.unsent_bytes + node.range_streams.queued_bytes
+
+
+async def stalled(node: BrokerNode, connection: socket.socket, frame_bytes: int = 4 << 20, **fields: Any) -> None:
+    """A stream whose client does not read: its first frame waits for him, in the kernel or in this process."""
+    before, serving = waiting_bytes(node), node.range_streams.serving
+    await ask(connection, node, ranges(100, max_frame_bytes=frame_bytes), **fields)
+    await until(lambda: waiting_bytes(node) > before + frame_bytes - 100_000, "a frame that waits for its client")
+    assert node.range_streams.serving == serving + 1
+
+
+@pytest.fixture(params=["a frame's", "the kernel's"])
+def buffers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send buffers that have room for a frame, and those that every socket has."""
+    if request.param == "the kernel's":
+        monkeypatch.setattr(range_streams, "MAX_BUFFER_BYTES", 0)
 
 
 async def test_it_answers_what_the_call_answers(tmp_path: Path) -> None:
@@ -230,8 +248,10 @@ async def test_more_clients_than_there_may_be_get_their_frames_over_grpc(
         assert len(bodies_in(frame.records)) == 1
 
 
+@pytest.mark.usefixtures("buffers")
 async def test_a_client_that_stops_reading_gets_what_was_planned_whatever_becomes_of_the_log(tmp_path: Path) -> None:
-    """Its frame was copied: neither a cut nor a deletion waits for it, and neither changes what it gets."""
+    """Its frame was copied, or is in the kernel: neither a cut nor a deletion waits for it, and neither changes what it
+    gets."""
     async with running(tmp_path) as node, connected(node) as connection:
         bodies = await fill(node)
         await stalled(node, connection)
@@ -248,6 +268,7 @@ async def test_a_client_that_stops_reading_gets_what_was_planned_whatever_become
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.usefixtures("buffers")
 async def test_a_client_that_stops_reading_keeps_no_deleted_file_on_the_disk(tmp_path: Path) -> None:
     async with running(tmp_path, mapped_file_size_commit_log=1 << 20) as node, connected(node) as connection:
         await fill(node)
@@ -270,6 +291,7 @@ async def test_a_call_may_take_as_long_as_its_caller_says(tmp_path: Path, monkey
         assert sum(len(bodies_in(frame.records)) for _, frame in found if isinstance(frame, pb.PullFrame)) == 100
 
 
+@pytest.mark.usefixtures("buffers")
 async def test_a_client_that_stops_reading_does_not_keep_a_broker_from_stopping(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         async with connected(node) as connection:
@@ -277,10 +299,11 @@ async def test_a_client_that_stops_reading_does_not_keep_a_broker_from_stopping(
             await stalled(node, connection)
             async with asyncio.timeout(HANG_S):
                 await node.range_streams.stop(HANG_S)
-            assert (node.range_streams.serving, node.range_streams.unsent_bytes) == (0, 0)
+            assert (node.range_streams.serving, waiting_bytes(node)) == (0, 0)
             assert node.range_streams.offer() is None
 
 
+@pytest.mark.usefixtures("buffers")
 async def test_a_client_that_reads_is_told_when_the_broker_stops(tmp_path: Path) -> None:
     async with running(tmp_path) as node, connected(node) as connection:
         await fill(node)
@@ -292,6 +315,7 @@ async def test_a_client_that_reads_is_told_when_the_broker_stops(tmp_path: Path)
         assert (refusal.code, "stopping" in refusal.details) == (14, True)
 
 
+@pytest.mark.usefixtures("buffers")
 async def test_a_stream_ends_with_its_deadline_though_its_client_does_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -300,26 +324,88 @@ async def test_a_stream_ends_with_its_deadline_though_its_client_does_not_read(
         await fill(node)
         await stalled(node, connection, timeout_ms=500)
         await until(lambda: node.range_streams.serving == 0, "the deadline")
-        assert node.range_streams.unsent_bytes == 0
+        assert waiting_bytes(node) == 0
 
 
+@pytest.mark.usefixtures("buffers")
 async def test_a_client_that_vanishes_is_forgotten(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         await fill(node)
         async with connected(node) as connection:
             await stalled(node, connection)
         await until(lambda: node.range_streams.serving == 0, "the broker to notice")
+        streams = node.range_streams
+        assert (waiting_bytes(node), streams.frame_bytes, streams.buffer_bytes) == (0, 0, 0)
+
+
+@pytest.mark.usefixtures("buffers")
+async def test_a_frame_is_read_from_the_store_when_its_client_has_read_the_one_before(tmp_path: Path) -> None:
+    async with running(tmp_path) as node, connected(node) as connection:
+        await fill(node)
+        before = node.status.counters()["get_messages"]
+        await stalled(node, connection)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        taken = node.status.counters()["get_messages"] - before
+        _, frame = await next_answer(connection)
+        assert isinstance(frame, pb.PullFrame)
+        assert taken == len(bodies_in(frame.records))
+        await answers(connection)
+        assert node.status.counters()["get_messages"] == before + 100
+
+
+@pytest.mark.skipif(most_buffer() < range_streams.SEND_BUFFER, reason="net.core.wmem_max allows no such buffer")
+async def test_a_frame_goes_to_the_kernel_as_a_whole(tmp_path: Path) -> None:
+    async with running(tmp_path) as node, connected(node) as connection:
+        await fill(node)
+        await stalled(node, connection, 3 << 20)
         assert node.range_streams.unsent_bytes == 0
+        assert 3_000_000 < node.range_streams.queued_bytes < node.range_streams.buffer_bytes
 
 
+async def test_large_buffers_have_a_bounded_number_of_bytes_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream that there is no room for has what the kernel gives every socket."""
+    monkeypatch.setattr(range_streams, "MAX_BUFFER_BYTES", 2 * range_streams.SEND_BUFFER)
+    async with running(tmp_path) as node, connected(node) as second:
+        await fill(node)
+        async with connected(node) as first:
+            await stalled(node, first)
+            of_one = node.range_streams.buffer_bytes
+            assert of_one > 0
+            await stalled(node, second)
+            assert node.range_streams.buffer_bytes == of_one
+            assert node.range_streams.unsent_bytes > 3_000_000
+        await until(lambda: node.range_streams.serving == 1, "the first one to end")
+        assert node.range_streams.buffer_bytes == 0
+
+
+async def test_frames_of_streams_have_a_bounded_number_of_bytes_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(range_streams, "MAX_UNSENT_BYTES", 5 << 20)
+    async with running(tmp_path) as node, connected(node) as first, connected(node) as second, connected(node) as third:
+        await fill(node)
+        await stalled(node, first)
+        await ask(second, node, ranges(1, max_frame_bytes=4 << 20))
+        assert await next_answer(second) == (Kind.NO_ROOM, None)
+        await ask(third, node, ranges(1, max_frame_bytes=1 << 20))
+        assert (await next_answer(third))[0] is Kind.FRAME
+
+
+@pytest.mark.usefixtures("buffers")
 async def test_metrics_show_streams_and_what_waits_for_their_clients(tmp_path: Path) -> None:
     async with running(tmp_path) as node, connected(node) as connection:
         await fill(node)
         await stalled(node, connection)
         node.metrics.picture()
         shown = {sample.name: sample.value for metric in node.metrics.collect() for sample in metric.samples}
+        unsent, queued = (shown[f"rocketsim_range_stream_{name}_bytes"] for name in ("unsent", "queued"))
         assert shown["rocketsim_range_streams"] == 1
-        assert shown["rocketsim_range_stream_unsent_bytes"] == node.range_streams.unsent_bytes > 0
+        assert (unsent, queued) == (node.range_streams.unsent_bytes, node.range_streams.queued_bytes)
+        assert queued > 0
+        assert unsent + queued > 4_000_000
 
 
 async def test_traffic_counts_what_streams_carry(tmp_path: Path) -> None:

@@ -57,6 +57,11 @@ class RangePath:
         self._access = access
         self._traffic = traffic
 
+    def frame_bytes(self, max_frame_bytes: int) -> int:
+        """The most record bytes of a frame for a caller who wants at most so many, or 0: he does not say; one record
+        may be larger."""
+        return min(max_frame_bytes or DEFAULT_FRAME_BYTES, self._broker.config.pull_range_max_frame_bytes)
+
     async def pull_range(
         self, group_name: str, ranges: Sequence[Range], sub_expression: str, expression_type: str, max_frame_bytes: int
     ) -> AsyncGenerator[Frame, None]:
@@ -68,7 +73,7 @@ class RangePath:
         if self._access.is_refused_here():
             yield self._refused_ranges(ranges)
             return
-        frame_bytes = min(max_frame_bytes or DEFAULT_FRAME_BYTES, self._broker.config.pull_range_max_frame_bytes)
+        frame_bytes = self.frame_bytes(max_frame_bytes)
         epochs = {item.read_in for item in ranges}
         index, offset, entries = 0, ranges[0].from_offset if ranges else 0, 0
         while index < len(ranges):
