@@ -120,7 +120,7 @@ class StoreCorrupt(RocketSimError):
 
 
 class StoreTooNew(RocketSimError):
-    """A newer version of RocketSim has written the store directory."""
+    """The store directory has what this version does not read: of a newer one, or of RocketMQ."""
 
 
 class ReadFailed(ServiceNotAvailable, OSError):

@@ -21,11 +21,11 @@ from broker_service import cold_reads
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
 from broker_service.broker.metadata.groups import SubscriptionGroup
-from broker_service.broker.metadata.names import MAX_RETRY_TOPIC_LENGTH
+from broker_service.broker.metadata.names import MAX_RETRY_TOPIC_LENGTH, is_internal_group
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.broker.reads.access import ReadAccess
 from broker_service.broker.reads.subscription import codes_of
-from broker_service.consumption import order_info, receipt_handle, retries, transitions
+from broker_service.consumption import order_info, receipt_handle, retries, take_over, transitions
 from broker_service.consumption.choice import Choice, Groups, Room
 from broker_service.consumption.model import (
     MAX_MESSAGES,
@@ -146,7 +146,10 @@ class Consumption:
         self._access = access
         self._chance = chance
         self._log = StateLog(broker.store, broker.config.store_path_root_dir / "rocketsim" / "consumption.snapshot")
-        self.timer_delivery = TimerDelivery(broker, lambda: self.state.timers, self._append_now, self.catch_up)
+        self._taken_over = asyncio.Event()  # what RocketMQ had under way, if it had this store
+        self.timer_delivery = TimerDelivery(
+            broker, lambda: self.state.timers, self._append_now, self.catch_up, self._taken_over
+        )
         self._polls = Polls(broker.config.max_long_polls)
         self._selections = Selections()
         self.counts = Counts()
@@ -316,6 +319,8 @@ class Consumption:
         """The messages for this pop now, and those that its filter excludes.  Raises if the pop is refused."""
         broker = self._broker
         self._check_writable()
+        if not self._taken_over.is_set() and take_over.is_needed(broker):
+            raise ServiceNotAvailable("what RocketMQ has delivered of this store is being read; pop again in a moment")
         group = self._group(pop)
         topic = broker.topics.readable(pop.topic, broker.config.broker_permission)
         broker.acknowledgements.check_room()
@@ -372,8 +377,19 @@ class Consumption:
         count = topic.read_queue_nums
         first = self._chance.randrange(count)
         places = [(Place(group.name, topic.name, (first + number) % count), False) for number in range(count)]
-        retry = Place(group.name, retry_topic(group.name, topic.name), 0), True
-        return [retry, *places] if self._chance.random() < RETRY_FIRST else [*places, retry]
+        retry = [(Place(group.name, name, 0), True) for name in self._retry_topics(group.name, topic.name)]
+        return [*retry, *places] if self._chance.random() < RETRY_FIRST else [*places, *retry]
+
+    def _retry_topics(self, group: str, topic: str) -> list[str]:
+        """The broker's own, and the one with RocketMQ's retries, unless it has these of another group."""
+        names = [retry_topic(group, topic)]
+        old = retries.retry_topic_v1(group, topic)
+        if old in self._broker.topics.entries:
+            place = Place(group, old, 0)
+            is_own = place in self.state.queues or self._broker.offsets.get(*place).offset >= 0
+            if is_own or old.removeprefix(retries.RETRY_PREFIX) not in self._broker.groups.entries:
+                names.append(old)
+        return names
 
     def _look_at(
         self, place: Place, is_retry: bool, room: int, room_bytes: int, entries: int, selection: Selection
@@ -752,9 +768,11 @@ class Consumption:
         named = receipt_handle.decode(handle)
         if named is None:
             return None
-        place = Place(group, retry_topic(group, topic) if named.is_retry else topic, named.queue_id)
-        delivery = self.state.get(place, named.delivery)
-        if delivery is None:
+        topics = (retry_topic(group, topic), retries.retry_topic_v1(group, topic)) if named.is_retry else (topic,)
+        places = (Place(group, name, named.queue_id) for name in topics)
+        found = ((place, self.state.get(place, named.delivery)) for place in places)
+        place, delivery = next((one for one in found if one[1] is not None), (None, None))
+        if place is None or delivery is None:
             return None
         due, now_ms = Due(place, named.delivery.queue_offset, delivery), self._broker.now_ms()
         return due if now_ms < delivery.deadline_ms or self._fate(due, now_ms) is Fate.RENEW else None
@@ -774,9 +792,12 @@ class Consumption:
         """Until cancelled; to be started when the broker takes writes."""
         self._grace_until = self._broker.clock() + _RECONNECT_S
         took_over = False
+        self._taken_over.clear()
         while self._broker.mastership.standing is Standing.WRITABLE:
             try:
                 self._check_writable()
+                if not self._taken_over.is_set():
+                    await self._take_over()
                 if not took_over:
                     self._took_over_after_ms = self.state.last_renewed_pop_ms()
                     took_over = True
@@ -794,6 +815,13 @@ class Consumption:
                     await self._sooner.wait()
             except TimeoutError:
                 pass
+
+    async def _take_over(self) -> None:
+        """What RocketMQ's pops had under way, if it had this store, is under way here."""
+        if take_over.is_needed(self._broker):
+            await self.timer_delivery.say_copies()
+            self._append_now(*await take_over.transitions(self._broker, self.state, self._chance))
+        self._taken_over.set()
 
     async def _expire(self) -> float:
         """Handle all deliveries whose deadline has come; returns the seconds until the next one."""
@@ -943,7 +971,8 @@ class Consumption:
         broker = self._broker
         self.transactions.drop_topic(name)
         places = [place for place in self.state.queues if name in (place.topic, original_topic(place))]
-        retries_of = {retry_topic(place.group, name) for place in places} & broker.topics.entries.keys()
+        retries_of = {retry for place in places for retry in self._retry_topics(place.group, name)}
+        retries_of &= broker.topics.entries.keys()
         if retries_of:
             ends = {retry: broker.store.queue_ends(retry) for retry in retries_of}
             broker.topics.delete_all(ends, broker.now_ms())
@@ -985,7 +1014,7 @@ class Consumption:
         kept = broker.offsets.kept
         goes_on: dict[tuple[str, str], dict[int, int]] = {}
         for group, topic in {*kept, *((group, retry_topic(group, topic)) for group, topic in kept)}:
-            config = broker.topics.get(topic)
+            config = broker.topics.get(topic) if not is_internal_group(group) else None
             goes_on[group, topic] = dict(kept.get((group, topic), {}))
             for queue_id in range(config.read_queue_nums if config is not None else 0):
                 first, _ = broker.store.queue_bounds(topic, queue_id)

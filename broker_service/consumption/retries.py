@@ -45,13 +45,19 @@ def retry_topic(group: str, topic: str) -> str:
     return f"{RETRY_PREFIX}{group}+{topic}"
 
 
+def retry_topic_v1(group: str, topic: str) -> str:
+    """RocketMQ's default; another group and topic may have the same one."""
+    return f"{RETRY_PREFIX}{group}_{topic}"
+
+
 def dlq_topic(group: str) -> str:
     return f"{DLQ_PREFIX}{group}"
 
 
 def original_topic(place: Place) -> str:
-    """The topic that the group subscribes to, for a place in it or in its retry topic."""
-    return place.topic.removeprefix(retry_topic(place.group, ""))
+    """The topic that the group subscribes to, for a place in it or in one of its retry topics."""
+    prefixes = retry_topic(place.group, ""), retry_topic_v1(place.group, "")
+    return next((place.topic.removeprefix(one) for one in prefixes if place.topic.startswith(one)), place.topic)
 
 
 def max_attempts(retry_max_times: int) -> int:

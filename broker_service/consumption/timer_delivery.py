@@ -45,7 +45,7 @@ _KEPT_UNREADABLE_S = 3600.0  # how long what cannot be read keeps its log file
 
 class TimerDelivery:
     """`append`: appends transitions now, behind those that are pending; `catch_up`: brings the timers to the log's
-    end."""
+    end; `may_begin`: set when none of RocketMQ's checkpoints is among the timers any more."""
 
     def __init__(
         self,
@@ -53,11 +53,13 @@ class TimerDelivery:
         timers: Callable[[], Timers],
         append: Callable[..., None],
         catch_up: Callable[[], None],
+        may_begin: asyncio.Event,
     ) -> None:
         self._broker = broker
         self._get_timers = timers
         self._append = append
         self._catch_up = catch_up
+        self._may_begin = may_begin
         self._arrival = asyncio.Event()
         self._retry_at: dict[int, float] = {}  # log offset of what cannot be read: when it is tried again
         self._unreadable_since: dict[int, float] = {}  # log offset of what cannot be read: when that began
@@ -81,6 +83,7 @@ class TimerDelivery:
         self._unreadable_since.clear()
         self._copies_unread_since = None
         is_begun = False
+        await self._may_begin.wait()
         while self._broker.mastership.standing is Standing.WRITABLE:
             self._arrival.clear()
             try:
@@ -101,7 +104,7 @@ class TimerDelivery:
     async def _begin(self) -> None:
         """What a real RocketMQ has delivered, if it had this store, is settled."""
         self._catch_up()
-        await self._say_copies()
+        await self.say_copies()
         delivered = timer_check.delivered(self._broker.store, self._check_path)
         if delivered is None:
             return
@@ -114,7 +117,7 @@ class TimerDelivery:
         """Deliver what is due; for how many seconds nothing more will be."""
         broker = self._broker
         self._catch_up()
-        await self._say_copies()
+        await self.say_copies()
         for second in self.timers.due(broker.now_ms()):
             while log_offsets := self.timers.first(second, BATCH, self._tried_later()):
                 self._deliver(second, await self._read(second, log_offsets))
@@ -214,8 +217,8 @@ class TimerDelivery:
             broker.appended([(topic, queue.queue_id) for queue in appended.queues], appended.end_offset)
         self._append(Copied(second, tuple(log_offset for log_offset, _ in batch)))
 
-    async def _say_copies(self) -> None:
-        """Settles the timers whose copies are in the log without a COPIED behind them.
+    async def say_copies(self) -> None:
+        """Settles the timers whose copies are in the log without a COPIED behind them; on a master.
 
         Nothing is delivered before.  Copies that the disk cannot read for a minute are made again.
         """
@@ -248,7 +251,7 @@ class TimerDelivery:
     async def move(self, log_offset: int) -> None:
         """Appends the timers in front of a log offset again, because the log files before it expire."""
         self._catch_up()
-        await self._say_copies()
+        await self.say_copies()
         for second, log_offsets in self.timers.before(log_offset):
             for first in range(0, len(log_offsets), BATCH):
                 batch = await self._read(second, log_offsets[first : first + BATCH])

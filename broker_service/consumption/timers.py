@@ -79,6 +79,14 @@ class Timers:
             if offsets[0] < log_offset
         ]
 
+    def since(self, log_offset: int) -> list[tuple[int, list[int]]]:
+        """The timers from a log offset on, by second."""
+        return [
+            (second, [one for one in offsets[bisect_left(offsets, log_offset) :] if self.waits(second, one)])
+            for second, offsets in self._waiting.items()
+            if offsets[-1] >= log_offset
+        ]
+
     def rebuilding(self) -> list[Waiting | Copied | Copying]:
         """Transitions that make these timers, from nothing."""
         offsets = self._waiting.values()

@@ -13,6 +13,7 @@ from broker_service.store.json_file import JsonFile
 
 VERSION = 2
 _NAME = "rocketsim/format.json"
+_KV_STORE = "kvStore"  # RocksDB, where RocketMQ's pops have their deliveries with popConsumerKVServiceEnable
 
 
 def check_version(root: Path, files: Files | None = None) -> None:
@@ -26,6 +27,18 @@ def check_version(root: Path, files: Files | None = None) -> None:
         raise StoreTooNew(
             f"{root} has format {version}, this version of RocketSim knows formats up to {VERSION}: start the newer "
             "one on it, or give this one an empty directory, as a slave"
+        )
+
+
+def check_no_kv_store(root: Path, files: Files) -> None:
+    """StoreTooNew, before anything is changed, if RocketMQ may have deliveries where this version cannot read them."""
+    folder = root / _KV_STORE
+    if any(one.endswith(".sst") or (one.endswith(".log") and files.size(folder / one)) for one in files.names(folder)):
+        raise StoreTooNew(
+            f"{folder}: RocketMQ (popConsumerKVServiceEnable=true) has noted there which messages its pops have "
+            "delivered and nobody has acknowledged, and this version cannot read that: start RocketMQ once more, with "
+            "popConsumerKVServiceEnable=false and popConsumerKVServiceInit=true, run `mqadmin exportPopRecord`, stop "
+            "it, and move the folder away. Without that export these messages do not come to their groups again"
         )
 
 

@@ -32,7 +32,7 @@ from broker_service.store.dispatch import QueueExtent
 from broker_service.store.durability import Durability, ThoroughFlush
 from broker_service.store.files import NO_ROOM, Files, open_file_limit, refusal
 from broker_service.store.flushed_offset import Flushed
-from broker_service.store.format_version import check_version, note_version
+from broker_service.store.format_version import check_no_kv_store, check_version, note_version
 from broker_service.store.index import Index
 from broker_service.store.key_search import KeySearch
 from broker_service.store.open_files import Failed, OpenFiles, WithoutWaiting
@@ -118,6 +118,7 @@ class MessageStore:
         store = cls(config, disk, DirectoryLock(disk, config.root))
         try:
             check_version(config.root, disk)
+            check_no_kv_store(config.root, disk)
             store._recover(now_ms)
             note_version(config.root, disk)
         except BaseException:
