@@ -59,17 +59,28 @@ class RocketMQ:
     jars: Path
     work: Path
     name_server: str
+    broker: "subprocess.Popen[bytes]"
 
     def read(self, requests: list[tuple[str, ...]]) -> list[dict[str, Any]]:
         """What RocketMQ's client reads; see Reader.java."""
+        return self._run("Reader.java", requests)
+
+    def pop(self, requests: list[tuple[str, ...]]) -> list[dict[str, Any]]:
+        """What RocketMQ's client pops, having sent and acknowledged; see Popper.java."""
+        return self._run("Popper.java", requests)
+
+    def kill(self) -> None:
+        """SIGKILL for the broker."""
+        self.broker.kill()
+        self.broker.wait()
+
+    def _run(self, program: str, requests: list[tuple[str, ...]]) -> list[dict[str, Any]]:
         file = self.work / "requests"
         file.write_text("".join("\t".join(words) + "\n" for words in requests), encoding="utf-8")
-        command = _java(
-            self.jars, self.work, "512m", str(HERE / "Reader.java"), self.name_server, BROKER_NAME, str(file)
-        )
+        command = _java(self.jars, self.work, "512m", str(HERE / program), self.name_server, BROKER_NAME, str(file))
         answer = subprocess.run(command, capture_output=True, text=True, timeout=READ_TIMEOUT_S)
         if answer.returncode:
-            raise RocketMQError(f"the reader ended with {answer.returncode}\n{answer.stderr[-4000:]}")
+            raise RocketMQError(f"{program} ended with {answer.returncode}\n{answer.stderr[-4000:]}")
         return [json.loads(line) for line in answer.stdout.splitlines() if line.startswith("{")]
 
 
@@ -111,9 +122,9 @@ def running(store: Path, work: Path, **settings: object) -> Iterator[RocketMQ]:
     main = "org.apache.rocketmq."
     with (
         _process(jars, work, "namesrv", name_server_port, main + "namesrv.NamesrvStartup", str(namesrv_conf)),
-        _process(jars, work, "broker", broker_port, main + "broker.BrokerStartup", str(broker_conf)),
+        _process(jars, work, "broker", broker_port, main + "broker.BrokerStartup", str(broker_conf)) as broker,
     ):
-        yield RocketMQ(jars, work, name_server)
+        yield RocketMQ(jars, work, name_server, broker)
 
 
 def _file_sizes(store: Path) -> dict[str, int]:
@@ -151,7 +162,9 @@ def _java(jars: Path, work: Path, heap: str, *main: str) -> list[str]:
 
 
 @contextmanager
-def _process(jars: Path, work: Path, name: str, port: int, main: str, config: str) -> Iterator[None]:
+def _process(
+    jars: Path, work: Path, name: str, port: int, main: str, config: str
+) -> Iterator["subprocess.Popen[bytes]"]:
     """Runs until the context is left; entered once its port accepts connections."""
     environment = {**os.environ, "ROCKETMQ_HOME": str(work)}
     output = work / f"{name}.out"
@@ -161,7 +174,7 @@ def _process(jars: Path, work: Path, name: str, port: int, main: str, config: st
     try:
         if not accepts_connections(process, port, START_TIMEOUT_S):
             raise RocketMQError(f"nothing accepts on port {port}\n{output.read_text(errors='replace')[-4000:]}")
-        yield
+        yield process
     finally:
         process.terminate()
         try:

@@ -1,0 +1,110 @@
+"""Stores of a real RocketMQ whose pops have deliveries under way, opened by our broker."""
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from rocketsim_proto.records import record
+
+from broker_service.consumption.model import Pop
+from broker_service.errors import StoreCorrupt
+from broker_service.node import BrokerNode
+from broker_service.store.json_file import JsonFile
+from broker_service.store.offline.verification import verify
+from tests.interop.real_rocketmq import running as running_rocketmq
+from tests.support.brokers import running
+from tests.support.polling import until
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(not shutil.which("mvn"), reason="fetching RocketMQ needs Maven (mvn), which is not installed"),
+]
+
+SIZES = {
+    "mappedFileSizeCommitLog": 1 << 20,
+    "mappedFileSizeConsumeQueue": 20_000,
+    "maxHashSlotNum": 100,
+    "maxIndexNum": 400,
+}
+# RocketMQ has the group's offsets on disk before it is killed; without that all messages come again.
+SETTINGS = {"timerWheelEnable": "true", "flushConsumerOffsetInterval": 100, **SIZES}
+TOPIC = {
+    "attributes": {},
+    "order": False,
+    "perm": 6,
+    "readQueueNums": 2,
+    "topicFilterType": "SINGLE_TAG",
+    "topicName": "orders",
+    "topicSysFlag": 0,
+    "writeQueueNums": 2,
+}
+TEN_MINUTES, FIFTEEN_MINUTES = "600000", "900000"
+WORK: list[tuple[str, ...]] = [
+    *(("send", "orders", str(number % 2), f"o-{number}") for number in range(10)),
+    ("pop", "crew", "orders", "10", TEN_MINUTES),
+    *(("ack", "crew", f"o-{number}") for number in (0, 1, 4)),
+    ("change", "crew", "o-2", FIFTEEN_MINUTES),
+    *(("change", "crew", f"o-{number}", "500") for number in (3, 5)),
+    ("pop", "crew", "orders", "2", TEN_MINUTES),  # these two again, from the retry topic
+    ("ack", "crew", "o-5"),
+    ("change", "crew", "o-6", "500"),
+    *(("send", "orders", str(number % 2), f"o-{number}") for number in (10, 11)),
+]
+# What is not acknowledged, and with which attempt it comes next.
+LEFT = {"o-2": 2, "o-3": 3, "o-6": 2, "o-7": 2, "o-8": 2, "o-9": 2, "o-10": 1, "o-11": 1}
+
+
+@pytest.mark.parametrize("ends", ["cleanly", "by a kill"])
+async def test_what_nobody_acknowledged_at_rocketmq_comes_to_its_group_here(tmp_path: Path, ends: str) -> None:
+    store = tmp_path / "store"
+    version = {"counter": 1, "stateVersion": 0, "timestamp": 1}
+    topics = {"dataVersion": version, "topicConfigTable": {"orders": TOPIC}}
+    JsonFile(store / "config" / "topics.json").save(topics)
+    with running_rocketmq(store, tmp_path / "rocketmq", **SETTINGS) as rocketmq:
+        popped = rocketmq.pop(WORK)
+        rocketmq.read([("await", "%RETRY%crew_orders", "3")])
+        await until(lambda: offsets_are_on_disk(store), "RocketMQ's offsets are on disk")
+        if ends == "by a kill":
+            rocketmq.kill()
+    assert {(one["body"], one["attempt"]) for one in popped[10:]} == {("o-3", 2), ("o-5", 2)}
+
+    async with running(store) as node:
+        assert await received(node, {"o-6": 2, "o-10": 1, "o-11": 1})
+        real = node.broker.now_ms
+        node.broker.now_ms = lambda: real() + 1_000_000
+        await until(lambda: not [*due(node)], "all deadlines have passed")
+        got = await received(node, {})
+    assert got == {body: LEFT[body] for body in ("o-2", "o-3", "o-7", "o-8", "o-9")}
+    assert list(verify(store)) == []
+
+
+def offsets_are_on_disk(store: Path) -> bool:
+    """Those of both topics, and of the checkpoints of the three messages that RocketMQ has retried."""
+    try:
+        offsets = (JsonFile(store / "config" / "consumerOffset.json").load() or {})["offsetTable"]
+    except (StoreCorrupt, KeyError):
+        return False  # it is being written
+    revived = offsets.get("rmq_sys_REVIVE_LOG_interop@CID_RMQ_SYS_REVIVE_GROUP", {})
+    ours = offsets.get("orders@crew"), offsets.get("%RETRY%crew_orders@crew")
+    return ours == ({"0": 5, "1": 5}, {"0": 2}) and sum(revived.values()) + len(revived) == 3
+
+
+def due(node: BrokerNode) -> list[str]:
+    """RocketMQ's deliveries that are under way here."""
+    queues = node.consumption.state.queues.items()
+    return [place.topic for place, queue in queues for one in queue.under_way.values() if not one.client_id]
+
+
+async def received(node: BrokerNode, at_least: dict[str, int]) -> dict[str, int]:
+    """All that there is, body -> attempt, when that has come; it stays under way."""
+    got: dict[str, int] = {}
+    begun = time.monotonic()
+    while not got.keys() >= at_least.keys() or not got:
+        assert time.monotonic() < begun + 60, got
+        for _ in range(4):
+            pop = Pop(group="crew", topic="orders", client_id="me", invisible_ms=40_000_000, max_messages=32, poll_s=1)
+            deliveries = (await node.consumption.pop(pop)).deliveries
+            got |= {record.decode(one.record).body.decode(): one.attempt for one in deliveries}
+    assert {body: got[body] for body in at_least} == at_least
+    return got
