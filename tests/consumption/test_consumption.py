@@ -417,6 +417,7 @@ async def test_a_poll_is_notified_of_an_arrival_and_one_message_notifies_one_pol
 
 
 async def test_a_poll_is_notified_of_a_retry(tmp_path: Path) -> None:
+    """Trap 13: the messages of a retry topic count as arrivals of the topic."""
     async with consumer(tmp_path) as one:
         await put(one.node, "t", b"a")
         (delivery,) = (await one.pop()).deliveries
@@ -483,6 +484,7 @@ async def test_one_client_does_not_take_all_polls(tmp_path: Path) -> None:
 
 
 async def test_acks_are_final_and_progress_shows_what_is_acknowledged(tmp_path: Path) -> None:
+    """Trap 13: nothing that is acknowledged is delivered again, or given back."""
     async with consumer(tmp_path) as one:
         await put(one.node, "t", b"a", b"b", b"c")
         a, b, c = (await one.pop()).deliveries
@@ -924,6 +926,7 @@ async def test_a_nack_without_a_time_waits_as_the_groups_retry_policy_says(tmp_p
 
 
 async def test_a_deleted_topic_takes_its_deliveries_and_retries_with_it(tmp_path: Path) -> None:
+    """Trap 13: a topic of the same name has none of the old one's retries."""
     async with consumer(tmp_path) as one:
         await put(one.node, "t", b"a", b"b")
         a, _ = (await one.pop()).deliveries

@@ -63,6 +63,7 @@ def check(again: Counter[str], begun: set[str], acked: set[str]) -> None:
 
 @pytest.mark.parametrize("acked", [1, 40, 200])
 async def test_a_broker_that_is_killed_knows_what_was_acknowledged(tmp_path: Path, acked: int) -> None:
+    """Trap 13: an ack that was answered is not lost."""
     begun, done = await killed(acked, tmp_path)
     async with running(tmp_path) as node:
         check(await delivered_again(node), begun, done)

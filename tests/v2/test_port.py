@@ -2,6 +2,8 @@
 
 import asyncio
 import socket
+import ssl
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from rocketmq_v2 import service_pb2 as s
 
 from broker_service.broker.core.mastership import Standing
 from broker_service.model import BrokerRole
+from broker_service.server import build_server
 from tests.support.brokers import name_server, running
 from tests.support.polling import until
 from tests.support.tls import keys_of
@@ -97,6 +100,7 @@ async def test_open_streams_are_bounded_with_and_without_a_front(
 async def test_a_connection_without_a_call_is_closed_and_one_with_a_stream_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any]
 ) -> None:
+    """Trap 15: a Telemetry stream ends by no rule of ours, however long it is idle."""
     monkeypatch.setattr("broker_service.v2.port.IDLE_MS", 50)
     async with running(tmp_path, grpc_server_port=0, **keys) as node, client_of(node) as client:
         stream, _ = await opened(client, "a")
@@ -104,6 +108,33 @@ async def test_a_connection_without_a_call_is_closed_and_one_with_a_stream_is_no
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(NOTHING)
         assert GOAWAY in frame_types(await reader.read())  # and then its end
+        writer.close()
+        await stream.write(settings())
+        assert (await stream.read()).status.code == d.OK
+        stream.cancel()
+
+
+def test_pings_without_a_call_are_no_offence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trap 15: C++ sends one a minute; by gRPC's own rule more than one in five minutes ends the connection."""
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr("grpc.aio.server", lambda **arguments: made.append(dict(arguments["options"])))
+    build_server(1 << 20)
+    assert made[0]["grpc.http2.min_ping_interval_without_data_ms"] < 60_000
+
+
+async def test_a_tls_hello_on_a_plaintext_port_ends_that_connection_alone(tmp_path: Path) -> None:
+    """Trap 15: Java, Go, C# and C++ start with TLS."""
+    async with running(tmp_path, grpc_server_port=0) as node, client_of(node) as client:
+        stream, _ = await opened(client, "a")
+        host, _, port = node.v2_port.address.rpartition(":")
+        hello = ssl.MemoryBIO()
+        tls = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), hello, server_hostname="localhost")
+        with pytest.raises(ssl.SSLWantReadError):
+            tls.do_handshake()
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(hello.read())
+        with suppress(ConnectionResetError):
+            await asyncio.wait_for(reader.read(), 60)  # to its end
         writer.close()
         await stream.write(settings())
         assert (await stream.read()).status.code == d.OK

@@ -483,6 +483,33 @@ async def test_a_group_that_consumes_in_order_gets_a_message_when_those_before_i
             assert [body for body in found if body.startswith(group)] == [group + b"1", group + b"2"]
 
 
+async def test_a_group_that_becomes_ordered_late_is_in_order_for_clients_that_were_told_otherwise(
+    tmp_path: Path,
+) -> None:
+    """Trap 11: a push consumer that was started before its group was made consumes in parallel, since it was told so;
+    the broker keeps the order all the same, and says so with the client's next settings."""
+    async with v2_broker(tmp_path) as (node, client):
+        stream = client.calls.Telemetry(metadata=CLIENT)
+        settings = d.Settings(client_type=d.PUSH_CONSUMER, subscription=d.Subscription(group=G))
+
+        async def is_told_fifo() -> bool:
+            await stream.write(s.TelemetryCommand(settings=settings))
+            return bool((await stream.read()).settings.subscription.fifo)
+
+        assert not await is_told_fifo()
+        node.groups.update(SubscriptionGroup("g", consume_message_orderly=True), 0)
+        for body in (b"1", b"2"):
+            fifo = {"message_type": d.FIFO, "message_group": "a"}
+            assert (await client.send(message("F", body, **fifo))).status.code == d.OK
+        first = await received(client, topic="F", batch_size=1, auto_renew=True)
+        parallel = await received(client, topic="F", batch_size=1, auto_renew=True)
+        assert (bodies(first), parallel) == ([b"1"], [])
+        assert (await client.AckMessage(ack_of(*first, topic=resource("F")))).status.code == d.OK
+        assert bodies(await received(client, topic="F", batch_size=1, auto_renew=True)) == [b"2"]
+        assert await is_told_fifo()
+        stream.cancel()
+
+
 async def test_redelivery_in_order_begins_at_the_first_message_without_an_ack(tmp_path: Path) -> None:
     async with v2_broker(tmp_path) as (node, client):
         node.groups.update(SubscriptionGroup("g", consume_message_orderly=True), 0)

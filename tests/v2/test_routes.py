@@ -27,6 +27,7 @@ def route_of(topic: str, endpoints: d.Endpoints = DIALLED) -> s.QueryRouteReques
 
 
 async def test_the_queues_of_a_topic_at_the_endpoints_that_were_dialled(tmp_path: Path) -> None:
+    """Trap 3: else clients leave for an address that they cannot reach."""
     async with v2_broker(tmp_path) as (_, client):
         asked = route_of("M")
         asked.topic.resource_namespace = "space"
@@ -44,6 +45,7 @@ async def test_the_queues_of_a_topic_at_the_endpoints_that_were_dialled(tmp_path
 
 
 async def test_without_endpoints_it_is_the_advertised_address_and_a_scheme_is_always_there(tmp_path: Path) -> None:
+    """Trap 3: clients refuse endpoints without a scheme."""
     async with v2_broker(tmp_path) as (node, client):
         answer = await client.QueryRoute(route_of("T", d.Endpoints()))
         assert answer.message_queues[0].broker.endpoints == endpoints_of(node.v2_port.address)
@@ -116,12 +118,15 @@ async def test_a_name_server_that_does_not_answer_is_asked_over_another_connecti
 
 
 async def test_other_masters_are_listed_where_they_say_and_slaves_never(tmp_path: Path) -> None:
+    """Trap 4: Go sends to whatever is listed."""
     async with (
         name_server() as names,
         v2_broker(tmp_path / "a", namesrv_addr=names.address) as (_, client),
         running(tmp_path / "b", broker_name="broker-b", namesrv_addr=names.address, grpc_server_port=0) as other,
         running(tmp_path / "c", broker_name="broker-c", namesrv_addr=names.address) as closed,
-        running(tmp_path / "s", namesrv_addr=names.address, broker_role=BrokerRole.SLAVE, broker_id=1) as slave,
+        running(
+            tmp_path / "s", namesrv_addr=names.address, broker_role=BrokerRole.SLAVE, broker_id=1, grpc_server_port=0
+        ) as slave,
     ):
         for node in (other, closed):
             make_topics(node)

@@ -45,6 +45,7 @@ def consumer(
 
 
 def test_a_producers_settings() -> None:
+    """Trap 5: without one of these Java fails, Go and Node wait for ever, Python never sends."""
     reply = reply_to(producer(), SubscriptionGroup(), 4 << 20)
     assert reply == d.Settings(
         client_type=d.PRODUCER,
@@ -66,6 +67,7 @@ def test_a_producers_settings() -> None:
 
 
 def test_a_consumers_settings() -> None:
+    """Trap 5."""
     reply = reply_to(consumer(), SubscriptionGroup("g", retry_max_times=2, consume_message_orderly=True), 1)
     assert reply.backoff_policy.max_attempts == 3
     assert [delay.seconds for delay in reply.backoff_policy.customized_backoff.next] == [ms // 1000 for ms in DEFAULT]
@@ -91,6 +93,7 @@ def test_a_groups_own_back_off_is_told_as_a_list_of_times() -> None:
 
 
 async def test_every_settings_are_answered_and_the_stream_ends_with_the_clients_half(tmp_path: Path) -> None:
+    """Trap 5: with a status, each time."""
     async with v2_broker(tmp_path) as (node, client):
         stream = client.calls.Telemetry(metadata=CLIENT)
         for _ in range(2):
@@ -183,6 +186,7 @@ async def test_a_heartbeat_needs_no_client_id_and_everything_else_does(tmp_path:
 
 
 async def test_deadlines_from_none_to_sixty_years_and_an_unknown_language(tmp_path: Path) -> None:
+    """Trap 15: Telemetry comes before any route here, as of Rust."""
     async with v2_broker(tmp_path) as (_, client):
         request = s.SendMessageRequest(messages=[message()])
         for timeout in (None, 1_892_160_000.0, 3.0):

@@ -68,6 +68,7 @@ async def check(node: BrokerNode, said: Said) -> None:
 
 @pytest.mark.parametrize("committed", [1, 60])
 async def test_a_broker_that_is_killed_knows_its_transactions(tmp_path: Path, committed: int) -> None:
+    """Trap 9: late, of a broker that was started again."""
     said = await killed(committed, tmp_path)
     async with running(tmp_path, **KEYS) as node:
         await check(node, said)

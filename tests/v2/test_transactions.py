@@ -142,6 +142,7 @@ async def test_a_rollback_is_an_op_record_alone(tmp_path: Path) -> None:
 
 
 async def test_a_second_end_of_the_same_kind_is_ok_and_does_nothing(tmp_path: Path) -> None:
+    """Trap 9: twice."""
     async with v2_broker(tmp_path, **QUIET) as (node, client):
         await prepare(client, "a", "b")
         for _ in range(2):
@@ -297,7 +298,7 @@ async def listening(node: BrokerNode, client_id: str, *topics: str) -> AsyncIter
 
 
 async def test_the_client_that_sent_it_is_asked(tmp_path: Path) -> None:
-    """Declared by both; also by a client that declares nothing."""
+    """Trap 9: a check that goes elsewhere ends nothing. Declared by both; also by a client that declares nothing."""
     async with (
         v2_broker(tmp_path, transaction_time_out=100, transaction_check_interval=100) as (node, client),
         listening(node, "other", "X") as others,
