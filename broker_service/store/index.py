@@ -15,6 +15,7 @@ from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.slices import FEW
 
 from broker_service.errors import ReadFailed, StoreCorrupt
+from broker_service.store.batch import Batch
 from broker_service.store.commit_log import CommitLog
 from broker_service.store.disk import Attempt
 from broker_service.store.files import Files
@@ -31,11 +32,11 @@ _NAME = "%Y%m%d%H%M%S"
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """What was appended at a log offset: the keys of a batch, or a few records."""
+    """What was appended at a log offset: the keys of a batch, or a small batch."""
 
     offset: int
     size: int
-    what: IndexKeys | Records
+    what: IndexKeys | Batch
 
     @property
     def end(self) -> int:
@@ -161,15 +162,16 @@ class Index:
         """How many bytes of log are not indexed yet."""
         return self._log.end_offset - self.position
 
-    def offer(self, offset: int, size: int, records: Records) -> None:
-        """Takes appended records, `size` bytes back to back, so that they need not be read from the log again.
+    def offer(self, offset: int, batch: Batch) -> None:
+        """Takes appended records, back to back in the log, so that they need not be read from there again.
 
         The keys of many records are extracted at once, while their bytes and columns are in the CPU's caches; the
         records themselves are then not kept.
         """
-        if self._waiting_bytes + size <= _MAX_WAITING:
-            self._waiting.append(_Waiting(offset, size, records if len(records) <= FEW else index_keys(records)))
-            self._waiting_bytes += size
+        if self._waiting_bytes + batch.size <= _MAX_WAITING:
+            what = batch if len(batch) <= FEW else index_keys(batch.columns)
+            self._waiting.append(_Waiting(offset, batch.size, what))
+            self._waiting_bytes += batch.size
 
     def work(self, max_bytes: int, now_ms: int) -> None:
         """Indexes about `max_bytes` more of the log.  After an error of the disk (`trouble`) the next call tries
@@ -365,9 +367,9 @@ class Index:
 
 def _keys_of(parts: list[_Waiting]) -> IndexKeys:
     found: list[IndexKeys] = []
-    few: list[Records] = []
+    few: list[Batch] = []
     for part in parts:
-        if isinstance(part.what, Records):
+        if isinstance(part.what, Batch):
             few.append(part.what)
         else:
             found += [*_keys_of_few(few), part.what]
@@ -375,9 +377,9 @@ def _keys_of(parts: list[_Waiting]) -> IndexKeys:
     return joined([*found, *_keys_of_few(few)])
 
 
-def _keys_of_few(parts: list[Records]) -> list[IndexKeys]:
+def _keys_of_few(parts: list[Batch]) -> list[IndexKeys]:
     """Joins neighbouring small batches: extracting keys costs as much for one message as for hundreds."""
     if len(parts) <= 1:
-        return [index_keys(part) for part in parts]
-    data = b"".join(part.data.data[part.parts[0].start : part.parts[-1].end] for part in parts)
-    return [index_keys(Records.walk(data, sizes=[one.size for part in parts for one in part.parts]))]
+        return [index_keys(part.columns) for part in parts]
+    data = b"".join([part.view_bytes() for part in parts])
+    return [index_keys(Records.walk(data, sizes=[size for part in parts for size in part.sizes]))]

@@ -251,7 +251,7 @@ class MessageStore:
 
     def _on_appended(self, offset: int, batch: Batch) -> None:
         if self.config.message_index_enable:
-            self._index.offer(offset, batch.size, batch.columns)
+            self._index.offer(offset, batch)
             if self._index.behind > _INDEX_MAX_BEHIND:
                 self._index.work(2 * batch.size, self._now_ms)
 
