@@ -248,7 +248,7 @@ class BrokerConfig:
         4 << 20, "own: most record bytes in one frame of a ranged pull", low=1024, high=FRAME_BYTES
     )
     pull_range_stream_enable: bool = key(
-        True, "own: clients on this machine may read ranges and send large frames over a Unix socket instead of gRPC"
+        True, "own: clients on this machine may read ranges and send over a Unix socket instead of gRPC"
     )
     pull_range_stream_port: int = key(
         0, "own: clients on other machines may do so over this TCP port; 0: they use gRPC", low=0, high=65_535

@@ -27,7 +27,7 @@ ANSWER_HEAD = struct.Struct("<B3xIQ")
 MAX_REQUEST_BYTES = 4 << 20  # gRPC's own default; a call with more ranges is made over gRPC
 MAX_MESSAGE_BYTES = FRAME_BYTES  # sizes and segments of a frame
 MAX_RECORDS_BYTES = MAX_RPC_BYTES
-MIN_SEND_BYTES = 64 << 10  # of records; smaller frames go over gRPC
+MIN_TCP_SEND_BYTES = 64 << 10  # of records; smaller frames go over gRPC, whose connection is there already
 MAX_SEND_BYTES = 16 << 20  # that a broker takes; larger ones, which have a message of that size, go over gRPC
 
 

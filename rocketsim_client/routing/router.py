@@ -98,7 +98,7 @@ class Router:
 
     `timeout_s` bounds each call to one server; falling back takes a further call.  A route is asked for again after
     `poll_interval_s`, and sooner when it proves wrong.  `channel_options` are gRPC's own channel arguments.
-    `range_streams`: ranges are pulled over plain sockets from brokers that offer it, otherwise over gRPC.
+    `range_streams`: ranges are pulled and messages sent over plain sockets where brokers offer it, otherwise over gRPC.
     `access_key` and `secret_key`: the user and password that calls are signed with, for servers with access control.
 
     `tls`: servers speak TLS.  `tls_ca`: a PEM file of the CAs that their certificates are checked with, the public ones

@@ -8,7 +8,7 @@ from contextlib import closing
 import grpc
 from isal import isal_zlib
 from rocketsim_proto import broker_pb2 as pb
-from rocketsim_proto import bytes_field, range_stream
+from rocketsim_proto import bytes_field
 from rocketsim_proto.broker_pb2_grpc import BrokerStub
 from rocketsim_proto.bytes_field import Received
 from rocketsim_proto.signature import Credentials
@@ -57,7 +57,7 @@ class GrpcTransport(GrpcNameServers):
         credentials: Credentials | None = None,
         tls: Tls | None = None,
     ) -> None:
-        """`range_streams`: ranges and large frames travel over plain sockets where brokers offer it; with `tls` over
+        """`range_streams`: ranges and sends travel over plain sockets where brokers offer it; with `tls` over
         those alone that do not leave this machine."""
         super().__init__(Channels(channel_options, credentials, tls), name_servers)
         self.range_streams = RangeStreams(tcp=tls is None) if range_streams else None
@@ -95,9 +95,9 @@ class GrpcTransport(GrpcNameServers):
     def _sent(
         self, address: str, others: pb.SendRequest, records: bytes | memoryview, timeout_s: float
     ) -> pb.SendResponse:
-        """A large frame over a plain socket if the broker takes it there, else over gRPC."""
+        """Over a plain socket if the broker takes it there, else over gRPC."""
         streams = self.range_streams
-        if streams is not None and len(records) >= range_stream.MIN_SEND_BYTES:
+        if streams is not None:
             begun = time.monotonic()
             sent = streams.send(address, others, records, timeout_s)
             if sent is not None:

@@ -104,6 +104,8 @@ class RangeStreams:
         offer = self._offers.get(address)
         if offer is None or len(records) > offer.max_send_bytes or not self.accepts(address):
             return None
+        if not offer.unix_name and len(records) < range_stream.MIN_TCP_SEND_BYTES:
+            return None
         stream = _Stream(self, "Send", address, time.monotonic() + timeout_s, timeout_s)
         try:
             answer = stream.sent(offer, request, records)
@@ -119,6 +121,11 @@ class RangeStreams:
         """Perhaps of a process that has ended: the next call asks for another one."""
         self._offers.pop(address, None)
         self._not_had[address] = offer
+
+    def is_elsewhere(self, address: str, offer: pb.StreamOffer) -> None:
+        """The broker's Unix socket is not on this machine."""
+        if self._offers.get(address) == offer:
+            self._offers[address] = _tcp_alone(offer)
 
     def failed(self, address: str) -> None:
         """Use gRPC for a while."""
@@ -158,6 +165,10 @@ class RangeStreams:
         inherited, self._open = self._open, set()
         for one in inherited:
             one.close()  # this process's copy; the parent goes on reading
+
+
+def _tcp_alone(offer: pb.StreamOffer) -> pb.StreamOffer:
+    return pb.StreamOffer(instance=offer.instance, port=offer.port, max_send_bytes=offer.max_send_bytes)
 
 
 class _Stream:
@@ -272,6 +283,7 @@ class _Stream:
                 failure = error
         if not offer.port:
             raise failure or OSError(errno.ENOTSUP, "no stream that this machine could use")
+        self._streams.is_elsewhere(self._address, offer)
         self._connect_tcp(offer.port)
 
     def _connect_tcp(self, port: int) -> None:

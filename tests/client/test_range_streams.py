@@ -178,9 +178,10 @@ CALL: dict[str, Any] = {"group": "g", "expression": "*", "max_frame_bytes": 1 <<
 
 
 class Scripted:
-    """Each connection gets what `said` holds, and is closed; or stays open if `holds`."""
+    """Each connection gets what `said` holds, and is closed; or stays open if `holds`.  By TCP it offers a Unix socket,
+    too, which is not there."""
 
-    def __init__(self) -> None:
+    def __init__(self, family: socket.AddressFamily = socket.AF_UNIX) -> None:
         self.said = b""
         self.holds = False
         self.takes = True  # the records of a Send
@@ -189,8 +190,12 @@ class Scripted:
         self.offer = pb.StreamOffer(
             instance=b"i", unix_name=f"rocketsim-test-{os.getpid()}-{id(self)}", max_send_bytes=32 << 20
         )
-        self._listening = socket.socket(socket.AF_UNIX)
-        self._listening.bind(f"\0{self.offer.unix_name}")
+        self._listening = socket.socket(family)
+        if family == socket.AF_UNIX:
+            self._listening.bind(f"\0{self.offer.unix_name}")
+        else:
+            self._listening.bind(("127.0.0.1", 0))
+            self.offer.port = self._listening.getsockname()[1]
         self._listening.listen()
         self._held: list[socket.socket] = []
         self._thread = threading.Thread(target=self._serve, daemon=True)

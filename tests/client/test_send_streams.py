@@ -4,6 +4,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,7 @@ from rocketsim_proto.range_stream import Kind
 from rocketsim_proto.records import record
 from rocketsim_proto.records.columnar import Records
 
-from rocketsim_client import Cluster, Producer, PullConsumer
+from rocketsim_client import Cluster, Message, Producer, PullConsumer, SendStatus
 from rocketsim_client.errors import BadAnswer, BrokerUnavailable, CallTimeout, ClientClosed, SendFailed, SystemBusy
 from rocketsim_client.transport import range_streams
 from rocketsim_client.transport.range_streams import RangeStreams
@@ -115,6 +116,20 @@ def test_a_frame_that_is_longer_than_offered_is_left_to_grpc(scripted, most):
     assert send(streams) is None
     assert scripted.asked == []
     assert not streams.wants_offer(ADDRESS)
+
+
+def test_over_tcp_a_small_frame_is_left_to_grpc_whose_connection_is_there():
+    scripted = Scripted(socket.AF_INET)
+    with closing(scripted):
+        elsewhere = RangeStreams()
+        elsewhere.offered(ADDRESS, scripted.offer)
+        scripted.said = answered()
+        small = b"s" * (range_stream.MIN_TCP_SEND_BYTES - 1)
+        assert send(elsewhere, small) is not None, "the first one finds that there is no Unix socket"
+        assert send(elsewhere, small) is None
+        assert send(elsewhere, small + b"s") is not None
+        assert not elsewhere.wants_offer(ADDRESS)
+    assert [len(taken) for taken in scripted.taken] == [len(small), len(small) + 1]
 
 
 @pytest.mark.parametrize("cut", [0, 1, 15, 17, -1])
@@ -300,7 +315,7 @@ def ids_in(name_server: Any) -> list[str]:
 
 @pytest.mark.cluster
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
-def test_large_frames_go_over_the_unix_socket_and_are_sent_again_under_their_ids(tmp_path, taken, monkeypatch):
+def test_frames_go_over_the_unix_socket_and_are_sent_again_under_their_ids(tmp_path, taken, monkeypatch):
     with Processes(tmp_path) as processes:
         name_server = processes.start_namesrv()
         broker = processes.start_broker("broker-a", 0, name_server)
@@ -308,14 +323,14 @@ def test_large_frames_go_over_the_unix_socket_and_are_sent_again_under_their_ids
             await_writable(cluster)
             sent = [result for _ in range(3) for result in producer.send_columns("T", BODIES)]
             assert taken == [socket.AF_UNIX] * 2  # the first one asks
-            producer.send_columns("T", BODIES[:10])
-            assert len(taken) == 2, "small frames go over gRPC"
+            assert producer.send(Message("T", b"one")).send_status == SendStatus.SEND_OK
+            assert taken == [socket.AF_UNIX] * 3, "one message, too"
             places = [(result.message_queue, result.queue_offset) for result in sent]
             assert len(set(places)) == len(places) == 3 * len(BODIES)
 
             in_child(lambda: producer.send_columns("T", BODIES))
             assert len(producer.send_columns("T", BODIES)) == len(BODIES)
-            assert len(taken) == 3
+            assert len(taken) == 4
 
             lost = iter([True])
             real = range_streams._Stream._head
@@ -329,10 +344,10 @@ def test_large_frames_go_over_the_unix_socket_and_are_sent_again_under_their_ids
             monkeypatch.setattr(range_streams._Stream, "_head", head)
             again = producer.send_columns("T", BODIES)
             assert producer.stats.sent_again == len(BODIES)
-            assert len(taken) == 3, "the second attempt is gRPC's"
+            assert len(taken) == 4, "the second attempt is gRPC's"
             found = ids_in(name_server)
-            assert len(found) == 7 * len(BODIES) + 10
-            assert len(set(found)) == 6 * len(BODIES) + 10
+            assert len(found) == 7 * len(BODIES) + 1
+            assert len(set(found)) == 6 * len(BODIES) + 1
             assert {msg_id for msg_id in found if found.count(msg_id) > 1} == {result.msg_id for result in again}
             assert broker.stop() == 0
 

@@ -130,7 +130,8 @@ def test_a_client_that_is_not_answered_ends_in_its_timeout_and_goes_on_when_the_
     with TcpProxy(lambda: master.address) as wire:
         at = {"broker-a": {0: wire.address}}
         with (
-            Producer(brokers=at, group="p", timeout_s=0.5) as producer,
+            Cluster("", brokers=at, range_streams=False) as wired,  # a Unix socket does not go through the proxy
+            Producer(cluster=wired, group="p", timeout_s=0.5) as producer,
             PullConsumer(brokers=at, group="c", timeout_s=0.5) as consumer,
         ):
             assert producer.send(Message("T", b"before")).send_status == SendStatus.SEND_OK

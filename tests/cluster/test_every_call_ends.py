@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rocketsim_client import Message, MessageQueue, Producer, PullConsumer
+from rocketsim_client import Cluster, Message, MessageQueue, Producer, PullConsumer
 from rocketsim_client.errors import CallTimeout, RocketSimError
 from rocketsim_client.transport.channels import Channels
 from tests.support.polling import PATIENCE_S, wait_until
@@ -110,7 +110,8 @@ def test_every_call_of_a_client_ends_whatever_dies_freezes_or_is_cut(processes, 
         at = {"broker-a": {0: to_master.address, 1: to_slave.address}}
         queue = MessageQueue("T", "broker-a", 0)
         with (
-            Producer(brokers=at, group="p", timeout_s=TIMEOUT_S) as producer,
+            Cluster("", brokers=at, range_streams=False) as wired,  # a Unix socket does not go through the proxy
+            Producer(cluster=wired, group="p", timeout_s=TIMEOUT_S) as producer,
             Producer(name_server=namesrv.address, group="p", timeout_s=TIMEOUT_S) as routed,
             PullConsumer(brokers=at, group="c", timeout_s=TIMEOUT_S) as consumer,
             PullConsumer(name_server=namesrv.address, group="c", timeout_s=TIMEOUT_S) as routed_consumer,
