@@ -13,6 +13,7 @@ from typing import NamedTuple
 import psutil
 
 _SWITCH = Path("/proc/sys/kernel/sched_autogroup_enabled")
+_PF_EXITING = 4  # of Linux, in the flags of a process
 
 
 class Group(NamedTuple):
@@ -52,12 +53,20 @@ def outsiders() -> list[str]:
     for process in psutil.Process().children(recursive=True):
         try:
             group = group_of(process.pid)
-            if group != mine and process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            if group != mine and process.is_running() and not is_ending(process):
                 words = " ".join(process.cmdline())[-80:]
                 found.append(f"{words} (process {process.pid}) is in {group}, not in {mine}")
         except (ProcessLookupError, psutil.Error):
             continue  # the process has just ended
     return found
+
+
+def is_ending(process: psutil.Process) -> bool:
+    """Whether it has begun to end: Linux shows such a process in the root cgroup, long before it is a zombie if it had
+    much memory."""
+    # Behind the name: state, parent, process group, session, terminal, its process group, flags.
+    fields = _proc(process.pid, "stat").rpartition(")")[2].split()
+    return process.status() == psutil.STATUS_ZOMBIE or (len(fields) > 6 and bool(int(fields[6]) & _PF_EXITING))
 
 
 def describe() -> str:

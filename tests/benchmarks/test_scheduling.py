@@ -107,6 +107,14 @@ def test_a_contestant_that_leaves_the_group_in_its_run_is_refused(tmp_path):
             bench.contest({"ours": leaves})
 
 
+def test_a_process_that_ends_is_no_outsider():
+    ended = subprocess.Popen([sys.executable, "-c", SLEEPS])
+    assert not scheduling.is_ending(psutil.Process(ended.pid))
+    ended.kill()
+    wait_until(lambda: scheduling.is_ending(psutil.Process(ended.pid)), "the process to end")
+    ended.wait()
+
+
 def test_the_head_of_a_table_says_what_everybody_shares():
     words = scheduling.describe()
     assert f"session {os.getsid(0)}" in words
