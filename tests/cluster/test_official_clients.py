@@ -17,21 +17,25 @@ A body of F is f-GROUP-NUMBER, with a growing number.  Calls that fail are tried
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
-from broker_service.access.model import Acl, Policy, User
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
-from broker_service.model import TlsMode
 from rocketsim_client import Admin, SubscriptionGroupConfig
+from rocketsim_client.admin_model import AclPolicy
+from rocketsim_client.errors import RocketSimError
+from rocketsim_client.tls import Tls
+from rocketsim_client.transport.grpc_transport import GrpcTransport
+from tests.cluster.one_broker import OneBroker
 from tests.cluster.test_promotion import promote_after_the_masters_death
-from tests.support.access import KEYS, first_user
+from tests.support.access import ADMIN, KEYS
 from tests.support.official_clients import OFFICIAL_CLIENTS, OfficialClient
 from tests.support.polling import until, wait_until
 from tests.support.programs import Program, free_ports
 from tests.support.tcp_proxy import TcpProxy
-from tests.support.tls import keys_of
+from tests.support.tls import CA, DATA
 from tests.support.v2 import v2_broker
 
 pytestmark = [pytest.mark.clients, pytest.mark.long, pytest.mark.cluster]
@@ -39,7 +43,12 @@ pytestmark = [pytest.mark.clients, pytest.mark.long, pytest.mark.cluster]
 TYPES = {"N": "NORMAL", "F": "FIFO", "D": "DELAY", "X": "TRANSACTION"}
 MESSAGES = 20  # of each topic, at the first master and at the promoted slave
 PATIENCE_S = 180.0  # Java's client finds the promoted slave within half a minute
-CHECKS = {"transaction_time_out": 1000, "transaction_check_interval": 1000, "transaction_check_max": 1000}
+CHECKS = {"transactionTimeOut": 1000, "transactionCheckInterval": 1000, "transactionCheckMax": 1000}
+INNER = "innerClientAuthenticationCredentials"
+SIGNED = {"authenticationEnabled": "true", INNER: KEYS["inner_client_authentication_credentials"]}
+CONTROLLED = SIGNED | {"authorizationEnabled": "true", "initAuthenticationUser": KEYS["init_authentication_user"]}
+TLS = {"tlsCert": DATA / "server.pem", "tlsKey": DATA / "server.key", "tlsCa": CA}
+AS_ADMIN = {"access_key": ADMIN.access_key, "secret_key": ADMIN.secret_key, "tls": True, "tls_ca": CA}
 
 
 @pytest.fixture(params=OFFICIAL_CLIENTS)
@@ -115,64 +124,74 @@ def every_promise_is_kept(said: Said, client: OfficialClient) -> None:
         assert first == sorted(first, key=lambda body: int(body.rpartition("-")[2]))
 
 
-def test_it_sends_and_consumes_while_the_master_dies(client, processes, namesrv, alone, tmp_path):
+def test_it_sends_and_consumes_while_the_master_dies(client, processes, tmp_path):
+    """With access keys and over TLS: the user, its policies and the certificates are those of both brokers."""
     ports = free_ports(2)
-    keys = {"transactionTimeOut": 1000, "transactionCheckInterval": 1000, "transactionCheckMax": 1000}
+    namesrv = processes.start_namesrv(**SIGNED, **TLS)
+    keys = {**CONTROLLED, **TLS, "grpcServerTlsMode": "ENFORCING", **CHECKS}
     master = processes.broker("broker-a", 0, namesrv, brokerRole="SYNC_MASTER", grpcServerPort=ports[0], **keys)
     slave = processes.broker("broker-a", 1, namesrv, grpcServerPort=ports[1], **keys)
     for process in (master, slave):
         process.launch()
     for process in (master, slave):
         process.wait_until_ready()
-    with Admin(namesrv.address) as admin:
+    transport = GrpcTransport(["127.0.0.1:1"], credentials=ADMIN, tls=Tls.of(True, CA, None, None))
+    with closing(transport), Admin(namesrv.address, **AS_ADMIN) as admin:
+
+        def alone(process):
+            return OneBroker(process, transport)
+
+        def knows_its_first_user():
+            try:
+                return admin.users(broker_addr=master.address)
+            except RocketSimError:
+                return False
+
+        wait_until(knows_its_first_user, "the first user", PATIENCE_S)
         for topic, message_type in TYPES.items():
             admin.update_topic(topic, attributes={"message.type": message_type}, broker_addr=master.address)
         ordered = SubscriptionGroupConfig(group_name="ordered", consume_message_orderly=True)
         admin.update_sub_group(ordered, broker_addr=master.address)
-    alone(master).wait_for_slaves()
-    for topic in TYPES:
-        alone(slave).wait_for_topic(topic)
+        alone(master).wait_for_slaves()
+        admin.create_user("app", "s3cr3t", broker_addr=master.address)
+        policies = [AclPolicy(f"Topic:{topic}", ("Pub", "Sub")) for topic in TYPES]
+        policies += [AclPolicy(f"Group:{group}", ("Sub",)) for group in ("push", "ordered", "simple")]
+        admin.create_acl("User:app", policies, broker_addr=master.address)
+        for topic in TYPES:
+            alone(slave).wait_for_topic(topic)
 
-    addresses = [f"127.0.0.1:{port}" for port in ports]
-    command = client.command(tmp_path)
-    of_the_master = addresses[0]
-    with TcpProxy(lambda: of_the_master) as relay:
-        endpoints = relay.address if client.one_address else ";".join(addresses)
-        with Program(tmp_path, [*command, endpoints, "", "", "plaintext"]) as program:
-            conversation = Conversation(program)
-            wait_until(conversation.has_sent(MESSAGES), "the first messages", PATIENCE_S)
-            master.kill()
-            promote_after_the_masters_death(alone, slave)
-            of_the_master = addresses[1]
-            wait_until(conversation.has_sent(MESSAGES), "messages at the promoted slave", PATIENCE_S)
-            program.say("")
-            wait_until(conversation.has_sent_its_last, "the last", PATIENCE_S)
-            wait_until(conversation.has_got_all, "all that was sent is received", PATIENCE_S)
-            said = Said(program.end())
+        addresses = [f"127.0.0.1:{port}" for port in ports]
+        command = client.command(tmp_path)
+        of_the_master = addresses[0]
+        with TcpProxy(lambda: of_the_master) as relay:
+            endpoints = relay.address if client.one_address else ";".join(addresses)
+            with Program(tmp_path, [*command, endpoints, "app", "wrong", "tls"], "refused") as program:
+                wait_until(lambda: "check signature failed" in program.errors(), "the refusal", PATIENCE_S)
+                assert program.lines == []
+            with Program(tmp_path, [*command, endpoints, "app", "s3cr3t", "tls"]) as program:
+                conversation = Conversation(program)
+                wait_until(conversation.has_sent(MESSAGES), "the first messages", PATIENCE_S)
+                master.kill()
+                promote_after_the_masters_death(alone, slave)
+                of_the_master = addresses[1]
+                wait_until(conversation.has_sent(MESSAGES), "messages at the promoted slave", PATIENCE_S)
+                program.say("")
+                wait_until(conversation.has_sent_its_last, "the last", PATIENCE_S)
+                wait_until(conversation.has_got_all, "all that was sent is received", PATIENCE_S)
+                said = Said(program.end())
     every_promise_is_kept(said, client)
 
 
-async def test_its_user_may_do_what_its_policies_allow_over_tls(client, tmp_path):
+async def test_it_sends_and_consumes_in_plaintext_without_keys(client, tmp_path):
     command = await asyncio.to_thread(client.command, tmp_path)
-    keys = {**KEYS, **CHECKS, **keys_of(), "grpc_server_tls_mode": TlsMode.ENFORCING}
+    keys = {"transaction_time_out": 1000, "transaction_check_interval": 1000, "transaction_check_max": 1000}
     async with v2_broker(tmp_path / "store", mapped_file_size_commit_log=8 << 20, **keys) as (node, _):
         node.topics.update(TopicConfig("N", 4, 4, attributes={"message.type": "NORMAL"}), 0)
         node.groups.update(SubscriptionGroup("ordered", consume_message_orderly=True), 0)
-        await first_user(node)
-        users, acls = node.access
-        policies = [Policy.parse(f"Topic:{topic}", ["Pub", "Sub"]) for topic in TYPES]
-        policies += [Policy.parse(f"Group:{group}", ["Sub"]) for group in ("push", "ordered", "simple")]
-        await users.apply(lambda: users.putting(User("app", "s3cr3t"), 1))
-        await acls.apply(lambda: acls.putting(Acl("User:app").with_policies(policies), 1))
-
-        with Program(tmp_path, [*command, node.v2_port.address, "app", "s3cr3t", "tls"]) as program:
+        with Program(tmp_path, [*command, node.v2_port.address, "", "", "plaintext"]) as program:
             conversation = Conversation(program)
             await until(conversation.has_sent(MESSAGES), "the messages", PATIENCE_S)
             program.say("")
             await until(conversation.has_sent_its_last, "the last", PATIENCE_S)
             await until(conversation.has_got_all, "all that was sent is received", PATIENCE_S)
             every_promise_is_kept(Said(await asyncio.to_thread(program.end)), client)
-
-        with Program(tmp_path, [*command, node.v2_port.address, "app", "wrong", "tls"], "refused") as program:
-            await until(lambda: "check signature failed" in program.errors(), "the refusal", PATIENCE_S)
-            assert program.lines == []
