@@ -93,18 +93,19 @@ class Cluster(Router):
         *,
         master_only: bool = False,
         read_in: Collection[LogEpoch] = (),
+        group: str = "",
     ) -> dict[int, QueueBounds]:
         """The bounds of one broker's queues by id; of all it has if none is named, or one that is named is not there:
         a broker refuses such a question as a whole, and the other queues have nothing to do with it.  `read_in`: in
-        which epochs the caller has read, to be told where those ended."""
+        which epochs the caller has read, to be told where those ended.  `group`: whose pulls of ranges are counted."""
 
         def call(member: Member) -> dict[int, QueueBounds]:
             try:
-                return self.transport.queue_bounds(member.address, topic, queue_ids, self.timeout_s, read_in)
+                return self.transport.queue_bounds(member.address, topic, queue_ids, self.timeout_s, read_in, group)
             except InvalidParameter:
                 if not queue_ids:
                     raise
-                return self.transport.queue_bounds(member.address, topic, [], self.timeout_s, read_in)
+                return self.transport.queue_bounds(member.address, topic, [], self.timeout_s, read_in, group)
 
         return self.ask(topic, broker_name, call, only_this=master_only)
 

@@ -229,6 +229,8 @@ class QueueBounds:
     log_epoch: LogEpoch = field(default=NO_EPOCH, compare=False)
     ends_in: Mapping[LogEpoch, int] = field(default_factory=dict, compare=False)  # of the asked epochs that are over
     offers_streams: bool = field(default=False, compare=False)  # for pulls of ranges, beside gRPC
+    # Pulls of ranges of the topic by the group that was named: over plain sockets, over gRPC; since the broker's start.
+    ranges_pulled: tuple[int, int] = field(default=(0, 0), compare=False)
 
 
 class QueueRange(NamedTuple):

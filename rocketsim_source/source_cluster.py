@@ -64,8 +64,9 @@ class SourceCluster(Protocol):
         """The readable queues of the brokers that are there; None if no name server knows any, which proves nothing
         about the topic."""
 
-    def bounds(self, queues: Iterable[MessageQueue], read_in: ReadIn | None = None) -> QueueStates:
-        """`read_in`: the epochs in which queues were read, to be told where those ended."""
+    def bounds(self, queues: Iterable[MessageQueue], read_in: ReadIn | None = None, group: str = "") -> QueueStates:
+        """`read_in`: the epochs in which queues were read, to be told where those ended.  `group`: whose pulls are
+        counted (`QueueBounds.ranges_pulled`)."""
 
     def search(self, timestamps: Mapping[MessageQueue, int]) -> OffsetAnswers:
         """The first offset stored at or after the time in ms; the end where nothing is that young."""
@@ -121,7 +122,7 @@ class ClientCluster:
         except NoRoute:
             return None
 
-    def bounds(self, queues: Iterable[MessageQueue], read_in: ReadIn | None = None) -> QueueStates:
+    def bounds(self, queues: Iterable[MessageQueue], read_in: ReadIn | None = None, group: str = "") -> QueueStates:
         from rocketsim_client.errors import RocketSimError, TopicNotExist
         from rocketsim_client.retry import is_worth_asking_again
 
@@ -134,7 +135,7 @@ class ClientCluster:
             try:
                 ids = [queue.queue_id for queue in members]
                 epochs = {read_in[queue] for queue in members if queue in read_in} if read_in else ()
-                answer = self.client.broker_bounds(topic, broker_name, ids, read_in=epochs)
+                answer = self.client.broker_bounds(topic, broker_name, ids, read_in=epochs, group=group)
             except RocketSimError as error:
                 if is_worth_asking_again(error):
                     states.unreachable |= dict.fromkeys(members, error)

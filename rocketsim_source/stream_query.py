@@ -15,7 +15,7 @@ from rocketsim_source.options.data_loss import DELETED, EARLIEST, TRUNCATED
 from rocketsim_source.options.source_options import SourceOptions
 from rocketsim_source.planning.offsets import StreamOffset
 from rocketsim_source.planning.partition import parallelism_now, plan_partitions
-from rocketsim_source.planning.progress import LagClock, report
+from rocketsim_source.planning.progress import LagClock, TransportsUsed, report
 from rocketsim_source.planning.queue_watch import NothingAnswers, QueueWatch, answered, refuse_unreachable
 from rocketsim_source.planning.starts import Facts, Wanted, end_offsets, start_offsets, wanted_ends, wanted_starts
 from rocketsim_source.planning.stream_planner import StreamPlanner, read_in, truncated
@@ -42,6 +42,7 @@ class StreamQuery:
         self._states = QueueStates()
         self._position: Offsets = {}
         self._lag_clock = LagClock()
+        self._transports = TransportsUsed()
         self._ends: Offsets = {}
 
     # --- where to start -----------------------------------------------------------------------------------------------
@@ -235,7 +236,7 @@ class StreamQuery:
             max(waits, default=0),
             group,
             self._states.unreachable_names,
-            range_streams=self.options.connection.range_streams,
+            self._transports.observe(self._states.bounds),
         )
 
     def close(self) -> None:

@@ -288,6 +288,7 @@ class RangeStreams:
         return connection.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
 
     async def _send_frames(self, connection: socket.socket, asked: pb.PullRangeRequest) -> None:
+        self._ranges.calls.note(asked.consumer_group, {one.topic for one in asked.ranges}, is_stream=True)
         frames = self._ranges.pull_range(
             asked.consumer_group, ranges_of(asked), asked.sub_expression, asked.expression_type, asked.max_frame_bytes
         )

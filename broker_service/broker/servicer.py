@@ -91,6 +91,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         if request.accepts_stream and (offer := self._stream_offer()) is not None:
             yield pb.PullFrame(stream=offer).SerializeToString()
             return
+        self._ranges.calls.note(request.consumer_group, {one.topic for one in request.ranges}, is_stream=False)
         frames = self._ranges.pull_range(
             request.consumer_group,
             ranges_of(request),
@@ -146,6 +147,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         queue_ids = [item.queue_id for item in found]
         epochs = {LogEpoch(item.epoch, item.epoch_id) for item in request.read_in}
         ends = {epoch: self._queues.ends_in(request.topic, queue_ids, epoch) for epoch in epochs}
+        calls = self._ranges.calls.of(request.consumer_group, request.topic)
         return pb.QueueBoundsResponse(
             entries=[
                 pb.QueueBoundsResponse.Entry(
@@ -163,6 +165,8 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
             read_queue_nums=topic.read_queue_nums,
             write_queue_nums=topic.write_queue_nums,
             offers_streams=self._stream_offer() is not None,
+            ranges_over_streams=calls.over_streams,
+            ranges_over_grpc=calls.over_grpc,
             log_epoch=pb.LogEpoch(**self._broker.log_epoch._asdict()),
             epoch_ends=[
                 pb.QueueBoundsResponse.EpochEnd(epoch=pb.LogEpoch(**epoch._asdict()), offsets=offsets)

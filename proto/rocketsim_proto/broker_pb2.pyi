@@ -321,17 +321,19 @@ class QueryOffsetsResponse(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[QueryOffsetsResponse.Entry, _Mapping]]] = ..., broker_id: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class QueueBoundsRequest(_message.Message):
-    __slots__ = ("topic", "queue_ids", "read_in")
+    __slots__ = ("topic", "queue_ids", "read_in", "consumer_group")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_IDS_FIELD_NUMBER: _ClassVar[int]
     READ_IN_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_GROUP_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_ids: _containers.RepeatedScalarFieldContainer[int]
     read_in: _containers.RepeatedCompositeFieldContainer[LogEpoch]
-    def __init__(self, topic: _Optional[str] = ..., queue_ids: _Optional[_Iterable[int]] = ..., read_in: _Optional[_Iterable[_Union[LogEpoch, _Mapping]]] = ...) -> None: ...
+    consumer_group: str
+    def __init__(self, topic: _Optional[str] = ..., queue_ids: _Optional[_Iterable[int]] = ..., read_in: _Optional[_Iterable[_Union[LogEpoch, _Mapping]]] = ..., consumer_group: _Optional[str] = ...) -> None: ...
 
 class QueueBoundsResponse(_message.Message):
-    __slots__ = ("entries", "broker_id", "epoch", "is_master", "read_queue_nums", "log_epoch", "epoch_ends", "write_queue_nums", "offers_streams")
+    __slots__ = ("entries", "broker_id", "epoch", "is_master", "read_queue_nums", "log_epoch", "epoch_ends", "write_queue_nums", "offers_streams", "ranges_over_streams", "ranges_over_grpc")
     class Entry(_message.Message):
         __slots__ = ("queue_id", "min_offset", "max_offset", "last_store_timestamp", "size_bytes")
         QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -361,6 +363,8 @@ class QueueBoundsResponse(_message.Message):
     EPOCH_ENDS_FIELD_NUMBER: _ClassVar[int]
     WRITE_QUEUE_NUMS_FIELD_NUMBER: _ClassVar[int]
     OFFERS_STREAMS_FIELD_NUMBER: _ClassVar[int]
+    RANGES_OVER_STREAMS_FIELD_NUMBER: _ClassVar[int]
+    RANGES_OVER_GRPC_FIELD_NUMBER: _ClassVar[int]
     entries: _containers.RepeatedCompositeFieldContainer[QueueBoundsResponse.Entry]
     broker_id: int
     epoch: int
@@ -370,7 +374,9 @@ class QueueBoundsResponse(_message.Message):
     epoch_ends: _containers.RepeatedCompositeFieldContainer[QueueBoundsResponse.EpochEnd]
     write_queue_nums: int
     offers_streams: bool
-    def __init__(self, entries: _Optional[_Iterable[_Union[QueueBoundsResponse.Entry, _Mapping]]] = ..., broker_id: _Optional[int] = ..., epoch: _Optional[int] = ..., is_master: _Optional[bool] = ..., read_queue_nums: _Optional[int] = ..., log_epoch: _Optional[_Union[LogEpoch, _Mapping]] = ..., epoch_ends: _Optional[_Iterable[_Union[QueueBoundsResponse.EpochEnd, _Mapping]]] = ..., write_queue_nums: _Optional[int] = ..., offers_streams: _Optional[bool] = ...) -> None: ...
+    ranges_over_streams: int
+    ranges_over_grpc: int
+    def __init__(self, entries: _Optional[_Iterable[_Union[QueueBoundsResponse.Entry, _Mapping]]] = ..., broker_id: _Optional[int] = ..., epoch: _Optional[int] = ..., is_master: _Optional[bool] = ..., read_queue_nums: _Optional[int] = ..., log_epoch: _Optional[_Union[LogEpoch, _Mapping]] = ..., epoch_ends: _Optional[_Iterable[_Union[QueueBoundsResponse.EpochEnd, _Mapping]]] = ..., write_queue_nums: _Optional[int] = ..., offers_streams: _Optional[bool] = ..., ranges_over_streams: _Optional[int] = ..., ranges_over_grpc: _Optional[int] = ...) -> None: ...
 
 class SearchOffsetsRequest(_message.Message):
     __slots__ = ("topic", "entries")

@@ -119,6 +119,7 @@ def queue_bounds(answer: pb.QueueBoundsResponse, address: str) -> dict[int, Queu
             log_epoch,
             {epoch: offsets[at] for epoch, offsets in ends.items()},
             answer.offers_streams,
+            (answer.ranges_over_streams, answer.ranges_over_grpc),
         )
         for at, entry in enumerate(answer.entries)
     }

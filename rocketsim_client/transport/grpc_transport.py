@@ -1,6 +1,7 @@
 """The transport over our own gRPC services: generated messages on one side, the client's values on the other, nothing
 else."""
 
+import logging
 import time
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -21,6 +22,8 @@ from rocketsim_client.transport.grpc_answers import acknowledged, commit_status,
 from rocketsim_client.transport.grpc_name_servers import GrpcNameServers
 from rocketsim_client.transport.range_streams import RangeStreams
 from rocketsim_client.transport.transport import Acknowledged, Encode, OffsetsAnswer, Outgoing, PullAnswer, PullCall
+
+logger = logging.getLogger(__name__)
 
 
 class SendStub:
@@ -61,6 +64,7 @@ class GrpcTransport(GrpcNameServers):
         those alone that do not leave this machine."""
         super().__init__(Channels(channel_options, credentials, tls), name_servers)
         self.range_streams = RangeStreams(tcp=tls is None) if range_streams else None
+        self._ways: dict[str, str] = {}  # over what ranges of an address came last
 
     def close(self) -> None:
         self.channels.close()
@@ -186,6 +190,7 @@ class GrpcTransport(GrpcNameServers):
                         if answer.message.HasField("stream"):
                             offer = answer.message.stream
                             break
+                        self._uses(address, "gRPC")
                         yield answer
                     if offer is None:
                         return
@@ -193,11 +198,19 @@ class GrpcTransport(GrpcNameServers):
                 request.accepts_stream = False
                 frames = streams.frames(address, request, deadline, timeout_s)
             if frames is not None:
+                self._uses(address, "a plain socket")
                 yield from frames
                 return
+        self._uses(address, "gRPC")
         left_s = deadline - time.monotonic()
         with closing(self.channels.stream(address, RangeStub, "PullRange", request, left_s)) as answers:
             yield from answers
+
+    def _uses(self, address: str, way: str) -> None:
+        """Logs what is used when it changes."""
+        if self._ways.get(address) != way:
+            self._ways[address] = way
+            logger.info("ranges of %s come over %s", address, way)
 
     def commit_offsets(
         self, address: str, group: str, offsets: Mapping[MessageQueue, int], timeout_s: float
@@ -237,8 +250,9 @@ class GrpcTransport(GrpcNameServers):
         queue_ids: Sequence[int],
         timeout_s: float,
         read_in: Collection[LogEpoch] = (),
+        group: str = "",
     ) -> dict[int, QueueBounds]:
-        request = pb.QueueBoundsRequest(topic=topic, queue_ids=list(queue_ids))
+        request = pb.QueueBoundsRequest(topic=topic, queue_ids=list(queue_ids), consumer_group=group)
         for epoch in read_in:
             request.read_in.add(epoch=epoch.epoch, epoch_id=epoch.epoch_id)
         answer = self.channels.call(address, BrokerStub, "QueueBounds", request, timeout_s)

@@ -146,6 +146,7 @@ class Transport(Protocol):
         queue_ids: Sequence[int],
         timeout_s: float,
         read_in: Collection[LogEpoch] = (),
+        group: str = "",
     ) -> dict[int, QueueBounds]: ...
 
     def search_offsets(

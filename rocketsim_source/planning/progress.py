@@ -34,18 +34,40 @@ class LagClock:
         return 0
 
 
+class TransportsUsed:
+    """Over what tasks pull from each broker name: `stream`, `grpc` or both, as the broker counts it; None before the
+    first pull that is seen.  What was counted before this query began is nobody's."""
+
+    def __init__(self) -> None:
+        self._counted: dict[tuple[str, str], tuple[int, int]] = {}  # by broker name and topic
+        self._used: dict[str, str | None] = {}
+
+    def observe(self, bounds: Mapping[MessageQueue, QueueBounds]) -> dict[str, str | None]:
+        more: dict[str, tuple[int, int]] = {}
+        for queue, found in bounds.items():
+            key = queue.broker_name, queue.topic
+            streams, grpc = found.ranges_pulled
+            before = self._counted.get(key, found.ranges_pulled)
+            if streams < before[0] or grpc < before[1]:
+                before = 0, 0  # the broker was started again, or another one answers
+            self._counted[key] = found.ranges_pulled
+            so_far = more.get(queue.broker_name, (0, 0))
+            more[queue.broker_name] = so_far[0] + streams - before[0], so_far[1] + grpc - before[1]
+        for broker_name, (streams, grpc) in sorted(more.items()):
+            used = " and ".join(name for name, count in (("stream", streams), ("grpc", grpc)) if count)
+            self._used[broker_name] = used or self._used.get(broker_name)
+        return {broker_name: self._used[broker_name] for broker_name in sorted(more)}
+
+
 def report(
     bounds: Mapping[MessageQueue, QueueBounds],
     position: Offsets,
     waiting_ms: int,
     group: dict[str, Any] | None,
     unreachable: Mapping[str, Exception],
-    *,
-    range_streams: bool = True,
+    transport: Mapping[str, str | None],
 ) -> dict[str, Any]:
-    """`position` is the end of the newest batch: the lag is what no batch has been planned for yet.  `range_streams`:
-    tasks read over plain sockets where the broker offers it.
-    """
+    """`position` is the end of the newest batch: the lag is what no batch has been planned for yet."""
     latest = {queue: found.max_offset for queue, found in bounds.items()}
     lags = {queue: max(0, end - position.get(queue, end)) for queue, end in latest.items()}
     count = len(lags) or 1
@@ -66,10 +88,7 @@ def report(
         "q": as_json(latest),
         "route": {queue.broker_name: found.broker_id for queue, found in sorted(bounds.items())},
         "topic": ",".join(sorted({queue.topic for queue in position} | {queue.topic for queue in latest})),
-        "transport": {
-            queue.broker_name: "stream" if range_streams and found.offers_streams else "grpc"
-            for queue, found in sorted(bounds.items())
-        },
+        "transport": dict(transport),
         "v": VERSION,
     }
     if group is not None:

@@ -107,7 +107,7 @@ class QueueWatch:
     ) -> QueueStates:
         """The bounds of the queues, now.  NothingAnswers if one is unreachable and all `must_answer`."""
         wanted = list(queues)
-        states = self._cluster.bounds(wanted, read_in)
+        states = self._cluster.bounds(wanted, read_in, self._options.pull_group)
         self._report(states)
         if must_answer:
             refuse_unreachable(states)

@@ -96,12 +96,15 @@ def count(frames: Any) -> int:
 
 
 @pytest.mark.cluster
-def test_the_first_call_asks_and_all_go_over_the_unix_socket(processes, taken):
+def test_the_first_call_asks_and_all_go_over_the_unix_socket(processes, taken, caplog):
     name_server, broker = start(processes)
+    caplog.set_level("INFO", "rocketsim_client.transport.grpc_transport")
     with Cluster(name_server.address) as cluster:
         assert count(cluster.pull_range("broker-a", RANGES)) == COUNT
         assert count(cluster.pull_range("broker-a", RANGES, max_frame_bytes=50_000)) == COUNT
         assert taken == [socket.AF_UNIX] * 2
+        assert cluster.broker_bounds("T", "broker-a")[0].ranges_pulled == (2, 0)
+        assert caplog.messages == [f"ranges of {broker.address} come over a plain socket"]
         with pytest.raises(TopicNotExist):
             list(cluster.transport.pull_range(broker.address, [QueueRange("absent", 0, 0, 1)], **CALL))
         assert len(taken) == 3
@@ -119,10 +122,15 @@ def test_the_first_call_asks_and_all_go_over_the_unix_socket(processes, taken):
 
 
 @pytest.mark.cluster
-def test_grpc_is_used_where_the_client_or_the_broker_wants_it(processes, taken):
+def test_grpc_is_used_where_the_client_or_the_broker_wants_it(processes, taken, caplog):
     name_server, broker = start(processes)
+    caplog.set_level("INFO", "rocketsim_client.transport.grpc_transport")
     with Cluster(name_server.address, range_streams=False) as cluster:
-        assert count(cluster.pull_range("broker-a", RANGES)) == COUNT
+        assert count(cluster.pull_range("broker-a", RANGES, group="g")) == COUNT
+        told = cluster.broker_bounds("T", "broker-a", group="g")[0]
+        assert (told.offers_streams, told.ranges_pulled) == (True, (0, 1)), "what is offered is not what is used"
+        assert cluster.broker_bounds("T", "broker-a", group="other")[0].ranges_pulled == (0, 0)
+        assert caplog.messages == [f"ranges of {broker.address} come over gRPC"]
     broker.stop()
     broker.keys["pullRangeStreamEnable"] = "false"
     broker.start()

@@ -131,6 +131,7 @@ class MemoryCluster:
         self.packed = False  # small ranges share frames, as those of real brokers
         self.offsets: dict[str, Offsets] = defaultdict(dict)
         self.bounds_calls = 0
+        self.ranges_pulled = (0, 0)
         self.commits: list[tuple[str, Offsets]] = []
         self.commit_fails = 0
         self.suspected: list[int] = []
@@ -164,7 +165,7 @@ class MemoryCluster:
         found = {q for broker in self.brokers.values() if broker.up for q in broker.end if q.topic == topic}
         return None if topic in self.unrouted else sorted(found) or None
 
-    def bounds(self, queues: Iterable[MessageQueue], read_in: ReadIn | None = None) -> QueueStates:
+    def bounds(self, queues: Iterable[MessageQueue], read_in: ReadIn | None = None, group: str = "") -> QueueStates:
         self.bounds_calls += 1
         broker = self._usable()
         states = QueueStates()
@@ -183,6 +184,7 @@ class MemoryCluster:
                     is_master=broker.broker_id == 0,
                     log_epoch=broker.epoch,
                     ends_in=asked,
+                    ranges_pulled=self.ranges_pulled,
                 )
             elif broker.broker_id == 0:
                 states.gone.add(queue)

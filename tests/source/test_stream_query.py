@@ -629,6 +629,21 @@ def test_the_commit_of_a_queue_that_is_gone_does_not_hold_up_the_others() -> Non
     found.close()
 
 
+def test_progress_shows_over_what_tasks_pull_and_not_what_is_offered() -> None:
+    """As brokers count it, from this query's beginning on."""
+    cluster = cluster_with(100)
+    cluster.ranges_pulled = 7, 7
+    found = driver(cluster, group="g", commitAsync="false")
+    end = found.initial_offset()
+    shown = []
+    for ranges_pulled in ((7, 7), (9, 7), (9, 7), (9, 8), (10, 9), (1, 0)):  # in the end of a broker that began again
+        cluster.ranges_pulled = ranges_pulled
+        next_end(found, end)
+        shown.append(reported(found)["transport"]["broker-a"])
+    assert shown == [None, "stream", "stream", "grpc", "stream and grpc", "stream"]
+    found.close()
+
+
 def test_progress_has_lag_group_and_route_from_the_cache() -> None:
     cluster = cluster_with(100)
     found = driver(cluster, group="g", maxOffsetsPerTrigger="20", commitAsync="false")

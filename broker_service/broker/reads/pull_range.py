@@ -12,6 +12,7 @@ from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.traffic import Traffic
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.reads.access import ReadAccess
+from broker_service.broker.reads.range_calls import RangeCalls
 from broker_service.broker.reads.subscription import tags_codes_of
 from broker_service.errors import InvalidParameter, ServiceNotAvailable
 from broker_service.model import MASTER_ID, NO_EPOCH, GetMessageStatus, LogEpoch
@@ -56,6 +57,7 @@ class RangePath:
         self._broker = broker
         self._access = access
         self._traffic = traffic
+        self.calls = RangeCalls()
 
     def frame_bytes(self, max_frame_bytes: int) -> int:
         """The most record bytes of a frame for a caller who wants at most so many, or 0: he does not say; one record
