@@ -2,6 +2,7 @@
 masters write.
 """
 
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -192,18 +193,29 @@ async def a_pair_whose_slave_was_promoted(folder: Path, **keys: Any) -> str:
     return promoted
 
 
+def held(address: str) -> socket.socket:
+    """A socket that keeps the port: whoever else is given it, on this machine, answers in the slave's place."""
+    host, _, port = address.rpartition(":")
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    made.bind((host, int(port)))
+    return made
+
+
 async def test_an_old_master_whose_name_server_has_forgotten_hears_it_from_its_slave(tmp_path: Path) -> None:
     promoted = await a_pair_whose_slave_was_promoted(tmp_path)
-    async with name_server() as forgetful:
-        keys = {"namesrv_addr": forgetful.address} | LONG_WAIT
-        async with running(tmp_path / "m", writable=False, **keys) as old:
-            await until(
-                lambda: f"{promoted} has not answered" in str(old.broker.waits_for()), "the slave is waited for"
-            )
-            with pytest.raises(ServiceNotAvailable, match="takes no writes yet"):
-                await put(old, "t", b"from the past")
-            async with running(tmp_path / "s", **SLAVE, listen_port=int(promoted.rpartition(":")[2])):
-                await until(lambda: old.mastership.standing is Standing.FENCED, "the promoted one has answered")
+    with held(promoted) as port:
+        async with name_server() as forgetful:
+            keys = {"namesrv_addr": forgetful.address} | LONG_WAIT
+            async with running(tmp_path / "m", writable=False, **keys) as old:
+                await until(
+                    lambda: f"{promoted} has not answered" in str(old.broker.waits_for()), "the slave is waited for"
+                )
+                with pytest.raises(ServiceNotAvailable, match="takes no writes yet"):
+                    await put(old, "t", b"from the past")
+                port.close()
+                async with running(tmp_path / "s", **SLAVE, listen_port=int(promoted.rpartition(":")[2])):
+                    await until(lambda: old.mastership.standing is Standing.FENCED, "the promoted one has answered")
 
 
 async def test_after_a_crash_one_name_server_that_has_forgotten_is_not_believed_alone(tmp_path: Path) -> None:

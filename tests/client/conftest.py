@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from rocketsim_client import Admin
+from rocketsim_client import Admin, RocketSimError
 from tests.support.fake_broker import FakeCluster
 from tests.support.polling import wait_until
 from tests.support.processes import Processes, ServerProcess
@@ -23,8 +23,14 @@ def start_real_pair(processes: Processes, **keys: object) -> RealPair:
     name_server = processes.start_namesrv()
     master, slave = processes.start_pair("broker-a", name_server, **keys)
     with Admin(name_server.address) as admin:
-        wait_until(lambda: len(admin.cluster_list()) == 2, "both brokers")
-        wait_until(lambda: admin.ha_status(broker_addr=master.address)[0].slaves, "the slave follows")
+
+        def both_are_there() -> bool:
+            try:
+                return len(admin.cluster_list()) == 2 and bool(admin.ha_status(broker_addr=master.address)[0].slaves)
+            except RocketSimError:  # a busy machine may not answer in time
+                return False
+
+        wait_until(both_are_there, "the slave follows")
     return RealPair(name_server.address, master, slave)
 
 

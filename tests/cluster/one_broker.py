@@ -8,7 +8,7 @@ from rocketsim_proto.admin_pb2_grpc import AdminStub
 from rocketsim_proto.records import record
 from rocketsim_proto.records.columnar import Records
 
-from rocketsim_client.errors import ServiceNotAvailable, TopicNotExist
+from rocketsim_client.errors import BrokerUnavailable, ServiceNotAvailable, TopicNotExist
 from rocketsim_client.model import CommitStatus, MessageQueue, QueueRange
 from rocketsim_client.sending import record_frame
 from rocketsim_client.transport.grpc_transport import GrpcTransport
@@ -124,7 +124,7 @@ class OneBroker:
         def made() -> bool:
             try:
                 self.admin("UpdateTopic", request)
-            except ServiceNotAvailable:
+            except (ServiceNotAvailable, BrokerUnavailable):
                 return False
             return True
 

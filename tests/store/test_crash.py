@@ -44,7 +44,9 @@ class Run:
         self.accepted: list[bytes] = []  # everything in the log, in order
         self.in_doubt: list[bytes] = []  # a put that the crash interrupted
         self.flushed = 0  # of `accepted`, known to be on disk
-        self.cutting = False  # a truncation was interrupted
+        self.unsure = (
+            False  # whether all of `accepted` is there: a truncation, or a start after a failed sync, was cut off
+        )
 
     def step(self, step: tuple) -> None:
         name, *arguments = step
@@ -67,11 +69,11 @@ class Run:
         self.files = self.files.kill()
         self.files.evict_some(random.Random(self.number))
         self.files.stop_at = left
-        self.in_doubt = []
+        self.in_doubt, self.unsure = [], True
         self.store = open_store(ROOT, self.files)
         found = bodies(self.store)
         assert found == self.accepted[: len(found)] and len(found) >= self.flushed, self.store.recovery
-        self.accepted, self.cutting = found, False
+        self.accepted, self.unsure = found, False
         self.flushed = len(found)  # it says so: the flushed offset is the end
 
     def fail_sync(self, nth: int, part: float) -> None:
@@ -99,11 +101,11 @@ class Run:
 
     def truncate(self, keep: int) -> None:
         if keep < len(self.accepted):
-            self.cutting, self.flushed = True, min(self.flushed, keep)
+            self.unsure, self.flushed = True, min(self.flushed, keep)
             offset = next(one.commit_log_offset for one in _records(self.store) if one.body == self.accepted[keep])
             self.store.truncate(offset, ROOT / "rocketsim" / "diverged")
             del self.accepted[keep:]
-            self.cutting = False
+            self.unsure = False
 
     def restart(self) -> None:
         self.store.disk.check()  # a sync may have failed in what goes on without it, the index
@@ -146,7 +148,7 @@ def test_everything_flushed_survives_a_crash_at_any_call(script, crash_at, seed,
     chance = random.Random(seed)
     disk = run.files
     disk = disk.power_loss(chance) if power else disk.kill()
-    written = len(run.accepted) if not power and not run.cutting else run.flushed
+    written = len(run.accepted) if not power and not run.unsure else run.flushed
     # The next start may be interrupted, too.
     disk.stop_at = chance.randint(1, 60)
     try:
