@@ -2,10 +2,10 @@
 
 import gc
 
-_kept = False
+_frozen = False
 
 
-def keep_loaded() -> None:
+def freeze_loaded_modules() -> None:
     """Called at the end of each task.  With the first one, what is loaded by then (the modules of Spark, Arrow, numpy,
     gRPC and this package) is no longer looked through for garbage.
 
@@ -13,7 +13,7 @@ def keep_loaded() -> None:
     66,000 objects, none of which was garbage, took more CPU than reading 75,000 rows.  Garbage of later tasks is found
     as before; therefore it is done once, and not after each task.
     """
-    global _kept
-    if not _kept:
-        _kept = True
+    global _frozen
+    if not _frozen:
+        _frozen = True
         gc.freeze()

@@ -118,7 +118,7 @@ def _records(store: MessageStore, log_offsets: Sequence[int]) -> list[Record]:
     found = []
     for log_offset in log_offsets:
         try:
-            found.append(record.decode(store.read_record(log_offset), check_crc=False))
+            found.append(record.decode(store.read_record(log_offset)))
         except (ReadFailed, StoreCorrupt, NotFound, ValueError) as error:
             _unreadable(f"{TIMER_TOPIC} at log offset {log_offset}", error)
     return found

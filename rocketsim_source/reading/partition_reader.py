@@ -16,7 +16,7 @@ from rocketsim_client.model import MessageQueue
 from rocketsim_source.connection import Connection
 from rocketsim_source.options.source_options import SourceOptions
 from rocketsim_source.planning.partition import QueueRangesPartition
-from rocketsim_source.python_worker import keep_loaded
+from rocketsim_source.python_worker import freeze_loaded_modules
 from rocketsim_source.reading.decode import Decoder
 from rocketsim_source.reading.range_fetch import RangeFetch
 from rocketsim_source.source_cluster import ClientCluster, SourceCluster
@@ -63,4 +63,4 @@ def read_partition(
                 given += batch.num_rows
         except RecordError as error:
             fetched.unreadable_after(decoder.done(given), decoder.unreadable(fetched.records), error)
-    keep_loaded()
+    freeze_loaded_modules()

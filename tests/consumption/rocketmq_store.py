@@ -17,6 +17,7 @@ from broker_service.consumption.timer_check import TimerCheck
 from broker_service.store.config import StoreConfig
 from broker_service.store.json_file import JsonFile
 from broker_service.store.message_store import MessageStore
+from tests.interop.stores import topic_config
 
 HOST = encode_host("127.0.0.1", 10911)
 REVIVE_TOPIC = "rmq_sys_REVIVE_LOG_lab"
@@ -50,7 +51,7 @@ class RocketMQStore:
         end = self._store.queue_end(TIMER_TOPIC, 0)
         self._store.close()
         config = self._root / "config"
-        self._write("topics.json", "topicConfigTable", {name: _topic(name, n) for name, n in self.topics.items()})
+        self._write("topics.json", "topicConfigTable", {name: topic_config(name, n) for name, n in self.topics.items()})
         known = JsonFile(config / "consumerOffset.json").load() or {}
         offsets = known.get("offsetTable", {}) | {
             f"{topic}@{group}": {str(queue): offset for queue, offset in queues.items()}
@@ -95,16 +96,3 @@ class RocketMQStore:
         if waits:
             one = timer.waiting_record(one, deliver_ms, deliver_ms - 1000)
         self._store.append_one(one, self.now_ms, HOST)
-
-
-def _topic(name: str, queues: int) -> dict[str, Any]:
-    return {
-        "attributes": {},
-        "order": False,
-        "perm": 6,
-        "readQueueNums": queues,
-        "topicFilterType": "SINGLE_TAG",
-        "topicName": name,
-        "topicSysFlag": 0,
-        "writeQueueNums": queues,
-    }

@@ -331,6 +331,28 @@ async def test_damaged_records_are_named_and_the_others_taken_over(
     assert len(caplog.messages) == 2
 
 
+async def test_a_checkpoint_whose_bytes_have_changed_is_named_and_not_believed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    now_ms = wall_clock_ms()
+    with RocketMQStore(tmp_path, now_ms) as rocketmq:
+        rocketmq.send("orders", "o-0", "o-1", "o-2")
+        for offset in (0, 1):
+            rocketmq.popped("crew", "orders", offset, at=now_ms, invisible=HOUR_MS, waits=False)
+        rocketmq.send("orders", *["o" * 1000] * 100)  # so that a start does not read the checkpoints
+        rocketmq.offsets = {("crew", "orders"): {0: 3}}
+    log = tmp_path / "commitlog" / f"{0:020}"
+    data = log.read_bytes()
+    assert data.count(b'"so":0') == 1
+    log.write_bytes(data.replace(b'"so":0', b'"so":2'))
+    with caplog.at_level(logging.ERROR):
+        async with running(tmp_path) as node:
+            await is_taken_over(node)
+            assert under_way(node).keys() == {1}
+    (named,) = (line for line in caplog.messages if "is not taken over" in line)
+    assert "CRC" in named
+
+
 async def test_nobody_pops_before_all_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path, wall_clock_ms())
     all_of_it, fails = take_over.transitions, True

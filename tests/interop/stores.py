@@ -4,6 +4,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rocketsim_proto.records.columnar import UniqIds, encode
@@ -132,21 +133,23 @@ def _properties(message_id: str, number: int, chance: random.Random) -> bytes:
     return encode_properties(pairs)
 
 
+def topic_config(name: str, queues: int) -> dict[str, Any]:
+    """As it stands in topics.json."""
+    return {
+        "attributes": {},
+        "order": False,
+        "perm": 6,
+        "readQueueNums": queues,
+        "topicFilterType": "SINGLE_TAG",
+        "topicName": name,
+        "topicSysFlag": 0,
+        "writeQueueNums": queues,
+    }
+
+
 def _write_config(root: Path) -> None:
     """The configuration files that RocketMQ needs to serve a store."""
-    topics = {
-        name: {
-            "attributes": {},
-            "order": False,
-            "perm": 6,
-            "readQueueNums": queues,
-            "topicFilterType": "SINGLE_TAG",
-            "topicName": name,
-            "topicSysFlag": 0,
-            "writeQueueNums": queues,
-        }
-        for name, queues in TOPICS.items()
-    }
+    topics = {name: topic_config(name, queues) for name, queues in TOPICS.items()}
     version = {"counter": 1, "stateVersion": 0, "timestamp": NOW}
     JsonFile(root / "config" / "topics.json").save({"dataVersion": version, "topicConfigTable": topics})
     offsets = {"interop_plain@interop_group": {0: 10, 1: 20, 2: 0, 3: 7}, "interop_sizes@another_group": {1: 3}}

@@ -32,7 +32,7 @@ QUEUE = MessageQueue("T", "broker-a", 0)
 def freezes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Of a new worker; without the freezing itself, which would be of the tests' process."""
     done = list[str]()
-    monkeypatch.setattr(python_worker, "_kept", False)
+    monkeypatch.setattr(python_worker, "_frozen", False)
     monkeypatch.setattr(gc, "freeze", lambda: done.append("freeze"))
     return done
 
