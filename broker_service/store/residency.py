@@ -1,8 +1,8 @@
 """Which blocks of the log are in memory; only those are read through maps.
 
 Reading a map that is not in memory blocks the process, and a bad sector ends it with SIGBUS.  So a block that was not
-written or read in the last seconds is read first with `pread`: at once if the page cache has it, else by a thread that
-may wait.  A bad sector is an error there.
+written or read in the last seconds is looked for in the page cache first, and if it is not there read with `pread` by a
+thread that may wait.  A bad sector is an error there.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-BLOCK = 1 << 20
+_BITS = 20
+BLOCK = 1 << _BITS
 
 Positions = npt.NDArray[np.int64]
 Place = tuple[Path, int, int]
@@ -57,10 +58,10 @@ class Residency:
 
 def blocks_of(offsets: Positions, sizes: Positions) -> set[int]:
     """The blocks that these parts of the log lie in."""
-    first, last = int(offsets.min()) // BLOCK, (int((offsets + sizes).max()) - 1) // BLOCK
+    firsts, lasts = offsets >> _BITS, (offsets + sizes - 1) >> _BITS  # a division takes ten times as long
+    first, last = int(firsts.min()), int(lasts.max())
     if last - first <= 1:
         return {first, last}
-    firsts, lasts = offsets // BLOCK, (offsets + sizes - 1) // BLOCK
     blocks = set(firsts[np.flatnonzero(np.diff(firsts))].tolist())
     blocks.add(int(firsts[-1]))
     beyond = lasts > firsts

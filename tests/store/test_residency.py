@@ -15,7 +15,7 @@ from rocketsim_proto.records.columnar import Records
 from broker_service import cold_reads
 from broker_service.errors import ReadFailed
 from broker_service.store import key_search
-from broker_service.store.files import Files
+from broker_service.store.files import Files, _all_resident
 from broker_service.store.message_store import MessageStore
 from broker_service.store.residency import BLOCK, Cold, Place, Residency, blocks_of
 from tests.support.memory_files import MemoryFiles
@@ -333,8 +333,43 @@ def test_where_the_kernel_cannot_tell_it_is_read_at_once(
     path.write_bytes(bytes(range(256)))
     handle = files.open(path, read_only=True)
     monkeypatch.setattr(os, "preadv", preadv)
+    monkeypatch.setattr("broker_service.store.files._mincore", None)
     assert files.pread_cached(handle, 10, 5) == bytes(range(5, 15))
     assert files.is_cached(handle, 256, 0) and not files.is_cached(handle, 257, 0)
+    files.close(handle)
+
+
+def test_what_the_page_cache_has_is_not_read_to_be_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Part of a page, several pages, and a range that begins and ends within pages."""
+    path, files = tmp_path / "file", Files()
+    path.write_bytes(bytes(20_000))
+    handle = files.open(path, read_only=True)
+    read: list[int] = []
+    real = os.preadv
+
+    def preadv(handle: int, buffers: Sequence[bytearray | memoryview], offset: int, flags: int = 0) -> int:
+        read.append(offset)
+        return real(handle, buffers, offset, flags)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    for size, offset in (10, 5), (20_000, 0), (9_000, 4_000):
+        assert files.is_cached(handle, size, offset)
+    assert read == []
+    assert not files.is_cached(handle, 20_001, 0)
+    assert read == [0], "what the file does not have"
+    files.close(handle)
+
+
+def test_pages_that_left_the_page_cache_are_not_found(tmp_path: Path) -> None:
+    path, files = tmp_path / "file", Files()
+    path.write_bytes(bytes(range(256)) * 4096)
+    handle = files.open(path)
+    os.fsync(handle)
+    os.posix_fadvise(handle, 512 * 1024, 4096, os.POSIX_FADV_DONTNEED)
+    assert _all_resident(handle, 4096, 0)
+    gone = not _all_resident(handle, 4096, 512 * 1024)
+    kept = _all_resident(handle, 1 << 20, 0)
+    assert gone != kept, "one page away is not all of it; a file system in memory keeps everything"
     files.close(handle)
 
 
@@ -346,6 +381,7 @@ def test_a_bad_sector_does_not_count_as_in_memory(tmp_path: Path, monkeypatch: p
     path.write_bytes(bytes(256))
     handle = files.open(path, read_only=True)
     monkeypatch.setattr(os, "preadv", preadv)
+    monkeypatch.setattr("broker_service.store.files._mincore", lambda *_: -1)
     assert not files.is_cached(handle, 256, 0)
     with pytest.raises(OSError, match="Input/output error"):
         files.pread_cached(handle, 10, 5)

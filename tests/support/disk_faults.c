@@ -1,8 +1,9 @@
 /* A disk that fails as a file says, for one process: LD_PRELOAD this, and name the file in ROCKETSIM_DISK_FAULTS.
 
    The file has up to three words, `CALL OUTCOME [PART]`: CALL is write (pwrite, posix_fallocate, open with O_CREAT), sync
-   (fdatasync, fsync) or read (pread; for preadv2, which does not wait, it is not in memory); OUTCOME is EIO, ENOSPC, or drop: say that it was done, and do nothing. Only files
-   whose path has `/store/` in it, and PART if there is one, are concerned. No such file: nothing is wrong. */
+   (fdatasync, fsync) or read (pread; for preadv2, which does not wait, it is not in memory, and mincore tells nothing);
+   OUTCOME is EIO, ENOSPC, or drop: say that it was done, and do nothing. Only files whose path has `/store/` in it, and
+   PART if there is one, are concerned (mincore has no path: all of them). No such file: nothing is wrong. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -19,15 +21,16 @@
 
 enum { NOTHING = 0, DROP = -1 };
 
+/* `path` is NULL where a call has none. */
 static int ordered(const char *call, const char *path) {
     const char *control = getenv("ROCKETSIM_DISK_FAULTS");
-    if (control == NULL || strstr(path, "/store/") == NULL || access(control, R_OK) != 0) return NOTHING;
+    if (control == NULL || (path != NULL && strstr(path, "/store/") == NULL) || access(control, R_OK) != 0) return NOTHING;
     FILE *file = fopen(control, "r");
     if (file == NULL) return NOTHING;
     char which[16] = "", outcome[16] = "", part[128] = "";
     int words = fscanf(file, "%15s %15s %127s", which, outcome, part);
     fclose(file);
-    if (words < 2 || strcmp(which, call) != 0 || (words == 3 && strstr(path, part) == NULL)) return NOTHING;
+    if (words < 2 || strcmp(which, call) != 0 || (words == 3 && path != NULL && strstr(path, part) == NULL)) return NOTHING;
     if (strcmp(outcome, "drop") == 0) return DROP;
     return strcmp(outcome, "ENOSPC") == 0 ? ENOSPC : EIO;
 }
@@ -95,6 +98,11 @@ READS(pread)
 READS(pread64)
 LOOKS(preadv2)
 LOOKS(preadv64v2)
+int mincore(void *at, size_t size, unsigned char *pages) {
+    if (ordered("read", NULL) == NOTHING) return REAL(mincore)(at, size, pages);
+    errno = ENOSYS;
+    return -1;
+}
 ALLOCATES(posix_fallocate)
 ALLOCATES(posix_fallocate64)
 SYNCS(fdatasync)
