@@ -17,8 +17,9 @@ from broker_service.broker.put import PutPath, Send
 from broker_service.consumption.transaction_changes import TransactionId
 from broker_service.consumption.transactions import Transactions
 from broker_service.errors import MessageIllegal
-from broker_service.model import Appended, PutStatus
+from broker_service.model import PutStatus
 from broker_service.v2 import message_rules, names, recall_handle, sent_message
+from broker_service.v2.accumulator import Accumulator, Part
 from broker_service.v2.queue_choice import Turns, queue_of_group
 from broker_service.v2.recall_handle import RecallHandle
 from broker_service.v2.recent_sends import REMEMBERED_S, RecentSends, Stored
@@ -32,12 +33,14 @@ _NOT_YET = {
     pb.PRIORITY: "messages with a priority",
     pb.LITE: "lite topics",
 }
+_JOINED = (pb.NORMAL, pb.FIFO)  # those that the put path takes several of in a frame
 
 
 class SendPath:
     def __init__(self, broker: Broker, puts: PutPath, transactions: Transactions) -> None:
         self._broker = broker
         self._puts = puts
+        self._accumulator = Accumulator(puts)
         self._transactions = transactions
         self._turns = Turns()
         self._recent = RecentSends()
@@ -142,30 +145,30 @@ class SendPath:
             )
         except RecordError as error:
             raise MessageIllegal(f"the message cannot be stored: {error}") from error
-        offsets: list[int] = []
-
+        message_type = message_rules.type_of(messages[0])
         half: Callable[[record.Record], record.Record] | None = None
-        if message_rules.type_of(messages[0]) == pb.TRANSACTION:
+        if message_type == pb.TRANSACTION:
             await self._transactions.get_room(topic.name)
             recovery = messages[0].system_properties.orphaned_transaction_recovery_duration
             half = partial(self._transactions.half_of, client_id=client_id, immunity_s=max(0, recovery.seconds))
-
-        def stored(appended: Appended) -> None:
-            offsets.extend(_offsets(queue_ids if half is None else [0], appended))
-            for message, offset in zip(messages, offsets, strict=True):
-                one = Stored(offset, appended.end_offset)
-                self._recent.put(topic.name, message.system_properties.message_id, one, broker.clock())
-
         send = Send(
             topic=topic.name,
             records=records,
             count=len(messages),
             crc32=isal_zlib.crc32(records),
             timeout_s=timeout_s,
-            stored=stored,
             stored_as=half,
         )
-        _, put_status = await self._puts.put(send)
+        offsets: list[int] = []
+
+        def stored(queue_offsets: Sequence[int], end_offset: int) -> None:
+            offsets.extend(queue_offsets)
+            for message, offset in zip(messages, offsets, strict=True):
+                one = Stored(offset, end_offset)
+                self._recent.put(topic.name, message.system_properties.message_id, one, broker.clock())
+
+        alone = any(message_rules.type_of(message) not in _JOINED for message in messages)
+        put_status = await self._accumulator.put(Part(send=send, queue_ids=queue_ids, stored=stored, alone=alone))
         return offsets, put_status
 
     async def _stored_before(self, topic: str, messages: Sequence[pb.Message]) -> list[Stored]:
@@ -239,16 +242,3 @@ class SendPath:
         groups = [message.system_properties.message_group for message in messages]
         turn = -1 if all(groups) else self._turns.queue_of(topic.name, queue_nums)
         return [queue_of_group(group, queue_nums) if group else turn for group in groups]
-
-
-def _offsets(queue_ids: Sequence[int], appended: Appended) -> list[int]:
-    """The queue offset of each record of the frame; offsets of one queue are consecutive, in the frame's order.  A
-    message that waits for its delivery time has that of the timer topic."""
-    if len(queue_ids) == 1:
-        return [appended.queues[0].first_queue_offset]
-    following = {queue.queue_id: queue.first_queue_offset for queue in appended.queues}
-    offsets = []
-    for queue_id in queue_ids:
-        offsets.append(following[queue_id])
-        following[queue_id] += 1
-    return offsets
