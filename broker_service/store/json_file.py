@@ -33,9 +33,29 @@ def loads(text: str) -> Any:
     return json.loads(_STRING_OR_BARE_KEY.sub(quoted, text))
 
 
+class TextTable(dict[str, str]):
+    """A member of an object whose entries are text already, from `entry_text`: a table of thousands takes long to make
+    anew for each change."""
+
+
 def dumps(value: Any) -> str:
-    """In RocketMQ's layout: indented by tabs, names sorted."""
-    return json.dumps(value, ensure_ascii=False, indent="\t", separators=(",", ":"), sort_keys=True)
+    """In RocketMQ's layout: indented by tabs, names sorted.  An object may have TextTables as members."""
+    tables = {name: one for name, one in value.items() if isinstance(one, TextTable)} if isinstance(value, dict) else {}
+    without = {**value, **dict.fromkeys(tables)} if tables else value
+    text = json.dumps(without, ensure_ascii=False, indent="\t", separators=(",", ":"), sort_keys=True)
+    for name, table in tables.items():
+        entries = ",".join(f"\n\t\t{_quoted(key)}:{table[key]}" for key in sorted(table))
+        member = f"\n\t{_quoted(name)}:"
+        text = text.replace(f"{member}null", f"{member}{{{entries}\n\t}}" if table else f"{member}{{}}", 1)
+    return text
+
+
+def entry_text(value: dict[str, Any]) -> str:
+    return dumps(value).replace("\n", "\n\t\t")
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _is_ours(path: Path) -> bool:
@@ -75,6 +95,7 @@ class JsonFile:
         self._private = private
         self.backup = path.with_name(path.name + ".bak")
         self._files = files or Files()
+        self._saved: tuple[int, int] | None = None  # size and CRC-32 of what `save` has written
 
     def load(self) -> dict[str, Any] | None:
         """The content, from the backup if the file is missing or damaged; None if neither was ever written.
@@ -111,9 +132,12 @@ class JsonFile:
         except FileNotFoundError:
             self._files.make_directory(self.path.parent)
         else:
-            if _is_object(self.path, previous):  # never replace a good backup by a damaged file
+            # Never replace a good backup by a damaged file.  To decode a large one takes long.
+            if _print_of(previous) == self._saved or _is_object(self.path, previous):
                 self._files.write_atomically(self.backup, previous, private=self._private)
-        self._files.write_atomically(self.path, encoded(self.path, value), private=self._private)
+        data = encoded(self.path, value)
+        self._files.write_atomically(self.path, data, private=self._private)
+        self._saved = _print_of(data)
 
     def __str__(self) -> str:
         return str(self.path)
@@ -121,6 +145,10 @@ class JsonFile:
     def remove(self) -> None:
         self._files.remove(self.backup)  # first: `load` would read it in place of a missing file
         self._files.remove(self.path)
+
+
+def _print_of(data: bytes) -> tuple[int, int]:
+    return len(data), zlib.crc32(data)
 
 
 def _is_object(path: Path, data: bytes) -> bool:

@@ -403,6 +403,31 @@ async def test_a_group_is_made_for_its_first_consumer_and_has_the_defaults_befor
     assert groups.consuming("g", auto_create=True).retry_max_times == 3
 
 
+async def test_groups_that_wait_for_the_disk_are_made_with_one_write(tmp_path: Path) -> None:
+    groups = groups_in(tmp_path)
+    groups._file = disk = SlowDisk(tmp_path / "subscriptionGroup.json")
+    first = asyncio.create_task(groups.make_for_consumer("g0", now_ms=1))
+    await asyncio.to_thread(disk.begun.wait, 60)
+    others = [asyncio.create_task(groups.make_for_consumer(f"g{number}", now_ms=2)) for number in range(1, 50)]
+    await asyncio.sleep(0)
+    disk.goes_on.set()
+    await asyncio.gather(first, *others)
+    assert len(disk.threads) == 2
+    assert groups_in(tmp_path).entries == groups.entries == {f"g{n}": SubscriptionGroup(f"g{n}") for n in range(50)}
+
+
+async def test_of_a_large_table_only_what_changes_is_encoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups, encoded = groups_in(tmp_path), []
+    real = config_table.to_json
+    monkeypatch.setattr(config_table, "to_json", lambda entry: encoded.append(entry.name) or real(entry))
+    for name in ("a", "b", "a2"):
+        await groups.make_for_consumer(name, now_ms=1)
+    groups.update(SubscriptionGroup("b", retry_max_times=3), now_ms=2)
+    await groups.apply(lambda: groups.removing("a", 3))
+    assert encoded == ["a", "b", "a2", "b"]
+    assert groups_in(tmp_path).entries == groups.entries
+
+
 def test_without_auto_creation_an_unknown_group_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SubscriptionGroupNotExist, match="nobody"):
         groups_in(tmp_path).consuming("nobody", auto_create=False)

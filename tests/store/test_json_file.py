@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from broker_service.errors import StoreCorrupt
-from broker_service.store.json_file import JsonFile, dumps, loads
+from broker_service.store.json_file import JsonFile, TextTable, dumps, entry_text, loads
 from tests.support.golden import unpack_golden
 from tests.support.memory_files import MemoryFiles, PowerCut
 
@@ -19,6 +19,23 @@ def test_unquoted_integer_keys_are_read_as_strings_and_strings_are_left_alone():
     assert value["offsetTable"] == {"t@g": {"0": 10, "1": 20, "-3": {"7": 1}}}
     assert value["text"] == '{0:1, "{5:6" ,8:9}'
     assert loads(dumps(value)) == value
+
+
+def test_a_table_of_texts_is_written_as_one_of_objects():
+    entries = {'b"\n': {"x": 1, "deep": {"k": [1, {"null": None}]}}, "a": {}, "ü": {"text": 'a\nb\t"t":null'}}
+    whole = {"zone": {"t": None}, "t": entries, "empty": {}, "a": None, "dataVersion": {"counter": 3}}
+    texts = TextTable({name: entry_text(entry) for name, entry in entries.items()})
+    assert dumps({**whole, "t": texts, "empty": TextTable()}) == dumps(whole)
+
+
+def test_a_damaged_file_that_has_the_size_of_what_was_saved_does_not_replace_the_backup():
+    disk = MemoryFiles()
+    file = JsonFile(PATH, disk)
+    for number in range(3):
+        file.save({"a": number})
+    disk.overwrite(PATH, 0, b"?")
+    file.save({"a": 3})
+    assert loads(disk.read(file.backup).decode()) == {"a": 1} and file.load() == {"a": 3}
 
 
 def test_every_configuration_file_of_rocketmq_is_read(tmp_path):

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from broker_service.errors import StoreCorrupt, SystemBusy
 from broker_service.store.files import refusal
+from broker_service.store.json_file import TextTable, entry_text
 from broker_service.tasks import to_its_end
 
 MAX_TOMBSTONES = 10_000
@@ -106,6 +107,7 @@ class ConfigTable(Generic[Entry]):
         self._tombstones_file = tombstones_file
         self._other: dict[str, Any] = {}  # what else the file holds
         self._unknown: dict[str, dict[str, Any]] = {}  # an entry's fields that we do not know
+        self._texts: dict[str, tuple[Entry, str]] = {}  # entries as they were last written
         self.entries: dict[str, Entry] = {}
         self.version = DataVersion()
         self.tombstones: dict[str, Tombstone] = {}  # by name, so that a slave that was away hears of it
@@ -222,10 +224,17 @@ class ConfigTable(Generic[Entry]):
         if planned.writes_entries:
             if self._conditional & (entries.keys() - self.entries.keys()):
                 self._save_tombstones({})  # made again: its tombstone counts beside it
-            table = {name: {**self._unknown.get(name, {}), **to_json(entry)} for name, entry in sorted(entries.items())}
+            self._texts = {name: self._text_of(name, entry) for name, entry in entries.items()}
+            table = TextTable({name: text for name, (_, text) in self._texts.items()})
             version = planned.version.to_json()
             self._save(self._file, {**self._other, "dataVersion": version, self.table_key: table})
         return tombstones
+
+    def _text_of(self, name: str, entry: Entry) -> tuple[Entry, str]:
+        written = self._texts.get(name)
+        if written is not None and written[0] is entry:
+            return written
+        return entry, entry_text({**self._unknown.get(name, {}), **to_json(entry)})
 
     def _become(self, planned: Planned[Entry], tombstones: dict[str, Tombstone]) -> None:
         self.tombstones = tombstones

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from broker_service.broker.metadata.config_table import ConfigTable, Planned
+from broker_service.broker.metadata.config_table import ConfigTable, JsonStore, Planned
 from broker_service.broker.metadata.names import check_group_name
 from broker_service.broker.metadata.retry_policy import retry_times_ms
 from broker_service.errors import InvalidParameter, NoPermission, ServiceNotAvailable, SubscriptionGroupNotExist
@@ -52,18 +52,28 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroup]):
     entry_class = SubscriptionGroup
     table_key = "subscriptionGroupTable"
 
+    def __init__(self, file: JsonStore, tombstones_file: JsonStore) -> None:
+        super().__init__(file, tombstones_file)
+        self._wanted: set[str] = set()  # groups that consumers wait for
+
     async def make_for_consumer(self, name: str, now_ms: int) -> None:
-        """The group that its first consumer makes.
+        """The group that its first consumer makes; one write makes all that are waited for.
 
         Whatever becomes of the disk, reads go on: the group is made by the first that finds it writable.
         """
         if name not in self.entries:
             check_group_name(name)
+            self._wanted.add(name)
             with suppress(OSError, ServiceNotAvailable):
-                await self.apply(partial(self._making_for_consumer, name, now_ms))
+                await self.apply(partial(self._making_for_consumers, now_ms))
 
-    def _making_for_consumer(self, name: str, now_ms: int) -> Planned[SubscriptionGroup] | None:
-        return None if name in self.entries else self.putting(SubscriptionGroup(name), now_ms)
+    def _making_for_consumers(self, now_ms: int) -> Planned[SubscriptionGroup] | None:
+        new = frozenset(self._wanted - self.entries.keys())
+        self._wanted.clear()
+        if not new:
+            return None
+        entries = {**self.entries, **{name: SubscriptionGroup(name) for name in sorted(new)}}
+        return Planned(entries, self.version.next(now_ms), new)
 
     def consuming(self, name: str, *, auto_create: bool) -> SubscriptionGroup:
         """The group, for one of its consumers; with the defaults if it is not made here, but might be.
