@@ -16,8 +16,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from broker_service.errors import DiskFull, FlushFailed, ServiceNotAvailable
 
 NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT))
@@ -25,6 +23,7 @@ Buffer = bytes | bytearray | memoryview
 CANNOT_TELL = frozenset((errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL))  # what a file system without RWF_NOWAIT says
 _ZEROS = bytes(4096)
 _scratch = bytearray(1 << 20)  # what is read to see whether it can be
+_ODD = bytes(range(1, 256, 2))  # what mincore says of a page that is there: the other bits mean nothing
 _mincore = getattr(ctypes.CDLL(None), "mincore", None) if sys.platform == "linux" else None
 if _mincore is not None:
     _mincore.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p
@@ -47,16 +46,17 @@ def _all_resident(handle: int, size: int, offset: int) -> bool:
     Who may not write the file is told that all is there: to be asked of own files only.
     """
     begin = offset - offset % mmap.PAGESIZE
+    access = mmap.PROT_READ | mmap.PROT_WRITE  # ctypes tells the address of what can be written to only
     try:
-        mapped = mmap.mmap(handle, offset + size - begin, prot=mmap.PROT_READ, offset=begin)
+        mapped = mmap.mmap(handle, offset + size - begin, flags=mmap.MAP_PRIVATE, prot=access, offset=begin)
     except (OSError, ValueError):  # it is not as long
         return False
     with mapped:
-        pages = np.zeros(-(-len(mapped) // mmap.PAGESIZE), np.uint8)
-        at = np.frombuffer(mapped, np.uint8).ctypes.data
-        if _mincore is None or _mincore(at, len(mapped), pages.ctypes.data) != 0:
-            return False
-    return bool(np.bitwise_and.reduce(pages) & 1)  # the other bits mean nothing
+        pages = (ctypes.c_ubyte * -(-len(mapped) // mmap.PAGESIZE))()
+        first = ctypes.c_char.from_buffer(mapped)
+        told = _mincore is not None and _mincore(ctypes.addressof(first), len(mapped), pages) == 0
+        del first  # the mapping could not be closed
+    return told and not bytes(pages).translate(None, delete=_ODD)
 
 
 def used_size(data: bytes) -> int:

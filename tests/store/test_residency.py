@@ -356,7 +356,7 @@ def test_what_the_page_cache_has_is_not_read_to_be_found(tmp_path: Path, monkeyp
         assert files.is_cached(handle, size, offset)
     assert read == []
     assert not files.is_cached(handle, 20_001, 0)
-    assert read == [0], "what the file does not have"
+    assert set(read) == {0}, "what the file does not have"
     files.close(handle)
 
 
