@@ -22,7 +22,10 @@ def test_an_ok_means_what_the_mode_says(pair_with_topic, alone, role, flush):
     for number in range(20):
         assert alone(master).put("T", b"%d" % number).status == SendStatus.SEND_OK
         if role == "SYNC_MASTER":
-            assert alone(slave).bodies("T")[-1:] == [b"%d" % number], "acknowledged, but not on the slave"
+            end = alone(master).ha_status().commit_log_max_offset
+            assert alone(slave).ha_status().commit_log_max_offset == end, "acknowledged, but not on the slave"
+            last = [b"%d" % number]  # which the slave shows once its acknowledgement has left
+            wait_until(lambda last=last: alone(slave).bodies("T")[-1:] == last, "the slave shows it")
         if flush == "SYNC_FLUSH":
             status = alone(master).ha_status()
             assert status.master_flush_offset == status.commit_log_max_offset, "acknowledged, but not flushed"
