@@ -143,7 +143,10 @@ class Admin:
         broker_addr: str | None = None,
         cluster_name: str | None = None,
     ) -> dict[str, TopicConfig]:
-        """Make the topic, or change it.  By broker address, what it is there now."""
+        """Make the topic, or change it.  By broker address, what it is there now.
+
+        `attributes`: all of them, as in {"message.type": "FIFO"}.
+        """
         config = TopicConfig(
             topic_name=topic,
             read_queue_nums=read_queue_nums,

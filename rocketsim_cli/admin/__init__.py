@@ -1,11 +1,23 @@
 """`rocketsim admin COMMAND`: mqadmin's commands under mqadmin's names, with its flags."""
 
+from typing import Any
+
 import typer
+from typer.core import TyperGroup
 
 from rocketsim_cli.admin import brokers, groups, messages, topics, users
 
+
+class AnyCase(TyperGroup):
+    """mqadmin takes its commands in any case, and scripts use that."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # the class of both depends on typer's version
+        meant = (name for name in self.commands if name.lower() == cmd_name.lower())
+        return super().get_command(ctx, next(meant, cmd_name))
+
+
 commands = typer.Typer(
-    help="Query and change a running cluster; commands and flags are mqadmin's.", no_args_is_help=True
+    help="Query and change a running cluster; commands and flags are mqadmin's.", no_args_is_help=True, cls=AnyCase
 )
 
 for name, command in (

@@ -349,6 +349,8 @@ def test_a_first_message_gets_as_many_queues_as_it_asks_for_up_to_the_default(
         TopicConfig("t", perm=0),
         TopicConfig("t", perm=7),
         TopicConfig("t", perm=99),
+        TopicConfig("t", attributes={"+message.type": "FIFO"}),
+        TopicConfig("t", attributes={"-message.type": ""}),
     ],
     ids=str,
 )

@@ -111,6 +111,8 @@ class TopicTable(ConfigTable[TopicConfig]):
                 raise InvalidParameter(f"topic {topic.name}: {what}={nums}; 1 to {MAX_QUEUE_NUMS}")
         if topic.perm not in (PERM_WRITE, PERM_READ, PERM_READ | PERM_WRITE):
             raise InvalidParameter(f"topic {topic.name}: perm={topic.perm}; 2 write, 4 read, 6 both")
+        if signed := next((name for name in topic.attributes if name.startswith(("+", "-"))), None):
+            raise InvalidParameter(f"topic {topic.name}: attribute {signed}; names have no sign, as in {MESSAGE_TYPE}")
         if topic.message_type not in MESSAGE_TYPES:
             raise InvalidParameter(
                 f"topic {topic.name}: {MESSAGE_TYPE}={topic.message_type}; one of {', '.join(MESSAGE_TYPES)}"
