@@ -17,14 +17,21 @@ from broker_service.broker.metadata.names import (
     is_internal_topic,
 )
 from broker_service.consumption.calls import ConsumptionCalls
-from broker_service.consumption.model import FINAL, MAX_MESSAGES, Changed, ChangeInvisible, HandleStatus, Pop, Settled
+from broker_service.consumption.model import (
+    FINAL,
+    MAX_MESSAGES,
+    Changed,
+    ChangeInvisible,
+    HandleStatus,
+    Pop,
+    Settled,
+    check_number,
+)
 from broker_service.deadlines import answer_s, longest_wait_s, time_left_s, wait_s
 from broker_service.errors import InvalidParameter, NoPermission
 from broker_service.rpc_errors import maps_errors
 
 Context = grpc.aio.ServicerContext
-
-MAX_HANDLES = 1024  # of one call: the event loop does them in one turn
 
 
 class ConsumptionServicer(consumption_pb2_grpc.ConsumptionServicer):
@@ -72,7 +79,7 @@ class ConsumptionServicer(consumption_pb2_grpc.ConsumptionServicer):
     @maps_errors
     async def Ack(self, request: pb.AckRequest, context: Context[Any, Any]) -> pb.SettleResponse:
         self._check(request)
-        _check_number(len(request.receipt_handles))
+        check_number(len(request.receipt_handles))
         return _settled(
             await self._consumption.ack(
                 request.consumer_group, request.topic, request.receipt_handles, longest_wait_s(context)
@@ -84,7 +91,7 @@ class ConsumptionServicer(consumption_pb2_grpc.ConsumptionServicer):
         self, request: pb.ChangeInvisibleRequest, context: Context[Any, Any]
     ) -> pb.SettleResponse:
         self._check(request)
-        _check_number(len(request.entries))
+        check_number(len(request.entries))
         timeout_s = longest_wait_s(context)
         changes = [
             ChangeInvisible(
@@ -115,8 +122,3 @@ def _settled(results: Sequence[Settled | Changed]) -> pb.SettleResponse:
         valid=[one.status is HandleStatus.OK for one in results],
         again=any(one.status is HandleStatus.OK and one.stored not in FINAL for one in results),
     )
-
-
-def _check_number(handles: int) -> None:
-    if not 1 <= handles <= MAX_HANDLES:
-        raise InvalidParameter(f"{handles} receipt handles in a call: 1 to {MAX_HANDLES}")

@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from broker_service.errors import InvalidParameter
 from broker_service.model import PutStatus
 
 MAX_MESSAGES = 32  # of one pop, as RocketMQ 5 has it
+MAX_HANDLES = 1024  # of one call: the event loop does them in one turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,3 +117,8 @@ class Changed:
     receipt_handle: str
     deadline_ms: int = 0
     stored: PutStatus = PutStatus.PUT_OK
+
+
+def check_number(handles: int) -> None:
+    if not 1 <= handles <= MAX_HANDLES:
+        raise InvalidParameter(f"{handles} receipt handles in a call: 1 to {MAX_HANDLES}")

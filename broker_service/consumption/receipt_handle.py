@@ -12,6 +12,7 @@ from broker_service.consumption.transitions import DeliveryId
 
 _FIELDS = Struct(">BBIQQ")  # version, 1 for the retry topic, queue id, pop, queue offset
 _VERSION = 1
+_CHARACTERS = len(base64.urlsafe_b64encode(bytes(_FIELDS.size)))
 
 
 class ReceiptHandle(NamedTuple):
@@ -27,6 +28,8 @@ def encode(handle: ReceiptHandle) -> str:
 
 def decode(text: str) -> ReceiptHandle | None:
     """None for text that is no handle."""
+    if len(text) != _CHARACTERS:
+        return None
     try:
         data = base64.b64decode(text.encode("ascii"), altchars=b"-_", validate=True)
     except ValueError:

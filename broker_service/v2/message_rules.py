@@ -40,11 +40,19 @@ def check(message: pb.Message, max_body_size: int, now_ms: int) -> None:
     if body_size > max_body_size:
         raise Refused(pb.MESSAGE_BODY_TOO_LARGE, f"message body cannot exceed the max {max_body_size}")
     check_id(system.message_id)
+    _check_sizes(message)
     _check_tag(system.tag)
     for key in system.keys:
         _check_text(key, pb.ILLEGAL_MESSAGE_KEY, "key")
     _check_group(system.message_group)
-    _check_properties(message)
+    for name, value in message.user_properties.items():
+        if name in RESERVED_PROPERTIES:
+            raise Refused(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property is used by system: {name}")
+        if not name or _has_control(name) or _has_control(value):
+            raise Refused(
+                pb.ILLEGAL_MESSAGE_PROPERTY_KEY,
+                f"property {name!r}: neither key nor value can contain control character, nor the key be empty",
+            )
     if _has_control(system.trace_context) or _has_control(system.born_host):
         raise Refused(pb.BAD_REQUEST, "trace context and born host cannot contain control character")
     if system.HasField("delivery_timestamp"):
@@ -133,24 +141,21 @@ def _has_control(text: str) -> bool:
     return not text.isprintable() and _CONTROL.search(text) is not None
 
 
-def _check_properties(message: pb.Message) -> None:
-    properties = message.user_properties
+def _check_sizes(message: pb.Message) -> None:
+    """Before their characters are looked at."""
+    properties, system = message.user_properties, message.system_properties
     if len(properties) > MAX_USER_PROPERTIES:
         raise Refused(
             pb.MESSAGE_PROPERTIES_TOO_LARGE,
             f"too many user properties: {len(properties)}, max is {MAX_USER_PROPERTIES}",
         )
-    system = message.system_properties
-    size = sum(len(text.encode()) for text in (system.tag, *system.keys))
-    for name, value in properties.items():
-        if name in RESERVED_PROPERTIES:
-            raise Refused(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property is used by system: {name}")
-        if not name or _has_control(name) or _has_control(value):
-            raise Refused(
-                pb.ILLEGAL_MESSAGE_PROPERTY_KEY,
-                f"property {name!r}: neither key nor value can contain control character, nor the key be empty",
-            )
-        size += len(name.encode()) + len(value.encode())
+    if len(system.keys) > MAX_PROPERTIES_BYTES:
+        raise Refused(
+            pb.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"{len(system.keys)} keys are too many, max is {MAX_PROPERTIES_BYTES} bytes",
+        )
+    texts = (system.tag, *system.keys, *properties.keys(), *properties.values())
+    size = sum(len(text.encode()) for text in texts)
     if size > MAX_PROPERTIES_BYTES:
         raise Refused(
             pb.MESSAGE_PROPERTIES_TOO_LARGE,

@@ -1,6 +1,6 @@
 """Names of topics and groups as RocketMQ's proxy checks them.  Pure.
 
-A resource's namespace is ignored, as the proxy ignores it.
+A resource's namespace is ignored, as the proxy ignores it, but bounded: answers repeat it for each queue and message.
 """
 
 from functools import lru_cache
@@ -16,11 +16,13 @@ from broker_service.broker.metadata.names import (
 from broker_service.errors import RocketSimError
 from broker_service.v2.status import Refused
 
+MAX_NAMESPACE = 255
 _REMEMBERED = 4096  # names that are allowed: each call has one or two
 
 
 def topic_of(resource: pb.Resource) -> str:
     """The topic's name; raises Refused unless users may have such a topic.  %RETRY% and %DLQ% topics may be read."""
+    _check_namespace(resource)
     return _topic(resource.name)
 
 
@@ -36,6 +38,7 @@ def _topic(name: str) -> str:
 
 
 def group_of(resource: pb.Resource) -> str:
+    _check_namespace(resource)
     return _group(resource.name)
 
 
@@ -48,6 +51,14 @@ def _group(name: str) -> str:
     if is_internal_group(name):
         raise Refused(pb.ILLEGAL_CONSUMER_GROUP, f"cannot use system consumer group: {name}")
     return name
+
+
+def _check_namespace(resource: pb.Resource) -> None:
+    if len(resource.resource_namespace) > MAX_NAMESPACE:
+        raise Refused(
+            pb.BAD_REQUEST,
+            f"a namespace of {len(resource.resource_namespace)} characters; {MAX_NAMESPACE} at most",
+        )
 
 
 def topic_not_found(topic: str) -> Refused:

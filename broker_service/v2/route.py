@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from rocketmq_v2 import definition_pb2 as pb
 from rocketsim_proto.reserved import MASTER_ID
 
+from broker_service.v2.status import Refused
+
 PERM_READ, PERM_WRITE = 4, 2
 ANY_QUEUE = -1
+MAX_ENDPOINTS_BYTES = 4096  # answers repeat them for each queue
 
 _PERMISSIONS = {0: pb.NONE, PERM_READ: pb.READ, PERM_WRITE: pb.WRITE, PERM_READ | PERM_WRITE: pb.READ_WRITE}
 
@@ -33,6 +36,11 @@ class Queues:
     write_queue_nums: int
     perm: int
     message_type: str = ""
+
+
+def check_dialled(endpoints: pb.Endpoints) -> None:
+    if (size := endpoints.ByteSize()) > MAX_ENDPOINTS_BYTES:
+        raise Refused(pb.ILLEGAL_ACCESS_POINT, f"endpoints of {size} bytes; {MAX_ENDPOINTS_BYTES} at most")
 
 
 def message_queues(

@@ -28,6 +28,7 @@ from broker_service.v2.status import OK, STORED_BUT, Refused, status
 pb = definition_pb2
 
 FOR_EVER_MS = 2**62
+MAX_MESSAGES = 1024  # of one call: the event loop encodes them in one turn, and official clients send one
 
 _NOT_YET = {
     pb.PRIORITY: "messages with a priority",
@@ -210,6 +211,8 @@ class SendPath:
     def _checked(self, messages: Sequence[pb.Message]) -> TopicConfig:
         if not messages:
             raise Refused(pb.MESSAGE_CORRUPTED, "no message to send")
+        if len(messages) > MAX_MESSAGES:
+            raise Refused(pb.BAD_REQUEST, f"{len(messages)} messages in a call; {MAX_MESSAGES} at most")
         name = names.topic_of(messages[0].topic)
         if any(message.topic != messages[0].topic for message in messages[1:]):
             raise Refused(pb.MESSAGE_CORRUPTED, "topic in message is not same")

@@ -18,6 +18,7 @@ from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.reads.commits import NOT_FOUND, Commits
 from broker_service.broker.reads.queue_lookup import QueueLookup
+from broker_service.consumption.consumption import MAX_CLIENT_ID
 from broker_service.consumption.model import Delivery
 from broker_service.deadlines import longest_wait_s, time_left_s
 from broker_service.errors import RocketSimError
@@ -67,7 +68,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
     @answers_with(pb.QueryRouteResponse)
     async def QueryRoute(self, request: pb.QueryRouteRequest, context: Context) -> pb.QueryRouteResponse:
         client_id_of(context)
-        queues = await self._queues_of(request.topic)
+        queues = await self._queues_of(request.topic, request.endpoints)
         own = self._broker.config.broker_name
         return pb.QueryRouteResponse(
             status=OK, message_queues=route.message_queues(request.topic, queues, own, request.endpoints)
@@ -78,7 +79,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
         """The group need not exist."""
         self._clients.heard(client_id_of(context))
         group = self._group(request.group)
-        queues = await self._queues_of(request.topic)
+        queues = await self._queues_of(request.topic, request.endpoints)
         found = route.assignments(
             request.topic,
             queues,
@@ -90,7 +91,8 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
             raise Refused(definition_pb2.FORBIDDEN, f"no readable queue of topic {request.topic.name}")
         return pb.QueryAssignmentResponse(status=OK, assignments=found)
 
-    async def _queues_of(self, topic: definition_pb2.Resource) -> list[route.Queues]:
+    async def _queues_of(self, topic: definition_pb2.Resource, dialled: definition_pb2.Endpoints) -> list[route.Queues]:
+        route.check_dialled(dialled)
         name = names.topic_of(topic)
         queues = await self._routing.queues_of(name, self.own_address)
         if not queues:
@@ -137,6 +139,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
         reply = reply_to(settings, group, self._broker.config.max_message_size)
         await stream.say(pb.TelemetryCommand(status=OK, settings=reply))
 
+    @answers_with(pb.HeartbeatResponse)
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Context) -> pb.HeartbeatResponse:
         """OK to all clients, also without a client id: Go's client sends none, and gives up its stream on an error."""
         if (client_id := client_id_in(context)) and request.client_type != definition_pb2.PRODUCER:
@@ -300,7 +303,10 @@ def client_id_of(context: Context) -> str:
 
 def client_id_in(context: Context) -> str:
     metadata = context.invocation_metadata() or ()
-    return client_of_user(metadata, next((str(value) for key, value in metadata if key == CLIENT_ID), ""))
+    client_id = client_of_user(metadata, next((str(value) for key, value in metadata if key == CLIENT_ID), ""))
+    if len(client_id) > MAX_CLIENT_ID and len(client_id.encode()) > MAX_CLIENT_ID:
+        raise Refused(definition_pb2.BAD_REQUEST, f"client id {client_id[:40]!r}… is longer than {MAX_CLIENT_ID} bytes")
+    return client_id
 
 
 def unsupported(call: str) -> Refused:

@@ -11,12 +11,14 @@ from rocketmq_v2 import definition_pb2 as pb
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.retry_policy import retry_times_ms
 from broker_service.consumption.retries import max_attempts
+from broker_service.v2.status import Refused
 
 PRODUCER_ATTEMPTS = 3
 RECEIVE_BATCH_SIZE = 32
 LONG_POLLING = Duration(seconds=20)
 LITE_SUBSCRIPTION_QUOTA = 2000
 MAX_LITE_TOPIC_SIZE = 64
+MAX_TOPICS = 10_000
 
 # Small and growing quickly: a producer that sends again.  Java's takes no other kind.
 _SEND_AGAIN = pb.ExponentialBackoff(initial=Duration(nanos=10_000_000), max=Duration(seconds=1), multiplier=2)
@@ -64,5 +66,9 @@ def _duration(ms: int) -> Duration:
 
 
 def topics_in(asked: pb.Settings) -> Iterable[pb.Resource]:
+    """Raises Refused if there are too many."""
+    count = len(asked.publishing.topics) + len(asked.subscription.subscriptions)
+    if count > MAX_TOPICS:
+        raise Refused(pb.BAD_REQUEST, f"settings with {count} topics; {MAX_TOPICS} at most")
     yield from asked.publishing.topics
     yield from (entry.topic for entry in asked.subscription.subscriptions)

@@ -1,8 +1,12 @@
 """A TAG subscription as a consumer writes it: `*`, or `TagA || TagB`.  Pure."""
 
+from functools import lru_cache
+
 from rocketsim_proto.records.record import tags_code
 
 from broker_service.errors import InvalidParameter, SubscriptionParseFailed
+
+MOST_CHARACTERS = 16 << 10
 
 
 class FilterNotSupported(InvalidParameter):
@@ -19,6 +23,7 @@ def tags_codes_of(sub_expression: str, expression_type: str = "TAG") -> frozense
     return codes_of(tags_of(sub_expression, expression_type))
 
 
+@lru_cache(maxsize=64)
 def codes_of(tags: frozenset[str] | None) -> frozenset[int] | None:
     return None if tags is None else frozenset(map(tags_code, tags))
 
@@ -27,6 +32,10 @@ def tags_of(sub_expression: str, expression_type: str = "TAG") -> frozenset[str]
     """The tags that are wanted; None for all messages."""
     if expression_type not in ("", "TAG"):
         raise FilterNotSupported(f"this broker does not filter by {expression_type}; use expression type TAG")
+    if len(sub_expression) > MOST_CHARACTERS:
+        raise SubscriptionParseFailed(
+            f"a subscription of {len(sub_expression)} characters; {MOST_CHARACTERS} at most: filter by fewer tags"
+        )
     if sub_expression.strip() in ("", "*"):
         return None
     tags = [tag.strip() for tag in sub_expression.split("||") if tag.strip()]  # as RocketMQ, forgiving of `TagA ||`
