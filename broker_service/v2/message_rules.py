@@ -42,7 +42,7 @@ def check(message: pb.Message, max_body_size: int, now_ms: int) -> None:
     check_id(system.message_id)
     _check_sizes(message)
     _check_tag(system.tag)
-    for key in system.keys:
+    for key in filter(None, system.keys):  # an empty key counts as none
         _check_text(key, pb.ILLEGAL_MESSAGE_KEY, "key")
     _check_group(system.message_group)
     for name, value in message.user_properties.items():
@@ -170,7 +170,9 @@ def _check_sizes(message: pb.Message) -> None:
 
 
 def _check_delivery_time(timestamp: Timestamp, now_ms: int) -> None:
-    if not is_time(timestamp) or in_ms(timestamp) > now_ms + MAX_DELAY_MS:
+    if not is_time(timestamp):
+        raise Refused(pb.ILLEGAL_DELIVERY_TIME, "the delivery time is not one of the years 1970 to 9999")
+    if in_ms(timestamp) > now_ms + MAX_DELAY_MS:
         raise Refused(
             pb.ILLEGAL_DELIVERY_TIME, f"the delivery time is too far in the future, max is {MAX_DELAY_MS} ms from now"
         )

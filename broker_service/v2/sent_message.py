@@ -25,8 +25,8 @@ def record_of(
     properties = dict(message.user_properties)
     if system.tag:
         properties[record.PROPERTY_TAGS] = system.tag
-    if system.keys:
-        properties[record.PROPERTY_KEYS] = KEY_SEPARATOR.join(system.keys)
+    if keys := KEY_SEPARATOR.join(filter(None, system.keys)):
+        properties[record.PROPERTY_KEYS] = keys
     properties[record.PROPERTY_UNIQ_KEY] = system.message_id
     properties[PROPERTY_RECONSUME_TIME] = str(system.delivery_attempt)
     properties[PROPERTY_PRODUCER_GROUP] = topic

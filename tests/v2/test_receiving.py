@@ -364,6 +364,8 @@ async def test_the_dead_letters_get_one_copy_however_often_they_are_asked(tmp_pa
         assert node.store.queue_end("%DLQ%g", 0) == 1
         (dead,) = await received(client, topic="%DLQ%g", group=resource("undertaker"))
         assert (dead.body, dead.system_properties.dead_letter_queue.topic) == (b"hello", "T")
+        sent = await client.send(message("%DLQ%g"))
+        assert sent.status.code == d.FORBIDDEN and "belongs to the broker" in sent.status.message
 
 
 async def test_a_message_that_nobody_settles_becomes_a_dead_letter(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from rocketsim_proto import broker_pb2
 from rocketsim_proto.records import record
 
 from broker_service.broker.metadata.topics import TopicConfig
-from broker_service.model import BrokerRole
+from broker_service.model import BrokerRole, PutStatus
 from broker_service.v2.message_rules import (
     MAX_DELAY_MS,
     MAX_ORIGIN_BYTES,
@@ -154,7 +154,7 @@ REFUSED = [
     (message(tag=" "), d.ILLEGAL_MESSAGE_TAG, "whitespace"),
     (message(tag="a|b"), d.ILLEGAL_MESSAGE_TAG, "|"),
     (message(tag="a\x02"), d.ILLEGAL_MESSAGE_TAG, "control character"),
-    (message(keys=["ok", ""]), d.ILLEGAL_MESSAGE_KEY, "whitespace"),
+    (message(keys=["ok", " "]), d.ILLEGAL_MESSAGE_KEY, "whitespace"),
     (message(keys=["a\x7f"]), d.ILLEGAL_MESSAGE_KEY, "control character"),
     (message(user={str(n): "" for n in range(129)}), d.MESSAGE_PROPERTIES_TOO_LARGE, "max is 128"),
     (message(trace_context="t" * MAX_ORIGIN_BYTES, born_host="h"), d.MESSAGE_PROPERTIES_TOO_LARGE, "max is 8192"),
@@ -168,7 +168,9 @@ REFUSED = [
     (message("F", message_group=" "), d.ILLEGAL_MESSAGE_GROUP, "whitespace"),
     (message("F", message_group="g" * 64), d.ILLEGAL_MESSAGE_GROUP, "63"),
     (message("F", message_group="g\t"), d.ILLEGAL_MESSAGE_GROUP, "control character"),
-    (message("D", delivery_timestamp=Timestamp(seconds=1 << 60)), d.ILLEGAL_DELIVERY_TIME, str(MAX_DELAY_MS)),
+    (message("D", delivery_timestamp=Timestamp(seconds=1 << 33)), d.ILLEGAL_DELIVERY_TIME, str(MAX_DELAY_MS)),
+    (message("D", delivery_timestamp=Timestamp(seconds=1 << 60)), d.ILLEGAL_DELIVERY_TIME, "1970 to 9999"),
+    (message("D", delivery_timestamp=Timestamp(seconds=-1)), d.ILLEGAL_DELIVERY_TIME, "1970 to 9999"),
     (message("X", orphaned_transaction_recovery_duration=Duration(seconds=3601)), d.BAD_REQUEST, "3600"),
     (message("M", priority=-1), d.BAD_REQUEST, "priority -1"),
     (message(message_group="g"), d.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "is NORMAL, but actual type is FIFO"),
@@ -195,6 +197,15 @@ async def test_what_is_refused_with_which_code(tmp_path: Path) -> None:
             assert text in sent.status.message and d.Code.Name(code) in sent.status.message
         assert node.store.end_offset == 0
         assert "none" not in node.topics.entries  # autoCreateTopicEnable is for our own clients
+
+
+async def test_an_empty_key_is_none(tmp_path: Path) -> None:
+    """As for RocketMQ's proxy; some clients let their users set one."""
+    async with v2_broker(tmp_path) as (node, client):
+        for keys in ([""], ["a", "", "b"]):
+            assert (await client.send(message(keys=keys))).status.code == d.OK
+        found = [one.properties.get("KEYS") for one in await stored(node, "T")]
+        assert found == [None, "a b"]
 
 
 async def test_no_message_and_two_topics_are_refused(tmp_path: Path) -> None:
@@ -236,6 +247,34 @@ async def test_a_message_that_no_slave_has_is_stored_and_says_so(tmp_path: Path)
             "HA_NOT_AVAILABLE: send message failed, sendStatus=SLAVE_NOT_AVAILABLE",
         )
         assert [(entry.status.code, entry.message_id) for entry in sent.entries] == [(d.HA_NOT_AVAILABLE, "")]
+        assert len(await stored(node, "T")) == 1
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code"),
+    [
+        (PutStatus.FLUSH_DISK_TIMEOUT, d.MASTER_PERSISTENCE_TIMEOUT),
+        (PutStatus.FLUSH_SLAVE_TIMEOUT, d.SLAVE_PERSISTENCE_TIMEOUT),
+    ],
+)
+async def test_a_message_that_is_not_safe_in_time_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: PutStatus, code: d.Code
+) -> None:
+    """The first time, and when it is sent again before it is safe."""
+
+    async def wait(end_offset: int, timeout_s: float) -> PutStatus:
+        return outcome
+
+    async with v2_broker(tmp_path) as (node, client):
+        monkeypatch.setattr(node.broker.acknowledgements, "wait", wait)
+        again = message()
+        for _ in range(2):
+            sent = await client.send(again)
+            (entry,) = sent.entries
+            assert (sent.status.code, entry.status.code, entry.message_id) == (code, code, "")
+            assert f"sendStatus={outcome.name}" in sent.status.message
+        monkeypatch.undo()
+        assert (await client.send(again)).entries[0].offset == 0
         assert len(await stored(node, "T")) == 1
 
 
