@@ -29,7 +29,6 @@ pb = definition_pb2
 
 MAX_INVISIBLE_MS = 12 * 3_600_000
 REQUEST_TIMEOUT_S = 3.0  # what official clients add to a poll for its deadline
-MAX_POLL_S = 60.0
 
 _EMPTY = {PopStatus.NO_MESSAGE: "no new message", PopStatus.NO_MATCH: "no match message"}
 _INVALID = status(pb.INVALID_RECEIPT_HANDLE, "the receipt handle is expired, settled, or of another group or topic")
@@ -66,7 +65,7 @@ class Receiving:
                 auto_renew=request.auto_renew,
                 sub_expression=request.filter_expression.expression,
                 expression_type=SQL92 if is_sql else "TAG",
-                poll_s=max(0.0, min(self._poll_s(request, client_id, left_s), wait_s(left_s), MAX_POLL_S)),
+                poll_s=max(0.0, min(self._poll_s(request, client_id, left_s), wait_s(left_s))),
                 timeout_s=wait_s(answer_s(left_s)),
                 attempt_id=request.attempt_id,
             )

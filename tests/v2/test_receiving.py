@@ -11,7 +11,10 @@ from rocketmq_v2 import definition_pb2 as d
 from rocketmq_v2 import service_pb2 as s
 
 from broker_service.broker.metadata.groups import SubscriptionGroup
+from broker_service.consumption.model import Pop, Popped, PopStatus
+from broker_service.deadlines import NO_DEADLINE_S
 from broker_service.model import BrokerRole
+from broker_service.v2.receiving import Receiving
 from tests.support.brokers import answers_early, put
 from tests.support.polling import until
 from tests.support.v2 import CLIENT, Client, client_of, message, resource, v2_broker
@@ -161,6 +164,33 @@ async def test_a_poll_ends_before_the_callers_deadline(tmp_path: Path, monkeypat
         assert found[0].status.code == d.MESSAGE_NOT_FOUND
 
 
+@pytest.mark.parametrize(
+    ("asked", "left_s", "poll_s"),
+    [
+        (None, 8.0, 5.0),  # what official clients add to a poll for its deadline is taken off
+        (None, 2.0, 0.0),
+        (Duration(seconds=5), 8.0, 5.0),
+        (Duration(seconds=40), 40.0, 39.0),  # Rust's: an answer has to come before the deadline
+        (Duration(seconds=1 << 36), NO_DEADLINE_S, NO_DEADLINE_S - 1),
+        (Duration(seconds=-5), 8.0, 0.0),
+    ],
+)
+async def test_how_long_a_poll_lasts_of_a_client_without_settings(
+    tmp_path: Path, asked: Duration | None, left_s: float, poll_s: float
+) -> None:
+    polls: list[float] = []
+
+    class Calls:
+        async def pop(self, pop: Pop) -> Popped:
+            polls.append(pop.poll_s)
+            return Popped(status=PopStatus.NO_MESSAGE, popped_ms=0)
+
+    async with v2_broker(tmp_path) as (node, _):
+        receiving = Receiving(node.broker, Calls(), node.clients)  # type: ignore[arg-type]
+        await receiving.pop(receive(long_polling_timeout=asked), "nobody", left_s)
+    assert polls == [pytest.approx(poll_s)]
+
+
 async def test_a_poll_without_a_time_lasts_as_the_settings_say_and_without_a_deadline_works(tmp_path: Path) -> None:
     """Go's simple consumer never sends one."""
     async with v2_broker(tmp_path) as (_, client):
@@ -182,6 +212,7 @@ async def test_batches_of_more_than_are_allowed_are_cut(tmp_path: Path) -> None:
             await client.send(*[message(message_id=f"{number}-{part}") for part in range(5)])
         assert len(await received(client, batch_size=100_000)) == 32
         assert len(await received(client, batch_size=5)) == 5
+        assert len(await received(client, batch_size=0)) == 13
 
 
 @pytest.mark.parametrize(
@@ -399,6 +430,67 @@ async def test_what_a_caller_did_not_get_comes_again_and_counts_no_attempt(tmp_p
         await client.send(message())
         (one,) = await received(client, long_polling_timeout=Duration(seconds=8))
         assert one.system_properties.delivery_attempt == 1
+
+
+async def test_of_an_answer_that_breaks_off_only_what_was_being_sent_counts(tmp_path: Path) -> None:
+    """The client has read the status and no message: its second one is waiting to be sent when the call ends."""
+
+    class BreaksOff:
+        """A client's side of a call, which takes the status and one message."""
+
+        def __init__(self) -> None:
+            self.taken: list[s.ReceiveMessageResponse] = []
+            self.is_full = asyncio.Event()
+
+        def invocation_metadata(self) -> Any:
+            return CLIENT
+
+        def time_remaining(self) -> float:
+            return 60.0
+
+        async def write(self, answer: s.ReceiveMessageResponse) -> None:
+            if len(self.taken) == 2:
+                self.is_full.set()
+                await asyncio.Event().wait()
+            self.taken.append(answer)
+
+    async with v2_broker(tmp_path) as (node, client):
+        await client.send(*[message(body=b"%d" % number) for number in range(4)])
+        context = BreaksOff()
+        call = asyncio.create_task(node.v2_port._servicer.ReceiveMessage(receive(), context))  # type: ignore[arg-type]
+        await context.is_full.wait()
+        assert await received(client) == []
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        attempts: dict[bytes, int] = {}
+        while len(attempts) < 4:
+            for one in await received(client, long_polling_timeout=Duration(seconds=8)):
+                attempts[one.body] = one.system_properties.delivery_attempt
+        assert attempts == {b"0": 2, b"1": 2, b"2": 1, b"3": 1}
+
+
+async def test_each_call_of_a_consumer_says_that_it_is_there(tmp_path: Path) -> None:
+    """Its messages are renewed meanwhile, also without a stream; a producer's heartbeat says nothing of a consumer."""
+    async with v2_broker(tmp_path) as (node, _):
+        for request in (
+            s.QueryAssignmentRequest(topic=T, group=G),
+            ack_of(message(receipt_handle="x")),
+            change_of(message(receipt_handle="x"), 10),
+            s.ForwardMessageToDeadLetterQueueRequest(group=G, topic=T, receipt_handle="x"),
+            s.HeartbeatRequest(group=G, client_type=d.PUSH_CONSUMER),
+        ):
+            name = type(request).__name__.removesuffix("Request")
+            async with client_of(node, name) as client:
+                await getattr(client, name)(request)
+                assert node.clients.is_connected(name), name
+        async with client_of(node, "ReceiveMessage") as client:
+            await received(client)
+            assert node.clients.is_connected("ReceiveMessage")
+        async with client_of(node, "producer") as client:
+            await client.Heartbeat(s.HeartbeatRequest(client_type=d.PRODUCER))
+            await client.send(message())
+            assert not node.clients.is_connected("producer")
 
 
 async def test_a_push_consumer_that_says_goodbye_leaves_its_messages_to_others(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from broker_service.v2.route import Queues, endpoints_of, message_queues
 from broker_service.v2.routing import Routing
 from tests.support.brokers import name_server, put, running
 from tests.support.polling import until
-from tests.support.v2 import DIALLED, make_topics, resource, v2_broker
+from tests.support.v2 import DIALLED, make_topics, message, resource, v2_broker
 
 
 def route_of(topic: str, endpoints: d.Endpoints = DIALLED) -> s.QueryRouteRequest:
@@ -85,6 +85,32 @@ def test_every_queue_says_what_it_is_for(read: int, write: int, perm: int, expec
     assert [queue.permission for queue in found] == expected
 
 
+async def test_a_broker_that_may_only_be_read_says_so(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path, broker_permission=4) as (_, client):
+        answer = await client.QueryRoute(route_of("T"))
+        assert {queue.permission for queue in answer.message_queues} == {d.READ}
+        assert (await client.send(message())).status.code == d.FORBIDDEN
+
+
+async def test_the_name_server_that_answered_last_is_asked_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with v2_broker(tmp_path) as (node, _), name_server() as names:
+        routing = Routing(node.broker, grpc.aio.insecure_channel, grpc.aio.insecure_channel)
+        asked: list[str] = []
+        ask_one = routing._ask_one
+
+        async def noting(topic: str, address: str) -> Any:
+            asked.append(address)
+            return await ask_one(topic, address)
+
+        monkeypatch.setattr(routing, "_ask_one", noting)
+        for _ in range(2):
+            await routing._ask("T", ("127.0.0.1:1", names.address))
+        assert asked == ["127.0.0.1:1", names.address, names.address]
+        await routing.close()
+
+
 async def test_a_topic_that_nobody_has_is_not_found_in_the_words_of_the_real_one(tmp_path: Path) -> None:
     text = "CODE: 17  DESC: No topic route info in name server for the topic: nope"
     async with name_server() as names, v2_broker(tmp_path, namesrv_addr=names.address) as (_, client):
@@ -94,7 +120,7 @@ async def test_a_topic_that_nobody_has_is_not_found_in_the_words_of_the_real_one
         )
         for answer in answers:
             assert answer.status.code == d.TOPIC_NOT_FOUND and text in answer.status.message
-        for bad in ("", "a b", "t" * 128, "TBW102", "rmq_sys_wheel_timer"):
+        for bad in ("", "a b", "a\n", "a/b", "../a", "\x00", "\uff41", "t" * 128, "TBW102", "rmq_sys_wheel_timer"):
             assert (await client.QueryRoute(route_of(bad))).status.code == d.ILLEGAL_TOPIC
 
 
@@ -176,7 +202,7 @@ async def test_a_push_consumer_gets_one_assignment_a_broker_and_one_a_queue_in_o
         assert (one.message_queue.id, one.message_queue.permission) == (-1, d.READ_WRITE)
         assert one.message_queue.broker == d.Broker(name="broker-a", id=0, endpoints=DIALLED)
         assert [item.message_queue.id for item in (await assigned("ordered")).assignments] == [0, 1, 2, 3]
-        for bad in ("", "a b", "g" * 121, "CID_RMQ_SYS_x"):
+        for bad in ("", "a b", "a\n", "g" * 121, "CID_RMQ_SYS_x"):
             assert (await assigned(bad)).status.code == d.ILLEGAL_CONSUMER_GROUP
         node.topics.update(TopicConfig("W", 4, 4, perm=2), 0)
         answer = await assigned("new", "W")

@@ -158,6 +158,8 @@ REFUSED = [
     (message(keys=["a\x7f"]), d.ILLEGAL_MESSAGE_KEY, "control character"),
     (message(user={str(n): "" for n in range(129)}), d.MESSAGE_PROPERTIES_TOO_LARGE, "max is 128"),
     (message(trace_context="t" * MAX_ORIGIN_BYTES, born_host="h"), d.MESSAGE_PROPERTIES_TOO_LARGE, "max is 8192"),
+    (message(trace_context="t\n"), d.BAD_REQUEST, "control character"),
+    (message(born_host="h\x01"), d.BAD_REQUEST, "control character"),
     (message(user={"a": "x" * MAX_PROPERTIES_BYTES}), d.MESSAGE_PROPERTIES_TOO_LARGE, "max is 16384"),
     (message(tag="x" * MAX_PROPERTIES_BYTES, keys=["k"]), d.MESSAGE_PROPERTIES_TOO_LARGE, "max is 16384"),
     (message(user={"a\n": "1"}), d.ILLEGAL_MESSAGE_PROPERTY_KEY, "control character"),
@@ -292,6 +294,14 @@ async def test_a_message_that_is_sent_again_is_stored_once(tmp_path: Path) -> No
         both = await client.send(message(), again)  # of a batch, only the whole counts as sent before
         assert both.status.code == d.OK
         assert len(await stored(node, "T")) == 3
+
+
+async def test_messages_of_one_call_are_all_stored_whatever_their_ids(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (node, client):
+        for _ in range(2):
+            both = await client.send(message(message_id="same"), message(message_id="same"))
+            assert both.status.code == d.OK
+        assert len(await stored(node, "T")) == 4
 
 
 async def test_a_message_that_was_stored_before_a_restart_is_not_stored_again(tmp_path: Path) -> None:
