@@ -86,7 +86,10 @@ class Accumulator:
     def _store_all(self) -> None:
         batches, self._batches = self._batches, {}
         self._waiting = self._waiting_bytes = 0
-        for batch in batches.values():
+        for calls in batches.values():
+            batch = [call for call in calls if not call[1].done()]  # who has ended sends again, under the same id
+            if not batch:
+                continue
             task = asyncio.get_running_loop().create_task(self._store(batch))
             self._storing.add(task)
             task.add_done_callback(self._storing.discard)

@@ -1,5 +1,6 @@
 """SendPath: passes messages of RocketMQ 5's clients to the put path of all messages."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -45,6 +46,7 @@ class SendPath:
         self._transactions = transactions
         self._turns = Turns()
         self._recent = RecentSends()
+        self._under_way: dict[tuple[str, ...], asyncio.Future[None]] = {}  # by topic and ids; until it is stored
         self._asks_index_until = 0.0
         self._opened_at = 0  # the log's end then
 
@@ -59,13 +61,22 @@ class SendPath:
     ) -> service_pb2.SendMessageResponse:
         """Messages of one topic, stored together or refused together; the answer has an entry for each."""
         topic = self._checked(messages)
-        again = await self._stored_before(topic.name, messages)
-        if again:
-            offsets = [stored.queue_offset for stored in again]
-            end_offset = max(stored.end_offset for stored in again)
-            put_status = await self._broker.acknowledgements.wait(end_offset, timeout_s)
-        else:
-            offsets, put_status = await self._put(topic, messages, peer, timeout_s, client_id)
+        ids = (topic.name, *(message.system_properties.message_id for message in messages))
+        while (under_way := self._under_way.get(ids)) is not None:
+            await asyncio.wait([under_way])
+        decided = self._under_way[ids] = asyncio.get_running_loop().create_future()
+        try:
+            again = await self._stored_before(topic.name, messages)
+            if again:
+                self._decide(ids, decided)
+                offsets = [stored.queue_offset for stored in again]
+                end_offset = max(stored.end_offset for stored in again)
+                put_status = await self._broker.acknowledgements.wait(end_offset, timeout_s)
+            else:
+                stored = partial(self._decide, ids, decided)
+                offsets, put_status = await self._put(topic, messages, peer, timeout_s, client_id, stored)
+        finally:
+            self._decide(ids, decided)
         if put_status is not PutStatus.PUT_OK:  # clients send the message again under the same id
             failed = status(STORED_BUT[put_status], f"send message failed, sendStatus={put_status.name}")
             entries = [service_pb2.SendResultEntry(status=failed) for _ in messages]
@@ -83,6 +94,12 @@ class SendPath:
                 for message, offset in zip(messages, offsets, strict=True)
             ],
         )
+
+    def _decide(self, ids: tuple[str, ...], decided: asyncio.Future[None]) -> None:
+        """The messages of this call are stored, or will not be by it: the same ones, sent again, may look."""
+        if not decided.done():
+            del self._under_way[ids]
+            decided.set_result(None)
 
     def _recall_handle(self, topic: str, message: pb.Message) -> str:
         """Empty for a message that does not wait."""
@@ -130,8 +147,10 @@ class SendPath:
         peer: tuple[str, bytes],
         timeout_s: float,
         client_id: str,
+        are_stored: Callable[[], None],
     ) -> tuple[list[int], PutStatus]:
-        """Stores the messages; returns the queue offset of each, and the put's status."""
+        """Stores the messages; returns the queue offset of each, and the put's status.  `are_stored` is called before
+        the wait for disk and slave."""
         broker = self._broker
         queue_ids = self._queues(messages, topic)
         now_ms, store_host_size = broker.now_ms(), len(broker.store_host)
@@ -167,6 +186,7 @@ class SendPath:
             for message, offset in zip(messages, offsets, strict=True):
                 one = Stored(offset, end_offset)
                 self._recent.put(topic.name, message.system_properties.message_id, one, broker.clock())
+            are_stored()
 
         alone = any(message_rules.type_of(message) not in _JOINED for message in messages)
         put_status = await self._accumulator.put(Part(send=send, queue_ids=queue_ids, stored=stored, alone=alone))

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -294,6 +295,37 @@ async def test_a_message_that_is_sent_again_is_stored_once(tmp_path: Path) -> No
         both = await client.send(message(), again)  # of a batch, only the whole counts as sent before
         assert both.status.code == d.OK
         assert len(await stored(node, "T")) == 3
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_a_message_that_is_sent_again_while_the_first_call_is_under_way_is_stored_once(
+    tmp_path: Path, leaves: bool
+) -> None:
+    """Trap 8: a broker that was held up finds both calls before it, the first one perhaps ended by its deadline."""
+    again = s.SendMessageRequest(messages=[message(body=b"once")])
+    async with v2_broker(tmp_path) as (node, _):
+        sends = node.v2_port._servicer._sends
+        call = partial(sends.send, again.messages, ("127.0.0.1", bytes(8)), 60.0, "client-1")
+        other = partial(sends.send, [message()], ("127.0.0.1", bytes(8)), 60.0, "client-2")
+        calls = [asyncio.create_task(one()) for one in (other, call, call, call)]
+        await asyncio.sleep(0)
+        if leaves:
+            calls.pop(1).cancel()
+        answers = await asyncio.gather(*calls)
+        assert {one.status.code for one in answers} == {d.OK}
+        assert len({one.entries[0].offset for one in answers[1:]}) == 1
+        assert sum(one.body == b"once" for one in await stored(node, "T")) == 1
+        assert sends._under_way == {}
+
+
+async def test_a_send_that_is_refused_leaves_its_id_free(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (node, client):
+        node.topics.update(TopicConfig("R", 4, 4, perm=4), 0)
+        again = message("R")
+        assert (await client.send(again)).status.code == d.FORBIDDEN
+        node.topics.update(TopicConfig("R", 4, 4, perm=6), 0)
+        assert (await client.send(again)).status.code == d.OK
+        assert len(await stored(node, "R")) == 1
 
 
 async def test_messages_of_one_call_are_all_stored_whatever_their_ids(tmp_path: Path) -> None:
