@@ -31,6 +31,7 @@ from broker_service.v2.sends import SendPath
 from broker_service.v2.settings import reply_to, topics_in
 from broker_service.v2.status import OK, Context, Refused, answers_with, status_of
 from broker_service.v2.transactions import TransactionCalls
+from broker_service.v2.unsent import Unsent
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +61,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
         self._clients = clients
         self._receiving = receiving
         self._transactions = transactions
+        self._unsent = Unsent()
         self.own_address = ""
         self.client_of: Callable[[str], str] = str  # a caller's address by `context.peer()`
 
@@ -190,25 +192,30 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
     async def ReceiveMessage(self, request: pb.ReceiveMessageRequest, context: Context) -> None:
         """Sends a status, the messages and the delivery time.  All are given back if the client ends the call early."""
         deliveries: Sequence[Delivery] = ()
-        begun, all_written = 0, False
+        begun, held, all_written, client_id = 0, 0, False, ""
         try:
             try:
                 client_id = client_id_of(context)
                 self._clients.heard(client_id)
+                self._unsent.check(client_id)
                 left_s = time_left_s(context)
                 found, deliveries = await self._receiving.pop(request, client_id, left_s)
+                if deliveries:
+                    held = self._unsent.take(client_id, sum(len(delivery.record) for delivery in deliveries))
             except (RocketSimError, OSError) as error:
                 found = status_of(error)
             await context.write(pb.ReceiveMessageResponse(status=found))
             topic = request.message_queue.topic
-            for delivery in deliveries:
+            for delivery in deliveries if held else ():
                 begun += 1
                 await context.write(pb.ReceiveMessageResponse(message=self._receiving.message_of(delivery, topic)))
             now = Timestamp()
             now.FromMilliseconds(self._broker.now_ms())
             await context.write(pb.ReceiveMessageResponse(delivery_timestamp=now))
-            all_written = True
+            all_written = begun == len(deliveries)
         finally:
+            if held:
+                self._unsent.give(client_id, held)
             if deliveries and not all_written:
                 self._receiving.give_back(request, deliveries, begun)
 

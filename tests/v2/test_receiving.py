@@ -13,8 +13,11 @@ from rocketmq_v2 import service_pb2 as s
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.consumption.model import Pop, Popped, PopStatus
 from broker_service.deadlines import NO_DEADLINE_S
+from broker_service.errors import SystemBusy
 from broker_service.model import BrokerRole
+from broker_service.node import BrokerNode
 from broker_service.v2.receiving import Receiving
+from broker_service.v2.unsent import Unsent
 from tests.support.brokers import answers_early, put
 from tests.support.polling import until
 from tests.support.v2 import CLIENT, Client, client_of, message, resource, v2_broker
@@ -432,42 +435,84 @@ async def test_what_a_caller_did_not_get_comes_again_and_counts_no_attempt(tmp_p
         assert one.system_properties.delivery_attempt == 1
 
 
+class ReadsLittle:
+    """A client's side of a call, which takes so many answers and then reads no more."""
+
+    def __init__(self, answers: int) -> None:
+        self.taken: list[s.ReceiveMessageResponse] = []
+        self.is_full = asyncio.Event()
+        self._answers = answers
+
+    def invocation_metadata(self) -> Any:
+        return CLIENT
+
+    def time_remaining(self) -> float:
+        return 60.0
+
+    async def write(self, answer: s.ReceiveMessageResponse) -> None:
+        if len(self.taken) == self._answers:
+            self.is_full.set()
+            await asyncio.Event().wait()
+        self.taken.append(answer)
+
+    async def receives(self, node: BrokerNode, **fields: Any) -> asyncio.Task[None]:
+        """The call, when it waits for its client."""
+        servicer = node.v2_port._servicer
+        call = asyncio.create_task(servicer.ReceiveMessage(receive(**fields), self))  # type: ignore[arg-type]
+        await self.is_full.wait()
+        return call
+
+
+async def ended(call: asyncio.Task[None]) -> None:
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+
 async def test_of_an_answer_that_breaks_off_only_what_was_being_sent_counts(tmp_path: Path) -> None:
-    """The client has read the status and no message: its second one is waiting to be sent when the call ends."""
-
-    class BreaksOff:
-        """A client's side of a call, which takes the status and one message."""
-
-        def __init__(self) -> None:
-            self.taken: list[s.ReceiveMessageResponse] = []
-            self.is_full = asyncio.Event()
-
-        def invocation_metadata(self) -> Any:
-            return CLIENT
-
-        def time_remaining(self) -> float:
-            return 60.0
-
-        async def write(self, answer: s.ReceiveMessageResponse) -> None:
-            if len(self.taken) == 2:
-                self.is_full.set()
-                await asyncio.Event().wait()
-            self.taken.append(answer)
-
     async with v2_broker(tmp_path) as (node, client):
         await client.send(*[message(body=b"%d" % number) for number in range(4)])
-        context = BreaksOff()
-        call = asyncio.create_task(node.v2_port._servicer.ReceiveMessage(receive(), context))  # type: ignore[arg-type]
-        await context.is_full.wait()
+        call = await ReadsLittle(2).receives(node)  # the status and one message
         assert await received(client) == []
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
+        await ended(call)
         attempts: dict[bytes, int] = {}
         while len(attempts) < 4:
             for one in await received(client, long_polling_timeout=Duration(seconds=8)):
                 attempts[one.body] = one.system_properties.delivery_attempt
         assert attempts == {b"0": 2, b"1": 2, b"2": 1, b"3": 1}
+
+
+async def test_who_does_not_read_holds_a_bounded_number_of_bytes(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (node, client), client_of(node, "client-2") as other:
+        unsent = node.v2_port._servicer._unsent = Unsent(most=40_000)
+        await client.send(message(body=bytes(9_000)))
+        call = await ReadsLittle(1).receives(node, group=resource("a"))
+        refused = await status_of(client, group=resource("b"))
+        assert refused.code == d.TOO_MANY_REQUESTS and "bytes of messages to read already" in refused.message
+        (one,) = await received(
+            other, group=resource("b"), long_polling_timeout=Duration(seconds=8)
+        )  # it was given back
+        assert one.system_properties.delivery_attempt == 1
+        await ended(call)
+        assert len(await received(client, group=resource("c"))) == 1
+        assert unsent._bytes == 0 and not unsent._of
+
+
+def test_bytes_that_are_not_sent_are_bounded_of_all_clients_and_of_each() -> None:
+    unsent = Unsent(most=100)
+    assert unsent.take("large", 1000) == 1000  # one answer always may be under way
+    with pytest.raises(SystemBusy, match="1000 bytes of messages are being sent to clients"):
+        unsent.check("b")
+    unsent.give("large", 1000)
+    for client in "abc":
+        unsent.take(client, 25)
+        with pytest.raises(SystemBusy, match="this client has 25 bytes"):
+            unsent.check(client)
+    unsent.take("d", 25)
+    with pytest.raises(SystemBusy, match="100 bytes of messages are being sent"):
+        unsent.take("e", 1)
+    unsent.give("d", 25)
+    unsent.take("e", 1)
 
 
 async def test_each_call_of_a_consumer_says_that_it_is_there(tmp_path: Path) -> None:
