@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ from rocketmq_v2 import definition_pb2 as d
 
 from broker_service.access.model import Acl, Policy, User
 from broker_service.broker.metadata.groups import SubscriptionGroup
+from broker_service.broker.metadata.topics import TopicConfig
 from rocketsim_client import PullConsumer
 from tests.support.access import KEYS, first_user
 from tests.support.polling import until
+from tests.support.processes import ROOT
 from tests.support.tls import CA, keys_of
 from tests.support.v2 import message, v2_broker
 
@@ -21,10 +24,14 @@ PROGRAM = Path(__file__).with_name("python_client.py")
 
 
 async def run(home: Path, *arguments: str, **environment: str) -> dict[str, Any]:
-    """It writes a log into its user's home when it is imported."""
+    found: dict[str, Any] = json.loads(await output_of(home, str(PROGRAM), *arguments, **environment))
+    return found
+
+
+async def output_of(home: Path, *arguments: str, **environment: str) -> str:
+    """What Python prints.  The client writes a log into its user's home when it is imported."""
     program = await asyncio.create_subprocess_exec(
         sys.executable,
-        str(PROGRAM),
         *arguments,
         env=os.environ | {"HOME": str(home)} | environment,
         stdout=asyncio.subprocess.PIPE,
@@ -32,8 +39,7 @@ async def run(home: Path, *arguments: str, **environment: str) -> dict[str, Any]
     )
     out, errors = await program.communicate()
     assert program.returncode == 0, errors.decode()
-    found: dict[str, Any] = json.loads(out)
-    return found
+    return out.decode()
 
 
 async def test_it_produces_receives_acknowledges_and_consumes_by_push(tmp_path: Path) -> None:
@@ -61,6 +67,18 @@ async def test_it_produces_receives_acknowledges_and_consumes_by_push(tmp_path: 
         assert {(one.tags, one.keys, one.properties["colour"]) for one in messages["T"]} == {("A", "k", "red")}
         assert [one.body for one in messages["F"]] == [b"f0", b"f1", b"f2"]  # of one queue, in order
         assert {one.properties["__SHARDINGKEY"] for one in messages["F"]} == {"g"}
+
+
+async def test_the_quick_start_of_the_documents_works_with_another_address(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "clients.md").read_text()
+    (program,) = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+    async with v2_broker(tmp_path / "store") as (node, _):
+        node.topics.update(TopicConfig("TopicTest", 4, 4), 0)
+        code = program.replace("127.0.0.1:8081", node.v2_port.address)
+        assert code != program
+        out = await output_of(tmp_path, "-c", code)
+    message_id, *received = out.splitlines()
+    assert (len(message_id), received) == (34, ["hello greeting"])
 
 
 async def test_it_speaks_tls_and_checks_the_servers_certificate(tmp_path: Path) -> None:
