@@ -98,7 +98,9 @@ The cluster is up: name server {name_server}, logs and stores in {cluster.folder
   rocketsim consume -n {name_server} -t {topic} -g people
   rocketsim admin clusterList -n {name_server}
 
-RocketMQ 5's clients: endpoints 127.0.0.1:{grpc_port} (docs/clients.md).
+RocketMQ 5's clients: endpoints 127.0.0.1:{grpc_port} (docs/clients.md).  A topic of another type than NORMAL, for them:
+
+  rocketsim admin updateTopic -n {name_server} -c DefaultCluster -t Orders -a +message.type=FIFO
 
 Paste into pyspark, or a script:
 

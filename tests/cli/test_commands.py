@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,8 +14,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import grpc
 import pytest
 import typer
+from rocketmq_v2 import definition_pb2, service_pb2
+from rocketmq_v2.service_pb2_grpc import MessagingServiceStub
 
 from rocketsim_cli.main import app, main
 from tests.support.golden import unpack_golden
@@ -410,6 +414,10 @@ def test_up_starts_a_cluster_reports_a_dead_child_and_ends_with_ctrl_c(tmp_path:
         members = answer("admin", "clusterList", "-n", name_server)
         assert len(members) == 2
         assert len(answer("admin", "topicStatus", "-n", name_server, "-t", "Ready")) == 4
+        (advised,) = re.findall(r"^  rocketsim (admin updateTopic .*)$", said, re.M)
+        answer(*advised.split())
+        (endpoints,) = re.findall(r"RocketMQ 5's clients: endpoints (\S+) ", said)
+        assert types_of_topics(endpoints, "Ready", "Orders") == [[definition_pb2.NORMAL], [definition_pb2.FIFO]]
         pids = pids_of(tmp_path)
         os.kill(pids["broker-a-s"], signal.SIGKILL)
         while "broker-a-s has ended" not in said:
@@ -423,6 +431,18 @@ def test_up_starts_a_cluster_reports_a_dead_child_and_ends_with_ctrl_c(tmp_path:
         with pytest.raises(ProcessLookupError):
             os.kill(pids[name], 0)
     assert not (tmp_path / "store" / "broker-a" / "abort").exists()
+
+
+def types_of_topics(endpoints: str, *topics: str) -> list[list[int]]:
+    """Which messages topics take, as a client of RocketMQ 5 hears it."""
+    with grpc.insecure_channel(endpoints) as channel:
+        query_route: Any = MessagingServiceStub(channel).QueryRoute
+        headers = (("x-mq-client-id", "client-1"),)
+        routes = [
+            query_route(service_pb2.QueryRouteRequest(topic=definition_pb2.Resource(name=topic)), metadata=headers)
+            for topic in topics
+        ]
+        return [list(route.message_queues[0].accept_message_types) for route in routes]
 
 
 def test_the_servers_of_up_do_not_outlive_it_when_it_is_killed(tmp_path: Path):
