@@ -114,6 +114,19 @@ async def test_a_connection_without_a_call_is_closed_and_one_with_a_stream_is_no
         stream.cancel()
 
 
+@pytest.mark.parametrize("keys", [{}, keys_of()], ids=["plaintext", "front"])
+async def test_a_call_that_grpc_has_compressed_is_refused_before_it_is_unpacked(
+    tmp_path: Path, keys: dict[str, Any]
+) -> None:
+    async with running(tmp_path, grpc_server_port=0, **keys) as node, client_of(node) as client:
+        large = s.QueryRouteRequest(topic=d.Resource(resource_namespace="n" * (1 << 20)))
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await client.calls.QueryRoute(large, metadata=CLIENT, compression=grpc.Compression.Gzip, timeout=60)
+        assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        assert "gzip" in (refused.value.details() or "")
+        assert (await client.QueryRoute(large)).status.code == d.BAD_REQUEST
+
+
 def test_pings_without_a_call_are_no_offence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trap 15: C++ sends one a minute; by gRPC's own rule more than one in five minutes ends the connection."""
     made: list[dict[str, Any]] = []
