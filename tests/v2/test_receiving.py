@@ -325,6 +325,23 @@ async def test_a_group_that_is_not_made_by_itself_is_not_found(tmp_path: Path) -
         assert (await status_of(client)).code == d.MESSAGE_NOT_FOUND
 
 
+async def test_consumers_make_a_bounded_number_of_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker_service.broker.metadata.groups.MOST_MADE", 2)
+    async with v2_broker(tmp_path) as (node, client):
+        found = await asyncio.gather(*(status_of(client, group=resource(name)) for name in "abcd"))
+        assert sorted(status.code for status in found) == [d.MESSAGE_NOT_FOUND] * 2 + [d.TOO_MANY_REQUESTS] * 2
+        assert len(node.groups.entries) == 2
+        (made, *_), (refused, *_) = (
+            [name for name, status in zip("abcd", found, strict=True) if status.code == code]
+            for code in (d.MESSAGE_NOT_FOUND, d.TOO_MANY_REQUESTS)
+        )
+        assert (await status_of(client, group=resource(made))).code == d.MESSAGE_NOT_FOUND
+        text = (await status_of(client, group=resource(refused))).message
+        assert "there are 2 consumer groups" in text and "updateSubGroup" in text
+        node.groups.update(SubscriptionGroup(refused), 0)
+        assert (await status_of(client, group=resource(refused))).code == d.MESSAGE_NOT_FOUND
+
+
 async def test_more_than_a_group_may_have_under_way_are_too_many(tmp_path: Path) -> None:
     async with v2_broker(tmp_path, max_under_way_per_group=1) as (_, client):
         await client.send(message(message_id="1"))

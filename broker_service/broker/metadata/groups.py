@@ -9,7 +9,15 @@ from typing import Any
 from broker_service.broker.metadata.config_table import ConfigTable, JsonStore, Planned
 from broker_service.broker.metadata.names import check_group_name
 from broker_service.broker.metadata.retry_policy import retry_times_ms
-from broker_service.errors import InvalidParameter, NoPermission, ServiceNotAvailable, SubscriptionGroupNotExist
+from broker_service.errors import (
+    InvalidParameter,
+    NoPermission,
+    ServiceNotAvailable,
+    SubscriptionGroupNotExist,
+    SystemBusy,
+)
+
+MOST_MADE = 50_000  # groups, beyond which consumers make none: each new one costs more, the more there are
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +71,20 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroup]):
         """
         if name not in self.entries:
             check_group_name(name)
-            self._wanted.add(name)
-            with suppress(OSError, ServiceNotAvailable):
-                await self.apply(partial(self._making_for_consumers, now_ms))
+            if len(self.entries) < MOST_MADE:
+                self._wanted.add(name)
+                with suppress(OSError, ServiceNotAvailable):
+                    await self.apply(partial(self._making_for_consumers, now_ms))
+            if name not in self.entries and len(self.entries) >= MOST_MADE:
+                raise SystemBusy(
+                    f"there are {len(self.entries)} consumer groups, and consumers make no more than {MOST_MADE}: "
+                    "remove some with `rocketsim admin deleteSubGroup`, or "
+                    f"create {name!r} with `rocketsim admin updateSubGroup`"
+                )
 
     def _making_for_consumers(self, now_ms: int) -> Planned[SubscriptionGroup] | None:
-        new = frozenset(self._wanted - self.entries.keys())
+        room = max(0, MOST_MADE - len(self.entries))
+        new = frozenset(sorted(self._wanted - self.entries.keys())[:room])
         self._wanted.clear()
         if not new:
             return None
