@@ -10,6 +10,7 @@ from broker_service.errors import SystemBusy
 from broker_service.v2 import clients as module
 from broker_service.v2.clients import (
     MAX_COMMAND_BYTES,
+    MAX_COMMANDS,
     MAX_STREAMS_OF_CLIENT,
     MAX_TOPICS,
     SILENT_S,
@@ -195,4 +196,7 @@ async def test_commands_to_a_client_that_reads_none_are_bounded(setup: Setup) ->
     stream.drop_commands()
     await until(lambda: not stream._commands, "the command is dropped")
     assert [stream.tell(large) for _ in range(5)] == [True, True, True, False, False]
+    stream.drop_commands()
+    await until(lambda: not stream._commands, "the commands are dropped")
+    assert [stream.tell(s.TelemetryCommand()) for _ in range(MAX_COMMANDS + 1)] == [True] * MAX_COMMANDS + [False]
     stream.drop_commands()

@@ -107,7 +107,8 @@ async def test_a_connection_without_a_call_is_closed_and_one_with_a_stream_is_no
         host, _, port = node.v2_port.address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(NOTHING)
-        assert GOAWAY in frame_types(await reader.read())  # and then its end
+        said = await reader.read()  # until its end
+        assert frame_types(said)[-1] == GOAWAY and said.endswith(b"connection idle"), "not for a ping without an answer"
         writer.close()
         await stream.write(settings())
         assert (await stream.read()).status.code == d.OK
@@ -165,6 +166,36 @@ def frame_types(received: bytes) -> list[int]:
         types.append(received[3])
         received = received[9 + int.from_bytes(received[:3], "big") :]
     return types
+
+
+async def test_a_peer_that_answers_no_ping_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Telemetry stream whose client's host died; whoever is there answers, whatever its client does."""
+
+    def impatient(*arguments: Any) -> grpc.aio.Server:
+        server = grpc.aio.server
+
+        def quick(*, options: list[tuple[str, Any]], **others: Any) -> grpc.aio.Server:
+            keys = {name for name, _ in options}
+            assert {"grpc.keepalive_time_ms", "grpc.keepalive_timeout_ms", "grpc.http2.ping_timeout_ms"} <= keys
+            waits = dict.fromkeys(keys & {"grpc.keepalive_timeout_ms", "grpc.http2.ping_timeout_ms"}, 100)
+            return server(options=list((dict(options) | waits | {"grpc.keepalive_time_ms": 1000}).items()), **others)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("grpc.aio.server", quick)
+            return build_server(*arguments)
+
+    monkeypatch.setattr("broker_service.server.build_server", impatient)
+    async with running(tmp_path, grpc_server_port=0) as node, client_of(node) as client:
+        stream, _ = await opened(client, "a")
+        host, _, port = node.v2_port.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(NOTHING)
+        said = await reader.read()
+        assert said.endswith(b"ping_timeout")
+        writer.close()
+        await stream.write(settings())
+        assert (await stream.read()).status.code == d.OK
+        stream.cancel()
 
 
 async def test_name_servers_hear_of_it(tmp_path: Path) -> None:

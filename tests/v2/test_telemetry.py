@@ -12,7 +12,6 @@ from rocketmq_v2 import definition_pb2 as d
 from rocketmq_v2 import service_pb2 as s
 
 from broker_service.broker.metadata.groups import SubscriptionGroup
-from broker_service.broker.metadata.retry_policy import DEFAULT
 from broker_service.v2.settings import reply_to
 from tests.support.brokers import answers_early
 from tests.support.polling import until
@@ -70,11 +69,16 @@ def test_a_consumers_settings() -> None:
     """Trap 5."""
     reply = reply_to(consumer(), SubscriptionGroup("g", retry_max_times=2, consume_message_orderly=True), 1)
     assert reply.backoff_policy.max_attempts == 3
-    assert [delay.seconds for delay in reply.backoff_policy.customized_backoff.next] == [ms // 1000 for ms in DEFAULT]
+    minutes = [60 * number for number in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)]
+    times = [delay.seconds for delay in reply.backoff_policy.customized_backoff.next]
+    assert times == [1, 5, 10, 30, *minutes]  # RocketMQ's
+    assert reply_to(consumer(), SubscriptionGroup("g"), 1).backoff_policy.max_attempts == 17
     assert reply.subscription.group == resource("g")
     assert [entry.topic.name for entry in reply.subscription.subscriptions] == ["T"]
     assert (reply.subscription.fifo, reply.subscription.receive_batch_size) == (True, 32)
     assert reply.subscription.long_polling_timeout == Duration(seconds=20)
+    assert (reply.subscription.lite_subscription_quota, reply.subscription.max_lite_topic_size) == (2000, 64)
+    assert (reply.client_type, reply.access_point, reply.user_agent.language) == (d.PUSH_CONSUMER, DIALLED, d.JAVA)
     assert reply.HasField("metric") and not reply.metric.on
     assert reply_to(consumer(), SubscriptionGroup(retry_max_times=-1), 1).backoff_policy.max_attempts == 1
 
@@ -134,7 +138,7 @@ async def test_settings_that_cannot_be_end_the_stream(tmp_path: Path, settings: 
 
 
 async def test_a_topic_or_group_that_is_not_there_and_a_producer_without_topics_are_fine(tmp_path: Path) -> None:
-    async with v2_broker(tmp_path) as (_, client):
+    async with v2_broker(tmp_path) as (node, client):
         stream = client.calls.Telemetry(metadata=CLIENT)
         unknown = producer()
         unknown.publishing.topics[0].name = "nope"
@@ -143,6 +147,7 @@ async def test_a_topic_or_group_that_is_not_there_and_a_producer_without_topics_
         for settings in (unknown, none, consumer("nope")):
             await stream.write(s.TelemetryCommand(settings=settings))
             assert (await asyncio.wait_for(stream.read(), 60)).status.code == d.OK
+        assert node.clients._producers == {}, "nothing is kept of names that anybody may think up"
         stream.cancel()
 
 
