@@ -14,8 +14,8 @@ from isal import isal_zlib
 from broker_service.broker.put import PutPath, Send
 from broker_service.errors import MessageIllegal
 from broker_service.model import Appended, PutStatus
+from broker_service.quiet_turns import QuietTurns
 
-QUIET_TURNS = 8  # of the event loop: gRPC hands over calls that have come together a few turns apart
 MAX_PARTS = 128  # that wait, of all topics
 MAX_BYTES = 1 << 20
 
@@ -37,16 +37,13 @@ _Call = tuple[Part, asyncio.Future[PutStatus]]
 
 
 class Accumulator:
-    """A call that comes while it is quiet is stored at once.  Those that come within some turns after it wait until
-    none has come for as many turns: so one client's blocking sends never wait, and many in flight fill their batches.
-    """
+    """`QuietTurns` says which calls wait for others."""
 
     def __init__(self, puts: PutPath) -> None:
         self._puts = puts
         self._batches: dict[tuple[str, int], list[_Call]] = {}  # by topic and the second in which their time is over
         self._waiting = self._waiting_bytes = 0
-        self._quiet_turns = 0
-        self._is_quiet = True
+        self._quiet_turns = QuietTurns(self._store_all)
         self._storing: set[asyncio.Task[None]] = set()
 
     async def put(self, part: Part) -> PutStatus:
@@ -54,8 +51,7 @@ class Accumulator:
         another one.  A part shares its put with such whose time is over within the same second, and its status comes
         when the first one's time is over.
         """
-        was_quiet = self._is_quiet
-        self._call_came()
+        was_quiet = self._quiet_turns.call_came()
         if part.alone or was_quiet:
             return await self._put([part])
         size = len(part.send.records)
@@ -67,21 +63,6 @@ class Accumulator:
         lane = part.send.topic, int(part.send.timeout_s)
         self._batches.setdefault(lane, []).append((part, answer))
         return await answer
-
-    def _call_came(self) -> None:
-        self._quiet_turns = 0
-        if self._is_quiet:
-            self._is_quiet = False
-            asyncio.get_running_loop().call_soon(self._turn)
-
-    def _turn(self) -> None:
-        """Runs in each turn of the loop until it is quiet."""
-        if self._quiet_turns < QUIET_TURNS:
-            self._quiet_turns += 1
-            asyncio.get_running_loop().call_soon(self._turn)
-        else:
-            self._is_quiet = True
-            self._store_all()
 
     def _store_all(self) -> None:
         batches, self._batches = self._batches, {}

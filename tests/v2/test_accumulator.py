@@ -12,7 +12,8 @@ from rocketmq_v2 import definition_pb2 as d
 from broker_service.broker.put import Send
 from broker_service.errors import MessageIllegal, ServiceNotAvailable
 from broker_service.model import Appended, PutStatus, QueueAppend
-from broker_service.v2.accumulator import MAX_BYTES, MAX_PARTS, QUIET_TURNS, Accumulator, Part
+from broker_service.quiet_turns import QUIET_TURNS
+from broker_service.v2.accumulator import MAX_BYTES, MAX_PARTS, Accumulator, Part
 from tests.support.v2 import message, v2_broker
 from tests.v2.test_sends import stored
 
