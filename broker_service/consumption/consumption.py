@@ -1,9 +1,10 @@
 """Consumption: pop, ack, changed deadlines and dead letters on a master; on a slave, the state for a promotion.
 
-A change of the state is a transition.  The transitions of one turn of the event loop are appended as one record at its
-end, and applied from the log, as on a slave.  So the state is never ahead of the log; `_taken` has what pops of this
-turn have taken.  A message that moves (to the retry topic, to the dead letters) settles its delivery by its own
-record; pending transitions are appended before it, so that an accepted ack comes first.
+A change of the state is a transition.  The transitions of calls that come together (`QuietTurns`) are appended as one
+record, and applied from the log, as on a slave.  So the state is never ahead of the log; `_taken` has what pops whose
+transitions are pending have taken.  Whatever else changes the state, or decides by more of it than a pop, an ack or a
+changed deadline does, has the pending transitions appended before: so an accepted ack comes before an expiry, a move (to
+the retry topic, to the dead letters) or a reset.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from rocketsim_proto.records import record
@@ -70,6 +72,7 @@ from broker_service.errors import (
     SystemBusy,
 )
 from broker_service.model import GetMessageStatus, PutStatus
+from broker_service.quiet_turns import QuietTurns
 from broker_service.store.pull import GetMessageResult
 
 logger = logging.getLogger(__name__)
@@ -86,6 +89,7 @@ RETRY_FIRST = 0.2  # the share of pops that read the retry topic first, as in Ro
 
 _WAITING_A_LOOK = 500  # messages of a queue that one look passes over because of their message groups
 _BODY = 16 << 10  # bytes of one record of transitions; more of them are several records
+_MAX_PENDING = 128  # transitions that wait for others
 _DELIVERIES_A_TRANSITION = 10_000
 _EXPIRED_AT_A_TIME = 64
 _LONGEST_SLEEP_S = 1.0  # because the wall clock may jump
@@ -94,8 +98,7 @@ _DEFERRED_MS = 10_000  # for a message that cannot be moved now
 _RECONNECT_S = 30.0  # after a start: deliveries are renewed while clients look for the new master
 
 
-@dataclass(frozen=True, slots=True)
-class _Message:
+class _Message(NamedTuple):
     """A record in a queue, found for a pop."""
 
     record: bytes
@@ -153,6 +156,7 @@ class Consumption:
         self._polls = Polls(broker.config.max_long_polls)
         self._selections = Selections()
         self.counts = Counts()
+        self._quiet_turns = QuietTurns(self._flush)
         self._pending: list[Transition] = []
         self._appended: asyncio.Future[int] | None = None  # the log's end after the pending transitions
         self._taken: dict[Place, int] = {}  # next offsets according to the pending transitions
@@ -186,7 +190,8 @@ class Consumption:
     # --- the log ----------------------------------------------------------------------------------------------------
 
     def reload(self) -> None:
-        """The state as the log has it; at a start, and after the log was cut."""
+        """The state as the log has it; at a start, and after the log was cut, when what is pending is refused."""
+        self._flush()
         self._broker.offsets.kept.clear()
         self._log.reload()
         self._show_offsets()
@@ -228,14 +233,19 @@ class Consumption:
                 self._polls.notify(place.group, original_topic(place))
 
     def _submit(self, *changes: Transition) -> asyncio.Future[int]:
-        """Has the changes appended at the end of this turn; the future has the log's end, or the refusal."""
+        """Has the changes appended with those of other calls, at the end of this turn if it is quiet; the future has
+        the log's end, or the refusal."""
         loop = asyncio.get_running_loop()
         if self._appended is None:
             self._appended = loop.create_future()
             self._appended.add_done_callback(lambda appended: appended.cancelled() or appended.exception())
-            loop.call_soon(self._flush)
+        appended = self._appended
         self._pending += changes
-        return self._appended
+        if self._quiet_turns.call_came():
+            loop.call_soon(self._flush)
+        elif len(self._pending) >= _MAX_PENDING:
+            self._flush()
+        return appended
 
     def _flush(self) -> None:
         """Append the pending transitions now."""
@@ -294,8 +304,8 @@ class Consumption:
         status = PopStatus.NO_MESSAGE
         while True:
             try:
-                if pop.attempt_id and self._pending:
-                    self._flush()  # what is given back in this turn is not handed out again
+                if self._pending and self._decides_by_more(pop.group):
+                    self._flush()
                 found = await cold_reads.read(self._broker.store, lambda: self._look(pop, selection))
                 # Nothing is awaited between the look and what follows of it.
                 if any(one.messages for one in found):
@@ -361,6 +371,17 @@ class Consumption:
         if failure is not None and not found:
             raise failure
         return found
+
+    def _decides_by_more(self, name: str) -> bool:
+        """Whether a pop of this group has to know more of the pending transitions than what they take: the locks of a
+        group that consumes in order, what is given back to it, or what is left of a limit."""
+        group, more = self._broker.groups.get(name), MAX_MESSAGES * len(self._pending)
+        return (
+            group is None
+            or group.consume_message_orderly
+            or self.state.under_way_count + more >= MAX_UNDER_WAY
+            or self.state.under_way_of.get(name, 0) + more >= self._broker.config.max_under_way_per_group
+        )
 
     def _group(self, pop: Pop) -> SubscriptionGroup:
         group = self._access.group(pop.group)
@@ -673,8 +694,8 @@ class Consumption:
         self._check_takes_changes()
         answers, done = [], []
         for handle in handles:
-            due = self._under_way(group, topic, handle)
             named = receipt_handle.decode(handle)
+            due = self._under_way(group, topic, named)
             is_ok = due is not None or (named is not None and self.state.was_settled(named.delivery))
             answers.append(HandleStatus.OK if is_ok else HandleStatus.INVALID_RECEIPT_HANDLE)
             if due is not None:
@@ -687,7 +708,7 @@ class Consumption:
 
     async def change_invisible(self, change: ChangeInvisible) -> Changed:
         self._check_takes_changes()
-        due = self._under_way(change.group, change.topic, change.receipt_handle)
+        due = self._under_way(change.group, change.topic, receipt_handle.decode(change.receipt_handle))
         if due is None:
             return Changed(HandleStatus.INVALID_RECEIPT_HANDLE, change.receipt_handle)
         invisible_ms = change.invisible_ms
@@ -704,7 +725,8 @@ class Consumption:
     async def forward_to_dlq(self, group: str, topic: str, handle: str, timeout_s: float = 3.0) -> Settled:
         """Moves the message to `%DLQ%<group>` now.  A second call for the same delivery is OK and moves nothing."""
         self._check_takes_changes()
-        due = self._under_way(group, topic, handle)
+        named = receipt_handle.decode(handle)
+        due = self._under_way(group, topic, named)
         message = None
         if due is not None:
             message = await self._message(due)
@@ -712,11 +734,10 @@ class Consumption:
                 await self._make_topic(retries.copy_topic(due.place, is_dead_letter=True))
             self._flush()
             self._check_takes_changes()
-            due = self._under_way(group, topic, handle)
+            due = self._under_way(group, topic, named)
         if due is not None and message is not None:
             end = self._move(_dead_letter(message, due))
             return Settled(HandleStatus.OK, await self._broker.acknowledgements.wait(end, timeout_s))
-        named = receipt_handle.decode(handle)
         if named is None or not self.state.is_dead_letter(named.delivery):
             return Settled(HandleStatus.INVALID_RECEIPT_HANDLE)
         end = self._broker.store.end_offset
@@ -733,7 +754,7 @@ class Consumption:
         tell; what the client's next attempt has been given meanwhile, with later ones, stays with that.
         """
         for number, handle in enumerate(handles):
-            if (due := self._under_way(group, topic, handle)) is not None:
+            if (due := self._under_way(group, topic, receipt_handle.decode(handle))) is not None:
                 delivery = DeliveryId(due.delivery.pop, due.queue_offset)
                 if deadlines_ms and self._was_handed_out_again(due.place, delivery, deadlines_ms[number]):
                     continue
@@ -742,6 +763,7 @@ class Consumption:
 
     def client_gone(self, client_id: str) -> None:
         """The client's renewed deliveries are delivered to others at once; its other ones keep their deadlines."""
+        self._flush()  # it may have popped just now
         by_place: dict[Place, list[DeliveryId]] = {}
         for place, delivery in self.state.renewed_for(client_id):
             by_place.setdefault(place, []).append(delivery)
@@ -763,19 +785,17 @@ class Consumption:
                 Deadline(place=place, deliveries=some, deadline_ms=deadline_ms, counted=counted, renewed=False)
             )
 
-    def _under_way(self, group: str, topic: str, handle: str) -> Due | None:
-        """The delivery that this handle names, while it may be acknowledged."""
-        named = receipt_handle.decode(handle)
+    def _under_way(self, group: str, topic: str, named: ReceiptHandle | None) -> Due | None:
+        """The delivery that a handle names, while it may be acknowledged."""
         if named is None:
             return None
         topics = (retry_topic(group, topic), retries.retry_topic_v1(group, topic)) if named.is_retry else (topic,)
-        places = (Place(group, name, named.queue_id) for name in topics)
-        found = ((place, self.state.get(place, named.delivery)) for place in places)
-        place, delivery = next((one for one in found if one[1] is not None), (None, None))
-        if place is None or delivery is None:
-            return None
-        due, now_ms = Due(place, named.delivery.queue_offset, delivery), self._broker.now_ms()
-        return due if now_ms < delivery.deadline_ms or self._fate(due, now_ms) is Fate.RENEW else None
+        for name in topics:
+            place = Place(group, name, named.queue_id)
+            if (delivery := self.state.get(place, named.delivery)) is not None:
+                due, now_ms = Due(place, named.delivery.queue_offset, delivery), self._broker.now_ms()
+                return due if now_ms < delivery.deadline_ms or self._fate(due, now_ms) is Fate.RENEW else None
+        return None
 
     def _check_writable(self) -> None:
         """Raises if the broker takes no writes, or if a record of the state cannot be applied."""
@@ -947,6 +967,7 @@ class Consumption:
 
     def _reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
         """Moves the group to these offsets.  Raises, before anything has changed, if the log takes no writes."""
+        self._flush()  # a place may be new
         places = [Place(group, topic, queue_id) for queue_id in offsets]
         self._append_now(*(Reset(place, offsets[place.queue_id]) for place in places if place in self.state.queues))
 
@@ -969,6 +990,7 @@ class Consumption:
         They go first: the topic's places, until they are dropped, say which they are.
         """
         broker = self._broker
+        self._flush()  # a place may be new
         self.transactions.drop_topic(name)
         places = [place for place in self.state.queues if name in (place.topic, original_topic(place))]
         retries_of = {retry for place in places for retry in self._retry_topics(place.group, name)}
@@ -983,6 +1005,7 @@ class Consumption:
 
     def _drop_group(self, name: str) -> None:
         """Its offsets stand: a deletion that takes them with it deletes them afterwards."""
+        self._flush()
         offsets = self._broker.offsets
         for topic in [topic for group, topic in offsets.kept if group == name]:
             offsets.reset(name, topic, dict(offsets.kept[name, topic]))
@@ -1047,23 +1070,26 @@ def _messages(read: GetMessageResult, is_retry: bool, tags: frozenset[str] | Non
             properties = record.decode_properties(read.records[parts.properties_start : parts.end])
             if properties.get(PROPERTY_TAGS, "") not in tags:
                 continue
-        reconsume_times, _, _ = record.TAIL.unpack_from(read.records, parts.store_end)
-        found.append(_Message(data, parts.queue_offset, max(0, reconsume_times) + 1 if is_retry else 1))
+        attempt = 1
+        if is_retry:
+            reconsume_times, _, _ = record.TAIL.unpack_from(read.records, parts.store_end)
+            attempt = max(0, reconsume_times) + 1
+        found.append(_Message(data, parts.queue_offset, attempt))
     return found
 
 
 def _bodies(changes: Sequence[Transition]) -> list[bytes]:
     """The bodies of at least one record, each small enough for any log file."""
     bodies: list[bytes] = []
-    some: list[Transition] = []
+    some: list[bytes] = []
     size = 0
     for change in changes:
-        some.append(change)
-        size += len(transitions.encoded(change))
+        some.append(transitions.encoded(change))
+        size += len(some[-1])
         if size > _BODY:
-            bodies.append(transitions.encode(some))
+            bodies.append(transitions.body_of(some))
             some, size = [], 0
-    return bodies if bodies and not some else [*bodies, transitions.encode(some)]
+    return bodies if bodies and not some else [*bodies, transitions.body_of(some)]
 
 
 def _copy(message: Record, due: Due, fate: Fate) -> Record:

@@ -29,7 +29,7 @@ The record's own CRC covers the body.  A `Move` is no transition record: it is i
 moved, so that copy and settlement are one append.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
@@ -247,7 +247,11 @@ Change = Transition | Move | Ended | Timer
 
 
 def encode(transitions: list[Transition]) -> bytes:
-    return bytes((VERSION,)) + b"".join(map(encoded, transitions))
+    return body_of(map(encoded, transitions))
+
+
+def body_of(encoded_transitions: Iterable[bytes]) -> bytes:
+    return bytes((VERSION,)) + b"".join(encoded_transitions)
 
 
 def encoded(transition: Transition) -> bytes:
