@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import NamedTuple
 
 from broker_service.errors import InvalidParameter
 from broker_service.model import PutStatus
@@ -39,8 +40,7 @@ class PopStatus(Enum):
     NO_MATCH = auto()  # the filter excluded all messages
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class Delivery(NamedTuple):
     """A message, given to a client until `deadline_ms`.
 
     `record` is the record as the log has it (`rocketsim_proto.records.record.decode`).  `topic` is the one that was

@@ -24,7 +24,7 @@ from broker_service.v2.sent_message import (
 logger = logging.getLogger(__name__)
 
 _GZIP = b"\x1f\x8b"
-_DELAYED = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
+_DELAYED = frozenset(("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"))
 # RocketMQ's and our own.
 _HIDDEN = RESERVED_PROPERTIES | {"__DELAY_LEVEL", "__DELAY_OFFSET", "__SOURCE", "__CHECK", "__TIMER_SOURCE"}
 
@@ -81,7 +81,7 @@ def _body(stored: Record) -> tuple[bytes, pb.Encoding]:
 def _type(properties: Mapping[str, str]) -> pb.MessageType:
     if properties.get("TRAN_MSG") == "true":
         return pb.TRANSACTION
-    if any(name in properties for name in _DELAYED):
+    if not _DELAYED.isdisjoint(properties):
         return pb.DELAY
     return pb.FIFO if record.PROPERTY_SHARDING_KEY in properties else pb.NORMAL
 

@@ -9,13 +9,16 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from rocketmq_v2 import definition_pb2 as d
 from rocketmq_v2 import service_pb2 as s
+from rocketsim_proto.records.record import Record
 
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.consumption.model import Pop, Popped, PopStatus
+from broker_service.consumption.transitions import STATE_TOPIC
 from broker_service.deadlines import NO_DEADLINE_S
 from broker_service.errors import SystemBusy
 from broker_service.model import BrokerRole
 from broker_service.node import BrokerNode
+from broker_service.v2 import delivered_message
 from broker_service.v2.receiving import Receiving
 from broker_service.v2.unsent import Unsent
 from tests.support.brokers import answers_early, put
@@ -606,6 +609,43 @@ async def test_a_message_that_the_client_cannot_receive_becomes_a_dead_letter(tm
             await received(client)
         await until(lambda: node.store.queue_end("%DLQ%g", 0) == 1, "the dead letter")
         assert node.store.queue_end("%RETRY%g_T", 0) == 0
+
+
+async def test_a_message_that_cannot_be_made_counts_as_sent_and_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with v2_broker(tmp_path) as (node, client):
+        policy = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [3_600_000]}}
+        node.groups.update(SubscriptionGroup("g", group_retry_policy=policy), 0)
+        await put(node, "T", b"a", b"bad", b"c")
+        made = delivered_message.message_of
+
+        def refusing(stored: Record, *args: Any, **fields: Any) -> d.Message:
+            if stored.body == b"bad":
+                raise ValueError("no message can be made of it")
+            return made(stored, *args, **fields)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(delivered_message, "message_of", refusing)
+            with pytest.raises(grpc.aio.AioRpcError, match="no message can be made of it"):
+                await received(client)
+        found: list[d.Message] = []
+        while len(found) < 2:
+            found += await received(client, long_polling_timeout=Duration(seconds=8))
+        assert {one.body: one.system_properties.delivery_attempt for one in found} == {b"a": 2, b"c": 1}
+        assert await received(client) == []
+
+
+async def test_acks_that_come_together_are_stored_together_and_each_is_answered(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (node, client):
+        await put(node, "T", *(b"%d" % number for number in range(32)))
+        found = await received(client)
+        before = node.store.queue_end(STATE_TOPIC, 0)
+        answered = await asyncio.gather(*(client.AckMessage(ack_of(one)) for one in found))
+        assert [one.entries[0].receipt_handle for one in answered] == [handle_of(one) for one in found]
+        assert {one.status.code for one in answered} == {d.OK}
+        assert node.store.queue_end(STATE_TOPIC, 0) - before < 16
+        assert await received(client) == []
 
 
 def bodies(messages: list[d.Message]) -> list[bytes]:

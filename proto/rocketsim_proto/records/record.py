@@ -17,6 +17,7 @@ import ipaddress
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 from isal import isal_zlib
@@ -262,6 +263,7 @@ def encode_host(address: str, port: int) -> bytes:
     return ipaddress.ip_address(address).packed + port.to_bytes(4, "big")
 
 
+@lru_cache(maxsize=1024)  # a batch has a few hosts, if not one
 def decode_host(host: bytes) -> tuple[str, int]:
     return str(ipaddress.ip_address(host[:-4])), int.from_bytes(host[-4:], "big")
 
