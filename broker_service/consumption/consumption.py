@@ -2,8 +2,8 @@
 
 A change of the state is a transition.  The transitions of calls that come together (`QuietTurns`) are appended as one
 record, and applied from the log, as on a slave.  So the state is never ahead of the log; `_taken` has what pops whose
-transitions are pending have taken.  Whatever else changes the state, or decides by more of it than a pop, an ack or a
-changed deadline does, has the pending transitions appended before: so an accepted ack comes before an expiry, a move (to
+transitions are pending have taken.  Whatever else changes the state, or has to know more of it than pops, acks and
+changed deadlines do, has the pending transitions appended before: so an accepted ack comes before an expiry, a move (to
 the retry topic, to the dead letters) or a reset.
 """
 
@@ -46,7 +46,7 @@ from broker_service.consumption.receipt_handle import ReceiptHandle
 from broker_service.consumption.retries import Fate, original_topic, retry_topic
 from broker_service.consumption.selection import Selection, Selections, select
 from broker_service.consumption.state import Due, State
-from broker_service.consumption.state_log import StateLog
+from broker_service.consumption.state_log import StateLog, Written
 from broker_service.consumption.timer_delivery import TimerDelivery
 from broker_service.consumption.transactions import Transactions
 from broker_service.consumption.transitions import (
@@ -196,9 +196,9 @@ class Consumption:
         self._log.reload()
         self._show_offsets()
 
-    def catch_up(self) -> None:
+    def catch_up(self, written: Written | None = None) -> None:
         """Brings the state to the log's end."""
-        self._log.catch_up()
+        self._log.catch_up(written)
         self._show_offsets()
         self._notify_of_released()
 
@@ -278,7 +278,7 @@ class Consumption:
         broker = self._broker
         end = broker.store.append_one(message, broker.now_ms(), broker.store_host).end_offset
         broker.appended([(message.topic, message.queue_id)], end)
-        self.catch_up()
+        self.catch_up(Written(end, message.body) if message.topic == STATE_TOPIC else None)
         deadline_ms = self.state.next_deadline_ms()
         if deadline_ms is not None and deadline_ms < self._wakes_at_ms:
             self._sooner.set()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from rocketsim_proto.records import record
@@ -39,6 +40,13 @@ _MANY = 16  # records whose columns cost less than a look at each
 
 Told = tuple[int, list[Change]]  # the log offset of a record, and what it tells
 Extent = tuple[int, int]  # of a record: log offset and size
+
+
+class Written(NamedTuple):
+    """A record of the state topic that this broker has just appended: it need not be read."""
+
+    end_offset: int
+    body: bytes
 
 
 class StateLog:
@@ -135,7 +143,7 @@ class StateLog:
             logger.warning("%s is not used, more of the log is read instead: %s", path, why)
         return None
 
-    def catch_up(self) -> None:
+    def catch_up(self, written: Written | None = None) -> None:
         """Apply the records appended since the last call.  One that cannot be applied raises, also in later calls."""
         if self._is_reload_due:
             self.reload()
@@ -146,7 +154,7 @@ class StateLog:
         applied = 0
         try:
             for extents in _runs(unapplied):
-                for _, told in self._timers_of(extents) or map(self._told_at, extents):
+                for _, told in self._timers_of(extents) or (self._told_at(extent, written) for extent in extents):
                     for transition in told:
                         self.state.apply(transition)
                     applied += 1
@@ -164,8 +172,10 @@ class StateLog:
         except (NotFound, ReadFailed, StoreCorrupt):
             return None
 
-    def _told_at(self, extent: Extent) -> Told:
+    def _told_at(self, extent: Extent, written: Written | None) -> Told:
         offset, _ = extent
+        if written is not None and sum(extent) == written.end_offset:
+            return offset, _in_body(written.body, offset)
         try:
             data = self._store.read_record(offset)
         except NotFound:
@@ -215,14 +225,18 @@ def _transitions(message: record.Record, log_offset: int) -> list[Change]:
     if message.topic == TIMER_TOPIC:
         return _timers(message, log_offset)
     if message.topic == STATE_TOPIC:
-        try:
-            return [*transitions.decode(message.body)]
-        except ValueError as error:
-            raise StoreCorrupt(f"the record of {STATE_TOPIC} at log offset {log_offset} is damaged: {error}") from error
+        return _in_body(message.body, log_offset)
     told: Change | None = move_of(message)
     if half_messages.is_told_by(message.topic):
         told = half_messages.told(message)
     return [] if told is None else [told]
+
+
+def _in_body(body: bytes, log_offset: int) -> list[Change]:
+    try:
+        return [*transitions.decode(body)]
+    except ValueError as error:
+        raise StoreCorrupt(f"the record of {STATE_TOPIC} at log offset {log_offset} is damaged: {error}") from error
 
 
 def _runs(extents: Sequence[Extent]) -> Iterator[Sequence[Extent]]:

@@ -1,6 +1,6 @@
 """Transitions, which change the state of consumption, and their bytes in the log.  Pure.
 
-The body of a record of the topic `rmq_sys_rocketsim_state` has the transitions of one turn of the event loop:
+The body of a record of the topic `rmq_sys_rocketsim_state` has the transitions of calls that came together:
 
     | version 1 = 1 | kind 1 | fields … | kind 1 | fields … | …
 

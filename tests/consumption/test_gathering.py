@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rocketsim_proto.records.record import Record
 
 from broker_service.broker.core.mastership import Standing
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.consumption import consumption as consumption_module
+from broker_service.consumption import receipt_handle, transitions
 from broker_service.consumption.model import HandleStatus, PopStatus
-from broker_service.consumption.transitions import STATE_TOPIC
+from broker_service.consumption.transitions import STATE_TOPIC, Settle
 from broker_service.errors import DiskFull, ServiceNotAvailable, SystemBusy
 from broker_service.quiet_turns import QUIET_TURNS
 from tests.consumption.test_consumption import INVALID, INVISIBLE_MS, OK, Consumer, body_of, consumer
@@ -35,12 +37,16 @@ async def quiet(one: Consumer) -> None:
 
 async def begun(one: Consumer, *calls: Coroutine[Any, Any, Any]) -> list[Task]:
     """Each has come to where its transitions are pending; another call has come just before."""
+    if one.node.groups.get("g") is None:
+        one.node.groups.put(SubscriptionGroup("g"), 0)  # to make it takes a call some time
     await quiet(one)
     one.consumption._quiet_turns.call_came()
     tasks = [asyncio.ensure_future(call) for call in calls]
-    while not one.consumption._pending:
+    for _ in range(QUIET_TURNS - 1):
+        if len(one.consumption._pending) >= len(calls):
+            break
         await asyncio.sleep(0)
-    assert not any(task.done() for task in tasks)
+    assert len(one.consumption._pending) >= len(calls) and not any(task.done() for task in tasks)
     return tasks
 
 
@@ -174,7 +180,7 @@ async def test_the_same_attempt_gets_nothing_whose_nack_is_pending(tmp_path: Pat
     async with consumer(tmp_path) as one:
         one.node.groups.put(SubscriptionGroup("g", consume_message_orderly=True), 0)
         await put(one.node, "t", b"a", b"b", __SHARDINGKEY="s")
-        first, second = (await one.pop(attempt_id="x")).deliveries
+        first, _ = (await one.pop(attempt_id="x")).deliveries
         (changed,) = await begun(one, one.nack(first, INVISIBLE_MS))
         assert (await one.pop(attempt_id="x")).status is not PopStatus.FOUND
         assert await changed == OK
@@ -297,6 +303,40 @@ async def test_a_snapshot_has_nothing_of_what_is_pending_and_the_log_has_it(tmp_
         one.consumption.reload()
         assert one.consumption.state.queues == known
         assert one.committed() == 1
+
+
+async def test_a_master_applies_what_it_has_just_appended_without_reading_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a", b"b", b"c")
+
+        def reads(offset: int) -> bytes:
+            raise AssertionError(f"the record at {offset} is read")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(one.node.store, "read_record", reads)
+            first, second, _ = (await one.pop()).deliveries
+            assert await one.ack(first) == [OK]
+            assert await one.nack(second, 60_000) == OK
+        state = one.consumption.state
+        known = {place: (queue.next, queue.under_way) for place, queue in state.queues.items()}
+        one.consumption.reload()
+        state = one.consumption.state
+        assert {place: (queue.next, queue.under_way) for place, queue in state.queues.items()} == known
+
+
+async def test_a_record_that_is_there_already_is_applied_before_the_one_that_was_just_appended(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a", b"b")
+        found = (await one.pop()).deliveries
+        place = next(iter(one.consumption.state.queues))
+        named = receipt_handle.decode(found[0].receipt_handle)
+        assert named is not None
+        body = transitions.encode([Settle(place, (named.delivery,))])
+        one.node.store.append_one(Record(STATE_TOPIC, body), 1, bytes(8))  # and not applied yet
+        assert await one.ack(*found) == [OK, OK]
+        assert one.committed() == 2
 
 
 async def test_a_broker_that_stops_answers_what_is_pending(tmp_path: Path) -> None:
