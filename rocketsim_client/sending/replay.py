@@ -1,16 +1,16 @@
-"""Brings what a spool has to brokers, in a thread of its own: the oldest records of each lane first, a lane's in their
+"""Brings what a spool has to brokers, in threads of its own: the oldest records of each lane first, a lane's in their
 order, each deleted once a broker has stored it."""
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from itertools import groupby
 
 from rocketsim_proto.records import record
 from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.slices import binary_slices
 
-from rocketsim_client.errors import MessageIllegal, QueueNotExist, RocketSimError, SpoolUnusable
+from rocketsim_client.errors import BrokerNotExist, MessageIllegal, QueueNotExist, RocketSimError, SpoolUnusable
 from rocketsim_client.model import MessageQueue
 from rocketsim_client.retry import backoff_s
 from rocketsim_client.sending.attempts import SendAttempts
@@ -29,7 +29,11 @@ Queues = Mapping[Lane, MessageQueue | None]
 
 
 class Replay:
-    """Runs from the start of the producer to `close`.  One attempt for each frame: it is the same as a later one's."""
+    """Runs from the start of the producer to `close`.  One attempt for each frame: it is the same as a later one's.
+
+    One thread says which broker gets what; each broker then has a thread of its own, as long as it has messages to get
+    or has to be left alone for a moment.  So a broker that does not answer holds up no other.
+    """
 
     def __init__(
         self,
@@ -46,57 +50,56 @@ class Replay:
         self._timeout_s = timeout_s
         self._clock = clock
         self._rounds = 0
+        self._lock = threading.Lock()  # for what the threads share: the next three
+        self._at_work: dict[str, threading.Thread] = {}  # by broker name
+        self._under_way: set[Lane] = set()
+        self._failures: dict[str, tuple[int, str]] = {}  # of brokers and topics without a route: how many, the last one
         self._thread = threading.Thread(target=self._run, name="rocketsim-replay", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Waits for the frame that is under way.  What is left is replayed by whoever opens the spool next."""
+        """Waits for the frames that are under way.  What is left is replayed by whoever opens the spool next."""
         self._spool.end_replay()
         self._thread.join()
+        with self._lock:
+            at_work = list(self._at_work.values())
+        for thread in at_work:
+            thread.join()
+
+    # --- which broker gets what -----------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        failures = 0
-        while self._spool.wait_for_records():
-            stored, failure = self._round()
-            self._spool.failed("" if failure is None else str(failure))
-            if failure is None and stored:
-                failures = 0
-                if not self._spool.has_records:
-                    logger.info("spool %s: brokers have taken all of it", self._spool.directory)
-                continue
-            if not failures and failure is not None:
-                logger.warning("spool %s: messages wait for brokers: %s", self._spool.directory, failure)
-            failures = 1 if stored else failures + 1
-            self._spool.pause(backoff_s(failures, FIRST_PAUSE_S, LONGEST_PAUSE_S))
+        known, pause_s = -1, None
+        while (news := self._spool.wait_for_news(known, pause_s)) is not None:
+            known = news
+            pause_s = self._round()
 
-    def _round(self) -> tuple[bool, Exception | None]:
-        """One frame for each broker that has to get some.  Whether something has left the spool, and the last failure:
-        that of one broker does not keep the others' messages."""
-        stored = False
-        failure: Exception | None = None
-        for lanes in self._lanes_by_topic():
+    def _round(self) -> float | None:
+        """Every broker that is not at work begins with what it has to get.  When to look again without news."""
+        wanted: dict[str, list[Queues]] = {}
+        pauses: dict[str, float] = {}
+        with self._lock:
+            free = [lane for lane in self._spool.lanes() if lane not in self._under_way]
+            at_work = set(self._at_work)
+        for lanes in self._by_topic(free):
+            topic = lanes[0].topic
             try:
-                targets = by_broker(lanes, self._publish.queues(lanes[0].topic))
+                for name, queues in by_broker(lanes, self._publish.queues(topic)).items():
+                    chosen = name or self._chosen(topic, at_work)
+                    wanted.setdefault(chosen, []).append(queues)
             except RocketSimError as error:
-                failure = error
-                continue
-            for queues in targets:
-                try:
-                    rows = self._spool.oldest(list(queues), FRAME_BYTES)
-                    for some in frames(rows):
-                        self._send(some, queues)
-                        stored = True
-                except RocketSimError as error:
-                    failure = error
-                except Exception as error:
-                    logger.exception("spool %s: replay has failed", self._spool.directory)
-                    failure = error
-        return stored, failure
+                pauses[topic] = self._failed(f"topic {topic}", error, stored=False)
+            else:
+                self._went_well(f"topic {topic}")
+        self._forget_failures({*wanted, *at_work, *(f"topic {topic}" for topic in pauses)})
+        for name, parts in wanted.items():
+            if name not in at_work:
+                self._begin(name, parts)
+        return min(pauses.values(), default=None)
 
-    def _lanes_by_topic(self) -> list[list[Lane]]:
+    def _by_topic(self, lanes: list[Lane]) -> list[list[Lane]]:
         """Another lane comes first each time: one that fills as fast as it empties, or cannot be sent, keeps no
         others."""
-        lanes = self._spool.lanes()
         first = self._rounds % max(len(lanes), 1)
         self._rounds += 1
         by_topic: dict[str, list[Lane]] = {}
@@ -104,19 +107,106 @@ class Replay:
             by_topic.setdefault(lane.topic, []).append(lane)
         return list(by_topic.values())
 
-    def _send(self, rows: Sequence[Row], queues: Queues) -> None:
+    def _chosen(self, topic: str, at_work: Set[str]) -> str:
+        """The broker for messages that may go to any: one that is not at work, if there is one."""
+        name = self._publish.choose(topic).broker_name
+        others = (queue.broker_name for queue in self._publish.queues(topic) if queue.broker_name not in at_work)
+        return name if name not in at_work else next(others, name)
+
+    # --- a broker's thread ----------------------------------------------------------------------------------------
+
+    def _begin(self, name: str, parts: Sequence[Queues]) -> None:
+        lanes = {lane for queues in parts for lane in queues}
+        thread = threading.Thread(
+            target=self._work, args=(name, parts, lanes), name=f"rocketsim-replay-{name}", daemon=True
+        )
+        with self._lock:
+            self._at_work[name] = thread
+            self._under_way |= lanes
+        thread.start()
+
+    def _work(self, name: str, parts: Sequence[Queues], lanes: Set[Lane]) -> None:
+        """One frame of each part.  After a failure the broker is left alone for a moment; lanes may go elsewhere
+        meanwhile."""
+        stored, failure = self._send_parts(name, parts)
+        if failure is None and stored:
+            pause_s = 0.0
+            self._went_well(name)
+            if not self._spool.has_records:
+                logger.info("spool %s: brokers have taken all of it", self._spool.directory)
+        else:
+            pause_s = self._failed(name, failure, stored=stored)
+        with self._lock:
+            self._under_way -= lanes
+        if pause_s:
+            self._spool.tell_news()
+            self._spool.pause(pause_s)
+        with self._lock:
+            del self._at_work[name]
+        self._spool.tell_news()
+
+    def _send_parts(self, name: str, parts: Sequence[Queues]) -> tuple[bool, Exception | None]:
+        """Whether something has left the spool, and the last failure: that of one part does not keep the others."""
+        stored = False
+        failure: Exception | None = None
+        for queues in parts:
+            try:
+                for rows in frames(self._spool.oldest(list(queues), FRAME_BYTES)):
+                    if self._spool.replay_has_ended:
+                        return stored, failure
+                    self._send(rows, queues, name)
+                    stored = True
+            except RocketSimError as error:
+                failure = error
+            except Exception as error:
+                logger.exception("spool %s: replay has failed", self._spool.directory)
+                failure = error
+        return stored, failure
+
+    def _failed(self, name: str, failure: Exception | None, *, stored: bool) -> float:
+        """How long to wait before another attempt.  `name`: of a broker, or what else has failed."""
+        with self._lock:
+            count, before = self._failures.get(name, (0, ""))
+            if not before and failure is not None:
+                logger.warning("spool %s: messages wait for brokers: %s", self._spool.directory, failure)
+            count = 1 if stored else count + 1
+            self._failures[name] = count, "" if failure is None else str(failure)
+            self._tell_failure()
+        return backoff_s(count, FIRST_PAUSE_S, LONGEST_PAUSE_S)
+
+    def _went_well(self, name: str) -> None:
+        with self._lock:
+            if self._failures.pop(name, None) is not None or not self._spool.has_records:
+                self._tell_failure()
+
+    def _forget_failures(self, but: Set[str]) -> None:
+        """Of who has nothing to get any more."""
+        with self._lock:
+            for name in self._failures.keys() - but:
+                del self._failures[name]
+            self._tell_failure()
+
+    def _tell_failure(self) -> None:
+        """By whom the lock is held."""
+        if not self._spool.has_records:
+            self._failures.clear()
+        self._spool.failed(next((text for _, text in reversed(self._failures.values()) if text), ""))
+
+    def _send(self, rows: Sequence[Row], queues: Queues, name: str) -> None:
         """Returns when the rows have left the spool.  A message that a broker finds illegal is dead, and takes no
         others with it."""
         batch = batch_of(rows, queues)
         if not batch.broker_name:
-            name = self._publish.choose(batch.topic).broker_name
-            batch.move([queue for queue in self._publish.queues(batch.topic) if queue.broker_name == name])
+            of_broker = [queue for queue in self._publish.queues(batch.topic) if queue.broker_name == name]
+            if not of_broker:
+                raise BrokerNotExist(f"broker {name!r} has no queue of topic {batch.topic!r} any more")
+            batch.move(of_broker)
         try:
             self._attempts.send(batch, self._clock() + self._timeout_s, retries=0)
         except MessageIllegal as error:
             if len(rows) > 1:
-                self._send(rows[: len(rows) // 2], queues)
-                self._send(rows[len(rows) // 2 :], queues)
+                self._send(rows[: len(rows) // 2], queues, name)
+                self._send(rows[len(rows) // 2 :], queues, name)
                 return
             if isinstance(error, QueueNotExist) and not self._is_gone(rows[0]):
                 raise  # it has another queue by the next route
@@ -147,13 +237,13 @@ class Replay:
                     raise
 
 
-def by_broker(lanes: Sequence[Lane], queues: Sequence[MessageQueue]) -> list[dict[Lane, MessageQueue | None]]:
-    """The lanes of one topic, each with its queue, apart by the broker that has to get them."""
+def by_broker(lanes: Sequence[Lane], queues: Sequence[MessageQueue]) -> dict[str, dict[Lane, MessageQueue | None]]:
+    """The lanes of one topic, each with its queue, by the broker that has to get them; "": any broker."""
     found: dict[str, dict[Lane, MessageQueue | None]] = {}
     for lane in lanes:
         queue = lane.queue(queues)
         found.setdefault(queue.broker_name if queue else "", {})[lane] = queue
-    return list(found.values())
+    return found
 
 
 def frames(rows: Sequence[Row]) -> Iterator[list[Row]]:

@@ -94,6 +94,7 @@ class Spool:
             sum(one.size_bytes + ROW_BYTES * one.records for one in waiting) + dead_bytes + ROW_BYTES * self._dead
         )
         self._replayed = 0
+        self._news = 0
         self._failure = ""  # of the last replay
         self._damage: Exception | None = None
         self._replay_ended = False
@@ -177,11 +178,18 @@ class Spool:
         with self._lock:
             return list(self._lanes)
 
-    def wait_for_records(self) -> bool:
-        """False: replay has been ended."""
+    def wait_for_news(self, known: int, pause_s: float | None) -> int | None:
+        """A number that changes with each lane that comes and each `tell_news`, once it is not `known` any more, or
+        after `pause_s`.  None: replay has been ended."""
         with self._lock:
-            self._changed.wait_for(lambda: self._lanes or self._replay_ended)
-            return not self._replay_ended
+            self._changed.wait_for(lambda: self._news != known or self._replay_ended, pause_s)
+            return None if self._replay_ended else self._news
+
+    def tell_news(self) -> None:
+        """To who waits for news."""
+        with self._lock:
+            self._news += 1
+            self._changed.notify_all()
 
     def pause(self, pause_s: float) -> bool:
         """Before another replay.  False: replay has been ended."""
@@ -192,6 +200,10 @@ class Spool:
         with self._lock:
             self._replay_ended = True
             self._changed.notify_all()
+
+    @property
+    def replay_has_ended(self) -> bool:
+        return self._replay_ended
 
     def oldest(self, lanes: Sequence[Lane], max_bytes: int) -> list[Row]:
         """The oldest records of lanes of one topic, lane by lane; damaged ones are among the dead by now."""
@@ -310,6 +322,7 @@ class Spool:
     # --- lanes ----------------------------------------------------------------------------------------------------
 
     def _add(self, counts: Counter[Lane]) -> None:
+        self._news += not self._lanes.keys() >= counts.keys()
         for lane, count in counts.items():
             backlog = self._lanes.setdefault(lane, _Backlog())
             backlog.count += count

@@ -280,6 +280,30 @@ def test_a_lane_that_cannot_be_sent_keeps_no_others(directory, monkeypatch):
     assert waiting(directory) == 1
 
 
+def test_a_broker_that_does_not_answer_holds_up_no_other(cluster, directory, monkeypatch):
+    monkeypatch.setattr(replay, "FRAME_BYTES", 1)
+    with Producer(cluster.address, spool=directory, timeout_s=1) as producer:
+        for name in ("broker-a", "broker-b"):
+            cluster.stop(name)
+        for number in range(10):
+            for name in ("broker-a", "broker-b"):
+                result = producer.send(Message("T", b"%d" % number), queue=MessageQueue("T", name, 0))
+                assert result.send_status == SPOOLED
+    for name in ("broker-a", "broker-b"):
+        cluster.start(name)
+    silent = cluster.brokers["broker-a", 0]
+    silent.script["Send"] = deque([Hang()])
+    with Producer(cluster.address, spool=directory, timeout_s=600) as producer:
+        wait_until(lambda: producer.spool_status().replayed == 10, "the other broker has its messages")
+        wait_until(lambda: not silent.script["Send"], "the frame that is not answered")
+        assert bodies(cluster) == [b"%d" % number for number in range(10)]
+        assert producer.spool_status().records == 10
+        cluster.stop("broker-a")
+        cluster.start("broker-a")
+        producer.drain_spool(60)
+    assert bodies(cluster) == [b"%d" % number for number in range(10)] * 2
+
+
 def test_messages_for_any_queue_go_to_brokers_again_while_the_spool_still_has_some(one, producer, monkeypatch):
     """They have no order to keep, and a busy producer would never empty its spool."""
     monkeypatch.setattr(replay, "FRAME_BYTES", 1)
