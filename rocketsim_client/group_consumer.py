@@ -241,7 +241,9 @@ class Consumer:
                 room = min(batch, self._in_flight.room)
                 if room <= 0 or self._is_asking:
                     if left_s <= 0:
-                        return []
+                        if room <= 0:
+                            return []
+                        break  # what the other thread has heard is the answer
                     if room <= 0 and not was_told:
                         logger.warning(
                             "%s: max_in_flight or max_in_flight_bytes is reached; the next receive waits for acks", self

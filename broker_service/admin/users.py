@@ -103,11 +103,14 @@ class UserOperations:
         logger.info("policies of %s%s are deleted", subject, f" for {name}" if name else "")
 
     def acls(self, subject: str, resource: str) -> list[Acl]:
-        """Of all users or of one, for all resources or for one."""
+        """Of all users or of one; with a resource that policy alone."""
         tables = self._tables()
         found = [tables.acls.existing(subject)] if subject else list(tables.acls.entries.values())
-        name = str(_value(lambda: Resource.parse(resource))) if resource else ""
-        return [acl for acl in sorted(found, key=lambda acl: acl.subject) if not name or name in acl.policies]
+        found = sorted(found, key=lambda acl: acl.subject)
+        if not resource:
+            return found
+        name = str(_value(lambda: Resource.parse(resource)))
+        return [Acl(acl.subject, {name: acl.policies[name]}) for acl in found if name in acl.policies]
 
     # --- what may be changed ----------------------------------------------------------------------------------------
 

@@ -34,16 +34,17 @@ from rocketsim_proto.transactions_pb2_grpc import TransactionsStub
 
 from broker_service.access.model import Acl, Policy, User
 from broker_service.admin.users import UserOperations
+from broker_service.app import run_broker
 from broker_service.config import NamesrvConfig
 from broker_service.errors import NotFound, StoreCorrupt
 from broker_service.model import BrokerRole
 from broker_service.namesrv.route_table import RouteTable
-from broker_service.namesrv.server import interceptors
+from broker_service.namesrv.server import interceptors, run_namesrv
 from broker_service.namesrv.servicer import NamesrvServicer
 from broker_service.node import BrokerNode
 from broker_service.server import Service, start_server, warn_of_open_access
 from tests.support.access import ADMIN, INNER, KEYS, first_user, signed, v2_headers, v2_stub
-from tests.support.brokers import NameServer, put, running
+from tests.support.brokers import NameServer, put, running, small_config
 from tests.support.polling import until
 from tests.support.v2 import make_topics, message, resource
 
@@ -113,6 +114,8 @@ async def test_users_and_policies_are_made_changed_listed_and_deleted(
             ("Topic:x*", ["Pub", "Sub"]),
             ("Group:y", ["Sub"]),
         ]
+        (found,) = (await admin.ListAcls(admin_pb2.ListAclsRequest(resource="Group:y"))).acls
+        assert [p.resource for p in found.policies] == ["Group:y"]
         await admin.UpdateAcl(admin_pb2.UpdateAclRequest(acl=acl(NORMAL, "Topic:x* Pub")))
         await admin.DeleteAcl(admin_pb2.DeleteAclRequest(subject="User:n", resource="Group:y"))
         (found,) = (await admin.ListAcls(admin_pb2.ListAclsRequest(resource="Topic:x*"))).acls
@@ -451,6 +454,21 @@ def test_an_address_that_others_reach_is_warned_of(
     warn_of_open_access(address, has_access_control=enabled)
     assert ("NO ACCESS CONTROL" in caplog.text) == warns
     assert len(caplog.records) == warns
+
+
+async def test_a_broker_and_a_name_server_warn_once_when_they_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutdown = asyncio.Event()
+    shutdown.set()
+    broker = small_config(tmp_path, bind_address="0.0.0.0", broker_ip1="127.0.0.1", grpc_server_port=0)
+    for run in (
+        lambda: run_broker(broker, shutdown),
+        lambda: run_namesrv(NamesrvConfig(listen_port=0, bind_address="0.0.0.0"), shutdown),
+    ):
+        caplog.clear()
+        await run()
+        assert [r.levelname for r in caplog.records if "NO ACCESS CONTROL" in r.getMessage()] == ["WARNING"]
 
 
 # --- brokers and name servers -----------------------------------------------------------------------------------------

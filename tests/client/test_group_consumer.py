@@ -391,6 +391,24 @@ def test_a_broker_that_is_away_is_an_error_when_the_time_is_over(tmp_path: Path)
         consumer.close(timeout_s=0.2)
 
 
+def test_who_waits_while_another_thread_asks_is_told_that_no_broker_answers(tmp_path: Path) -> None:
+    with broker_thread(tmp_path) as broker:
+        broker.make_topic("T")
+        consumer = Consumer("", "g", "T", brokers=broker.brokers, timeout_s=PATIENCE_S)
+        assert consumer.receive(timeout_s=0) == []
+    other = threading.Thread(target=lambda: list(consumer))
+    try:
+        with pytest.raises(Unreachable):
+            consumer.receive(timeout_s=0)
+        other.start()
+        for _ in range(20):  # the other thread asks almost always
+            with pytest.raises(Unreachable):
+                consumer.receive(timeout_s=0)
+    finally:
+        consumer.close(timeout_s=0.2)
+        other.join()
+
+
 @pytest.mark.cluster
 def test_after_the_masters_death_the_promoted_slave_takes_acks_and_delivers_the_rest_only(
     real_pair: Callable[[str], RealPair],
