@@ -27,7 +27,7 @@ from broker_service.namesrv.server import run_namesrv
 from broker_service.server import Network
 from tests.support.brokers import put, running, small_config
 from tests.support.polling import until, wait_until
-from tests.support.tls import CA, DATA, OTHER_CA, channel, keys_of, replace
+from tests.support.tls import CA, DATA, OTHER_CA, certificate_of, channel, keys_of, replace
 
 SLAVE: dict[str, Any] = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
 
@@ -40,19 +40,6 @@ async def answers(address: str, ca: Path | None = CA, name: str = "") -> bool:
             assert error.code() is grpc.StatusCode.UNAVAILABLE
             return False
     return True
-
-
-def certificate_of(address: str) -> str:
-    """Who the server says it is."""
-    host, _, port = address.rpartition(":")
-    context = ssl.create_default_context(cafile=CA)
-    with (
-        socket.create_connection((host, int(port)), 60) as plain,
-        context.wrap_socket(plain, server_hostname=host) as made,
-    ):
-        found = made.getpeercert()
-    assert found
-    return dict(pair for part in found["subject"] for pair in part)["commonName"]
 
 
 @pytest.fixture

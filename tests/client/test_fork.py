@@ -6,7 +6,7 @@ import traceback
 
 import pytest
 
-from rocketsim_client import Cluster, Message, Producer, PullConsumer
+from rocketsim_client import Cluster, Consumer, Message, Producer, PullConsumer
 from tests.support.polling import wait_until
 from tests.support.processes import Processes
 
@@ -68,3 +68,22 @@ def test_a_child_of_a_parent_with_open_channels_calls_within_five_seconds(server
         for _ in range(3):
             in_child(child)
         assert producer.send(Message("T", b"parent again"))
+
+
+@pytest.mark.cluster
+def test_a_child_consumes_for_itself_and_leaves_its_parent_s_messages_alone(servers):
+    with Producer(servers, send_msg_timeout_ms=10_000) as producer, Consumer(servers, "g2", "C") as consumer:
+        producer.send(Message("C", b"parent's"))
+        (held,) = consumer.receive(timeout_s=60)
+        producer.send(Message("C", b"child's"))
+
+        def child():
+            assert consumer.in_flight == 0
+            (message,) = consumer.receive(timeout_s=4)
+            assert message.body == b"child's"
+            consumer.ack(message)
+            consumer.close()
+
+        in_child(child)
+        consumer.ack(held)
+        assert consumer.receive(timeout_s=0) == [] and held.delivery_attempt == 1

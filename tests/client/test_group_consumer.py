@@ -23,6 +23,7 @@ from rocketsim_client import (
     SqlExpression,
     Unreachable,
 )
+from rocketsim_client.errors import CallTimeout
 from tests.client.conftest import RealPair
 from tests.support.broker_thread import BrokerThread, broker_thread
 from tests.support.polling import PATIENCE_S, wait_until
@@ -346,15 +347,58 @@ def test_close_ends_a_wait_of_another_thread(broker: BrokerThread) -> None:
 
 def test_a_child_has_nothing_of_what_its_parent_has_received(broker: BrokerThread) -> None:
     send(broker, b"1")
+    child = consumer_of(broker)
+    (message,) = child.receive(timeout_s=SOON_S)
+    child.forget_parent()  # as it does behind a fork
+    assert child.in_flight == child.in_flight_bytes == 0
+    child.close()
     with consumer_of(broker) as parent:
-        (message,) = parent.receive(timeout_s=SOON_S)
-        child = consumer_of(broker)
-        child.receive(timeout_s=0)
-        child.forget_parent()
-        assert child.in_flight == 0
-        child.close()
+        assert parent.receive(timeout_s=0) == []  # nothing was given back
         parent.ack(message)
     assert nothing_is_left(broker)
+
+
+def test_a_message_whose_time_is_over_makes_room_for_its_next_delivery(broker: BrokerThread) -> None:
+    send(broker, b"1")
+    with consumer_of(broker, max_in_flight=1, invisible_s=0.2, renew_for_s=0) as consumer:
+        consumer.receive(timeout_s=SOON_S)
+        (again,) = consumer.receive(timeout_s=SOON_S)
+        assert (again.body, again.delivery_attempt, consumer.in_flight) == (b"1", 2, 1)
+
+
+def test_in_order_an_answer_that_was_lost_is_asked_for_again(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its messages would keep others of their group waiting for their invisible time, and count an attempt."""
+    broker.make_group("g", consume_message_orderly=True)
+    send(broker, b"1", message_group="a")
+    lost = []
+    with consumer_of(broker, invisible_s=10) as consumer:
+        pop = consumer._brokers.pop
+
+        def lossy(*call: Any) -> Any:
+            answer = pop(*call)
+            if answer.messages and not lost:
+                lost.append(answer)
+                raise CallTimeout("the answer was lost")
+            return answer
+
+        monkeypatch.setattr(consumer._brokers, "pop", lossy)
+        found: list[ReceivedMessage] = []
+        while not found:
+            found = consumer.receive(timeout_s=1)
+        assert lost and found[0].delivery_attempt == 1
+        consumer.ack(found)
+    assert nothing_is_left(broker)
+
+
+def test_a_receive_that_waits_for_acks_says_so(broker: BrokerThread, caplog: pytest.LogCaptureFixture) -> None:
+    send(broker, b"1", b"2")
+    with consumer_of(broker, max_in_flight=1) as consumer:
+        consumer.receive(timeout_s=SOON_S)
+        assert consumer.receive(timeout_s=0.01) == []
+    said = [line for line in caplog.text.splitlines() if "the next receive waits for acks" in line]
+    assert len(said) == 1 and "group g: 1 messages in flight" in said[0]
 
 
 def test_what_cannot_be_asked_is_refused_with_its_reason(broker: BrokerThread) -> None:

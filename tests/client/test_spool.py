@@ -407,6 +407,26 @@ def test_a_full_spool_is_an_error_that_says_what_to_do_and_takes_more_when_there
         assert producer.send(Message("T", os.urandom(5000)), message_group="h").send_status == SEND_OK
 
 
+def test_dead_messages_take_room_until_they_are_discarded_also_after_a_restart(directory):
+    lane, data = Lane("T", ANY_QUEUE), bytes(1000)
+    spool = Spool(directory, 2000)
+    spool.put([lane], ["1"], [data])
+    spool.bury(spool.oldest([lane], 1 << 20), "refused")
+    for _ in range(2):
+        with pytest.raises(SpoolFailed, match=r"is full: 1200 bytes and 1200 more.* 1 are dead"):
+            spool.put([lane], ["2"], [data])
+        spool.close()
+        spool = Spool(directory, 2000)
+    spool.close()
+    file = SpoolFile(directory)
+    with file.transaction():
+        assert file.discard_dead() == 1
+    file.close()
+    spool = Spool(directory, 2000)
+    spool.put([lane], ["2"], [data])
+    spool.close()
+
+
 def test_a_full_disk_fails_the_send_and_not_the_ones_before_and_after(one, producer, directory):
     broker = refuse_all(one)
     assert producer.send(Message("T", b"1")).send_status == SPOOLED
@@ -521,15 +541,23 @@ def test_an_empty_spool_gives_its_space_back_when_it_is_closed(one, directory):
 # --- processes -------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_left_at_close_is_replayed_by_the_next_producer_in_its_order_before_anything_new(one, directory):
+def test_what_is_left_at_close_is_replayed_by_the_next_producer_in_its_order_before_anything_new(
+    one, directory, caplog
+):
+    caplog.set_level(logging.INFO, "rocketsim_client")
     with Producer(one.address, spool=directory, timeout_s=1) as producer:
         one.stop("broker-a")
         send_all(producer, range(50), message_group="g")
+        wait_until(lambda: producer.spool_status().last_error, "a replay that fails")
+        waits = [line for line in caplog.messages if line.startswith(f"spool {directory}: messages wait for brokers: ")]
+        assert len(waits) == 1
     assert waiting(directory) == 50
     one.start("broker-a")
     with Producer(one.address, spool=directory, timeout_s=1) as producer:
+        assert f"spool {directory}: 50 messages wait for brokers, 0 are dead" in caplog.messages
         send_all(producer, range(50, 60), message_group="g")
         producer.drain_spool(60)
+    assert f"spool {directory}: brokers have taken all of it" in caplog.messages
     assert bodies(one) == [b"%d" % number for number in range(60)]
 
 

@@ -68,6 +68,14 @@ def test_a_transaction_that_raises_leaves_nothing(directory):
     assert numbers(directory) == ["id-2"]
 
 
+def test_sqlite_syncs_each_commit(directory):
+    """What a process's death does not show: only a power loss does."""
+    file = SpoolFile(directory)
+    assert file._database.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
+    assert file._database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    file.close()
+
+
 def test_the_dead_keep_their_record_and_reason_and_wait_no_longer(directory):
     filled(directory)
     file = SpoolFile(directory)

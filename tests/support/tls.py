@@ -4,6 +4,8 @@ for localhost, 127.0.0.1 and ::1.
 
 import os
 import shutil
+import socket
+import ssl
 from pathlib import Path
 from typing import Any
 
@@ -38,3 +40,16 @@ def channel(address: str, ca: Path | None = CA, name: str = "") -> grpc.aio.Chan
     if ca is None:
         return grpc.aio.insecure_channel(address, OPTIONS)
     return grpc.aio.secure_channel(address, credentials(ca, name), OPTIONS)
+
+
+def certificate_of(address: str) -> str:
+    """Who the server says it is."""
+    host, _, port = address.rpartition(":")
+    context = ssl.create_default_context(cafile=CA)
+    with (
+        socket.create_connection((host, int(port)), 60) as plain,
+        context.wrap_socket(plain, server_hostname=host) as made,
+    ):
+        found = made.getpeercert()
+    assert found
+    return dict(pair for part in found["subject"] for pair in part)["commonName"]

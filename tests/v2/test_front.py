@@ -1,6 +1,7 @@
 """The port for RocketMQ 5's clients takes plaintext and TLS at once."""
 
 import asyncio
+import shutil
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -27,7 +28,7 @@ from tests.support.access import KEYS, first_user, v2_headers
 from tests.support.brokers import running
 from tests.support.polling import until
 from tests.support.stores import records_of
-from tests.support.tls import CA, OTHER_CA, channel, keys_of
+from tests.support.tls import CA, DATA, OTHER_CA, certificate_of, channel, keys_of, replace
 from tests.support.v2 import CLIENT, Client, make_topics, message, resource
 
 PREFACE = b"PRI * HTTP/2.0"
@@ -80,6 +81,24 @@ async def test_enforcing_may_ask_for_a_certificate(tmp_path: Path) -> None:
         assert await is_answered(node, CA, "client")
         assert not await is_answered(node, CA)
         assert not await is_answered(node, CA, "stranger")
+
+
+@pytest.mark.parametrize("mode", [TlsMode.PERMISSIVE, TlsMode.ENFORCING])
+async def test_a_certificate_is_replaced_while_the_port_is_open(tmp_path: Path, mode: TlsMode) -> None:
+    for suffix in ("pem", "key"):
+        shutil.copy(DATA / f"server.{suffix}", tmp_path / f"server.{suffix}")
+    files = {"tls_cert": tmp_path / "server.pem", "tls_key": tmp_path / "server.key", "tls_ca": CA}
+    async with running(tmp_path / "store", grpc_server_port=0, grpc_server_tls_mode=mode, **files) as node:
+        await until(lambda: bool(node.v2_port.address), "the port for RocketMQ 5's clients is open")
+
+        async def name() -> str:
+            return await asyncio.to_thread(certificate_of, node.v2_port.address)
+
+        assert await name() == "test server"
+        replace("renewed", files["tls_cert"], files["tls_key"])
+        assert await name() == "test renewed"
+        shutil.copy(DATA / "client.key", files["tls_key"])  # of another certificate
+        assert await name() == "test renewed"
 
 
 async def test_large_messages_and_streams_pass(tmp_path: Path) -> None:
