@@ -274,6 +274,28 @@ def test_a_message_that_is_worked_on_is_renewed_for_a_time(broker: BrokerThread)
         assert consumer.in_flight == 0
 
 
+def test_a_thread_renews_while_the_consumer_lives(broker: BrokerThread) -> None:
+    send(broker, b"long work")
+    passed_s = 0.0
+    renewed: list[str] = []
+    consumer = consumer_of(broker, invisible_s=6, clock=lambda: passed_s)
+    change = consumer._brokers.change_invisible
+
+    def seen(address: str, group: str, topic: str, broker_name: str, changes: Any, left_s: float) -> Any:
+        renewed.extend(one.receipt_handle for one in changes)
+        return change(address, group, topic, broker_name, changes, left_s)
+
+    consumer._brokers.change_invisible = seen  # type: ignore[method-assign]
+    (message,) = consumer.receive(timeout_s=SOON_S)
+    passed_s = 4.0  # more than half of its time is over
+    wait_until(lambda: renewed, "the renewal")
+    assert renewed[0] == message.receipt_handle
+    renewing = consumer._renewing
+    assert renewing is not None and renewing.is_alive()
+    del consumer  # nobody closes it
+    wait_until(lambda: not renewing.is_alive(), "the end of its thread")
+
+
 def test_an_ack_of_several_names_those_that_come_again(broker: BrokerThread) -> None:
     send(broker, b"1", b"2")
     with consumer_of(broker) as consumer:
