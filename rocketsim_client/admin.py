@@ -305,6 +305,30 @@ class Admin:
 
     # --- access control -------------------------------------------------------------------------------------------
 
+    @staticmethod
+    def _at_each(
+        masters: Iterable[str], call: Callable[[str], T], absent: type[RocketSimError] | None = None
+    ) -> dict[str, T]:
+        """Of every master, by address, but those that have found that there is nothing (`absent`).  All are asked,
+        whatever one says: a user that was disabled is disabled wherever it can be.  Then raises what the first one that
+        refused has said, with its address and theirs who have done it."""
+        done: dict[str, T] = {}
+        failures: list[tuple[str, RocketSimError]] = []
+        for address in masters:
+            try:
+                done[address] = call(address)
+            except RocketSimError as error:
+                if absent is None or not isinstance(error, absent):
+                    failures.append((address, error))
+        if not failures:
+            return done
+        where, first = failures[0]
+        others = [f"refused at {other}" for other, _ in failures[1:]] + [f"done at {other}" for other in done]
+        told = first.again()
+        told.args = (f"{first} ({'; '.join([f'at {where}', *others])})",)
+        told.address = where
+        raise told from first
+
     def create_user(
         self,
         username: str,
@@ -315,11 +339,10 @@ class Admin:
         cluster_name: str | None = None,
     ) -> dict[str, UserInfo]:
         """`user_type`: Super or Normal.  By broker address."""
-        masters = self.masters(broker_addr, cluster_name)
-        return {
-            address: self._brokers.create_user(address, username, password, user_type, self._timeout_s)
-            for address in masters
-        }
+        return self._at_each(
+            self.masters(broker_addr, cluster_name),
+            lambda at: self._brokers.create_user(at, username, password, user_type, self._timeout_s),
+        )
 
     def update_user(
         self,
@@ -334,24 +357,27 @@ class Admin:
         """What is None stays as it is.  `user_status`: enable or disable."""
         masters = self.masters(broker_addr, cluster_name)
         wanted = password or "", user_type or "", user_status or ""
-        return {address: self._brokers.update_user(address, username, *wanted, self._timeout_s) for address in masters}
+        return self._at_each(masters, lambda at: self._brokers.update_user(at, username, *wanted, self._timeout_s))
 
     def delete_user(
         self, username: str, *, broker_addr: str | None = None, cluster_name: str | None = None
     ) -> list[str]:
         """With its policies.  The addresses of the brokers that had it, and have it no more."""
         masters = self.masters(broker_addr, cluster_name)
-        deleted = self._had(masters, NotFound, lambda at: self._brokers.delete_user(at, username, self._timeout_s))
+        deleted = self._at_each(masters, lambda at: self._brokers.delete_user(at, username, self._timeout_s), NotFound)
         if not deleted:
             raise NotFound(f"User:{username} is not at {', '.join(masters)}")
-        return deleted
+        return list(deleted)
 
     def users(
         self, username: str = "", *, broker_addr: str | None = None, cluster_name: str | None = None
     ) -> dict[str, list[UserInfo]]:
         """All, or the one of that name, by broker address.  Nobody is told a password."""
         masters = self.masters(broker_addr, cluster_name)
-        return {address: self._brokers.list_users(address, username, self._timeout_s) for address in masters}
+        found = self._at_each(masters, lambda at: self._brokers.list_users(at, username, self._timeout_s), NotFound)
+        if not found:
+            raise NotFound(f"User:{username} is not at {', '.join(masters)}")
+        return found
 
     def create_acl(
         self,
@@ -364,7 +390,7 @@ class Admin:
         """`subject`: `User:name`.  A policy replaces the one of the same resource, others stay.  By broker address."""
         wanted = AclInfo(subject, tuple(policies))
         masters = self.masters(broker_addr, cluster_name)
-        return {address: self._brokers.create_acl(address, wanted, self._timeout_s) for address in masters}
+        return self._at_each(masters, lambda at: self._brokers.create_acl(at, wanted, self._timeout_s))
 
     def update_acl(
         self,
@@ -377,20 +403,20 @@ class Admin:
         """As `create_acl`, for a user that has policies."""
         wanted = AclInfo(subject, tuple(policies))
         masters = self.masters(broker_addr, cluster_name)
-        return {address: self._brokers.update_acl(address, wanted, self._timeout_s) for address in masters}
+        return self._at_each(masters, lambda at: self._brokers.update_acl(at, wanted, self._timeout_s))
 
     def delete_acl(
         self, subject: str, resource: str = "", *, broker_addr: str | None = None, cluster_name: str | None = None
     ) -> list[str]:
         """All policies of the user, or the one of a resource.  The addresses of the brokers that had them."""
         masters = self.masters(broker_addr, cluster_name)
-        deleted = self._had(
-            masters, NotFound, lambda at: self._brokers.delete_acl(at, subject, resource, self._timeout_s)
+        deleted = self._at_each(
+            masters, lambda at: self._brokers.delete_acl(at, subject, resource, self._timeout_s), NotFound
         )
         if not deleted:
             what = f" for {resource}" if resource else ""
             raise NotFound(f"{subject} has no policy{what} at {', '.join(masters)}")
-        return deleted
+        return list(deleted)
 
     def acls(
         self,
@@ -402,7 +428,12 @@ class Admin:
     ) -> dict[str, list[AclInfo]]:
         """Of all users or of one, for all resources or for one; by broker address."""
         masters = self.masters(broker_addr, cluster_name)
-        return {address: self._brokers.list_acls(address, subject, resource, self._timeout_s) for address in masters}
+        found = self._at_each(
+            masters, lambda at: self._brokers.list_acls(at, subject, resource, self._timeout_s), NotFound
+        )
+        if not found:
+            raise NotFound(f"{subject} has no policies at {', '.join(masters)}")
+        return found
 
     # --- messages -------------------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from rocketsim_client import (
     NotFound,
     Producer,
     PullConsumer,
+    Unreachable,
 )
 from tests.support.access import ADMIN, KEYS
 from tests.support.broker_thread import BrokerThread, broker_thread
@@ -160,6 +161,40 @@ def test_an_operator_makes_changes_and_deletes_users_and_policies(broker: Broker
             lambda: admin.users("eve", broker_addr=at),
         ):
             with pytest.raises(NotFound, match="User:eve"):
+                call()
+
+
+def test_a_change_reaches_every_pair_that_takes_it_whatever_another_one_says(
+    broker: BrokerThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user that is disabled is not to live on at one pair because another one does not know him."""
+    with broker_thread(tmp_path, **KEYS) as second, Admin("h:1", **OPERATOR) as admin:
+        access = second.node.access
+        assert access is not None
+        wait_until(lambda: access.users.get(ADMIN.access_key) is not None, "the first user")
+        a, b, away = broker.node.address, second.node.address, "127.0.0.1:1"
+        masters = [a, b]
+        monkeypatch.setattr(admin, "masters", lambda *_: masters)
+
+        admin._brokers.create_user(a, "mallory", "pw", "Normal", PATIENT_S)
+        with pytest.raises(InvalidParameter, match=rf"User:mallory exists.* \(at {a}; done at {b}\)"):
+            admin.create_user("mallory", "pw")
+        policy = AclPolicy("Topic:m", ("Pub",))
+        admin.create_acl("User:mallory", [policy])
+        admin._brokers.delete_user(a, "mallory", PATIENT_S)
+        assert list(admin.users("mallory")) == list(admin.acls("User:mallory")) == [b]
+        with pytest.raises(NotFound, match=rf"mallory does not exist here \(at {a}; done at {b}\)"):
+            admin.update_user("mallory", user_status="disable")
+        assert access.users.existing("mallory").is_disabled
+        masters = [away, a, b]
+        with pytest.raises(Unreachable, match=rf"done at {b}\)"):
+            admin.delete_acl("User:mallory")
+        with pytest.raises(Unreachable, match=rf"done at {b}\)") as refused:
+            admin.delete_user("mallory")
+        assert refused.value.address == away and access.users.get("mallory") is None
+        masters = [a, b]
+        for call in (lambda: admin.users("mallory"), lambda: admin.delete_user("mallory")):
+            with pytest.raises(NotFound, match=rf"User:mallory is not at {a}, {b}"):
                 call()
 
 
