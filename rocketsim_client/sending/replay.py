@@ -93,8 +93,8 @@ class Replay:
                 self._went_well(f"topic {topic}")
         self._forget_failures({*wanted, *at_work, *(f"topic {topic}" for topic in pauses)})
         for name, parts in wanted.items():
-            if name not in at_work:
-                self._begin(name, parts)
+            if name not in at_work and not self._begin(name, parts):
+                pauses[name] = LONGEST_PAUSE_S
         return min(pauses.values(), default=None)
 
     def _by_topic(self, lanes: list[Lane]) -> list[list[Lane]]:
@@ -115,7 +115,8 @@ class Replay:
 
     # --- a broker's thread ----------------------------------------------------------------------------------------
 
-    def _begin(self, name: str, parts: Sequence[Queues]) -> None:
+    def _begin(self, name: str, parts: Sequence[Queues]) -> bool:
+        """False: the system has no thread for it now, or this process is ending."""
         lanes = {lane for queues in parts for lane in queues}
         thread = threading.Thread(
             target=self._work, args=(name, parts, lanes), name=f"rocketsim-replay-{name}", daemon=True
@@ -123,7 +124,15 @@ class Replay:
         with self._lock:
             self._at_work[name] = thread
             self._under_way |= lanes
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:
+            logger.warning("spool %s: no thread for broker %s: %s", self._spool.directory, name, error)
+            with self._lock:
+                del self._at_work[name]
+                self._under_way -= lanes
+            return False
+        return True
 
     def _work(self, name: str, parts: Sequence[Queues], lanes: Set[Lane]) -> None:
         """One frame of each part.  After a failure the broker is left alone for a moment; lanes may go elsewhere

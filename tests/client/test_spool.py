@@ -304,6 +304,23 @@ def test_a_broker_that_does_not_answer_holds_up_no_other(cluster, directory, mon
     assert bodies(cluster) == [b"%d" % number for number in range(10)] * 2
 
 
+def test_replay_goes_on_after_the_system_had_no_thread_for_it(one, producer, monkeypatch):
+    one.stop("broker-a")
+    send_all(producer, range(3))
+    start, refused = threading.Thread.start, []
+
+    def refusing(thread):
+        if thread.name == "rocketsim-replay-broker-a" and len(refused) < 3:
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refusing)
+    one.start("broker-a")
+    producer.drain_spool(60)
+    assert len(refused) == 3 and len(bodies(one)) == 3
+
+
 def test_messages_for_any_queue_go_to_brokers_again_while_the_spool_still_has_some(one, producer, monkeypatch):
     """They have no order to keep, and a busy producer would never empty its spool."""
     monkeypatch.setattr(replay, "FRAME_BYTES", 1)
