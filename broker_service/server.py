@@ -164,6 +164,8 @@ def build_server(
             ("grpc.max_concurrent_streams", 10_000),
             # Two minutes by default: a connection that says nothing would hold its handles for so long.
             ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
+            # gRPC's own records of each connection, which nobody can ask for here.
+            ("grpc.enable_channelz", 0),
             *options,
         ],
     )

@@ -24,36 +24,76 @@ logger = logging.getLogger(__name__)
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Parse = Callable[[Any], Any]
+Check = Callable[[User, str, Right, str, Any], None]
 Answer = Callable[[str, AccessDenied, Callable[[], Any]], Any]
 
 
-class _OpenCall:
-    """A call that stays open, and its context.  `request`: the last one that needs rights, as it came."""
+class _ParsedCall:
+    """The context of a call whose requests are not parsed by gRPC, and these requests, one after the other.  Who
+    iterates over it does not use `read`."""
+
+    __slots__ = ("_context", "parse")
+
+    def __init__(self, parse: Parse, context: Context) -> None:
+        self.parse = parse
+        self._context = context
+
+    async def read(self) -> Any:
+        """EOF after the last one."""
+        raw = await self._context.read()
+        return raw if raw is grpc.aio.EOF else self.parse(raw)
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self._requests()
+
+    async def _requests(self) -> AsyncIterator[Any]:
+        while (request := await self.read()) is not grpc.aio.EOF:
+            yield request
+            del request  # not held while nothing comes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+
+class _OpenCall(_ParsedCall):
+    """A call that stays open.  `request`: the last one that needs rights, as it came.  `check`: raises AccessDenied."""
 
     __slots__ = (
-        *("_context", "is_writing", "method", "parse", "peer_name"),
-        *("refused", "request", "right", "task", "user"),
+        *("_check", "is_writing", "method", "peer_name", "refused"),
+        *("request", "right", "task", "user"),
     )
 
-    def __init__(self, user: User, method: str, right: Right, parse: Parse, request: Any, context: Context) -> None:
+    def __init__(
+        self, user: User, method: str, right: Right, parse: Parse, request: Any, context: Context, check: Check
+    ) -> None:
+        super().__init__(parse, context)
         self.user = user
         self.method = method
         self.right = right
-        self.parse = parse
         self.request = request
+        self._check = check
         self.peer_name = context.peer()
         self.task = asyncio.current_task()
         self.refused: AccessDenied | None = None
         self.is_writing = False  # also after a write that was cancelled: gRPC goes on with it
-        self._context = context
+
+    async def read(self) -> Any:
+        """Raises AccessDenied."""
+        raw = await self._context.read()
+        if raw is grpc.aio.EOF:
+            return raw
+        request = self.parse(raw)
+        needs = self.right.needs
+        if needs is not None:
+            self._check(self.user, self.method, self.right, self.peer_name, request)
+            if any(True for _ in needs(request)):
+                self.request = raw
+        return request
 
     async def write(self, message: Any) -> None:
         self.is_writing = True
         await self._context.write(message)
         self.is_writing = False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._context, name)
 
 
 class AccessInterceptor(grpc.aio.ServerInterceptor):
@@ -182,7 +222,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
                 user, request = self._admit(method, right, context, raw, parse)
                 if user is None or not right.waits:
                     return await call(request, context)
-                opened = _OpenCall(user, method, right, parse, raw, context)
+                opened = self._opened(user, method, right, parse, raw, context)
                 return await self._while_allowed(opened, call(request, context))
             except AccessDenied as error:
                 return await self._refuse(method, error, context, lambda: parse(raw))
@@ -196,7 +236,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
                 if user is None:
                     await _answered(call(request, context), context)
                     return
-                context = _OpenCall(user, method, right, parse, raw, context)
+                context = self._opened(user, method, right, parse, raw, context)
                 await self._while_allowed(context, _answered(call(request, context), context))
             except AccessDenied as error:
                 await self._refuse_stream(method, error, context)
@@ -204,32 +244,23 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         return guarded
 
     def _of_streams(self, method: str, right: Right, call: Any, parse: Parse) -> Any:
-        async def guarded(requests: AsyncIterator[Any], context: Any) -> None:
+        async def guarded(_: AsyncIterator[Any], context: Any) -> None:
             try:
                 user = self._caller(method, context)
                 if user is None:
-                    await call(_parsed(requests, parse), context)
+                    context = _ParsedCall(parse, context)
+                    await call(context, context)
                     return
                 self._gate.check(user, method, right, context.peer())
-                context = _OpenCall(user, method, right, parse, None, context)
-                if right.needs is not None:
-                    requests = self._checked(requests, context)
-                await self._while_allowed(context, call(requests, context))
+                context = self._opened(user, method, right, parse, None, context)
+                await self._while_allowed(context, call(context, context))
             except AccessDenied as error:
                 await self._refuse_stream(method, error, context)
 
         return guarded
 
-    async def _checked(self, requests: AsyncIterator[Any], call: _OpenCall) -> AsyncIterator[Any]:
-        needs = call.right.needs
-        assert needs is not None
-        async for raw in requests:
-            request = call.parse(raw)
-            self._gate.check(call.user, call.method, call.right, call.peer_name, request)
-            if any(True for _ in needs(request)):
-                call.request = raw
-            yield request
-            del request, raw  # not held while nothing comes
+    def _opened(self, user: User, method: str, right: Right, parse: Parse, request: Any, context: Context) -> _OpenCall:
+        return _OpenCall(user, method, right, parse, request, context, self._gate.check)
 
     def _refusing(self, method: str, handler: Handler, error: AccessDenied) -> Handler:
         """In place of a handler that cannot be guarded."""
@@ -249,11 +280,6 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
 
 def _as_it_is(request: Any) -> Any:
     return request
-
-
-async def _parsed(requests: AsyncIterator[Any], parse: Parse) -> AsyncIterator[Any]:
-    async for raw in requests:
-        yield parse(raw)
 
 
 async def _answered(call: Any, context: Any) -> None:

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import grpc
 from google.protobuf.message import Message
@@ -110,11 +111,14 @@ class ClientFacts:
     poll_s: float | None = None
 
 
+_facts = lru_cache(maxsize=256)(ClientFacts)  # most clients share them
+
+
 @dataclass(slots=True)
 class _Client:
     """`streams`: the oldest first.  `until`: when a client without a stream is gone, unless it calls before."""
 
-    streams: dict[ClientStream, None] = field(default_factory=dict)
+    streams: tuple[ClientStream, ...] = ()
     until: float = 0.0
     facts: ClientFacts | None = None
     topics: dict[str, None] = field(default_factory=dict)  # that it has declared, or published to, as a producer
@@ -147,13 +151,14 @@ class Clients:
         oldest ends."""
         client = self._clients.get(stream.client_id)
         if client is not None and len(client.streams) >= MAX_STREAMS_OF_CLIENT:
-            oldest = next(iter(client.streams))
+            oldest = client.streams[0]
             self.ended(oldest)
             oldest.close()
         if len(self.streams) >= MAX_STREAMS:
             raise SystemBusy(f"{len(self.streams)} streams of clients are open already; connect again in a moment")
         self.streams.add(stream)
-        self._of(stream.client_id).streams[stream] = None
+        client = self._of(stream.client_id)
+        client.streams = (*client.streams, stream)
 
     def ended(self, stream: ClientStream) -> None:
         self.streams.discard(stream)
@@ -161,7 +166,7 @@ class Clients:
         client = self._clients.get(stream.client_id)
         if client is None or stream not in client.streams:
             return  # it is terminated
-        del client.streams[stream]
+        client.streams = tuple(other for other in client.streams if other is not stream)
         if not client.streams:
             client.until = self._clock() + STREAM_GONE_S
             self._sweep_at(client.until)
@@ -179,7 +184,7 @@ class Clients:
     def stream_of(self, client_id: str) -> ClientStream | None:
         """The client's newest stream; None without one."""
         client = self._clients.get(client_id)
-        return next(reversed(client.streams)) if client is not None and client.streams else None
+        return client.streams[-1] if client is not None and client.streams else None
 
     def facts_of(self, client_id: str) -> ClientFacts | None:
         """None before the client's settings have come."""
@@ -190,7 +195,7 @@ class Clients:
         poll_s = None
         if settings.subscription.HasField("long_polling_timeout"):
             poll_s = milliseconds(settings.subscription.long_polling_timeout) / 1000
-        self._of(client_id).facts = ClientFacts(settings.client_type, poll_s)
+        self._of(client_id).facts = _facts(settings.client_type, poll_s)
 
     def publishes(self, client_id: str, topic: str) -> None:
         """The client is a producer of the topic; remembered while it is connected."""

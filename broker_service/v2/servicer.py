@@ -112,10 +112,11 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
             await context.write(pb.TelemetryCommand(status=status_of(error)))
             return
         try:
-            async for command in request_iterator:
+            # Not `request_iterator`: gRPC's holds the last command while the stream is idle.
+            while (command := await context.read()) is not grpc.aio.EOF:
                 if command.WhichOneof("command") == "settings":
                     await self._answer_settings(stream, command.settings, context)
-                del command  # not held while the stream is idle
+                del command
         except asyncio.CancelledError:
             if not stream.is_closing:
                 raise

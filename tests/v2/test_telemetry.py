@@ -276,33 +276,31 @@ async def test_settings_that_lie_change_nothing_of_what_the_broker_does(
 async def test_who_floods_with_settings_and_reads_no_answer_is_not_read_either(tmp_path: Path) -> None:
     """One command at a time: the next is taken when the answer to the last was."""
 
-    class Unread:
-        """A client that reads nothing."""
+    class Flood:
+        """A client that sends without end, and reads nothing."""
 
         def __init__(self) -> None:
             self.begun = asyncio.Event()
+            self.taken = 0
 
         def invocation_metadata(self) -> Any:
             return CLIENT
+
+        async def read(self) -> s.TelemetryCommand:
+            self.taken += 1
+            return s.TelemetryCommand(settings=producer())
 
         async def write(self, command: s.TelemetryCommand) -> None:
             self.begun.set()
             await asyncio.Event().wait()
 
-    taken = 0
-
-    async def flood() -> Any:
-        nonlocal taken
-        while True:
-            taken += 1
-            yield s.TelemetryCommand(settings=producer())
-
     async with v2_broker(tmp_path) as (node, client):
-        context = Unread()
-        call = asyncio.create_task(node.v2_port._servicer.Telemetry(flood(), context))  # type: ignore[arg-type]
+        context = Flood()
+        servicer: Any = node.v2_port._servicer
+        call = asyncio.create_task(servicer.Telemetry(None, context))
         await context.begun.wait()
         assert (await client.send(message())).status.code == d.OK  # the others are served, and the loop has turned
-        assert taken == 1
+        assert context.taken == 1
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
