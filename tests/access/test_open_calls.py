@@ -1,6 +1,7 @@
 """Calls that stay open end when their user may not make them any more; requests of nobody are not parsed."""
 
 import asyncio
+import gc
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -219,6 +220,36 @@ async def test_a_request_is_parsed_once_it_is_known_whose_it_is(
                 assert await code_of(channel.unary_unary(f"/rocketsim.{method}")(garbage)) is UNAUTHENTICATED
         assert not [record for record in caplog.records if record.levelno >= logging.ERROR]  # no traceback
         assert node.refusals.counts["unauthenticated", "MessagingService"] == 5
+
+
+@pytest.mark.parametrize("keys", [{}, KEYS], ids=["open", "access control"])
+async def test_an_idle_telemetry_stream_holds_none_of_its_commands(tmp_path: Path, keys: dict[str, Any]) -> None:
+    """Ten thousand may be idle, and a client says how large its settings are."""
+    mark = "the one that is looked for"
+    settings = d.Settings(publishing=d.Publishing(topics=[resource("T")]), user_agent=d.UA(version=mark))
+    command = s.TelemetryCommand(settings=settings).SerializeToString()
+    headers = [("x-mq-client-id", "c")]
+
+    def held() -> list[Any]:
+        commands = (one for one in gc.get_objects() if type(one) is s.TelemetryCommand)
+        return [one for one in commands if one.settings.user_agent.version == mark]
+
+    async with running(tmp_path, grpc_server_port=0, **keys) as node:
+        if keys:
+            await two_users(node)
+            headers = v2_headers(WHO)
+        else:
+            make_topics(node)
+        await until(lambda: bool(node.v2_port.address), "the port for RocketMQ 5's clients is open")
+        async with grpc.aio.insecure_channel(node.v2_port.address) as channel:
+            # Bytes to and fro: the only messages are the broker's.
+            stream: Any = channel.stream_stream("/apache.rocketmq.v2.MessagingService/Telemetry")(metadata=headers)
+            for _ in range(2):
+                await stream.write(command)
+                assert s.TelemetryCommand.FromString(await stream.read()).status.code == d.OK
+            await until(lambda: not held(), "the broker holds no command", 10)
+            assert len(node.clients.streams) == 1
+            stream.cancel()
 
 
 async def test_refusals_are_counted_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import ssl
+import struct
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from rocketmq_v2 import service_pb2 as s
 
 from broker_service.broker.core.mastership import Standing
 from broker_service.model import BrokerRole
+from broker_service.node import BrokerNode
 from broker_service.server import build_server
+from broker_service.v2.port import most_direct_connections
 from tests.support.brokers import name_server, running
 from tests.support.polling import until
 from tests.support.tls import keys_of
@@ -128,12 +131,78 @@ async def test_a_call_that_grpc_has_compressed_is_refused_before_it_is_unpacked(
         assert (await client.QueryRoute(large)).status.code == d.BAD_REQUEST
 
 
+async def dialled(node: BrokerNode) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection that has sent what HTTP/2 begins with."""
+    host, _, port = node.v2_port.address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(NOTHING)
+    return reader, writer
+
+
+async def is_taken(reader: asyncio.StreamReader) -> bool:
+    with suppress(ConnectionResetError):
+        return bool(await reader.read(1))
+    return False
+
+
+async def test_connections_to_a_port_without_a_front_are_bounded_and_lost_ones_make_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those that break off before, in, or after the first exchange: gRPC counts each of them once."""
+    monkeypatch.setattr("broker_service.v2.port.open_file_limit", lambda: 4)
+    async with running(tmp_path, grpc_server_port=0) as node:
+        there = [await dialled(node) for _ in range(3)]
+        assert [await is_taken(reader) for reader, _ in there] == [True] * 3
+        for _ in range(20):
+            late, writer = await dialled(node)
+            assert not await is_taken(late)
+            writer.close()
+        for _, writer in there:
+            writer.transport.abort()
+        host, _, port = node.v2_port.address.rpartition(":")
+        for begin in (b"", NOTHING[:10], NOTHING, b"GET / HTTP/1.1\r\n\r\n"):
+            for _ in range(10):
+                with socket.create_connection((host, int(port))) as broken:
+                    broken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+                    broken.sendall(begin)
+        again: list[asyncio.StreamWriter] = []
+
+        async def has_room() -> bool:
+            reader, writer = await dialled(node)
+            if await is_taken(reader):
+                again.append(writer)
+            else:
+                writer.close()
+            return len(again) == 3
+
+        async with asyncio.timeout(60):
+            while not await has_room():
+                pass
+        late, writer = await dialled(node)
+        assert not await is_taken(late)
+        for one in (*again, writer):
+            one.transport.abort()
+
+
+@pytest.mark.parametrize(("handles", "most"), [(-1, 20_000), (0, 1), (1000, 750), (65_536, 20_000)])
+def test_how_many_connections_there_may_be_without_a_front(handles: int, most: int) -> None:
+    assert most_direct_connections(handles) == most
+
+
 def test_pings_without_a_call_are_no_offence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trap 15: C++ sends one a minute; by gRPC's own rule more than one in five minutes ends the connection."""
     made: list[dict[str, Any]] = []
     monkeypatch.setattr("grpc.aio.server", lambda **arguments: made.append(dict(arguments["options"])))
     build_server(1 << 20)
     assert made[0]["grpc.http2.min_ping_interval_without_data_ms"] < 60_000
+
+
+def test_grpc_keeps_no_records_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory for each, which nobody reads."""
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr("grpc.aio.server", lambda **arguments: made.append(dict(arguments["options"])))
+    build_server(1 << 20)
+    assert made[0]["grpc.enable_channelz"] == 0
 
 
 async def test_a_tls_hello_on_a_plaintext_port_ends_that_connection_alone(tmp_path: Path) -> None:
