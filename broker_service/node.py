@@ -252,7 +252,7 @@ class BrokerNode:
         self.schedule = ScheduleService(self.broker, self._delay_file, self._position_file)
         access = ReadAccess(self.broker, Commits(self.broker))
         self.consumption = Consumption(self.broker, access, self.machine.chance)
-        self.consumption.reload()
+        self.consumption.start()
         self.metadata = MetadataExchange(
             self.broker, delays=self.schedule.position, take_delays=self.schedule.take_masters_position
         )
@@ -539,7 +539,7 @@ class BrokerNode:
         await self.flusher.close()
         try:
             self.schedule.save()
-            self.consumption.transactions.note_offsets()
+            self.consumption.note_transactions()
             self.offsets.close(self.machine.now_ms())
             self.consumption.note_offsets()
             if saving := self.consumption.saving():

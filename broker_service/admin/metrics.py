@@ -143,7 +143,7 @@ class Metrics:
         yield _gauge("rocketsim_deliveries_under_way", "Messages delivered and not acknowledged.", under_way)
         most = max(consumption.state.under_way_of.values(), default=0)
         yield _gauge("rocketsim_deliveries_under_way_of_one_group", "Those of the group that has most.", most)
-        waiting = consumption.state.timers.count
+        waiting = consumption.state.timers.count + len(consumption.state.timers.unread)
         yield _gauge("rocketsim_timers", "Messages and recalls that wait for their delivery time.", waiting)
         yield _gauge("rocketsim_pops_held", "Pops that wait for a message.", consumption.polls_held)
 

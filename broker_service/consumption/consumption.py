@@ -69,6 +69,7 @@ from broker_service.errors import (
     RocketSimError,
     ServiceNotAvailable,
     StoreCorrupt,
+    StoreTooNew,
     SystemBusy,
 )
 from broker_service.model import GetMessageStatus, PutStatus
@@ -167,13 +168,15 @@ class Consumption:
         self.transactions = Transactions(
             broker,
             lambda: self.state.transactions,
-            check_writable=self._check_writable,
+            check_writable=self._check_transactions,
+            read_again=self._read_again,
             append=self._move,
             append_checked=self._append_now,
         )
         self._unreadable: set[tuple[Place, int]] = set()  # messages in order that the log file has named
         self._unreadable_from: dict[Place, _Unreadable] = {}
         self._drops_due = True  # a topic or group may have been deleted that the state still has
+        self._drops_at = 0.0
         broker.visibility.arrived.append(self._polls.arrived)
         broker.topics.changed.append(self._topic_changed)
         broker.groups.changed.append(self._group_changed)
@@ -188,6 +191,14 @@ class Consumption:
         return self._polls.held
 
     # --- the log ----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """The state as the log has it.  Where that cannot be read, the broker starts: what needs it raises that again,
+        and what does not goes on."""
+        try:
+            self.reload()
+        except (ReadFailed, StoreCorrupt, StoreTooNew) as error:
+            logger.error("pops, acks, transactions and messages with a delivery time wait: %s", error)
 
     def reload(self) -> None:
         """The state as the log has it; at a start, and after the log was cut, when what is pending is refused."""
@@ -802,6 +813,18 @@ class Consumption:
         self._broker.check_writable()
         self.catch_up()
 
+    def _check_transactions(self) -> None:
+        """Raises also if a record of a transaction cannot be read."""
+        self._check_writable()
+        self._log.check_transactions()
+
+    def _read_again(self) -> bool:
+        """Whether records of transactions could not be read, and now they are.  Raises while they cannot."""
+        self._check_writable()
+        is_read = self._log.read_again()
+        self._show_offsets()
+        return is_read
+
     def _check_takes_changes(self) -> None:
         self._check_writable()
         self._broker.acknowledgements.check_room()
@@ -821,8 +844,8 @@ class Consumption:
                 if not took_over:
                     self._took_over_after_ms = self.state.last_renewed_pop_ms()
                     took_over = True
-                if self._drops_due:
-                    self._drop_deleted()
+                if self._drops_due and self._broker.clock() >= self._drops_at:
+                    self._try(self._drop_deleted)
                 sleep_s = await self._expire()
             except (RocketSimError, OSError) as error:
                 logger.warning("messages that were not acknowledged in time wait: %s", error)
@@ -969,6 +992,7 @@ class Consumption:
         """Moves the group to these offsets.  Raises, before anything has changed, if the log takes no writes."""
         self._flush()  # a place may be new
         places = [Place(group, topic, queue_id) for queue_id in offsets]
+        self.catch_up()
         self._append_now(*(Reset(place, offsets[place.queue_id]) for place in places if place in self.state.queues))
 
     def _drop_deleted(self) -> None:
@@ -1017,13 +1041,23 @@ class Consumption:
             change()
         except (RocketSimError, OSError) as error:
             logger.warning("deliveries of a deleted topic or group are kept, dropping them is tried again: %s", error)
-            self._drops_due = True
+            self._drops_due, self._drops_at = True, self._broker.clock() + _AFTER_TROUBLE_S
 
     # --- stopping ---------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Ends all polls; later ones are not held."""
         self._polls.close()
+
+    def note_transactions(self) -> None:
+        """At a clean stop: where RocketMQ goes on with transactions, if it opens this store."""
+        try:
+            self.catch_up()
+            self._log.check_transactions()
+        except (ReadFailed, StoreCorrupt, StoreTooNew) as error:
+            logger.error("where a real RocketMQ would go on with transactions is not noted: %s", error)
+        else:
+            self.transactions.note_offsets()
 
     def note_offsets(self) -> None:
         """At a clean stop: where RocketMQ goes on if it opens this store.

@@ -5,6 +5,10 @@ are kept, `consumption.snapshot` and the one before it, `….old`, for when the 
 
 Four kinds of records tell it, in log order: those of the state topic, the copies in retry and dead letter topics, which
 settle the deliveries they come from, RocketMQ's records of transactions, and those of the timer topic.
+
+One that cannot be read (a bad sector, damage) holds up what needs it.  Of a timer its message waits; of a copy the
+delivery that it settles comes again; of a transaction all transactions wait, since this one may have ended; of the
+state topic all wait, as everything behind it depends on it.
 """
 
 import heapq
@@ -26,8 +30,8 @@ from broker_service.consumption import snapshot as snapshots
 from broker_service.consumption.retries import DLQ_PREFIX, RETRY_PREFIX, move_of
 from broker_service.consumption.snapshot import Snapshot
 from broker_service.consumption.state import State
-from broker_service.consumption.transitions import STATE_TOPIC, Change, Timer
-from broker_service.errors import FlushFailed, NotFound, ReadFailed, StoreCorrupt, StoreTooNew
+from broker_service.consumption.transitions import STATE_TOPIC, UNKNOWN, Change, Timer
+from broker_service.errors import FlushFailed, NotFound, ReadFailed, RocketSimError, StoreCorrupt, StoreTooNew
 from broker_service.store.dispatch import QueueExtent
 from broker_service.store.message_store import MessageStore
 
@@ -49,6 +53,14 @@ class Written(NamedTuple):
     body: bytes
 
 
+class _Entry(NamedTuple):
+    """Of a queue."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+
+
 class StateLog:
     """Records that the store dispatches are noted, and applied by the next `catch_up`."""
 
@@ -61,6 +73,8 @@ class StateLog:
         self._is_saved = True  # nothing has happened since the last snapshot
         self._unapplied: list[Extent] = []
         self._is_reload_due = False  # the last one has failed
+        self._failed_at: _Entry | None = None
+        self._untold: tuple[_Entry, RocketSimError] | None = None  # the first record of a transaction that is unread
         store.dispatched.append(self._dispatched)
 
     def reload(self) -> None:
@@ -70,6 +84,8 @@ class StateLog:
         all again: no snapshot may be made of a part.
         """
         self._is_reload_due = True
+        self._check(self._failed_at)  # before all others are read again
+        self._failed_at = self._untold = None
         self.state, self._unapplied = State(), [*filter(self._is_hidden, self._unapplied)]
         begin = self._saved_at = self._store.min_offset
         snapshot = self._snapshot()
@@ -96,10 +112,10 @@ class StateLog:
         return self._store.end_offset - self._saved_at >= SNAPSHOT_LOG_BYTES
 
     def saving(self) -> Callable[[], None] | None:
-        """A function that writes a snapshot, for any thread; None if nothing has changed since the last one.  The
-        state does not depend on how often this is called."""
+        """A function that writes a snapshot, for any thread; None if nothing has changed since the last one, or while
+        it would lack a transaction.  The state does not depend on how often this is called."""
         self.catch_up()
-        if self._is_saved:
+        if self._is_saved or self._untold is not None:
             return None
         self._is_saved = True
         store = self._store
@@ -180,14 +196,30 @@ class StateLog:
             data = self._store.read_record(offset)
         except NotFound:
             return offset, []  # it has expired
+        except (ReadFailed, StoreCorrupt) as error:
+            return offset, self._stands_for(self._entry_of(offset), offset, error)
         return offset, _transitions(record.decode(data, check_crc=False), offset)
 
     @property
     def unapplied_from(self) -> int | None:
         """Where the first record lies that is not applied; None: all are."""
-        if self._is_reload_due:
+        if self._is_reload_due or self._untold is not None:
             return self._saved_at
         return min(self._unapplied)[0] if self._unapplied else None
+
+    def check_transactions(self) -> None:
+        """Raises if a record that tells of transactions could not be read."""
+        if self._untold is not None:
+            raise self._untold[1].with_traceback(None)  # else it grows with each time
+
+    def read_again(self) -> bool:
+        """Whether such a record was there, and can be read now; the state is read anew then.  Raises if it cannot."""
+        if self._untold is None:
+            return False
+        self._check(self._untold[0])
+        self.reload()
+        self.check_transactions()
+        return True
 
     def _dispatched(self, extents: Iterable[QueueExtent]) -> None:
         for extent in extents:
@@ -199,21 +231,90 @@ class StateLog:
         """What the queue's records from that log offset on say."""
         at, end = self._store.queue_bounds(topic, queue_id)
         at = max(at, self._store.queue_end_at(topic, queue_id, log_offset))
+        alone = 1
         while at < end:
-            found = self._store.read_ranges([(topic, queue_id, at, end)], _READ_BYTES)
-            if found.answers[0].next_offset <= at:
-                raise StoreCorrupt(f"queue {queue_id} of {topic} cannot be read at {at}: run `rocketsim store verify`")
-            at = found.answers[0].next_offset
-            data, sizes = memoryview(b"".join(found.records)), np.frombuffer(found.sizes, "<u4")
-            timers = _timers_in(data, len(sizes)) if topic == TIMER_TOPIC and len(sizes) >= _MANY else None
-            if timers is not None:
-                yield from timers
-                continue
+            try:
+                at, told = self._read(_Entry(topic, queue_id, at), end)
+                yield from told
+                alone = 1
+            except (ReadFailed, StoreCorrupt, StoreTooNew) as error:
+                for one in range(at, min(at + alone, end)):  # a bad sector is in the way of all that lies near it
+                    yield self._read_alone(_Entry(topic, queue_id, one), error)
+                at, alone = at + alone, 2 * alone
+
+    def _read(self, entry: _Entry, end: int) -> tuple[int, list[Told]]:
+        """What the queue's records from there on tell, as many as fit; and where the next ones are."""
+        topic, queue_id, at = entry
+        found = self._store.read_ranges([(topic, queue_id, at, end)], _READ_BYTES)
+        if found.answers[0].next_offset <= at:
+            raise _unreadable(entry)
+        data, sizes = memoryview(b"".join(found.records)), np.frombuffer(found.sizes, "<u4")
+        told = _timers_in(data, len(sizes)) if topic == TIMER_TOPIC and len(sizes) >= _MANY else None
+        if told is None:
+            told = []
             for size in sizes.tolist():
                 with self._store.decoding(data):
                     message = record.decode(data)
-                yield message.commit_log_offset, _transitions(message, message.commit_log_offset)
+                told.append((message.commit_log_offset, _transitions(message, message.commit_log_offset)))
                 data = data[size:]
+        return found.answers[0].next_offset, told
+
+    def _read_alone(self, entry: _Entry, error: RocketSimError) -> Told:
+        """What this record tells, or what stands for it.  `error`: of the read of this one and others."""
+        log_offset, size = self._store.entry(*entry) or (0, 0)
+        try:
+            return log_offset, self._told_by(entry, log_offset)
+        except (NotFound, ReadFailed, StoreCorrupt, StoreTooNew) as of_this_one:
+            # Behind a record that is damaged the log goes on; else its queue may be what is damaged.
+            if isinstance(of_this_one, NotFound) or not self._store.log_goes_on_at(log_offset + size):
+                self._failed_at = entry
+                raise error from of_this_one
+            return log_offset, self._stands_for(entry, log_offset, of_this_one)
+
+    def _told_by(self, entry: _Entry, log_offset: int) -> list[Change]:
+        message = record.decode(self._store.read_record(log_offset), check_crc=False)
+        if (message.topic, message.queue_id, message.queue_offset) != entry:
+            raise self._store.damaged(log_offset, f"it is not message {entry.queue_offset} of {entry.topic}")
+        return _transitions(message, log_offset)
+
+    def _check(self, entry: _Entry | None) -> None:
+        """Raises if that record is still there and still cannot be read."""
+        found = self._store.entry(*entry) if entry is not None else None
+        if entry is not None and found is not None:
+            try:
+                self._told_by(entry, found[0])
+            except NotFound as error:
+                raise _unreadable(entry) from error
+
+    def _entry_of(self, log_offset: int) -> _Entry | None:
+        for topic, queue_id in self._store.queues():
+            if _tells(topic):
+                entry = _Entry(topic, queue_id, self._store.queue_end_at(topic, queue_id, log_offset))
+                if (self._store.entry(*entry) or (None,))[0] == log_offset:
+                    return entry
+        return None
+
+    def _stands_for(self, entry: _Entry | None, log_offset: int, error: RocketSimError) -> list[Change]:
+        """What is applied instead of a record that cannot be read; raises for one of the state topic, and where it is
+        not known."""
+        if entry is None or entry.topic == STATE_TOPIC:
+            self._failed_at = entry
+            raise error
+        told: list[Change] = []
+        if entry.topic == TIMER_TOPIC:
+            told, why = [Timer(UNKNOWN, log_offset)], "a message with a delivery time waits, or is not recalled"
+        elif half_messages.is_told_by(entry.topic):
+            self._untold, why = self._untold or (entry, error), "transactions wait until it can be read"
+        else:
+            why = "if it is a copy, the delivery that it settles comes again"
+        where = f"the record of {entry.topic} at log offset {log_offset}"
+        logger.error("%s cannot be read, %s: %s", where, why, error)
+        return told
+
+
+def _unreadable(entry: _Entry) -> StoreCorrupt:
+    topic, queue_id, at = entry
+    return StoreCorrupt(f"queue {queue_id} of {topic} cannot be read at {at}: run `rocketsim store verify`")
 
 
 def _tells(topic: str) -> bool:

@@ -130,23 +130,25 @@ async def _read_queue(broker: Broker, state: State, topic: str, queue_id: int, f
     first, end = store.queue_bounds(topic, queue_id)
     known = state.queues.get(Place(REVIVE_GROUP, topic, queue_id))
     done = max(known.next if known is not None else -1, broker.offsets.get(REVIVE_GROUP, topic, queue_id).offset)
-    at = max(first, done + 1)
+    at, alone = max(first, done + 1), 1
     while at < end:
         try:
             some = await cold_reads.read(store, partial(_read, store, topic, queue_id, at, end))
+            at, alone = at + max(1, len(some)), 1
         except (ReadFailed, StoreCorrupt):
-            some = await _read_one(store, topic, queue_id, at)
+            behind = min(at + alone, end)
+            some = [message for one in range(at, behind) for message in await _read_one(store, topic, queue_id, one)]
+            at, alone = behind, 2 * alone
         for message in some:
             _add(found, message)
-        at += max(1, len(some))
     return end
 
 
 async def _read_one(store: MessageStore, topic: str, queue_id: int, at: int) -> list[Record]:
-    """[] if it cannot be read."""
+    """[] if it cannot be read.  It is read by itself: a bad sector is in the way of all that lies near it."""
     try:
-        return await cold_reads.read(store, partial(_read, store, topic, queue_id, at, at + 1))
-    except (ReadFailed, StoreCorrupt) as error:
+        return await cold_reads.read(store, partial(_read_alone, store, topic, queue_id, at))
+    except (NotFound, ReadFailed, StoreCorrupt) as error:
         _unreadable(f"queue {queue_id} of {topic} at {at}", error)
         return []
 
@@ -162,6 +164,15 @@ def _read(store: MessageStore, topic: str, queue_id: int, first: int, end: int) 
             found.append(record.decode(data[at : at + size]))
         at += size
     return found
+
+
+def _read_alone(store: MessageStore, topic: str, queue_id: int, at: int) -> list[Record]:
+    entry = store.entry(topic, queue_id, at)
+    if entry is None:
+        return []
+    data = store.read_record(entry[0])
+    with store.decoding(data, entry[0]):
+        return [record.decode(data)]
 
 
 def _add(found: Checkpoints, message: Record) -> None:

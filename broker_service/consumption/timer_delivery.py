@@ -24,7 +24,7 @@ from broker_service.broker.delayed.schedule import whole_records
 from broker_service.consumption import timer_check
 from broker_service.consumption.needed_log import NeededLog
 from broker_service.consumption.timers import Timers, due_ms
-from broker_service.consumption.transitions import STATE_TOPIC, Copied, Copying
+from broker_service.consumption.transitions import STATE_TOPIC, Copied, Copying, Timer
 from broker_service.errors import NotFound, ReadFailed, RocketSimError, ServiceNotAvailable, StoreCorrupt
 from broker_service.store.batch import Batch
 from broker_service.store.message_store import MessageStore
@@ -118,6 +118,7 @@ class TimerDelivery:
         broker = self._broker
         self._catch_up()
         await self.say_copies()
+        await self._read_unread(self._tried_later())
         for second in self.timers.due(broker.now_ms()):
             while log_offsets := self.timers.first(second, BATCH, self._tried_later()):
                 self._deliver(second, await self._read(second, log_offsets))
@@ -133,29 +134,54 @@ class TimerDelivery:
 
     async def _read(self, second: int, log_offsets: Iterable[int]) -> list[Record]:
         """The records that wait there; what cannot be read is tried again later."""
-        store = self._broker.store
         found: list[Record] = []
         size = 0
         for log_offset in log_offsets:
-            try:
-                data = await cold_reads.read(store, partial(store.read_record, log_offset))
-                found.append(self._waiting(second, log_offset, data))
-                size += len(data)
-            except (ReadFailed, StoreCorrupt, NotFound) as error:
-                if log_offset < store.min_offset:
-                    logger.error("a message with a delivery time is lost: its log file has expired: %s", error)
-                    self._settle(second, [(log_offset, None)])
-                    self._unreadable_since.pop(log_offset, None)
-                    continue
-                if log_offset not in self._unreadable_since:
-                    logger.error("a message with a delivery time waits: %s", error)
-                now = self._broker.clock()
-                self._retry_at[log_offset] = now + _AFTER_TROUBLE_S
-                self._unreadable_since.setdefault(log_offset, now)
-            else:
-                self._unreadable_since.pop(log_offset, None)
+            data = await self._read_one(log_offset, partial(self._waiting, second, log_offset))
+            if data is None and log_offset < self._broker.store.min_offset:
+                self._settle(second, [(log_offset, None)])
+            elif data is not None:
+                found.append(data)
+                size += len(data.body)
             if size >= _BATCH_BYTES:
                 break
+        return found
+
+    async def _read_unread(self, without: Collection[int] = ()) -> None:
+        """Those whose second is not known wait in it once they can be read."""
+        for log_offset in sorted(self.timers.unread.difference(without)):
+            waiting = await self._read_one(log_offset, partial(record.decode, check_crc=False))
+            if log_offset not in self.timers.unread:
+                continue
+            if waiting is None:
+                if log_offset < self._broker.store.min_offset:
+                    self.timers.unread.discard(log_offset)
+                continue
+            try:
+                second = timer.second_of(waiting)
+            except ValueError as error:
+                logger.error("the record of %s at log offset %d is not delivered: %s", TIMER_TOPIC, log_offset, error)
+                self.timers.unread.discard(log_offset)
+            else:
+                self.timers.find(Timer(second, log_offset, waiting.properties.get(timer.PROPERTY_DELETE_KEY, "")))
+
+    async def _read_one(self, log_offset: int, decode: Callable[[bytes], Record]) -> Record | None:
+        """None if it cannot be read, which the log file says, or has expired."""
+        store = self._broker.store
+        try:
+            found = decode(await cold_reads.read(store, partial(store.read_record, log_offset)))
+        except (ReadFailed, StoreCorrupt, NotFound) as error:
+            if log_offset < store.min_offset:
+                logger.error("a message with a delivery time is lost: its log file has expired: %s", error)
+                self._unreadable_since.pop(log_offset, None)
+                return None
+            if log_offset not in self._unreadable_since:
+                logger.error("a message with a delivery time waits: %s", error)
+            now = self._broker.clock()
+            self._retry_at[log_offset] = now + _AFTER_TROUBLE_S
+            self._unreadable_since.setdefault(log_offset, now)
+            return None
+        self._unreadable_since.pop(log_offset, None)
         return found
 
     def _waiting(self, second: int, log_offset: int, data: bytes) -> Record:
@@ -252,6 +278,7 @@ class TimerDelivery:
         """Appends the timers in front of a log offset again, because the log files before it expire."""
         self._catch_up()
         await self.say_copies()
+        await self._read_unread()
         for second, log_offsets in self.timers.before(log_offset):
             for first in range(0, len(log_offsets), BATCH):
                 batch = await self._read(second, log_offsets[first : first + BATCH])

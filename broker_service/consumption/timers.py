@@ -1,16 +1,16 @@
 """Timers: the messages that wait for their delivery time, as log offsets by the second they are due.  Pure.
 
 RocketMQ's TIMER_OUT_MS is a whole second before the delivery time.  A second is due when it is over, so no message
-comes before its time, and each at most a second after it.
+comes before its time, and each at most a second after it.  The second of a record that cannot be read is not known.
 """
 
 import heapq
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Iterable
-from itertools import islice
+from itertools import chain, islice
 
-from broker_service.consumption.transitions import Copied, Copying, Timer, Waiting
+from broker_service.consumption.transitions import UNKNOWN, Copied, Copying, Timer, Waiting
 
 RECALL_WEIGHT = 10  # it keeps the name of a message
 
@@ -21,6 +21,7 @@ class Timers:
     def __init__(self) -> None:
         self.count = 0
         self.copying: int | None = None  # a log offset, while copies from there on may settle timers unsaid
+        self.unread: set[int] = set()  # log offsets of those that could not be read, whose second is not known
         self._waiting: dict[int, array[int]] = {}
         self._done: dict[int, set[int]] = {}  # settled behind others of their second that wait
         self._recalls: dict[int, dict[str, None]] = {}
@@ -32,7 +33,7 @@ class Timers:
     @property
     def weight(self) -> int:
         """How many messages that wait would take as much memory."""
-        return self.count + RECALL_WEIGHT * self._recall_count
+        return self.count + len(self.unread) + RECALL_WEIGHT * self._recall_count
 
     def next_second(self) -> int | None:
         while self._seconds and self._seconds[0] not in self._waiting:
@@ -66,13 +67,14 @@ class Timers:
 
     def oldest(self, without: Collection[int] = ()) -> int | None:
         """The lowest log offset that waits, except `without`."""
+        unread = self.unread.difference(without)
         if not without:
-            return min((offsets[0] for offsets in self._waiting.values()), default=None)
+            return min(chain(unread, (offsets[0] for offsets in self._waiting.values())), default=None)
         firsts = (self.first(second, 1, without) for second in self._waiting)
-        return min((first[0] for first in firsts if first), default=None)
+        return min(chain(unread, (first[0] for first in firsts if first)), default=None)
 
     def before(self, log_offset: int) -> list[tuple[int, list[int]]]:
-        """The timers in front of a log offset, by second."""
+        """The timers in front of a log offset, by second, without those whose second is not known."""
         return [
             (second, [one for one in offsets[: bisect_left(offsets, log_offset)] if self.waits(second, one)])
             for second, offsets in self._waiting.items()
@@ -80,7 +82,7 @@ class Timers:
         ]
 
     def since(self, log_offset: int) -> list[tuple[int, list[int]]]:
-        """The timers from a log offset on, by second."""
+        """The timers from a log offset on, by second, without those whose second is not known."""
         return [
             (second, [one for one in offsets[bisect_left(offsets, log_offset) :] if self.waits(second, one)])
             for second, offsets in self._waiting.items()
@@ -89,9 +91,12 @@ class Timers:
 
     def rebuilding(self) -> list[Waiting | Copied | Copying]:
         """Transitions that make these timers, from nothing."""
-        offsets = self._waiting.values()
+        seconds = self._waiting
+        if self.unread:
+            seconds = {**self._waiting, UNKNOWN: array("q", sorted(self.unread))}
+        offsets = seconds.values()
         waiting = Waiting(
-            array("q", self._waiting).tobytes(),
+            array("q", seconds).tobytes(),
             array("q", map(len, offsets)).tobytes(),
             b"".join(offsets),
             tuple((second, key) for second, keys in self._recalls.items() for key in keys),
@@ -121,9 +126,25 @@ class Timers:
             case Copied(second, log_offsets):
                 self.copying = None
                 self._settle(second, log_offsets)
+                self.unread.difference_update(log_offsets)
+
+    def find(self, found: Timer) -> None:
+        """One that could not be read says its second now."""
+        second, log_offset, recalls = found.second, found.log_offset, found.recalls
+        self.unread.remove(log_offset)
+        if (known := self._waiting.get(second)) is None:
+            self._wait(second, array("q", (log_offset,)))
+        else:
+            insort(known, log_offset)
+            self.count += 1
+        if recalls:
+            self._recall(second, recalls)
 
     def _wait(self, second: int, log_offsets: "array[int]") -> None:
         """They are behind all others; one that is known already changes nothing."""
+        if second == UNKNOWN:
+            self.unread.update(log_offsets)
+            return
         known = self._waiting.get(second)
         if known is None:
             self._waiting[second] = log_offsets

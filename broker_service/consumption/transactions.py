@@ -72,13 +72,15 @@ class Transactions:
         state: Callable[[], OpenTransactions],
         *,
         check_writable: Callable[[], None],
+        read_again: Callable[[], bool],
         append: Callable[[Record], int],
         append_checked: Callable[[Checked], None],
     ) -> None:
         self.ask: Callable[[Check], Awaitable[bool]] = _nobody
         self._broker = broker
         self._state = state
-        self._check_writable = check_writable
+        self._check_writable = check_writable  # raises also if a record that tells of transactions could not be read
+        self._read_again = read_again
         self._append = append  # returns the log's end; the state has what the record says
         self._append_checked = append_checked
         self._needed = NeededLog(broker.store, self._oldest)
@@ -124,6 +126,7 @@ class Transactions:
         A second end of the same kind is like the first one.  UnknownTransaction otherwise.
         """
         until = self._broker.clock() + timeout_s
+        self._check_writable()
         await self._until_ready(timeout_s)
         self._broker.acknowledgements.check_room()
         while True:
@@ -269,6 +272,8 @@ class Transactions:
         try:
             while self._broker.mastership.standing is Standing.WRITABLE:
                 try:
+                    if self._read_again():
+                        self._ready.clear()
                     if not self._ready.is_set():
                         self._check_writable()
                         await self._find_copies()

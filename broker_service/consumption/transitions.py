@@ -196,6 +196,10 @@ class Copied:
     log_offsets: tuple[int, ...] = ()
 
 
+UNKNOWN = -1
+"""The second of a timer whose record cannot be read; in snapshots, and in the state, never in the log."""
+
+
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """Timers that wait: how many in each second, the log offsets of all, and the keys of those that are recalled."""

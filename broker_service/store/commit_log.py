@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rocketsim_proto.records.record import (
     BLANK,
+    BLANK_MAGIC,
     BLANK_SIZE,
     HEAD,
     HEAD_SIZE,
@@ -22,7 +23,7 @@ from rocketsim_proto.records.record import (
     decode,
 )
 
-from broker_service.errors import NotFound, ServiceNotAvailable, StoreCorrupt
+from broker_service.errors import NotFound, ReadFailed, ServiceNotAvailable, StoreCorrupt
 from broker_service.store.files import Buffer, Files, used_size
 from broker_service.store.open_files import OpenFiles
 from broker_service.store.residency import BLOCK, Cold, Place, Positions, Residency, blocks_of
@@ -375,6 +376,17 @@ class CommitLog:
             return False
         _, magic, _, _, _, _, commit_log_offset, _, _ = HEAD.unpack(head)
         return magic in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2) and commit_log_offset == offset
+
+    def goes_on_at(self, offset: int) -> bool:
+        """Whether a record ends there, as far as the disk can read it: another one begins, the file or the log ends."""
+        try:
+            if offset == self.end_offset or self.has_record_at(offset):
+                return True
+            head = self.read(offset, BLANK_SIZE) if self.min_offset <= offset < self.end_offset else b""
+        except ReadFailed:
+            return True
+        rest = self.file_size - offset % self.file_size
+        return len(head) == BLANK_SIZE and BLANK.unpack(head) == (rest, BLANK_MAGIC)
 
     @contextmanager
     def decoding(self, records: bytes | memoryview, offset: int | None = None) -> Iterator[None]:

@@ -557,6 +557,18 @@ class MessageStore:
         offsets: list[int] = queue.read(first, queue.max_offset - first)["commit_log_offset"].tolist()
         return offsets
 
+    def entry(self, topic: str, queue_id: int, queue_offset: int) -> tuple[int, int] | None:
+        """Log offset and size of the record, as the queue has them; None for one that it does not have."""
+        queue = self._queues.get(topic, queue_id)
+        if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
+            return None
+        one = queue.read(queue_offset, 1)[0]
+        return int(one["commit_log_offset"]), int(one["size"])
+
+    def log_goes_on_at(self, log_offset: int) -> bool:
+        """Whether a record ends there, as far as the disk can read: another one begins, or a file or the log ends."""
+        return self._log.goes_on_at(log_offset)
+
     def get_message(
         self,
         topic: str,

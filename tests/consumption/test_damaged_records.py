@@ -1,13 +1,13 @@
 """Records that are damaged on the disk below the flushed offset: who reads them goes on, or refuses, and says where."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record, RecordError
-from rocketsim_proto.reserved import HALF_TOPIC, TIMER_TOPIC
+from rocketsim_proto.reserved import HALF_TOPIC, OP_TOPIC, TIMER_TOPIC
 
 from broker_service.admin.operations import Operations
 from broker_service.broker.metadata.topics import TopicConfig
@@ -15,26 +15,26 @@ from broker_service.consumption import half_messages, state_log, timer_delivery
 from broker_service.consumption import transactions as transactions_module
 from broker_service.consumption.consumption import _DEFERRED_MS
 from broker_service.consumption.state_log import StateLog
-from broker_service.consumption.transitions import Copied
+from broker_service.consumption.transitions import STATE_TOPIC, Copied
 from broker_service.errors import DiskFull, StoreCorrupt
 from broker_service.store.message_store import MessageStore
 from tests.broker.test_delayed_messages import LEVEL_1, SOON, deliver_all, forget_deliveries, send_delayed
 from tests.consumption import test_state_log
-from tests.consumption.test_consumption import INVISIBLE_MS, body_of, consumer
+from tests.consumption.test_consumption import INVISIBLE_MS, Consumer, body_of, consumer
 from tests.consumption.test_order import in_order, said
 from tests.consumption.test_timer_delivery import HOURS, START, dying, expire, fill, forget_snapshots, timed
 from tests.support.brokers import put, running
 from tests.support.memory_files import MemoryFiles
 from tests.support.polling import until
 from tests.support.v2 import v2_broker
-from tests.v2.test_transactions import QUIET, bodies, d, end, opened, prepare, records
+from tests.v2.test_transactions import QUIET, bodies, d, end, half, opened, prepare, records
 
 LENGTHS = (84, b"\xff\xff\xff\xff")  # the size of the body: a queue's entry and the record's head fit
 BODY = (88, b"\0")
 HOSTS = (36, (0x30).to_bytes(4, "big"))  # the flags say that hosts are longer than the record
 BOTH = pytest.mark.parametrize("wrong", [LENGTHS, BODY], ids=["lengths", "body"])
 
-Mend = Callable[[], object]
+Mend = Callable[..., object]  # of that store, unless another one is given that was opened since
 
 
 def damage(store: MessageStore, log_offset: int, wrong: tuple[int, bytes] = LENGTHS) -> Mend:
@@ -42,7 +42,7 @@ def damage(store: MessageStore, log_offset: int, wrong: tuple[int, bytes] = LENG
     start = store._log.start_of(log_offset)
     place, data = log_offset - start + wrong[0], wrong[1]
 
-    def exchange(data: bytes) -> bytes:
+    def exchange(store: MessageStore, data: bytes) -> bytes:
         handle = store.disk.open(store._log.path(start))
         try:
             before = store.disk.pread(handle, len(data), place)
@@ -51,8 +51,8 @@ def damage(store: MessageStore, log_offset: int, wrong: tuple[int, bytes] = LENG
             store.disk.close(handle)
         return before
 
-    right = exchange(data)
-    return lambda: exchange(right)
+    right = exchange(store, data)
+    return lambda now=store: exchange(now, right)
 
 
 def at(store: MessageStore, topic: str, queue_offset: int = 0, queue_id: int = 0) -> int:
@@ -161,29 +161,86 @@ async def test_a_damaged_message_that_is_due_again_waits_and_others_go_on(
         assert await one.bodies() == [b"bad"]
 
 
+@BOTH
+def test_a_damaged_record_of_the_state_is_not_passed_over(wrong: tuple[int, bytes]) -> None:
+    store = test_state_log.store_on(MemoryFiles())
+    log = StateLog(store, test_state_log.SNAPSHOT)
+    for number in range(3):
+        test_state_log.append(store, number)
+    bad = at(store, STATE_TOPIC, 1)
+    mend = damage(store, bad, wrong)
+    again = StateLog(store, test_state_log.SNAPSHOT)
+    for apply in (log.catch_up, again.reload, again.catch_up):
+        with pytest.raises(StoreCorrupt, match=says(bad)):
+            apply()
+    assert log.unapplied_from == bad
+    mend()
+    log.catch_up()
+    again.catch_up()
+    assert len(log.state.queues) == len(again.state.queues) == 3
+
+
 @pytest.mark.parametrize("many", [1, 1000], ids=["as columns", "one by one"])
 @BOTH
-def test_a_damaged_record_of_the_state_is_not_passed_over(
+def test_a_damaged_timer_is_known_without_its_time_and_the_others_with_theirs(
     wrong: tuple[int, bytes], many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state_log, "_MANY", many)
     store = test_state_log.store_on(MemoryFiles())
     log = StateLog(store, test_state_log.SNAPSHOT)
-    for number in range(3):
-        test_state_log.append(store, number)
     test_state_log.append_timers(store, 3)
-    for bad in (at(store, "rmq_sys_rocketsim_state", 1), at(store, TIMER_TOPIC, 1)):
-        mend = damage(store, bad, wrong)
-        again = StateLog(store, test_state_log.SNAPSHOT)
-        for apply in (log.catch_up, again.reload):
-            with pytest.raises(StoreCorrupt, match=says(bad)):
-                apply()
-        assert log.unapplied_from == bad
-        mend()
+    bad = at(store, TIMER_TOPIC, 1)
+    damage(store, bad, wrong)
+    again = StateLog(store, test_state_log.SNAPSHOT)
     log.catch_up()
     again.reload()
-    assert (len(log.state.queues), log.state.timers.count) == (len(again.state.queues), again.state.timers.count)
-    assert (len(log.state.queues), log.state.timers.count) == (3, 3)
+    for one in (log, again):
+        assert (one.state.timers.count, one.state.timers.unread, one.unapplied_from) == (2, {bad}, None)
+
+
+async def test_a_start_without_the_state_refuses_what_needs_it_and_nothing_else(tmp_path: Path, caplog: Any) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a")
+        (delivery,) = (await one.pop()).deliveries
+        bad = at(one.node.store, STATE_TOPIC)
+        mend = damage(one.node.store, bad)
+    forget_snapshots(tmp_path)
+    async with consumer(tmp_path) as one:
+        assert "pops, acks, transactions and messages with a delivery time wait: " in caplog.text
+        operations = Operations(one.node.broker, one.node.leadership)
+        refused: tuple[Callable[[], Awaitable[object]], ...] = (
+            one.pop,
+            lambda: one.ack(delivery),
+            lambda: operations.reset_offset_by_time("g", "t", 0, (), force=True),
+        )
+        for call in refused:
+            with pytest.raises(StoreCorrupt, match=says(bad)):
+                await call()
+        await put(one.node, "t", b"b")
+        assert len(one.node.store.get_message("t", 0, 0, 32, 1 << 20, None).sizes) == 8, "both messages can be pulled"
+    async with consumer(tmp_path) as one:
+        with pytest.raises(StoreCorrupt, match=says(bad)):
+            await one.pop()
+        mend(one.node.store)
+        assert await one.bodies() == [b"b"], "a is under way"
+
+
+@BOTH
+async def test_a_damaged_copy_for_a_retry_settles_nothing_after_a_start(
+    tmp_path: Path, caplog: Any, wrong: tuple[int, bytes]
+) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a", b"b")
+        assert await one.bodies() == [b"a", b"b"]
+        await one.later(INVISIBLE_MS)
+        bad = at(one.node.store, "%RETRY%g+t")
+        damage(one.node.store, bad, wrong)
+    forget_snapshots(tmp_path)
+    async with consumer(tmp_path) as one:
+        assert f"the record of %RETRY%g+t at log offset {bad} cannot be read" in caplog.text
+        assert one.consumption.state.under_way_count == 1
+        await one.later(2 * INVISIBLE_MS)
+        assert len(one.node.store.log_offsets("%RETRY%g+t", 0, 0)) == 3, "its message comes again"
 
 
 @BOTH
@@ -205,6 +262,62 @@ async def test_pops_are_refused_while_a_record_of_the_state_is_damaged_and_go_on
 
 
 # --- messages with a delivery time ------------------------------------------------------------------------------------
+
+
+@BOTH
+async def test_a_damaged_message_with_a_delivery_time_waits_alone_after_a_start_too(
+    tmp_path: Path, caplog: Any, wrong: tuple[int, bytes]
+) -> None:
+    async with timed(tmp_path) as one:
+        await one.send(b"bad", b"a")
+        bad, _ = one.timers.first(START // 1000 + 4, 2)
+        mend = damage(one.node.store, bad, wrong)
+    forget_snapshots(tmp_path)
+    async with timed(tmp_path) as one:
+        assert f"the record of rmq_sys_wheel_timer at log offset {bad} cannot be read" in caplog.text
+        await put(one.node, "t", b"elsewhere")
+        popped = await Consumer(one.node).bodies()
+        assert popped == [b"elsewhere"]
+        one.now_ms += 5000
+        one.node.consumption.timer_delivery._arrival.set()
+        await until(lambda: one.received() == [b"a"], "the one that can be read")
+    async with timed(tmp_path) as one:  # from a snapshot
+        assert one.timers.unread == {bad}
+        mend(one.node.store)
+        one.node.consumption.timer_delivery._retry_at.clear()  # as when the time of trouble is over
+        one.node.consumption.timer_delivery._arrival.set()
+        await until(lambda: not one.timers.unread, "it is read")
+        await one.later(4000)
+        assert one.received() == [b"a"], "its time has not come by this clock"
+        await one.later(1000)
+        assert one.received() == [b"a", b"bad"]
+    forget_snapshots(tmp_path)
+    async with timed(tmp_path) as one:
+        await one.later(9000)
+        assert one.received() == [b"a", b"bad"]
+
+
+async def test_a_damaged_message_with_a_delivery_time_keeps_its_log_file_for_an_hour_after_a_start(
+    tmp_path: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with timed(tmp_path, **HOURS) as one:
+        await one.send(b"bad", in_ms=8_000_000)
+        await fill(one, 2)
+        damage(one.node.store, at(one.node.store, TIMER_TOPIC))
+    forget_snapshots(tmp_path)
+    async with timed(tmp_path, START + 7_200_000, **HOURS) as one:
+        broker = one.node.broker
+        started_s, later_s = broker.clock(), 0.0
+        monkeypatch.setattr(broker, "clock", lambda: started_s + later_s)
+        await expire(one)
+        assert one.node.store.min_offset == 0
+        later_s = 3601.0
+        await expire(one)
+        assert one.node.store.min_offset > 0
+        later_s = 3620.0
+        await one.node.consumption.timer_delivery._deliver_due()
+        assert not one.timers.unread
+        assert "is lost: its log file has expired" in caplog.text
 
 
 @BOTH
@@ -347,5 +460,34 @@ async def test_a_damaged_half_message_is_not_committed(tmp_path: Path, wrong: tu
         await node.consumption.transactions._ask(prepared)
         assert opened(node) == ["a"], "nobody is asked this time"
         mend()
+        assert (await end(client, "a")).code == d.OK
+        assert bodies(node) == ["a", "b"]
+
+
+@pytest.mark.parametrize("topic", [HALF_TOPIC, OP_TOPIC])
+@BOTH
+async def test_transactions_wait_for_a_damaged_record_of_theirs_after_a_start_and_pops_do_not(
+    tmp_path: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch, topic: str, wrong: tuple[int, bytes]
+) -> None:
+    monkeypatch.setattr(transactions_module, "_AFTER_TROUBLE_S", 0.01)
+    async with v2_broker(tmp_path, **QUIET) as (node, client):
+        await prepare(client, "a", "b", "c")
+        assert (await end(client, "a")).code == d.OK
+        bad = at(node.store, topic)
+        mend = damage(node.store, bad, wrong)
+    forget_snapshots(tmp_path)
+    async with v2_broker(tmp_path, **QUIET) as (node, client):
+        assert f"the record of {topic} at log offset {bad} cannot be read, transactions wait" in caplog.text
+        assert (await end(client, "b")).code == d.INTERNAL_SERVER_ERROR
+        sent = await client.send(half("d"))
+        assert sent.status.code == d.INTERNAL_SERVER_ERROR
+        assert await Consumer(node, topic="X").bodies() == [b"a"]
+        for _ in range(3):
+            await node.periodic._delete_expired()
+        assert node.consumption.saving() is None, "no snapshot has less"
+        mend(node.store)
+        await until(lambda: node.consumption._log.unapplied_from is None, "it is read")
+        assert opened(node) == ["b", "c"]
+        assert (await end(client, "b")).code == d.OK
         assert (await end(client, "a")).code == d.OK
         assert bodies(node) == ["a", "b"]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record
+from rocketsim_proto.reserved import TIMER_TOPIC
 
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.consumption import consumption, take_over
@@ -19,8 +20,12 @@ from broker_service.consumption.rocketmq_pops import Checkpoints, Held, takes
 from broker_service.consumption.state import State
 from broker_service.consumption.transitions import Place, Take, Transition, decode, encode
 from broker_service.errors import ReadFailed, ServiceNotAvailable, StoreTooNew
+from broker_service.model import BrokerRole
 from broker_service.node import BrokerNode
+from broker_service.store.message_store import MessageStore
+from broker_service.store.ranges import RangesResult
 from tests.consumption.rocketmq_store import REVIVE_TOPIC, RocketMQStore
+from tests.consumption.test_pair import end_master, pair
 from tests.support.brokers import running, small_config
 from tests.support.polling import until
 
@@ -351,6 +356,66 @@ async def test_a_checkpoint_whose_bytes_have_changed_is_named_and_not_believed(
             assert under_way(node).keys() == {1}
     (named,) = (line for line in caplog.messages if "is not taken over" in line)
     assert "CRC" in named
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["in the timer topic", "in the revive topic"])
+async def test_a_bad_sector_under_a_checkpoint_is_named_and_those_around_it_are_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, waits: bool
+) -> None:
+    """Ranges are read in large blocks: no range near the sector can be read."""
+    now_ms = wall_clock_ms()
+    topic = TIMER_TOPIC if waits else REVIVE_TOPIC
+    with RocketMQStore(tmp_path, now_ms) as rocketmq:
+        rocketmq.send("orders", *(f"o-{number}" for number in range(6)))
+        for offset in range(6):
+            rocketmq.popped("crew", "orders", offset, at=now_ms, invisible=HOUR_MS, waits=waits)
+        rocketmq.offsets = {("crew", "orders"): {0: 6}}
+    read_record, read_ranges = MessageStore.read_record, MessageStore.read_ranges
+
+    def bad(store: MessageStore) -> int:
+        return store.log_offsets(topic, 0, 2)[0]
+
+    def record_at(store: MessageStore, log_offset: int) -> bytes:
+        if log_offset == bad(store):
+            raise ReadFailed.of("commitlog/0", log_offset, OSError(5, "Input/output error"))
+        return read_record(store, log_offset)
+
+    def ranges(store: MessageStore, asked: Any, *arguments: Any) -> RangesResult:
+        if any(name == topic for name, *_ in asked):
+            raise ReadFailed.of("commitlog/0", 0, OSError(5, "Input/output error"))
+        return read_ranges(store, asked, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MessageStore, "read_record", record_at)
+        patch.setattr(MessageStore, "read_ranges", ranges)
+        async with running(tmp_path) as node:
+            await is_taken_over(node)
+            assert under_way(node).keys() == {0, 1, 3, 4, 5}
+            named = f"the record of {topic} at log offset {bad(node.store)}" if waits else f"queue 0 of {topic} at 2:"
+            assert named in caplog.text and "Input/output error" in caplog.text
+            assert await pop(node) == {}
+
+
+async def test_what_was_taken_over_is_under_way_on_the_slave_that_is_promoted(tmp_path: Path) -> None:
+    now_ms = wall_clock_ms()
+    make(tmp_path / "m", now_ms)
+    async with pair(tmp_path) as (master, slave, masters):
+        await is_taken_over(master)
+        await until(lambda: under_way(master).keys() == {1}, "the others are retried")
+        end = master.store.end_offset
+        await until(lambda: slave.store.confirm_offset == end, "the slave has it")
+        await end_master(masters, slave)
+        await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
+        await is_taken_over(slave)
+        assert under_way(slave) == {1: now_ms + HOUR_MS}
+        assert slave.consumption.state.timers.count == 1, "only the user's own"
+        assert slave.store.end_offset - end < 1000, "nothing is taken over again"
+        got = await pop(slave)
+        assert attempts(got) == {"o-6": 1, "o-7": 1, "o-2": 2, "o-3": 2, "o-5": 2}
+        assert await acknowledge(slave, got) == {HandleStatus.OK}
+        slave.broker.now_ms = lambda: now_ms + HOUR_MS + 1
+        await until(lambda: not slave.consumption.state.under_way_count, "the last deadline has passed")
+        assert attempts(await pop(slave)) == {"o-1": 2}
 
 
 async def test_nobody_pops_before_all_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,24 +3,26 @@
 import contextlib
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record, encode
-from rocketsim_proto.reserved import TIMER_TOPIC
+from rocketsim_proto.reserved import HALF_TOPIC, OP_TOPIC, TIMER_TOPIC
 
 from broker_service.broker.delayed.timer import recall_record, waiting_record
-from broker_service.consumption import state_log, transitions
+from broker_service.consumption import half_messages, snapshot, state_log, transitions
 from broker_service.consumption.state_log import StateLog
-from broker_service.consumption.transitions import Copied, Place, Take
-from broker_service.errors import ReadFailed
+from broker_service.consumption.transaction_changes import Resolution
+from broker_service.consumption.transitions import Copied, Drop, Place, Take, Timer
+from broker_service.errors import ReadFailed, StoreCorrupt
 from broker_service.machine import Machine
 from broker_service.node import BrokerNode
 from broker_service.store.batch import Batch
 from broker_service.store.message_store import MessageStore
 from broker_service.store.ranges import RangesResult
 from tests.support.brokers import small_config
-from tests.support.memory_files import MemoryFiles, PowerCut
+from tests.support.memory_files import SECTOR, MemoryFiles, PowerCut
 
 ROOT = Path("/store")
 SNAPSHOT = ROOT / "rocketsim" / "consumption.snapshot"
@@ -171,30 +173,139 @@ def test_timers_that_columns_cannot_tell_are_looked_at_one_by_one(monkeypatch: p
     assert [one for _, some in log.state.timers.before(store.end_offset) for one in some] == offsets
 
 
+def bad_sector_under(store: MessageStore, disk: MemoryFiles, log_offset: int) -> Path:
+    """The file; only this record is unreadable by itself, if it is no smaller than a sector and alone in it."""
+    path = store._log.path(store._log.start_of(log_offset))
+    disk.lose_sector(path, (log_offset - store._log.start_of(log_offset)) // SECTOR + 1)
+    return path
+
+
 def test_a_read_that_fails_leaves_what_is_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
     store = store_on(MemoryFiles())
     log = StateLog(store, SNAPSHOT)
-    offsets = append_timers(store, 20)
-    failure = ReadFailed.of("commitlog/0", offsets[7], OSError(5, "an error"))
+    for number in range(20):
+        append(store, number)
+    offsets = store.log_offsets(transitions.STATE_TOPIC, 0, 0)
     read_record = store.read_record
 
     def read(offset: int) -> bytes:
         if offset == offsets[7]:
-            raise failure
+            raise ReadFailed.of("commitlog/0", offsets[7], OSError(5, "an error"))
         return read_record(offset)
-
-    def read_log(offset: int, size: int) -> bytes:
-        raise failure
 
     with monkeypatch.context() as broken:
         broken.setattr(store, "read_record", read)
-        broken.setattr(store, "read_log", read_log)
         with pytest.raises(ReadFailed):
             log.catch_up()
         assert log.unapplied_from == offsets[7]
-        assert log.state.timers.oldest() == offsets[0] and log.state.timers.count == 7
+        assert len(log.state.queues) == 7
     log.catch_up()
-    assert log.unapplied_from is None and log.state.timers.count == 19
+    assert log.unapplied_from is None and len(log.state.queues) == 20
+
+
+def large(of: Record) -> Record:
+    """Larger than two sectors, so that one of them is within it."""
+    of.properties["large"] = "x" * 3 * SECTOR
+    return of
+
+
+def of_each_kind(store: MessageStore, topic: str) -> None:
+    """A record of the topic, between a pop, its copy, a timer and a half message."""
+    half = Record("t", b"body", properties={"UNIQ_KEY": "1"})
+    half = half_messages.half_message(half, client_id="c", first_check_ms=1, immunity_s=0)
+    retry = "%RETRY%g+t"
+    kinds = {
+        TIMER_TOPIC: waiting_record(Record("t", b"body", properties={"UNIQ_KEY": "1"}), 5000, 1),
+        HALF_TOPIC: half,
+        OP_TOPIC: half_messages.op_records([0], Resolution.ROLLBACK, 1)[0],
+        retry: Record(retry, b"copy"),
+        transitions.STATE_TOPIC: Record(transitions.STATE_TOPIC, transitions.encode([Drop("h", "")])),
+    }
+    store.append_one(large(kinds[topic]), 1, bytes(8))
+    append(store, 0)
+    for record_of in kinds.values():
+        store.append_one(record_of, 1, bytes(8))
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["as it comes", "at a start"])
+@pytest.mark.parametrize("topic", [TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, "%RETRY%g+t", transitions.STATE_TOPIC])
+def test_a_bad_sector_under_a_record_holds_up_what_needs_it(topic: str, again: bool, caplog: Any) -> None:
+    store = store_on(disk := MemoryFiles())
+    if not again:
+        log = StateLog(store, SNAPSHOT)
+    of_each_kind(store, topic)
+    (bad,) = store.log_offsets(topic, 0, 0)[:1]
+    if again:
+        store.close()
+        disk = disk.kill()
+        store = store_on(disk)
+        log = StateLog(store, SNAPSHOT)
+    path = bad_sector_under(store, disk, bad)
+    apply = log.reload if again else log.catch_up
+    if topic == transitions.STATE_TOPIC:
+        with pytest.raises(ReadFailed, match=str(path)):
+            apply()
+        assert log.unapplied_from is not None and log.unapplied_from <= bad
+    else:
+        apply()
+        assert f"the record of {topic} at log offset {bad} cannot be read" in caplog.text
+        assert str(path) in caplog.text
+        assert log.state.queues.keys() == {Place("g", "t", 0)}
+        timers = log.state.timers
+        assert (timers.count, len(timers.unread)) == (1, topic == TIMER_TOPIC)
+    is_of_transactions = topic in (HALF_TOPIC, OP_TOPIC)
+    if is_of_transactions:
+        assert log.unapplied_from == 0 and log.saving() is None, "no snapshot has less"
+        for refused in (log.check_transactions, log.read_again):
+            with pytest.raises(ReadFailed, match=str(path)):
+                refused()
+    disk.repair_sectors()
+    assert log.read_again() == is_of_transactions
+    log.catch_up()
+    log.check_transactions()
+    assert log.unapplied_from is None and log.saving() is not None
+
+
+@pytest.mark.parametrize("part", ["entry", "head"])
+def test_a_start_does_not_take_a_damaged_queue_for_a_damaged_log(part: str) -> None:
+    """Behind a damaged record the log goes on where the queue's entry says; behind a damaged entry it does not."""
+    store = store_on(disk := MemoryFiles())
+    offsets = append_timers(store, 3)
+    store.close()
+    store = store_on(disk := disk.kill())
+    path = ROOT / "consumequeue" / TIMER_TOPIC / "0" / f"{0:020d}" if part == "entry" else store._log.path(0)
+    disk.overwrite(path, 20 + 6 if part == "entry" else offsets[1] + 4, b"\x7f")
+    log = StateLog(store, SNAPSHOT)
+    if part == "entry":
+        for _ in range(2):
+            with pytest.raises(StoreCorrupt, match=r"delete that folder"):
+                log.reload()
+    else:
+        log.reload()
+        assert (log.state.timers.count, log.state.timers.unread) == (2, {offsets[1]})
+
+
+def test_a_timer_that_cannot_be_read_is_in_snapshots_and_settled_by_what_the_log_says_behind_it() -> None:
+    store = store_on(disk := MemoryFiles())
+    for _ in range(2):
+        store.append_one(large(waiting_record(Record("t", b"body"), 5000, 1)), 1, bytes(8))
+    first, second = store.log_offsets(TIMER_TOPIC, 0, 0)
+    store.append_one(Record(transitions.STATE_TOPIC, transitions.encode([Copied(4, (first,))])), 1, bytes(8))
+    store.append_one(Record("other", bytes(snapshot.TAIL_BYTES)), 1, bytes(8))
+    store.close()
+    store = store_on(disk := disk.kill())
+    for one in (first, second):
+        bad_sector_under(store, disk, one)
+    log = StateLog(store, SNAPSHOT)
+    log.reload()
+    assert (log.state.timers.count, log.state.timers.unread) == (0, {second})
+    assert log.state.timers.oldest() == second and log.state.timers.oldest({second}) is None
+    save(log)
+    again = StateLog(store, SNAPSHOT)
+    again.reload()
+    assert again.state.timers.unread == {second} and not again._is_reload_due
+    again.state.timers.find(Timer(4, second))
+    assert again.state.timers.first(4, 9) == [second]
 
 
 def test_what_a_start_has_read_is_in_the_next_snapshot() -> None:
@@ -227,8 +338,12 @@ def test_a_start_over_that_fails_leaves_no_snapshot_of_a_part_and_is_made_again(
             raise failure
         return read_ranges(ranges, size)
 
+    def read_record(log_offset: int) -> bytes:
+        raise failure
+
     with monkeypatch.context() as broken:
         broken.setattr(store, "read_ranges", read)
+        broken.setattr(store, "read_record", read_record)
         for work in (log.reload, log.catch_up, log.saving):
             with pytest.raises(ReadFailed):
                 work()

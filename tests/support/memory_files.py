@@ -500,6 +500,10 @@ class MemoryFiles(Files):
         """It cannot be read until it is written again."""
         self._names[path].bad.add(sector)
 
+    def repair_sectors(self) -> None:
+        for inode in self._names.values():
+            inode.bad.clear()
+
     @property
     def open_handles(self) -> int:
         return len(self._handles)
