@@ -8,7 +8,7 @@ that offset have this CRC.  Without a valid one the start reads the whole log.  
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 from struct import Struct
 
@@ -80,29 +80,34 @@ def rebuilding(queues: Queues) -> Iterator[Transition]:
             yield from _lock(place, lowest, under_way, group)
         others = ((offset, one) for offset, one in under_way.items() if offset not in ordered)
         for one, same in groupby(others, key=lambda item: item[1]._replace(attempt=0)):
-            taken = list(same)
-            offsets = tuple(offset for offset, _ in taken)
-            yield Take(
-                place=place,
-                pop=one.pop,
-                start=offsets[0],
-                next=offsets[-1] + 1,
-                offsets=offsets,
-                attempts=tuple(delivery.attempt for _, delivery in taken),
-                client_id=one.client_id,
-                popped_ms=one.popped_ms,
-                deadline_ms=one.deadline_ms,
-                renewed_until_ms=one.renewed_until_ms,
-            )
-            if not one.counted:
-                yield Deadline(
-                    place=place,
-                    deliveries=tuple(DeliveryId(one.pop, offset) for offset in offsets),
-                    deadline_ms=one.deadline_ms,
-                    counted=False,
-                    renewed=True,
-                )
+            while taken := [*islice(same, _A_TRANSITION)]:
+                yield from _taken(place, one, taken)
         yield Take(place=place, pop=0, start=following, next=following)
+
+
+def _taken(place: Place, one: UnderWay, taken: Sequence[tuple[int, UnderWay]]) -> Iterator[Transition]:
+    """Makes deliveries of one pop, which differ in their attempts only."""
+    offsets = tuple(offset for offset, _ in taken)
+    yield Take(
+        place=place,
+        pop=one.pop,
+        start=offsets[0],
+        next=offsets[-1] + 1,
+        offsets=offsets,
+        attempts=tuple(delivery.attempt for _, delivery in taken),
+        client_id=one.client_id,
+        popped_ms=one.popped_ms,
+        deadline_ms=one.deadline_ms,
+        renewed_until_ms=one.renewed_until_ms,
+    )
+    if not one.counted:
+        yield Deadline(
+            place=place,
+            deliveries=tuple(DeliveryId(one.pop, offset) for offset in offsets),
+            deadline_ms=one.deadline_ms,
+            counted=False,
+            renewed=True,
+        )
 
 
 def _lock(

@@ -350,6 +350,24 @@ def test_a_snapshot_makes_the_state_again(history: list[Transition | Move]) -> N
     ]
 
 
+def test_a_snapshot_has_any_number_of_deliveries_of_one_pop() -> None:
+    """What was taken over from RocketMQ may be one: of a message each, with one time for all."""
+    count = 70_000
+    state = State()
+    for first in range(0, count, 1000):
+        offsets = tuple(range(first, first + 1000))
+        taken = Take(place=PLACE, pop=1, start=first, next=first + 1000, offsets=offsets, attempts=(1,) * 1000)
+        state.apply(taken)
+        state.apply(Deadline(place=PLACE, deliveries=tuple(DeliveryId(1, at) for at in offsets), deadline_ms=5))
+        uncounted = tuple(DeliveryId(1, at) for at in offsets if at >= 1)
+        state.apply(Deadline(place=PLACE, deliveries=uncounted, deadline_ms=5, counted=False))
+    queue = state.queues[PLACE]
+    again = State()
+    for change in snapshot.decode(snapshot.encode(77, (5, 6), [(PLACE, queue.next, queue.under_way, ())])).transitions:
+        again.apply(change)
+    assert again.queues[PLACE].under_way == queue.under_way and len(queue.under_way) == count
+
+
 def test_a_damaged_snapshot_is_none() -> None:
     data = snapshot.encode(77, (5, 6), [(PLACE, 3, {}, ())])
     for damaged in (b"", data[:-1], data[:20], data[:-1] + bytes((data[-1] ^ 1,)), bytes(len(data))):
