@@ -93,6 +93,7 @@ _BODY = 16 << 10  # bytes of one record of transitions; more of them are several
 _MAX_PENDING = 128  # transitions that wait for others
 _DELIVERIES_A_TRANSITION = 10_000
 _EXPIRED_AT_A_TIME = 64
+_TAKEN_OVER_AT_ONCE = 10  # transitions, of up to 1,000 deliveries each
 _LONGEST_SLEEP_S = 1.0  # because the wall clock may jump
 _AFTER_TROUBLE_S = 10.0
 _DEFERRED_MS = 10_000  # for a message that cannot be moved now
@@ -863,7 +864,10 @@ class Consumption:
         """What RocketMQ's pops had under way, if it had this store, is under way here."""
         if take_over.is_needed(self._broker):
             await self.timer_delivery.say_copies()
-            self._append_now(*await take_over.transitions(self._broker, self.state, self._chance))
+            changes = await take_over.transitions(self._broker, self.state, self._chance)
+            for first in range(0, len(changes), _TAKEN_OVER_AT_ONCE):
+                self._append_now(*changes[first : first + _TAKEN_OVER_AT_ONCE])
+                await asyncio.sleep(0)
         self._taken_over.set()
 
     async def _expire(self) -> float:

@@ -24,7 +24,8 @@ REVIVE_TOPIC_PREFIX = "rmq_sys_REVIVE_LOG_"
 REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 
 _CHECKPOINT, _ACK, _BATCH_ACK = "ck", "ack", "bAck"
-_LONG_NAMES = {"t": "topic", "c": "consumerGroup", "q": "queueId", "so": "startOffset", "pt": "popTime"}
+_SHORT_NAMES = "t", "c", "q", "so", "pt"
+_LONG_NAMES = "topic", "consumerGroup", "queueId", "startOffset", "popTime"
 _MESSAGES_A_TRANSITION = 1000
 
 
@@ -59,9 +60,9 @@ class Checkpoints:
             key = _key(content)
             done = self._acknowledged.setdefault(key, set())
             if tag == _BATCH_ACK:
-                done.update(map(int, _of(content, "aol", "ackOffsetList")))
+                done.update(map(int, content["aol" if "aol" in content else "ackOffsetList"]))
             elif tag == _ACK:
-                done.add(int(_of(content, "ao", "ackOffset")))
+                done.add(int(content["ao" if "ao" in content else "ackOffset"]))
             else:
                 count, bits = int(content["n"]), int(content.get("bm", 0))
                 offsets = [key.start + int(more) for more in content.get("d") or range(count)]
@@ -117,11 +118,8 @@ def takes(
 
 
 def _key(content: Mapping[str, Any]) -> _Key:
-    topic, group, queue_id, start, popped_ms = (_of(content, *names) for names in _LONG_NAMES.items())
+    names = _SHORT_NAMES if "t" in content else _LONG_NAMES
+    topic, group, queue_id, start, popped_ms = [content[name] for name in names]
     if not (isinstance(topic, str) and isinstance(group, str)):
         raise ValueError("it names no group and topic")
     return _Key(Place(group, topic, int(queue_id)), int(start), int(popped_ms))
-
-
-def _of(content: Mapping[str, Any], *names: str) -> Any:
-    return next((content[name] for name in names if name in content), None)

@@ -1,5 +1,6 @@
 """What a real RocketMQ's pops had under way when our broker opens its store."""
 
+import asyncio
 import json
 import logging
 import random
@@ -394,6 +395,39 @@ async def test_a_bad_sector_under_a_checkpoint_is_named_and_those_around_it_are_
             named = f"the record of {topic} at log offset {bad(node.store)}" if waits else f"queue 0 of {topic} at 2:"
             assert named in caplog.text and "Input/output error" in caplog.text
             assert await pop(node) == {}
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["in the timer topic", "in the revive topic"])
+async def test_others_have_their_turns_while_checkpoints_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    now_ms = wall_clock_ms()
+    count = 12 * take_over._AT_ONCE
+    with RocketMQStore(tmp_path, now_ms) as rocketmq:
+        rocketmq.send("orders", *(f"o-{number}" for number in range(count)))
+        for offset in range(count):
+            rocketmq.popped("crew", "orders", offset, at=now_ms, invisible=HOUR_MS, waits=waits)
+        rocketmq.offsets = {("crew", "orders"): {0: count}}
+    all_of_it, turns = take_over.transitions, 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def watched(*arguments: Any) -> list[Transition]:
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(others())
+            changes = await all_of_it(*arguments)
+            task.cancel()
+        return changes
+
+    monkeypatch.setattr(take_over, "transitions", watched)
+    async with running(tmp_path) as node:
+        await is_taken_over(node)
+        assert node.consumption.state.under_way_count == count
+    assert turns >= 12
 
 
 async def test_what_was_taken_over_is_under_way_on_the_slave_that_is_promoted(tmp_path: Path) -> None:
