@@ -143,28 +143,26 @@ public final class Popper {
     }
 
     private void ack(String group, MessageExt message) throws Exception {
-        String handle = message.getProperty(MessageConst.PROPERTY_POP_CK);
-        String[] fields = ExtraInfoUtil.split(handle);
+        Handle handle = new Handle(group, message);
         AckMessageRequestHeader header = new AckMessageRequestHeader();
         header.setConsumerGroup(group);
-        header.setTopic(ExtraInfoUtil.getRealTopic(fields, message.getTopic(), group));
-        header.setQueueId(ExtraInfoUtil.getQueueId(fields));
-        header.setOffset(ExtraInfoUtil.getQueueOffset(fields));
-        header.setExtraInfo(handle);
+        header.setTopic(handle.topic);
+        header.setQueueId(handle.queueId);
+        header.setOffset(handle.offset);
+        header.setExtraInfo(handle.text);
         Answer answer = new Answer();
         api().ackMessageAsync(address(), CALL_MS, answer, header);
         answer.await();
     }
 
     private void change(String group, MessageExt message, long invisibleMs) throws Exception {
-        String handle = message.getProperty(MessageConst.PROPERTY_POP_CK);
-        String[] fields = ExtraInfoUtil.split(handle);
+        Handle handle = new Handle(group, message);
         ChangeInvisibleTimeRequestHeader header = new ChangeInvisibleTimeRequestHeader();
         header.setConsumerGroup(group);
-        header.setTopic(ExtraInfoUtil.getRealTopic(fields, message.getTopic(), group));
-        header.setQueueId(ExtraInfoUtil.getQueueId(fields));
-        header.setOffset(ExtraInfoUtil.getQueueOffset(fields));
-        header.setExtraInfo(handle);
+        header.setTopic(handle.topic);
+        header.setQueueId(handle.queueId);
+        header.setOffset(handle.offset);
+        header.setExtraInfo(handle.text);
         header.setInvisibleTime(invisibleMs);
         Answer answer = new Answer();
         api().changeInvisibleTimeAsync(broker, address(), header, CALL_MS, answer);
@@ -178,6 +176,22 @@ public final class Popper {
 
     private String address() {
         return factory.findBrokerAddressInPublish(broker);
+    }
+
+    /** What a delivery's handle says. */
+    private static final class Handle {
+        final String text;
+        final String topic;
+        final int queueId;
+        final long offset;
+
+        Handle(String group, MessageExt message) {
+            text = message.getProperty(MessageConst.PROPERTY_POP_CK);
+            String[] fields = ExtraInfoUtil.split(text);
+            topic = ExtraInfoUtil.getRealTopic(fields, message.getTopic(), group);
+            queueId = ExtraInfoUtil.getQueueId(fields);
+            offset = ExtraInfoUtil.getQueueOffset(fields);
+        }
     }
 
     private static final class Answer implements AckCallback {

@@ -59,6 +59,7 @@ class RocketMQ:
     jars: Path
     work: Path
     name_server: str
+    address: str
     broker: "subprocess.Popen[bytes]"
 
     def read(self, requests: list[tuple[str, ...]]) -> list[dict[str, Any]]:
@@ -68,6 +69,14 @@ class RocketMQ:
     def pop(self, requests: list[tuple[str, ...]]) -> list[dict[str, Any]]:
         """What RocketMQ's client pops, having sent and acknowledged; see Popper.java."""
         return self._run("Popper.java", requests)
+
+    def admin(self, *words: str) -> str:
+        """What mqadmin says to a command for this broker."""
+        command = _java(self.jars, self.work, "256m", "org.apache.rocketmq.tools.command.MQAdminStartup", *words)
+        answer = subprocess.run([*command, "-b", self.address], capture_output=True, text=True, timeout=READ_TIMEOUT_S)
+        if answer.returncode:
+            raise RocketMQError(f"mqadmin {' '.join(words)} ended with {answer.returncode}\n{answer.stderr[-4000:]}")
+        return answer.stdout
 
     def kill(self) -> None:
         """SIGKILL for the broker."""
@@ -124,7 +133,7 @@ def running(store: Path, work: Path, **settings: object) -> Iterator[RocketMQ]:
         _process(jars, work, "namesrv", name_server_port, main + "namesrv.NamesrvStartup", str(namesrv_conf)),
         _process(jars, work, "broker", broker_port, main + "broker.BrokerStartup", str(broker_conf)) as broker,
     ):
-        yield RocketMQ(jars, work, name_server, broker)
+        yield RocketMQ(jars, work, name_server, f"127.0.0.1:{broker_port}", broker)
 
 
 def _file_sizes(store: Path) -> dict[str, int]:

@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 from rocketsim_proto.records import record
+from rocketsim_proto.reserved import TIMER_TOPIC
 
 from broker_service.consumption.model import Pop
-from broker_service.errors import StoreCorrupt
+from broker_service.errors import StoreCorrupt, StoreTooNew
 from broker_service.node import BrokerNode
 from broker_service.store.json_file import JsonFile
 from broker_service.store.offline.verification import verify
+from tests.consumption.test_rocketmq_pops import is_taken_over
 from tests.interop.real_rocketmq import running as running_rocketmq
-from tests.support.brokers import running
+from tests.support.brokers import running, small_config
 from tests.support.polling import until
 
 pytestmark = [
@@ -58,9 +60,7 @@ LEFT = {"o-2": 2, "o-3": 3, "o-6": 2, "o-7": 2, "o-8": 2, "o-9": 2, "o-10": 1, "
 @pytest.mark.parametrize("ends", ["cleanly", "by a kill"])
 async def test_what_nobody_acknowledged_at_rocketmq_comes_to_its_group_here(tmp_path: Path, ends: str) -> None:
     store = tmp_path / "store"
-    version = {"counter": 1, "stateVersion": 0, "timestamp": 1}
-    topics = {"dataVersion": version, "topicConfigTable": {"orders": TOPIC}}
-    JsonFile(store / "config" / "topics.json").save(topics)
+    make_topic(store)
     with running_rocketmq(store, tmp_path / "rocketmq", **SETTINGS) as rocketmq:
         popped = rocketmq.pop(WORK)
         rocketmq.read([("await", "%RETRY%crew_orders", "3")])
@@ -70,6 +70,7 @@ async def test_what_nobody_acknowledged_at_rocketmq_comes_to_its_group_here(tmp_
     assert {(one["body"], one["attempt"]) for one in popped[10:]} == {("o-3", 2), ("o-5", 2)}
 
     async with running(store) as node:
+        await is_taken_over(node)
         assert await received(node, {"o-6": 2, "o-10": 1, "o-11": 1})
         real = node.broker.now_ms
         node.broker.now_ms = lambda: real() + 1_000_000
@@ -77,6 +78,37 @@ async def test_what_nobody_acknowledged_at_rocketmq_comes_to_its_group_here(tmp_
         got = await received(node, {})
     assert got == {body: LEFT[body] for body in ("o-2", "o-3", "o-7", "o-8", "o-9")}
     assert list(verify(store)) == []
+
+
+async def test_deliveries_in_rocksdb_are_exported_by_rocketmq_and_come_to_their_group_here(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    make_topic(store)
+    keys = {"popConsumerKVServiceInit": "true", **SETTINGS}
+    with running_rocketmq(store, tmp_path / "1", popConsumerKVServiceEnable="true", **keys) as rocketmq:
+        rocketmq.pop(WORK[:14])
+    with pytest.raises(StoreTooNew, match="exportPopRecord"):
+        BrokerNode.open(small_config(store))
+    with running_rocketmq(store, tmp_path / "2", popConsumerKVServiceEnable="false", **keys) as rocketmq:
+        rocketmq.admin("exportPopRecord")
+        rocketmq.read([("await", TIMER_TOPIC, "7")])
+    (store / "kvStore").rename(tmp_path / "kvStore")
+    left = {f"o-{number}" for number in (2, 3, 5, 6, 7, 8, 9)}
+    async with running(store) as node:
+        await is_taken_over(node)
+        assert not node.consumption.state.timers.count, "none of RocketMQ's checkpoints waits"
+        real = node.broker.now_ms
+        node.broker.now_ms = lambda: real() + 1_000_000
+        await until(lambda: not due(node), "all deadlines have passed")
+        got = await received(node, {})
+    # Those at and behind the offset that RocketMQ had committed come as new ones, acknowledged or not.
+    assert left <= got.keys() <= left | {"o-0", "o-1", "o-4"}
+    assert list(verify(store)) == []
+
+
+def make_topic(store: Path) -> None:
+    version = {"counter": 1, "stateVersion": 0, "timestamp": 1}
+    topics = {"dataVersion": version, "topicConfigTable": {"orders": TOPIC}}
+    JsonFile(store / "config" / "topics.json").save(topics)
 
 
 def offsets_are_on_disk(store: Path) -> bool:
