@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 from rocketmq_v2 import service_pb2 as calls
 from rocketmq_v2 import service_pb2_grpc
+from rocketsim_proto.limits import MAX_BODY_BYTES
 from rocketsim_proto.records.record import Record, encode_host
 
 from benchmarks.driver_loop import serve
@@ -79,7 +80,13 @@ class NullBroker(service_pb2_grpc.MessagingServiceServicer):
             )
             yield calls.ReceiveMessageResponse(
                 message=message_of(
-                    stored, topic, queue_id=0, queue_offset=offset, attempt=1, receipt_handle=f"handle-{offset:040}"
+                    stored,
+                    topic,
+                    queue_id=0,
+                    queue_offset=offset,
+                    attempt=1,
+                    receipt_handle=f"handle-{offset:040}",
+                    max_body_size=MAX_BODY_BYTES,
                 )
             )
 

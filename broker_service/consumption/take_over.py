@@ -44,7 +44,7 @@ def is_needed(broker: Broker) -> bool:
 
 
 async def transitions(broker: Broker, state: State, chance: random.Random) -> list[Transition]:
-    """What to append, in this order, for all that RocketMQ had under way and is not taken over yet; [] if there is nothing.
+    """What to append, in this order, for all that RocketMQ had under way and is not taken over yet; [] if nothing was.
 
     No timer is delivered meanwhile.  What cannot be read is named in the log file, and stays out.
     """

@@ -30,10 +30,18 @@ _HIDDEN = RESERVED_PROPERTIES | {"__DELAY_LEVEL", "__DELAY_OFFSET", "__SOURCE", 
 
 
 def message_of(
-    stored: Record, topic: pb.Resource, *, queue_id: int, queue_offset: int, attempt: int, receipt_handle: str
+    stored: Record,
+    topic: pb.Resource,
+    *,
+    queue_id: int,
+    queue_offset: int,
+    attempt: int,
+    receipt_handle: str,
+    max_body_size: int,
 ) -> pb.Message:
+    """`max_body_size`: to which a body is unpacked; one that is larger stays as it is stored."""
     properties = stored.properties
-    body, encoding = _body(stored)
+    body, encoding = _body(stored, max_body_size)
     system = pb.SystemProperties(
         keys=[key for key in properties.get(record.PROPERTY_KEYS, "").split(KEY_SEPARATOR) if key],
         message_id=stored.message_id,
@@ -65,14 +73,14 @@ def message_of(
     return pb.Message(topic=topic, user_properties=users, system_properties=system, body=body)
 
 
-def _body(stored: Record) -> tuple[bytes, pb.Encoding]:
+def _body(stored: Record, max_size: int) -> tuple[bytes, pb.Encoding]:
     """The body and its encoding.  Clients unpack GZIP only, so bodies of other compressions are unpacked here."""
     if not stored.sys_flag & record.SYS_FLAG_COMPRESSED:
         return stored.body, pb.IDENTITY
     if stored.body.startswith(_GZIP) and not stored.sys_flag & record.SYS_FLAG_COMPRESSION_TYPE:
         return stored.body, pb.GZIP
     try:
-        return decompress(stored.body, stored.sys_flag), pb.IDENTITY
+        return decompress(stored.body, stored.sys_flag, max_size), pb.IDENTITY
     except CompressionError as error:
         logger.warning("message %s of %s is delivered as it is stored: %s", stored.message_id, stored.topic, error)
         return stored.body, pb.IDENTITY

@@ -82,6 +82,7 @@ class Receiving:
             queue_offset=delivery.queue_offset,
             attempt=delivery.attempt,
             receipt_handle=delivery.receipt_handle,
+            max_body_size=self._broker.config.max_message_size,
         )
 
     def give_back(self, request: service_pb2.ReceiveMessageRequest, deliveries: Sequence[Delivery], begun: int) -> None:

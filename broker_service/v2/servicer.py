@@ -197,6 +197,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
         that cannot be made counts as one whose sending had begun.
         """
         deliveries: Sequence[Delivery] = ()
+        topic, answers = request.message_queue.topic, []
         begun, held, all_written, client_id = 0, 0, False, ""
         try:
             try:
@@ -205,17 +206,19 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
                 self._unsent.check(client_id)
                 left_s = time_left_s(context)
                 found, deliveries = await self._receiving.pop(request, client_id, left_s)
+                size = 0
+                for delivery in deliveries:
+                    begun += 1
+                    message = self._receiving.message_of(delivery, topic)
+                    answers.append(pb.ReceiveMessageResponse(message=message))
+                    size += max(len(delivery.record), len(message.body))  # the body may have been unpacked
+                begun, deliveries = 0, [delivery._replace(record=b"") for delivery in deliveries]  # held once
                 if deliveries:
-                    held = self._unsent.take(client_id, sum(len(delivery.record) for delivery in deliveries))
+                    held = self._unsent.take(client_id, size)
             except (RocketSimError, OSError) as error:
                 found = status_of(error)
-            topic, answers = request.message_queue.topic, []
-            for delivery in deliveries if held else ():
-                begun += 1
-                answers.append(pb.ReceiveMessageResponse(message=self._receiving.message_of(delivery, topic)))
-            begun, deliveries = 0, [delivery._replace(record=b"") for delivery in deliveries]  # held once
             await context.write(pb.ReceiveMessageResponse(status=found))
-            for answer in answers:
+            for answer in answers if held else ():
                 begun += 1
                 await context.write(answer)
             now = Timestamp()

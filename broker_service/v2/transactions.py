@@ -1,5 +1,7 @@
 """TransactionCalls: commit and rollback for RocketMQ 5's clients, and checks back with their producers."""
 
+from functools import partial
+
 from rocketmq_v2 import definition_pb2, service_pb2
 
 from broker_service.broker.core.broker import Broker
@@ -48,11 +50,11 @@ class TransactionCalls:
         stream = self._clients.producer_of(check.transaction.topic, check.client_id, check.times)
         if stream is None:
             return False
-        question = stream.question or _question
+        question = stream.question or partial(_question, max_body_size=self._broker.config.max_message_size)
         return await stream.tell_in_turn(question(check), READS_WITHIN_S)
 
 
-def _question(check: Check) -> service_pb2.TelemetryCommand:
+def _question(check: Check, *, max_body_size: int) -> service_pb2.TelemetryCommand:
     topic, name = check.transaction
     message = delivered_message.message_of(
         check.half,
@@ -61,6 +63,7 @@ def _question(check: Check) -> service_pb2.TelemetryCommand:
         queue_offset=check.half.queue_offset,
         attempt=1,
         receipt_handle="",
+        max_body_size=max_body_size,
     )
     command = service_pb2.RecoverOrphanedTransactionCommand(message=message, transaction_id=name)
     return service_pb2.TelemetryCommand(recover_orphaned_transaction_command=command)

@@ -15,7 +15,8 @@ from tests.support.v2 import message, resource
 
 
 def delivered(stored: Record) -> d.Message:
-    return message_of(stored, resource("T"), queue_id=3, queue_offset=7, attempt=2, receipt_handle="h")
+    asked = {"queue_id": 3, "queue_offset": 7, "attempt": 2, "receipt_handle": "h", "max_body_size": 1000}
+    return message_of(stored, resource("T"), **asked)
 
 
 def stored(**fields: Any) -> Record:
@@ -70,9 +71,11 @@ def test_a_message_of_our_own_client_has_all_that_clients_want() -> None:
         (gzip.compress(b"hello", mtime=0), SYS_FLAG_COMPRESSED, None, d.GZIP),
         (zlib.compress(b"hello"), SYS_FLAG_COMPRESSED, b"hello", d.IDENTITY),
         (zlib.compress(b"hello"), SYS_FLAG_COMPRESSED | 0x300, b"hello", d.IDENTITY),
+        (zlib.compress(bytes(1000)), SYS_FLAG_COMPRESSED, bytes(1000), d.IDENTITY),
+        (zlib.compress(bytes(1001)), SYS_FLAG_COMPRESSED, None, d.IDENTITY),
         (b"damaged", SYS_FLAG_COMPRESSED, b"damaged", d.IDENTITY),
     ],
-    ids=["gzip", "zlib as older clients", "zlib", "damaged"],
+    ids=["gzip", "zlib as older clients", "zlib", "as large as may be", "larger", "damaged"],
 )
 def test_a_packed_body_is_gzip_or_unpacked(packed: bytes, flag: int, body: bytes | None, encoding: d.Encoding) -> None:
     found = delivered(stored(body=packed, sys_flag=flag))

@@ -1,6 +1,7 @@
 """ReceiveMessage, AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue against a broker."""
 
 import asyncio
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from rocketmq_v2 import definition_pb2 as d
 from rocketmq_v2 import service_pb2 as s
-from rocketsim_proto.records.record import Record
+from rocketsim_proto.records.record import SYS_FLAG_COMPRESSED, Record
 
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.consumption.model import Pop, Popped, PopStatus
@@ -503,9 +504,10 @@ async def test_of_an_answer_that_breaks_off_only_what_was_being_sent_counts(tmp_
 
 
 async def test_who_does_not_read_holds_a_bounded_number_of_bytes(tmp_path: Path) -> None:
+    """Bytes as they are sent: a body that is packed as only our own clients do is unpacked for them."""
     async with v2_broker(tmp_path) as (node, client), client_of(node, "client-2") as other:
         unsent = node.v2_port._servicer._unsent = Unsent(most=40_000)
-        await client.send(message(body=bytes(9_000)))
+        await put(node, "T", zlib.compress(bytes(9_000)), sys_flag=SYS_FLAG_COMPRESSED)
         call = await ReadsLittle(1).receives(node, group=resource("a"))
         refused = await status_of(client, group=resource("b"))
         assert refused.code == d.TOO_MANY_REQUESTS and "bytes of messages to read already" in refused.message
