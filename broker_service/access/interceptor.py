@@ -44,12 +44,13 @@ class _ParsedCall:
         return raw if raw is grpc.aio.EOF else self.parse(raw)
 
     def __aiter__(self) -> AsyncIterator[Any]:
-        return self._requests()
+        return self
 
-    async def _requests(self) -> AsyncIterator[Any]:
-        while (request := await self.read()) is not grpc.aio.EOF:
-            yield request
-            del request  # not held while nothing comes
+    async def __anext__(self) -> Any:
+        request = await self.read()
+        if request is grpc.aio.EOF:
+            raise StopAsyncIteration
+        return request
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
