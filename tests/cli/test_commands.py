@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -402,7 +402,7 @@ def test_up_starts_a_cluster_reports_a_dead_child_and_ends_with_ctrl_c(tmp_path:
         text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
-    with up:
+    with up, ending(up):
         assert up.stdout is not None
         said = ""
         while "awaitTermination" not in said:
@@ -417,7 +417,8 @@ def test_up_starts_a_cluster_reports_a_dead_child_and_ends_with_ctrl_c(tmp_path:
         (advised,) = re.findall(r"^  rocketsim (admin updateTopic .*)$", said, re.M)
         answer(*advised.split())
         (endpoints,) = re.findall(r"RocketMQ 5's clients: endpoints (\S+) ", said)
-        assert types_of_topics(endpoints, "Ready", "Orders") == [[definition_pb2.NORMAL], [definition_pb2.FIFO]]
+        expected = [[definition_pb2.NORMAL], [definition_pb2.FIFO]]
+        wait_until(lambda: types_of_topics(endpoints, "Ready", "Orders") == expected, "the route has both")
         pids = pids_of(tmp_path)
         os.kill(pids["broker-a-s"], signal.SIGKILL)
         while "broker-a-s has ended" not in said:
@@ -433,16 +434,30 @@ def test_up_starts_a_cluster_reports_a_dead_child_and_ends_with_ctrl_c(tmp_path:
     assert not (tmp_path / "store" / "broker-a" / "abort").exists()
 
 
+@contextmanager
+def ending(process: subprocess.Popen[str]) -> Iterator[None]:
+    """A test that fails does not wait for the process."""
+    try:
+        yield
+    finally:
+        process.kill()
+
+
 def types_of_topics(endpoints: str, *topics: str) -> list[list[int]]:
-    """Which messages topics take, as a client of RocketMQ 5 hears it."""
+    """Which messages topics take, as a client of RocketMQ 5 hears it; [] for one that is not in the route."""
     with grpc.insecure_channel(endpoints) as channel:
         query_route: Any = MessagingServiceStub(channel).QueryRoute
         headers = (("x-mq-client-id", "client-1"),)
         routes = [
-            query_route(service_pb2.QueryRouteRequest(topic=definition_pb2.Resource(name=topic)), metadata=headers)
+            query_route(
+                service_pb2.QueryRouteRequest(topic=definition_pb2.Resource(name=topic)),
+                metadata=headers,
+                wait_for_ready=True,
+                timeout=600,
+            )
             for topic in topics
         ]
-        return [list(route.message_queues[0].accept_message_types) for route in routes]
+        return [[kind for queue in route.message_queues[:1] for kind in queue.accept_message_types] for route in routes]
 
 
 def test_the_servers_of_up_do_not_outlive_it_when_it_is_killed(tmp_path: Path):
