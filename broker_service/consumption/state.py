@@ -220,20 +220,18 @@ class State:
 
     def _take(self, take: Take) -> None:
         queue = self.queues.setdefault(take.place, QueueState(take.start))
-        before = len(queue.under_way)
         for offset, attempt in zip(take.offsets, take.attempts, strict=True):
             if offset < queue.next or queue.is_ordered(offset):
                 continue  # taken before
             self._deliver(queue, take, offset, attempt)
             queue.take(offset)
-        self._count(take.place.group, len(queue.under_way) - before)
         queue.next = max(queue.next, take.next)
         self._changed.add(take.place)
 
     def _take_in_order(self, take: TakeInOrder) -> None:
         queue = self.queues.setdefault(take.place, QueueState(take.start))
         locks = queue.locks = queue.locks or Locks()
-        before, under_way = len(locks.group_of), len(queue.under_way)
+        before = len(locks.group_of)
 
         def is_new(offset: int) -> bool:
             return offset >= queue.next and offset not in queue.under_way
@@ -245,13 +243,13 @@ class State:
                 if message.queue_offset in locks.group_of:
                     queue.take(message.queue_offset)
         self._count_ordered(take.place, queue, before)
-        self._count(take.place.group, len(queue.under_way) - under_way)
         queue.next = max(queue.next, take.next)
         self._changed.add(take.place)
 
     def _deliver(self, queue: QueueState, take: Take | TakeInOrder, offset: int, attempt: int) -> None:
         times = take.popped_ms, take.deadline_ms, take.renewed_until_ms
         queue.under_way[offset] = UnderWay(take.pop, attempt, *times, True, take.client_id)
+        self._count(take.place.group, 1)
         self._watch(take.place, offset)
 
     def _settle(self, place: Place, delivery: DeliveryId, *, is_dead_letter: bool, is_final: bool) -> None:

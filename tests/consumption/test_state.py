@@ -1,5 +1,6 @@
 """The state of consumption, held against a plain model that keeps every offset, and its transitions' bytes."""
 
+import heapq
 import random
 import sys
 from collections import Counter
@@ -398,6 +399,15 @@ def test_settled_deliveries_are_remembered_for_a_while_with_what_became_of_them(
     state.apply(take(PLACE, 8, 3, *many))
     state.apply(Settle(PLACE, tuple(DeliveryId(8, offset) for offset in many)))
     assert not state.was_settled(DeliveryId(7, 0))
+
+
+def test_deadlines_of_many_deliveries_in_one_transition_are_noted_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a snapshot has of a pop may be as large; the heap of deadlines is not made anew for each."""
+    made: list[int] = []
+    monkeypatch.setattr(heapq, "heapify", lambda heap: made.append(len(heap)))
+    state, count = State(), 5_000
+    state.apply(take(PLACE, 1, 0, *range(count)))
+    assert (state.under_way_count, len(state._deadlines), made) == (count, count, [])
 
 
 def test_deadlines_of_what_is_acknowledged_do_not_pile_up() -> None:
