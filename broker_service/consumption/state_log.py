@@ -14,6 +14,7 @@ state topic all wait, as everything behind it depends on it.
 import heapq
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
@@ -86,7 +87,7 @@ class StateLog:
         self._is_reload_due = True
         self._check(self._failed_at)  # before all others are read again
         self._failed_at = self._untold = None
-        self.state, self._unapplied = State(), [*filter(self._is_hidden, self._unapplied)]
+        self.state, self._unapplied = State(), []
         begin = self._saved_at = self._store.min_offset
         snapshot = self._snapshot()
         if snapshot is not None:
@@ -100,11 +101,6 @@ class StateLog:
             for transition in told:
                 self.state.apply(transition)
         self._is_reload_due = False
-
-    def _is_hidden(self, extent: Extent) -> bool:
-        """Whether the record is in the log and readers do not see it yet: `reload` reads what they see."""
-        seen_to = self._store.confirm_offset
-        return seen_to is not None and seen_to < sum(extent) <= self._store.end_offset
 
     @property
     def is_snapshot_due(self) -> bool:
@@ -241,6 +237,8 @@ class StateLog:
                 for one in range(at, min(at + alone, end)):  # a bad sector is in the way of all that lies near it
                     yield self._read_alone(_Entry(topic, queue_id, one), error)
                 at, alone = at + alone, 2 * alone
+        for one in range(end, self._store.queue_end(topic, queue_id)):  # what readers do not see yet
+            yield self._read_alone(_Entry(topic, queue_id, one))
 
     def _read(self, entry: _Entry, end: int) -> tuple[int, list[Told]]:
         """What the queue's records from there on tell, as many as fit; and where the next ones are."""
@@ -259,7 +257,7 @@ class StateLog:
                 data = data[size:]
         return found.answers[0].next_offset, told
 
-    def _read_alone(self, entry: _Entry, error: RocketSimError) -> Told:
+    def _read_alone(self, entry: _Entry, error: RocketSimError | None = None) -> Told:
         """What this record tells, or what stands for it.  `error`: of the read of this one and others."""
         log_offset, size = self._store.entry(*entry) or (0, 0)
         try:
@@ -268,7 +266,7 @@ class StateLog:
             # Behind a record that is damaged the log goes on; else its queue may be what is damaged.
             if isinstance(of_this_one, NotFound) or not self._store.log_goes_on_at(log_offset + size):
                 self._failed_at = entry
-                raise error from of_this_one
+                raise error or _unreadable(entry) from of_this_one
             return log_offset, self._stands_for(entry, log_offset, of_this_one)
 
     def _told_by(self, entry: _Entry, log_offset: int) -> list[Change]:
@@ -281,10 +279,8 @@ class StateLog:
         """Raises if that record is still there and still cannot be read."""
         found = self._store.entry(*entry) if entry is not None else None
         if entry is not None and found is not None:
-            try:
+            with suppress(NotFound):
                 self._told_by(entry, found[0])
-            except NotFound as error:
-                raise _unreadable(entry) from error
 
     def _entry_of(self, log_offset: int) -> _Entry | None:
         for topic, queue_id in self._store.queues():

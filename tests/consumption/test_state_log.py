@@ -266,6 +266,22 @@ def test_a_bad_sector_under_a_record_holds_up_what_needs_it(topic: str, again: b
     assert log.unapplied_from is None and log.saving() is not None
 
 
+def test_what_is_read_again_has_what_readers_do_not_see_yet() -> None:
+    """On a SYNC_MASTER: its slave does not have these records yet."""
+    store = store_on(disk := MemoryFiles())
+    log = StateLog(store, SNAPSHOT)
+    of_each_kind(store, HALF_TOPIC)
+    bad_sector_under(store, disk, store.log_offsets(HALF_TOPIC, 0, 0)[0])
+    store.confirm_offset = store.end_offset
+    append(store, 1)
+    append_timers(store, 1)
+    log.catch_up()
+    disk.repair_sectors()
+    assert log.read_again()
+    assert log.state.queues.keys() == {Place("g", "t", 0), Place("g", "t", 1)}
+    assert log.state.timers.count == 2
+
+
 @pytest.mark.parametrize("part", ["entry", "head"])
 def test_a_start_does_not_take_a_damaged_queue_for_a_damaged_log(part: str) -> None:
     """Behind a damaged record the log goes on where the queue's entry says; behind a damaged entry it does not."""

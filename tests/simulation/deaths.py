@@ -13,12 +13,19 @@ if TYPE_CHECKING:
 STEPS = 150
 
 
-def play(world: World, act: Callable[["Broker", random.Random], None]) -> "Broker":
-    """Acts at whoever is master, and returns the master that is left in the end, when all brokers are well."""
+def play(world: World, act: Callable[["Broker", random.Random], None], *, disks: bool = False) -> "Broker":
+    """Acts at whoever is master, and returns the master that is left in the end, when all brokers are well.
+
+    `disks`: their calls fail, some for want of room, and sectors go bad, too.  None fills up for long: that deletes the
+    oldest messages, acknowledged or not.
+    """
     chance = random.Random(world.seed)
-    faults = world.die_in_a_call, world.die_in_a_call, world.kill, world.lose_power
+    faults = [world.die_in_a_call, world.die_in_a_call, world.kill, world.lose_power]
     promote = partial(world.promote, may_force=False)
-    repairs = world.start, world.start, world.start, promote, world.demote, world.tell_who_is_master
+    repairs = [world.start, world.start, world.start, promote, world.demote, world.tell_who_is_master]
+    if disks:
+        faults += [world.fail_read, world.fail_write, world.fail_sync, world.lose_sector]
+        repairs += [world.look_after_disk, world.look_after_disk, world.restore]
     for _ in range(STEPS):
         master = next((broker for broker in world.brokers if broker.is_writable), None)
         if master is not None:
@@ -31,6 +38,11 @@ def play(world: World, act: Callable[["Broker", random.Random], None]) -> "Broke
             chance.choice(repairs)(chance)
     world.heal()
     return next(broker for broker in world.brokers if broker.is_writable)
+
+
+def has_slave_in_sync(broker: "Broker") -> bool:
+    """Without one a SYNC_MASTER settles alone, which its answer does not say (docs/consumption.md)."""
+    return broker.node is not None and any(slave.in_sync for slave in broker.node.status.slaves())
 
 
 class Counted(Protocol):

@@ -20,6 +20,7 @@ from rocketsim_proto import (
 from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record
 
+from broker_service.consumption.retries import DLQ_PREFIX, PROPERTY_SOURCE, RETRY_PREFIX, dlq_topic
 from tests.simulation import deaths
 from tests.simulation.promises import PromiseBroken
 from tests.support.brokers import message
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 TOPIC, QUEUES = "N", 2
-ANY_ORDER, IN_ORDER = "any", "in-order"
-GROUPS = ANY_ORDER, IN_ORDER
+ANY_ORDER, IN_ORDER, MORTAL = "any", "in-order", "mortal"
+GROUPS = ANY_ORDER, IN_ORDER, MORTAL
+MORTAL_ATTEMPTS = 2
 MESSAGE_GROUPS = "a", "b", "c"
 CLOCK_S = 0.002  # brokers count milliseconds
 OK = broker_pb2.SendResponse.PUT_OK
@@ -61,6 +63,7 @@ class Delivery:
     began: float
     received: float
     until: float
+    attempt: int
     is_given_up: bool = False  # its client has asked for an earlier end, or for an ack
 
 
@@ -75,15 +78,18 @@ class Deliveries:
         self._kept: list[Delivery] = []  # to be acknowledged, changed or forgotten later
         self._acks: Counter[tuple[str, bytes]] = Counter()  # that were asked for, without those that are not valid
         self._settled: dict[tuple[str, bytes], float] = {}  # since when an ack is final
+        self._dead: Counter[bytes] = Counter()  # dead letters, in the end
         self._broken: PromiseBroken | None = None
 
     # --- clients --------------------------------------------------------------------------------------------------
 
     def make_groups(self, broker: "Broker") -> None:
-        """Nothing of them becomes a dead letter."""
+        """Only of one of them messages become dead letters."""
         for name in GROUPS:
             group = metadata_pb2.SubscriptionGroupConfig(
-                group_name=name, consume_message_orderly=name == IN_ORDER, retry_max_times=10_000
+                group_name=name,
+                consume_message_orderly=name == IN_ORDER,
+                retry_max_times=MORTAL_ATTEMPTS - 1 if name == MORTAL else 10_000,
             )
             request = admin_pb2.UpdateSubGroupRequest(group=group)
 
@@ -154,6 +160,7 @@ class Deliveries:
                     began=began,
                     received=now,
                     until=began + max(0.0, told.left_ms / 1000 - CLOCK_S) if is_same else began,
+                    attempt=told.attempt,
                 )
                 for one, told in zip(records, response.deliveries, strict=True)
             ]
@@ -175,12 +182,13 @@ class Deliveries:
         key = delivery.group, delivery.body
         self._acks[key] += 1
         delivery.is_given_up = True
+        is_safe = deaths.has_slave_in_sync(broker)
 
         async def work(stub: Any) -> None:
             response = await stub.Ack(request, timeout=5.0)
             if response.valid == [False]:
                 self._acks[key] -= 1
-            elif not response.again:
+            elif not response.again and is_safe and deaths.has_slave_in_sync(broker):
                 self._settled.setdefault(key, self._world.loop.now)
 
         self._spawn(broker, consumption_pb2_grpc.ConsumptionStub, work)
@@ -209,7 +217,7 @@ class Deliveries:
 
     def _term(self, broker: "Broker") -> Term:
         losses = sum(count for (how, *_), count in self._world.deaths.items() if how == "power")
-        return Term(broker.broker_id, broker.role_epoch(), losses)
+        return Term(broker.broker_id, broker.role_epoch(), losses + self._world.evictions)
 
     # --- promises -------------------------------------------------------------------------------------------------
 
@@ -221,8 +229,12 @@ class Deliveries:
         together = {one.body for one in given}
         for one in given:
             key = group, one.body
-            if self._is_settled(key, one.began) and not self._waited_behind_another(key):
-                self._break(f"{one.body!r} is delivered to group {group} again, and was acknowledged")
+            if self._is_settled(key, one.began):
+                if not self._waited_behind_another(key):
+                    self._break(f"{one.body!r} is delivered to group {group} again, and was acknowledged")
+                del self._settled[key]  # it needs another ack
+            if group == MORTAL and one.attempt > MORTAL_ATTEMPTS:
+                self._break(f"{one.body!r} is delivered to group {group} for the {one.attempt}th time")
             for other in self._given[key]:
                 if _overlap(one, other):
                     self._break(f"{one.body!r} is with two consumers of group {group} at once: {other} and {one}")
@@ -267,7 +279,9 @@ class Deliveries:
 
     def left(self, group: str) -> set[bytes]:
         """What was stored and nobody has acknowledged; an ack without an answer may have done it."""
-        return {body for body in self._stored if not self._acks[group, body] > 0}
+        return {body for body in self._stored if not self._acks[group, body] > 0} - (
+            self._dead.keys() if group == MORTAL else set()
+        )
 
     def drain(self, broker: "Broker") -> None:
         """Consumers that acknowledge all that they are given, until there is nothing any more."""
@@ -281,12 +295,25 @@ class Deliveries:
                 self.ack(broker, delivery)
             self._kept = []
             self._world.pass_time(0.5)
+            self._look_at_copies(broker)
             is_empty = sum(map(len, self._given.values())) == given
             if is_empty and not any(self.left(group) for group in GROUPS):
                 return
         if not any(self._world.promoted.values()):
             left = {group: sorted(self.left(group))[:5] for group in GROUPS}
             raise PromiseBroken(f"never delivered, or never acknowledged: {left}")
+
+    def _look_at_copies(self, broker: "Broker") -> None:
+        """Each is the settlement of one delivery, and no other one has settled that."""
+        records = self._world.promises.records(broker)
+        copies = [one for one in records if one.topic.startswith((RETRY_PREFIX, DLQ_PREFIX))]
+        self._dead = Counter(one.body for one in copies if one.topic == dlq_topic(MORTAL))
+        for source, count in Counter(one.properties[PROPERTY_SOURCE] for one in copies).items():
+            if count > 1:
+                self._break(f"delivery {source} was moved {count} times")
+        for body, count in self._dead.items():
+            if count > 1 or (MORTAL, body) in self._settled:
+                self._break(f"{body!r} is {count} dead letters of group {MORTAL}, acknowledged or not")
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -312,9 +339,13 @@ def _records(data: bytes) -> Iterator[Record]:
         at = record.locate(data, at).end
 
 
-def play(world: "World") -> Deliveries:
+def play(world: "World", *, disks: bool = False) -> Deliveries:
     deliveries = Deliveries(world)
     deliveries.make_groups(world.brokers[0])
     world.pass_time(10.0)  # every broker has them
-    deliveries.drain(deaths.play(world, deliveries.act))
+    deliveries.drain(deaths.play(world, deliveries.act, disks=disks))
     return deliveries
+
+
+def play_on_bad_disks(world: "World") -> Deliveries:
+    return play(world, disks=True)

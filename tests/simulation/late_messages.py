@@ -78,12 +78,14 @@ class LateMessages:
             return
         body = self._prepared.pop(chance.randrange(len(self._prepared)))
         resolution = self._ends[body] = chance.choice((COMMIT, COMMIT, ROLLBACK))
+        is_safe = deaths.has_slave_in_sync(broker)
         request = transactions_pb2.EndRequest(
             topic=TRADES, broker_name="broker-a", transaction_id=body.decode(), resolution=resolution
         )
 
         async def work(stub: Any) -> None:
-            if not (await stub.End(request, timeout=5.0)).again:
+            answer = await stub.End(request, timeout=5.0)
+            if not answer.again and is_safe and deaths.has_slave_in_sync(broker):
                 self._ended.add(body)
 
         self._world.clients._spawn(broker, transactions_pb2_grpc.TransactionsStub, work)
@@ -115,9 +117,13 @@ class LateMessages:
         return len(self._stored), len(self._ended)
 
 
-def play(world: "World") -> LateMessages:
+def play(world: "World", *, disks: bool = False) -> LateMessages:
     late = LateMessages(world)
-    master = deaths.play(world, late.act)
+    master = deaths.play(world, late.act, disks=disks)
     world.loop.run_until(lambda: not late.missing(world.promises.records(master)), 20.0, 1.0)
     late.check(world.promises.records(master))
     return late
+
+
+def play_on_bad_disks(world: "World") -> LateMessages:
+    return play(world, disks=True)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from broker_service.consumption import retries
 from broker_service.consumption.consumption import Consumption
 from broker_service.consumption.state import State
 from broker_service.consumption.state_log import StateLog
@@ -19,6 +20,11 @@ def test_what_is_acknowledged_never_comes_again_and_what_is_not_comes_again_to_o
     stored, acknowledged, died = deaths.totals(SYNC_MASTER_SYNC_FLUSH, deliveries.play)
     assert min(stored, died) > 20
     assert acknowledged > stored
+
+
+def test_so_it_is_while_disks_fail():
+    stored, acknowledged, died = deaths.totals((28, 40), deliveries.play_on_bad_disks)
+    assert min(stored, acknowledged, died) > 20
 
 
 def confirm_acks_early(plant):
@@ -52,9 +58,20 @@ def forget_locks_at_a_start(plant):
     plant(StateLog, "reload", reload)
 
 
+def deliver_dead_letters(plant):
+    whole = retries.fate
+    plant(retries, "fate", lambda due, now_ms, most, **more: whole(due, now_ms, most + 1, **more))
+
+
 @pytest.mark.parametrize(
     "bug",
-    (confirm_acks_early, expire_early, pop_out_of_order, forget_locks_at_a_start),
+    (
+        confirm_acks_early,
+        expire_early,
+        pop_out_of_order,
+        forget_locks_at_a_start,
+        deliver_dead_letters,
+    ),
     ids=lambda bug: bug.__name__,
 )
 def test_a_planted_bug_breaks_a_promise(bug, monkeypatch):

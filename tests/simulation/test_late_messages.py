@@ -7,6 +7,7 @@ from broker_service.consumption.state_log import StateLog
 from broker_service.consumption.timers import Timers
 from broker_service.consumption.transaction_changes import Resolution
 from broker_service.consumption.transactions import Transactions
+from broker_service.store.message_store import MessageStore
 from tests.simulation import deaths, late_messages
 from tests.simulation.promises import PromiseBroken
 
@@ -16,6 +17,32 @@ SYNC_MASTER_SYNC_FLUSH = 8, 24, 56
 def test_each_comes_once_and_none_early_or_uncommitted():
     stored, ended, died = deaths.totals(SYNC_MASTER_SYNC_FLUSH, late_messages.play)
     assert min(stored, ended, died) > 20
+
+
+A_READ_FAILS_WHILE_THE_SLAVE_IS_BEHIND = 72
+
+
+def test_so_it_is_while_disks_fail():
+    stored, ended, died = deaths.totals((12, A_READ_FAILS_WHILE_THE_SLAVE_IS_BEHIND), late_messages.play_on_bad_disks)
+    assert min(stored, ended, died) > 20
+
+
+def test_a_state_that_is_read_again_without_what_readers_do_not_see_breaks_a_promise(monkeypatch):
+    queue_end = MessageStore.queue_end
+    whole = StateLog.reload
+
+    def reload(self):
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                MessageStore,
+                "queue_end",
+                lambda store, *queue: min(queue_end(store, *queue), store.queue_bounds(*queue)[1]),
+            )
+            whole(self)
+
+    monkeypatch.setattr(StateLog, "reload", reload)
+    with pytest.raises(PromiseBroken):
+        deaths.totals((A_READ_FAILS_WHILE_THE_SLAVE_IS_BEHIND,), late_messages.play_on_bad_disks)
 
 
 def deliver_early(plant):

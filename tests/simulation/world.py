@@ -108,6 +108,7 @@ class World:
         self.deaths: Counter[tuple[str, ...]] = Counter()
         self.crash_points: set[tuple[object, ...]] = set()
         self.faults: Counter[str] = Counter()  # of disks, by kind
+        self.evictions = 0  # how often a disk was looked after, which takes what was not synced, as a power loss does
         self.promises = Promises(self)
         self.clients = Clients(self)
         self.wire.answered = self._answered
@@ -509,6 +510,7 @@ class World:
     def _restart_on_a_sound_disk(self, broker: Broker, chance: random.Random) -> str:
         if broker.is_up:
             broker.kill()
+        self.evictions += 1
         self.promises.power_goes(broker)
         broker.disk.evict_some(chance)
         broker.disk.heal()
