@@ -25,7 +25,7 @@ from broker_service.consumption.model import (
     HandleStatus,
     Pop,
     Settled,
-    check_number,
+    check_handle_count,
 )
 from broker_service.deadlines import answer_s, longest_wait_s, time_left_s, wait_s
 from broker_service.errors import InvalidParameter, NoPermission
@@ -79,7 +79,7 @@ class ConsumptionServicer(consumption_pb2_grpc.ConsumptionServicer):
     @maps_errors
     async def Ack(self, request: pb.AckRequest, context: Context[Any, Any]) -> pb.SettleResponse:
         self._check(request)
-        check_number(len(request.receipt_handles))
+        check_handle_count(len(request.receipt_handles))
         return _settled(
             await self._consumption.ack(
                 request.consumer_group, request.topic, request.receipt_handles, longest_wait_s(context)
@@ -91,7 +91,7 @@ class ConsumptionServicer(consumption_pb2_grpc.ConsumptionServicer):
         self, request: pb.ChangeInvisibleRequest, context: Context[Any, Any]
     ) -> pb.SettleResponse:
         self._check(request)
-        check_number(len(request.entries))
+        check_handle_count(len(request.entries))
         timeout_s = longest_wait_s(context)
         changes = [
             ChangeInvisible(

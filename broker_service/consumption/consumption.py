@@ -316,7 +316,7 @@ class Consumption:
         status = PopStatus.NO_MESSAGE
         while True:
             try:
-                if self._pending and self._decides_by_more(pop.group):
+                if self._pending and self._needs_pending_applied(pop.group):
                     self._flush()
                 found = await cold_reads.read(self._broker.store, lambda: self._look(pop, selection))
                 # Nothing is awaited between the look and what follows of it.
@@ -384,7 +384,7 @@ class Consumption:
             raise failure
         return found
 
-    def _decides_by_more(self, name: str) -> bool:
+    def _needs_pending_applied(self, name: str) -> bool:
         """Whether a pop of this group has to know more of the pending transitions than what they take: the locks of a
         group that consumes in order, what is given back to it, or what is left of a limit."""
         group, more = self._broker.groups.get(name), MAX_MESSAGES * len(self._pending)

@@ -119,6 +119,6 @@ class Changed:
     stored: PutStatus = PutStatus.PUT_OK
 
 
-def check_number(handles: int) -> None:
+def check_handle_count(handles: int) -> None:
     if not 1 <= handles <= MAX_HANDLES:
         raise InvalidParameter(f"{handles} receipt handles in a call: 1 to {MAX_HANDLES}")

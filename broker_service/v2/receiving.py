@@ -16,7 +16,7 @@ from broker_service.consumption.model import (
     Pop,
     PopStatus,
     Settled,
-    check_number,
+    check_handle_count,
 )
 from broker_service.consumption.selection import SQL92
 from broker_service.deadlines import answer_s, wait_s
@@ -95,7 +95,7 @@ class Receiving:
     async def ack(self, request: service_pb2.AckMessageRequest, timeout_s: float) -> service_pb2.AckMessageResponse:
         """The response's status is the one that all entries have, or MULTIPLE_RESULTS."""
         topic, group = self._names(request.topic, request.group)
-        check_number(len(request.entries))
+        check_handle_count(len(request.entries))
         handles = [entry.receipt_handle for entry in request.entries]
         settled = await self._consumption.ack(group, topic, handles, timeout_s)
         statuses = [_status_of(one) for one in settled]

@@ -224,7 +224,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
             now = Timestamp()
             now.FromMilliseconds(self._broker.now_ms())
             await context.write(pb.ReceiveMessageResponse(delivery_timestamp=now))
-            all_written = begun == len(deliveries)
+            all_written = held > 0 or not deliveries
         finally:
             if held:
                 self._unsent.give(client_id, held)
