@@ -14,7 +14,7 @@ from rocketsim_proto.records import record
 from rocketsim_proto.records.compression import CompressionError, decompress
 from rocketsim_proto.records.record import Record
 
-from broker_service.v2.message_rules import RESERVED_PROPERTIES
+from broker_service.v2.message_rules import HIDDEN_PROPERTIES
 from broker_service.v2.sent_message import (
     KEY_SEPARATOR,
     PROPERTY_BORN_HOST,
@@ -25,8 +25,6 @@ logger = logging.getLogger(__name__)
 
 _GZIP = b"\x1f\x8b"
 _DELAYED = frozenset(("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"))
-# RocketMQ's and our own.
-_HIDDEN = RESERVED_PROPERTIES | {"__DELAY_LEVEL", "__DELAY_OFFSET", "__SOURCE", "__CHECK", "__TIMER_SOURCE"}
 
 
 def message_of(
@@ -69,7 +67,7 @@ def message_of(
     if dead := properties.get("DLQ_ORIGIN_MESSAGE_ID"):
         system.dead_letter_queue.topic = properties.get("DLQ_ORIGIN_TOPIC", "")
         system.dead_letter_queue.message_id = dead
-    users = {name: value for name, value in properties.items() if name not in _HIDDEN}
+    users = {name: value for name, value in properties.items() if name not in HIDDEN_PROPERTIES}
     return pb.Message(topic=topic, user_properties=users, system_properties=system, body=body)
 
 

@@ -17,7 +17,7 @@ MAX_DELAY_MS = 24 * 3_600_000
 MAX_RECOVERY_S = 3_600
 _END_OF_TIME_S = 253_402_300_800  # the year 10000: the end of protobuf's timestamps
 
-# RocketMQ's MessageConst: users may not set these properties, and clients do not show them as user properties.
+# RocketMQ's MessageConst: users may not set these properties, and do not get them as user properties.
 RESERVED_PROPERTIES = frozenset(
     "KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET BUYER_ID "
     "ORIGIN_MESSAGE_ID TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG RECONSUME_TIME MSG_REGION UNIQ_KEY EXTEND_UNIQ_INFO "
@@ -26,6 +26,9 @@ RESERVED_PROPERTIES = frozenset(
     "INNER_MULTI_QUEUE_OFFSET _SYS_MSG_PRIORITY_ __CRC32# __LITE_TOPIC __BORNHOST BORN_TIMESTAMP ORIGIN_GROUP "
     "DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_OUT_MS "
     "TIMER_DEL_UNIQKEY TIMER_DELAY_LEVEL TIMER_DELAY_MS TIMER_DELAY_SEC TIMER_DELIVER_MS".split()
+)
+HIDDEN_PROPERTIES = RESERVED_PROPERTIES | frozenset(  # and those of this broker
+    "__DELAY_LEVEL __DELAY_OFFSET __SOURCE __CHECK __TIMER_SOURCE".split()
 )
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -46,7 +49,7 @@ def check(message: pb.Message, max_body_size: int, now_ms: int) -> None:
         _check_text(key, pb.ILLEGAL_MESSAGE_KEY, "key")
     _check_group(system.message_group)
     for name, value in message.user_properties.items():
-        if name in RESERVED_PROPERTIES:
+        if name in HIDDEN_PROPERTIES:
             raise Refused(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property is used by system: {name}")
         if not name or _has_control(name) or _has_control(value):
             raise Refused(

@@ -49,7 +49,9 @@ class Receiving:
 
         The messages may be of any queue of the topic, whichever the request names: clients name the queues in turns.
         """
-        topic, group = self._names(request.message_queue.topic, request.group)
+        topic, group = names.topic_of(request.message_queue.topic), names.group_of(request.group)
+        if self._broker.topics.get(topic) is None:
+            raise names.topic_not_found(topic)
         self._check_broker_name(request.message_queue.broker.name)
         if request.batch_size < 0:
             raise Refused(pb.BAD_REQUEST, f"batch size {request.batch_size} is negative")
@@ -93,8 +95,12 @@ class Receiving:
         self._consumption.give_back(request.group.name, request.message_queue.topic.name, handles, begun, deadlines_ms)
 
     async def ack(self, request: service_pb2.AckMessageRequest, timeout_s: float) -> service_pb2.AckMessageResponse:
-        """The response's status is the one that all entries have, or MULTIPLE_RESULTS."""
-        topic, group = self._names(request.topic, request.group)
+        """The response's status is the one that all entries have, or MULTIPLE_RESULTS.
+
+        Of a topic that is gone the handles are invalid, as in the two calls below: push consumers repeat what is
+        answered with any other code every second.
+        """
+        topic, group = names.topic_of(request.topic), names.group_of(request.group)
         check_handle_count(len(request.entries))
         handles = [entry.receipt_handle for entry in request.entries]
         settled = await self._consumption.ack(group, topic, handles, timeout_s)
@@ -113,7 +119,7 @@ class Receiving:
     async def change_invisible(
         self, request: service_pb2.ChangeInvisibleDurationRequest, timeout_s: float
     ) -> pb.Status:
-        topic, group = self._names(request.topic, request.group)
+        topic, group = names.topic_of(request.topic), names.group_of(request.group)
         asked_ms = milliseconds(request.invisible_duration)
         if asked_ms < 0:
             raise Refused(pb.ILLEGAL_INVISIBLE_TIME, "the invisibleTime is too small. min is 0")
@@ -133,14 +139,8 @@ class Receiving:
     async def forward_to_dlq(
         self, request: service_pb2.ForwardMessageToDeadLetterQueueRequest, timeout_s: float
     ) -> pb.Status:
-        topic, group = self._names(request.topic, request.group)
+        topic, group = names.topic_of(request.topic), names.group_of(request.group)
         return _status_of(await self._consumption.forward_to_dlq(group, topic, request.receipt_handle, timeout_s))
-
-    def _names(self, topic: pb.Resource, group: pb.Resource) -> tuple[str, str]:
-        name, group_name = names.topic_of(topic), names.group_of(group)
-        if self._broker.topics.get(name) is None:
-            raise names.topic_not_found(name)
-        return name, group_name
 
     def _check_broker_name(self, asked: str) -> None:
         own = self._broker.config.broker_name

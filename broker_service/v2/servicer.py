@@ -28,7 +28,7 @@ from broker_service.v2.message_rules import in_ms
 from broker_service.v2.receiving import Receiving
 from broker_service.v2.routing import PASSED_ON, Routing
 from broker_service.v2.sends import SendPath
-from broker_service.v2.settings import reply_to, topics_in
+from broker_service.v2.settings import check_settings, reply_to, topics_in
 from broker_service.v2.status import OK, Context, Refused, answers_with, status_of
 from broker_service.v2.transactions import TransactionCalls
 from broker_service.v2.unsent import Unsent
@@ -126,8 +126,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
     async def _answer_settings(self, stream: ClientStream, settings: definition_pb2.Settings, context: Context) -> None:
         """The call ends with INVALID_ARGUMENT for invalid settings; the topic or group need not exist."""
         try:
-            if settings.WhichOneof("pub_sub") is None:
-                raise Refused(definition_pb2.BAD_REQUEST, "settings are neither of a producer nor of a consumer")
+            check_settings(settings)
             for topic in topics_in(settings):
                 names.topic_of(topic)
             group = SubscriptionGroup()

@@ -20,6 +20,8 @@ LITE_SUBSCRIPTION_QUOTA = 2000
 MAX_LITE_TOPIC_SIZE = 64
 MAX_TOPICS = 10_000
 
+_LITE = (pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER)
+
 # Small and growing quickly: a producer that sends again.  Java's takes no other kind.
 _SEND_AGAIN = pb.ExponentialBackoff(initial=Duration(nanos=10_000_000), max=Duration(seconds=1), multiplier=2)
 
@@ -63,6 +65,17 @@ def reply_to(asked: pb.Settings, group: SubscriptionGroup, max_body_size: int) -
 
 def _duration(ms: int) -> Duration:
     return Duration(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000)
+
+
+def check_settings(asked: pb.Settings) -> None:
+    """Raises Refused for a client that no settings can be sent to; names of topics and groups are checked elsewhere.
+
+    A client of lite topics would start, and then consume the ordinary topic that it has bound its lite topics to.
+    """
+    if asked.WhichOneof("pub_sub") is None:
+        raise Refused(pb.BAD_REQUEST, "settings are neither of a producer nor of a consumer")
+    if asked.client_type in _LITE:
+        raise Refused(pb.UNSUPPORTED, "regular group cannot use LITE mode: lite topics are not supported")
 
 
 def topics_in(asked: pb.Settings) -> Iterable[pb.Resource]:

@@ -138,7 +138,10 @@ RANGES = [broker_pb2.PullRangeRequest.Range(topic=name) for name in ("t", "u")]
         (V2 + "NotifyClientTermination", s.NotifyClientTerminationRequest(**G), ["Group:g Sub"]),
         (V2 + "GetOffset", s.GetOffsetRequest(message_queue=queue("t"), **G), ["Topic:t Get", "Group:g Sub"]),
         (V2 + "QueryOffset", s.QueryOffsetRequest(message_queue=queue("t")), ["Topic:t Sub"]),
-        (V2 + "QueryRoute", s.QueryRouteRequest(topic=topic("t")), ["Topic:t Get"]),
+        *(
+            (V2 + "QueryRoute", s.QueryRouteRequest(topic=topic("t")), [f"Topic:t {action}"])
+            for action in ("Pub", "Sub", "Get")
+        ),
         (V2 + "Telemetry", settings(publishing=d.Publishing(topics=[topic("t")])), ["Topic:t Pub"]),
         (
             V2 + "Telemetry",

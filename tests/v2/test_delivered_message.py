@@ -11,6 +11,7 @@ from rocketsim_proto.records.record import SYS_FLAG_COMPRESSED, Record, encode_h
 
 from broker_service.v2 import sent_message
 from broker_service.v2.delivered_message import message_of
+from broker_service.v2.message_rules import HIDDEN_PROPERTIES
 from tests.support.v2 import message, resource
 
 
@@ -83,7 +84,8 @@ def test_a_packed_body_is_gzip_or_unpacked(packed: bytes, flag: int, body: bytes
 
 
 def test_what_the_broker_has_added_is_no_property_of_the_user() -> None:
-    properties = {"__SOURCE": "x", "__DELAY_LEVEL": "1", "DELAY": "1", "REAL_TOPIC": "T", "a": "1"}
+    properties = {**dict.fromkeys(HIDDEN_PROPERTIES, "1"), "a": "1"}
+    assert len(HIDDEN_PROPERTIES) == 59
     found = delivered(stored(properties=properties))
     assert dict(found.user_properties) == {"a": "1"}
     assert found.system_properties.message_type == d.DELAY

@@ -12,7 +12,9 @@ from rocketmq_v2 import definition_pb2 as d
 from rocketmq_v2 import service_pb2 as s
 from rocketsim_proto.records.record import SYS_FLAG_COMPRESSED, Record
 
+from broker_service.admin.operations import Operations
 from broker_service.broker.metadata.groups import SubscriptionGroup
+from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.consumption.model import Pop, Popped, PopStatus
 from broker_service.consumption.transitions import STATE_TOPIC
 from broker_service.deadlines import NO_DEADLINE_S
@@ -118,6 +120,21 @@ async def test_nothing_there_is_message_not_found_with_its_reason(tmp_path: Path
         assert filtered.code == d.MESSAGE_NOT_FOUND and "no match message" in filtered.message
 
 
+@pytest.mark.parametrize(
+    ("topic", "group", "text"),
+    [
+        ("W", "g", "topic W cannot be read: its perm is 2"),
+        ("T", "off", "consumer group off may not consume: its consumeEnable is false"),
+    ],
+)
+async def test_who_may_not_consume_is_told_so(tmp_path: Path, topic: str, group: str, text: str) -> None:
+    async with v2_broker(tmp_path) as (node, client):
+        node.topics.update(TopicConfig("W", 1, 1, perm=2), 0)
+        node.groups.update(SubscriptionGroup("off", consume_enable=False), 0)
+        status = await status_of(client, topic=topic, group=resource(group))
+        assert (status.code, text in status.message) == (d.FORBIDDEN, True), status
+
+
 async def test_tags_are_compared_whole(tmp_path: Path) -> None:
     async with v2_broker(tmp_path) as (_, client):
         for tag in ("Aa", "BB", "aA", ""):  # the first two have one hash
@@ -125,6 +142,9 @@ async def test_tags_are_compared_whole(tmp_path: Path) -> None:
         for group, expression, bodies in (
             ("one", "Aa", [b"Aa"]),
             ("two", "BB || aA", [b"BB", b"aA"]),
+            ("close", "BB||aA", [b"BB", b"aA"]),
+            ("forgiven", "|| Aa ||", [b"Aa"]),
+            ("blank", " ", [b"Aa", b"BB", b"aA", b"none"]),
             ("all", "", [b"Aa", b"BB", b"aA", b"none"]),
             ("star", "*", [b"Aa", b"BB", b"aA", b"none"]),
         ):
@@ -132,6 +152,8 @@ async def test_tags_are_compared_whole(tmp_path: Path) -> None:
                 client, group=resource(group), filter_expression=d.FilterExpression(type=d.TAG, expression=expression)
             )
             assert sorted(one.body for one in found) == sorted(bodies), group
+        wanted = d.FilterExpression(expression="Aa")  # of no type: by tags
+        assert [one.body for one in await received(client, group=resource("h"), filter_expression=wanted)] == [b"Aa"]
 
 
 async def test_sql_selects_by_user_properties_and_tag(tmp_path: Path) -> None:
@@ -240,12 +262,19 @@ async def test_batches_of_more_than_are_allowed_are_cut(tmp_path: Path) -> None:
             "invisibleTime is too small. min is 10000",
         ),
         ({"invisible_duration": None}, d.ILLEGAL_INVISIBLE_TIME, "the invisibleTime is too small. min is 10000"),
+        ({"invisible_duration": Duration(seconds=10)}, d.MESSAGE_NOT_FOUND, "no new message"),
+        ({"invisible_duration": Duration(seconds=43_200)}, d.MESSAGE_NOT_FOUND, "no new message"),
         (
-            {"invisible_duration": Duration(seconds=43_201)},
+            {"invisible_duration": Duration(seconds=43_200, nanos=1_000_000)},
             d.ILLEGAL_INVISIBLE_TIME,
             "the invisibleTime is too large. max is 43200000",
         ),
         ({"filter_expression": d.FilterExpression(type=d.TAG, expression="||")}, d.ILLEGAL_FILTER_EXPRESSION, "tag"),
+        (
+            {"filter_expression": d.FilterExpression(type=d.TAG, expression="A || *")},
+            d.ILLEGAL_FILTER_EXPRESSION,
+            "* stands alone",
+        ),
         ({"filter_expression": d.FilterExpression(type=d.SQL, expression="a > 1")}, d.UNSUPPORTED, "SQL92"),
         ({"message_queue": d.MessageQueue(topic=T, broker=d.Broker(name="z"))}, d.BAD_REQUEST, "not z"),
     ],
@@ -307,6 +336,21 @@ async def test_a_handle_of_another_group_is_invalid(tmp_path: Path) -> None:
         (one,) = await received(client)
         acked = await client.AckMessage(ack_of(one, group=resource("other")))
         assert acked.status.code == d.INVALID_RECEIPT_HANDLE
+
+
+async def test_handles_of_a_topic_that_is_gone_are_invalid(tmp_path: Path) -> None:
+    """Trap 6: on another code push consumers would settle what they had of it every second for ever."""
+    async with v2_broker(tmp_path) as (node, client):
+        await client.send(message())
+        (one,) = await received(client)
+        await Operations(node.broker, node.leadership).delete_topic("T")
+        acked = await client.AckMessage(ack_of(one))
+        assert acked.status.code == acked.entries[0].status.code == d.INVALID_RECEIPT_HANDLE
+        changed = await client.ChangeInvisibleDuration(change_of(one, 20))
+        assert (changed.status.code, changed.receipt_handle) == (d.INVALID_RECEIPT_HANDLE, handle_of(one))
+        request = s.ForwardMessageToDeadLetterQueueRequest(group=G, topic=T, receipt_handle=handle_of(one))
+        assert (await client.ForwardMessageToDeadLetterQueue(request)).status.code == d.INVALID_RECEIPT_HANDLE
+        assert (await status_of(client)).code == d.TOPIC_NOT_FOUND
 
 
 async def test_a_changed_time_keeps_the_handle_and_zero_gives_the_message_back(tmp_path: Path) -> None:
@@ -379,6 +423,15 @@ async def test_a_suspended_message_counts_no_attempt(tmp_path: Path) -> None:
         assert again.system_properties.delivery_attempt == 1
 
 
+async def test_half_a_day_is_the_longest_time_and_with_renewal_none_is_asked_for(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (_, client):
+        await client.send(message())
+        request = receive(auto_renew=True)
+        request.invisible_duration.CopyFrom(Duration(seconds=1))
+        _, found, _ = await answers(client, request)
+        assert (await client.ChangeInvisibleDuration(change_of(found.message, 43_200))).status.code == d.OK
+
+
 @pytest.mark.parametrize(("seconds", "text"), [(-1, "too small. min is 0"), (43_201, "too large. max is 43200000")])
 async def test_a_time_that_cannot_be_is_refused_and_the_handle_given_back(
     tmp_path: Path, seconds: int, text: str
@@ -417,7 +470,13 @@ async def test_the_dead_letters_get_one_copy_however_often_they_are_asked(tmp_pa
         for _ in range(2):
             assert (await client.ForwardMessageToDeadLetterQueue(request)).status.code == d.OK
         assert node.store.queue_end("%DLQ%g", 0) == 1
+        dlq = resource("%DLQ%g")
+        route = await client.QueryRoute(s.QueryRouteRequest(topic=dlq))
+        assert [(queue.topic, queue.id) for queue in route.message_queues] == [(dlq, 0)]
+        assigned = await client.QueryAssignment(s.QueryAssignmentRequest(topic=dlq, group=resource("undertaker")))
+        assert assigned.status.code == d.OK
         (dead,) = await received(client, topic="%DLQ%g", group=resource("undertaker"))
+        assert (dead.topic, dead.system_properties.message_id) == (dlq, one.system_properties.message_id)
         assert (dead.body, dead.system_properties.dead_letter_queue.topic) == (b"hello", "T")
         sent = await client.send(message("%DLQ%g"))
         assert sent.status.code == d.FORBIDDEN and "belongs to the broker" in sent.status.message

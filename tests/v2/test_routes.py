@@ -196,6 +196,7 @@ async def test_a_push_consumer_gets_one_assignment_a_broker_and_one_a_queue_in_o
             request = s.QueryAssignmentRequest(topic=resource(topic), group=resource(group), endpoints=DIALLED)
             return await client.QueryAssignment(request)
 
+        node.topics.update(TopicConfig("T", read_queue_nums=4, write_queue_nums=2), 0)
         answer = await assigned("new")
         (one,) = answer.assignments
         assert answer.status.code == d.OK and "new" not in node.groups.entries

@@ -26,6 +26,7 @@ from broker_service.v2.message_rules import (
 from rocketsim_client import PullConsumer
 from tests.support.brokers import stub_of
 from tests.support.v2 import message, v2_broker
+from tests.v2.test_receiving import received
 
 
 async def stored(node: Any, topic: str) -> list[record.Record]:
@@ -167,9 +168,13 @@ REFUSED = [
     (message(user={"a": "1\x00"}), d.ILLEGAL_MESSAGE_PROPERTY_KEY, "control character"),
     (message(user={"": "1"}), d.ILLEGAL_MESSAGE_PROPERTY_KEY, "empty"),
     (message(user={"KEYS": "1"}), d.ILLEGAL_MESSAGE_PROPERTY_KEY, "property is used by system: KEYS"),
-    (message(user={"__DELAY_LEVEL": "1"}), d.BAD_REQUEST, "belongs to the broker"),
+    *(
+        (message(user={name: "1"}), d.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property is used by system: {name}")
+        for name in ("__DELAY_LEVEL", "__DELAY_OFFSET", "__SOURCE", "__CHECK", "__TIMER_SOURCE")  # a consumer sees none
+    ),
     (message("F", message_group=" "), d.ILLEGAL_MESSAGE_GROUP, "whitespace"),
     (message("F", message_group="g" * 64), d.ILLEGAL_MESSAGE_GROUP, "63"),
+    (message("F", message_group="ü" * 32), d.ILLEGAL_MESSAGE_GROUP, "63 bytes"),
     (message("F", message_group="g\t"), d.ILLEGAL_MESSAGE_GROUP, "control character"),
     (message("D", delivery_timestamp=Timestamp(seconds=1 << 33)), d.ILLEGAL_DELIVERY_TIME, str(MAX_DELAY_MS)),
     (message("D", delivery_timestamp=Timestamp(seconds=1 << 60)), d.ILLEGAL_DELIVERY_TIME, "1970 to 9999"),
@@ -237,7 +242,43 @@ async def test_the_largest_that_is_allowed_is_stored(tmp_path: Path) -> None:
 async def test_a_mixed_topic_takes_normal_and_ordered_messages(tmp_path: Path) -> None:
     async with v2_broker(tmp_path) as (_, client):
         assert (await client.send(message("M"))).status.code == d.OK
-        assert (await client.send(message("M", message_group="g", message_type=d.FIFO))).status.code == d.OK
+        assert (await client.send(message("M", message_group="g" * 63, message_type=d.FIFO))).status.code == d.OK
+
+
+async def test_the_fields_of_a_message_say_its_type_and_a_priority_beside_others_is_dropped(tmp_path: Path) -> None:
+    """As by RocketMQ, in its order: a delivery time, a message group, a priority."""
+    async with v2_broker(tmp_path) as (_, client):
+        for one in (
+            message("F", message_group="g", priority=3),  # its type says NORMAL
+            message("D", message_group="g", priority=3, delivery_timestamp=NOW, message_type=d.FIFO),
+        ):
+            assert (await client.send(one)).status.code == d.OK
+        for topic, message_type in (("F", d.FIFO), ("D", d.DELAY)):
+            (found,) = await received(client, topic=topic, long_polling_timeout=Duration(seconds=20))
+            system = found.system_properties
+            assert (system.message_type, system.message_group) == (message_type, "g")
+            assert not system.HasField("priority")
+
+
+async def test_an_id_stays_as_it_is_and_an_attempt_that_a_producer_names_counts_nothing(tmp_path: Path) -> None:
+    """Rust's ids have small and capital letters."""
+    async with v2_broker(tmp_path) as (_, client):
+        sent = [await client.send(message(message_id=name, delivery_attempt=5)) for name in ("01aBcD", "01AbCd")]
+        assert [one.entries[0].message_id for one in sent] == ["01aBcD", "01AbCd"]
+        found = await received(client)
+        assert sorted(one.system_properties.message_id for one in found) == ["01AbCd", "01aBcD"]
+        assert {one.system_properties.delivery_attempt for one in found} == {1}
+        assert not any(one.user_properties for one in found)
+
+
+async def test_properties_that_rocketmq_does_not_reserve_are_the_users(tmp_path: Path) -> None:
+    users = dict.fromkeys(
+        "__transactionId__ TRACE_CONTEXT TRANSACTION_CHECK_TIMES CHECK_IMMUNITY_TIME_IN_SECONDS INNER_NUM".split(), "x"
+    )
+    async with v2_broker(tmp_path) as (_, client):
+        assert (await client.send(message(user=users))).status.code == d.OK
+        (found,) = await received(client)
+        assert dict(found.user_properties) == users
 
 
 async def test_a_message_that_no_slave_has_is_stored_and_says_so(tmp_path: Path) -> None:

@@ -122,8 +122,8 @@ async def test_a_group_that_is_ordered_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [d.Settings(client_type=d.PRODUCER), producer(), consumer("a b"), consumer()],
-    ids=["neither", "topic", "group", "subscribed topic"],
+    [d.Settings(client_type=d.PRODUCER), producer(), consumer("a b"), consumer(""), consumer()],
+    ids=["neither", "topic", "group", "no group", "subscribed topic"],
 )
 async def test_settings_that_cannot_be_end_the_stream(tmp_path: Path, settings: d.Settings) -> None:
     for topics in (settings.publishing.topics, [entry.topic for entry in settings.subscription.subscriptions]):
@@ -135,6 +135,29 @@ async def test_settings_that_cannot_be_end_the_stream(tmp_path: Path, settings: 
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await asyncio.wait_for(stream.read(), 60)
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("client_type", [d.LITE_PUSH_CONSUMER, d.LITE_SIMPLE_CONSUMER])
+async def test_a_consumer_of_lite_topics_does_not_start(tmp_path: Path, client_type: d.ClientType) -> None:
+    """As at RocketMQ's proxy, for a group without lite topics; else it would get all messages of its topic."""
+    async with v2_broker(tmp_path) as (_, client):
+        stream = client.calls.Telemetry(metadata=CLIENT)
+        await stream.write(s.TelemetryCommand(settings=consumer(client_type=client_type)))
+        with pytest.raises(grpc.aio.AioRpcError, match="regular group cannot use LITE mode") as refused:
+            await asyncio.wait_for(stream.read(), 60)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_client_may_say_goodbye_before_it_ends_its_stream(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (node, client):
+        stream = client.calls.Telemetry(metadata=CLIENT)
+        await stream.write(s.TelemetryCommand(settings=consumer()))
+        await asyncio.wait_for(stream.read(), 60)
+        ended = await client.NotifyClientTermination(s.NotifyClientTerminationRequest(group=resource("g")))
+        assert ended.status.code == d.OK and len(node.clients) == 0
+        await stream.done_writing()
+        assert await asyncio.wait_for(stream.read(), 60) is grpc.aio.EOF
+        assert await stream.code() is grpc.StatusCode.OK
 
 
 async def test_a_topic_or_group_that_is_not_there_and_a_producer_without_topics_are_fine(tmp_path: Path) -> None:
