@@ -89,7 +89,12 @@ async def test_a_message_is_received_acknowledged_and_does_not_come_again(tmp_pa
         assert found.message.system_properties.delivery_attempt == 1
         assert found.message.topic == T
         acked = await client.AckMessage(ack_of(found.message))
-        assert (acked.status.code, acked.status.message, acked.entries[0].status.code) == (d.OK, "OK", d.OK)
+        entry = s.AckMessageResultEntry(
+            message_id=found.message.system_properties.message_id,
+            receipt_handle=handle_of(found.message),
+            status=acked.status,
+        )
+        assert acked == s.AckMessageResponse(status=d.Status(code=d.OK, message="OK"), entries=[entry])
         assert (await status_of(client)).code == d.MESSAGE_NOT_FOUND
 
 
@@ -193,6 +198,21 @@ async def test_a_poll_ends_before_the_callers_deadline(tmp_path: Path, monkeypat
         assert found[0].status.code == d.MESSAGE_NOT_FOUND
 
 
+async def poll_of(node: BrokerNode, client_id: str, asked: Duration | None, left_s: float) -> float:
+    """For how long a receive is held, in seconds."""
+    polls: list[float] = []
+
+    class Calls:
+        async def pop(self, pop: Pop) -> Popped:
+            polls.append(pop.poll_s)
+            return Popped(status=PopStatus.NO_MESSAGE, popped_ms=0)
+
+    receiving = Receiving(node.broker, Calls(), node.clients)  # type: ignore[arg-type]
+    await receiving.pop(receive(long_polling_timeout=asked), client_id, left_s)
+    (poll_s,) = polls
+    return poll_s
+
+
 @pytest.mark.parametrize(
     ("asked", "left_s", "poll_s"),
     [
@@ -207,31 +227,24 @@ async def test_a_poll_ends_before_the_callers_deadline(tmp_path: Path, monkeypat
 async def test_how_long_a_poll_lasts_of_a_client_without_settings(
     tmp_path: Path, asked: Duration | None, left_s: float, poll_s: float
 ) -> None:
-    polls: list[float] = []
-
-    class Calls:
-        async def pop(self, pop: Pop) -> Popped:
-            polls.append(pop.poll_s)
-            return Popped(status=PopStatus.NO_MESSAGE, popped_ms=0)
-
     async with v2_broker(tmp_path) as (node, _):
-        receiving = Receiving(node.broker, Calls(), node.clients)  # type: ignore[arg-type]
-        await receiving.pop(receive(long_polling_timeout=asked), "nobody", left_s)
-    assert polls == [pytest.approx(poll_s)]
+        assert await poll_of(node, "nobody", asked, left_s) == pytest.approx(poll_s)
 
 
 async def test_a_poll_without_a_time_lasts_as_the_settings_say_and_without_a_deadline_works(tmp_path: Path) -> None:
     """Go's simple consumer never sends one."""
-    async with v2_broker(tmp_path) as (_, client):
+    async with v2_broker(tmp_path) as (node, client):
         stream = client.calls.Telemetry(metadata=CLIENT)
-        subscription = d.Subscription(group=G, long_polling_timeout=Duration(nanos=1))
+        subscription = d.Subscription(group=G, long_polling_timeout=Duration(seconds=7))
         settings = d.Settings(client_type=d.SIMPLE_CONSUMER, subscription=subscription)
         await stream.write(s.TelemetryCommand(settings=settings))
         await stream.read()
-        request = receive()
-        request.ClearField("long_polling_timeout")
+        for asked, poll_s in ((None, 7.0), (Duration(seconds=2), 2.0)):
+            assert await poll_of(node, "client-1", asked, NO_DEADLINE_S) == poll_s
+        await client.send(message())
+        request = receive(long_polling_timeout=None)
         found = [answer async for answer in client.ReceiveMessage(request, timeout=None)]
-        assert found[0].status.code == d.MESSAGE_NOT_FOUND
+        assert found[0].status.code == d.OK
         stream.cancel()
 
 
