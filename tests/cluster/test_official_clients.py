@@ -34,6 +34,7 @@ from tests.support.access import ADMIN, KEYS
 from tests.support.official_clients import OFFICIAL_CLIENTS, OfficialClient
 from tests.support.polling import until, wait_until
 from tests.support.programs import Program, free_ports
+from tests.support.quick_starts import QUICK_STARTS
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.tls import CA, DATA
 from tests.support.v2 import v2_broker
@@ -180,6 +181,24 @@ def test_it_sends_and_consumes_while_the_master_dies(client, processes, tmp_path
                 wait_until(conversation.has_got_all, "all that was sent is received", PATIENCE_S)
                 said = Said(program.end())
     every_promise_is_kept(said, client)
+
+
+@pytest.mark.parametrize("language", QUICK_STARTS)
+async def test_the_ten_lines_of_the_documents_work_with_another_address(language, tmp_path):
+    if absent := OFFICIAL_CLIENTS[language].absent_tools():
+        pytest.skip(f"{language}: {', '.join(absent)} is not installed")
+    home = tmp_path / "home"
+    home.mkdir()
+    async with v2_broker(tmp_path / "store") as (node, _):
+        node.topics.update(TopicConfig("TopicTest", 4, 4), 0)
+        command = await asyncio.to_thread(QUICK_STARTS[language], home, node.v2_port.address)
+        with Program(home, command) as program:
+            lines = await asyncio.to_thread(program.end)
+        assert "hello" in lines
+        bounds = [(queue, node.store.queue_end("TopicTest", queue)) for queue in range(4)]
+        asked = [("TopicTest", queue) for queue, end in bounds if end]
+        (committed,) = await node.commits.query("people", asked, zero_for_new_group=False)
+        assert committed.offset == 1  # it was acknowledged
 
 
 async def test_it_sends_and_consumes_in_plaintext_without_keys(client, tmp_path):

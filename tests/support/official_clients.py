@@ -42,7 +42,7 @@ def _go(home: Path) -> list[str]:
     return [str(program)]
 
 
-def _node(home: Path) -> list[str]:
+def node_modules() -> Path:
     installed = cache_folder("rocketmq-client-nodejs-1.0.8")
     done = installed / "complete"
     if not done.exists():
@@ -50,8 +50,12 @@ def _node(home: Path) -> list[str]:
             shutil.copy(PROGRAMS / "node" / name, installed)
         subprocess.run(["npm", "ci", "--ignore-scripts", "--silent"], cwd=installed, check=True)
         done.touch()
+    return installed / "node_modules"
+
+
+def _node(home: Path) -> list[str]:
     # It checks the server's certificate with gRPC's CAs.
-    environment = [f"NODE_PATH={installed / 'node_modules'}", f"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH={CA}"]
+    environment = [f"NODE_PATH={node_modules()}", f"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH={CA}"]
     return ["env", *environment, "node", str(PROGRAMS / "node" / "client.js")]
 
 

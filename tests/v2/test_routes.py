@@ -44,6 +44,20 @@ async def test_the_queues_of_a_topic_at_the_endpoints_that_were_dialled(tmp_path
             assert list(answer.message_queues[0].accept_message_types) == [of_type]
 
 
+async def test_topics_of_rocketmqs_newer_types_say_so_and_are_sent_nothing(tmp_path: Path) -> None:
+    """A store of RocketMQ has them; an operator here makes none."""
+    async with v2_broker(tmp_path) as (node, client):
+        for name, of_type, sent in (
+            ("PRIORITY", d.PRIORITY, message("PRIORITY", priority=1)),
+            ("LITE", d.LITE, message("LITE", lite_topic="l")),
+        ):
+            node.topics.put(TopicConfig(name, 1, 1, attributes={"message.type": name}), 0)
+            (queue,) = (await client.QueryRoute(route_of(name))).message_queues
+            assert list(queue.accept_message_types) == [of_type]
+            assert (await client.send(sent)).status.code == d.UNSUPPORTED
+            assert (await client.send(message(name))).status.code == d.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+
+
 async def test_without_endpoints_it_is_the_advertised_address_and_a_scheme_is_always_there(tmp_path: Path) -> None:
     """Trap 3: clients refuse endpoints without a scheme."""
     async with v2_broker(tmp_path) as (node, client):

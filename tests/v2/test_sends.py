@@ -237,6 +237,7 @@ async def test_the_largest_that_is_allowed_is_stored(tmp_path: Path) -> None:
         origin = {"born_host": "host", "trace_context": "t" * (MAX_ORIGIN_BYTES - 4)}
         largest = message(body=bytes(4 << 20), user={"a": "x" * (MAX_PROPERTIES_BYTES - 1)}, **origin)
         assert (await client.send(largest)).status.code == d.OK
+        assert (await client.send(message(user={str(number): "" for number in range(128)}))).status.code == d.OK
 
 
 async def test_a_mixed_topic_takes_normal_and_ordered_messages(tmp_path: Path) -> None:
