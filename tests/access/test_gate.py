@@ -134,6 +134,13 @@ RANGES = [broker_pb2.PullRangeRequest.Range(topic=name) for name in ("t", "u")]
             s.ChangeInvisibleDurationRequest(topic=topic("t"), **G),
             ["Topic:t Sub", "Group:g Sub"],
         ),
+        (
+            V2 + "SyncLiteSubscription",
+            s.SyncLiteSubscriptionRequest(topic=topic("t"), **G),
+            ["Topic:t Sub", "Group:g Sub"],
+        ),
+        (V2 + "PullMessage", s.PullMessageRequest(message_queue=queue("t"), **G), ["Topic:t Sub", "Group:g Sub"]),
+        (V2 + "UpdateOffset", s.UpdateOffsetRequest(message_queue=queue("t"), **G), ["Topic:t Sub", "Group:g Sub"]),
         (V2 + "Heartbeat", s.HeartbeatRequest(**G), ["Group:g Sub"]),
         (V2 + "NotifyClientTermination", s.NotifyClientTerminationRequest(**G), ["Group:g Sub"]),
         (V2 + "GetOffset", s.GetOffsetRequest(message_queue=queue("t"), **G), ["Topic:t Get", "Group:g Sub"]),

@@ -91,6 +91,7 @@ async def test_only_topics_of_their_type_take_messages_with_a_delivery_time(tmp_
         clock_of(node)
         for topic, code in (("D", d.OK), ("M", d.OK), ("T", d.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE)):
             assert (await client.send(delayed(5000, topic))).status.code == code
+        assert (await client.send(delayed(MAX_DELAY_MS))).status.code == d.OK
         assert (await client.send(delayed(MAX_DELAY_MS + 1))).status.code == d.ILLEGAL_DELIVERY_TIME
         batch = await client.send(delayed(5000), delayed(5000))
         assert batch.status.code == d.BAD_REQUEST and "batch" in batch.status.message
@@ -189,6 +190,7 @@ def handle(text: str) -> str:
         ("D", recall_handle.encode(GOOD)[:-8], d.BAD_REQUEST, "recall handle is invalid"),
         ("D", handle(f"v2 D broker-a {SOON} id"), d.BAD_REQUEST, "recall handle is invalid"),
         ("D", handle("v1 D broker-a soon id"), d.BAD_REQUEST, "recall handle is invalid"),
+        ("D", handle(f"v1 D broker-a {SOON} "), d.BAD_REQUEST, "recall handle is invalid"),
         ("D", handle(f"v1 D broker-a {'9' * 30} id"), d.BAD_REQUEST, "recall handle is invalid"),
         ("D", recall_handle.encode(GOOD._replace(deliver_ms=10**14)), d.BAD_REQUEST, "timestamp invalid"),
         ("D", recall_handle.encode(GOOD._replace(deliver_ms=START)), d.BAD_REQUEST, "timestamp invalid"),

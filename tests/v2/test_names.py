@@ -91,7 +91,8 @@ async def test_a_client_that_does_not_say_who_it_is(tmp_path: Path, make: Make) 
 async def test_a_namespace_changes_no_name(tmp_path: Path) -> None:
     """Of a resource it is answered again, as it came; Node sends it as a header alone, and an empty one, too."""
     async with v2_broker(tmp_path) as (_, client):
-        topic, group = d.Resource(name="T", resource_namespace="n"), d.Resource(name="g", resource_namespace="n")
+        namespace = "n" * 255  # as long as it may be
+        topic, group = (d.Resource(name=name, resource_namespace=namespace) for name in ("T", "g"))
         await client.send(message("T"))
         request = s.ReceiveMessageRequest(
             message_queue=d.MessageQueue(topic=topic),
@@ -107,8 +108,8 @@ async def test_a_namespace_changes_no_name(tmp_path: Path) -> None:
             group=resource("g"),
             entries=[s.AckMessageEntry(receipt_handle=found.system_properties.receipt_handle)],
         )
-        for namespace in ("", "other"):
-            metadata = (*CLIENT, ("x-mq-namespace", namespace), ("x-mq-protocol", "GRPC_V2"))
+        for header in ("", "other"):
+            metadata = (*CLIENT, ("x-mq-namespace", header), ("x-mq-protocol", "GRPC_V2"))
             assert await code_of(client.calls, settled, metadata) == "OK"
         answer = await client.QueryAssignment(s.QueryAssignmentRequest(topic=topic, group=group))
         assert answer.assignments[0].message_queue.topic == topic

@@ -94,7 +94,7 @@ async def test_our_own_client_reads_it_by_tag(tmp_path: Path) -> None:
 async def test_what_is_left_out_is_the_callers_address_and_the_time_of_now(tmp_path: Path) -> None:
     async with v2_broker(tmp_path) as (node, client):
         before = node.machine.now_ms()
-        await client.send(message(born_timestamp=Timestamp(seconds=-5)))
+        await client.send(message(born_timestamp=Timestamp(seconds=-5), born_host=" "))
         (found,) = await stored(node, "T")
         assert found.properties["__BORNHOST"] == "127.0.0.1"
         assert before <= found.born_timestamp <= node.machine.now_ms()
