@@ -10,14 +10,11 @@ the retry topic, to the dead letters) or a reset.
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
-import numpy as np
 from rocketsim_proto.records import record
-from rocketsim_proto.records.record import PROPERTY_TAGS, Record, RecordError
+from rocketsim_proto.records.record import Record, RecordError
 
 from broker_service import cold_reads
 from broker_service.broker.core.broker import Broker
@@ -26,9 +23,8 @@ from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.names import MAX_RETRY_TOPIC_LENGTH, is_internal_group
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.broker.reads.access import ReadAccess
-from broker_service.broker.reads.subscription import codes_of
 from broker_service.consumption import order_info, receipt_handle, retries, take_over, transitions
-from broker_service.consumption.choice import Choice, Groups, Room
+from broker_service.consumption.looks import Found, Looks
 from broker_service.consumption.model import (
     MAX_MESSAGES,
     Changed,
@@ -44,7 +40,7 @@ from broker_service.consumption.model import (
 from broker_service.consumption.polls import Polls
 from broker_service.consumption.receipt_handle import ReceiptHandle
 from broker_service.consumption.retries import Fate, original_topic, retry_topic
-from broker_service.consumption.selection import Selection, Selections, select
+from broker_service.consumption.selection import Selection, Selections
 from broker_service.consumption.state import Due, State
 from broker_service.consumption.state_log import StateLog, Written
 from broker_service.consumption.timer_delivery import TimerDelivery
@@ -72,23 +68,16 @@ from broker_service.errors import (
     StoreTooNew,
     SystemBusy,
 )
-from broker_service.model import GetMessageStatus, PutStatus
+from broker_service.model import PutStatus
 from broker_service.quiet_turns import QuietTurns
-from broker_service.store.pull import GetMessageResult
 
 logger = logging.getLogger(__name__)
 
 MAX_UNDER_WAY = 500_000  # deliveries: some 300 bytes each
-MAX_POP_BYTES = 4 << 20
 MAX_INVISIBLE_MS = 12 * 3600 * 1000
 MAX_CLIENT_ID = 255  # bytes; also of an attempt id
-# Messages that were taken in order and are not settled, or wait for others: 170 to 800 bytes each.  A group may have as
-# many as it leaves room for others.
-MAX_ORDERED = 200_000
-MAX_ORDERED_OF_A_QUEUE = 10_000
 RETRY_FIRST = 0.2  # the share of pops that read the retry topic first, as in RocketMQ
 
-_WAITING_A_LOOK = 500  # messages of a queue that one look passes over because of their message groups
 _BODY = 16 << 10  # bytes of one record of transitions; more of them are several records
 _MAX_PENDING = 128  # transitions that wait for others
 _DELIVERIES_A_TRANSITION = 10_000
@@ -98,45 +87,6 @@ _LONGEST_SLEEP_S = 1.0  # because the wall clock may jump
 _AFTER_TROUBLE_S = 10.0
 _DEFERRED_MS = 10_000  # for a message that cannot be moved now
 _RECONNECT_S = 30.0  # after a start: deliveries are renewed while clients look for the new master
-
-
-class _Message(NamedTuple):
-    """A record in a queue, found for a pop."""
-
-    record: bytes
-    queue_offset: int
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Unreadable:
-    """A queue cannot be read from this offset on; it is tried again after `until`, by the broker's clock."""
-
-    queue_offset: int
-    until: float
-    failure: RocketSimError
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """The messages found in a queue from `start` to `next`; `read_bytes` were read for them.
-
-    `groups`: what a pop in order takes.  `again`: the deliveries that an earlier attempt of this pop has taken already.
-    """
-
-    place: Place
-    is_retry: bool
-    pop: int
-    start: int
-    next: int
-    messages: tuple[_Message, ...]
-    read_bytes: int
-    groups: Groups | None = None
-    again: tuple[DeliveryId, ...] = ()
-
-    @property
-    def deliveries(self) -> tuple[DeliveryId, ...]:
-        return self.again or tuple(DeliveryId(self.pop, message.queue_offset) for message in self.messages)
 
 
 _Taking = Take | TakeInOrder | Deadline
@@ -157,6 +107,7 @@ class Consumption:
         )
         self._polls = Polls(broker.config.max_long_polls)
         self._selections = Selections()
+        self._looks = Looks(broker, self._log, chance, self._next)
         self.counts = Counts()
         self._quiet_turns = QuietTurns(self._flush)
         self._pending: list[Transition] = []
@@ -174,8 +125,6 @@ class Consumption:
             append=self._move,
             append_checked=self._append_now,
         )
-        self._unreadable: set[tuple[Place, int]] = set()  # messages in order that the log file has named
-        self._unreadable_from: dict[Place, _Unreadable] = {}
         self._drops_due = True  # a topic or group may have been deleted that the state still has
         self._drops_at = 0.0
         broker.visibility.arrived.append(self._polls.arrived)
@@ -337,7 +286,7 @@ class Consumption:
             if not goes_on:
                 return Popped(status=status, popped_ms=self._broker.now_ms())
 
-    def _look(self, pop: Pop, selection: Selection) -> list[_Found]:
+    def _look(self, pop: Pop, selection: Selection) -> list[Found]:
         """The messages for this pop now, and those that its filter excludes.  Raises if the pop is refused."""
         broker = self._broker
         self._check_writable()
@@ -348,41 +297,16 @@ class Consumption:
         broker.acknowledgements.check_room()
         if self.state.under_way_count >= MAX_UNDER_WAY:
             raise SystemBusy(f"{MAX_UNDER_WAY} messages are delivered and not acknowledged; pop again in a moment")
-        room, entries = min(pop.max_messages, MAX_MESSAGES), selection.entries
-        room_bytes = min(MAX_POP_BYTES, selection.most_bytes)
         places = self._places(group, topic)
         is_ordered = group.consume_message_orderly
-        if is_ordered and pop.attempt_id:
-            again = [one for place, is_retry in places if (one := self._again(place, is_retry, pop.attempt_id))]
-            if again:
-                return again
+        if is_ordered and pop.attempt_id and (again := self._looks.again(places, pop.attempt_id)):
+            return again
         if self.state.under_way_of.get(group.name, 0) >= (most := broker.config.max_under_way_per_group):
             raise SystemBusy(
                 f"group {group.name} has {most} messages (maxUnderWayPerGroup) that it has not acknowledged; "
                 "acknowledge some, or pop again in a moment"
             )
-        found: list[_Found] = []
-        failure: RocketSimError | None = None
-        for place, is_retry in places:
-            looks = [partial(self._look_in_order, place, is_retry, may_take_new=is_ordered)]
-            if not is_ordered:
-                looks.append(partial(self._look_at, place, is_retry))
-            for look in looks:
-                if room <= 0 or room_bytes <= 0 or entries <= 0:
-                    return found
-                try:
-                    one = look(room, room_bytes, entries, selection)
-                except (ReadFailed, StoreCorrupt) as error:
-                    failure = error
-                    continue  # other queues go on
-                if one is not None:
-                    found.append(one)
-                    room -= len(one.messages)
-                    room_bytes -= one.read_bytes
-                    entries -= max(one.next - one.start, selection.least_counted)
-        if failure is not None and not found:
-            raise failure
-        return found
+        return self._looks.find(places, pop.max_messages, selection, is_ordered=is_ordered)
 
     def _needs_pending_applied(self, name: str) -> bool:
         """Whether a pop of this group has to know more of the pending transitions than what they take: the locks of a
@@ -424,199 +348,6 @@ class Consumption:
                 names.append(old)
         return names
 
-    def _look_at(
-        self, place: Place, is_retry: bool, room: int, room_bytes: int, entries: int, selection: Selection
-    ) -> _Found | None:
-        first, end = self._broker.store.queue_bounds(place.topic, place.queue_id)
-        start = at = max(self._next(place, first), first)
-        messages: list[_Message] = []
-        read_bytes = 0
-        while at < end and at - start < entries and read_bytes < room_bytes and not messages:
-            left = room, room_bytes - read_bytes
-            try:
-                at, messages, size = self._read_on(place, is_retry, start, at, entries, *left, selection)
-            except (ReadFailed, StoreCorrupt):
-                if at == start:
-                    raise
-                break
-            read_bytes += size
-        if at == start:
-            return None
-        return _Found(place, is_retry, self._chance.getrandbits(64), start, at, tuple(messages), read_bytes)
-
-    def _read_on(
-        self,
-        place: Place,
-        is_retry: bool,
-        start: int,
-        at: int,
-        entries: int,
-        most: int,
-        most_bytes: int,
-        selection: Selection,
-    ) -> tuple[int, list[_Message], int]:
-        """The next offset to read, the messages before it that are selected, and how many bytes were read.
-
-        `start`: where the look began, which goes `entries` far.  Where the disk cannot read all of it, the first one
-        alone; where it cannot read that, the queue is tried again later.
-        """
-        known = self._unreadable_from.get(place)
-        if known is not None and known.queue_offset == at and self._broker.clock() < known.until:
-            raise known.failure.with_traceback(None)  # else it grows with each time
-        try:
-            try:
-                read = self._read_some(place, is_retry, start, at, entries, most, most_bytes, selection)
-            except (ReadFailed, StoreCorrupt):
-                read = self._read_some(place, is_retry, at, at, 1, 1, 1, selection)
-        except (ReadFailed, StoreCorrupt) as failure:
-            if known is None or known.queue_offset != at:
-                logger.error(
-                    "queue %d of %s cannot be read from %d on, group %s gets no more of it for now: %s",
-                    *(place.queue_id, place.topic, at, place.group, failure),
-                )
-            self._unreadable_from[place] = _Unreadable(at, self._broker.clock() + _AFTER_TROUBLE_S, failure)
-            raise
-        if known is not None:
-            del self._unreadable_from[place]
-        return read
-
-    def _read_some(
-        self,
-        place: Place,
-        is_retry: bool,
-        start: int,
-        at: int,
-        entries: int,
-        most: int,
-        most_bytes: int,
-        selection: Selection,
-    ) -> tuple[int, list[_Message], int]:
-        """A retried message was selected when it came first."""
-        store = self._broker.store
-        if selection.condition is not None and not is_retry:
-            until = min(start + entries, at + selection.evaluated_together(at - start))
-            chosen = select(store, *place[1:], at, until, most, most_bytes, selection.condition)
-            found = chosen.next, [_Message(*one, 1) for one in chosen.messages], chosen.read_bytes
-        else:
-            codes = None if is_retry else codes_of(selection.tags)
-            read = store.get_message(place.topic, place.queue_id, at, most, most_bytes, codes)
-            with store.decoding(read.records):
-                messages = _messages(read, is_retry, selection.tags)
-            found = read.next_begin_offset, messages, len(read.records)
-        if found[0] <= at:
-            raise StoreCorrupt(
-                f"queue {place.queue_id} of {place.topic} cannot be read at {at}: run `rocketsim store verify`"
-            )
-        return found
-
-    def _look_in_order(
-        self,
-        place: Place,
-        is_retry: bool,
-        room: int,
-        room_bytes: int,
-        entries: int,
-        selection: Selection,
-        *,
-        may_take_new: bool,
-    ) -> _Found | None:
-        """Without `may_take_new`, only what waits: the group does not consume in order any more."""
-        queue = self.state.queues.get(place)
-        locks = queue.locks if queue is not None else None
-        if locks is None and not may_take_new:
-            return None
-        ordered = len(locks.group_of) if locks is not None else 0
-        unused = MAX_ORDERED - self.state.ordered_count - self.state.ordered_of.get(place.group, 0)
-        may_wait = min(_WAITING_A_LOOK, MAX_ORDERED_OF_A_QUEUE - ordered, unused // 2)
-        choice: Choice[_Message] = Choice(locks, Room(room, room_bytes, may_wait))
-        read_bytes = 0
-        while wanted := choice.waiting():
-            try:
-                records, gone = self._records(place, wanted, room_bytes)
-            except (ReadFailed, StoreCorrupt):
-                unreadable = self._unreadable_of(place, wanted)
-                if not unreadable:
-                    raise
-                for offset in unreadable:
-                    choice.skip(offset)
-                continue
-            read_bytes = sum(len(data) for _, data in records)
-            choice.take_waiting({offset: _Message(data, offset, wanted[offset]) for offset, data in records}, gone)
-            break
-        first, end = self._broker.store.queue_bounds(place.topic, place.queue_id)
-        start = at = max(self._next(place, first), first)
-        stopped = not may_take_new
-        while not stopped and at < end and at - start < entries and read_bytes < room_bytes and not choice.is_full:
-            left = MAX_MESSAGES, room_bytes - read_bytes
-            try:
-                at, messages, size = self._read_on(place, is_retry, start, at, entries, *left, selection)
-            except (ReadFailed, StoreCorrupt):
-                if at == start and not choice.groups:
-                    raise
-                break
-            read_bytes += size
-            refused = next((message for message in messages if not choice.take(message)), None)
-            if refused is not None:
-                at, stopped = refused.queue_offset, True
-        if at == start and not choice.groups:
-            return None
-        taken = tuple(choice.messages)
-        return _Found(place, is_retry, self._chance.getrandbits(64), start, at, taken, read_bytes, choice.groups)
-
-    def _again(self, place: Place, is_retry: bool, attempt_id: str) -> _Found | None:
-        """What an earlier attempt of this pop took in order.  Not if the client has given some of it back since, or has
-        changed a deadline: it got the answer then, or the attempt counts because of what it could not receive.  Without
-        the message groups of which a message cannot be read."""
-        taken = {delivery.queue_offset: (delivery, one) for delivery, one in self.state.taken_by(place, attempt_id)}
-        try:
-            records, _ = self._records(place, taken, MAX_POP_BYTES)
-        except (ReadFailed, StoreCorrupt):
-            unreadable = self._unreadable_of(place, taken)
-            if not unreadable:
-                raise
-            locks = self.state.queues[place].locks
-            assert locks is not None
-            waits = {locks.group_of[offset] for offset in unreadable}
-            readable = [offset for offset in taken if locks.group_of[offset] not in waits]
-            records, _ = self._records(place, readable, MAX_POP_BYTES)
-        if not records:
-            return None
-        messages = tuple(_Message(data, offset, taken[offset][1].attempt) for offset, data in records)
-        again = tuple(taken[message.queue_offset][0] for message in messages)
-        return _Found(place, is_retry, 0, 0, 0, messages, 0, (), again)
-
-    def _records(
-        self, place: Place, queue_offsets: Collection[int], max_bytes: int
-    ) -> tuple[list[tuple[int, bytes]], set[int]]:
-        """The first of these records, as many as fit, at least one, each with its offset; and which have expired."""
-        if not queue_offsets:
-            return [], set()
-        offsets = list(queue_offsets)
-        read = self._broker.store.read_ranges([(*place[1:], offset, offset + 1) for offset in offsets], max_bytes)
-        data, at, records = b"".join(read.records), 0, []
-        with self._broker.store.decoding(data):
-            for size in np.frombuffer(read.sizes, "<u4").tolist():
-                records.append((record.locate(data, at).queue_offset, data[at : at + size]))
-                at += size
-        removed = GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.MESSAGE_WAS_REMOVING
-        return records, {offsets[answer.span_index] for answer in read.answers if answer.status in removed}
-
-    def _unreadable_of(self, place: Place, queue_offsets: Collection[int]) -> list[int]:
-        """Those of these messages that the disk cannot read; the log file names each once."""
-        unreadable = []
-        for offset in queue_offsets:
-            try:
-                self._records(place, [offset], 1)
-            except (ReadFailed, StoreCorrupt) as error:
-                unreadable.append(offset)
-                if (place, offset) not in self._unreadable:
-                    self._unreadable.add((place, offset))
-                    logger.error(
-                        "message %d of %s cannot be read, its message group waits in group %s: %s",
-                        *(offset, place.topic, place.group, error),
-                    )
-        return unreadable
-
     def _next(self, place: Place, first: int) -> int:
         """The group's next offset: after what it has taken, else its commit as a pull consumer, else the first one."""
         if (taken := self._taken.get(place)) is not None:
@@ -626,7 +357,7 @@ class Consumption:
         committed = self._broker.offsets.get(*place).offset
         return committed if committed >= 0 else first
 
-    def _take(self, pop: Pop, found: list[_Found]) -> tuple[list[_Taking], asyncio.Future[int]]:
+    def _take(self, pop: Pop, found: list[Found]) -> tuple[list[_Taking], asyncio.Future[int]]:
         """Submits the transitions that deliver these messages, which count as taken from now on."""
         taking = [self._taking(pop, one) for one in found]
         appended = self._submit(*taking)
@@ -634,7 +365,7 @@ class Consumption:
             self._flush()  # the next look finds their locks in the state
         return taking, appended
 
-    def _taking(self, pop: Pop, found: _Found) -> _Taking:
+    def _taking(self, pop: Pop, found: Found) -> _Taking:
         now_ms = self._broker.now_ms()
         invisible_ms = retries.RENEWED_FOR_MS if pop.auto_renew else min(max(pop.invisible_ms, 0), MAX_INVISIBLE_MS)
         deadline_ms = now_ms + invisible_ms
@@ -671,7 +402,7 @@ class Consumption:
             renewed_until_ms=renewed_until_ms,
         )
 
-    async def _deliver(self, pop: Pop, found: list[_Found]) -> Popped:
+    async def _deliver(self, pop: Pop, found: list[Found]) -> Popped:
         popped_ms = self._broker.now_ms()
         takes, appended = self._take(pop, found)
         self._polls.notify(pop.group, pop.topic)  # there may be more
@@ -1095,25 +826,6 @@ class Consumption:
 
 class _NotReadable(RocketSimError):
     """A message that exists, but cannot be read now."""
-
-
-def _messages(read: GetMessageResult, is_retry: bool, tags: frozenset[str] | None) -> list[_Message]:
-    """The messages with exactly these tags: different tags may have the same hash."""
-    found, at = [], 0
-    for size in np.frombuffer(read.sizes, "<u4").tolist():
-        parts = record.locate(read.records, at)
-        data = read.records[at : at + size]
-        at += size
-        if tags is not None and not is_retry:
-            properties = record.decode_properties(read.records[parts.properties_start : parts.end])
-            if properties.get(PROPERTY_TAGS, "") not in tags:
-                continue
-        attempt = 1
-        if is_retry:
-            reconsume_times, _, _ = record.TAIL.unpack_from(read.records, parts.store_end)
-            attempt = max(0, reconsume_times) + 1
-        found.append(_Message(data, parts.queue_offset, attempt))
-    return found
 
 
 def _bodies(changes: Sequence[Transition]) -> list[bytes]:
